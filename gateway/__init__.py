@@ -1,0 +1,1 @@
+"""The HTTP face: authenticates, reserves, admits, queues and streams back."""

@@ -1,0 +1,1 @@
+"""What the `fairlane` command does, one module per group of subcommands."""

@@ -1,0 +1,1 @@
+"""The operators' console: static files, served at `/`."""

@@ -1,0 +1,1 @@
+"""Tenants, API keys, token budgets and the usage ledger."""

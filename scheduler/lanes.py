@@ -1,0 +1,80 @@
+"""Lanes: the two kinds of work, what each is promised, and the deadlines that follow for one request."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class LaneName(StrEnum):
+    """The closed set of lanes, most urgent first."""
+
+    LATENCY = "latency"
+    THROUGHPUT = "throughput"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """What one lane is promised. Targets order work and size steps; only `max_wait_ms` ever ends a request."""
+
+    name: LaneName
+    rank: int
+    """0 is the most urgent; a lower rank may preempt a higher one."""
+    ttft_ms: float
+    tpot_ms: float
+    max_wait_ms: float
+    """Longest time in the queue before the request expires with 504."""
+    share_floor: float
+    """Least share of the tokens that goes to this lane while it is backlogged, 0 to 1."""
+    max_queued: int
+    """Jobs that may wait in this lane per model before `put` refuses as overloaded."""
+    preemptible: bool
+
+    def __post_init__(self) -> None:
+        for field, low, high in (
+            ("ttft_ms", 1.0, 1e9),
+            ("tpot_ms", 1.0, 1e9),
+            ("max_wait_ms", 1.0, 1e9),
+            ("share_floor", 0.0, 1.0),
+            ("max_queued", 1, 10_000_000),
+        ):
+            value = getattr(self, field)
+            if not low <= value <= high:
+                raise ValueError(f"lane {self.name}: {field} must be between {low} and {high}, not {value}")
+
+
+LATENCY = Lane(
+    name=LaneName.LATENCY,
+    rank=0,
+    ttft_ms=1_000.0,
+    tpot_ms=100.0,
+    max_wait_ms=60_000.0,
+    share_floor=0.0,
+    max_queued=1_000,
+    preemptible=False,
+)
+THROUGHPUT = Lane(
+    name=LaneName.THROUGHPUT,
+    rank=1,
+    ttft_ms=600_000.0,
+    tpot_ms=1_000.0,
+    max_wait_ms=86_400_000.0,
+    share_floor=0.05,
+    max_queued=100_000,
+    preemptible=True,
+)
+DEFAULT_LANES: dict[LaneName, Lane] = {LaneName.LATENCY: LATENCY, LaneName.THROUGHPUT: THROUGHPUT}
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """When each token of a request is due, in milliseconds of one clock (Niyama, FairBatching)."""
+
+    first_due_ms: float
+    tpot_ms: float
+    ends_ms: float | None
+    """The stated, hard end of the whole request; None where the caller named none."""
+
+    def due_ms(self, index: int, first_token_ms: float | None) -> float:
+        """When output token `index` is due: the first by `first_due_ms`, each later one `tpot_ms` after its elder."""
+        if first_token_ms is None or index == 0:
+            return self.first_due_ms
+        return max(self.first_due_ms, first_token_ms) + index * self.tpot_ms

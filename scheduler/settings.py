@@ -1,0 +1,149 @@
+"""The settings that gateway and worker share, and how all settings are merged and checked.
+
+Pure: entry points read the environment and the file and pass them in. Later sources win: `fairlane.yaml`, then
+`FAIRLANE_*` variables (`__` between levels), then flags. Each process checks the shared settings and its own
+section, and ignores the other's.
+"""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+
+from scheduler.lanes import LATENCY, THROUGHPUT, Lane, LaneName
+
+PREFIX = "FAIRLANE_"
+NOT_SETTINGS = frozenset({"FAIRLANE_CONFIG"})
+DEFAULT_MODEL = "SmolLM2-135M-Instruct"
+
+Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+Count = Annotated[int, msgspec.Meta(ge=1, le=100_000_000)]
+Seconds = Annotated[float, msgspec.Meta(gt=0, le=10_000_000)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
+class SettingsError(ValueError):
+    """A setting that is unknown or out of range; the message names it in one line."""
+
+
+class ByteSize(int):
+    """A number of bytes, written as `512MiB`, `4GiB`, `1000000`."""
+
+
+class LaneSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an operator may change of a lane; None keeps the built-in figure."""
+
+    ttft_s: Seconds | None = None
+    tpot_ms: Annotated[float, msgspec.Meta(gt=0, le=1_000_000)] | None = None
+    max_wait_s: Seconds | None = None
+    share_floor: Share | None = None
+    max_queued: Count | None = None
+
+    def apply(self, lane: Lane) -> Lane:
+        """The lane with these figures in place of its own."""
+        changes: dict[str, Any] = {
+            "ttft_ms": None if self.ttft_s is None else self.ttft_s * 1e3,
+            "tpot_ms": self.tpot_ms,
+            "max_wait_ms": None if self.max_wait_s is None else self.max_wait_s * 1e3,
+            "share_floor": self.share_floor,
+            "max_queued": self.max_queued,
+        }
+        return dataclasses.replace(lane, **{name: value for name, value in changes.items() if value is not None})
+
+
+class LanesSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Both lanes' settings."""
+
+    latency: LaneSettings = LaneSettings()
+    throughput: LaneSettings = LaneSettings()
+
+    def lanes(self) -> dict[LaneName, Lane]:
+        """The lanes in force."""
+        return {
+            LaneName.LATENCY: self.latency.apply(LATENCY),
+            LaneName.THROUGHPUT: self.throughput.apply(THROUGHPUT),
+        }
+
+
+class SharedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What every process of Fairlane is told. `gateway` and `worker` replace their own section's type."""
+
+    host: str = "127.0.0.1"
+    port: Port = 8000
+    data_dir: str = ".fairlane"
+    redis_url: str | None = None
+    admin_key: str | None = None
+    model: str = DEFAULT_MODEL
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    lanes: LanesSettings = LanesSettings()
+    lease_s: Seconds = 6.0
+    """A worker that was silent this long has lost its jobs."""
+    gateway: Any = None
+    worker: Any = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.model!r}, {self.host}:{self.port})"  # never the admin key
+
+
+S = TypeVar("S", bound=SharedSettings)
+
+_SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgt]i?b?|b)?\s*$", re.IGNORECASE)
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_PATH = re.compile(r"^(?P<rule>.*?)(?: - at `\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
+_UNKNOWN = re.compile(r"^Object contains unknown field `(?P<field>[^`]*)`$")
+
+
+def load(
+    kind: type[S], *, document: object, environ: Mapping[str, str], flags: Mapping[str, object] | None = None
+) -> S:
+    """Merge `fairlane.yaml`'s parsed `document`, the environment and dotted `flags` (None values left out), and check.
+
+    Raises SettingsError naming the first setting that is unknown or out of range.
+    """
+    if document is not None and not isinstance(document, dict):
+        raise SettingsError("fairlane.yaml: must be a mapping of settings")
+    merged: dict[str, object] = _copy(document or {})
+    for name, value in sorted(environ.items()):
+        if name.startswith(PREFIX) and name not in NOT_SETTINGS:
+            _put(merged, name[len(PREFIX) :].lower().split("__"), value, name)
+    for flag, chosen in (flags or {}).items():
+        if chosen is not None:
+            _put(merged, flag.split("."), chosen, f"--{flag}")
+    try:
+        return msgspec.convert(merged, kind, strict=False, dec_hook=_decode)
+    except msgspec.ValidationError as error:
+        raise SettingsError(_explain(str(error))) from None
+
+
+def _copy(document: Mapping[str, object]) -> dict[str, object]:
+    return {str(name): _copy(value) if isinstance(value, dict) else value for name, value in document.items()}
+
+
+def _put(target: dict[str, object], path: list[str], value: object, source: str) -> None:
+    for name in path[:-1]:
+        inner = target.setdefault(name, {})
+        if not isinstance(inner, dict):
+            raise SettingsError(f"setting {source}: `{name}` is not a section")
+        target = inner
+    target[path[-1]] = None if value == "" else value
+
+
+def _decode(kind: type, value: object) -> object:
+    if kind is not ByteSize:
+        raise NotImplementedError(kind)
+    match = _SIZE.match(str(value))
+    if match is None:
+        raise ValueError(f"expected a size such as 512MiB or 4GiB, not {str(value)[:40]!r}")
+    unit = (match[2] or "").lower().removesuffix("b")
+    return ByteSize(float(match[1]) * _UNITS[unit])
+
+
+def _explain(message: str) -> str:
+    found = _PATH.match(message)
+    rule, path = (found["rule"], found["path"] or "") if found else (message, "")
+    unknown = _UNKNOWN.match(rule)
+    if unknown:
+        return f"setting {'.'.join(filter(None, [path, unknown['field']]))}: no such setting"
+    return f"setting {path or '(all)'}: {rule[0].lower()}{rule[1:]}"

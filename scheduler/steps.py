@@ -1,0 +1,126 @@
+"""One step of a worker as plain values: what the planner says to run, and what the runner says came out."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from scheduler.messages import FinishReason, Paused, Preempted, Resumed
+from scheduler.outcomes import Outcome
+
+
+class SeqId(NamedTuple):
+    """One choice of one flight: the unit that owns a block table."""
+
+    flight_id: str
+    choice: int
+
+
+class Copy(NamedTuple):
+    """One KV block to copy. Device blocks and host slots are both counted from 0."""
+
+    source: int
+    target: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One sequence's part of a step: compute `token_ids` at positions from `first_position`."""
+
+    seq: SeqId
+    token_ids: tuple[int, ...]
+    first_position: int
+    block_table: tuple[int, ...]
+    """Device blocks that hold positions 0 to `first_position + len(token_ids) - 1`, in order."""
+    samples: bool
+    """The last token's logits yield the next output token."""
+    output_index: int
+    """Index of that output token within its choice; the counter of its random draw."""
+
+    @property
+    def context_length(self) -> int:
+        """KV tokens that the last token of the row attends to."""
+        return self.first_position + len(self.token_ids)
+
+    def __repr__(self) -> str:
+        return f"Row({self.seq}, {len(self.token_ids)} tokens at {self.first_position}, samples={self.samples})"
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """What one step does, in this order: swap out, swap in, run the rows."""
+
+    number: int
+    rows: tuple[Row, ...] = ()
+    swap_out: tuple[Copy, ...] = ()
+    """Device block to host slot. The device blocks may be written by this step's rows."""
+    swap_in: tuple[Copy, ...] = ()
+    """Host slot to device block. The host slots are free once the step has run."""
+    events: tuple[Preempted | Resumed | Paused, ...] = ()
+    predicted_ms: float = 0.0
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing to copy and nothing to run."""
+        return not (self.rows or self.swap_out or self.swap_in)
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What came out of a plan."""
+
+    number: int
+    tokens: Mapping[SeqId, int] = field(default_factory=dict)
+    """The sampled token of each row that samples."""
+    failed: Mapping[SeqId, str] = field(default_factory=dict)
+    """Rows that could not be computed (a NaN, say), with a reason that holds no content."""
+    run_ms: float = 0.0
+    """Wall time of the rows."""
+    copy_ms: float = 0.0
+    """Wall time of the swaps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Produced:
+    """A token that a sequence gained, and its end if that was the last."""
+
+    seq: SeqId
+    index: int
+    token_id: int
+    finish_reason: FinishReason | None
+
+    def __repr__(self) -> str:
+        return f"Produced({self.seq}[{self.index}], {self.finish_reason})"
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A flight that is over in this worker; its blocks are free."""
+
+    flight_id: str
+    outcome: Outcome
+    error: str = ""
+    preemptions: int = 0
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """What the planner learnt from a result, for the server to publish."""
+
+    produced: tuple[Produced, ...] = ()
+    ended: tuple[Ended, ...] = ()
+    charges: Mapping[str, float] = field(default_factory=dict)
+    """Weighted tokens computed in this step, by flight: what its tenant's counter is charged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What a worker could start in its next step, by lane: free room, and what it could take from lower lanes."""
+
+    sequences: Mapping[str, int]
+    kv_tokens: Mapping[str, int]
+
+    @property
+    def is_empty(self) -> bool:
+        """No lane could start anything."""
+        return not any(self.sequences.values())
