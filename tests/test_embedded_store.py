@@ -1,0 +1,72 @@
+"""The embedded store: durable, alone on its directory, and never an orphan."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import redis
+
+from gateway.commands.store import EmbeddedStore, StoreError
+
+
+def test_acknowledged_writes_survive_a_kill(tmp_path: Path) -> None:
+    store = EmbeddedStore(tmp_path)
+    store.start()
+    with redis.from_url(store.url) as client:
+        client.set("answer", 42)
+    store.process.kill()
+    store.process.wait()
+
+    again = EmbeddedStore(tmp_path)
+    again.start()
+
+    with redis.from_url(again.url) as client:
+        assert client.get("answer") == b"42"
+    again.stop()
+
+
+def test_stop_ends_the_server_and_removes_its_socket(tmp_path: Path) -> None:
+    store = EmbeddedStore(tmp_path)
+    store.start()
+
+    store.stop()
+
+    assert store.process.poll() is not None
+    assert not store.socket.exists()
+
+
+def test_a_path_too_long_for_a_socket_still_works(tmp_path: Path) -> None:
+    store = EmbeddedStore(tmp_path / ("long" * 30))
+    store.start()
+
+    with redis.from_url(store.url) as client:
+        assert client.ping()
+    store.stop()
+
+
+def test_the_server_dies_with_a_killed_parent(tmp_path: Path) -> None:
+    program = (
+        "import sys, pathlib; from gateway.commands.store import EmbeddedStore;"
+        "s = EmbeddedStore(pathlib.Path(sys.argv[1])); s.start(); print(s.process.pid, flush=True); sys.stdin.read()"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, stdin=subprocess.PIPE
+    )
+    with parent:
+        assert parent.stdout is not None
+        server = int(parent.stdout.readline())
+        watch = os.pidfd_open(server)
+        os.kill(parent.pid, signal.SIGKILL)
+
+    ready, _, _ = select.select([watch], [], [], 10)
+    os.close(watch)
+    assert ready, "the server outlived its parent by 10 s"
+
+
+def test_a_binary_that_does_not_serve_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"did not start; see .*store\.log"):
+        EmbeddedStore(tmp_path, binary="/bin/false").start()
