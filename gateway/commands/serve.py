@@ -1,0 +1,137 @@
+"""`fairlane serve`: everything on one machine — embedded store, one worker, one gateway — from one process."""
+
+import asyncio
+import fcntl
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import httpx
+import redis.asyncio
+import yaml
+
+from gateway.commands.first_start import first_start
+from gateway.commands.store import EmbeddedStore, StoreError
+from gateway.commands.supervisor import Child, check_config, children_environ
+from scheduler.settings import SettingsError, SharedSettings, load
+
+log = logging.getLogger(__name__)
+
+GATEWAY_STOP_S = 40.0
+WORKER_STOP_S = 40.0
+READY_POLL_S = 0.1
+
+
+class ServeError(RuntimeError):
+    """Why `serve` could not start, in one line."""
+
+
+async def serve(settings: SharedSettings, *, config: Path | None, flags: Mapping[str, str]) -> None:
+    """Run until SIGINT or SIGTERM. `flags` are settings by variable name. Raises ServeError, StoreError."""
+    arguments = ["--config", str(config)] if config else []
+    directory = Path(settings.data_dir)
+    with _only_one(directory):
+        await _check(arguments, {**flags, "FAIRLANE_REDIS_URL": settings.redis_url or "unix:///unused"})
+        store = None if settings.redis_url else EmbeddedStore(directory / "store")
+        if store is not None:
+            store.start()
+        try:
+            url = store.url if store is not None else str(settings.redis_url)
+            greeting = await _first_start(url, settings)
+            environ = children_environ({**flags, "FAIRLANE_REDIS_URL": url})
+            children = [
+                Child("gateway", arguments, environ, GATEWAY_STOP_S),
+                Child("worker", arguments, environ, WORKER_STOP_S),
+            ]
+            await _run(children, store, settings, greeting)
+        finally:
+            if store is not None:
+                store.stop()
+
+
+@contextmanager
+def _only_one(directory: Path) -> Iterator[None]:
+    """Hold the data directory; the lock goes with the process, however that ends."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ServeError(f"another `fairlane serve` uses {directory}") from None
+        yield
+
+
+async def _check(arguments: list[str], overrides: Mapping[str, str]) -> None:
+    environ = children_environ(overrides)
+    complaints = await asyncio.gather(*(check_config(module, arguments, environ) for module in ("gateway", "worker")))
+    for complaint in filter(None, complaints):
+        raise ServeError(complaint.splitlines()[-1])
+
+
+async def _first_start(url: str, settings: SharedSettings) -> str:
+    client = redis.asyncio.from_url(url)
+    try:
+        return await first_start(client, settings)
+    except redis.RedisError as error:
+        raise ServeError(f"the store at FAIRLANE_REDIS_URL does not answer: {type(error).__name__}") from None
+    finally:
+        await client.aclose()
+
+
+async def _run(children: list[Child], store: EmbeddedStore | None, settings: SharedSettings, greeting: str) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    tasks = [asyncio.create_task(child.keep_alive()) for child in children]
+    tasks.append(asyncio.create_task(_greet_when_ready(settings, greeting)))
+    if store is not None:
+        tasks.append(asyncio.create_task(_keep_store_alive(store, stop)))
+    await stop.wait()
+    for child in children:  # the gateway first: its streams end while the worker still answers
+        await child.stop()
+    for task in tasks:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def _keep_store_alive(store: EmbeddedStore, stop: asyncio.Event) -> None:
+    """Start the store again whenever it dies. It is spawned from this thread, which lives as long as it should."""
+    while not stop.is_set():
+        status = await asyncio.to_thread(store.process.wait)
+        if not stop.is_set():
+            log.warning("the store ended with status %d; starting it again", status)
+            try:
+                store.start()
+            except StoreError as error:
+                log.error("%s", error)
+                stop.set()
+
+
+async def _greet_when_ready(settings: SharedSettings, greeting: str) -> None:
+    async with httpx.AsyncClient(base_url=f"http://{settings.host}:{settings.port}", timeout=5.0) as client:
+        while True:
+            with suppress(httpx.HTTPError):
+                if (await client.get("/readyz")).status_code == httpx.codes.OK:
+                    break
+            await asyncio.sleep(READY_POLL_S)
+    sys.stdout.write(f"Fairlane serves {settings.model} on http://{settings.host}:{settings.port}\n{greeting}")
+    sys.stdout.flush()
+
+
+def read_settings(config: Path | None, flags: Mapping[str, object]) -> tuple[SharedSettings, Path | None]:
+    """The shared settings and the file they came from, `fairlane.yaml` where none is named. Raises ServeError."""
+    path = config or Path(os.environ.get("FAIRLANE_CONFIG", "fairlane.yaml"))
+    named = config is not None or "FAIRLANE_CONFIG" in os.environ
+    try:
+        document = yaml.safe_load(path.read_text()) if named or path.exists() else None
+        return load(SharedSettings, document=document, environ=os.environ, flags=flags), path if document else None
+    except (OSError, yaml.YAMLError) as error:
+        raise ServeError(f"{path}: cannot be read as YAML ({type(error).__name__})") from None
+    except SettingsError as error:
+        raise ServeError(str(error)) from None

@@ -1,0 +1,100 @@
+"""Keeps child processes running: starts them, restarts what dies with back-off, stops them in order."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gateway.commands.store import die_with_parent
+
+log = logging.getLogger(__name__)
+
+FIRST_BACKOFF_S = 0.5
+LONGEST_BACKOFF_S = 30.0
+HEALTHY_AFTER_S = 60.0
+
+
+@dataclass(slots=True)
+class Child:
+    """One process of ours, run as `python -m <module>`, and its wish to be alive."""
+
+    module: str
+    arguments: Sequence[str]
+    environ: Mapping[str, str]
+    stop_timeout_s: float
+    process: asyncio.subprocess.Process | None = None
+    _stopping: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+
+    async def start(self) -> asyncio.subprocess.Process:
+        """Start the process in a session of its own, so that a terminal's Ctrl-C reaches only the supervisor.
+
+        It is killed with its parent: everything it holds is a lease, and a next start must find the port free.
+        """
+        self.process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            self.module,
+            *self.arguments,
+            env=dict(self.environ),
+            stdin=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=die_with_parent(signal.SIGKILL),
+        )
+        return self.process
+
+    async def keep_alive(self) -> None:
+        """Run the process until `stop`; whenever it ends, start it again, later each time while it keeps dying."""
+        backoff_s = FIRST_BACKOFF_S
+        while not self._stopping.is_set():
+            started_s = time.monotonic()
+            process = await self.start()
+            status = await process.wait()
+            if self._stopping.is_set():
+                return
+            if time.monotonic() - started_s > HEALTHY_AFTER_S:
+                backoff_s = FIRST_BACKOFF_S
+            log.warning("%s ended with status %d; starting it again in %.1f s", self.module, status, backoff_s)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), backoff_s)
+            backoff_s = min(backoff_s * 2, LONGEST_BACKOFF_S)
+
+    async def stop(self) -> None:
+        """Ask the process to end, and kill it if it has not after `stop_timeout_s`."""
+        self._stopping.set()
+        if self.process is None or self.process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            self.process.terminate()
+        try:
+            await asyncio.wait_for(self.process.wait(), self.stop_timeout_s)
+        except TimeoutError:
+            log.warning("%s did not stop within %.0f s and is killed", self.module, self.stop_timeout_s)
+            with contextlib.suppress(ProcessLookupError):
+                self.process.kill()
+            await self.process.wait()
+
+
+async def check_config(module: str, arguments: Sequence[str], environ: Mapping[str, str]) -> str:
+    """What `python -m <module> --check-config` has against the settings; empty where they are fine."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        module,
+        *arguments,
+        "--check-config",
+        env=dict(environ),
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, complaint = await process.communicate()
+    return complaint.decode(errors="replace").strip() if process.returncode else ""
+
+
+def children_environ(overrides: Mapping[str, str]) -> dict[str, str]:
+    """This process's environment with `FAIRLANE_*` overrides."""
+    return {**os.environ, **overrides}

@@ -1,0 +1,70 @@
+"""The supervisor: children are kept alive, stopped in time, and never outlive it."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from gateway.commands import supervisor
+from gateway.commands.supervisor import Child, check_config
+
+pytestmark = pytest.mark.anyio
+LIMIT_S = 20.0
+
+
+def module(directory: Path, name: str, body: str) -> dict[str, str]:
+    """An environment in which `python -m <name>` runs `body`."""
+    (directory / f"{name}.py").write_text(body)
+    return {**os.environ, "PYTHONPATH": str(directory)}
+
+
+async def next_line(path: Path) -> str:
+    """What a child writes to a named pipe next."""
+    return await asyncio.wait_for(asyncio.to_thread(path.read_text), LIMIT_S)
+
+
+async def test_a_child_that_dies_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "FIRST_BACKOFF_S", 0.01)
+    os.mkfifo(tmp_path / "pipe")
+    body = "import os, sys, signal\nopen(sys.argv[1], 'w').write(str(os.getpid()))\nsignal.pause()"
+    child = Child("mortal", [str(tmp_path / "pipe")], module(tmp_path, "mortal", body), LIMIT_S)
+    alive = asyncio.create_task(child.keep_alive())
+
+    first = int(await next_line(tmp_path / "pipe"))
+    os.kill(first, signal.SIGKILL)
+    second = int(await next_line(tmp_path / "pipe"))
+
+    assert second != first
+    await child.stop()
+    await asyncio.wait_for(alive, LIMIT_S)
+
+
+async def test_a_child_that_will_not_stop_is_killed(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    body = (
+        "import signal, sys\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "open(sys.argv[1], 'w').write('deaf')\nwhile True: signal.pause()"
+    )
+    child = Child("deaf", [str(tmp_path / "pipe")], module(tmp_path, "deaf", body), stop_timeout_s=0.1)
+    alive = asyncio.create_task(child.keep_alive())
+    assert await next_line(tmp_path / "pipe") == "deaf"
+
+    await child.stop()
+
+    await asyncio.wait_for(alive, LIMIT_S)
+    assert child.process is not None
+    assert child.process.returncode == -signal.SIGKILL
+
+
+async def test_check_config_passes_on_the_complaint(tmp_path: Path) -> None:
+    body = "import sys\nsys.exit('setting port: expected `int` <= 65535')"
+    environ = module(tmp_path, "picky", body)
+
+    assert await check_config("picky", [], environ) == "setting port: expected `int` <= 65535"
+    assert await check_config("easy", [], module(tmp_path, "easy", "")) == ""
+
+
+def test_children_get_the_overrides() -> None:
+    assert supervisor.children_environ({"FAIRLANE_PORT": "1"})["FAIRLANE_PORT"] == "1"
