@@ -1,0 +1,38 @@
+"""One running Fairlane for the tests that only use it, and converted weights for those that start their own."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.system.harness import Server
+
+StartServer = Callable[..., Server]
+
+
+@pytest.fixture(scope="session")
+def models_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where converted weights are kept, so that only the first start of a session converts."""
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory, models_dir: Path) -> Iterator[Server]:
+    started = Server(tmp_path_factory.mktemp("serve"), {"WORKER__MODELS_DIR": str(models_dir)}).start()
+    yield started
+    assert started.stop() == 0, started.log()[-2000:]
+
+
+@pytest.fixture
+def start_server(tmp_path: Path, models_dir: Path) -> Iterator[StartServer]:
+    """Start servers with settings of their own; they are stopped at the end."""
+    started: list[Server] = []
+
+    def start(directory: Path = tmp_path, **settings: str) -> Server:
+        started.append(Server(directory, {"WORKER__MODELS_DIR": str(models_dir), **settings}).start())
+        return started[-1]
+
+    yield start
+    for each in started:
+        if each.process.poll() is None:
+            each.stop()

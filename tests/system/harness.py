@@ -1,0 +1,122 @@
+"""Runs the whole of Fairlane as its users do: `fairlane serve` in a process of its own, spoken to over HTTP."""
+
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import httpx
+import openai
+import psutil
+
+ADMIN_KEY = "admin-key-of-the-tests-0123456789abcdef"
+START_LIMIT_S = 120.0
+STOP_LIMIT_S = 60.0
+MODEL = "SmolLM2-135M-Instruct"
+
+
+def free_port() -> int:
+    """A loopback port that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@dataclass
+class Server:
+    """One `fairlane serve`, its settings by `FAIRLANE_*` name without the prefix."""
+
+    directory: Path
+    settings: dict[str, str] = field(default_factory=dict)
+    port: int = field(default_factory=free_port)
+    output: list[str] = field(default_factory=list)
+    _process: subprocess.Popen[str] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def process(self) -> subprocess.Popen[str]:
+        assert self._process is not None, "not started"
+        return self._process
+
+    def start(self) -> "Server":
+        """Start, and return when the greeting says that it is ready."""
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLANE_")}
+        settings = {
+            "PORT": str(self.port),
+            "DATA_DIR": str(self.directory),
+            "ADMIN_KEY": ADMIN_KEY,
+            "WORKER__KV_MEMORY": "256MiB",
+            "WORKER__HOST_KV_MEMORY": "128MiB",
+            **self.settings,
+        }
+        environ |= {f"FAIRLANE_{name}": value for name, value in settings.items()}
+        with (self.directory / "serve.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", "import fairlane; fairlane.main()", "serve"],
+                env=environ,
+                cwd=self.directory,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        lines: queue.Queue[str | None] = queue.Queue()
+        assert self.process.stdout is not None
+        threading.Thread(target=_read, args=(self.process.stdout, lines), daemon=True).start()
+        while True:
+            line = lines.get(timeout=START_LIMIT_S)
+            assert line is not None, f"serve ended: {self.log()[-2000:]}"
+            self.output.append(line)
+            if line.startswith("Fairlane serves"):
+                return self
+
+    def stop(self) -> int:
+        """Stop as a terminal would; the exit status."""
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(STOP_LIMIT_S)
+
+    def log(self) -> str:
+        """What the processes logged."""
+        return (self.directory / "serve.log").read_text(errors="replace")
+
+    def child(self, module: str) -> psutil.Process:
+        """The running child process of that module."""
+        for process in psutil.Process(self.process.pid).children():
+            if process.cmdline()[1:3] == ["-m", module]:
+                return process
+        raise LookupError(module)
+
+    def admin(self) -> httpx.Client:
+        """A client of the admin API."""
+        headers = {"Authorization": f"Bearer {ADMIN_KEY}"}
+        return httpx.Client(base_url=f"{self.url}/admin/v1", headers=headers, timeout=30.0)
+
+    def tenant(self, name: str, **fields: Any) -> str:
+        """Make a tenant with one key; the key."""
+        with self.admin() as admin:
+            admin.post("/tenants", json={"id": name, **fields}).raise_for_status()
+            answer = admin.post(f"/tenants/{name}/keys", json={"name": "test"}).raise_for_status()
+            return str(answer.json()["key"])
+
+    def sdk(self, key: str, **options: Any) -> openai.OpenAI:
+        """The official SDK, pointed here."""
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, **options)
+
+    def async_sdk(self, key: str, **options: Any) -> openai.AsyncOpenAI:
+        """The official asynchronous SDK, pointed here."""
+        return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key=key, **options)
+
+
+def _read(source: IO[str], lines: "queue.Queue[str | None]") -> None:
+    for line in source:
+        lines.put(line)
+    lines.put(None)

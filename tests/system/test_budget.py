@@ -1,0 +1,83 @@
+"""A budget for exactly 20 of 200 concurrent requests, on both stores, with the gateway killed half-way."""
+
+import asyncio
+import signal
+
+import httpx
+import pytest
+
+from tests.system.conftest import StartServer
+from tests.system.harness import MODEL, Server
+
+pytestmark = [pytest.mark.system, pytest.mark.anyio]
+
+ASKED = 200
+SERVED = 20
+PROMPT = "Hello"
+PROMPT_TOKENS = 1
+MAX_TOKENS = 9
+COST = PROMPT_TOKENS + MAX_TOKENS
+
+
+async def ask(server: Server, key: str) -> int:
+    """The status of one request; 0 where the connection broke."""
+    body = {"model": MODEL, "prompt": PROMPT, "max_tokens": MAX_TOKENS, "ignore_eos": True}
+    async with httpx.AsyncClient(timeout=120) as client:
+        try:
+            answer = await client.post(
+                f"{server.url}/v1/completions", json=body, headers={"Authorization": f"Bearer {key}"}
+            )
+        except httpx.TransportError:
+            return 0
+    if answer.status_code == httpx.codes.OK:
+        assert answer.json()["usage"]["total_tokens"] == COST
+    return answer.status_code
+
+
+async def test_exactly_the_budget_is_served(start_server: StartServer, store_url: str) -> None:
+    server = start_server(REDIS_URL=store_url)
+    key = server.tenant("budget", limits={"tokens_per_day": SERVED * COST})
+
+    statuses = await asyncio.gather(*(ask(server, key) for _ in range(ASKED)))
+
+    assert sorted(set(statuses)) == [200, 429]
+    assert statuses.count(200) == SERVED
+    assert day(server) == {"limit": SERVED * COST, "used": SERVED * COST, "reserved": 0, "remaining": 0}
+
+
+async def test_a_killed_gateway_leaves_nothing_reserved(start_server: StartServer, store_url: str) -> None:
+    server = start_server(REDIS_URL=store_url, GATEWAY__RESERVATION_LEASE_S="3", LEASE_S="2")
+    key = server.tenant("budget", limits={"tokens_per_day": SERVED * COST})
+
+    asking = [asyncio.create_task(ask(server, key)) for _ in range(ASKED)]
+    await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
+    server.child("gateway").send_signal(signal.SIGKILL)
+    statuses = await asyncio.gather(*asking)
+
+    assert statuses.count(200) <= SERVED
+    left = await settled(server)
+    with server.admin() as admin:
+        published = admin.get("/tenants/budget/usage").json()["total"]
+    assert left["reserved"] == 0
+    assert left["used"] == published["prompt_tokens"] + published["output_tokens"] <= SERVED * COST
+    assert left["used"] >= statuses.count(200) * COST
+
+
+async def settled(server: Server) -> dict[str, int]:
+    """The day's budget once the restarted gateway has settled what the killed one left."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                left = day(server)
+            except httpx.TransportError:
+                left = {"reserved": -1}
+            if left["reserved"] == 0:
+                return left
+            await asyncio.sleep(0.2)  # polled: nothing tells a client that a lease has ended
+
+
+def day(server: Server) -> dict[str, int]:
+    """The tenant's daily budget, from the admin API."""
+    with server.admin() as admin:
+        limits = admin.get("/tenants/budget/quota").raise_for_status().json()["limits"]
+    return {name: limits["tokens_per_day"][name] for name in ("limit", "used", "reserved", "remaining")}

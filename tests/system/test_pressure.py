@@ -1,0 +1,77 @@
+"""Both lanes at once with KV blocks for a quarter of the demand: everyone finishes, and the books balance."""
+
+import asyncio
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.system.conftest import StartServer
+from tests.system.harness import MODEL, Server, free_port
+
+pytestmark = [pytest.mark.system, pytest.mark.anyio]
+
+STREAMS = 64
+OUTPUT_TOKENS = 80
+BLOCK_BYTES = 16 * 23_040  # 16 tokens of SmolLM2-135M's KV in bfloat16
+BLOCKS_PER_STREAM = 8
+
+
+async def test_64_streams_share_kv_blocks_for_16(start_server: StartServer) -> None:
+    metrics_port = free_port()
+    server = start_server(
+        WORKER__DTYPE="bfloat16",
+        WORKER__KV_MEMORY=str(16 * BLOCKS_PER_STREAM * BLOCK_BYTES),
+        WORKER__HOST_KV_MEMORY=str(8 * BLOCKS_PER_STREAM * BLOCK_BYTES),
+        WORKER__METRICS_PORT=str(metrics_port),
+    )
+    key = server.tenant("both", lanes=["latency", "throughput"])
+
+    counted = await asyncio.gather(*(stream(server, key, number) for number in range(STREAMS)))
+
+    assert [output for _, output in counted] == [OUTPUT_TOKENS] * STREAMS
+    modes = preemptions(metrics_port)
+    assert modes.get("swap", 0) > 0, modes
+    assert modes.get("recompute", 0) > 0, modes
+    with server.admin() as admin:
+        total = admin.get("/tenants/both/usage").json()["total"]
+        workers = admin.get("/workers").json()["data"]
+    assert total["requests"] == STREAMS
+    assert total["prompt_tokens"] == sum(prompt for prompt, _ in counted)
+    assert total["output_tokens"] == STREAMS * OUTPUT_TOKENS
+    assert "IntegrityError" not in server.log()
+    assert len(workers) == 1
+
+
+async def stream(server: Server, key: str, number: int) -> tuple[int, int]:
+    """Prompt and output tokens of one stream, as its usage says, checked against the chunks that came."""
+    lane = "latency" if number % 4 == 0 else "throughput"
+    async with server.async_sdk(key, timeout=300) as client:
+        chunks = await client.completions.create(
+            model=MODEL,
+            prompt=f"Request number {number} wants a long story about the sea and the {number} ships upon it.",
+            max_tokens=OUTPUT_TOKENS,
+            temperature=0,
+            stream=True,
+            stream_options={"include_usage": True},
+            extra_body={"ignore_eos": True},
+            extra_headers={"x-fairlane-lane": lane},
+        )
+        usage = None
+        finishes = []
+        async for chunk in chunks:
+            usage = chunk.usage or usage
+            finishes += [choice.finish_reason for choice in chunk.choices if choice.finish_reason]
+    assert finishes == ["length"]
+    assert usage is not None
+    return usage.prompt_tokens, usage.completion_tokens
+
+
+def preemptions(metrics_port: int) -> dict[str, float]:
+    """Preemptions by mode, from the worker's metrics."""
+    found: dict[str, float] = {}
+    for family in text_string_to_metric_families(httpx.get(f"http://127.0.0.1:{metrics_port}/metrics").text):
+        for sample in family.samples:
+            if sample.name == "fairlane_worker_preemptions_total":
+                found[sample.labels["mode"]] = found.get(sample.labels["mode"], 0) + sample.value
+    return found

@@ -1,0 +1,85 @@
+"""`fairlane serve` as an operator meets it: first start, second start, bad settings, dead children."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.system.conftest import StartServer
+from tests.system.harness import ADMIN_KEY, MODEL
+
+pytestmark = pytest.mark.system
+
+
+def test_the_first_start_prints_a_curl_line_that_works_as_pasted(start_server: StartServer) -> None:
+    server = start_server()
+    printed = _rest_of_greeting(server.process.stdout, server.output)
+    command = re.search(r"^\s*(curl .*(?:\\\n.*)*)", printed, re.MULTILINE)
+
+    assert command is not None, printed
+    answer = subprocess.run(["bash", "-c", command[1]], capture_output=True, text=True, timeout=60, check=True)
+    assert '"content"' in answer.stdout or "chat.completion" in answer.stdout
+
+
+def _rest_of_greeting(_stdout: object, lines: list[str]) -> str:
+    return "".join(lines)
+
+
+def test_a_second_start_finds_tenants_keys_and_usage(start_server: StartServer) -> None:
+    server = start_server()
+    key = server.tenant("kept", limits={"tokens_per_day": 10_000})
+    with server.sdk(key) as client:
+        client.completions.create(model=MODEL, prompt="Hello", max_tokens=3, extra_body={"ignore_eos": True})
+    assert server.stop() == 0
+
+    again = start_server(server.directory)
+
+    with again.sdk(key) as client:
+        assert client.models.list().data
+    with again.admin() as admin:
+        limits = admin.get("/tenants/kept/quota").json()["limits"]
+        assert limits["tokens_per_day"]["limit"] == 10_000
+        assert limits["tokens_per_day"]["used"] == 4
+        assert limits["tokens_per_day"]["reserved"] == 0
+
+
+@pytest.mark.parametrize("module", ["gateway", "worker"])
+def test_a_killed_child_is_started_again_and_serving_goes_on(start_server: StartServer, module: str) -> None:
+    server = start_server(LEASE_S="2")
+    key = server.tenant("steady")
+
+    server.child(module).send_signal(signal.SIGKILL)
+
+    with server.sdk(key, max_retries=8) as client:
+        answer = client.completions.create(model=MODEL, prompt="Hello", max_tokens=3, timeout=60)
+    assert answer.usage is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "complaint"),
+    [
+        ("FAIRLANE_PORT", "70000", "setting port: expected `int` <= 65535"),
+        ("FAIRLANE_PROT", "8000", "setting prot: no such setting"),
+        ("FAIRLANE_WORKER__BLOCK_SIZE", "-1", "setting worker.block_size"),
+        ("FAIRLANE_GATEWAY__NONSENSE", "1", "setting gateway.nonsense: no such setting"),
+    ],
+)
+def test_a_bad_setting_stops_the_start_with_one_line(tmp_path: Path, name: str, value: str, complaint: str) -> None:
+    environ = {**os.environ, "FAIRLANE_DATA_DIR": str(tmp_path), "FAIRLANE_ADMIN_KEY": ADMIN_KEY, name: value}
+
+    ended = subprocess.run(
+        [sys.executable, "-c", "import fairlane; fairlane.main()", "serve"],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert ended.returncode == 2
+    assert complaint in ended.stderr
+    assert len(ended.stderr.strip().splitlines()) == 1
