@@ -1,0 +1,265 @@
+"""All that a caller can be told went wrong, and the one table to HTTP.
+
+    Exception
+    └── ApiError            one answer: message, code, param, limit, retry time
+         └── raised everywhere at the edge; made by the functions below, answered by `response`
+
+A message names fields and rules and holds no content of a request, nothing longer than a number.
+Causes in other packages (a `Denied` of quotas, a `LaneFull` of the queue) are translated where they are caught.
+"""
+
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+Code = Literal[
+    "invalid_request_error",
+    "context_length_exceeded",
+    "request_exceeds_limit",
+    "invalid_api_key",
+    "lane_not_allowed",
+    "model_not_allowed",
+    "tenant_suspended",
+    "model_not_found",
+    "not_found",
+    "method_not_allowed",
+    "request_timeout",
+    "idempotency_conflict",
+    "already_exists",
+    "request_too_large",
+    "headers_too_large",
+    "rate_limit_exceeded",
+    "concurrency_limit_exceeded",
+    "queue_full",
+    "insufficient_quota",
+    "overloaded",
+    "deadline_unattainable",
+    "internal_error",
+    "no_worker",
+    "quota_store_unavailable",
+    "shutting_down",
+    "deadline_exceeded",
+]
+
+
+class Retry(Enum):
+    """What an answer says about sending the same request again."""
+
+    NEVER = "never"
+    """`x-should-retry: false`: the SDKs would otherwise repeat 408, 409 and all 5xx."""
+    LATER = "later"
+    """`retry-after`; 1 s where the cause knows no time."""
+    HOPELESS = "hopeless"
+    """The true `retry-after`, and `x-should-retry: false`: no client should sit and wait for it."""
+    IF_KNOWN = "if known"
+    """As LATER where a later start helps, else as NEVER."""
+    UNSAID = "unsaid"
+    """Neither header: the client's own rule for the status decides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How one code is answered."""
+
+    status: int
+    type: str
+    """OpenAI's word for the family."""
+    retry: Retry
+
+
+TABLE: Mapping[Code, Rule] = {
+    "invalid_request_error": Rule(400, "invalid_request_error", Retry.NEVER),
+    "context_length_exceeded": Rule(400, "invalid_request_error", Retry.NEVER),
+    "request_exceeds_limit": Rule(400, "invalid_request_error", Retry.NEVER),
+    "invalid_api_key": Rule(401, "invalid_request_error", Retry.NEVER),
+    "lane_not_allowed": Rule(403, "permission_error", Retry.NEVER),
+    "model_not_allowed": Rule(403, "permission_error", Retry.NEVER),
+    "tenant_suspended": Rule(403, "permission_error", Retry.NEVER),
+    "model_not_found": Rule(404, "invalid_request_error", Retry.NEVER),
+    "not_found": Rule(404, "invalid_request_error", Retry.NEVER),
+    "method_not_allowed": Rule(405, "invalid_request_error", Retry.NEVER),
+    "request_timeout": Rule(408, "timeout_error", Retry.NEVER),
+    "idempotency_conflict": Rule(409, "invalid_request_error", Retry.NEVER),
+    "already_exists": Rule(409, "invalid_request_error", Retry.NEVER),
+    "request_too_large": Rule(413, "invalid_request_error", Retry.NEVER),
+    "headers_too_large": Rule(431, "invalid_request_error", Retry.NEVER),
+    "rate_limit_exceeded": Rule(429, "rate_limit_error", Retry.LATER),
+    "concurrency_limit_exceeded": Rule(429, "rate_limit_error", Retry.LATER),
+    "queue_full": Rule(429, "rate_limit_error", Retry.LATER),
+    "insufficient_quota": Rule(429, "insufficient_quota", Retry.HOPELESS),
+    "overloaded": Rule(429, "overloaded_error", Retry.LATER),
+    "deadline_unattainable": Rule(429, "overloaded_error", Retry.IF_KNOWN),
+    "internal_error": Rule(500, "server_error", Retry.UNSAID),
+    "no_worker": Rule(503, "server_error", Retry.LATER),
+    "quota_store_unavailable": Rule(503, "server_error", Retry.LATER),
+    "shutting_down": Rule(503, "server_error", Retry.LATER),
+    "deadline_exceeded": Rule(504, "timeout_error", Retry.NEVER),
+}
+
+JITTER_SHARE = 0.1
+"""A retry time grows by up to this share, so that refused clients do not come back all at once…"""
+JITTER_MIN_S = 0.05
+JITTER_MAX_S = 5.0
+"""…but by no more than this."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitBlock:
+    """The limit that was the cause, for machines to read."""
+
+    name: str
+    scope: str
+    limit: int
+    used: int
+    reserved: int
+    requested: int
+    resets_at: float | None
+    """Unix time in seconds; None for what does not reset by the clock."""
+
+
+class ApiError(Exception):
+    """One refusal, as the caller will read it."""
+
+    def __init__(
+        self,
+        message: str,
+        code: Code,
+        param: str | None = None,
+        limit: LimitBlock | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+        self.param = param
+        self.limit = limit
+        self.retry_after_s = retry_after_s
+
+    @property
+    def status(self) -> int:
+        """The HTTP status of its code."""
+        return TABLE[self.code].status
+
+
+def error_body(error: ApiError) -> dict[str, object]:
+    """The JSON of an error, the same in a plain answer and in a stream's `data:` frame."""
+    shown: dict[str, object] = {
+        "message": error.message,
+        "type": TABLE[error.code].type,
+        "param": error.param,
+        "code": error.code,
+    }
+    if error.limit is not None:
+        shown["limit"] = msgspec.to_builtins(error.limit)
+    return {"error": shown}
+
+
+def error_headers(error: ApiError, jitter: random.Random) -> dict[str, str]:
+    """The retry headers that the table prescribes for an error."""
+    retry, after_s = TABLE[error.code].retry, error.retry_after_s
+    if retry is Retry.UNSAID:
+        return {}
+    if retry is Retry.NEVER or (retry is Retry.IF_KNOWN and after_s is None):
+        return {"x-should-retry": "false"}
+    if retry is Retry.HOPELESS:
+        headers = {} if after_s is None else _retry_after(after_s)
+        return {**headers, "x-should-retry": "false"}
+    return _retry_after(_jittered(1.0 if after_s is None else after_s, jitter))
+
+
+def response(error: ApiError, jitter: random.Random | None = None) -> Response:
+    """The whole answer to an error that came before the first byte."""
+    return Response(
+        msgspec.json.encode(error_body(error)),
+        status_code=error.status,
+        headers=error_headers(error, jitter or random.Random()),
+        media_type="application/json",
+    )
+
+
+def _jittered(after_s: float, jitter: random.Random) -> float:
+    spread_s = min(max(after_s * JITTER_SHARE, JITTER_MIN_S), JITTER_MAX_S)
+    return max(after_s, 0.0) + jitter.uniform(0.0, spread_s)
+
+
+def _retry_after(after_s: float) -> dict[str, str]:
+    after_ms = max(1, math.ceil(after_s * 1000))
+    return {"retry-after": str(max(1, math.ceil(after_ms / 1000))), "retry-after-ms": str(after_ms)}
+
+
+def invalid(param: str | None, message: str) -> ApiError:
+    """The request is wrong; `param` names the field, None where no field can be named."""
+    return ApiError(message, "invalid_request_error", param)
+
+
+def context_length(
+    context_length: int, prompt_tokens: int, max_tokens: int | None, param: str = "max_tokens"
+) -> ApiError:
+    """Prompt and output together do not fit the model's context. `param`: what the caller should shorten."""
+    asked = f"{prompt_tokens} in the prompt" + ("" if max_tokens is None else f", {max_tokens} in the completion")
+    message = f"The model's context holds {context_length} tokens, and this request asks for more: {asked}."
+    return ApiError(message, "context_length_exceeded", param)
+
+
+def invalid_api_key() -> ApiError:
+    """No key, or none that works; why is not told."""
+    return ApiError("No valid API key was given: send `Authorization: Bearer <key>`.", "invalid_api_key")
+
+
+def model_not_found() -> ApiError:
+    """No worker has ever announced this model, or the caller may not know of it."""
+    return ApiError("There is no such model.", "model_not_found", "model")
+
+
+def not_found(what: str = "resource") -> ApiError:
+    """The path or the object it names does not exist. `what`: a word of ours."""
+    return ApiError(f"There is no such {what}.", "not_found")
+
+
+def request_too_large(max_bytes: int) -> ApiError:
+    """The body is over the limit."""
+    return ApiError(f"The body is larger than {max_bytes} bytes.", "request_too_large")
+
+
+def request_timeout(timeout_s: float) -> ApiError:
+    """The client was too slow in sending."""
+    return ApiError(f"The request did not arrive within {timeout_s:g} s.", "request_timeout")
+
+
+def internal_error() -> ApiError:
+    """Our own fault; the log has the rest under the request's id."""
+    return ApiError("Something went wrong here. Nothing in the request explains it.", "internal_error")
+
+
+Denial = Literal["rate", "concurrency", "quota", "exceeds"]
+"""In which way a tenant's limit refused."""
+
+_DENIALS: Mapping[Denial, Code] = {
+    "rate": "rate_limit_exceeded",
+    "concurrency": "concurrency_limit_exceeded",
+    "quota": "insufficient_quota",
+    "exceeds": "request_exceeds_limit",
+}
+
+
+def limit_denied(kind: Denial, limit: LimitBlock, retry_after_s: float | None, param: str | None = None) -> ApiError:
+    """A limit of the tenant's own refuses."""
+    wanted = f"{limit.requested} asked for, {limit.used} used and {limit.reserved} reserved of {limit.limit}"
+    message = f"The limit {limit.name} of this {limit.scope} refuses the request: {wanted}."
+    return ApiError(message, _DENIALS[kind], param, limit, retry_after_s)
+
+
+def of_http_exception(error: HTTPException) -> ApiError:
+    """What the router refuses, in our words."""
+    if error.status_code == 405:
+        return ApiError("This path does not take that method.", "method_not_allowed")
+    if error.status_code == 404:
+        return not_found("path")
+    return invalid(None, "The request cannot be understood.") if error.status_code < 500 else internal_error()
