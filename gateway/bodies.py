@@ -1,0 +1,169 @@
+"""The request bodies on the wire, field by field: what `schemas` checks a body against and OpenAPI shows.
+
+Field names and ranges are OpenAI's; `top_k`, `min_p`, `repetition_penalty`, `min_tokens`, `ignore_eos` are as vLLM
+has them, `deadline_ms` is ours.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+from gateway.json_body import is_unicode
+
+MAX_CHOICES = 16
+"""Choices that one prompt may ask for."""
+MAX_SEQUENCES = 128
+"""Prompts times choices of one request."""
+MAX_STOPS = 4
+MAX_STOP_CHARS = 1024
+MAX_HINT_CHARS = 512
+MAX_DEADLINE_MS = 30 * 86_400_000.0
+_INT64 = 2**63
+
+Neutral = Mapping[str, tuple[object, ...]]
+"""Fields that are not served yet, each with the values beside null that ask for nothing."""
+_TEXT_FORMAT = {"type": "text"}
+NEUTRAL: Neutral = {"store": (False,), "logit_bias": ({},)}
+NEUTRAL_CHAT: Neutral = {
+    **NEUTRAL,
+    "audio": (),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "modalities": (["text"],),
+    "moderation": (),
+    "parallel_tool_calls": (True, False),
+    "prediction": (),
+    "reasoning_effort": (),
+    "response_format": (_TEXT_FORMAT,),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "verbosity": (),
+    "web_search_options": (),
+}
+NEUTRAL_COMPLETION: Neutral = {
+    **NEUTRAL,
+    "echo": (False,),
+    "parallel_tool_calls": (True, False),
+    "response_format": (_TEXT_FORMAT,),
+    "suffix": ("",),
+    "tools": ([],),
+}
+
+
+def _unicode(text: str) -> str:
+    if not is_unicode(text):
+        raise PydanticCustomError("unicode", "must be valid Unicode, without a lone surrogate")
+    return text
+
+
+def _listed(stop: object) -> object:
+    return [stop] if isinstance(stop, str) else stop
+
+
+def _joined(content: object) -> object:
+    """A message's text, given whole or in text parts."""
+    if not isinstance(content, list):
+        return content
+    if not content:
+        raise PydanticCustomError("parts", "must be text or a non-empty list of text parts")
+    return "\n".join(_part(part) for part in content)
+
+
+def _part(part: object) -> str:
+    if not isinstance(part, dict) or part.get("type") != "text":
+        raise PydanticCustomError("parts", "holds a part that is not text; only text is supported")
+    if part.keys() != {"type", "text"} or not isinstance(part["text"], str):
+        raise PydanticCustomError("parts", "holds a text part with fields other than type and text")
+    return part["text"]
+
+
+def _nothing(value: object) -> None:
+    if value is not None and value != []:
+        raise PydanticCustomError("unsupported", "is not supported yet")
+
+
+Text = Annotated[str, AfterValidator(_unicode)]
+Hint = Annotated[str, Field(max_length=MAX_HINT_CHARS), AfterValidator(_unicode)]
+"""A word about the request that changes nothing in how it is served."""
+Real = Annotated[float, Field(allow_inf_nan=False)]
+Penalty = Annotated[Real, Field(ge=-2, le=2)]
+Count = Annotated[int, Field(ge=1, lt=_INT64)]
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+TokenIds = Annotated[list[TokenId], Field(min_length=1)]
+Prompt = Annotated[Text, Field(min_length=1)]
+Stop = Annotated[Text, Field(min_length=1, max_length=MAX_STOP_CHARS)]
+Unsupported = Annotated[None, BeforeValidator(_nothing)]
+Content = Annotated[Text, BeforeValidator(_joined, json_schema_input_type=str | list[dict[str, str]])]
+Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
+Tier = Literal["auto", "default", "flex", "scale", "priority", "fast"]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class StreamOptions(_Body):
+    """How a stream is told."""
+
+    include_usage: bool | None = None
+    include_obfuscation: Literal[False] | None = None
+
+
+class Message(_Body):
+    """One turn of a conversation."""
+
+    role: Role
+    content: Content
+    name: Hint | None = None
+    tool_call_id: Hint | None = None
+    tool_calls: Unsupported = None
+    function_call: Unsupported = None
+    refusal: Unsupported = None
+    audio: Unsupported = None
+    annotations: Unsupported = None
+
+
+class GenerationBody(_Body):
+    """What chat and plain completions share."""
+
+    model: Annotated[Hint, Field(min_length=1)]
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    max_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
+    min_tokens: Annotated[int, Field(ge=0, lt=_INT64)] | None = None
+    ignore_eos: bool | None = None
+    temperature: Annotated[Real, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[Real, Field(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
+    min_p: Annotated[Real, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[Real, Field(gt=0, le=10)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    seed: Annotated[int, Field(ge=-_INT64, lt=_INT64)] | None = None
+    stop: Annotated[list[Stop], Field(max_length=MAX_STOPS), BeforeValidator(_listed)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    service_tier: Tier | None = None
+    deadline_ms: Annotated[Real, Field(gt=0, le=MAX_DEADLINE_MS)] | None = None
+    metadata: Annotated[dict[Annotated[Hint, Field(max_length=64)], Hint], Field(max_length=16)] | None = None
+    user: Hint | None = None
+    safety_identifier: Hint | None = None
+    prompt_cache_key: Hint | None = None
+
+
+class ChatBody(GenerationBody):
+    """The body of `POST /v1/chat/completions`."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+
+
+class CompletionBody(GenerationBody):
+    """The body of `POST /v1/completions`: one prompt or several, as text or as token ids."""
+
+    prompt: Prompt | list[Prompt] | TokenIds | list[TokenIds]
+    logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
+    best_of: Count | None = None

@@ -1,0 +1,113 @@
+"""Reading a JSON body strictly: UTF-8, no doubled key, no lone surrogate in a key, bounded depth.
+
+What is wrong in a body is told with the field it stands in, found by a bounded scan of what came before it.
+"""
+
+import json
+import math
+import re
+from collections import Counter
+from typing import Any
+
+from gateway.errors import ApiError, invalid
+
+MAX_FIELD_NAME = 64
+"""Characters of a caller's field name that an error message repeats."""
+MAX_DEPTH = 100
+"""Deeper than any field that we know. The parser itself gives up between 500 and 1,000 levels."""
+_SCAN_TOKENS = 10_000
+"""Strings and brackets that the search for a broken field looks at: what a hostile body costs is bounded by it."""
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|$)|[\[\]{}:,]', re.DOTALL)
+_DIGITS = 4000
+"""Digits of a whole number; Python refuses to read more than 4,300."""
+
+
+def shown_name(name: str) -> str:
+    """A field name from a body, as a message or `param` may repeat it."""
+    printable = "".join(character if character.isprintable() else "?" for character in name[:MAX_FIELD_NAME])
+    return printable + ("…" if len(name) > MAX_FIELD_NAME else "")
+
+
+def is_unicode(text: str) -> bool:
+    """Whether text can be written as UTF-8: JSON's escapes can spell lone surrogates, which cannot."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def read_object(body: bytes) -> dict[str, Any]:
+    """The JSON object that a body holds. NaN and Infinity pass as floats: each field's own rule refuses them.
+
+    Raises ApiError naming the top-level field in which the body goes wrong, where that can be told.
+    """
+    try:
+        value = _read(body.decode("utf-8"))
+    except (ApiError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        refused = _explain(error, body)  # raised below, so that no traceback chains to what quotes the body
+    else:
+        if isinstance(value, dict):
+            return value
+        refused = invalid(None, "The body must be a JSON object.")
+    raise refused
+
+
+def _read(text: str) -> object:
+    try:
+        return json.loads(text, object_pairs_hook=_no_doubles)
+    except (json.JSONDecodeError, ApiError):
+        raise
+    except ValueError:  # a whole number of thousands of digits; as infinity it meets its field's own rule
+        return json.loads(text, object_pairs_hook=_no_doubles, parse_int=_whole_number)
+
+
+def _whole_number(digits: str) -> float:
+    return int(digits) if len(digits) < _DIGITS else math.inf
+
+
+def _no_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        counts = Counter(name for name, _ in pairs)
+        doubled = next(name for name, count in counts.items() if count > 1)
+        raise invalid(shown_name(doubled), "The field is given twice.")
+    for name in fields:
+        if not is_unicode(name):
+            raise invalid(shown_name(name), "The field's name is not valid Unicode.")
+    return fields
+
+
+def _explain(error: Exception, body: bytes) -> ApiError:
+    match error:
+        case ApiError():
+            return error
+        case UnicodeDecodeError():
+            return invalid(_field_of(body[: error.start]), "The body is not valid UTF-8.")
+        case json.JSONDecodeError():
+            before = error.doc[: error.pos].encode("utf-8", "replace")
+            return invalid(_field_of(before), f"The body is not valid JSON, at character {error.pos}.")
+        case _:
+            return invalid(_field_of(body), "The body is nested too deeply.")
+
+
+def _field_of(before: bytes) -> str | None:
+    """The top-level field that is open at the end of `before`, or where it first nests past MAX_DEPTH."""
+    field, string, depth = None, "", 0
+    text = before.decode("utf-8", "replace")
+    for count, token in enumerate(_TOKEN.finditer(text)):
+        mark = token[0]
+        if count >= _SCAN_TOKENS:
+            return None
+        if mark in "[{":
+            depth += 1
+            if depth > MAX_DEPTH:
+                break
+        elif mark in "]}":
+            depth -= 1
+        elif depth == 1 and mark == ":":
+            field = string
+        elif depth == 1 and mark == ",":
+            field = None
+        string = mark.strip('"')
+    return None if field is None else shown_name(field)
