@@ -1,0 +1,75 @@
+"""The objects that answer a request, in OpenAI's shapes: whole answers, stream chunks, usage."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from scheduler.messages import FinishReason
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one request, all its choices together, as they are charged."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+
+    def as_json(self) -> Json:
+        """OpenAI's `usage` object."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One finished choice. `logprobs`: as `gateway.logprobs` shapes it for the endpoint, None where not asked for."""
+
+    index: int
+    text: str
+    finish_reason: FinishReason
+    logprobs: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """Makes every object that answers one request: all carry the same id, model, time and tier."""
+
+    kind: Literal["chat", "completion"]
+    id: str
+    model: str
+    created_s: int
+    service_tier: str
+    """The tier that was granted: `priority`, `flex` or `default`."""
+    include_usage: bool = False
+    """Chunks say `usage: null` until the last one tells it."""
+
+    def opening(self, index: int) -> Json | None:
+        """The chunk that names the role of a chat choice; a plain completion has none."""
+        raise NotImplementedError
+
+    def chunk(
+        self,
+        index: int,
+        text: str,
+        *,
+        finish_reason: FinishReason | None = None,
+        logprobs: Mapping[str, Any] | None = None,
+        limited_by: str | None = None,
+    ) -> Json:
+        """New text of one choice; its last chunk has the finish reason, and the limit that cut it short if one did."""
+        raise NotImplementedError
+
+    def usage_chunk(self, usage: Usage) -> Json:
+        """The chunk before `[DONE]` where `stream_options.include_usage` asked for it."""
+        raise NotImplementedError
+
+    def whole(self, choices: Sequence[Choice], usage: Usage, *, limited_by: str | None = None) -> Json:
+        """The answer of a request that does not stream."""
+        raise NotImplementedError
