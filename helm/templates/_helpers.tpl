@@ -1,0 +1,85 @@
+{{- define "fairlane.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 50 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "fairlane.fullname" -}}
+{{- if .Values.fullnameOverride }}
+{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" }}
+{{- else if contains (include "fairlane.name" .) .Release.Name }}
+{{- .Release.Name | trunc 50 | trimSuffix "-" }}
+{{- else }}
+{{- printf "%s-%s" .Release.Name (include "fairlane.name" .) | trunc 50 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+
+{{- define "fairlane.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create }}
+{{- default (include "fairlane.fullname" .) .Values.serviceAccount.name }}
+{{- else }}
+{{- default "default" .Values.serviceAccount.name }}
+{{- end }}
+{{- end }}
+
+{{/* What selects an object's pods. Takes (dict "root" $ "component" NAME). */}}
+{{- define "fairlane.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "fairlane.name" .root }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end }}
+
+{{/* All labels of an object. Takes the same. */}}
+{{- define "fairlane.labels" -}}
+{{ include "fairlane.selectorLabels" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{/* An image reference. Takes (dict "root" $ "image" VALUES). */}}
+{{- define "fairlane.image" -}}
+{{- if .image.digest }}
+{{- printf "%s@%s" .image.repository .image.digest }}
+{{- else }}
+{{- printf "%s:%s" .image.repository (default .root.Chart.AppVersion .image.tag) }}
+{{- end }}
+{{- end }}
+
+{{/* What both processes are told. Takes (dict "root" $ "component" NAME). */}}
+{{- define "fairlane.env" -}}
+- name: FAIRLANE_CONFIG
+  value: /etc/fairlane/fairlane.yaml
+- name: FAIRLANE_DATA_DIR
+  value: /var/lib/fairlane
+- name: HOME
+  value: /var/lib/fairlane
+- name: FAIRLANE_REDIS_URL
+  valueFrom:
+    secretKeyRef:
+      name: {{ .root.Values.store.existingSecret }}
+      key: {{ .root.Values.store.secretKey }}
+{{- with .root.Values.otlpEndpoint }}
+- name: OTEL_EXPORTER_OTLP_ENDPOINT
+  value: {{ . | quote }}
+- name: OTEL_SERVICE_NAME
+  value: fairlane-{{ $.component }}
+{{- end }}
+{{- end }}
+
+{{/* Where the pods of a component may run. Takes the component's values. */}}
+{{- define "fairlane.placement" -}}
+{{- with .nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .affinity }}
+affinity: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .topologySpreadConstraints }}
+topologySpreadConstraints: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- end }}

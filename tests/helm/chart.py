@@ -1,0 +1,59 @@
+"""A rendered chart, to be asked about."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+CHART = Path(__file__).parents[2] / "helm"
+MODES = sorted(path.name.removesuffix("-values.yaml") for path in (CHART / "ci").iterdir())
+
+Manifest = dict[str, Any]
+
+
+class RefusedError(Exception):
+    """Helm would not render; the message is what an operator reads."""
+
+
+class Chart:
+    """What `helm template` printed."""
+
+    def __init__(self, text: str) -> None:
+        self.manifests: list[Manifest] = [manifest for manifest in yaml.safe_load_all(text) if manifest]
+
+    def all(self, kind: str) -> list[Manifest]:
+        """Every object of a kind."""
+        return [manifest for manifest in self.manifests if manifest["kind"] == kind]
+
+    def one(self, kind: str, component: str) -> Manifest:
+        """The object of that kind and component."""
+        (found,) = (manifest for manifest in self.all(kind) if component_of(manifest) == component)
+        return found
+
+    def pod(self, component: str) -> Manifest:
+        """The pod spec of a component's Deployment."""
+        spec: Manifest = self.one("Deployment", component)["spec"]["template"]["spec"]
+        return spec
+
+    def container(self, component: str) -> Manifest:
+        """The only container of a component's pods."""
+        (container,) = self.pod(component)["containers"]
+        found: Manifest = container
+        return found
+
+    def env(self, component: str) -> dict[str, Any]:
+        """A container's variables: the value, or where it comes from."""
+        return {
+            each["name"]: each.get("value", each.get("valueFrom")) for each in self.container(component).get("env", [])
+        }
+
+    def settings(self) -> Manifest:
+        """fairlane.yaml, as the processes read it."""
+        (config,) = self.all("ConfigMap")
+        parsed: Manifest = yaml.safe_load(config["data"]["fairlane.yaml"])
+        return parsed
+
+
+def component_of(manifest: Manifest) -> str:
+    """The component that an object belongs to."""
+    return str(manifest["metadata"]["labels"]["app.kubernetes.io/component"])

@@ -1,0 +1,24 @@
+"""`templates/configmap.yaml`: what the processes will read is what they accept."""
+
+import pytest
+
+from scheduler.settings import SharedSettings, load
+from tests.helm.chart import MODES
+from tests.helm.conftest import Render
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_processes_accept_the_settings_of_every_mode(render: Render, mode: str) -> None:
+    settings = load(SharedSettings, document=render(mode).settings(), environ={})
+
+    assert settings.host == "0.0.0.0"  # noqa: S104 - inside the pod
+
+
+def test_a_setting_of_the_operator_reaches_the_file(render: Render) -> None:
+    assert render("single").settings()["lanes"] == {"latency": {"ttft_s": 0.5}}
+
+
+def test_large_numbers_stay_whole(render: Render) -> None:
+    settings = render(values={"config": {"lanes": {"throughput": {"max_queued": 100_000_000}}}}).settings()
+
+    assert load(SharedSettings, document=settings, environ={}).lanes.throughput.max_queued == 100_000_000
