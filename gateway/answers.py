@@ -52,7 +52,10 @@ class Answers:
 
     def opening(self, index: int) -> Json | None:
         """The chunk that names the role of a chat choice; a plain completion has none."""
-        raise NotImplementedError
+        if self.kind == "completion":
+            return None
+        delta = {"role": "assistant", "content": "", "refusal": None}
+        return self._chunk([{"index": index, "delta": delta, "logprobs": None, "finish_reason": None}])
 
     def chunk(
         self,
@@ -64,12 +67,44 @@ class Answers:
         limited_by: str | None = None,
     ) -> Json:
         """New text of one choice; its last chunk has the finish reason, and the limit that cut it short if one did."""
-        raise NotImplementedError
+        said: Json = {"text": text}
+        if self.kind == "chat":
+            said = {"delta": {"content": text} if text else {}}
+        choice = {"index": index, **said, "logprobs": logprobs, "finish_reason": finish_reason}
+        return self._chunk([choice]) | _limited(limited_by)
 
     def usage_chunk(self, usage: Usage) -> Json:
         """The chunk before `[DONE]` where `stream_options.include_usage` asked for it."""
-        raise NotImplementedError
+        return self._chunk([]) | {"usage": usage.as_json()}
 
     def whole(self, choices: Sequence[Choice], usage: Usage, *, limited_by: str | None = None) -> Json:
         """The answer of a request that does not stream."""
-        raise NotImplementedError
+        told = [self._told(choice) for choice in choices]
+        kind = "chat.completion" if self.kind == "chat" else "text_completion"
+        return self._object(kind, told) | {"usage": usage.as_json()} | _limited(limited_by)
+
+    def _told(self, choice: Choice) -> Json:
+        said: Json = {"text": choice.text}
+        if self.kind == "chat":
+            said = {"message": {"role": "assistant", "content": choice.text, "refusal": None}}
+        ends = {"logprobs": choice.logprobs, "finish_reason": choice.finish_reason}
+        return {"index": choice.index, **said, **ends}
+
+    def _chunk(self, choices: list[Json]) -> Json:
+        kind = "chat.completion.chunk" if self.kind == "chat" else "text_completion"
+        usage = {"usage": None} if self.include_usage else {}
+        return self._object(kind, choices) | usage
+
+    def _object(self, kind: str, choices: list[Json]) -> Json:
+        return {
+            "id": self.id,
+            "object": kind,
+            "created": self.created_s,
+            "model": self.model,
+            "service_tier": self.service_tier,
+            "choices": choices,
+        }
+
+
+def _limited(limited_by: str | None) -> Json:
+    return {} if limited_by is None else {"fairlane": {"limited_by": limited_by}}

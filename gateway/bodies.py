@@ -5,9 +5,9 @@ has them, `deadline_ms` is ours.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeGuard
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
 from gateway.json_body import is_unicode
@@ -20,6 +20,7 @@ MAX_STOPS = 4
 MAX_STOP_CHARS = 1024
 MAX_HINT_CHARS = 512
 MAX_DEADLINE_MS = 30 * 86_400_000.0
+MAX_TOKEN_ID = 2**31
 _INT64 = 2**63
 
 Neutral = Mapping[str, tuple[object, ...]]
@@ -84,15 +85,39 @@ def _nothing(value: object) -> None:
         raise PydanticCustomError("unsupported", "is not supported yet")
 
 
+def _prompts(prompt: object) -> tuple[str | tuple[int, ...], ...]:
+    """One prompt or several, as text or as token ids, brought to one form."""
+    if isinstance(prompt, str) or _is_token_ids(prompt):
+        prompt = [prompt]
+    if not isinstance(prompt, list) or not prompt:
+        raise PydanticCustomError("prompt", "must be text, token ids, or a non-empty list of either")
+    return tuple(_prompt(item) for item in prompt)
+
+
+def _prompt(item: object) -> str | tuple[int, ...]:
+    if isinstance(item, str) and item:
+        return _unicode(item)
+    if _is_token_ids(item):
+        return tuple(item)
+    raise PydanticCustomError("prompt", "holds a prompt that is empty, or neither text nor token ids")
+
+
+def _is_token_ids(item: object) -> TypeGuard[list[int]]:
+    if not isinstance(item, list) or set(map(type, item)) != {int}:
+        return False
+    return bool(min(item) >= 0 and max(item) < MAX_TOKEN_ID)
+
+
 Text = Annotated[str, AfterValidator(_unicode)]
 Hint = Annotated[str, Field(max_length=MAX_HINT_CHARS), AfterValidator(_unicode)]
 """A word about the request that changes nothing in how it is served."""
 Real = Annotated[float, Field(allow_inf_nan=False)]
 Penalty = Annotated[Real, Field(ge=-2, le=2)]
 Count = Annotated[int, Field(ge=1, lt=_INT64)]
-TokenId = Annotated[int, Field(ge=0, lt=2**31)]
-TokenIds = Annotated[list[TokenId], Field(min_length=1)]
-Prompt = Annotated[Text, Field(min_length=1)]
+Prompts = Annotated[
+    tuple[str | tuple[int, ...], ...],
+    PlainValidator(_prompts, json_schema_input_type=str | list[str] | list[int] | list[list[int]]),
+]
 Stop = Annotated[Text, Field(min_length=1, max_length=MAX_STOP_CHARS)]
 Unsupported = Annotated[None, BeforeValidator(_nothing)]
 Content = Annotated[Text, BeforeValidator(_joined, json_schema_input_type=str | list[dict[str, str]])]
@@ -164,6 +189,6 @@ class ChatBody(GenerationBody):
 class CompletionBody(GenerationBody):
     """The body of `POST /v1/completions`: one prompt or several, as text or as token ids."""
 
-    prompt: Prompt | list[Prompt] | TokenIds | list[TokenIds]
+    prompt: Prompts
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
     best_of: Count | None = None

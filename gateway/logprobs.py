@@ -1,9 +1,14 @@
 """Log-probabilities in OpenAI's two shapes: a list of tokens for chat, parallel lists for plain completions."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 from scheduler.messages import TokenLogprob
+
+
+LOGPROB_MIN = -9999.0
+"""What stands for a token that cannot come: JSON has no infinity, and OpenAI says it so."""
 
 
 class Vocabulary(Protocol):
@@ -18,11 +23,36 @@ class Vocabulary(Protocol):
 
 def chat_logprobs(vocabulary: Vocabulary, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
     """`logprobs` of a chat choice or of one of its chunks. Both sequences have one entry per token."""
-    raise NotImplementedError
+    content = []
+    for token_id, drawn in zip(token_ids, logprobs, strict=True):
+        top = [_named(vocabulary, other, logprob) for other, logprob in drawn.top]
+        content.append({**_named(vocabulary, token_id, drawn.logprob), "top_logprobs": top})
+    return {"content": content, "refusal": None}
 
 
 def completion_logprobs(
     vocabulary: Vocabulary, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob], text_offset: int
 ) -> dict[str, Any]:
     """`logprobs` of a completion choice or chunk. `text_offset`: characters of the choice before these tokens."""
-    raise NotImplementedError
+    tokens = [vocabulary.token_text(token_id) for token_id in token_ids]
+    lengths = [len(token) for token in tokens]
+    return {
+        "tokens": tokens,
+        "token_logprobs": [_finite(drawn.logprob) for drawn in logprobs],
+        "top_logprobs": [
+            {vocabulary.token_text(other): _finite(logprob) for other, logprob in drawn.top} for drawn in logprobs
+        ],
+        "text_offset": list(itertools.accumulate(lengths, initial=text_offset))[: len(tokens)],
+    }
+
+
+def _named(vocabulary: Vocabulary, token_id: int, logprob: float) -> dict[str, Any]:
+    return {
+        "token": vocabulary.token_text(token_id),
+        "logprob": _finite(logprob),
+        "bytes": list(vocabulary.token_bytes(token_id)),
+    }
+
+
+def _finite(logprob: float) -> float:
+    return max(logprob, LOGPROB_MIN)

@@ -30,6 +30,7 @@ class RequestIdMiddleware:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One ASGI call; only HTTP is named."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

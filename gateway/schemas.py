@@ -1,8 +1,7 @@
 """Bodies of requests, parsed once into values that can only be valid: no inner code checks a caller's input again."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TypeVar
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -37,6 +36,9 @@ class Draw:
     frequency_penalty: float = 0.0
 
 
+_DRAW_FIELDS = tuple(known.name for known in fields(Draw))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
     """What chat and plain completions share."""
@@ -60,7 +62,21 @@ class GenerationRequest:
 
     def sampling(self, seed: int, eos: tuple[int, ...]) -> Sampling:
         """What the worker is told. `seed`: the caller's, or the one that the gateway drew; `eos`: the model's."""
-        raise NotImplementedError
+        draw = self.draw
+        greedy_nucleus = draw.top_p == 0.0  # the smallest set of tokens with any mass is the likeliest one
+        return Sampling(
+            temperature=draw.temperature,
+            top_p=1.0 if greedy_nucleus else draw.top_p,
+            top_k=1 if greedy_nucleus else draw.top_k,
+            min_p=draw.min_p,
+            repetition_penalty=draw.repetition_penalty,
+            presence_penalty=draw.presence_penalty,
+            frequency_penalty=draw.frequency_penalty,
+            seed=seed & _SEED_MASK,
+            min_tokens=self.min_tokens,
+            stop_token_ids=() if self.ignore_eos else eos,
+            logprobs=self.logprobs,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,9 +105,88 @@ class CompletionRequest(GenerationRequest):
 
 def parse_chat(body: bytes) -> ChatRequest:
     """The chat request that a body holds. Raises ApiError naming the field at fault."""
-    raise NotImplementedError
+    chat = _checked(ChatBody, NEUTRAL_CHAT, body)
+    if chat.top_logprobs is not None and not chat.logprobs:
+        raise invalid("top_logprobs", "`top_logprobs` needs `logprobs: true`.")
+    turns = tuple(
+        Turn(role=turn.role, content=turn.content, name=turn.name, tool_call_id=turn.tool_call_id)
+        for turn in chat.messages
+    )
+    return ChatRequest(messages=turns, logprobs=(chat.top_logprobs or 0) if chat.logprobs else None, **_common(chat))
 
 
 def parse_completion(body: bytes) -> CompletionRequest:
     """The completion request that a body holds. Raises ApiError naming the field at fault."""
-    raise NotImplementedError
+    completion = _checked(CompletionBody, NEUTRAL_COMPLETION, body)
+    n = completion.n or 1
+    if len(completion.prompt) * n > MAX_SEQUENCES:
+        raise invalid("prompt", f"Prompts times `n` must be at most {MAX_SEQUENCES}.")
+    if completion.best_of not in (None, n):
+        raise invalid("best_of", "`best_of` other than `n` is not supported yet.")
+    return CompletionRequest(prompts=completion.prompt, logprobs=completion.logprobs, **_common(completion))
+
+
+Body = TypeVar("Body", bound=GenerationBody)
+
+
+def _checked(kind: type[Body], neutral: Neutral, body: bytes) -> Body:
+    given = read_object(body)
+    for name in sorted(neutral.keys() & given.keys()):
+        _refuse_unless_neutral(name, given.pop(name), neutral[name])
+    try:
+        return kind.model_validate(given)
+    except ValidationError as error:
+        refused = _first(error)  # raised below, so that no traceback chains to what quotes the body
+    raise refused
+
+
+def _refuse_unless_neutral(name: str, value: object, neutral: tuple[object, ...]) -> None:
+    if value is not None and not any(type(value) is type(known) and value == known for known in neutral):
+        raise invalid(name, f"`{name}` is not supported yet.")
+
+
+def _first(error: ValidationError) -> ApiError:
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    param = ".".join(f"[{step}]" if isinstance(step, int) else shown_name(step) for step in first["loc"])
+    if first["type"] == "extra_forbidden":
+        return invalid(param, f"`{param}` is not a field that this API knows.")
+    if first["type"] == "missing":
+        return invalid(param, f"`{param}` is required.")
+    return invalid(param or None, f"`{param}` {first['msg'].replace('Input should', 'must', 1)}.")
+
+
+def _common(body: GenerationBody) -> dict[str, Any]:
+    """The shared part of a request, from a body whose fields are each valid, checked against each other."""
+    max_tokens = _max_tokens(body)
+    min_tokens = body.min_tokens or 0
+    if max_tokens is not None and min_tokens > max_tokens:
+        raise invalid("min_tokens", "`min_tokens` must be at most `max_tokens`.")
+    if body.stream_options is not None and not body.stream:
+        raise invalid("stream_options", "`stream_options` needs `stream: true`.")
+    return {
+        "model": body.model,
+        "n": body.n or 1,
+        "max_tokens": max_tokens,
+        "min_tokens": min_tokens,
+        "ignore_eos": bool(body.ignore_eos),
+        "stop": tuple(body.stop or ()),
+        "stream": bool(body.stream),
+        "include_usage": bool(body.stream_options and body.stream_options.include_usage),
+        "service_tier": body.service_tier,
+        "deadline_ms": body.deadline_ms,
+        "seed": body.seed,
+        "draw": _draw(body),
+    }
+
+
+def _max_tokens(body: GenerationBody) -> int | None:
+    if body.max_completion_tokens is None or body.max_tokens is None:
+        return body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    if body.max_tokens != body.max_completion_tokens:
+        raise invalid("max_tokens", "`max_tokens` and `max_completion_tokens` are both given and differ.")
+    return body.max_tokens
+
+
+def _draw(body: GenerationBody) -> Draw:
+    given = {name: value for name in _DRAW_FIELDS if (value := getattr(body, name)) is not None}
+    return Draw(**given) if given.get("top_k", 0) >= 0 else Draw(**{**given, "top_k": 0})  # vLLM's -1 keeps all
