@@ -59,8 +59,14 @@ def _unicode(text: str) -> str:
     return text
 
 
-def _listed(stop: object) -> object:
-    return [stop] if isinstance(stop, str) else stop
+def _stops(stop: object) -> tuple[str, ...]:
+    """One stop string or several, brought to one form."""
+    listed = [stop] if isinstance(stop, str) else stop
+    if not isinstance(listed, list) or not all(isinstance(text, str) for text in listed):
+        raise PydanticCustomError("stop", "must be text or a list of texts")
+    if len(listed) > MAX_STOPS or not all(0 < len(text) <= MAX_STOP_CHARS for text in listed):
+        raise PydanticCustomError("stop", f"must be at most {MAX_STOPS} texts of 1 to {MAX_STOP_CHARS} characters")
+    return tuple(_unicode(text) for text in listed)
 
 
 def _joined(content: object) -> object:
@@ -118,7 +124,7 @@ Prompts = Annotated[
     tuple[str | tuple[int, ...], ...],
     PlainValidator(_prompts, json_schema_input_type=str | list[str] | list[int] | list[list[int]]),
 ]
-Stop = Annotated[Text, Field(min_length=1, max_length=MAX_STOP_CHARS)]
+Stops = Annotated[tuple[str, ...], PlainValidator(_stops, json_schema_input_type=str | list[str])]
 Unsupported = Annotated[None, BeforeValidator(_nothing)]
 Content = Annotated[Text, BeforeValidator(_joined, json_schema_input_type=str | list[dict[str, str]])]
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
@@ -167,7 +173,7 @@ class GenerationBody(_Body):
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     seed: Annotated[int, Field(ge=-_INT64, lt=_INT64)] | None = None
-    stop: Annotated[list[Stop], Field(max_length=MAX_STOPS), BeforeValidator(_listed)] | None = None
+    stop: Stops | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     service_tier: Tier | None = None

@@ -1,6 +1,5 @@
 """Bounds on what a client may send and how slowly: uvicorn alone has none on headers, bodies or silence."""
 
-import asyncio
 from dataclasses import dataclass
 
 from starlette.types import Receive

@@ -6,7 +6,6 @@ from typing import Any, Protocol
 
 from scheduler.messages import TokenLogprob
 
-
 LOGPROB_MIN = -9999.0
 """What stands for a token that cannot come: JSON has no infinity, and OpenAI says it so."""
 

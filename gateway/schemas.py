@@ -19,6 +19,18 @@ from gateway.json_body import read_object, shown_name
 from scheduler.messages import Sampling
 
 _SEED_MASK = 2**63 - 1
+_RULES = {
+    "dict_type": "must be an object",
+    "extra_forbidden": "is not a field that this API knows",
+    "list_type": "must be a list",
+    "missing": "is required",
+    "model_type": "must be an object",
+    "string_too_long": "must have at most {max_length} characters",
+    "string_too_short": "must not be empty",
+    "too_long": "must have at most {max_length} items",
+    "too_short": "must not be empty",
+}
+"""Pydantic's words for a broken rule, where ours are plainer."""
 Prompt = str | tuple[int, ...]
 """Text to tokenise, or token ids as they are."""
 
@@ -146,13 +158,12 @@ def _refuse_unless_neutral(name: str, value: object, neutral: tuple[object, ...]
 
 
 def _first(error: ValidationError) -> ApiError:
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    """The first of a body's errors, in our words; a field that is wrong goes before one that is missing."""
+    first = min(error.errors(include_url=False, include_input=False), key=lambda found: found["type"] == "missing")
     param = ".".join(f"[{step}]" if isinstance(step, int) else shown_name(step) for step in first["loc"])
-    if first["type"] == "extra_forbidden":
-        return invalid(param, f"`{param}` is not a field that this API knows.")
-    if first["type"] == "missing":
-        return invalid(param, f"`{param}` is required.")
-    return invalid(param or None, f"`{param}` {first['msg'].replace('Input should', 'must', 1)}.")
+    known = _RULES.get(first["type"])
+    rule = first["msg"].replace("Input should", "must", 1) if known is None else known.format(**first.get("ctx", {}))
+    return invalid(param or None, f"`{param}` {rule}.")
 
 
 def _common(body: GenerationBody) -> dict[str, Any]:
