@@ -1,0 +1,44 @@
+"""The seam between model and attention kernels: what a backend is told of a step, and what it must do."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+
+from scheduler.steps import Row
+from worker.kv_cache import KVCache
+
+
+class Metadata(NamedTuple):
+    """What one step's rows look like, prepared once and read by every layer.
+
+    Tensors and integers only, so that the attention is one opaque node to `torch.compile` and CUDA graphs.
+    """
+
+    tensors: list[torch.Tensor]
+    numbers: list[int]
+
+
+class AttentionBackend(Protocol):
+    """Writes a step's keys and values into the paged cache and attends to them. Stateless; one per name.
+
+    Every backend must agree with `sdpa`, the reference. Keys are written before anything is read, so a row sees
+    itself. A row reads exactly the positions up to its own: whatever else a block holds is finite (the runner
+    clears a block when a sequence enters it) and must weigh nothing.
+    """
+
+    name: str
+
+    def prepare(self, rows: Sequence[Row], cache: KVCache) -> Metadata:
+        """Describe `rows`, in packed order: single-token rows first, in growing number of blocks, then the others."""
+
+    def attend(
+        self,
+        query: torch.Tensor,  # [tokens, heads, head_dim]
+        key: torch.Tensor,  # [tokens, kv_heads, head_dim]
+        value: torch.Tensor,  # [tokens, kv_heads, head_dim]
+        kv: torch.Tensor,  # [blocks, 2, block_size, kv_heads, head_dim], one layer's view of the cache; written
+        metadata: Metadata,
+        scaling: float,
+    ) -> torch.Tensor:  # [tokens, heads, head_dim], fresh memory
+        """Write `key` and `value` to their slots, then attend causally within each row's sequence."""

@@ -1,0 +1,167 @@
+"""The paged KV cache: one block-first pool on the device and one of the same blocks in host memory.
+
+`pool[block, layer, key or value, slot, kv_head, channel]`: a block is one contiguous run of bytes over all layers,
+so a swap is a few large copies. Blocks and host slots are counted from 0; the pool's last block is nobody's, stays
+zero, and pads block tables.
+"""
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import torch
+
+from scheduler.steps import Row
+
+_DEVICE_SHARE = {"cpu": 0.35, "cuda": 0.9}
+"""Share of the free memory that the device pool takes where no size was set. A CPU serves the host pool from the
+same memory; a GPU's remainder is for activations."""
+_HOST_SHARE = 0.15
+_HOST_REPEATS = 4
+"""A host pool larger than so many device pools would never fill."""
+
+
+class KVMemoryError(ValueError):
+    """The pools cannot be as large as asked; the message names the setting in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class KVShape:
+    """What one token's keys and values look like."""
+
+    layers: int
+    kv_heads: int
+    head_dim: int
+    dtype: torch.dtype
+
+    def block_bytes(self, block_size: int) -> int:
+        """Bytes of one block over all layers."""
+        return 2 * self.layers * block_size * self.kv_heads * self.head_dim * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSizes:
+    """How many blocks each pool holds."""
+
+    blocks: int
+    host_slots: int
+
+
+def size_pools(
+    block_bytes: int,
+    *,
+    device: torch.device,
+    kv_bytes: int | None,
+    host_bytes: int | None,
+    most_blocks: int,
+) -> PoolSizes:
+    """Blocks of both pools, from the sizes set or, where None, from what is free now.
+
+    `most_blocks` is what all sequences together can use; a pool sized from free memory stays below it.
+    Raises KVMemoryError where a size that was set is not free or holds no block.
+    """
+    free_device, free_host = free_bytes(device)
+    blocks = _blocks("kv_memory", kv_bytes, free_device, block_bytes, _DEVICE_SHARE[device.type], most_blocks)
+    if device.type == "cpu":
+        free_host -= blocks * block_bytes
+    host_most = min(most_blocks, _HOST_REPEATS * blocks)
+    if host_bytes == 0:
+        return PoolSizes(blocks, 0)
+    return PoolSizes(blocks, _blocks("host_kv_memory", host_bytes, free_host, block_bytes, _HOST_SHARE, host_most))
+
+
+def free_bytes(device: torch.device) -> tuple[int, int]:
+    """Free memory of the device and of the host, in bytes; the same memory on a CPU."""
+    host = min(int(psutil.virtual_memory().available), container_free_bytes())
+    return (int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else host), host
+
+
+def container_free_bytes(group: Path = Path("/sys/fs/cgroup")) -> int:
+    """What the container's memory limit leaves (cgroup v2, then v1); a very large number where none is set."""
+    for limit, used in (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")):
+        try:
+            return max(0, int((group / limit).read_text()) - int((group / used).read_text()))
+        except (OSError, ValueError):  # no such file, or "max"
+            continue
+    return sys.maxsize
+
+
+def _blocks(setting: str, asked: int | None, free: int, block_bytes: int, share: float, most: int) -> int:
+    if asked is None:
+        blocks = min(int(free * share) // block_bytes, most)
+        if blocks < 1:
+            raise KVMemoryError(f"{setting}: {_mib(free)} free are too few for one block of {_mib(block_bytes)}")
+        return blocks
+    if asked > free:
+        raise KVMemoryError(f"{setting}: {_mib(asked)} asked for, {_mib(free)} free")
+    if asked < block_bytes:
+        raise KVMemoryError(f"{setting}: {_mib(asked)} hold no block; one takes {_mib(block_bytes)}")
+    return asked // block_bytes
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:.1f} MiB"
+
+
+class KVCache:
+    """Both pools' memory, and where in it a row's tokens stand. Knows no sequence: blocks are the planner's."""
+
+    def __init__(
+        self, shape: KVShape, *, blocks: int, host_slots: int, block_size: int, device: torch.device | str = "cpu"
+    ) -> None:
+        block = (shape.layers, 2, block_size, shape.kv_heads, shape.head_dim)
+        self.shape = shape
+        self.block_size = block_size
+        self.blocks = blocks
+        self.host_slots = host_slots
+        self.device = torch.device(device)
+        self.dtype = shape.dtype
+        self.pool = torch.zeros((blocks + 1, *block), dtype=shape.dtype, device=device)
+        self.host_pool = torch.zeros((host_slots, *block), dtype=shape.dtype)
+        if self.device.type == "cuda":
+            _page_lock(self.host_pool)
+
+    def layer(self, index: int) -> torch.Tensor:
+        """One layer's view of the device pool: [blocks + 1, 2, block_size, kv_heads, head_dim]."""
+        return self.pool[:, index]
+
+    def slots(self, rows: Iterable[Row]) -> torch.Tensor:
+        """For each token of the packed rows the line of a layer's memory that its key goes to: [tokens], int64."""
+        size, stride = self.block_size, self._block_pages * self.block_size
+        lines = [
+            row.block_table[position // size] * stride + position % size
+            for row in rows
+            for position in range(row.first_position, row.context_length)
+        ]
+        return torch.tensor(lines, dtype=torch.int64).to(self.device, non_blocking=True)
+
+    def pages(self, rows: Sequence[Row]) -> torch.Tensor:
+        """The key pages of each row's blocks in a layer's memory, padded with the zero block: [rows, widest], int64."""
+        widest = max(len(row.block_table) for row in rows)
+        tables = [[*row.block_table, *[self.blocks] * (widest - len(row.block_table))] for row in rows]
+        return (torch.tensor(tables, dtype=torch.int64) * self._block_pages).to(self.device, non_blocking=True)
+
+    def clear_entered(self, rows: Iterable[Row]) -> None:
+        """Zero the blocks that these rows are the first of their sequence to write.
+
+        What an earlier owner left there is masked, but masking a NaN yields a NaN: without this, one broken
+        request would spoil the next owner of its blocks.
+        """
+        entered = [block for row in rows for block in row.block_table[-(-row.first_position // self.block_size) :]]
+        if entered:
+            self.pool.index_fill_(0, torch.tensor(entered, dtype=torch.int64, device=self.device), 0.0)
+
+    @property
+    def _block_pages(self) -> int:
+        return 2 * self.shape.layers
+
+
+def _page_lock(pool: torch.Tensor) -> None:
+    """Register the host pool for direct copies. Locking it in place needs no second pool, as `pin_memory` would."""
+    if pool.numel() == 0:
+        return
+    error = torch.cuda.cudart().cudaHostRegister(pool.data_ptr(), pool.numel() * pool.element_size(), 0)
+    if int(error) != 0:
+        raise KVMemoryError(f"host_kv_memory: the driver cannot lock {_mib(pool.numel() * pool.element_size())}")
