@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from scheduler.messages import FinishReason, Paused, Preempted, Resumed
+from scheduler.messages import FinishReason, Paused, Preempted, Resumed, TokenLogprob
 from scheduler.outcomes import Outcome
 
 
@@ -73,6 +73,8 @@ class StepResult:
     """The sampled token of each row that samples."""
     failed: Mapping[SeqId, str] = field(default_factory=dict)
     """Rows that could not be computed (a NaN, say), with a reason that holds no content."""
+    logprobs: Mapping[SeqId, TokenLogprob] = field(default_factory=dict)
+    """Of the sampled tokens whose requests ask for them."""
     run_ms: float = 0.0
     """Wall time of the rows."""
     copy_ms: float = 0.0
