@@ -1,9 +1,7 @@
 """Bodies of requests, parsed once into values that can only be valid: no inner code checks a caller's input again."""
 
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar
-
-from pydantic import ValidationError
+from typing import Any
 
 from gateway.bodies import (
     MAX_SEQUENCES,
@@ -12,25 +10,12 @@ from gateway.bodies import (
     ChatBody,
     CompletionBody,
     GenerationBody,
-    Neutral,
 )
-from gateway.errors import ApiError, invalid
-from gateway.json_body import read_object, shown_name
+from gateway.errors import invalid
+from gateway.validation import checked
 from scheduler.messages import Sampling
 
 _SEED_MASK = 2**63 - 1
-_RULES = {
-    "dict_type": "must be an object",
-    "extra_forbidden": "is not a field that this API knows",
-    "list_type": "must be a list",
-    "missing": "is required",
-    "model_type": "must be an object",
-    "string_too_long": "must have at most {max_length} characters",
-    "string_too_short": "must not be empty",
-    "too_long": "must have at most {max_length} items",
-    "too_short": "must not be empty",
-}
-"""Pydantic's words for a broken rule, where ours are plainer."""
 Prompt = str | tuple[int, ...]
 """Text to tokenise, or token ids as they are."""
 
@@ -117,7 +102,7 @@ class CompletionRequest(GenerationRequest):
 
 def parse_chat(body: bytes) -> ChatRequest:
     """The chat request that a body holds. Raises ApiError naming the field at fault."""
-    chat = _checked(ChatBody, NEUTRAL_CHAT, body)
+    chat = checked(ChatBody, NEUTRAL_CHAT, body)
     if chat.top_logprobs is not None and not chat.logprobs:
         raise invalid("top_logprobs", "`top_logprobs` needs `logprobs: true`.")
     turns = tuple(
@@ -129,41 +114,13 @@ def parse_chat(body: bytes) -> ChatRequest:
 
 def parse_completion(body: bytes) -> CompletionRequest:
     """The completion request that a body holds. Raises ApiError naming the field at fault."""
-    completion = _checked(CompletionBody, NEUTRAL_COMPLETION, body)
+    completion = checked(CompletionBody, NEUTRAL_COMPLETION, body)
     n = completion.n or 1
     if len(completion.prompt) * n > MAX_SEQUENCES:
         raise invalid("prompt", f"Prompts times `n` must be at most {MAX_SEQUENCES}.")
     if completion.best_of not in (None, n):
         raise invalid("best_of", "`best_of` other than `n` is not supported yet.")
     return CompletionRequest(prompts=completion.prompt, logprobs=completion.logprobs, **_common(completion))
-
-
-Body = TypeVar("Body", bound=GenerationBody)
-
-
-def _checked(kind: type[Body], neutral: Neutral, body: bytes) -> Body:
-    given = read_object(body)
-    for name in sorted(neutral.keys() & given.keys()):
-        _refuse_unless_neutral(name, given.pop(name), neutral[name])
-    try:
-        return kind.model_validate(given)
-    except ValidationError as error:
-        refused = _first(error)  # raised below, so that no traceback chains to what quotes the body
-    raise refused
-
-
-def _refuse_unless_neutral(name: str, value: object, neutral: tuple[object, ...]) -> None:
-    if value is not None and not any(type(value) is type(known) and value == known for known in neutral):
-        raise invalid(name, f"`{name}` is not supported yet.")
-
-
-def _first(error: ValidationError) -> ApiError:
-    """The first of a body's errors, in our words; a field that is wrong goes before one that is missing."""
-    first = min(error.errors(include_url=False, include_input=False), key=lambda found: found["type"] == "missing")
-    param = ".".join(f"[{step}]" if isinstance(step, int) else shown_name(step) for step in first["loc"])
-    known = _RULES.get(first["type"])
-    rule = first["msg"].replace("Input should", "must", 1) if known is None else known.format(**first.get("ctx", {}))
-    return invalid(param or None, f"`{param}` {rule}.")
 
 
 def _common(body: GenerationBody) -> dict[str, Any]:
