@@ -80,7 +80,10 @@ def free_bytes(device: torch.device) -> tuple[int, int]:
 
 def container_free_bytes(group: Path = Path("/sys/fs/cgroup")) -> int:
     """What the container's memory limit leaves (cgroup v2, then v1); a very large number where none is set."""
-    for limit, used in (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")):
+    for limit, used in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
         try:
             return max(0, int((group / limit).read_text()) - int((group / used).read_text()))
         except (OSError, ValueError):  # no such file, or "max"

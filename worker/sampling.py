@@ -6,8 +6,10 @@ sort, so ties cannot make the outcome depend on what else is in the batch. A dra
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch.nn.functional import pad
@@ -26,18 +28,20 @@ _STRETCH = 256
 class TokenHistory:
     """What the penalties of one choice count: tokens of the prompt, and tokens generated so far."""
 
-    def __init__(self, prompt: Iterable[int], generated: Iterable[int] = ()) -> None:
-        self.prompt = frozenset(prompt)
-        self.generated: Counter[int] = Counter(generated)
+    def __init__(self, prompt: Sequence[int], generated: Sequence[int] = ()) -> None:
+        self._prompt = prompt
+        self.generated = Counter(generated)
+        self.length = len(generated)
+
+    @cached_property
+    def prompt(self) -> frozenset[int]:
+        """The prompt's tokens; few requests ever ask."""
+        return frozenset(self._prompt)
 
     def append(self, token_id: int) -> None:
         """Count one more generated token."""
         self.generated[token_id] += 1
-
-    @property
-    def length(self) -> int:
-        """Tokens generated."""
-        return self.generated.total()
+        self.length += 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +54,12 @@ class Draw:
     history: TokenHistory
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
+class Drawn(NamedTuple):
     """What came out, by row number."""
 
     tokens: Mapping[int, int]
     failed: Mapping[int, str]
-    logprobs: Mapping[int, TokenLogprob] = field(default_factory=dict)
+    logprobs: Mapping[int, TokenLogprob]
 
 
 def draw_tokens(logits: torch.Tensor, draws: Sequence[Draw]) -> Drawn:
@@ -81,7 +84,9 @@ def draw_tokens(logits: torch.Tensor, draws: Sequence[Draw]) -> Drawn:
     return Drawn(
         tokens={row: chosen[row] for row in sound},
         failed={row: BROKEN_LOGITS for row, is_broken in enumerate(broken) if is_broken},
-        logprobs=_logprobs(scores, {row: chosen[row] for row in sound if draws[row].sampling.logprobs is not None}, draws),
+        logprobs=_logprobs(
+            scores, {row: chosen[row] for row in sound if draws[row].sampling.logprobs is not None}, draws
+        ),
     )
 
 

@@ -37,4 +37,4 @@ def _(
     scaling: float,
     backend: str,
 ) -> torch.Tensor:
-    return torch.empty_like(query)
+    return query.new_empty(query.shape)

@@ -48,7 +48,7 @@ class SdpaGather:
         slots, *gathers = metadata.tensors
         pages = _page_view(kv)
         _write(pages, slots, key, value)
-        out = torch.empty_like(query)
+        out = query.new_empty(query.shape)
         position = 0
         for kind, start, end in _triples(metadata.numbers):
             span = slice(start, end)

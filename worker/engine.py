@@ -1,0 +1,143 @@
+"""The engine: planner and runner in turns. One thread calls it; nothing in it waits for anything but the arithmetic."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from scheduler.costs import CostModel
+from scheduler.lanes import Lane, LaneName
+from scheduler.messages import Event, Lease, TokenDelta
+from scheduler.planner import Planner
+from scheduler.steps import Ended, Produced, StepOutcome, StepPlan, StepResult
+from worker import selftest
+from worker.kv_cache import KVCache, size_pools
+from worker.model import PagedModel, load
+from worker.model_files import ModelFiles
+from worker.runner import Runner
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """One step, done: what it was, and what the server has to publish of it."""
+
+    plan: StepPlan
+    result: StepResult
+    outcome: StepOutcome
+    events: tuple[Event, ...]
+    """For the gateways, in order: what befell choices, then their new tokens. The ends are in `outcome`."""
+
+    def __repr__(self) -> str:
+        return f"StepReport({self.plan.number}, {len(self.plan.rows)} rows, {len(self.events)} events)"
+
+
+class Engine:
+    """Continuous batching of leased jobs. Call `add` and its like between steps, from the thread that steps."""
+
+    def __init__(self, planner: Planner, runner: Runner) -> None:
+        self.planner = planner
+        self.runner = runner
+        self._epochs: dict[str, int] = {}
+
+    def add(self, lease: Lease, now_ms: float) -> None:
+        """Take up a job; its tokens come out of later steps."""
+        self.planner.add(lease, now_ms)
+        self.runner.register(lease)
+        self._epochs[lease.job.flight_id] = lease.epoch
+
+    def cancel(self, flight_id: str) -> Ended | None:
+        """End a flight; its blocks are free at once. None if it is unknown."""
+        ended = self.planner.cancel(flight_id)
+        self._forget(flight_id)
+        return ended
+
+    def grant(self, flight_id: str, granted_until: int) -> None:
+        """Let a flight produce up to so many tokens per choice."""
+        self.planner.grant(flight_id, granted_until)
+
+    def drop(self, flight_id: str) -> None:
+        """Forget a flight that is no longer ours, silently."""
+        self.planner.drop(flight_id)
+        self._forget(flight_id)
+
+    @property
+    def has_work(self) -> bool:
+        """A further step would do something."""
+        return self.planner.has_work
+
+    def step(self, now_ms: float) -> StepReport:
+        """Plan, run, learn, report. `now_ms` is the caller's clock at the start of the step."""
+        plan = self.planner.plan(now_ms)
+        result = self.runner.run(plan)
+        outcome = self.planner.apply(result, now_ms + result.copy_ms + result.run_ms)
+        report = StepReport(plan, result, outcome, (*plan.events, *self._deltas(result, outcome)))
+        self._forget(*(ended.flight_id for ended in outcome.ended))
+        return report
+
+    def _deltas(self, result: StepResult, outcome: StepOutcome) -> list[TokenDelta]:
+        return [self._delta(produced, result) for produced in outcome.produced]
+
+    def _delta(self, produced: Produced, result: StepResult) -> TokenDelta:
+        flight_id, choice = produced.seq
+        logprob = result.logprobs.get(produced.seq)
+        return TokenDelta(
+            flight_id=flight_id,
+            epoch=self._epochs[flight_id],
+            choice=choice,
+            first_index=produced.index,
+            token_ids=(produced.token_id,),
+            logprobs=() if logprob is None else (logprob,),
+            finish_reason=produced.finish_reason,
+        )
+
+    def _forget(self, *flight_ids: str) -> None:
+        for flight_id in flight_ids:
+            self._epochs.pop(flight_id, None)
+            self.runner.forget(flight_id)
+
+
+def build_engine(
+    files: ModelFiles,
+    *,
+    lanes: Mapping[LaneName, Lane],
+    kv_bytes: int | None = None,
+    host_kv_bytes: int | None = None,
+    block_size: int = 16,
+    max_sequences: int = 64,
+    max_step_tokens: int = 512,
+    dtype: str = "auto",
+    device: str = "auto",
+) -> Engine:
+    """Load, prove and wire up everything for one model. Raises ModelError or KVMemoryError, each in one line."""
+    model = load(files, dtype=dtype, device=device)
+    selftest.prove(model)
+    cache = make_cache(model, kv_bytes, host_kv_bytes, block_size=block_size, max_sequences=max_sequences)
+    planner = Planner(
+        lanes=lanes,
+        block_size=block_size,
+        blocks=cache.blocks,
+        host_slots=cache.host_slots,
+        max_sequences=max_sequences,
+        max_step_tokens=max_step_tokens,
+        costs=CostModel(),
+        bytes_per_block=cache.shape.block_bytes(block_size),
+    )
+    return Engine(planner, Runner(model, cache))
+
+
+def make_cache(
+    model: PagedModel, kv_bytes: int | None, host_kv_bytes: int | None, *, block_size: int, max_sequences: int
+) -> KVCache:
+    """Both pools, as large as set or as fits. Raises KVMemoryError."""
+    sizes = size_pools(
+        model.shape.block_bytes(block_size),
+        device=model.device,
+        kv_bytes=kv_bytes,
+        host_bytes=host_kv_bytes,
+        most_blocks=max_sequences * -(-model.context_length // block_size),
+    )
+    _log.info("KV cache: %d blocks of %d tokens, %d host slots", sizes.blocks, block_size, sizes.host_slots)
+    return KVCache(
+        model.shape, blocks=sizes.blocks, host_slots=sizes.host_slots, block_size=block_size, device=model.device
+    )

@@ -1,0 +1,194 @@
+"""A transformers model whose attention is ours: packed rows in, logits of the rows that sample out."""
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from worker.attention import paged_attention
+from worker.attention.base import Metadata
+from worker.kv_cache import KVCache, KVShape
+from worker.model_files import ModelError, ModelFiles
+from worker.support import check_supported
+
+ATTENTION = "fairlane_paged"
+"""The name of our attention in transformers' registry."""
+_UNSERVED = {
+    "sliding_window": "sliding-window attention",
+    "softcap": "soft-capped attention",
+    "s_aux": "attention sinks",
+    "position_bias": "a position bias",
+}
+"""Arguments of the attention interface that change what is attended to, and that ours does not know."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """The rows of one step, one after another, as the model takes them."""
+
+    token_ids: torch.Tensor  # [tokens], int64
+    positions: torch.Tensor  # [tokens], int64: each token's place in its own sequence
+    logit_rows: torch.Tensor  # [rows that sample], int64: which tokens' logits are wanted
+    metadata: Metadata
+
+
+class _Layer:
+    """What one attention module knows of the cache; hangs on the module, not on its number, so that a traced graph
+    serves every layer."""
+
+    def __init__(self, kv: torch.Tensor, backend: str) -> None:
+        self.kv = kv
+        self.backend = backend
+        self.metadata = Metadata([], [])
+
+
+class PagedModel:
+    """The model and its place in a KV cache. `attach` a cache before the first `forward`."""
+
+    def __init__(self, name: str, causal_lm: Any, *, backend: str = "sdpa") -> None:
+        config = causal_lm.config
+        self.name = name
+        self.vocab_size = int(config.vocab_size)
+        self.context_length = int(config.max_position_embeddings)
+        self._model = causal_lm
+        self._backend = backend
+        self._modules = _attention_modules(name, causal_lm)
+        self.device: torch.device = causal_lm.device
+        self.shape = KVShape(
+            layers=len(self._modules),
+            kv_heads=int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads),
+            head_dim=int(self._modules[0].head_dim),
+            dtype=causal_lm.dtype,
+        )
+        self._layers: list[_Layer] = []
+
+    @property
+    def backend(self) -> str:
+        """Name of the attention backend."""
+        return self._backend
+
+    def attach(self, cache: KVCache) -> None:
+        """Let the attention write and read `cache` from now on."""
+        self._layers = [_Layer(cache.layer(index), self._backend) for index in range(self.shape.layers)]
+        for module, layer in zip(self._modules, self._layers, strict=True):
+            module.fairlane_layer = layer
+
+    def forward(self, packed: Packed) -> torch.Tensor:
+        """Compute the rows, write their keys and values, and return logits [rows that sample, vocabulary]."""
+        for layer in self._layers:
+            layer.metadata = packed.metadata
+        output = self._model(
+            input_ids=packed.token_ids[None],
+            position_ids=packed.positions[None],
+            use_cache=False,
+            logits_to_keep=packed.logit_rows,
+        )
+        logits: torch.Tensor = output.logits[0]
+        return logits
+
+    def plain_logits(self, token_ids: list[int]) -> torch.Tensor:
+        """The last token's logits by transformers' own attention, without any cache: [vocabulary]."""
+        with self._own_attention():
+            ids = torch.tensor([token_ids], device=self.device)
+            output = self._model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, logits_to_keep=1)
+        logits: torch.Tensor = output.logits[0, -1]
+        return logits
+
+    @contextmanager
+    def _own_attention(self) -> Iterator[None]:
+        self._model.set_attn_implementation("eager")
+        try:
+            yield
+        finally:
+            self._model.set_attn_implementation(ATTENTION)
+
+
+def load(files: ModelFiles, *, dtype: str = "auto", device: str = "auto", backend: str = "sdpa") -> PagedModel:
+    """Load the model with our attention in it. Raises ModelError where it could not be served exactly."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.utils.logging import disable_progress_bar
+
+    register_attention()
+    disable_progress_bar()
+    place = choose_device(device)
+    began = time.perf_counter()
+    try:
+        config = AutoConfig.from_pretrained(files.directory)
+        check_supported(files.name, config)
+        causal_lm = AutoModelForCausalLM.from_pretrained(
+            files.directory,
+            dtype=choose_dtype(dtype, place),
+            attn_implementation=ATTENTION,
+            device_map=str(place) if place.type != "cpu" else None,
+        )
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+        raise ModelError(f"model {files.name}: {str(error).strip().splitlines()[0][:300]}") from error
+    model = PagedModel(files.name, causal_lm.eval().requires_grad_(False), backend=backend)
+    _log.info("loaded %s in %.1f s: %s on %s", files.name, time.perf_counter() - began, model.shape.dtype, place)
+    return model
+
+
+def register_attention() -> None:
+    """Put our attention into transformers' registry. No mask is registered: for a name without one none is made."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(ATTENTION, _attend)
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` is the first GPU where there is one. Raises ModelError for a GPU that is not there."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ModelError(f"device {name}: there is no such GPU")
+    return device
+
+
+def choose_dtype(name: str, device: torch.device) -> torch.dtype:
+    """`auto` is bfloat16 where the hardware computes in it, else float32."""
+    if name != "auto":
+        return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
+    if device.type == "cuda":
+        return torch.bfloat16
+    found: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+    computes = any(found.get(feature) for feature in ("amx_bf16", "avx512_bf16", "bf16"))
+    return torch.bfloat16 if computes else torch.float32
+
+
+def _attention_modules(name: str, causal_lm: Any) -> list[Any]:
+    found = [m for m in causal_lm.modules() if hasattr(m, "is_causal") and hasattr(m, "layer_idx")]
+    if len(found) != causal_lm.config.num_hidden_layers or not all(module.is_causal for module in found):
+        raise ModelError(f"model {name}: its attention is not one causal module per layer")
+    return sorted(found, key=lambda module: int(module.layer_idx))
+
+
+def _attend(
+    module: Any,
+    query: torch.Tensor,  # [1, heads, tokens, head_dim]
+    key: torch.Tensor,  # [1, kv_heads, tokens, head_dim]
+    value: torch.Tensor,  # [1, kv_heads, tokens, head_dim]
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    **others: object,
+) -> tuple[torch.Tensor, None]:
+    """Transformers' attention interface: [1, tokens, heads, head_dim], and no weights."""
+    layer: _Layer = module.fairlane_layer
+    _refuse_unserved(others, layer)
+    states = (packed[0].transpose(0, 1) for packed in (query, key, value))
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    attended = paged_attention(*states, layer.kv, *layer.metadata, scale, layer.backend)
+    return attended[None], None
+
+
+def _refuse_unserved(others: dict[str, object], layer: _Layer) -> None:
+    """A window that never binds was let through by `check_supported`; all else here would change the outcome."""
+    for argument in _UNSERVED.keys() & others.keys():
+        if others[argument] is not None and argument != "sliding_window":
+            raise ModelError(f"{_UNSERVED[argument]} is not supported")
