@@ -165,6 +165,7 @@ def _page_lock(pool: torch.Tensor) -> None:
     """Register the host pool for direct copies. Locking it in place needs no second pool, as `pin_memory` would."""
     if pool.numel() == 0:
         return
-    error = torch.cuda.cudart().cudaHostRegister(pool.data_ptr(), pool.numel() * pool.element_size(), 0)
+    runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    error = runtime.cudaHostRegister(pool.data_ptr(), pool.numel() * pool.element_size(), 0)
     if int(error) != 0:
         raise KVMemoryError(f"host_kv_memory: the driver cannot lock {_mib(pool.numel() * pool.element_size())}")

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
 
@@ -14,6 +14,9 @@ from worker.attention.base import Metadata
 from worker.kv_cache import KVCache, KVShape
 from worker.model_files import ModelError, ModelFiles
 from worker.support import check_supported
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 ATTENTION = "fairlane_paged"
 """The name of our attention in transformers' registry."""
@@ -48,10 +51,19 @@ class _Layer:
         self.metadata = Metadata([], [])
 
 
+class _AttentionModule(Protocol):
+    """What we rely on of transformers' attention modules, and what we add."""
+
+    layer_idx: int
+    head_dim: int
+    is_causal: bool
+    fairlane_layer: _Layer
+
+
 class PagedModel:
     """The model and its place in a KV cache. `attach` a cache before the first `forward`."""
 
-    def __init__(self, name: str, causal_lm: Any, *, backend: str = "sdpa") -> None:
+    def __init__(self, name: str, causal_lm: "PreTrainedModel", *, backend: str = "sdpa") -> None:
         config = causal_lm.config
         self.name = name
         self.vocab_size = int(config.vocab_size)
@@ -63,7 +75,7 @@ class PagedModel:
         self.shape = KVShape(
             layers=len(self._modules),
             kv_heads=int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads),
-            head_dim=int(self._modules[0].head_dim),
+            head_dim=self._modules[0].head_dim,
             dtype=causal_lm.dtype,
         )
         self._layers: list[_Layer] = []
@@ -162,15 +174,16 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if computes else torch.float32
 
 
-def _attention_modules(name: str, causal_lm: Any) -> list[Any]:
+def _attention_modules(name: str, causal_lm: "PreTrainedModel") -> list[_AttentionModule]:
     found = [m for m in causal_lm.modules() if hasattr(m, "is_causal") and hasattr(m, "layer_idx")]
-    if len(found) != causal_lm.config.num_hidden_layers or not all(module.is_causal for module in found):
+    modules = sorted(cast("list[_AttentionModule]", found), key=lambda module: module.layer_idx)
+    if len(modules) != causal_lm.config.num_hidden_layers or not all(module.is_causal for module in modules):
         raise ModelError(f"model {name}: its attention is not one causal module per layer")
-    return sorted(found, key=lambda module: int(module.layer_idx))
+    return modules
 
 
 def _attend(
-    module: Any,
+    module: _AttentionModule,
     query: torch.Tensor,  # [1, heads, tokens, head_dim]
     key: torch.Tensor,  # [1, kv_heads, tokens, head_dim]
     value: torch.Tensor,  # [1, kv_heads, tokens, head_dim]
@@ -179,7 +192,7 @@ def _attend(
     **others: object,
 ) -> tuple[torch.Tensor, None]:
     """Transformers' attention interface: [1, tokens, heads, head_dim], and no weights."""
-    layer: _Layer = module.fairlane_layer
+    layer = module.fairlane_layer
     _refuse_unserved(others, layer)
     states = (packed[0].transpose(0, 1) for packed in (query, key, value))
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling

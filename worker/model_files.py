@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -35,6 +35,9 @@ _CONVERSION = 1
 """Raised when the conversion changes, so that what an older one wrote is left alone and made anew."""
 _SAMPLES, _SAMPLE_BYTES = 64, 65_536
 _ABANDONED_S = 3_600.0
+
+if TYPE_CHECKING:
+    import torch
 
 _log = logging.getLogger(__name__)
 
@@ -172,7 +175,7 @@ def _converted(gguf: Path, models_dir: Path) -> Path:
 
 
 def _fingerprint(file: Path) -> str:
-    """A digest of the size and of samples all over the file: another fine-tune has the same size, not the same bytes."""
+    """A digest of the size and of samples all over: another fine-tune has the same size, but not the same bytes."""
     size = file.stat().st_size
     digest = hashlib.sha256(f"{_CONVERSION} {size}".encode())
     with file.open("rb") as stream:
@@ -209,8 +212,8 @@ def _convert(gguf: Path, directory: Path) -> None:
         advance()
 
 
-def _stored_dtype(gguf: Path) -> Any:
-    """The torch type to store: the file's own where it holds plain floats, else bfloat16 (see the head of this file)."""
+def _stored_dtype(gguf: Path) -> "torch.dtype":
+    """The type to store: the file's own where it holds plain floats, else bfloat16 (see the head of this file)."""
     import torch
     from gguf import GGMLQuantizationType, GGUFReader
 

@@ -15,7 +15,7 @@ from worker.model import Packed, PagedModel
 from worker.sampling import Draw, TokenHistory, draw_tokens
 from worker.transfer import transfer_for
 
-UNKNOWN_TOKEN = "the prompt holds a token that the model does not know"
+UNKNOWN_ID = "the prompt holds a token that the model does not know"
 UNCOMPUTABLE = "the model could not compute this request"
 
 
@@ -36,8 +36,16 @@ def pack(rows: Sequence[Row], cache: KVCache, backend: str) -> Packed:
         end += len(row.token_ids)
         if row.samples:
             ends.append(end - 1)
-    lines = (torch.tensor(line, dtype=torch.int64).to(cache.device) for line in (token_ids, positions, ends))
-    return Packed(*lines, BACKENDS[backend].prepare(rows, cache))
+    return Packed(
+        token_ids=_on_device(token_ids, cache),
+        positions=_on_device(positions, cache),
+        logit_rows=_on_device(ends, cache),
+        metadata=BACKENDS[backend].prepare(rows, cache),
+    )
+
+
+def _on_device(numbers: list[int], cache: KVCache) -> torch.Tensor:
+    return torch.tensor(numbers, dtype=torch.int64).to(cache.device, non_blocking=True)
 
 
 class Runner:
@@ -77,7 +85,7 @@ class Runner:
         began = time.perf_counter()
         rows = sorted(plan.rows, key=_packing_order)
         found = self._compute([row for row in rows if self._knows(row)])
-        failed = {row.seq: UNKNOWN_TOKEN for row in rows if not self._knows(row)}
+        failed = {row.seq: UNKNOWN_ID for row in rows if not self._knows(row)}
         return StepResult(
             number=plan.number,
             tokens=found.tokens,
@@ -115,7 +123,11 @@ class Runner:
         drawn = draw_tokens(logits, [self._draw(row) for row in sampling])
         for place, token in drawn.tokens.items():
             self._histories[sampling[place].seq].append(token)
-        return _Found(*({sampling[place].seq: what for place, what in part.items()} for part in drawn))
+        return _Found(
+            tokens={sampling[place].seq: token for place, token in drawn.tokens.items()},
+            failed={sampling[place].seq: reason for place, reason in drawn.failed.items()},
+            logprobs={sampling[place].seq: logprob for place, logprob in drawn.logprobs.items()},
+        )
 
     def _draw(self, row: Row) -> Draw:
         history = self._histories.get(row.seq)

@@ -145,7 +145,7 @@ def _pick(scores: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
     Two levels, for speed: the stretch of the vocabulary that the draw falls into, then the token within it.
     """
     weights = _weights(scores, [draw.sampling for draw in draws])
-    stretches = pad(weights, (0, -weights.shape[1] % _STRETCH)).unflatten(1, (-1, _STRETCH))
+    stretches = pad(weights, (0, -weights.shape[1] % _STRETCH)).view(len(draws), -1, _STRETCH)
     upto = stretches.sum(-1).cumsum(-1, dtype=torch.float64)
     wanted = upto[:, -1] * _column(upto, [uniform(d.sampling.seed, d.choice, d.output_index) for d in draws])
     stretch = _first_above(upto, wanted)

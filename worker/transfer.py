@@ -74,7 +74,7 @@ class CudaTransfer:
 
     def __init__(self, cache: KVCache) -> None:
         self._cache = cache
-        self._stream = torch.cuda.Stream(cache.device)
+        self._stream = torch.cuda.Stream(cache.device)  # type: ignore[no-untyped-call]
         self._began: torch.cuda.Event | None = None
         self._ended: torch.cuda.Event | None = None
 
@@ -87,10 +87,10 @@ class CudaTransfer:
         compute = torch.cuda.current_stream(self._cache.device)
         self._stream.wait_stream(compute)  # the blocks going out are what earlier steps wrote
         with torch.cuda.stream(self._stream):
-            self._began = self._stream.record_event(torch.cuda.Event(enable_timing=True))
+            self._began = self._stream.record_event(_timed_event())
             _copy(self._cache.pool, self._cache.host_pool, out)
             _copy(self._cache.host_pool, self._cache.pool, back)
-            self._ended = self._stream.record_event(torch.cuda.Event(enable_timing=True))
+            self._ended = self._stream.record_event(_timed_event())
         compute.wait_event(self._ended)  # this step writes over what went out and reads what came in
 
     def finish_ms(self) -> float:
@@ -99,6 +99,10 @@ class CudaTransfer:
             return 0.0
         self._ended.synchronize()
         return float(self._began.elapsed_time(self._ended))
+
+
+def _timed_event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 def _copy(source: torch.Tensor, target: torch.Tensor, copies: Iterable[Copy]) -> None:

@@ -112,7 +112,7 @@ def _attend_singles(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, scaling: float
 ) -> torch.Tensor:
     """`query` is [rows, heads, head_dim]; the heads that share a key head become its queries, so none is copied."""
-    folded = query.unflatten(1, (keys.shape[1], -1))
+    folded = query.reshape(len(query), keys.shape[1], -1, query.shape[2])
     return scaled_dot_product_attention(folded, keys, values, attn_mask=mask, scale=scaling).flatten(1, 2)
 
 
@@ -127,6 +127,6 @@ def _attend_chunk(
 
 def _attend_whole(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float) -> torch.Tensor:
     """A sequence from its first token on: its keys are the ones just computed, [tokens, kv_heads, head_dim]."""
-    lifted = (states.transpose(0, 1)[None] for states in (query, key, value))
-    out = scaled_dot_product_attention(*lifted, is_causal=True, scale=scaling, enable_gqa=True)
+    q, k, v = (states.transpose(0, 1)[None] for states in (query, key, value))
+    out = scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling, enable_gqa=True)
     return out[0].transpose(0, 1)
