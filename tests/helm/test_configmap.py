@@ -2,16 +2,19 @@
 
 import pytest
 
+from gateway.config import GatewaySettings
 from scheduler.settings import SharedSettings, load
 from tests.helm.chart import MODES
 from tests.helm.conftest import Render
+from worker.config import WorkerSettings
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_processes_accept_the_settings_of_every_mode(render: Render, mode: str) -> None:
-    settings = load(SharedSettings, document=render(mode).settings(), environ={})
+    document = render(mode).settings()
 
-    assert settings.host == "0.0.0.0"  # noqa: S104 - inside the pod
+    assert load(GatewaySettings, document=document, environ={}).host == "0.0.0.0"  # noqa: S104 - inside the pod
+    assert load(WorkerSettings, document=document, environ={}).worker.metrics_port == document["worker"]["metrics_port"]
 
 
 def test_a_setting_of_the_operator_reaches_the_file(render: Render) -> None:

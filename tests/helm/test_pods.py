@@ -65,10 +65,11 @@ def test_a_changed_setting_restarts_the_pods(render: Render, component: str) -> 
 
 
 def test_the_grace_period_is_longer_than_the_drain(render: Render, component: str) -> None:
-    for drain_s in (0.5, 30, 119.5, 600):
-        pod = render(values={"config": {component: {"drain_s": drain_s}}}).pod(component)
-        before_sigterm = 5 if component == "gateway" else 0
-        assert pod["terminationGracePeriodSeconds"] >= before_sigterm + drain_s + 10
+    setting, before_sigterm_s = {"gateway": ("grace_s", 5), "worker": ("drain_s", 0)}[component]
+
+    for drain_s in (0, 0.5, 30, 119.5, 600):
+        pod = render(values={"config": {component: {setting: drain_s}}}).pod(component)
+        assert pod["terminationGracePeriodSeconds"] >= before_sigterm_s + drain_s + 10
 
 
 def test_the_process_starts_by_its_own_command(render: Render, component: str) -> None:

@@ -39,7 +39,7 @@ def test_what_cannot_work_is_refused_with_a_sentence(render: Render, values: dic
         ({"gateway": {"service": {"type": "Magic"}}}, "gateway/service/type"),
         ({"worker": {"startSeconds": 0}}, "worker/startSeconds"),
         ({"config": {"port": 80}}, "config/port"),
-        ({"config": {"gateway": {"drain_s": 0}}}, "config/gateway/drain_s"),
+        ({"config": {"gateway": {"grace_s": -1}}}, "config/gateway/grace_s"),
         ({"config": {"worker": {"metrics_port": 0}}}, "config/worker/metrics_port"),
         ({"config": {"log_level": "loud"}}, "config/log_level"),
         ({"otlpEndpoint": "collector:4318"}, "otlpEndpoint"),
