@@ -1,0 +1,266 @@
+"""API keys: `fl-<public id>-<secret>`, shown once, kept as a keyed hash.
+
+The public id (80 random bits) is safe in logs and metrics. The secret is 256 random bits and a checksum, in base 62:
+a mistyped or invented key is refused without asking the store.
+"""
+
+import dataclasses
+import hmac
+import ipaddress
+import json
+import re
+import secrets
+import string
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+
+from quotas import fields, keyspace
+from quotas.database import Database, Redis, Reply
+from quotas.fields import FieldError
+from quotas.limits import Limits
+from quotas.store import QuotaError
+from quotas.tenants import LANES, PAGE, Tenant, decode_tenant
+
+LONGEST_OVERLAP_S = 30 * 86_400.0
+_BASE62 = string.digits + string.ascii_letters
+_SECRET_LENGTH, _CHECKSUM_LENGTH = 43, 6
+_FORM = re.compile(rf"fl-([a-z2-7]{{16}})-([0-9A-Za-z]{{{_SECRET_LENGTH + _CHECKSUM_LENGTH}}})")
+_ID_ALPHABET = string.ascii_lowercase + "234567"
+
+
+class KeyNotFound(QuotaError):
+    """The tenant has no such key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scopes:
+    """What a key may be used for; None: all that its tenant may."""
+
+    models: tuple[str, ...] | None = None
+    lanes: tuple[str, ...] | None = None
+    endpoints: tuple[str, ...] | None = None
+    """Paths such as `/v1/chat/completions`."""
+    cidrs: tuple[str, ...] | None = None
+    """Networks that callers must come from."""
+
+    @classmethod
+    def parse(cls, value: object) -> "Scopes":
+        """The scopes that a JSON object states; null is all. Raises FieldError."""
+        stated = fields.document({} if value is None else value, "scopes", [f.name for f in dataclasses.fields(cls)])
+        parsed: dict[str, tuple[str, ...]] = {}
+        for name, listed in stated.items():
+            if listed is not None:
+                parsed[name] = fields.texts(listed, f"scopes.{name}", LANES if name == "lanes" else ())
+        try:
+            networks = [str(ipaddress.ip_network(cidr)) for cidr in parsed.get("cidrs", ())]
+        except ValueError:
+            raise FieldError("scopes.cidrs", "must be networks such as 10.0.0.0/8") from None
+        if "cidrs" in parsed:
+            parsed["cidrs"] = tuple(networks)
+        return cls(**parsed)
+
+    def allows(self, scope: Literal["models", "lanes", "endpoints"], name: str) -> bool:
+        """Whether a model, lane or endpoint is within."""
+        allowed: tuple[str, ...] | None = getattr(self, scope)
+        return allowed is None or name in allowed
+
+    def allows_address(self, address: str) -> bool:
+        """Whether a caller's IP address is within; text that is no address only where all are."""
+        if self.cidrs is None:
+            return True
+        try:
+            caller = ipaddress.ip_address(address)
+        except ValueError:
+            return False
+        if isinstance(caller, ipaddress.IPv6Address) and caller.ipv4_mapped is not None:
+            caller = caller.ipv4_mapped
+        return any(caller in ipaddress.ip_network(cidr) for cidr in self.cidrs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiKey:
+    """One key, without its secret."""
+
+    id: str
+    """The public id."""
+    tenant: str
+    name: str = ""
+    created_at: float
+    expires_at: float | None = None
+    """Epoch seconds; None: never."""
+    state: Literal["active", "revoked"] = "active"
+    limits: Limits = field(default_factory=Limits)
+    """Stand beside the tenant's: a request must fit both."""
+    scopes: Scopes = field(default_factory=Scopes)
+
+
+@dataclass(frozen=True, slots=True)
+class NewKey:
+    """A key just made; `secret` is the whole key, and this is the only time it is seen."""
+
+    key: ApiKey
+    secret: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whose request it is. The tenant may be suspended."""
+
+    tenant: Tenant
+    key: ApiKey
+
+
+def public_id(full_key: str) -> str | None:
+    """Public id of a well-formed key with a right checksum, else None. Asks no store."""
+    found = _FORM.fullmatch(full_key)
+    if found is None or not hmac.compare_digest(_checksum(found[1], found[2][:_SECRET_LENGTH]), found[2][-6:]):
+        return None
+    return found[1]
+
+
+class KeyStore:
+    """The keys of all tenants. Every call may raise StoreUnavailable."""
+
+    def __init__(self, client: Redis) -> None:
+        self._database = Database(client)
+        self._pepper: bytes | None = None
+
+    async def create(self, tenant: Tenant, document: Mapping[str, object]) -> NewKey:
+        """A new key from `name`, `expires_at`, `limits`, `scopes`. Raises FieldError, KeyNotFound (no such tenant)."""
+        stated = fields.document(document, "", ("name", "expires_at", "limits", "scopes"))
+        now_ms = await self._database.now_ms()
+        expires = stated.get("expires_at")
+        key = ApiKey(
+            id=_random_id(),
+            tenant=tenant.id,
+            name=fields.text(stated.get("name") or "", "name"),
+            created_at=now_ms / 1e3,
+            expires_at=None if expires is None else fields.moment(expires, "expires_at"),
+            limits=Limits.parse(stated.get("limits") or {}),
+            scopes=Scopes.parse(stated.get("scopes")),
+        )
+        if key.expires_at is not None and key.expires_at * 1e3 <= now_ms:
+            raise FieldError("expires_at", "must be in the future")
+        return await self._add(tenant, key)
+
+    async def lookup(self, full_key: str) -> Identity | None:
+        """Whose key this is; None where it is malformed, unknown, revoked or expired, or its tenant was deleted."""
+        identifier = public_id(full_key)
+        if identifier is None:
+            return None
+        pointer = keyspace.api_key(identifier)
+        root, tenant_id, digest = await self._database.call("HMGET", pointer, "root", "tenant", "hash")
+        if digest is None or not hmac.compare_digest(digest, await self._hash(full_key)):
+            return None
+        reply = await self._database.run("identity", keyspace.of_root(root), tenant_id, identifier)
+        now_ms, (tenant_doc, tenant_state, version), (key_doc, key_state, expires_ms) = reply
+        if tenant_doc is None or key_doc is None:
+            return None
+        key = _decode_key(key_doc, key_state, expires_ms)
+        if key.state != "active" or (key.expires_at is not None and key.expires_at * 1e3 <= now_ms):
+            return None
+        return Identity(decode_tenant(tenant_doc, tenant_state, version), key)
+
+    async def get(self, tenant: Tenant, key_id: str) -> ApiKey | None:
+        """One key of the tenant, or None."""
+        record = keyspace.of_root(tenant.root) + keyspace.key_level(key_id)
+        document, state, expires_ms, owner = await self._database.call(
+            "HMGET", record, "doc", "state", "expires_ms", "tenant"
+        )
+        return _decode_key(document, state, expires_ms) if owner == tenant.id else None
+
+    async def list(self, tenant: Tenant, limit: int = PAGE, after: str | None = None) -> list[ApiKey]:
+        """At most `limit` keys by creation, revoked ones too, from the one after `after`."""
+        index = f"{keyspace.of_root(tenant.root)}keys:{tenant.id}"
+        start = 0
+        if after is not None:
+            rank = await self._database.call("ZRANK", index, after)
+            if rank is None:
+                return []
+            start = rank + 1
+        ids = await self._database.call("ZRANGE", index, start, start + limit - 1)
+        found = [await self.get(tenant, key_id) for key_id in ids]
+        return [key for key in found if key is not None]
+
+    async def revoke(self, tenant: Tenant, key_id: str) -> ApiKey:
+        """End a key now; again is no error. Raises KeyNotFound."""
+        return await self._end(tenant, key_id, "revoked")
+
+    async def rotate(self, tenant: Tenant, key_id: str, overlap_s: object = 0) -> NewKey:
+        """A new key like this one, which ends `overlap_s` from now. Raises KeyNotFound, FieldError.
+
+        The new key's own limits start unused.
+        """
+        overlap_ms = int(fields.number(overlap_s, "overlap_s", 0, LONGEST_OVERLAP_S) * 1e3)
+        old = await self.get(tenant, key_id)
+        now_ms = await self._database.now_ms()
+        if old is None or old.state != "active" or (old.expires_at is not None and old.expires_at * 1e3 <= now_ms):
+            raise KeyNotFound(key_id)
+        new = await self._add(tenant, dataclasses.replace(old, id=_random_id(), created_at=now_ms / 1e3))
+        await self._end(tenant, key_id, str(now_ms + overlap_ms))
+        return new
+
+    async def _add(self, tenant: Tenant, key: ApiKey) -> NewKey:
+        secret = _random_secret(key.id)
+        added = await self._database.run(
+            "key_put",
+            keyspace.of_root(tenant.root),
+            tenant.id,
+            key.id,
+            int(key.created_at * 1e3),
+            "" if key.expires_at is None else int(key.expires_at * 1e3),
+            msgspec.json.encode(key).decode(),
+            json.dumps(key.limits.as_dict()),
+        )
+        if not added:
+            raise KeyNotFound(f"no tenant {tenant.id}")
+        # Last, so that a key works only once all of it stands.
+        where = ("root", tenant.root, "tenant", tenant.id, "hash", await self._hash(secret))
+        await self._database.call("HSET", keyspace.api_key(key.id), *where)
+        return NewKey(key, secret)
+
+    async def _end(self, tenant: Tenant, key_id: str, how: str) -> ApiKey:
+        reply = await self._database.run("key_end", keyspace.of_root(tenant.root), tenant.id, key_id, how)
+        if reply is None:
+            raise KeyNotFound(key_id)
+        return _decode_key(*reply)
+
+    async def _hash(self, full_key: str) -> str:
+        """Keyed with a secret of the store's own: a copy of the hashes alone confirms no guess."""
+        if self._pepper is None:
+            await self._database.call("SET", keyspace.HASHING, secrets.token_hex(32), "NX")
+            self._pepper = bytes.fromhex(await self._database.call("GET", keyspace.HASHING))
+        return hmac.digest(self._pepper, full_key.encode(), "sha256").hex()
+
+
+def _decode_key(document: Reply, state: Reply, expires_ms: Reply) -> ApiKey:
+    return dataclasses.replace(
+        msgspec.json.decode(document, type=ApiKey),
+        state="active" if state == "active" else "revoked",
+        expires_at=int(expires_ms) / 1e3 if expires_ms else None,
+    )
+
+
+def _random_id() -> str:
+    return "".join(secrets.choice(_ID_ALPHABET) for _ in range(16))
+
+
+def _random_secret(key_id: str) -> str:
+    secret = _base62(secrets.randbits(256), _SECRET_LENGTH)
+    return f"fl-{key_id}-{secret}{_checksum(key_id, secret)}"
+
+
+def _checksum(key_id: str, secret: str) -> str:
+    return _base62(zlib.crc32(f"{key_id}-{secret}".encode()), _CHECKSUM_LENGTH)
+
+
+def _base62(number: int, length: int) -> str:
+    digits = []
+    for _ in range(length):
+        number, digit = divmod(number, 62)
+        digits.append(_BASE62[digit])
+    return "".join(reversed(digits))

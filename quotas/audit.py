@@ -1,0 +1,62 @@
+"""Who changed what, when: one entry for each call of the admin API that changed something."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from quotas import keyspace
+from quotas.database import Database, Redis
+
+ENTRIES = 100_000
+LONGEST_CHANGES = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEntry:
+    """One change. `changes` holds no secret: what was asked for, as the caller wrote it."""
+
+    id: str
+    """Position, for `after`."""
+    at: float
+    """Epoch seconds by the store's clock."""
+    actor: str
+    action: str
+    """As `tenant.create`, `key.revoke`."""
+    target: str
+    """As `acme`, `acme/<key id>`."""
+    changes: dict[str, Any]
+
+
+class Audit:
+    """The audit log; about the last ENTRIES entries are kept. Every call may raise StoreUnavailable."""
+
+    def __init__(self, client: Redis) -> None:
+        self._database = Database(client)
+
+    async def append(self, actor: str, action: str, target: str, changes: Mapping[str, object] | None = None) -> str:
+        """Write one entry; returns its id. Changes too long to keep are left out, and say so."""
+        text = json.dumps(dict(changes or {}))
+        if len(text) > LONGEST_CHANGES:
+            text = json.dumps({"left_out": f"{len(text)} characters"})
+        at_ms = await self._database.now_ms()
+        entry = ("at_ms", at_ms, "actor", actor, "action", action, "target", target, "changes", text)
+        entry_id: str = await self._database.call("XADD", keyspace.AUDIT, "MAXLEN", "~", ENTRIES, "*", *entry)
+        return entry_id
+
+    async def list(self, limit: int = 100, after: str | None = None) -> list[AuditEntry]:
+        """At most `limit` entries, newest first, from the one after (older than) `after`."""
+        start = "+" if after is None else f"({after}"
+        reply = await self._database.call("XREVRANGE", keyspace.AUDIT, start, "-", "COUNT", limit)
+        return [_entry(entry_id, values) for entry_id, values in reply]
+
+
+def _entry(entry_id: str, values: dict[str, str]) -> AuditEntry:
+    return AuditEntry(
+        id=entry_id,
+        at=int(values["at_ms"]) / 1e3,
+        actor=values["actor"],
+        action=values["action"],
+        target=values["target"],
+        changes=json.loads(values["changes"]),
+    )

@@ -1,0 +1,81 @@
+"""Redis as this package sees it, and the only file that imports it: scripts by name, replies as text, one error."""
+
+import hashlib
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import redis.exceptions
+from redis.asyncio import Redis
+
+from quotas.store import StoreUnavailable
+
+__all__ = ["Database", "Redis", "Reply"]
+
+Reply: TypeAlias = Any
+"""What a script or command returns; the script's header says what."""
+LUA = Path(__file__).parent / "lua"
+_PARTS: dict[str, tuple[str, ...]] = {
+    "reserve": ("clock", "minute", "minute_add", "calendar", "rules", "levels", "sizing", "reserve"),
+    "settle": ("clock", "minute", "minute_add", "calendar", "settle"),
+    "renew": ("clock", "renew"),
+    "expired": ("clock", "expired"),
+    "watch": ("clock", "watch"),
+    "statuses": ("clock", "minute", "calendar", "rules", "levels", "statuses"),
+    "tenant_put": ("tenant_put",),
+    "tenant_delete": ("tenant_delete",),
+    "key_put": ("key_put",),
+    "key_end": ("key_end",),
+    "identity": ("clock", "identity"),
+    "usage": ("usage",),
+}
+"""Each script: the parts that stand before it, and its own."""
+
+
+class Database:
+    """One Redis, Valkey, Sentinel or Cluster client. Every trouble with it is StoreUnavailable."""
+
+    def __init__(self, client: Redis, *, clock: str | None = None) -> None:
+        """`clock` replaces clock.lua in simulations and tests; served budgets know the store's clock alone."""
+        self._client = client
+        self._scripts = {name: _join(parts, clock) for name, parts in _PARTS.items()}
+
+    async def run(self, script: str, key: str, *args: str | int) -> Reply:
+        """Run a script on the slot of `key`. Text comes back as str."""
+        source, digest = self._scripts[script]
+        try:
+            try:
+                return _as_text(await self._client.evalsha(digest, 1, key, *args))
+            except redis.exceptions.NoScriptError:
+                return _as_text(await self._client.eval(source, 1, key, *args))
+        except (redis.exceptions.RedisError, OSError) as error:
+            raise StoreUnavailable(f"{script}: {type(error).__name__}: {error}") from error
+
+    async def call(self, *command: str | int) -> Reply:
+        """Run one plain command. Text comes back as str."""
+        try:
+            return _as_text(await self._client.execute_command(*command))  # type: ignore[no-untyped-call]
+        except (redis.exceptions.RedisError, OSError) as error:
+            raise StoreUnavailable(f"{command[0]}: {type(error).__name__}: {error}") from error
+
+    async def now_ms(self) -> int:
+        """The store's clock."""
+        seconds, microseconds = await self.call("TIME")
+        return int(seconds) * 1000 + int(microseconds) // 1000
+
+
+@lru_cache(maxsize=64)
+def _join(parts: tuple[str, ...], clock: str | None) -> tuple[str, str]:
+    texts = [clock if part == "clock" and clock else (LUA / f"{part}.lua").read_text() for part in parts]
+    source = "\n".join(texts)
+    return source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+
+
+def _as_text(reply: Reply) -> Reply:
+    if isinstance(reply, bytes):
+        return reply.decode()
+    if isinstance(reply, list | tuple):
+        return [_as_text(item) for item in reply]
+    if isinstance(reply, dict):
+        return {_as_text(name): _as_text(value) for name, value in reply.items()}
+    return reply

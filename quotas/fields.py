@@ -1,0 +1,69 @@
+"""Checks of the fields that operators write, each error naming its field."""
+
+import math
+from collections.abc import Collection, Mapping
+from datetime import datetime
+
+LONGEST_TEXT = 200
+LONGEST_LIST = 1_000
+
+
+class FieldError(ValueError):
+    """A document's field that is unknown or out of range; `field` names it."""
+
+    def __init__(self, field: str, rule: str) -> None:
+        super().__init__(f"{field}: {rule}")
+        self.field = field
+
+
+def document(value: object, name: str, known: Collection[str]) -> dict[str, object]:
+    """A JSON object with no field but the known ones. `name` is the field that holds it; empty: the whole body."""
+    if not isinstance(value, Mapping):
+        raise FieldError(name or "body", "must be an object")
+    for field in value:
+        if field not in known:
+            raise FieldError(f"{name}.{str(field)[:64]}" if name else str(field)[:64], "no such field")
+    return dict(value)
+
+
+def text(value: object, name: str) -> str:
+    """Printable text that is not too long."""
+    if not isinstance(value, str) or not value.isprintable() or len(value) > LONGEST_TEXT:
+        raise FieldError(name, f"must be printable text of at most {LONGEST_TEXT} characters")
+    return value
+
+
+def one_of(value: object, name: str, choices: Collection[str]) -> str:
+    """One of a closed set."""
+    if not isinstance(value, str) or value not in choices:
+        raise FieldError(name, f"must be one of {', '.join(choices)}")
+    return value
+
+
+def number(value: object, name: str, low: float, high: float) -> float:
+    """A finite number in a range, both ends included."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise FieldError(name, f"must be a number from {low:g} to {high:g}")
+    return float(value)
+
+
+def texts(value: object, name: str, choices: Collection[str] = ()) -> tuple[str, ...]:
+    """A list of texts without repetition, from a closed set if there is one."""
+    if not isinstance(value, list | tuple) or len(value) > LONGEST_LIST:
+        raise FieldError(name, f"must be a list of at most {LONGEST_LIST} texts")
+    found = [one_of(item, name, choices) if choices else text(item, name) for item in value]
+    return tuple(dict.fromkeys(found))
+
+
+def moment(value: object, name: str) -> float:
+    """Epoch seconds, or an ISO 8601 time with its zone."""
+    if isinstance(value, str):
+        try:
+            parsed = datetime.fromisoformat(value)
+        except ValueError:
+            parsed = None
+        if parsed is not None and parsed.tzinfo is not None:
+            return parsed.timestamp()
+    elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and 0 < value < 1e11:
+        return float(value)
+    raise FieldError(name, "must be seconds since 1970, or a time such as 2027-01-31T00:00:00Z")

@@ -1,0 +1,52 @@
+"""Every Redis key of this package: the legend, and the only place where names are built.
+
+All that belongs to one root organisation stands under one hash tag, so that a script sees it whole on a Cluster:
+
+    fl:quota:{R}:                       prefix of the root R, given to every script, which appends:
+        tenant:<T>           hash       state, version, zone (JSON of windows.zone_table), doc (JSON of a Tenant)
+        key:<K>              hash       state, tenant, expires_ms ('' = never), doc (JSON of an ApiKey)
+        keys:<T>             zset       public ids of the tenant's keys by creation, ms
+        limits:<L>           hash       limit name → figure; shadow:<limit name> → 1
+        reserved:<L>         hash       requests in the air, their input and output tokens; gone when none is
+        minute:<L>           hash       the sliding minute (minute.lua); expires 2 minutes after its last use
+        spent:<L>:<YYYY-MM>  hash       tokens charged: day of month → tokens, month → tokens; expires after 70 days
+        flight:<F>           hash       a reservation; once settled only its state, for an hour
+        leases               zset       flights in the air by the end of their lease, ms
+        ledger:<T>           stream     one entry per settled request, about the last 100,000
+        usage:<T>:<date>     hash       the ledger's day sums: lane TAB model TAB key TAB figure → sum
+
+L is a level: `tenant:<T>` or `key:<K>`. Outside the roots, each one key of its own:
+
+    fl:apikey:<K>            hash       root, tenant and hash of a public id
+    fl:hashing               string     32 random bytes in hex; they key the hashes of API keys
+    fl:tenants               zset       `<tenant> <root>`, all with score 0: the tenants by name
+    fl:roots                 zset       roots with reservations lately, by when they were last enlisted, ms
+    fl:reaper                hash       when somebody last looked for lapsed leases (watch.lua)
+    fl:audit                 stream     what the admin API changed, about the last 100,000
+"""
+
+HASHING = "fl:hashing"
+TENANTS = "fl:tenants"
+ROOTS = "fl:roots"
+REAPER = "fl:reaper"
+AUDIT = "fl:audit"
+
+
+def of_root(root: str) -> str:
+    """Prefix of all keys of a root organisation."""
+    return f"fl:quota:{{{root}}}:"
+
+
+def api_key(public_id: str) -> str:
+    """Where a key's root and tenant stand."""
+    return f"fl:apikey:{public_id}"
+
+
+def tenant_level(tenant: str) -> str:
+    """Under which id a tenant's limits and figures are kept."""
+    return f"tenant:{tenant}"
+
+
+def key_level(public_id: str) -> str:
+    """Under which id a key's limits and figures are kept."""
+    return f"key:{public_id}"

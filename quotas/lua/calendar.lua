@@ -1,0 +1,54 @@
+-- Stands before reserve, settle and statuses: day and month of a tenant's zone, from the store's clock alone.
+-- A zone is stored as {start ms, offset ms, start, offset, …}, ascending (windows.zone_table).
+local DAY_MS = 86400000
+
+local function offset_at(zone, at)
+  local offset = 0
+  for i = 1, #zone, 2 do
+    if zone[i] > at then break end
+    offset = zone[i + 1]
+  end
+  return offset
+end
+
+-- When a local day begins: the offset may change at that very midnight, so both sides of the guess are tried.
+local function day_begins(zone, day, near)
+  local guess = day * DAY_MS - offset_at(zone, near)
+  for _, at in ipairs({guess - 1, guess}) do
+    local begins = day * DAY_MS - offset_at(zone, at)
+    if math.floor((begins + offset_at(zone, begins)) / DAY_MS) == day then return begins end
+  end
+  return guess
+end
+
+-- Year, month and day of a day number since 1970 (H. Hinnant, "chrono-compatible low-level date algorithms").
+local function civil(day)
+  local shifted = day + 719468
+  local era = math.floor(shifted / 146097)
+  local of_era = shifted - era * 146097
+  local year = math.floor(
+    (of_era - math.floor(of_era / 1460) + math.floor(of_era / 36524) - math.floor(of_era / 146096)) / 365)
+  local of_year = of_era - (365 * year + math.floor(year / 4) - math.floor(year / 100))
+  local march = math.floor((5 * of_year + 2) / 153)
+  local month = march < 10 and march + 3 or march - 9
+  return year + era * 400 + (month <= 2 and 1 or 0), month, of_year - math.floor((153 * march + 2) / 5) + 1
+end
+
+-- {month = '2026-11', day = '21', day_ends = ms, month_ends = ms}
+local function calendar_at(zone, now)
+  local today = math.floor((now + offset_at(zone, now)) / DAY_MS)
+  local year, month, day = civil(today)
+  local next_month = today - day + 1 + 28
+  while select(2, civil(next_month)) == month do next_month = next_month + 1 end
+  return {
+    month = string.format('%04d-%02d', year, month),
+    day = string.format('%02d', day),
+    day_ends = day_begins(zone, today + 1, now),
+    month_ends = day_begins(zone, next_month, now),
+  }
+end
+
+local function tenant_calendar(prefix, tenant, now)
+  local zone = redis.call('HGET', prefix .. 'tenant:' .. tenant, 'zone')
+  return calendar_at(zone and cjson.decode(zone) or {}, now)
+end

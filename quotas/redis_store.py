@@ -1,0 +1,164 @@
+"""Budgets in Redis: each operation one script, atomic over all limits of a request. Only conversion stands here."""
+
+import json
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from quotas import keyspace
+from quotas.database import Database, Redis
+from quotas.store import (
+    DEFAULT_LEASE_MS,
+    MAX_LEASE_MS,
+    TOMBSTONE_MS,
+    AccessDenied,
+    Ask,
+    Charge,
+    Denied,
+    FlightSettled,
+    Lapsed,
+    LimitStatus,
+    Reservation,
+)
+
+LEDGER_ENTRIES = 100_000
+ROOTS_PER_LOOK = 256
+"""Roots that one call of `expired` looks at; the next call goes on from there."""
+ENLIST_EVERY_S = 3_600.0
+QUIET_AFTER_MS = 86_400_000
+
+
+class RedisQuotaStore:
+    """The QuotaStore of every gateway."""
+
+    def __init__(self, client: Redis, *, lease_ms: int = DEFAULT_LEASE_MS, clock: str | None = None) -> None:
+        """`clock`: see Database."""
+        if not 0 < lease_ms <= MAX_LEASE_MS:
+            raise ValueError(f"lease_ms must be from 1 to {MAX_LEASE_MS}")
+        self._database = Database(client, clock=clock)
+        self._lease_ms = lease_ms
+        self._enlisted: dict[str, float] = {}
+        self._next_root = 0
+
+    async def reserve(self, ask: Ask) -> Reservation:
+        """Hold the tokens of one request: see QuotaStore."""
+        await self._enlist(ask.root)
+        kind, *rest = await self._database.run(
+            "reserve",
+            keyspace.of_root(ask.root),
+            ask.flight_id,
+            ask.tenant,
+            ask.key_id,
+            _levels(ask.tenant, ask.key_id),
+            ask.model,
+            ask.lane,
+            ask.prompt_tokens,
+            ask.max_output_tokens,
+            ask.n,
+            int(ask.explicit_max),
+            self._lease_ms,
+        )
+        if kind == "denied":
+            status, requested, retry_ms, reason = rest
+            raise Denied(_status(status), requested, None if retry_ms < 0 else retry_ms / 1e3, reason)
+        if kind == "access":
+            raise AccessDenied(rest[0])
+        if kind == "settled":
+            raise FlightSettled(ask.flight_id)
+        granted, shadowed, statuses = rest
+        return Reservation(
+            flight_id=ask.flight_id,
+            tenant=ask.tenant,
+            granted_tokens=granted,
+            statuses=tuple(map(_status, statuses)),
+            shadowed=tuple(shadowed),
+        )
+
+    async def settle(self, root: str, flight_id: str, charge: Charge) -> bool:
+        """Charge a flight and release the rest: see QuotaStore."""
+        first = await self._database.run(
+            "settle",
+            keyspace.of_root(root),
+            flight_id,
+            charge.outcome,
+            int(charge.is_refund),
+            charge.prompt_tokens,
+            charge.cached_tokens,
+            charge.output_tokens,
+            charge.preemptions,
+            TOMBSTONE_MS,
+            LEDGER_ENTRIES,
+        )
+        return bool(first)
+
+    async def renew(self, root: str, flight_ids: Iterable[str]) -> set[str]:
+        """Extend leases: see QuotaStore."""
+        return set(await self._database.run("renew", keyspace.of_root(root), self._lease_ms, *flight_ids))
+
+    async def expired(self, limit: int) -> list[Lapsed]:
+        """Reservations whose lease has run out: see QuotaStore."""
+        if limit < 1 or not await self._database.run("watch", keyspace.REAPER, self._lease_ms):
+            return []
+        found: list[Lapsed] = []
+        quiet = await self._quiet_roots()
+        for root in await self._some_roots():
+            in_air, lapsed = await self._database.run(
+                "expired", keyspace.of_root(root), limit - len(found), self._lease_ms, MAX_LEASE_MS
+            )
+            found += [_lapsed(root, flight) for flight in lapsed]
+            if root in quiet and not in_air:
+                await self._database.call("ZREM", keyspace.ROOTS, root)
+            if len(found) >= limit:
+                break
+        return found
+
+    async def statuses(self, root: str, tenant: str, key_id: str | None = None) -> list[LimitStatus]:
+        """Every limit that is set: see QuotaStore."""
+        reply = await self._database.run("statuses", keyspace.of_root(root), tenant, _levels(tenant, key_id or ""))
+        return [_status(status) for status in reply]
+
+    async def _enlist(self, root: str) -> None:
+        """Before a root's first reservation here, and hourly: note where `expired` has to look."""
+        if time.monotonic() - self._enlisted.get(root, -ENLIST_EVERY_S) >= ENLIST_EVERY_S:
+            await self._database.call("ZADD", keyspace.ROOTS, await self._database.now_ms(), root)
+            self._enlisted[root] = time.monotonic()
+
+    async def _some_roots(self) -> list[str]:
+        last = self._next_root + ROOTS_PER_LOOK - 1
+        roots: list[str] = await self._database.call("ZRANGE", keyspace.ROOTS, self._next_root, last)
+        self._next_root = last + 1 if len(roots) == ROOTS_PER_LOOK else 0
+        return roots
+
+    async def _quiet_roots(self) -> set[str]:
+        """Roots enlisted so long ago that no store counts on it: forgotten once nothing of theirs is in the air."""
+        before_ms = await self._database.now_ms() - QUIET_AFTER_MS
+        return set(
+            await self._database.call("ZRANGEBYSCORE", keyspace.ROOTS, "-inf", before_ms, "LIMIT", 0, ROOTS_PER_LOOK)
+        )
+
+
+def _levels(tenant: str, key_id: str) -> str:
+    """Whose limits a request must fit, all of them; the scripts take any list."""
+    levels = [("tenant", keyspace.tenant_level(tenant))]
+    if key_id:
+        levels.append(("key", keyspace.key_level(key_id)))
+    return json.dumps(levels)
+
+
+def _status(reply: list[Any]) -> LimitStatus:
+    scope, name, limit, used, reserved, resets_at_ms, reset_after_ms, shadow = reply
+    return LimitStatus(
+        name=name,
+        scope=scope,
+        limit=limit,
+        used=used,
+        reserved=reserved,
+        resets_at=None if resets_at_ms < 0 else resets_at_ms / 1e3,
+        reset_after_s=reset_after_ms / 1e3,
+        shadow=bool(shadow),
+    )
+
+
+def _lapsed(root: str, reply: list[Any]) -> Lapsed:
+    flight_id, tenant, model, lane, prompt_tokens = reply
+    return Lapsed(root=root, flight_id=flight_id, tenant=tenant, model=model, lane=lane, prompt_tokens=prompt_tokens)

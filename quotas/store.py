@@ -1,0 +1,195 @@
+"""The seam between a gateway and its budgets: what is asked, answered and refused, and who may call what when.
+
+QuotaError
+├── Denied            a limit does not leave room for the request
+├── AccessDenied      the key or its tenant may not be used
+├── FlightSettled     this flight is over: it can not be reserved again
+└── StoreUnavailable  the store did not answer; what was asked may have been done
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from quotas.limits import LIMIT_NAMES, Kind, Limits, LimitsError, LimitStatus
+
+__all__ = [
+    "LIMIT_NAMES",
+    "REJECTED",
+    "AccessDenied",
+    "Ask",
+    "Charge",
+    "Denied",
+    "FlightSettled",
+    "Kind",
+    "Lapsed",
+    "LimitStatus",
+    "Limits",
+    "LimitsError",
+    "QuotaError",
+    "QuotaStore",
+    "Reason",
+    "Reservation",
+    "StoreUnavailable",
+]
+
+REJECTED = "rejected"
+"""The outcome of a request that never ran: nothing is charged or counted."""
+LARGEST_ASK = 10**9
+DEFAULT_LEASE_MS = 30_000
+MAX_LEASE_MS = 600_000
+TOMBSTONE_MS = 3_600_000
+"""How long a settled flight is remembered, so that a late or repeated call finds it over."""
+
+Reason = Literal["revoked", "expired", "suspended", "deleted"]
+
+
+class QuotaError(Exception):
+    """Anything that a quota store refuses."""
+
+
+class Denied(QuotaError):
+    """A limit leaves no room; nothing was written."""
+
+    def __init__(self, status: LimitStatus, requested: int, retry_after_s: float | None, kind: Kind) -> None:
+        super().__init__(f"{status.scope} limit {status.name}: {requested} requested, {status.remaining} remaining")
+        self.status = status
+        self.requested = requested
+        self.retry_after_s = retry_after_s
+        """When this request would fit if nothing else came; None: it can never fit, or (concurrency) only the end
+        of a running request helps."""
+        self.kind = kind
+
+
+class AccessDenied(QuotaError):
+    """The key or its tenant may not be used; nothing was written."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class FlightSettled(QuotaError):
+    """The flight was settled before, or given up before its reservation arrived; nothing was written."""
+
+
+class StoreUnavailable(QuotaError):
+    """The store did not answer in time or refused to work; what was asked may have been done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """One request that wants its tokens. Raises ValueError where a figure or id can not be one."""
+
+    flight_id: str
+    root: str
+    tenant: str
+    key_id: str
+    """Public id of the key; empty: no key's state and limits are looked at."""
+    model: str
+    lane: str
+    prompt_tokens: int
+    max_output_tokens: int
+    """Per choice: what the caller stated, or the most that context and KV pool leave."""
+    n: int = 1
+    explicit_max: bool = True
+    """The caller stated `max_output_tokens`; otherwise it is cut to what the limits leave."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.prompt_tokens <= LARGEST_ASK:
+            raise ValueError(f"prompt_tokens must be from 0 to {LARGEST_ASK}")
+        if not 1 <= self.max_output_tokens <= LARGEST_ASK or not 1 <= self.n <= 10_000:
+            raise ValueError("max_output_tokens and n must be at least 1 and not absurd")
+        for text in (self.flight_id, self.root, self.tenant, self.model, self.lane):
+            if not text or not text.isprintable():
+                raise ValueError("ids, model and lane must be printable and not empty")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """Tokens held for a flight until it is settled."""
+
+    flight_id: str
+    tenant: str
+    granted_tokens: int
+    """Output tokens per choice."""
+    statuses: tuple[LimitStatus, ...]
+    """Every limit that is set, the reservation included."""
+    shadowed: tuple[str, ...] = ()
+    """Limits in shadow that would have refused it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charge:
+    """What a flight came to. Raises ValueError where a figure can not be one."""
+
+    prompt_tokens: int
+    cached_tokens: int = 0
+    """Of the prompt, what a cache held; charged all the same."""
+    output_tokens: int
+    """Published tokens of all choices."""
+    outcome: str
+    preemptions: int = 0
+
+    def __post_init__(self) -> None:
+        figures = (self.prompt_tokens, self.cached_tokens, self.output_tokens, self.preemptions)
+        if not all(0 <= figure <= LARGEST_ASK for figure in figures):
+            raise ValueError(f"the figures of a charge must be from 0 to {LARGEST_ASK}")
+
+    @classmethod
+    def refund(cls) -> "Charge":
+        """The request never ran: give all back and count nothing."""
+        return cls(prompt_tokens=0, output_tokens=0, outcome=REJECTED)
+
+    @property
+    def is_refund(self) -> bool:
+        """Nothing is charged or counted."""
+        return self.outcome == REJECTED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lapsed:
+    """A reservation whose lease has run out: whoever finds it settles it with what was published."""
+
+    root: str
+    flight_id: str
+    tenant: str
+    model: str
+    lane: str
+    prompt_tokens: int
+
+
+class QuotaStore(Protocol):
+    """Budgets, kept to the token. Every call may raise StoreUnavailable, and all are idempotent by flight.
+
+    Always holds: charged + reserved of a limit never grows past it by a grant, a refusal writes nothing, and what a
+    flight holds ends exactly once, by `settle`.
+    """
+
+    async def reserve(self, ask: Ask) -> Reservation:
+        """Hold the prompt and n · output tokens against every limit of tenant and key, all or nothing.
+
+        Reserving a flight twice gives the same answer. After StoreUnavailable the reservation may exist or may still
+        arrive: follow with `settle(root, flight_id, Charge.refund())`, in whichever order the store gets the two.
+        Raises Denied, AccessDenied, FlightSettled.
+        """
+
+    async def settle(self, root: str, flight_id: str, charge: Charge) -> bool:
+        """Charge what the flight came to, release the rest and write the ledger; True only the first time.
+
+        Of an unknown flight it leaves a mark for an hour: a reservation that arrives later is refused.
+        """
+
+    async def renew(self, root: str, flight_ids: Iterable[str]) -> set[str]:
+        """Extend the leases of flights in the air; returns those that hold nothing any more (settled or unknown)."""
+
+    async def expired(self, limit: int) -> list[Lapsed]:
+        """At most `limit` reservations whose lease has run out; they stay reserved until someone settles them.
+
+        Call it every second or so. If nobody did for half a lease (the store was away, or its clock jumped),
+        nothing is reported for one whole lease: holders renew first.
+        """
+
+    async def statuses(self, root: str, tenant: str, key_id: str | None = None) -> list[LimitStatus]:
+        """Every limit that is set on the tenant and on the key, as it stands. `queued_requests` is always unused
+        here: only the queue knows its depth."""

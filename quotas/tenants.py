@@ -1,0 +1,232 @@
+"""Tenants: who they are, what they may use and how their work is treated. Kept whole, versioned, in Redis."""
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+from zoneinfo import ZoneInfoNotFoundError
+
+import msgspec
+
+from quotas import fields, keyspace
+from quotas.database import Database, Redis
+from quotas.fields import FieldError
+from quotas.limits import LIMIT_NAMES, Limits
+from quotas.store import QuotaError
+from quotas.windows import zone_table
+
+LANES = ("latency", "throughput")
+PAGE = 100
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_TRIES = 20
+_FUTURE: dict[str, tuple[object, ...]] = {"parent": (None,), "limits_by": (None, [])}
+"""Fields that are accepted at their neutral values only, until what they ask for exists."""
+
+
+class TenantExists(QuotaError):
+    """A tenant of this id is there already."""
+
+
+class TenantNotFound(QuotaError):
+    """There is no tenant of this id, or it was deleted."""
+
+
+class VersionConflict(QuotaError):
+    """The tenant was changed since the version that the caller saw."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tenant:
+    """One tenant. Its id, root and parent never change."""
+
+    id: str
+    name: str = ""
+    root: str
+    """The organisation at the top, whose hash tag all its keys carry; the tenant itself where it has no parent."""
+    parent: str | None = None
+    timezone: str = "UTC"
+    """IANA name; where its days and months begin."""
+    weight: float = 1.0
+    """Share of the work against other tenants."""
+    default_lane: str = "latency"
+    lanes: tuple[str, ...] = LANES
+    models: tuple[str, ...] | None = None
+    """Names it may use; None: all."""
+    limits: Limits = dataclasses.field(default_factory=Limits)
+    shadow: tuple[str, ...] = ()
+    """Limits of its own (not of its keys) that are counted and reported, never refused."""
+    reserve: Literal["progressive", "full"] = "progressive"
+    """Today every request reserves in full: prompt + n · its output tokens."""
+    preemption: Literal["exact", "fast"] = "fast"
+    state: Literal["active", "suspended"] = "active"
+    created_at: float = 0.0
+    """Epoch seconds."""
+    version: int = 0
+
+    def changed(self, changes: Mapping[str, object]) -> "Tenant":
+        """The tenant with these fields in place of its own; `limits` are merged. Raises FieldError."""
+        known = fields.document(changes, "", _PARSERS.keys() | _FUTURE.keys())
+        for name, neutral in _FUTURE.items():
+            if name in known and known.pop(name) not in neutral:
+                raise FieldError(name, "is not supported yet")
+        new: dict[str, Any] = {name: _PARSERS[name](value, self) for name, value in known.items()}
+        tenant = dataclasses.replace(self, **new)
+        if tenant.default_lane not in tenant.lanes:
+            raise FieldError("default_lane", "must be one of the tenant's lanes")
+        return tenant
+
+
+def _timezone(value: object) -> str:
+    zone = fields.text(value, "timezone")
+    try:
+        zone_table(zone)
+    except (ZoneInfoNotFoundError, ValueError, OSError):  # OSError: the name of a folder of zones
+        raise FieldError("timezone", "must be an IANA name such as Europe/Berlin") from None
+    return zone
+
+
+_PARSERS: dict[str, Callable[[object, Tenant], object]] = {
+    "name": lambda value, _: fields.text(value, "name"),
+    "timezone": lambda value, _: _timezone(value),
+    "weight": lambda value, _: fields.number(value, "weight", 0.001, 1000.0),
+    "default_lane": lambda value, _: fields.one_of(value, "default_lane", LANES),
+    "lanes": lambda value, _: fields.texts(value, "lanes", LANES),
+    "models": lambda value, _: None if value is None else fields.texts(value, "models"),
+    "limits": lambda value, before: Limits() if value is None else before.limits.merged(value),
+    "shadow": lambda value, _: fields.texts(value, "shadow", LIMIT_NAMES),
+    "reserve": lambda value, _: fields.one_of(value, "reserve", ("progressive", "full")),
+    "preemption": lambda value, _: fields.one_of(value, "preemption", ("exact", "fast")),
+}
+
+
+def decode_tenant(document: str, state: str, version: str) -> Tenant:
+    """A tenant from its record."""
+    return dataclasses.replace(
+        msgspec.json.decode(document, type=Tenant),
+        state="suspended" if state == "suspended" else "active",
+        version=int(version),
+    )
+
+
+class TenantStore:
+    """All tenants. Every call may raise StoreUnavailable; a change holds for the next request on every gateway."""
+
+    def __init__(self, client: Redis) -> None:
+        self._database = Database(client)
+
+    async def create(self, document: Mapping[str, object]) -> Tenant:
+        """A new tenant from its `id` and what else is stated. Raises FieldError, TenantExists."""
+        stated = fields.document(document, "", _PARSERS.keys() | _FUTURE.keys() | {"id"})
+        tenant_id = stated.pop("id", None)
+        if not isinstance(tenant_id, str) or not _ID.fullmatch(tenant_id):
+            raise FieldError("id", "must be 1 to 63 letters, digits, dots, dashes or underscores, not led by a sign")
+        now_ms = await self._database.now_ms()
+        tenant = Tenant(id=tenant_id, root=tenant_id, created_at=now_ms / 1e3).changed(stated)
+        # The index first: an entry without a tenant is skipped, a tenant without an entry would be lost.
+        await self._database.call("ZADD", keyspace.TENANTS, 0, _entry(tenant.id, tenant.root))
+        return await self._put(tenant, 0)
+
+    async def get(self, tenant_id: str) -> Tenant | None:
+        """The tenant, or None where there is none."""
+        root = await self.root(tenant_id)
+        return None if root is None else await self._read(tenant_id, root)
+
+    async def list(self, limit: int = PAGE, after: str | None = None) -> list[Tenant]:
+        """At most `limit` tenants by id, from the one after `after`."""
+        start = "-" if after is None else f"({after} \x7f"
+        found: list[Tenant] = []
+        while len(found) < limit:
+            entries = await self._database.call(
+                "ZRANGEBYLEX", keyspace.TENANTS, start, "+", "LIMIT", 0, limit - len(found)
+            )
+            for entry in entries:
+                tenant = await self._read(*entry.split(" "))
+                if tenant is not None:
+                    found.append(tenant)
+            if not entries:
+                break
+            start = f"({entries[-1]}"
+        return found
+
+    async def update(self, tenant_id: str, changes: Mapping[str, object], *, version: int | None = None) -> Tenant:
+        """Change some fields; `limits` are merged, null takes one away.
+
+        Raises TenantNotFound, FieldError, and VersionConflict where `version` is given and was left behind.
+        """
+        return await self._change(tenant_id, lambda tenant: tenant.changed(changes), version)
+
+    async def put_limits(self, tenant_id: str, document: object) -> Tenant:
+        """Replace all limits. Raises TenantNotFound, LimitsError."""
+        limits = Limits.parse(document)
+        return await self._change(tenant_id, lambda tenant: dataclasses.replace(tenant, limits=limits))
+
+    async def suspend(self, tenant_id: str) -> Tenant:
+        """Let none of its requests in until it is resumed. Raises TenantNotFound."""
+        return await self._change(tenant_id, lambda tenant: dataclasses.replace(tenant, state="suspended"))
+
+    async def resume(self, tenant_id: str) -> Tenant:
+        """Let its requests in again. Raises TenantNotFound."""
+        return await self._change(tenant_id, lambda tenant: dataclasses.replace(tenant, state="active"))
+
+    async def delete(self, tenant_id: str) -> None:
+        """End it and its keys at once; its ledger and its place in the index stay. Raises TenantNotFound."""
+        root = await self.root(tenant_id)
+        keys = None if root is None else await self._database.run("tenant_delete", keyspace.of_root(root), tenant_id)
+        if root is None or keys is None:
+            raise TenantNotFound(tenant_id)
+        for public_id in keys:
+            await self._database.call("DEL", keyspace.api_key(public_id))
+
+    async def _change(self, tenant_id: str, change: Callable[[Tenant], Tenant], version: int | None = None) -> Tenant:
+        for _ in range(_TRIES):
+            tenant = await self.get(tenant_id)
+            if tenant is None:
+                raise TenantNotFound(tenant_id)
+            if version is not None and tenant.version != version:
+                raise VersionConflict(tenant_id)
+            try:
+                return await self._put(change(tenant), tenant.version)
+            except VersionConflict:
+                continue
+        raise VersionConflict(tenant_id)
+
+    async def _put(self, tenant: Tenant, version: int) -> Tenant:
+        limits = tenant.limits.as_dict() | {f"shadow:{name}": 1 for name in tenant.shadow}
+        reply = await self._database.run(
+            "tenant_put",
+            keyspace.of_root(tenant.root),
+            tenant.id,
+            version,
+            tenant.state,
+            json.dumps(zone_table(tenant.timezone)),
+            msgspec.json.encode(tenant).decode(),
+            json.dumps(limits),
+        )
+        if reply == "exists":
+            raise TenantExists(tenant.id)
+        if reply == "missing":
+            raise TenantNotFound(tenant.id)
+        if reply == "conflict":
+            raise VersionConflict(tenant.id)
+        return dataclasses.replace(tenant, version=reply)
+
+    async def root(self, tenant_id: str) -> str | None:
+        """Root of a tenant, of a deleted one too: where its ledger stands. None where there never was one."""
+        if not _ID.fullmatch(tenant_id):
+            return None
+        entries = await self._database.call(
+            "ZRANGEBYLEX", keyspace.TENANTS, f"[{tenant_id} ", f"({tenant_id} \x7f", "LIMIT", 0, 1
+        )
+        return entries[0].split(" ")[1] if entries else None
+
+    async def _read(self, tenant_id: str, root: str) -> Tenant | None:
+        record = keyspace.of_root(root) + keyspace.tenant_level(tenant_id)
+        document, state, version = await self._database.call("HMGET", record, "doc", "state", "version")
+        return None if document is None else decode_tenant(document, state, version)
+
+
+def _entry(tenant_id: str, root: str) -> str:
+    """Member of the index; a space sorts before all that an id may hold, so the order is by id."""
+    return f"{tenant_id} {root}"

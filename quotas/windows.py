@@ -1,0 +1,191 @@
+"""Windows in which usage counts: any sixty seconds in slices of 250 ms, and the calendar's days and months.
+
+Pure: time is an argument, in epoch milliseconds of the store's clock. A clock that steps back loses nothing: slices
+dated in what is now the future are dated now, and the calendar finds the earlier day's own counter.
+
+    slice s holds      [s · 250 ms, (s + 1) · 250 ms)
+    the window at t    slices t div 250 - 240 … t div 250: never less than sixty seconds, at most 250 ms more
+    slice s has left   from (s + 241) · 250 ms on
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta
+from functools import lru_cache
+from typing import Protocol
+from zoneinfo import ZoneInfo
+
+SLICE_MS = 250
+SLICES = 240
+MINUTE_MS = SLICE_MS * SLICES
+DAY_MS = 86_400_000
+FIRST_YEAR, LAST_YEAR = 2025, 2060
+"""Years for which a zone's offsets are stored; after the last one its last offset stays."""
+
+
+@dataclass(slots=True)
+class Totals:
+    """A sum of usage."""
+
+    requests: int = 0
+    input: int = 0
+    output: int = 0
+
+    def add(self, other: "Totals") -> None:
+        """Add in place."""
+        self.requests += other.requests
+        self.input += other.input
+        self.output += other.output
+
+    def count(self, fields: Iterable[str]) -> int:
+        """The sum of these fields; one that a total does not have counts nothing."""
+        return sum(getattr(self, name, 0) for name in fields)
+
+
+class Window(Protocol):
+    """Usage at one moment."""
+
+    @property
+    def totals(self) -> Totals:
+        """What counts now."""
+
+    @property
+    def ends_ms(self) -> int | None:
+        """When all that counts now has left; None: it does not leave by itself."""
+
+    def frees_ms(self, amount: int, fields: tuple[str, ...]) -> int | None:
+        """When at least `amount` of what counts now has left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A day, a month, or the running requests: all leaves at one moment, or none by itself."""
+
+    totals: Totals
+    ends_ms: int | None
+
+    def frees_ms(self, amount: int, fields: tuple[str, ...]) -> int | None:
+        """The end, whatever the amount."""
+        return self.ends_ms
+
+
+@dataclass(frozen=True, slots=True)
+class MinuteView:
+    """A sliding minute as seen at one moment."""
+
+    slices: dict[int, Totals]
+    now_ms: int
+
+    @property
+    def totals(self) -> Totals:
+        """The sum of its slices."""
+        total = Totals()
+        for part in self.slices.values():
+            total.add(part)
+        return total
+
+    @property
+    def ends_ms(self) -> int:
+        """When the newest slice has left."""
+        return _left_ms(max(self.slices)) if self.slices else self.now_ms
+
+    def frees_ms(self, amount: int, fields: tuple[str, ...]) -> int:
+        """When enough slices have left; a whole minute where reserved tokens stand in the way."""
+        for number in sorted(self.slices):
+            amount -= self.slices[number].count(fields)
+            if amount <= 0:
+                return _left_ms(number)
+        return self.now_ms + MINUTE_MS
+
+
+@dataclass(slots=True)
+class Minute:
+    """The slices of one sliding minute."""
+
+    slices: dict[int, Totals] = field(default_factory=dict)
+
+    def at(self, now_ms: int) -> MinuteView:
+        """What counts now; changes nothing."""
+        current = now_ms // SLICE_MS
+        seen: dict[int, Totals] = {}
+        for number, part in self.slices.items():
+            if number >= current - SLICES:
+                seen.setdefault(min(number, current), Totals()).add(part)
+        return MinuteView(seen, now_ms)
+
+    def add(self, now_ms: int, usage: Totals) -> int:
+        """Count usage now; returns its slice, for `uncount`."""
+        self.slices = self.at(now_ms).slices
+        current = now_ms // SLICE_MS
+        self.slices.setdefault(current, Totals()).add(usage)
+        return current
+
+    def uncount(self, now_ms: int, number: int) -> None:
+        """Take back the request counted in this slice, unless that has left: never from another time's window."""
+        self.slices = self.at(now_ms).slices
+        held = self.slices.get(min(number, now_ms // SLICE_MS))
+        if held is not None and held.requests > 0:
+            held.requests -= 1
+
+
+@dataclass(frozen=True, slots=True)
+class Calendar:
+    """The day and month of one zone at one moment."""
+
+    today: date
+    day_ends_ms: int
+    month_ends_ms: int
+
+    @property
+    def month(self) -> str:
+        """As `2026-11`."""
+        return self.today.strftime("%Y-%m")
+
+
+def calendar_at(now_ms: int, timezone: str) -> Calendar:
+    """The calendar of a zone (an IANA name)."""
+    zone = ZoneInfo(timezone)
+    today = datetime.fromtimestamp(now_ms // 1000, zone).date()
+    next_month = (today.replace(day=1) + timedelta(days=32)).replace(day=1)
+    return Calendar(today, _midnight_ms(today + timedelta(days=1), zone), _midnight_ms(next_month, zone))
+
+
+@lru_cache(maxsize=1024)
+def zone_table(timezone: str) -> tuple[int, ...]:
+    """A zone as the scripts read it: start and offset of each period in ms, `(start, offset, start, offset, …)`.
+
+    The first start is 0. Raises `zoneinfo.ZoneInfoNotFoundError` or ValueError where there is no such zone.
+    """
+    zone = ZoneInfo(timezone)
+    at = datetime(FIRST_YEAR, 1, 1, tzinfo=UTC)
+    offset = at.astimezone(zone).utcoffset() or timedelta(0)
+    table = [0, _ms(offset)]
+    while at.year <= LAST_YEAR:
+        at += timedelta(days=1)
+        following = at.astimezone(zone).utcoffset() or timedelta(0)
+        if following != offset:
+            table += [_change_ms(zone, at, following), _ms(following)]
+            offset = following
+    return tuple(table)
+
+
+def _change_ms(zone: ZoneInfo, after: datetime, following: timedelta) -> int:
+    """The second at which an offset began, at most a day before `after`."""
+    low, high = int(after.timestamp()) - 86_400, int(after.timestamp())
+    while high - low > 1:
+        middle = (low + high) // 2
+        changed = datetime.fromtimestamp(middle, zone).utcoffset() == following
+        low, high = (low, middle) if changed else (middle, high)
+    return high * 1000
+
+
+def _midnight_ms(day: date, zone: ZoneInfo) -> int:
+    return int(datetime.combine(day, time.min, zone).timestamp()) * 1000
+
+
+def _left_ms(number: int) -> int:
+    return (number + SLICES + 1) * SLICE_MS
+
+
+def _ms(offset: timedelta) -> int:
+    return offset // timedelta(milliseconds=1)

@@ -1,0 +1,25 @@
+"""Every store that keeps budgets, behind one fixture."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import redis
+import redis.asyncio
+
+from gateway.commands.store import EmbeddedStore
+from tests.quotas.house import START_MS, House, MemoryHouse, RedisHouse
+
+
+@pytest.fixture(params=["memory", "valkey", "redis_server"])
+async def house(request: pytest.FixtureRequest) -> AsyncIterator[House]:
+    """An empty store at START_MS, with one tenant to be made by the test."""
+    if request.param == "memory":
+        yield MemoryHouse()
+        return
+    server: EmbeddedStore = request.getfixturevalue(request.param)
+    client = redis.asyncio.from_url(server.url)
+    await client.flushall()
+    house = RedisHouse(client)
+    await house.set_clock(START_MS)
+    yield house
+    await client.aclose()

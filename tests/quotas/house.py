@@ -1,0 +1,147 @@
+"""One way to set up budgets, whichever store keeps them, under a clock that the test moves."""
+
+import json
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Protocol
+
+import redis.asyncio
+
+from quotas import keyspace
+from quotas.database import Database
+from quotas.limits import Limits
+from quotas.memory_store import MemoryQuotaStore
+from quotas.redis_store import RedisQuotaStore
+from quotas.store import Ask, Charge, QuotaStore, Reason
+from quotas.windows import zone_table
+
+CLOCK_KEY = "test:clock"
+CLOCK_LUA = f"local function now_ms() return tonumber(redis.call('GET', '{CLOCK_KEY}')) end"
+START_MS = int(datetime.fromisoformat("2026-11-21T10:00:00Z").timestamp()) * 1000
+LEASE_MS = 30_000
+
+
+def ask(flight_id: str = "f1", **changes: object) -> Ask:
+    """10 prompt tokens and 20 output tokens of tenant `acme`, without a key."""
+    fields: dict[str, object] = {
+        "flight_id": flight_id,
+        "root": "acme",
+        "tenant": "acme",
+        "key_id": "",
+        "model": "smol",
+        "lane": "latency",
+        "prompt_tokens": 10,
+        "max_output_tokens": 20,
+    }
+    return Ask(**(fields | changes))  # type: ignore[arg-type]
+
+
+def charge(output_tokens: int = 20, prompt_tokens: int = 10, outcome: str = "finished") -> Charge:
+    return Charge(prompt_tokens=prompt_tokens, output_tokens=output_tokens, outcome=outcome)
+
+
+class House(Protocol):
+    """A quota store, and what tenant and key stores would have written for it."""
+
+    store: QuotaStore
+
+    async def set_clock(self, now_ms: int) -> None: ...
+
+    async def tenant(
+        self,
+        limits: Limits,
+        *,
+        tenant: str = "acme",
+        timezone: str = "UTC",
+        shadow: Iterable[str] = (),
+        barred: Reason | None = None,
+    ) -> None: ...
+
+    async def key(
+        self,
+        key_id: str,
+        limits: Limits,
+        *,
+        tenant: str = "acme",
+        expires_ms: int | None = None,
+        revoked: bool = False,
+    ) -> None: ...
+
+
+class MemoryHouse:
+    """Around the twin."""
+
+    def __init__(self) -> None:
+        self.now_ms = START_MS
+        self.store = MemoryQuotaStore(lambda: self.now_ms, lease_ms=LEASE_MS)
+
+    async def set_clock(self, now_ms: int) -> None:
+        self.now_ms = now_ms
+
+    async def tenant(
+        self,
+        limits: Limits,
+        *,
+        tenant: str = "acme",
+        timezone: str = "UTC",
+        shadow: Iterable[str] = (),
+        barred: Reason | None = None,
+    ) -> None:
+        self.store.put_tenant(tenant, tenant, limits, timezone=timezone, shadow=shadow, barred=barred)
+
+    async def key(
+        self,
+        key_id: str,
+        limits: Limits,
+        *,
+        tenant: str = "acme",
+        expires_ms: int | None = None,
+        revoked: bool = False,
+    ) -> None:
+        self.store.put_key(tenant, tenant, key_id, limits, expires_ms=expires_ms, revoked=revoked)
+
+
+class RedisHouse:
+    """Around the real one, its clock replaced."""
+
+    def __init__(self, client: redis.asyncio.Redis) -> None:
+        self.client = client
+        self.store = RedisQuotaStore(client, lease_ms=LEASE_MS, clock=CLOCK_LUA)
+
+    async def set_clock(self, now_ms: int) -> None:
+        await self.client.set(CLOCK_KEY, now_ms)
+
+    async def tenant(
+        self,
+        limits: Limits,
+        *,
+        tenant: str = "acme",
+        timezone: str = "UTC",
+        shadow: Iterable[str] = (),
+        barred: Reason | None = None,
+    ) -> None:
+        root = keyspace.of_root(tenant)
+        stored = limits.as_dict() | {f"shadow:{name}": 1 for name in shadow}
+        record = {"state": barred or "active", "version": 1, "zone": json.dumps(zone_table(timezone)), "doc": "{}"}
+        await self.client.delete(f"{root}limits:tenant:{tenant}")
+        await self.client.hset(f"{root}tenant:{tenant}", mapping=record)
+        if stored:
+            await self.client.hset(f"{root}limits:tenant:{tenant}", mapping=stored)
+
+    async def key(
+        self,
+        key_id: str,
+        limits: Limits,
+        *,
+        tenant: str = "acme",
+        expires_ms: int | None = None,
+        revoked: bool = False,
+    ) -> None:
+        root = keyspace.of_root(tenant)
+        expires = "" if expires_ms is None else expires_ms
+        await self.client.delete(f"{root}limits:key:{key_id}")
+        await Database(self.client).run(
+            "key_put", root, tenant, key_id, START_MS, expires, "{}", json.dumps(limits.as_dict())
+        )
+        if revoked:
+            await Database(self.client).run("key_end", root, tenant, key_id, "revoked")
