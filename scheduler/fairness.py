@@ -1,0 +1,49 @@
+"""Who has had how much: weighted virtual token counters of one lane (VTC), with an eligibility window Θ.
+
+A counter is the weighted service a tenant has had: `tokens / weight`, summed. It never falls behind on idleness:
+a tenant that becomes backlogged is lifted to the smallest counter of those that already are (credit is use it or
+lose it, debt is kept). Where nobody is backlogged the lane is level again, as at the end of a busy period in
+start-time fair queueing: whoever comes starts from the largest counter, so that a tenant that had the lane to
+itself is not made to wait for it afterwards.
+
+Invariant: with every charge at most Δ, and only eligible tenants served while one is, the counters of tenants that stay
+backlogged differ by at most Θ + Δ; neither KV pool nor output lengths enter.
+Source: Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024); the window is that of WF2Q and EEVDF.
+"""
+
+from collections.abc import Iterable
+
+DEFAULT_WINDOW = 4096.0
+"""Θ in weighted tokens: about twice the cost of a mean request; smaller preempts in storms, larger is less fair."""
+
+
+class Counters:
+    """The counters of one lane. `backlogged` is always the caller's set of tenants with work to be done."""
+
+    def __init__(self, window: float = DEFAULT_WINDOW) -> None:
+        self.window = window
+        self._values: dict[str, float] = {}
+
+    def value(self, tenant: str) -> float:
+        """Weighted tokens; 0 for a tenant never seen."""
+        return self._values.get(tenant, 0.0)
+
+    def floor(self, backlogged: Iterable[str]) -> float:
+        """The smallest counter of the backlogged; with none of them the largest of all: where a newcomer starts."""
+        least = min(map(self.value, backlogged), default=None)
+        return max(self._values.values(), default=0.0) if least is None else least
+
+    def lift(self, tenant: str, backlogged: Iterable[str]) -> float:
+        """To call when `tenant` becomes backlogged; returns its counter. `backlogged` may hold it already."""
+        others = [other for other in backlogged if other != tenant]
+        self._values[tenant] = max(self.value(tenant), self.floor(others))
+        return self._values[tenant]
+
+    def charge(self, tenant: str, tokens: float, weight: float) -> float:
+        """Count `tokens` of service (negative: a refund) for a tenant of this weight (> 0); returns its counter."""
+        self._values[tenant] = self.value(tenant) + tokens / weight
+        return self._values[tenant]
+
+    def eligible(self, tenant: str, backlogged: Iterable[str]) -> bool:
+        """Within Θ of the smallest backlogged counter. Orders work, never idles: the ineligible come after."""
+        return self.value(tenant) <= self.floor(backlogged) + self.window
