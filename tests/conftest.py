@@ -17,6 +17,14 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+@pytest.fixture(scope="session")
+def models_dir(request: pytest.FixtureRequest) -> Path:
+    """Where the default model is unpacked once, kept between runs."""
+    cache = request.config.cache
+    assert cache is not None
+    return cache.mkdir("models")
+
+
 def _redis_binary() -> str:
     found = shutil.which("redis-server")
     if found is None:

@@ -122,13 +122,10 @@ class KVCache:
         self.device = torch.device(device)
         self.dtype = shape.dtype
         self.pool = torch.zeros((blocks + 1, *block), dtype=shape.dtype, device=device)
+        self.layers = self.pool.unbind(1)  # views: [blocks + 1, 2, block_size, kv_heads, head_dim] each
         self.host_pool = torch.zeros((host_slots, *block), dtype=shape.dtype)
         if self.device.type == "cuda":
             _page_lock(self.host_pool)
-
-    def layer(self, index: int) -> torch.Tensor:
-        """One layer's view of the device pool: [blocks + 1, 2, block_size, kv_heads, head_dim]."""
-        return self.pool[:, index]
 
     def slots(self, rows: Iterable[Row]) -> torch.Tensor:
         """For each token of the packed rows the line of a layer's memory that its key goes to: [tokens], int64."""

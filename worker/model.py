@@ -41,14 +41,14 @@ class Packed:
     metadata: Metadata
 
 
+@dataclass(frozen=True, slots=True)
 class _Layer:
-    """What one attention module knows of the cache; hangs on the module, not on its number, so that a traced graph
-    serves every layer."""
+    """What one attention module reads in a step. It hangs on the module and is not looked up by the layer's number,
+    so that one traced graph serves every layer."""
 
-    def __init__(self, kv: torch.Tensor, backend: str) -> None:
-        self.kv = kv
-        self.backend = backend
-        self.metadata = Metadata([], [])
+    kv: torch.Tensor  # [blocks, 2, block_size, kv_heads, head_dim]
+    metadata: Metadata
+    backend: str
 
 
 class _AttentionModule(Protocol):
@@ -61,7 +61,7 @@ class _AttentionModule(Protocol):
 
 
 class PagedModel:
-    """The model and its place in a KV cache. `attach` a cache before the first `forward`."""
+    """The model. Keys and values live in whichever cache `forward` is given; the model itself keeps nothing."""
 
     def __init__(self, name: str, causal_lm: "PreTrainedModel", *, backend: str = "sdpa") -> None:
         config = causal_lm.config
@@ -78,23 +78,16 @@ class PagedModel:
             head_dim=self._modules[0].head_dim,
             dtype=causal_lm.dtype,
         )
-        self._layers: list[_Layer] = []
 
     @property
     def backend(self) -> str:
         """Name of the attention backend."""
         return self._backend
 
-    def attach(self, cache: KVCache) -> None:
-        """Let the attention write and read `cache` from now on."""
-        self._layers = [_Layer(cache.layer(index), self._backend) for index in range(self.shape.layers)]
-        for module, layer in zip(self._modules, self._layers, strict=True):
-            module.fairlane_layer = layer
-
-    def forward(self, packed: Packed) -> torch.Tensor:
+    def forward(self, packed: Packed, cache: KVCache) -> torch.Tensor:
         """Compute the rows, write their keys and values, and return logits [rows that sample, vocabulary]."""
-        for layer in self._layers:
-            layer.metadata = packed.metadata
+        for module, kv in zip(self._modules, cache.layers, strict=True):
+            module.fairlane_layer = _Layer(kv, packed.metadata, self._backend)
         output = self._model(
             input_ids=packed.token_ids[None],
             position_ids=packed.positions[None],

@@ -52,7 +52,6 @@ class Runner:
     """Executes plans on one model and one cache, and keeps what sampling needs to know of each flight."""
 
     def __init__(self, model: PagedModel, cache: KVCache) -> None:
-        model.attach(cache)
         self._model = model
         self._cache = cache
         self._transfer = transfer_for(cache)
@@ -118,7 +117,7 @@ class Runner:
 
     def _compute_together(self, rows: Sequence[Row]) -> "_Found":
         self._cache.clear_entered(rows)
-        logits = self._model.forward(pack(rows, self._cache, self._model.backend))
+        logits = self._model.forward(pack(rows, self._cache, self._model.backend), self._cache)
         sampling = [row for row in rows if row.samples]
         drawn = draw_tokens(logits, [self._draw(row) for row in sampling])
         for place, token in drawn.tokens.items():

@@ -21,12 +21,8 @@ _BLOCK_SIZE = 8
 
 @torch.inference_mode()
 def prove(model: PagedModel) -> None:
-    """Run two sequences packed, in chunks and token by token, and compare. Raises ModelError where they differ.
-
-    The cache that the model is attached to afterwards is not this one: attach the real one after this.
-    """
+    """Run two sequences packed, in chunks and token by token, and compare. Raises ModelError where they differ."""
     cache = KVCache(model.shape, blocks=8, host_slots=0, block_size=_BLOCK_SIZE, device=model.device)
-    model.attach(cache)
     chooser = random.Random(0)
     long, short = ([chooser.randrange(model.vocab_size) for _ in range(length)] for length in (21, 7))
     steps = [
@@ -34,7 +30,7 @@ def prove(model: PagedModel) -> None:
         [_row("short", short, 6, 7, (3,)), _row("long", long, 10, 20, (6, 1, 4))],
         [_row("long", long, 20, 21, (6, 1, 4))],
     ]
-    logits = [model.forward(pack(rows, cache, model.backend)) for rows in steps]
+    logits = [model.forward(pack(rows, cache, model.backend), cache) for rows in steps]
     for tokens, found in ((short, logits[1][0]), (long, logits[2][0])):
         _compare(model, found.float(), model.plain_logits(tokens).float())
 

@@ -1,0 +1,72 @@
+"""Copies between the pools: merged, complete, and byte for byte."""
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler.steps import Copy
+from worker.kv_cache import KVCache, KVShape
+from worker.transfer import HostTransfer, Run, merge_runs, transfer_for
+
+COPIES = st.lists(st.integers(0, 30), unique=True, max_size=20).flatmap(
+    lambda sources: st.permutations(range(30)).map(
+        lambda targets: [Copy(source, target) for source, target in zip(sources, targets, strict=False)]
+    )
+)
+
+
+def pools(blocks: int = 8, slots: int = 8) -> KVCache:
+    cache = KVCache(KVShape(2, 1, 4, torch.float32), blocks=blocks, host_slots=slots, block_size=2)
+    cache.pool.normal_()
+    cache.host_pool.normal_()
+    return cache
+
+
+def test_neighbours_that_stay_neighbours_are_one_copy() -> None:
+    assert [Run(3, 7, 3)] == merge_runs([Copy(4, 8), Copy(3, 7), Copy(5, 9)])
+
+
+def test_neighbours_that_part_are_separate_copies() -> None:
+    assert [Run(3, 7, 1), Run(4, 9, 1), Run(6, 10, 1)] == merge_runs([Copy(3, 7), Copy(4, 9), Copy(6, 10)])
+
+
+@given(COPIES)
+def test_runs_are_the_same_copies_and_cannot_be_merged_further(copies: list[Copy]) -> None:
+    runs = merge_runs(copies)
+
+    unrolled = [Copy(run.source + step, run.target + step) for run in runs for step in range(run.blocks)]
+    assert sorted(copies) == unrolled
+    for left, right in zip(runs, runs[1:], strict=False):
+        assert (left.source + left.blocks, left.target + left.blocks) != (right.source, right.target)
+
+
+def test_blocks_go_out_and_come_back_unchanged() -> None:
+    cache = pools()
+    before = cache.pool.clone()
+    transfer = HostTransfer(cache)
+
+    transfer.start([Copy(1, 5), Copy(2, 6), Copy(7, 0)], [])
+    cache.pool[[1, 2, 7]] = 0
+    transfer.start([], [Copy(5, 3), Copy(6, 1), Copy(0, 7)])
+
+    assert torch.equal(before[[1, 2, 7]], cache.pool[[3, 1, 7]])
+    assert torch.equal(before[[0, 4, 5, 6, 8]], cache.pool[[0, 4, 5, 6, 8]])
+
+
+def test_what_goes_out_leaves_before_what_comes_in() -> None:
+    cache = pools()
+    outgoing, incoming = cache.pool[4].clone(), cache.host_pool[2].clone()
+
+    HostTransfer(cache).start([Copy(4, 1)], [Copy(2, 4)])
+
+    assert torch.equal(outgoing, cache.host_pool[1])
+    assert torch.equal(incoming, cache.pool[4])
+
+
+def test_the_time_of_the_last_step_is_told() -> None:
+    transfer = transfer_for(pools())
+    assert transfer.finish_ms() == 0
+
+    transfer.start([Copy(1, 1)], [])
+
+    assert transfer.finish_ms() > 0
