@@ -17,6 +17,7 @@ import yaml
 from gateway.commands.first_start import first_start
 from gateway.commands.store import EmbeddedStore, StoreError
 from gateway.commands.supervisor import Child, check_config, children_environ
+from quotas.store import StoreUnavailable
 from scheduler.settings import SettingsError, SharedSettings, load
 
 log = logging.getLogger(__name__)
@@ -76,8 +77,8 @@ async def _first_start(url: str, settings: SharedSettings) -> str:
     client = redis.asyncio.from_url(url)
     try:
         return await first_start(client, settings)
-    except redis.RedisError as error:
-        raise ServeError(f"the store at FAIRLANE_REDIS_URL does not answer: {type(error).__name__}") from None
+    except (redis.RedisError, StoreUnavailable) as error:
+        raise ServeError(f"the store at FAIRLANE_REDIS_URL does not answer ({type(error).__name__})") from None
     finally:
         await client.aclose()
 
