@@ -1,0 +1,147 @@
+"""Who calls: API keys of tenants with a short memory, and the operators' admin key."""
+
+import hashlib
+import hmac
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from redis.asyncio import Redis
+from starlette.types import Scope
+
+from gateway.errors import ApiError, invalid_api_key
+from quotas.api_keys import Identity
+from quotas.store import LimitStatus
+
+MEMORY_S = 0.4
+"""How long a looked-up key is taken as it was: with the store's own delay, a revoked key fails within a second."""
+REMEMBERED = 10_000
+_BEARER = "bearer"
+_LONGEST_KEY = 512
+
+
+class KeyLookup(Protocol):
+    """What knows whose key it is; `quotas.api_keys.KeyStore` is one."""
+
+    async def lookup(self, full_key: str) -> Identity | None:
+        """The key's owner, or None where it does not work."""
+
+
+@dataclass(slots=True)
+class Caller:
+    """A recognised key and what this answer can say of its limits; lives as long as one request."""
+
+    identity: Identity
+    statuses: list[LimitStatus] | None = field(default=None, repr=False)
+    """As the last operation on the store saw them; None: nobody asked yet."""
+
+    @property
+    def root(self) -> str:
+        """Hash tag of the caller's budgets."""
+        return self.identity.tenant.root
+
+    @property
+    def tenant_id(self) -> str:
+        """Id of the caller's tenant."""
+        return self.identity.tenant.id
+
+    @property
+    def key_id(self) -> str:
+        """Public id of the caller's key."""
+        return self.identity.key.id
+
+
+class Authenticator:
+    """API keys to callers. Remembers, by a hash of the key, what the store said at most MEMORY_S ago."""
+
+    def __init__(self, keys: KeyLookup, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._keys = keys
+        self._clock = clock
+        self._known: OrderedDict[bytes, tuple[float, Identity]] = OrderedDict()
+
+    async def identify(self, scope: Scope) -> Caller:
+        """The caller of a request for one of the tenant paths.
+
+        Raises ApiError: `invalid_api_key`, `tenant_suspended`. Raises StoreUnavailable.
+        """
+        identity = await self._lookup(bearer(scope["headers"]))
+        if not identity.key.scopes.allows_address((scope.get("client") or ("",))[0]):
+            raise ApiError("This key may not be used from this address.", "invalid_api_key")
+        if not any(identity.key.scopes.allows("endpoints", path) for path in _covering(scope["path"])):
+            raise ApiError("This key may not be used for this path.", "invalid_api_key")
+        if identity.tenant.state == "suspended":
+            raise ApiError("This tenant is suspended.", "tenant_suspended")
+        return Caller(identity)
+
+    async def _lookup(self, key: str) -> Identity:
+        now_s, digest = self._clock(), hashlib.sha256(key.encode()).digest()
+        known = self._known.get(digest)
+        if known is not None and now_s - known[0] < MEMORY_S:
+            return known[1]
+        identity = await self._keys.lookup(key)
+        if identity is None:
+            self._known.pop(digest, None)
+            raise invalid_api_key()
+        self._known[digest] = (now_s, identity)
+        self._known.move_to_end(digest)
+        while len(self._known) > REMEMBERED:
+            self._known.popitem(last=False)
+        return identity
+
+
+def _covering(path: str) -> list[str]:
+    """A path and all above it: who may use `/v1/models` may use `/v1/models/{id}`."""
+    parts = path.rstrip("/").split("/")
+    return ["/".join(parts[:length]) for length in range(len(parts), 1, -1)]
+
+
+def bearer(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """The key in the one `Authorization: Bearer` header. Raises ApiError `invalid_api_key`."""
+    given = [value for name, value in headers if name == b"authorization"]
+    if len(given) != 1 or len(given[0]) > _LONGEST_KEY:
+        raise invalid_api_key()
+    scheme, _, key = given[0].decode("latin-1").strip().partition(" ")
+    key = key.strip()
+    if scheme.lower() != _BEARER or not key or not key.isascii():
+        raise invalid_api_key()
+    return key
+
+
+class AdminKeys:
+    """The operators' key: the one that the settings name, else one that was made once and is kept as a keyed hash."""
+
+    STORED_AT = "fl:admin-key"
+
+    def __init__(self, client: Redis, configured: str | None) -> None:
+        self._client = client
+        self._configured = configured
+
+    async def ensure(self) -> str | None:
+        """Make a key where there is none; returns it that one time only, else None. Raises redis.RedisError."""
+        if self._configured is not None:
+            return None
+        key = f"fla-{secrets.token_urlsafe(32)}"
+        salt = secrets.token_bytes(16)
+        stored = (salt + _keyed_hash(salt, key)).hex()
+        return key if await self._client.set(self.STORED_AT, stored, nx=True) else None
+
+    async def check(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Pass the operator through. Raises ApiError `invalid_api_key` for anyone else, redis.RedisError."""
+        if not await self._works(bearer(headers)):
+            raise invalid_api_key()
+
+    async def _works(self, key: str) -> bool:
+        if self._configured is not None:
+            return hmac.compare_digest(key.encode(), self._configured.encode())
+        stored = await self._client.get(self.STORED_AT)
+        if stored is None:
+            return False
+        known = bytes.fromhex(stored.decode() if isinstance(stored, bytes) else stored)
+        return hmac.compare_digest(known[16:], _keyed_hash(known[:16], key))
+
+
+def _keyed_hash(salt: bytes, key: str) -> bytes:
+    return hmac.digest(salt, key.encode(), "sha256")

@@ -1,0 +1,119 @@
+"""The gateway's settings: the shared ones and its own section, read once and checked before anything listens."""
+
+import argparse
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import yaml
+
+from gateway.http_limits import HttpLimits
+from scheduler.settings import ByteSize, Count, Seconds, SettingsError, Share, SharedSettings, load
+
+CONFIG_VARIABLE = "FAIRLANE_CONFIG"
+DEFAULT_CONFIG = "fairlane.yaml"
+FLAGS = ("host", "port", "redis_url", "data_dir", "log_level")
+"""Shared settings that have a flag of their own."""
+_STORE_SCHEMES = ("redis://", "rediss://", "unix://")
+
+
+class GatewaySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What only a gateway is told: `FAIRLANE_GATEWAY__…`, or `gateway:` in the file."""
+
+    max_body_bytes: ByteSize = ByteSize(8 * 2**20)
+    """Body of one request: 413 above it."""
+    body_timeout_s: Seconds = 30.0
+    """From the headers to the end of the body: 408 after it."""
+    max_header_bytes: ByteSize = ByteSize(32 * 2**10)
+    max_headers: Count = 128
+    header_timeout_s: Seconds = 10.0
+    keep_alive_s: Seconds = 75.0
+    """How long an idle connection is kept."""
+    write_timeout_s: Seconds = 60.0
+    """A client that takes nothing for so long is treated as gone."""
+    max_connections: Count = 10_000
+    store_timeout_s: Seconds = 0.25
+    """One short question to the store; a reservation, a place in the queue and a settlement get four times as long."""
+    store_connections: Count = 64
+    """Connections to the store that requests share."""
+    reservation_lease_s: Annotated[float, msgspec.Meta(ge=1, le=600)] = 30.0
+    """What a gateway reserved and neither settles nor renews for so long is settled by any gateway's reaper."""
+    header_hold_s: Seconds = 2.0
+    """A stream's headers wait so long for its first token, so that an early refusal keeps its status."""
+    comment_every_s: Seconds = 5.0
+    """How often a waiting stream tells its place in the queue."""
+    grace_s: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 30.0
+    """After SIGTERM, streams may finish for so long; then they end with an error that says so."""
+    trace_sample: Share = 1.0
+    """Share of requests without a caller's trace that are traced, where traces go anywhere."""
+    max_tenant_labels: Count = 100
+    """Tenants that metrics name; the others count together as `other`."""
+
+
+class GatewaySettings(SharedSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All that a gateway process is told."""
+
+    gateway: GatewaySection = GatewaySection()
+
+    @property
+    def store_url(self) -> str:
+        """Where the store is. Raises SettingsError where none was named."""
+        if self.redis_url is None:
+            raise SettingsError("setting redis_url: a gateway needs a store; set FAIRLANE_REDIS_URL")
+        return self.redis_url
+
+    @property
+    def http_limits(self) -> HttpLimits:
+        """What one connection may do before its request is whole."""
+        return HttpLimits(
+            max_header_bytes=self.gateway.max_header_bytes,
+            max_headers=self.gateway.max_headers,
+            header_timeout_s=self.gateway.header_timeout_s,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLine:
+    """What `python -m gateway` was called with."""
+
+    config: str | None
+    check_only: bool
+    flags: Mapping[str, object]
+
+
+def parse(arguments: Sequence[str]) -> CommandLine:
+    """Read the arguments. Ends the process with status 2 where they are wrong, as argparse does."""
+    parser = argparse.ArgumentParser(prog="python -m gateway", description="Run one Fairlane gateway.")
+    parser.add_argument("--config", metavar="FILE", help=f"settings file (default {DEFAULT_CONFIG}, if present)")
+    parser.add_argument("--check-config", action="store_true", help="check the settings and exit")
+    for name in FLAGS:
+        parser.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE")
+    found = vars(parser.parse_args(arguments))
+    return CommandLine(found["config"], found["check_config"], {name: found[name] for name in FLAGS})
+
+
+def read(line: CommandLine, environ: Mapping[str, str]) -> GatewaySettings:
+    """Merge file, environment and flags. Raises SettingsError naming the first bad setting."""
+    named = line.config or environ.get(CONFIG_VARIABLE)
+    document = _document(Path(named or DEFAULT_CONFIG), required=named is not None)
+    settings = load(GatewaySettings, document=document, environ=environ, flags=line.flags)
+    if not settings.store_url.startswith(_STORE_SCHEMES):
+        raise SettingsError(f"setting redis_url: must start with one of {', '.join(_STORE_SCHEMES)}")
+    return settings
+
+
+def start_logging(level: str) -> None:
+    """One line per record on stderr; records never hold content or keys."""
+    logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s gateway[%(process)d] %(message)s")
+
+
+def _document(path: Path, *, required: bool) -> object:
+    if not required and not path.exists():
+        return None
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise SettingsError(f"{path}: cannot be read as YAML ({type(error).__name__})") from None

@@ -1,0 +1,193 @@
+"""News from the queues to the flights of this gateway, and this gateway's signs of life to the queues.
+
+One line per queue: a task that reads this gateway's delta stream there on a connection of its own, and a task that
+each second says that the gateway lives, takes jobs back from dead workers, and forgets what is settled. No policy.
+"""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gateway.flight import Flight
+from gateway.store import BLOCK_S, STORE_TROUBLE, Availability
+from scheduler.queue_types import JobRecord, JobState
+from scheduler.messages import Event, Finished, Job, TokenDelta
+
+log = logging.getLogger(__name__)
+
+TEND_EVERY_S = 1.0
+FIRST_DELAY_S, LONGEST_DELAY_S = 0.05, 1.0
+MAX_STRAYS = 10_000
+
+
+class Queue(Protocol):
+    """What a gateway does with a queue; `scheduler.redis_queue.RedisQueue` is one. Any call may raise STORE_TROUBLE."""
+
+    async def put(self, job: Job, *, tenant_limit: int | None = None) -> int:
+        """Add a job; its place among its tenant's. Raises LaneFull, TenantQueueFull."""
+
+    async def cancel(self, flight_id: str) -> JobRecord | None:
+        """End a queued job, flag a leased one; the record as it is then."""
+
+    async def record(self, flight_id: str) -> JobRecord | None:
+        """What is known of a job."""
+
+    async def position(self, flight_id: str) -> int | None:
+        """Place in the queue; None once taken."""
+
+    async def forget(self, flight_ids: Iterable[str]) -> None:
+        """Drop the records of ended jobs."""
+
+    async def reclaim(self) -> int:
+        """Take jobs back from dead workers."""
+
+    async def gateway_alive(self, gateway_id: str) -> None:
+        """This gateway's heartbeat."""
+
+    async def read_events(self, gateway_id: str, last_id: str, block_ms: int) -> tuple[str, list[Event]]:
+        """The gateway's delta stream after `last_id`; waits up to `block_ms` for more."""
+
+
+@dataclass(slots=True)
+class Link:
+    """Both ways to one queue: for calls, and for the one task that blocks in `read_events`."""
+
+    calls: Queue
+    reader: Queue
+    close: Callable[[], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class _Line:
+    link: Link
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    ended: set[str] = field(default_factory=set)
+    """Settled and ended: their records may be forgotten."""
+    strays: set[str] = field(default_factory=set)
+    """Jobs that send tokens to nobody: to be cancelled."""
+
+
+class Dispatcher:
+    """The flights of this gateway by id, and the lines that feed them. Use it as a context: it ends its tasks."""
+
+    def __init__(self, gateway_id: str, open_link: Callable[[str], Link], availability: Availability) -> None:
+        self.gateway_id = gateway_id
+        self._open_link = open_link
+        self._availability = availability
+        self._flights: dict[str, Flight] = {}
+        self._lines: dict[str, _Line] = {}
+        self.wasted_tokens = 0
+        """Published for flights that had been settled without them."""
+
+    @property
+    def flights(self) -> Mapping[str, Flight]:
+        """All that are in the air, those that are being settled too."""
+        return self._flights
+
+    def queue(self, name: str) -> Queue:
+        """The queue of that name; its line is opened where there is none."""
+        line = self._lines.get(name)
+        if line is None:
+            line = self._lines[name] = _Line(self._open_link(name))
+            loop = asyncio.get_running_loop()
+            line.tasks = [loop.create_task(self._read(line)), loop.create_task(self._tend(line))]
+        return line.link.calls
+
+    def keep_lines(self, names: set[str]) -> None:
+        """Open lines to these queues, and close those to others that no flight needs."""
+        for name in names:
+            self.queue(name)
+        needed = names | {flight.queue for flight in self._flights.values()}
+        for name in self._lines.keys() - needed:
+            asyncio.get_running_loop().create_task(self._close(self._lines.pop(name)))
+
+    def register(self, flight: Flight) -> None:
+        """Deliver its events from now on; before its job is put."""
+        self.queue(flight.queue)
+        self._flights[flight.id] = flight
+
+    def release(self, flight: Flight) -> None:
+        """It is settled. Its record goes at once if the job has ended, else when the worker says so."""
+        self.abandon(flight)
+        if flight.finished is not None or flight.over:
+            self.forget(flight.queue, flight.id)
+
+    def abandon(self, flight: Flight) -> None:
+        """It is left to a reaper: its reservation is no longer renewed, its record stays."""
+        self._flights.pop(flight.id, None)
+
+    def forget(self, queue: str, flight_id: str) -> None:
+        """A job that ended and is settled, whoever's it was."""
+        if queue in self._lines:
+            self._lines[queue].ended.add(flight_id)
+
+    async def aclose(self) -> None:
+        """End all tasks and connections."""
+        for name in list(self._lines):
+            await self._close(self._lines.pop(name))
+
+    async def _close(self, line: _Line) -> None:
+        for task in line.tasks:
+            task.cancel()
+        await asyncio.gather(*line.tasks, return_exceptions=True)
+        await line.link.close()
+
+    async def _read(self, line: _Line) -> None:
+        """Reads on from the last entry it saw, whatever happened to the store in between."""
+        last_id, delay_s = "0-0", FIRST_DELAY_S
+        while True:
+            try:
+                last_id, events = await line.link.reader.read_events(self.gateway_id, last_id, int(BLOCK_S * 1e3))
+            except STORE_TROUBLE as error:
+                self._availability.failed("reading events", error)
+                await asyncio.sleep(delay_s)
+                delay_s = min(2 * delay_s, LONGEST_DELAY_S)
+                continue
+            delay_s = FIRST_DELAY_S
+            for event in events:
+                self._deliver(line, event)
+
+    def _deliver(self, line: _Line, event: Event) -> None:
+        flight = self._flights.get(event.flight_id)
+        if flight is not None:
+            flight.accept(event)
+        elif isinstance(event, Finished):
+            line.strays.discard(event.flight_id)
+            line.ended.add(event.flight_id)
+        elif isinstance(event, TokenDelta):
+            self.wasted_tokens += len(event.token_ids)
+            if len(line.strays) < MAX_STRAYS:
+                line.strays.add(event.flight_id)
+
+    async def _tend(self, line: _Line) -> None:
+        while True:
+            try:
+                await self._tend_once(line)
+                self._availability.answered()
+            except STORE_TROUBLE as error:
+                self._availability.failed("tending a queue", error)
+            await asyncio.sleep(TEND_EVERY_S)
+
+    async def _tend_once(self, line: _Line) -> None:
+        queue = line.link.calls
+        await queue.gateway_alive(self.gateway_id)
+        await queue.reclaim()
+        for flight_id in sorted(line.strays - self._flights.keys()):
+            record = await queue.cancel(flight_id)
+            if record is None or record.state is JobState.ENDED:
+                line.strays.discard(flight_id)
+        ended = sorted(line.ended)
+        if ended:
+            await queue.forget(ended)
+            line.ended.difference_update(ended)
+
+
+def by_root(flights: Iterable[Flight]) -> dict[str, list[str]]:
+    """Ids of flights by the root of their budgets."""
+    grouped: dict[str, list[str]] = defaultdict(list)
+    for flight in flights:
+        grouped[flight.ask.root].append(flight.id)
+    return grouped

@@ -1,0 +1,187 @@
+"""One job in the air: what was promised, what has arrived of it, and its one end.
+
+Who owns a flight, and when it changes hands:
+
+    launch       mints it, reserves its tokens, puts its job into the queue; releases both where that fails half-way
+    generation   tells its tokens to the client, and settles it where it ends by itself
+    settlements  gets every flight that its generation leaves open (client gone, deadline, fault, shutdown): cancels
+                 the job, learns what was published, settles that
+
+The dispatcher only delivers: `accept` is called by the one task that reads the flight's queue, in order.
+"""
+
+import asyncio
+import secrets
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gateway.errors import ApiError, internal_error
+from quotas.store import Ask, Charge, Reservation
+from scheduler.messages import Event, FinishReason, Finished, Job, Paused, Preempted, Resumed, TokenDelta
+from scheduler.outcomes import MEANING, Outcome
+
+MAX_NOTICES = 256
+"""Preemptions and the like that may wait for a slow client; more are dropped. Tokens are bounded by the job."""
+
+
+def mint() -> str:
+    """A flight id: 96 random bits, nothing of the caller's."""
+    return secrets.token_hex(12)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a flight cannot go on, where no worker says so."""
+
+    error: ApiError
+
+
+News = Event | Fault
+
+
+class Mailbox:
+    """What arrived for one request and was not yet told; one reader, and writers on the same loop."""
+
+    def __init__(self) -> None:
+        self._news: deque[tuple[Flight, News]] = deque()
+        self._filled = asyncio.Event()
+
+    def put(self, flight: "Flight", news: News) -> None:
+        """Deliver. What is no token and no end may be dropped where too much waits."""
+        if isinstance(news, Preempted | Resumed | Paused) and len(self._news) > MAX_NOTICES:
+            return
+        self._news.append((flight, news))
+        self._filled.set()
+
+    async def take(self) -> "list[tuple[Flight, News]]":
+        """All that waits, in order; waits for the first."""
+        await self._filled.wait()
+        self._filled.clear()
+        taken = list(self._news)
+        self._news.clear()
+        return taken
+
+
+@dataclass(slots=True)
+class Choice:
+    """How far one choice has come."""
+
+    published: int = 0
+    """Tokens accepted, which is also the only next index that is."""
+    stopped_at: int | None = None
+    """Tokens up to and with the one that completed a stop string: all that is charged of it."""
+    finish_reason: FinishReason | None = None
+
+    @property
+    def counted(self) -> int:
+        """Tokens charged so far."""
+        return self.published if self.stopped_at is None else self.stopped_at
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """One job, keyed by its id everywhere."""
+
+    ask: Ask
+    queue: str
+    """Name of the queue it is put into."""
+    mailbox: Mailbox = field(repr=False)
+    first_choice: int = 0
+    """Index of its choice 0 within the request's answer."""
+    reservation: Reservation | None = None
+    job: Job | None = None
+    """Set before it is put: from then on it may be in the queue, whatever `put` answered."""
+    choices: list[Choice] = field(default_factory=list)
+    preemptions: int = 0
+    finished: Finished | None = None
+    over: bool = False
+    """Its job has ended in the queue, as its record says."""
+    settled: bool = False
+    """Its settlement is decided; it happens exactly once, now or as soon as the store answers."""
+    ended: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
+    """Set with `finished`."""
+
+    def __post_init__(self) -> None:
+        self.choices = [Choice() for _ in range(self.ask.n)]
+
+    @property
+    def id(self) -> str:
+        """The id that queue, budget and trace know it by."""
+        return self.ask.flight_id
+
+    @property
+    def begun(self) -> bool:
+        """A token has arrived."""
+        return any(choice.published for choice in self.choices)
+
+    @property
+    def told(self) -> bool:
+        """Every choice has its finish reason: the client needs nothing more of it."""
+        return all(choice.finish_reason is not None for choice in self.choices)
+
+    def accept(self, event: Event) -> None:
+        """Take in one event of the queue's stream: only the next tokens of each choice, each once."""
+        if self.finished is not None:
+            return
+        if isinstance(event, TokenDelta):
+            self._accept_tokens(event)
+            return
+        if isinstance(event, Finished):
+            self.finished = event
+            self.preemptions = max(self.preemptions, event.preemptions)
+            self.ended.set()
+        elif isinstance(event, Preempted):
+            self.preemptions += 1
+        self.mailbox.put(self, event)
+
+    def fail(self, error: ApiError) -> None:
+        """End the request with this error; its generation hands the flight over."""
+        self.mailbox.put(self, Fault(error))
+
+    def charge(self, outcome: Outcome, *, recorded: Sequence[int] = (), taken: bool = True) -> Charge:
+        """What the flight comes to at its end.
+
+        `recorded`: published tokens per choice by the job's record, where that may be ahead of what was delivered.
+        `taken`: a worker has begun with it; otherwise, and where it failed before its first token, nothing is owed.
+        """
+        if not MEANING[outcome].charged:
+            return Charge.refund()
+        output = sum(choice.counted for choice in self.choices)
+        for choice, published in zip(self.choices, recorded, strict=False):
+            if choice.stopped_at is None:
+                output += max(0, published - choice.published)
+        owed = output > 0 or (taken and outcome in (Outcome.FINISHED, Outcome.CANCELLED))
+        cached = self.finished.cached_tokens if self.finished is not None else 0
+        return Charge(
+            prompt_tokens=self.ask.prompt_tokens if owed else 0,
+            cached_tokens=min(cached, self.ask.prompt_tokens) if owed else 0,
+            output_tokens=output,
+            outcome=outcome.value,
+            preemptions=self.preemptions,
+        )
+
+    def _accept_tokens(self, delta: TokenDelta) -> None:
+        if not 0 <= delta.choice < len(self.choices):
+            return
+        choice = self.choices[delta.choice]
+        known = choice.published - delta.first_index
+        if known < 0:  # the store fences and orders what it accepts, so this is damage, not a race
+            self.fail(internal_error())
+            return
+        fresh = delta.token_ids[known:]
+        if not fresh and delta.finish_reason is None:
+            return
+        choice.published += len(fresh)
+        self.mailbox.put(
+            self,
+            TokenDelta(
+                flight_id=delta.flight_id,
+                epoch=delta.epoch,
+                choice=delta.choice,
+                first_index=delta.first_index + known,
+                token_ids=fresh,
+                logprobs=delta.logprobs[known:],
+                finish_reason=delta.finish_reason,
+            ),
+        )

@@ -1,0 +1,130 @@
+"""Keeps what this gateway reserved, and settles what no gateway keeps any more.
+
+A reservation is a lease. `renew` extends those of our flights in batches; `reap` finds the lapsed ones of anyone, ends
+their jobs and charges what the job's record says was published. `watch` ends the flights of suspended tenants.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from gateway.dispatch import Dispatcher, by_root
+from gateway.errors import ApiError
+from gateway.store import STORE_TROUBLE, Availability
+from quotas.store import Charge, Lapsed, QuotaStore
+from quotas.tenants import Tenant
+from scheduler.queue_types import JobRecord, JobState
+from scheduler.outcomes import MEANING, Outcome
+
+log = logging.getLogger(__name__)
+
+REAP_EVERY_S = 1.0
+WATCH_EVERY_S = 1.0
+RENEWALS_PER_LEASE = 3
+REAP_BATCH = 500
+RENEW_BATCH = 500
+
+
+class Tenants(Protocol):
+    """Where tenants are looked up; `quotas.tenants.TenantStore` is one."""
+
+    async def get(self, tenant_id: str) -> Tenant | None:
+        """The tenant, or None where it was deleted."""
+
+
+class Reaper:
+    """Three loops over the store. Nothing here is on a request's way."""
+
+    def __init__(
+        self,
+        quotas: QuotaStore,
+        tenants: Tenants,
+        dispatcher: Dispatcher,
+        availability: Availability,
+        queues_of: Callable[[str], set[str]],
+        *,
+        lease_s: float,
+    ) -> None:
+        """`queues_of`: the queues that jobs for a model may stand in. `lease_s`: of a reservation."""
+        self._quotas = quotas
+        self._tenants = tenants
+        self._dispatcher = dispatcher
+        self._availability = availability
+        self._queues_of = queues_of
+        self._lease_s = lease_s
+        self.reaped = 0
+        """Lapsed reservations settled here."""
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._every(self._lease_s / RENEWALS_PER_LEASE, "renewing reservations", self.renew))
+            tasks.create_task(self._every(REAP_EVERY_S, "reaping reservations", self.reap))
+            tasks.create_task(self._every(WATCH_EVERY_S, "watching tenants", self.watch))
+
+    async def _every(self, period_s: float, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            try:
+                await work()
+            except STORE_TROUBLE as error:
+                self._availability.failed(what, error)
+            await asyncio.sleep(period_s)
+
+    async def renew(self) -> None:
+        """Extend the leases of all our flights; one that holds nothing any more was taken from us, and ends."""
+        flights = self._dispatcher.flights
+        for root, ids in by_root(list(flights.values())).items():
+            for start in range(0, len(ids), RENEW_BATCH):
+                for lost in await self._quotas.renew(root, ids[start : start + RENEW_BATCH]):
+                    flight = flights.get(lost)
+                    if flight is not None and not flight.settled:
+                        flight.fail(ApiError("The request's reservation was lost.", "quota_store_unavailable"))
+
+    async def reap(self) -> None:
+        """Settle what has lapsed. What a worker still holds is cancelled first and settled on a later round."""
+        for lapsed in await self._quotas.expired(REAP_BATCH):
+            if lapsed.flight_id not in self._dispatcher.flights:
+                await self._reap_one(lapsed)
+
+    async def watch(self) -> None:
+        """End the flights of tenants that were suspended or deleted."""
+        flights = list(self._dispatcher.flights.values())
+        for tenant_id in {flight.ask.tenant for flight in flights}:
+            tenant = await self._tenants.get(tenant_id)
+            if tenant is not None and tenant.state == "active":
+                continue
+            for flight in flights:
+                if flight.ask.tenant == tenant_id and not flight.settled:
+                    flight.fail(ApiError("This tenant is suspended.", "tenant_suspended"))
+
+    async def _reap_one(self, lapsed: Lapsed) -> None:
+        for name in sorted(self._queues_of(lapsed.model)):
+            record = await self._dispatcher.queue(name).cancel(lapsed.flight_id)
+            if record is not None and record.state is not JobState.ENDED:
+                return
+            if record is not None:
+                await self._settle(lapsed, _charge(lapsed, record))
+                self._dispatcher.forget(name, lapsed.flight_id)
+                return
+        await self._settle(lapsed, Charge.refund())  # its gateway died before the job was put
+
+    async def _settle(self, lapsed: Lapsed, charge: Charge) -> None:
+        if await self._quotas.settle(lapsed.root, lapsed.flight_id, charge):
+            self.reaped += 1
+            log.info(
+                "settled the lapsed flight %s of %s: %s, %d output tokens",
+                lapsed.flight_id,
+                lapsed.tenant,
+                charge.outcome,
+                charge.output_tokens,
+            )
+
+
+def _charge(lapsed: Lapsed, record: JobRecord) -> Charge:
+    outcome = record.outcome or Outcome.CANCELLED
+    output = sum(record.generated)
+    if not MEANING[outcome].charged:
+        return Charge.refund()
+    owed = output > 0 or (record.epoch > 0 and outcome is Outcome.CANCELLED)
+    return Charge(prompt_tokens=lapsed.prompt_tokens if owed else 0, output_tokens=output, outcome=outcome.value)

@@ -1,0 +1,88 @@
+"""Connections to the store, each kind with the patience that its calls deserve."""
+
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from quotas.store import StoreUnavailable
+
+log = logging.getLogger(__name__)
+
+PATIENCE = 4.0
+"""How much longer than a short question a call that changes something may take."""
+BLOCK_S = 1.0
+"""How long a reader waits for news in one call."""
+
+STORE_TROUBLE = (redis.RedisError, OSError, TimeoutError, StoreUnavailable)
+"""What any call raises while the store is away, loads its data or fails over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connections:
+    """The store as this gateway reaches it."""
+
+    url: str
+    short: redis.asyncio.Redis
+    """For questions on a request's way, and for those that are asked again anyway."""
+    patient: redis.asyncio.Redis
+    """For what changes something: a timeout there leaves open whether it happened."""
+
+    def reader(self) -> redis.asyncio.Redis:
+        """A client for one task that blocks up to BLOCK_S in the store; the caller closes it."""
+        return _client(self.url, BLOCK_S + 4.0, 2)
+
+
+@asynccontextmanager
+async def connect(url: str, *, timeout_s: float, connections: int) -> AsyncIterator[Connections]:
+    """Open nothing yet, close everything at the end. `timeout_s`: of a short question."""
+    short, patient = _client(url, timeout_s, connections), _client(url, timeout_s * PATIENCE, connections)
+    try:
+        yield Connections(url, short, patient)
+    finally:
+        await short.aclose()
+        await patient.aclose()
+
+
+def _client(url: str, timeout_s: float, connections: int) -> redis.asyncio.Redis:
+    pool = redis.asyncio.BlockingConnectionPool.from_url(
+        url,
+        max_connections=connections,
+        timeout=timeout_s,
+        socket_timeout=timeout_s,
+        socket_connect_timeout=timeout_s,
+        # A pooled connection may have died unnoticed: one more try. All we send may be sent twice.
+        retry=Retry(NoBackoff(), 1, (redis.ConnectionError,)),
+    )
+    return redis.asyncio.Redis.from_pool(pool)
+
+
+class Availability:
+    """Whether the store answers, as this process sees it: one log line per change, however many calls fail."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._away_since: float | None = None
+
+    @property
+    def is_away(self) -> bool:
+        """The last call that reported failed."""
+        return self._away_since is not None
+
+    def failed(self, what: str, error: BaseException) -> None:
+        """A call failed."""
+        if self._away_since is None:
+            self._away_since = self._clock()
+            log.warning("the store fails at %s (%s)", what, type(error).__name__)
+
+    def answered(self) -> None:
+        """A call succeeded."""
+        if self._away_since is not None:
+            log.warning("the store answers again after %.1f s", self._clock() - self._away_since)
+            self._away_since = None

@@ -1,0 +1,111 @@
+"""On which terms a request is served: its lane, its tier, and what it may wait. Pure."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gateway.errors import ApiError, invalid
+from gateway.schemas import GenerationRequest
+from quotas.api_keys import Identity
+from scheduler.lanes import Lane, LaneName
+
+LANE_HEADER = "x-fairlane-lane"
+DEADLINE_HEADER = "x-fairlane-deadline-ms"
+TTFT_HEADERS = ("x-fairlane-ttft-ms", "x-llm-d-slo-ttft-ms")
+"""Our own name wins over llm-d's."""
+READ_TIMEOUT_HEADER = "x-stainless-read-timeout"
+CLASS_HEADER = "x-fairlane-class"
+LONGEST_MS = 1e9
+
+_TIERS: Mapping[str, LaneName] = {
+    "priority": LaneName.LATENCY,
+    "fast": LaneName.LATENCY,
+    "flex": LaneName.THROUGHPUT,
+}
+"""Tiers that ask for a lane; every other one asks for the tenant's default lane."""
+_GRANTED: Mapping[LaneName, str] = {LaneName.LATENCY: "priority", LaneName.THROUGHPUT: "flex"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What one request was promised. Durations count from its arrival."""
+
+    lane: Lane
+    service_tier: str
+    """What the answer says: `priority` or `flex` if asked and granted, else `default`."""
+    deadline_ms: float | None
+    """To the last token; stated and hard."""
+    hard_ttft_ms: float | None
+    """To the first token; stated and hard."""
+    max_wait_ms: float
+    """In the queue; the lane's, or the caller's own patience."""
+
+    @property
+    def ttft_ms(self) -> float:
+        """When the first token is due: as stated, else the lane's target."""
+        stated = [ms for ms in (self.hard_ttft_ms, self.deadline_ms) if ms is not None]
+        return min(stated, default=self.lane.ttft_ms)
+
+
+def agree(
+    request: GenerationRequest,
+    headers: Iterable[tuple[bytes, bytes]],
+    identity: Identity,
+    lanes: Mapping[LaneName, Lane],
+) -> Terms:
+    """The terms of one request. `headers`: the ASGI scope's. Raises ApiError for a lane or figure that cannot be."""
+    given = {name.decode("latin-1"): value.decode("latin-1").strip() for name, value in headers}
+    name = _lane(request, given.get(LANE_HEADER), identity)
+    lane = lanes[name]
+    asked = _TIERS.get(request.service_tier or "")
+    stated = [ms for ms in (request.deadline_ms, _milliseconds(given, DEADLINE_HEADER)) if ms is not None]
+    ttft = [ms for ms in (_milliseconds(given, header) for header in TTFT_HEADERS) if ms is not None]
+    return Terms(
+        lane=lane,
+        service_tier=_GRANTED[name] if asked == name else "default",
+        deadline_ms=min(stated, default=None),
+        hard_ttft_ms=ttft[0] if ttft else None,
+        max_wait_ms=lane.max_wait_ms if request.stream else min(lane.max_wait_ms, _patience_ms(given)),
+    )
+
+
+def _lane(request: GenerationRequest, header: str | None, identity: Identity) -> LaneName:
+    allowed = [
+        name for name in LaneName if name in identity.tenant.lanes and identity.key.scopes.allows("lanes", name.value)
+    ]
+    if header is not None:
+        if header not in set(LaneName):
+            raise invalid(LANE_HEADER, f"`{LANE_HEADER}` must be one of {', '.join(LaneName)}.")
+        if header not in allowed:
+            raise ApiError(f"This key may not use the lane {header}.", "lane_not_allowed", LANE_HEADER)
+        return LaneName(header)
+    asked = _TIERS.get(request.service_tier or "")
+    if asked in allowed:
+        return asked
+    default = LaneName(identity.tenant.default_lane)
+    if not allowed:
+        raise ApiError("This key may not use any of its tenant's lanes.", "lane_not_allowed")
+    return default if default in allowed else allowed[0]
+
+
+def _milliseconds(given: Mapping[str, str], header: str) -> float | None:
+    if header not in given:
+        return None
+    value = _number(given[header])
+    if value is None or not 0 < value <= LONGEST_MS:
+        raise invalid(header, f"`{header}` must be a number of milliseconds over 0 and at most {LONGEST_MS:.0f}.")
+    return value
+
+
+def _patience_ms(given: Mapping[str, str]) -> float:
+    """How long the official SDK waits for a plain answer; it says so itself, so what it says wrong is not refused."""
+    value = _number(given.get(READ_TIMEOUT_HEADER, ""))
+    return value * 1e3 if value is not None and value > 0 else math.inf
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
