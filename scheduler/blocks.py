@@ -1,0 +1,141 @@
+"""Which KV blocks are in use, in integers. The bytes live in the worker's KV cache.
+
+A block table is the list of device blocks that hold a sequence's KV, in order of position. A device block may stand
+in several tables (choices that share their prompt); a host slot belongs to one sequence. Callers ask `can_x` before
+`x`: what cannot be done raises `OutOfBlocks` and changes nothing.
+
+Host slots that a swap-in reads are retired, not free, until `settle`: the copy has not run when the plan is made.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from scheduler.steps import Copy
+
+
+class OutOfBlocks(RuntimeError):
+    """More blocks or slots were asked for than are free; the caller did not ask `can_x` first."""
+
+
+class IntegrityError(RuntimeError):
+    """The accounting contradicts itself; the message begins with the name of the broken invariant."""
+
+    def __init__(self, invariant: str, detail: str) -> None:
+        super().__init__(f"{invariant}: {detail}")
+        self.invariant = invariant
+
+
+class BlockPool:
+    """Device blocks and host slots, free or held."""
+
+    def __init__(self, *, blocks: int, block_size: int, host_slots: int) -> None:
+        self.blocks = blocks
+        self.block_size = block_size
+        self.host_slots = host_slots
+        self._references = [0] * blocks
+        self._free = list(range(blocks - 1, -1, -1))
+        self._free_slots = list(range(host_slots - 1, -1, -1))
+        self._retired: list[int] = []
+
+    @property
+    def free_blocks(self) -> int:
+        """Device blocks that `allocate` could give now."""
+        return len(self._free)
+
+    @property
+    def free_slots(self) -> int:
+        """Host slots that `swap_out` could fill now."""
+        return len(self._free_slots)
+
+    def blocks_for(self, tokens: int) -> int:
+        """Blocks that hold this many tokens."""
+        return -(-tokens // self.block_size)
+
+    def references(self, block: int) -> int:
+        """How many tables hold this block."""
+        return self._references[block]
+
+    def freed_by(self, tables: Iterable[Sequence[int]]) -> int:
+        """Blocks that would be free if all of these tables were released."""
+        held = Counter(block for table in tables for block in table)
+        return sum(count == self._references[block] for block, count in held.items())
+
+    def can_allocate(self, count: int) -> bool:
+        """Are this many device blocks free?"""
+        return count <= len(self._free)
+
+    def allocate(self, table: list[int], count: int) -> None:
+        """Lengthen a table by `count` blocks of its own."""
+        if not self.can_allocate(count):
+            raise OutOfBlocks(f"{count} blocks asked for, {len(self._free)} free")
+        for _ in range(count):
+            block = self._free.pop()
+            self._references[block] = 1
+            table.append(block)
+
+    def share(self, source: Sequence[int], count: int, table: list[int]) -> None:
+        """Begin an empty table with the first `count` blocks of another; both now hold them."""
+        for block in source[:count]:
+            self._references[block] += 1
+            table.append(block)
+
+    def release(self, table: list[int]) -> None:
+        """Empty a table; blocks that no other table holds become free."""
+        while table:
+            self._drop(table.pop())
+
+    def can_swap_out(self, count: int) -> bool:
+        """Are this many host slots free?"""
+        return count <= len(self._free_slots)
+
+    def swap_out(self, table: list[int], count: int, slots: list[int]) -> list[Copy]:
+        """Move the first `count` blocks of a table to host slots and empty it. The copies must run before the blocks
+        are written again."""
+        if not self.can_swap_out(count):
+            raise OutOfBlocks(f"{count} host slots asked for, {len(self._free_slots)} free")
+        copies = [Copy(block, self._free_slots.pop()) for block in table[:count]]
+        slots.extend(copy.target for copy in copies)
+        self.release(table)
+        return copies
+
+    def swap_in(self, slots: list[int], table: list[int]) -> list[Copy]:
+        """Move what the slots hold into new blocks of an empty table. The slots are free after the next `settle`."""
+        self.allocate(table, len(slots))
+        copies = [Copy(slot, block) for slot, block in zip(slots, table, strict=True)]
+        self._retired.extend(slots)
+        slots.clear()
+        return copies
+
+    def release_slots(self, slots: list[int]) -> None:
+        """Forget what a sequence holds in host slots."""
+        self._free_slots.extend(slots)
+        slots.clear()
+
+    def settle(self) -> None:
+        """The step's copies have run: retired slots become free."""
+        self._free_slots.extend(self._retired)
+        self._retired.clear()
+
+    def check_integrity(self, tables: Iterable[Sequence[int]], slots: Iterable[Sequence[int]]) -> None:
+        """Compare the accounting with all tables and slots that sequences hold. Raises IntegrityError."""
+        held: Counter[int] = Counter()
+        for table in tables:
+            _require("table_unique", len(set(table)) == len(table), f"a block stands twice in {table}")
+            held.update(table)
+        for block, references in enumerate(self._references):
+            _require("references", held[block] == references, f"block {block}: {references}, in {held[block]} tables")
+        idle = [block for block, references in enumerate(self._references) if references == 0]
+        _require("free_blocks", sorted(self._free) == idle, f"{len(self._free)} listed, {len(idle)} unreferenced")
+        every_slot = sorted([*self._free_slots, *self._retired, *(slot for one in slots for slot in one)])
+        _require("host_slots", every_slot == list(range(self.host_slots)), "a slot is lost or held twice")
+
+    def _drop(self, block: int) -> None:
+        _require("double_free", self._references[block] > 0, f"block {block}")
+        self._references[block] -= 1
+        if self._references[block] == 0:
+            self._free.append(block)
+
+
+def _require(invariant: str, holds: bool, detail: str) -> None:
+    if not holds:
+        raise IntegrityError(invariant, detail)

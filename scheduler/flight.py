@@ -1,0 +1,135 @@
+"""One leased job in a worker: its choices, the prompt blocks that they share, and its deadlines."""
+
+from dataclasses import dataclass
+
+from scheduler.blocks import BlockPool, IntegrityError
+from scheduler.lanes import Envelope, Lane
+from scheduler.messages import Job, Lease
+from scheduler.outcomes import Outcome
+from scheduler.sequence import Sequence, State, finish_reason
+from scheduler.steps import Ended, Row, SeqId
+
+PREFILL_WEIGHT = 1.0
+DECODE_WEIGHT = 2.0
+"""Service of a computed prompt token and of a produced one (VTC, OSDI'24)."""
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """A job and its choices. Choice 0, or whichever has produced least, is the trunk: it computes the prompt's full
+    blocks, and the others share them once they are there."""
+
+    job: Job
+    lane: Lane
+    arrived_ms: float
+    shared_blocks: int
+    """Blocks of the prompt that every choice may share: full ones that no choice ever writes again."""
+    prompt_charged: int
+    """Prompt tokens that somebody has computed before; recomputing them is not charged."""
+    resumed: bool
+    """An earlier holder has published tokens of it."""
+    choices: tuple[Sequence, ...]
+
+    @property
+    def live(self) -> list[Sequence]:
+        """Choices that are not over."""
+        return [seq for seq in self.choices if seq.state is not State.FINISHED]
+
+    @property
+    def has_started(self) -> bool:
+        """Something of it has run, here or at an earlier holder."""
+        return self.resumed or any(seq.urgency is not None for seq in self.choices)
+
+    def expired(self, now_ms: float) -> str:
+        """Which deadline has passed, in words; empty where none has."""
+        job, age_ms = self.job, now_ms - self.arrived_ms
+        if job.deadline_ms is not None and age_ms > job.deadline_ms:
+            return f"the deadline of {job.deadline_ms:.0f} ms has passed"
+        no_token = not self.resumed and all(seq.first_token_ms is None for seq in self.choices)
+        if job.hard_ttft_ms is not None and no_token and age_ms > job.hard_ttft_ms:
+            return f"no token within {job.hard_ttft_ms:.0f} ms"
+        if not self.has_started and age_ms > self.lane.max_wait_ms:
+            return f"waited longer than the {self.lane.name} lane's {self.lane.max_wait_ms:.0f} ms"
+        return ""
+
+    def share_prefix(self, seq: Sequence, pool: BlockPool) -> None:
+        """If the trunk has now computed the shared blocks, give them to the choices that wait for them."""
+        if seq.num_computed < self.shared_blocks * pool.block_size:
+            return
+        for sibling in self.choices:
+            if sibling.awaits_prefix and sibling is not seq:
+                sibling.awaits_prefix = False
+                sibling.move(State.PREFILL)
+                pool.share(seq.table, self.shared_blocks, sibling.table)
+                sibling.num_computed = self.shared_blocks * pool.block_size
+                sibling.urgency = seq.urgency
+
+    def charge(self, row: Row) -> float:
+        """Weighted tokens of a row: prompt tokens that nobody computed before, and the token it yields."""
+        prompt_reached = min(row.context_length, len(self.job.prompt))
+        fresh = max(0, prompt_reached - self.prompt_charged)
+        self.prompt_charged += fresh
+        return fresh * PREFILL_WEIGHT + row.samples * DECODE_WEIGHT
+
+    def check_integrity(self, pool: BlockPool) -> None:
+        """KV is where the states say, and no block that choices share is ever written. Raises IntegrityError."""
+        for seq in self.choices:
+            needed = pool.blocks_for(seq.num_computed)
+            on_device = len(seq.table) >= needed if seq.is_resident else not seq.table
+            on_host = len(seq.slots) == (needed if seq.state is State.SWAPPED else 0)
+            if not (on_device and on_host):
+                raise IntegrityError("kv_location", f"{seq}: {len(seq.table)} blocks, {len(seq.slots)} slots")
+            written = seq.table[seq.num_computed // pool.block_size :]
+            if any(pool.references(block) > 1 for block in written):
+                raise IntegrityError("shared_block_written", f"{seq} of {len(self.choices)} choices")
+
+    def ended(self, outcome: Outcome, error: str = "") -> Ended:
+        """How it ended, for the server."""
+        return Ended(self.job.flight_id, outcome, error=error, preemptions=sum(seq.preemptions for seq in self.choices))
+
+
+def open_flight(lease: Lease, lane: Lane, arrived_ms: float, block_size: int) -> Flight:
+    """The flight of a lease, going on from what earlier holders have published."""
+    job = lease.job
+    generated = [list(ids) for ids in lease.generated] + [[] for _ in range(job.n - len(lease.generated))]
+    resumed = any(generated)
+    choices = tuple(
+        Sequence(
+            id=SeqId(job.flight_id, choice),
+            job=job,
+            epoch=lease.epoch,
+            arrived_ms=arrived_ms,
+            envelope=_envelope(job, arrived_ms),
+            granted_until=min(job.granted_until, job.max_tokens),
+            output=output,
+            state=State.WAITING if finish_reason(job, output) is None else State.FINISHED,
+        )
+        for choice, output in enumerate(generated)
+    )
+    flight = Flight(
+        job=job,
+        lane=lane,
+        arrived_ms=arrived_ms,
+        shared_blocks=(len(job.prompt) - 1) // block_size,
+        prompt_charged=len(job.prompt) if resumed else 0,
+        resumed=resumed,
+        choices=choices,
+    )
+    _choose_trunk(flight)
+    return flight
+
+
+def _choose_trunk(flight: Flight) -> None:
+    # The choice with the least output can run whenever any of them can, so nobody waits for one at its grant.
+    trunk = min(flight.live, key=lambda seq: len(seq.output), default=None)
+    for seq in flight.live:
+        seq.awaits_prefix = flight.shared_blocks > 0 and seq is not trunk
+
+
+def _envelope(job: Job, arrived_ms: float) -> Envelope:
+    """When the tokens are due. A stated end pulls the first token forward by the time the others take."""
+    first_ms = job.ttft_ms if job.hard_ttft_ms is None else min(job.ttft_ms, job.hard_ttft_ms)
+    if job.deadline_ms is None:
+        return Envelope(arrived_ms + first_ms, job.tpot_ms, None)
+    first_ms = max(0.0, min(first_ms, job.deadline_ms - job.max_tokens * job.tpot_ms))
+    return Envelope(arrived_ms + first_ms, job.tpot_ms, arrived_ms + job.deadline_ms)

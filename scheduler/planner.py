@@ -1,0 +1,256 @@
+"""What a worker runs in each step: `plan` decides, the runner acts, `apply` learns from what came out.
+
+Synchronous: a plan that is not empty must be applied before the next. Time is an argument, in milliseconds of one
+monotonic clock. The same calls with the same times give the same plans.
+"""
+
+from collections.abc import Mapping
+
+from scheduler import capacity
+from scheduler.blocks import BlockPool
+from scheduler.budget import step_budget
+from scheduler.costs import CostModel, features
+from scheduler.draft import Draft
+from scheduler.flight import Flight, open_flight
+from scheduler.lanes import Lane, LaneName
+from scheduler.messages import Job, Lease, Paused, Preempted, PreemptionMode, Resumed
+from scheduler.outcomes import Outcome
+from scheduler.placement import Placement, WaitReason
+from scheduler.ranking import Ranking
+from scheduler.sequence import Sequence, State
+from scheduler.steps import Capacity, Ended, Produced, Row, SeqId, StepOutcome, StepPlan, StepResult
+from scheduler.victims import Victim
+
+
+class StepOrderError(RuntimeError):
+    """`plan` before the last plan's result was applied, or a result of another plan."""
+
+
+class Planner:
+    """Holds a worker's flights and decides each step. Pure: no clock, no I/O."""
+
+    def __init__(
+        self,
+        *,
+        lanes: Mapping[LaneName, Lane],
+        block_size: int,
+        blocks: int,
+        host_slots: int,
+        max_sequences: int,
+        max_step_tokens: int,
+        costs: CostModel,
+        bytes_per_block: int = 0,
+        window: float = 4096.0,
+    ) -> None:
+        self._lanes = lanes
+        self._pool = BlockPool(blocks=blocks, block_size=block_size, host_slots=host_slots)
+        self._max_sequences = max_sequences
+        self._max_step_tokens = max_step_tokens
+        self._costs = costs
+        costs.expect_blocks_of(bytes_per_block)
+        self._ranking = Ranking(lanes, window=window, costs=costs)
+        self._flights: dict[str, Flight] = {}
+        self._ended: list[Ended] = []
+        self._events: list[Preempted | Resumed | Paused] = []
+        self._forced: dict[SeqId, PreemptionMode] = {}
+        self._reasons: dict[SeqId, WaitReason] = {}
+        self._plan = StepPlan(number=0)
+        self._in_flight: dict[SeqId, Sequence] = {}
+
+    # What arrives between two steps.
+
+    def add(self, lease: Lease, now_ms: float) -> None:
+        """Take in a leased job; a lease of a flight that is here already replaces it. What cannot be served ends as
+        failed with the next outcome, what was complete already as finished."""
+        job = lease.job
+        self.drop(job.flight_id)
+        flight = open_flight(lease, self._lanes[job.lane], now_ms - lease.arrived_ms_ago, self._pool.block_size)
+        refusal = self._refusal(job)
+        if refusal:
+            self._ended.append(flight.ended(Outcome.FAILED, refusal))
+        elif not flight.live:
+            self._ended.append(flight.ended(Outcome.FINISHED))
+        else:
+            tenants = {other.job.tenant for other in self._flights.values() if other.job.lane == job.lane}
+            self._ranking.join(job, tenants)
+            self._flights[job.flight_id] = flight
+
+    def cancel(self, flight_id: str) -> Ended | None:
+        """End a flight; its blocks are free at once. None if it is not here."""
+        flight = self._flights.get(flight_id)
+        return None if flight is None else self._close(flight, Outcome.CANCELLED)
+
+    def grant(self, flight_id: str, granted_until: int) -> None:
+        """Each choice may now produce this many output tokens in all. Grants never shrink; unknown flights are
+        ignored."""
+        flight = self._flights.get(flight_id)
+        for seq in flight.live if flight else ():
+            seq.grant(granted_until)
+
+    def drop(self, flight_id: str) -> None:
+        """Forget a flight without a word: its lease is somebody else's."""
+        flight = self._flights.get(flight_id)
+        if flight is not None:
+            self._release(flight)
+
+    def preempt(self, seq_id: SeqId, mode: PreemptionMode) -> None:
+        """Make a sequence yield in the next plan, if it is resident then and, for a swap, the host has room."""
+        self._forced[seq_id] = mode
+
+    # The step.
+
+    def plan(self, now_ms: float) -> StepPlan:
+        """Decide the next step. Expired flights end first. Raises StepOrderError while a result is owed."""
+        if not self._plan.is_empty:
+            raise StepOrderError(f"the result of step {self._plan.number} has not been applied")
+        self._expire(now_ms)
+        ranked = self._ranking.order(self._live(), now_ms)
+        budget = step_budget(ranked, self._lanes, self._costs, self._max_sequences, self._max_step_tokens)
+        draft = Draft(budget, self._pool, now_ms)
+        self._yield_forced(draft)
+        self._reasons = Placement(ranked, draft, self._pool, self._costs).fill()
+        self._plan = draft.finish(self._plan.number + 1, self._events, self._costs)
+        self._in_flight = draft.running
+        self._events = []
+        return self._plan
+
+    def apply(self, result: StepResult, now_ms: float) -> StepOutcome:
+        """Take in what came out of the last plan: tokens, ends and charges, with all that ended since the last
+        outcome. Raises StepOrderError if it is another plan's result."""
+        if result.number != self._plan.number:
+            raise StepOrderError(f"result of step {result.number}, but step {self._plan.number} is planned")
+        plan, self._plan = self._plan, StepPlan(number=self._plan.number)
+        self._pool.settle()
+        copies = len(plan.swap_out) + len(plan.swap_in)
+        self._costs.observe(features(plan.rows), result.run_ms, copies, result.copy_ms)
+        self._fail(plan.rows, result)
+        produced: list[Produced] = []
+        charges: dict[str, float] = {}
+        for row in plan.rows:
+            self._advance(row, result, now_ms, produced, charges)
+        self._in_flight = {}
+        return StepOutcome(produced=tuple(produced), ended=self._take_ended(), charges=charges)
+
+    def collect(self) -> StepOutcome:
+        """What ended since the last outcome, where a plan was empty and nothing ran."""
+        return StepOutcome(ended=self._take_ended())
+
+    # What others may know.
+
+    @property
+    def has_work(self) -> bool:
+        """There are flights here, or ends to report. Paused ones count: their deadlines pass in `plan`."""
+        return bool(self._flights or self._ended)
+
+    @property
+    def blocks_free(self) -> int:
+        """Device blocks that nobody holds."""
+        return self._pool.free_blocks
+
+    @property
+    def host_slots_free(self) -> int:
+        """Host slots that nobody holds."""
+        return self._pool.free_slots
+
+    def flights(self) -> list[str]:
+        """Flights that are not over, in the order of their arrival here."""
+        return list(self._flights)
+
+    def counts(self) -> capacity.Counts:
+        """Sequences running, waiting and preempted, by lane."""
+        return capacity.count(self._live(), self._lanes)
+
+    def capacity(self) -> Capacity:
+        """What each lane could start in the next step, by preemption of lanes below if need be."""
+        return capacity.measure(self._live(), self._lanes, self._pool, self._max_sequences)
+
+    def wait_reason(self, flight_id: str) -> WaitReason | None:
+        """Why a flight's first waiting choice had no row in the last plan; None where all had one."""
+        flight = self._flights.get(flight_id)
+        reasons = (self._reasons.get(seq.id) for seq in flight.live) if flight else ()
+        return next((reason for reason in reasons if reason is not None), None)
+
+    def check_integrity(self) -> None:
+        """Compare blocks and states. Raises IntegrityError naming the invariant that is broken."""
+        live = self._live()
+        self._pool.check_integrity([seq.table for seq in live], [seq.slots for seq in live])
+        for flight in self._flights.values():
+            flight.check_integrity(self._pool)
+
+    # Inside.
+
+    def _live(self) -> list[Sequence]:
+        return [seq for flight in self._flights.values() for seq in flight.live]
+
+    def _refusal(self, job: Job) -> str:
+        """Why this job can never run here; empty where it can."""
+        if not job.prompt:
+            return "the prompt is empty"
+        if self._pool.blocks_for(job.max_total_tokens) > self._pool.blocks:
+            most = self._pool.blocks * self._pool.block_size
+            return f"prompt and max_tokens need {job.max_total_tokens} KV tokens, and the worker holds {most}"
+        return ""
+
+    def _expire(self, now_ms: float) -> None:
+        for flight in list(self._flights.values()):
+            passed = flight.expired(now_ms)
+            if passed:
+                self._ended.append(self._close(flight, Outcome.EXPIRED, passed))
+
+    def _yield_forced(self, draft: Draft) -> None:
+        for seq in self._live():
+            mode = self._forced.get(seq.id)
+            blocks = self._pool.blocks_for(seq.num_computed)
+            if mode and seq.is_resident and (mode == "recompute" or (blocks and self._pool.can_swap_out(blocks))):
+                draft.preempt(Victim(seq, mode, 0.0))
+        self._forced = {}
+
+    def _close(self, flight: Flight, outcome: Outcome, error: str = "") -> Ended:
+        self._release(flight)
+        return flight.ended(outcome, error)
+
+    def _release(self, flight: Flight) -> None:
+        for seq in flight.live:
+            self._free(seq)
+            seq.move(State.FINISHED)
+        del self._flights[flight.job.flight_id]
+
+    def _free(self, seq: Sequence) -> None:
+        self._pool.release(seq.table)
+        self._pool.release_slots(seq.slots)
+
+    def _fail(self, rows: tuple[Row, ...], result: StepResult) -> None:
+        """End the flights whose rows failed, or yielded no token where one was due."""
+        for row in rows:
+            missing = "the runner returned no token" if row.samples and row.seq not in result.tokens else ""
+            reason = result.failed.get(row.seq, missing)
+            seq = self._in_flight[row.seq]
+            if reason and seq.state is not State.FINISHED:
+                self._ended.append(self._close(self._flights[row.seq.flight_id], Outcome.FAILED, reason))
+
+    def _advance(
+        self, row: Row, result: StepResult, now_ms: float, produced: list[Produced], charges: dict[str, float]
+    ) -> None:
+        seq, flight_id = self._in_flight[row.seq], row.seq.flight_id
+        if seq.state is State.FINISHED:  # cancelled, dropped or failed while the step ran
+            return
+        flight = self._flights[flight_id]
+        charge = flight.charge(row)
+        self._ranking.charge(flight.job, charge)
+        charges[flight_id] = charges.get(flight_id, 0.0) + charge
+        seq.num_computed += len(row.token_ids)
+        flight.share_prefix(seq, self._pool)
+        if not row.samples:
+            return
+        reason = seq.append(result.tokens[row.seq], now_ms)
+        produced.append(Produced(row.seq, row.output_index, result.tokens[row.seq], reason))
+        if reason is not None:
+            self._free(seq)
+            if not flight.live:
+                self._ended.append(self._close(flight, Outcome.FINISHED))
+        elif not seq.is_runnable:
+            self._events.append(Paused(flight_id=flight_id, choice=row.seq.choice))
+
+    def _take_ended(self) -> tuple[Ended, ...]:
+        ended, self._ended = tuple(self._ended), []
+        return ended

@@ -1,0 +1,158 @@
+"""One choice of one request: its tokens, how far its KV has come, where that KV is, and the moves it may make.
+
+    WAITING ──► PREFILL ──► DECODE ◄──► PAUSED        on the device (resident)
+       ▲           │  ▲       │  ▲        │
+       │           ▼  │       ▼  │        ▼
+       │        DROPPED       SWAPPED             KV lost / KV in host slots
+       └ new                          any ──► FINISHED
+
+`num_computed` tokens from the start have KV. A sequence that decodes lacks exactly one: the token sampled last. A
+sequence at its grant is not planned, in whatever state; PAUSED is that state on the device. An illegal move raises
+`IllegalTransition` and changes nothing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from scheduler.lanes import Envelope
+from scheduler.messages import FinishReason, Job
+from scheduler.steps import SeqId
+
+
+class State(StrEnum):
+    """Where a sequence stands between two steps."""
+
+    WAITING = "waiting"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    PAUSED = "paused"
+    SWAPPED = "swapped"
+    DROPPED = "dropped"
+    FINISHED = "finished"
+
+
+MOVES: Mapping[State, frozenset[State]] = {
+    State.WAITING: frozenset({State.PREFILL, State.FINISHED}),
+    State.PREFILL: frozenset({State.DECODE, State.PAUSED, State.SWAPPED, State.DROPPED, State.FINISHED}),
+    State.DECODE: frozenset({State.PAUSED, State.SWAPPED, State.DROPPED, State.FINISHED}),
+    State.PAUSED: frozenset({State.DECODE, State.SWAPPED, State.DROPPED, State.FINISHED}),
+    State.SWAPPED: frozenset({State.PREFILL, State.DECODE, State.FINISHED}),
+    State.DROPPED: frozenset({State.PREFILL, State.FINISHED}),
+    State.FINISHED: frozenset(),
+}
+RESIDENT = frozenset({State.PREFILL, State.DECODE, State.PAUSED})
+
+
+class IllegalTransition(RuntimeError):
+    """A sequence was told to make a move that its state does not allow."""
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One choice's generation state. Times are milliseconds of the worker's clock."""
+
+    id: SeqId
+    job: Job
+    epoch: int
+    arrived_ms: float
+    envelope: Envelope
+    granted_until: int
+    output: list[int] = field(default_factory=list)
+    num_computed: int = 0
+    table: list[int] = field(default_factory=list)
+    """Device blocks; there may be more than `num_computed` tokens need, never fewer."""
+    slots: list[int] = field(default_factory=list)
+    """Host slots, while SWAPPED."""
+    state: State = State.WAITING
+    awaits_prefix: bool = False
+    """A sibling is computing the prompt blocks that this choice will share."""
+    urgency: float | None = None
+    """Relative slack at its start, kept from then on: work that has begun never trades places."""
+    first_token_ms: float | None = None
+    stalled_since_ms: float | None = None
+    """Since when it has been paused or preempted; None while it is neither."""
+    preemptions: int = 0
+
+    @property
+    def length(self) -> int:
+        """Tokens so far, prompt and output."""
+        return len(self.job.prompt) + len(self.output)
+
+    @property
+    def pending(self) -> int:
+        """Tokens without KV."""
+        return self.length - self.num_computed
+
+    @property
+    def remaining(self) -> int:
+        """Output tokens that it may still produce."""
+        return self.job.max_tokens - len(self.output)
+
+    @property
+    def is_resident(self) -> bool:
+        """Its KV is on the device, as far as it is computed."""
+        return self.state in RESIDENT
+
+    @property
+    def is_runnable(self) -> bool:
+        """Not over, and its grant allows another token."""
+        return self.state is not State.FINISHED and len(self.output) < self.granted_until
+
+    def token_ids(self, first: int, count: int) -> tuple[int, ...]:
+        """Tokens at positions `first` to `first + count - 1`."""
+        prompt = self.job.prompt
+        beyond = max(0, first - len(prompt)), max(0, first + count - len(prompt))
+        return (*prompt[first : first + count], *self.output[beyond[0] : beyond[1]])
+
+    def move(self, to: State) -> None:
+        """Change state. Raises IllegalTransition."""
+        if to not in MOVES[self.state]:
+            raise IllegalTransition(f"{self.id}: {self.state} to {to}")
+        self.state = to
+
+    def leave(self, to: State, now_ms: float) -> None:
+        """Yield the device: SWAPPED keeps what is computed, DROPPED forgets it. Raises IllegalTransition."""
+        self.move(to)
+        if to is State.DROPPED:
+            self.num_computed = 0
+        self.preemptions += 1
+        self._stall(now_ms)
+
+    def grant(self, granted_until: int) -> None:
+        """Allow output up to `granted_until` tokens; a grant never shrinks."""
+        self.granted_until = max(self.granted_until, min(granted_until, self.job.max_tokens))
+        if self.state is State.PAUSED and self.is_runnable:
+            self.move(State.DECODE)
+
+    def append(self, token_id: int, now_ms: float) -> FinishReason | None:
+        """Take in a sampled token and what follows from it: the end, a pause, or the next decode."""
+        if self.state not in (State.PREFILL, State.DECODE) or self.pending:
+            raise IllegalTransition(f"{self.id}: a token while {self.state} with {self.pending} tokens pending")
+        self.output.append(token_id)
+        if self.first_token_ms is None:
+            self.first_token_ms = now_ms
+        reason = finish_reason(self.job, self.output)
+        if reason is not None:
+            self.move(State.FINISHED)
+        elif not self.is_runnable:
+            self.move(State.PAUSED)
+            self._stall(now_ms)
+        elif self.state is State.PREFILL:
+            self.move(State.DECODE)
+        return reason
+
+    def _stall(self, now_ms: float) -> None:
+        if self.stalled_since_ms is None:
+            self.stalled_since_ms = now_ms
+
+    def __repr__(self) -> str:
+        return f"Sequence({self.id}, {self.state}, {self.num_computed}/{self.length} tokens)"
+
+
+def finish_reason(job: Job, output: list[int]) -> FinishReason | None:
+    """Why a choice with this output is over; None where it goes on. A stop token counts from `min_tokens` on."""
+    sampling = job.sampling
+    if output and output[-1] in sampling.stop_token_ids and len(output) >= sampling.min_tokens:
+        return "stop"
+    return "length" if len(output) >= job.max_tokens else None

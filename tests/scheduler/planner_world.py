@@ -1,0 +1,122 @@
+"""A planner and a simulated runner together, with time by hand: what the planner's tests drive."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from scheduler.costs import CostModel
+from scheduler.lanes import DEFAULT_LANES, Lane, LaneName
+from scheduler.messages import Job, Lease, Sampling
+from scheduler.planner import Planner
+from scheduler.steps import Ended, SeqId, StepOutcome, StepPlan
+from tests.scheduler.kv_runner import KvRunner
+
+LATENCY, THROUGHPUT = LaneName.LATENCY, LaneName.THROUGHPUT
+
+
+def job(
+    flight_id: str,
+    lane: LaneName = THROUGHPUT,
+    *,
+    prompt: int = 8,
+    max_tokens: int = 8,
+    n: int = 1,
+    tenant: str = "acme",
+    granted_until: int | None = None,
+    stop: tuple[int, ...] = (),
+    deadline_ms: float | None = None,
+    hard_ttft_ms: float | None = None,
+    guaranteed: bool = False,
+    exact: bool = False,
+) -> Job:
+    """A job whose prompt is `prompt` tokens that no other flight's prompt begins with."""
+    start = sum(flight_id.encode())
+    return Job(
+        flight_id=flight_id,
+        gateway_id="gateway",
+        tenant=tenant,
+        lane=lane,
+        prompt=tuple((start + 7 * position) % 1000 for position in range(prompt)),
+        n=n,
+        max_tokens=max_tokens,
+        granted_until=max_tokens if granted_until is None else granted_until,
+        sampling=Sampling(stop_token_ids=stop),
+        ttft_ms=DEFAULT_LANES[lane].ttft_ms,
+        tpot_ms=DEFAULT_LANES[lane].tpot_ms,
+        deadline_ms=deadline_ms,
+        hard_ttft_ms=hard_ttft_ms,
+        guaranteed=guaranteed,
+        exact=exact,
+    )
+
+
+@dataclass
+class World:
+    """Steps by hand: 10 ms each."""
+
+    blocks: int = 16
+    host_slots: int = 8
+    block_size: int = 4
+    max_sequences: int = 4
+    max_step_tokens: int = 16
+    window: float = 4096.0
+    lanes: Mapping[LaneName, Lane] = field(default_factory=lambda: DEFAULT_LANES)
+    costs: CostModel = field(default_factory=CostModel)
+    now_ms: float = 0.0
+    outputs: dict[SeqId, list[int]] = field(default_factory=dict)
+    ended: dict[str, Ended] = field(default_factory=dict)
+    plans: list[StepPlan] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.planner = Planner(
+            lanes=self.lanes,
+            block_size=self.block_size,
+            blocks=self.blocks,
+            host_slots=self.host_slots,
+            max_sequences=self.max_sequences,
+            max_step_tokens=self.max_step_tokens,
+            costs=self.costs,
+            window=self.window,
+        )
+        self.runner = KvRunner(
+            blocks=self.blocks,
+            block_size=self.block_size,
+            host_slots=self.host_slots,
+            max_sequences=self.max_sequences,
+            max_step_tokens=self.max_step_tokens,
+        )
+
+    def add(self, one: Job, *, generated: tuple[tuple[int, ...], ...] = (), arrived_ms_ago: float = 0.0) -> None:
+        lease = Lease(job=one, epoch=1, arrived_ms_ago=arrived_ms_ago, generated=generated)
+        for choice in range(one.n):
+            self.outputs[SeqId(one.flight_id, choice)] = list(generated[choice]) if generated else []
+        self.planner.add(lease, self.now_ms)
+
+    def step(self, failing: Mapping[SeqId, str] | None = None) -> tuple[StepPlan, StepOutcome]:
+        self.now_ms += 10.0
+        plan = self.planner.plan(self.now_ms)
+        self.planner.check_integrity()
+        outcome = self.planner.apply(self.runner.run(plan, failing), self.now_ms)
+        self.planner.check_integrity()
+        self._record(plan, outcome)
+        return plan, outcome
+
+    def finish(self, limit: int = 1_000) -> int:
+        """Step until nothing is left; how many steps that took."""
+        for count in range(limit):
+            if not self.planner.has_work:
+                return count
+            self.step()
+        raise AssertionError(f"still at work after {limit} steps: {self.planner.flights()}")
+
+    def rows(self) -> list[str]:
+        """Flights that had a row in the last step."""
+        return [row.seq.flight_id for row in self.plans[-1].rows]
+
+    def _record(self, plan: StepPlan, outcome: StepOutcome) -> None:
+        self.plans.append(plan)
+        for one in outcome.produced:
+            assert one.index == len(self.outputs[one.seq]), "a gap or a repetition"
+            self.outputs[one.seq].append(one.token_id)
+        for end in outcome.ended:
+            assert end.flight_id not in self.ended, "ended twice"
+            self.ended[end.flight_id] = end
