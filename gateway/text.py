@@ -1,40 +1,98 @@
 """Text to tokens and back, for one model: everything a gateway knows of a model's language comes from its card."""
 
+import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tokenizers import Tokenizer
+
+from gateway.chat_template import ChatTemplate, TemplateRefusal
+from gateway.errors import invalid
 from gateway.schemas import Prompt, Turn
+from gateway.stops import StopMatcher
+from gateway.vocabulary import Vocabulary
 from scheduler.messages import ModelCard
+
+_new_decoder = codecs.getincrementaldecoder("utf-8")
 
 
 class TextModel:
     """One model's tokenizer and chat template. Immutable, and safe to use from several threads."""
 
     def __init__(self, card: ModelCard) -> None:
+        """Raises ValueError where the card's tokenizer cannot be read. A chat template that cannot be used costs
+        only chat: `template_problem` says why."""
         self.card = card
+        self._tokenizer = _tokenizer(card)
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self.vocabulary = Vocabulary(self._tokenizer, card.tokenizer_json)
+        self.template_problem: str | None = None
+        self._template = self._read_template()
 
     def chat_prompt(self, messages: Sequence[Turn]) -> tuple[int, ...]:
         """The conversation as the model reads it, up to where its answer begins.
 
         Raises ApiError naming `messages` where the model's template refuses them or the model has no template.
         """
-        raise NotImplementedError
+        if self._template is None:
+            raise invalid("messages", "This model has no chat template that can be used; /v1/completions works.")
+        try:
+            text = self._template.render([_as_template_reads(turn) for turn in messages])
+        except TemplateRefusal as refusal:
+            reason = refusal.reason
+        else:
+            return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        raise invalid("messages", reason)
 
     def prompt(self, prompt: Prompt) -> tuple[int, ...]:
         """A plain completion's prompt. Raises ApiError naming `prompt` for ids outside the vocabulary."""
-        raise NotImplementedError
+        if isinstance(prompt, str):
+            return self.encode(prompt)
+        if max(prompt) >= self.card.vocab_size:
+            raise invalid("prompt", f"`prompt` holds a token id that is not below {self.card.vocab_size}.")
+        return prompt
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Token ids of a plain text, with the marks the model wants around one."""
-        raise NotImplementedError
+        return tuple(self._tokenizer.encode(text).ids)
 
     def token_text(self, token_id: int) -> str:
         """One token alone, as text; half a character reads U+FFFD, a special token its own name."""
-        raise NotImplementedError
+        return self.token_bytes(token_id).decode("utf-8", "replace")
 
     def token_bytes(self, token_id: int) -> bytes:
         """One token alone, as bytes."""
-        raise NotImplementedError
+        return self.vocabulary.token_bytes(token_id)
+
+    def _read_template(self) -> ChatTemplate | None:
+        if self.card.chat_template is None:
+            self.template_problem = "the model has none"
+            return None
+        try:
+            return ChatTemplate(
+                self.card.chat_template, bos_token=self.card.bos_token or "", eos_token=self.card.eos_token or ""
+            )
+        except TemplateRefusal as refusal:
+            self.template_problem = refusal.reason
+            return None
+
+
+def _tokenizer(card: ModelCard) -> Tokenizer:
+    try:
+        return Tokenizer.from_str(card.tokenizer_json)
+    except Exception as error:  # the library raises bare Exception for whatever is wrong with the JSON
+        raise ValueError(f"the tokenizer of model card {card.model!r} cannot be read") from error
+
+
+def _as_template_reads(turn: Turn) -> dict[str, str]:
+    """A message as templates expect it; `developer` is OpenAI's newer word for what models know as `system`."""
+    message = {"role": "system" if turn.role == "developer" else turn.role, "content": turn.content}
+    if turn.name is not None:
+        message["name"] = turn.name
+    if turn.tool_call_id is not None:
+        message["tool_call_id"] = turn.tool_call_id
+    return message
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +102,8 @@ class Piece:
     text: str
     """New text, to be sent now."""
     counted: int
-    """Tokens of the choice that are charged so far: all that were pushed, or those up to the one that completed a
-    stop string."""
+    """Tokens of the choice that are charged so far: all that were pushed, or those up to and with the one that
+    completed a stop string."""
     stopped: bool
     """A stop string was completed; nothing follows."""
 
@@ -59,13 +117,38 @@ class TokenStream:
     No half of a character is ever given out, no stop string and nothing that could become the start of one.
     """
 
-    def __init__(self, model: TextModel, stop: tuple[str, ...] = (), *, min_tokens: int = 0) -> None:
-        """`min_tokens`: stop strings count only in text after that many tokens."""
+    def __init__(self, model: TextModel, stop: Sequence[str] = (), *, min_tokens: int = 0) -> None:
+        """`min_tokens`: stop strings count only in the text after that many tokens."""
+        self._vocabulary = model.vocabulary
+        self._utf8 = _new_decoder("replace")
+        self._stops = StopMatcher(stop)
+        self._min_tokens = min_tokens
+        self._counted = 0
+        self._begun = False
 
     def push(self, token_ids: Sequence[int]) -> Piece:
         """The text that these next tokens bring. After a stop: nothing more."""
-        raise NotImplementedError
+        shown = []
+        for token_id in token_ids:
+            if self._stops.stopped:
+                break
+            self._counted += 1
+            shown.append(self._shown(self._text_of(token_id)))
+        return Piece("".join(shown), self._counted, self._stops.stopped)
 
     def flush(self) -> Piece:
         """The text that was still held back, at the end of the choice."""
-        raise NotImplementedError
+        if self._stops.stopped:
+            return Piece("", self._counted, True)
+        rest = self._shown(self._utf8.decode(b"", final=True)) + self._stops.release()
+        return Piece(rest, self._counted, self._stops.stopped)
+
+    def _text_of(self, token_id: int) -> str:
+        piece = self._vocabulary.piece(token_id, first=not self._begun)
+        if piece is None:
+            return ""
+        self._begun = True
+        return self._utf8.decode(piece)
+
+    def _shown(self, text: str) -> str:
+        return self._stops.feed(text) if self._counted > self._min_tokens else text
