@@ -1,5 +1,6 @@
 """Checking a JSON body against a pydantic model: any fault is a 400 that names the field, in our words."""
 
+from collections.abc import Mapping
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -29,16 +30,16 @@ def checked(kind: type[Body], neutral: Neutral, body: bytes) -> Body:
 
     Raises ApiError naming the field at fault.
     """
-    given = read_object(body)
+    return checked_fields(kind, neutral, read_object(body))
+
+
+def checked_fields(kind: type[Body], neutral: Neutral, fields: Mapping[str, object]) -> Body:
+    """The model that parsed fields hold: as `checked`."""
+    given = dict(fields)
     for name in sorted(neutral.keys() & given.keys()):
         _refuse_unless_neutral(name, given.pop(name), neutral[name])
-    return valid(kind, given)
-
-
-def valid(kind: type[Body], fields: object) -> Body:
-    """The model that parsed JSON holds. Raises ApiError naming the field at fault."""
     try:
-        return kind.model_validate(fields)
+        return kind.model_validate(given)
     except ValidationError as error:
         refused = _first(error)  # raised below, so that no traceback chains to what quotes the body
     raise refused

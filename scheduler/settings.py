@@ -15,7 +15,7 @@ import msgspec
 from scheduler.lanes import LATENCY, THROUGHPUT, Lane, LaneName
 
 PREFIX = "FAIRLANE_"
-NOT_SETTINGS = frozenset({"FAIRLANE_CONFIG"})
+NOT_SETTINGS = frozenset({"FAIRLANE_CONFIG", "FAIRLANE_URL"})
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]

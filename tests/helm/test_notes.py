@@ -7,8 +7,8 @@ from tests.helm.chart import CHART
 
 
 def _notes(helm: Path, mode: str) -> str:
-    command = [helm, "install", "fairlane", CHART, "--dry-run=client", "--namespace", "llm"]
-    values = CHART / "ci" / f"{mode}-values.yaml"
+    command = [str(helm), "install", "fairlane", str(CHART), "--dry-run=client", "--namespace", "llm"]
+    values = str(CHART / "ci" / f"{mode}-values.yaml")
     done = subprocess.run([*command, "--values", values], capture_output=True, text=True, check=True)
     return done.stdout.partition("NOTES:")[2]
 

@@ -1,0 +1,155 @@
+"""One call of the admin API: its row in the table, who makes it, what it may read, and how its end is answered."""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway import errors
+from gateway.auth import AdminKeys
+from gateway.bodies import Neutral
+from gateway.errors import ApiError, Code, invalid, not_found
+from gateway.http_limits import read_body
+from gateway.store import STORE_TROUBLE
+from gateway.validation import checked, checked_fields
+from quotas.api_keys import KeyNotFound, KeyStore
+from quotas.audit import Audit
+from quotas.fields import FieldError
+from quotas.ledger import Ledger
+from quotas.store import QuotaError, QuotaStore
+from quotas.tenants import TenantExists, TenantNotFound, TenantStore, VersionConflict
+from scheduler.lanes import LaneName
+from scheduler.messages import WorkerStatus
+
+log = logging.getLogger(__name__)
+
+MAX_BODY_BYTES = 2**20
+BODY_TIMEOUT_S = 10.0
+ACTOR = "admin"
+"""There is one admin key; who holds it is not known here."""
+
+HEADERS = {"cache-control": "no-store"}
+
+Document = Mapping[str, Any]
+Input = TypeVar("Input", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a request would meet at the door and in the queue."""
+
+    refusal: ApiError | None
+    wait_ms: float | None
+    """Until a worker takes it; None where none serves."""
+
+
+class Fleet(Protocol):
+    """The workers, and the queues that they take from."""
+
+    async def workers(self) -> list[WorkerStatus]:
+        """Every worker that is alive."""
+
+    async def drain(self, worker_id: str) -> bool:
+        """Let it take no more jobs; False where there is no such worker."""
+
+    async def outlook(
+        self, lane: LaneName, prompt_tokens: int, max_output_tokens: int, deadline_ms: float | None
+    ) -> Outlook:
+        """What a request of these sizes would meet before it reserves anything."""
+
+    async def queued(self) -> Mapping[LaneName, tuple[int, float]]:
+        """Jobs waiting in each lane over all models, and for how long the oldest does, in ms."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminParts:
+    """What the admin API works on."""
+
+    admin_keys: AdminKeys
+    tenants: TenantStore
+    keys: KeyStore
+    budgets: QuotaStore
+    ledger: Ledger
+    audit: Audit
+    fleet: Fleet
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An operator's call, let through."""
+
+    parts: AdminParts
+    path: Mapping[str, str]
+
+    async def note(self, action: str, target: str, before: Document | None, after: Document | None) -> None:
+        """Put a change into the audit log: what was, and what is. Never with a key's secret."""
+        changes = {"before": before, "after": after}
+        await self.parts.audit.append(ACTOR, action, target, changes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation(Generic[Input]):
+    """One row of the table that routes, checks and documents the admin API."""
+
+    method: str
+    path: str
+    name: str
+    summary: str
+    handler: Callable[[Call, Input], Awaitable[Document]]
+    input: type[Input]
+    """A GET's query, or any other call's body."""
+    answer: Any
+    """Type of what the handler returns, for the document."""
+    status: int = 200
+    neutral: Neutral = field(default_factory=dict)
+    codes: tuple[Code, ...] = ()
+    """How it may fail, beside what all calls share and `not_found` of what the path names."""
+
+
+def endpoint(operation: Operation[Any], parts: AdminParts) -> Callable[[Request], Awaitable[Response]]:
+    """The operation as Starlette calls it."""
+
+    async def serve(request: Request) -> Response:
+        try:
+            await parts.admin_keys.check(request.scope["headers"])
+            given = await _input(operation, request)
+            document = await operation.handler(Call(parts, request.path_params), given)
+        except (ApiError, FieldError, QuotaError, *STORE_TROUBLE) as error:
+            return errors.response(_refusal(error))
+        return Response(msgspec.json.encode(document), operation.status, HEADERS, "application/json")
+
+    return serve
+
+
+async def _input(operation: Operation[Input], request: Request) -> Input:
+    """What the caller sent, valid by construction. A body that is not there is an empty object."""
+    if operation.method == "GET":
+        return checked_fields(operation.input, {}, request.query_params)
+    headers = request.scope["headers"]
+    body = await read_body(request.receive, headers, max_bytes=MAX_BODY_BYTES, timeout_s=BODY_TIMEOUT_S)
+    return checked(operation.input, operation.neutral, body or b"{}")
+
+
+def _refusal(error: Exception) -> ApiError:
+    """What went wrong below, in the words of the API."""
+    match error:
+        case ApiError():
+            return error
+        case FieldError():
+            return invalid(error.field, f"`{error.field}` {str(error).removeprefix(f'{error.field}: ')}.")
+        case TenantNotFound():
+            return not_found("tenant")
+        case KeyNotFound():
+            return not_found("key")
+        case TenantExists():
+            return ApiError("There is a tenant of this id already.", "already_exists", "id")
+        case VersionConflict():
+            return ApiError("Others change this tenant at the same time: try again.", "quota_store_unavailable")
+        case _:
+            log.warning("the store fails an admin call (%s)", type(error).__name__)
+            return ApiError("The store does not answer. The change may have been made.", "quota_store_unavailable")

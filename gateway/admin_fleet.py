@@ -1,0 +1,46 @@
+"""Operators' calls on what serves: workers and lanes."""
+
+from gateway.admin_bodies import Nothing, PageQuery
+from gateway.admin_call import Call
+from gateway.admin_shapes import LaneView, Page, WorkerView
+from gateway.admin_views import page, worker_view
+from gateway.errors import not_found
+from scheduler.lanes import LaneName
+from scheduler.messages import WorkerStatus
+
+
+async def list_workers(call: Call, query: PageQuery) -> Page[WorkerView]:
+    """Every worker that is alive, by id."""
+    alive = sorted(await call.parts.fleet.workers(), key=lambda status: status.worker_id)
+    following = [status for status in alive if status.worker_id > (query.after or "")]
+    return page(following, query.limit, worker_view, lambda status: status.worker_id)
+
+
+async def drain_worker(call: Call, _: Nothing) -> WorkerView:
+    """Let a worker take no more jobs, and finish or hand back what it runs."""
+    worker_id = call.path["worker"]
+    known = {status.worker_id: status for status in await call.parts.fleet.workers()}
+    if worker_id not in known or not await call.parts.fleet.drain(worker_id):
+        raise not_found("worker")
+    before = worker_view(known[worker_id])
+    if not before["draining"]:
+        await call.note("worker.drain", worker_id, {"draining": False}, {"draining": True})
+    return {**before, "draining": True}
+
+
+async def list_lanes(call: Call, _: Nothing) -> Page[LaneView]:
+    """Each lane over all models and workers, most urgent first."""
+    workers, queued = await call.parts.fleet.workers(), await call.parts.fleet.queued()
+    data = [_lane(lane, *queued.get(lane, (0, 0.0)), workers) for lane in LaneName]
+    return {"data": data, "has_more": False, "last_id": data[-1]["lane"]}
+
+
+def _lane(lane: LaneName, depth: int, oldest_wait_ms: float, workers: list[WorkerStatus]) -> LaneView:
+    return {
+        "lane": lane.value,
+        "queued": depth,
+        "oldest_wait_ms": oldest_wait_ms,
+        "running": sum(status.running.get(lane, 0) for status in workers),
+        "preempted": sum(status.preempted.get(lane, 0) for status in workers),
+        "tokens_per_s": sum(status.tokens_per_s.get(lane, 0.0) for status in workers),
+    }

@@ -1,0 +1,121 @@
+"""`fairlane tenants apply`: what a file of tenants asks for, against what is stored, as a plan.
+
+The file says each of its tenants whole: a field that it leaves out is at its default. Tenants that it does not name
+are left alone, unless pruning is asked for. A second run of the same file changes nothing.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import yaml
+
+from gateway.admin_bodies import NEUTRAL_TENANT, TenantBody
+from gateway.admin_views import TENANT_FIELDS, tenant_view
+from gateway.commands.client import AdminClient, CommandError, Document, segment
+from gateway.errors import ApiError
+from gateway.validation import checked_fields
+from quotas.fields import FieldError
+from quotas.tenants import Tenant
+
+Action = Literal["create", "update", "delete"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One call to the admin API."""
+
+    action: Action
+    tenant: str
+    fields: Document
+    """create: the whole tenant; update: what differs; delete: nothing."""
+    before: Document
+
+    def words(self) -> list[str]:
+        """The step as a person reads it: a line, and one for each field that changes."""
+        changes = [
+            f"    {name}: {_shown(self.before.get(name))} -> {_shown(value)}"
+            for name, value in self.fields.items()
+            if name != "id" and value != self.before.get(name)
+        ]
+        return [f"{self.action} {self.tenant}", *([] if self.action == "delete" else changes)]
+
+
+def read_file(path: Path) -> list[Document]:
+    """The tenants of a file, each whole and valid. Raises CommandError naming the tenant and the field."""
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise CommandError(f"{path}: cannot be read as YAML ({type(error).__name__})") from None
+    if not isinstance(document, dict) or document.keys() != {"tenants"} or not isinstance(document["tenants"], list):
+        raise CommandError(f"{path}: must hold `tenants:` and a list under it, and nothing else")
+    tenants = [_whole(entry, f"{path}: tenants[{place}]") for place, entry in enumerate(document["tenants"])]
+    ids = [tenant["id"] for tenant in tenants]
+    for name in ids:
+        if ids.count(name) > 1:
+            raise CommandError(f"{path}: tenant {name} stands in it twice")
+    return tenants
+
+
+def plan(wanted: Sequence[Document], stored: Iterable[Document], *, prune: bool) -> list[Step]:
+    """What makes `stored` match `wanted`; empty where it does already. Deletions come last."""
+    known = {tenant["id"]: {name: tenant[name] for name in TENANT_FIELDS} for tenant in stored}
+    steps = []
+    for tenant in wanted:
+        before = known.get(tenant["id"])
+        if before is None:
+            steps.append(Step("create", tenant["id"], tenant, {}))
+        elif changes := {name: tenant[name] for name in TENANT_FIELDS if tenant[name] != before[name]}:
+            steps.append(Step("update", tenant["id"], changes, before))
+    if prune:
+        gone = sorted(known.keys() - {tenant["id"] for tenant in wanted})
+        steps += [Step("delete", name, {}, known[name]) for name in gone]
+    return steps
+
+
+def carry_out(admin: AdminClient, step: Step) -> None:
+    """Do one step. Raises CommandError."""
+    path = f"/tenants/{segment(step.tenant)}"
+    match step.action:
+        case "create":
+            admin.call("POST", "/tenants", step.fields)
+        case "update":
+            admin.call("PATCH", path, _change(step))
+        case "delete":
+            admin.call("DELETE", path)
+
+
+def _change(step: Step) -> Document:
+    """The step as a PATCH, which merges limits: those that are to go are cleared by name."""
+    if "limits" not in step.fields:
+        return step.fields
+    cleared = dict.fromkeys(step.before["limits"])
+    return {**step.fields, "limits": {**cleared, **step.fields["limits"]}}
+
+
+def _whole(entry: object, place: str) -> Document:
+    """An entry with every field that it leaves out at its default."""
+    if not isinstance(entry, dict) or not all(isinstance(name, str) for name in entry):
+        raise CommandError(f"{place}: must be a tenant's fields")
+    try:
+        stated = checked_fields(TenantBody, NEUTRAL_TENANT, entry).model_dump(exclude_none=True)
+        tenant = tenant_view(Tenant(id=stated.pop("id"), root="").changed(stated))
+    except ApiError as error:
+        raise CommandError(f"{place}: {error.message}") from None
+    except FieldError as error:
+        raise CommandError(f"{place}: {error}") from None
+    whole: Document = dict(tenant)
+    return {name: whole[name] for name in ("id", *TENANT_FIELDS)}
+
+
+def _shown(value: object) -> str:
+    match value:
+        case None:
+            return "none"
+        case Mapping():
+            return "{" + ", ".join(f"{name}: {figure}" for name, figure in value.items()) + "}"
+        case list():
+            return "[" + ", ".join(map(str, value)) + "]"
+        case _:
+            return str(value)
