@@ -1,14 +1,13 @@
 """One way to set up budgets, whichever store keeps them, under a clock that the test moves."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Protocol
 
 import redis.asyncio
 
 from quotas import keyspace
-from quotas.database import Database
 from quotas.limits import Limits
 from quotas.memory_store import MemoryQuotaStore
 from quotas.redis_store import RedisQuotaStore
@@ -73,7 +72,8 @@ class MemoryHouse:
 
     def __init__(self) -> None:
         self.now_ms = START_MS
-        self.store = MemoryQuotaStore(lambda: self.now_ms, lease_ms=LEASE_MS)
+        self.twin = MemoryQuotaStore(lambda: self.now_ms, lease_ms=LEASE_MS)
+        self.store: QuotaStore = self.twin
 
     async def set_clock(self, now_ms: int) -> None:
         self.now_ms = now_ms
@@ -87,7 +87,7 @@ class MemoryHouse:
         shadow: Iterable[str] = (),
         barred: Reason | None = None,
     ) -> None:
-        self.store.put_tenant(tenant, tenant, limits, timezone=timezone, shadow=shadow, barred=barred)
+        self.twin.put_tenant(tenant, tenant, limits, timezone=timezone, shadow=shadow, barred=barred)
 
     async def key(
         self,
@@ -98,7 +98,7 @@ class MemoryHouse:
         expires_ms: int | None = None,
         revoked: bool = False,
     ) -> None:
-        self.store.put_key(tenant, tenant, key_id, limits, expires_ms=expires_ms, revoked=revoked)
+        self.twin.put_key(tenant, tenant, key_id, limits, expires_ms=expires_ms, revoked=revoked)
 
 
 class RedisHouse:
@@ -106,7 +106,7 @@ class RedisHouse:
 
     def __init__(self, client: redis.asyncio.Redis) -> None:
         self.client = client
-        self.store = RedisQuotaStore(client, lease_ms=LEASE_MS, clock=CLOCK_LUA)
+        self.store: QuotaStore = RedisQuotaStore(client, lease_ms=LEASE_MS, clock=CLOCK_LUA)
 
     async def set_clock(self, now_ms: int) -> None:
         await self.client.set(CLOCK_KEY, now_ms)
@@ -122,11 +122,16 @@ class RedisHouse:
     ) -> None:
         root = keyspace.of_root(tenant)
         stored = limits.as_dict() | {f"shadow:{name}": 1 for name in shadow}
-        record = {"state": barred or "active", "version": 1, "zone": json.dumps(zone_table(timezone)), "doc": "{}"}
+        record: dict[str, str | int] = {
+            "state": barred or "active",
+            "version": 1,
+            "zone": json.dumps(zone_table(timezone)),
+            "doc": "{}",
+        }
         await self.client.delete(f"{root}limits:tenant:{tenant}")
-        await self.client.hset(f"{root}tenant:{tenant}", mapping=record)
+        await self.client.hset(f"{root}tenant:{tenant}", items=_flat(record))
         if stored:
-            await self.client.hset(f"{root}limits:tenant:{tenant}", mapping=stored)
+            await self.client.hset(f"{root}limits:tenant:{tenant}", items=_flat(stored))
 
     async def key(
         self,
@@ -138,10 +143,16 @@ class RedisHouse:
         revoked: bool = False,
     ) -> None:
         root = keyspace.of_root(tenant)
-        expires = "" if expires_ms is None else expires_ms
+        record: dict[str, str | int] = {
+            "state": "revoked" if revoked else "active",
+            "tenant": tenant,
+            "expires_ms": "" if expires_ms is None else expires_ms,
+        }
         await self.client.delete(f"{root}limits:key:{key_id}")
-        await Database(self.client).run(
-            "key_put", root, tenant, key_id, START_MS, expires, "{}", json.dumps(limits.as_dict())
-        )
-        if revoked:
-            await Database(self.client).run("key_end", root, tenant, key_id, "revoked")
+        await self.client.hset(f"{root}key:{key_id}", items=_flat(record))
+        if limits.as_dict():
+            await self.client.hset(f"{root}limits:key:{key_id}", items=_flat(limits.as_dict()))
+
+
+def _flat(mapping: Mapping[str, str | int]) -> list[str | int]:
+    return [item for pair in mapping.items() for item in pair]

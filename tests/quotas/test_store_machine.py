@@ -1,0 +1,177 @@
+"""The twin and the real store, told the same things at the same times, answer by answer."""
+
+import asyncio
+import os
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+import redis
+import redis.asyncio
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from quotas.limits import LIMIT_NAMES, Limits
+from quotas.store import AccessDenied, Ask, Charge, Denied, FlightSettled, Lapsed, QuotaStore
+from tests.quotas.house import LEASE_MS, START_MS, MemoryHouse, RedisHouse, ask
+
+TENANTS = ("acme", "other")
+KEYS = ("", "k1", "k2")
+FLIGHTS = [f"f{number}" for number in range(12)]
+ZONES = ("UTC", "Europe/Berlin", "America/St_Johns", "Pacific/Auckland")
+EXAMPLES = int(os.environ.get("FAIRLANE_TEST_EXAMPLES", "40"))
+"""More of them on a machine of one's own: FAIRLANE_TEST_EXAMPLES=2000."""
+
+small_limits = st.fixed_dictionaries(
+    {}, optional=dict.fromkeys(LIMIT_NAMES, st.sampled_from([0, 1, 2, 5, 30, 60, 100, 300, 10**15]))
+)
+moments = st.one_of(
+    st.integers(0, 2_000),
+    st.integers(0, 70_000),
+    st.sampled_from([250, 60_000, 60_249, 60_250, LEASE_MS, 14 * 3_600_000, 86_400_000]),
+    st.integers(-100_000, -1),
+    st.sampled_from([-86_400_000, -600_001]),
+)
+
+
+async def answer(store: QuotaStore, name: str, *args: object) -> object:
+    """What a call returns, or the refusal as a value."""
+    try:
+        return await getattr(store, name)(*args)
+    except Denied as denied:
+        return ("denied", denied.status, denied.requested, denied.retry_after_s, denied.kind)
+    except (AccessDenied, FlightSettled) as refusal:
+        return (type(refusal).__name__, str(refusal))
+
+
+async def lapsed(store: QuotaStore, limit: int) -> dict[str, Lapsed]:
+    """What `expired` finds; the order between roots is each store's own."""
+    return {found.flight_id: found for found in await store.expired(limit)}
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Compares the stores, and holds them to what must always be so."""
+
+    url: str
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.client = redis.asyncio.from_url(self.url)
+        self.houses = (MemoryHouse(), RedisHouse(self.client))
+        self.now_ms = START_MS
+        self.last_settled_ms: dict[str, int] = {}
+        with redis.from_url(self.url) as client:
+            client.flushall()
+        self.move(0)
+
+    def teardown(self) -> None:
+        self.runner.run(self.client.aclose())
+        self.runner.close()
+
+    def both(self, name: str, *args: object) -> Any:
+        memory, real = (self.runner.run(answer(house.store, name, *args)) for house in self.houses)
+        assert memory == real
+        return memory
+
+    def move(self, by_ms: int) -> None:
+        self.now_ms += by_ms
+        for house in self.houses:
+            self.runner.run(house.set_clock(self.now_ms))
+
+    @initialize(limits=small_limits, of_key=small_limits, zone=st.sampled_from(ZONES))
+    def settle_in(self, limits: dict[str, int], of_key: dict[str, int], zone: str) -> None:
+        for house in self.houses:
+            for tenant in TENANTS:
+                self.runner.run(house.tenant(Limits(**limits), tenant=tenant, timezone=zone))
+            self.runner.run(house.key("k1", Limits(**of_key)))
+            self.runner.run(house.key("k2", Limits(), expires_ms=START_MS + 100_000))
+
+    @rule(
+        limits=small_limits,
+        shadow=st.sets(st.sampled_from(LIMIT_NAMES), max_size=2),
+        zone=st.sampled_from(ZONES),
+        barred=st.sampled_from([None, None, None, "suspended", "deleted"]),
+    )
+    def change_tenant(self, limits: dict[str, int], shadow: set[str], zone: str, barred: Any) -> None:
+        for house in self.houses:
+            self.runner.run(house.tenant(Limits(**limits), timezone=zone, shadow=shadow, barred=barred))
+
+    @rule(limits=small_limits)
+    def change_key(self, limits: dict[str, int]) -> None:
+        for house in self.houses:
+            self.runner.run(house.key("k1", Limits(**limits)))
+
+    @rule(by_ms=moments)
+    def wait(self, by_ms: int) -> None:
+        self.move(by_ms)
+
+    @rule(
+        flight_id=st.sampled_from(FLIGHTS),
+        tenant=st.sampled_from(TENANTS),
+        key_id=st.sampled_from(KEYS),
+        prompt_tokens=st.sampled_from([0, 1, 10, 29, 100]),
+        max_output_tokens=st.sampled_from([1, 2, 20, 100]),
+        n=st.sampled_from([1, 1, 3]),
+        explicit_max=st.booleans(),
+    )
+    def reserve(self, flight_id: str, tenant: str, **changes: Any) -> None:
+        asked = ask(self.living(flight_id), root=tenant, tenant=tenant, **changes)
+        self.both("reserve", asked)
+
+    @rule(
+        flight_id=st.sampled_from(FLIGHTS),
+        tenant=st.sampled_from(TENANTS),
+        prompt_tokens=st.sampled_from([0, 10, 29]),
+        output_tokens=st.sampled_from([0, 1, 20, 200]),
+        outcome=st.sampled_from(["finished", "cancelled", "rejected"]),
+    )
+    def settle(self, flight_id: str, tenant: str, outcome: str, **figures: int) -> None:
+        flight_id = self.living(flight_id)
+        self.both("settle", tenant, flight_id, Charge(outcome=outcome, **figures))
+        self.last_settled_ms[flight_id] = self.now_ms
+
+    @rule(tenant=st.sampled_from(TENANTS), flights=st.lists(st.sampled_from(FLIGHTS), max_size=4))
+    def renew(self, tenant: str, flights: list[str]) -> None:
+        self.both("renew", tenant, [self.living(flight_id) for flight_id in flights])
+
+    @rule(limit=st.sampled_from([0, 100]))
+    def look_for_lapsed(self, limit: int) -> None:
+        memory, real = (self.runner.run(lapsed(house.store, limit)) for house in self.houses)
+        assert memory == real
+
+    @invariant()
+    def every_figure_is_the_same_and_none_negative(self) -> None:
+        for tenant in TENANTS:
+            for key_id in KEYS:
+                for status in self.both("statuses", tenant, tenant, key_id):
+                    assert status.used >= 0
+                    assert status.reserved >= 0
+
+    def living(self, flight_id: str) -> str:
+        """A name that no store may have forgotten: the twin's hour passes by this clock, the real one's does not."""
+        settled_ms = self.last_settled_ms.get(flight_id)
+        if settled_ms is not None and self.now_ms - settled_ms >= 3_600_000:
+            return f"{flight_id}-after-{settled_ms}"
+        return flight_id
+
+
+@pytest.mark.parametrize("server", ["valkey", "redis_server"])
+def test_twin_and_real_store_answer_alike(server: str, request: pytest.FixtureRequest) -> None:
+    url = request.getfixturevalue(server).url
+    machine = type("Machine", (StoreMachine,), {"url": url})
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=EXAMPLES if server == "valkey" else EXAMPLES // 4,
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            database=None,
+        ),
+    )
+
+
+def test_an_ask_is_a_value() -> None:
+    assert ask() == ask()
+    assert isinstance(ask(), Ask)
