@@ -1,0 +1,144 @@
+"""The records of all jobs of the in-memory queue, and every move that one can make: the only place that changes one."""
+
+from bisect import bisect_left, bisect_right, insort
+from collections import defaultdict
+
+import msgspec
+
+from scheduler.lane_places import Entry, Place, Places
+from scheduler.lanes import Lane, LaneName
+from scheduler.messages import Cancel, Control, Event, Finished, Job, Lease
+from scheduler.outcomes import Outcome
+from scheduler.queue_types import MAX_LOSSES, SWEEP, JobState, Publication, in_rank_order
+
+POISONED = f"the workers that held this request died {MAX_LOSSES} times"
+
+
+class JobBook:
+    """Moves: add → lease → (give back → lease)* → end; each keeps all indexes, counters and shares in step."""
+
+    def __init__(self, lanes: dict[LaneName, Lane], window: float) -> None:
+        self.places = {lane.name: Places(lane, window) for lane in in_rank_order(lanes)}
+        self.entries: dict[str, Entry] = {}
+        self.events: dict[str, list[Event]] = defaultdict(list)
+        self.controls: dict[str, list[Control]] = defaultdict(list)
+        self.flights: dict[str, set[str]] = defaultdict(set)
+        """Flights of each gateway that have not ended, nor been told to for the gateway's loss."""
+        self._held: dict[str, set[str]] = defaultdict(set)
+        self._expiry: list[Place] = []
+
+    def held(self, worker_id: str) -> list[Entry]:
+        """What this worker holds, in one order for all: fewest losses first, ties by id."""
+        held = [self.entries[flight_id] for flight_id in self._held.get(worker_id, ())]
+        return sorted(held, key=lambda entry: (entry.losses, entry.job.flight_id))
+
+    def late(self, now_ms: int) -> list[Entry]:
+        """The first of the waiting jobs whose time is over."""
+        count = bisect_right(self._expiry, now_ms, key=lambda place: place[0])
+        return [self.entries[flight_id] for _, flight_id in self._expiry[: min(count, SWEEP)]]
+
+    def add(self, now_ms: int, job: Job) -> Entry:
+        """Seat a new job."""
+        entry = Entry(job=job, arrived_ms=now_ms, queued_ms=now_ms, granted_until=job.granted_until)
+        entry.generated = [[] for _ in range(job.n)]
+        self.entries[job.flight_id] = entry
+        self.flights[job.gateway_id].add(job.flight_id)
+        self._seat(entry)
+        return entry
+
+    def lease(self, entry: Entry, worker_id: str, now_ms: int) -> Lease:
+        """Give a waiting job to a worker, and charge its tenant provisionally."""
+        self._unseat(entry)
+        entry.state, entry.worker_id, entry.taken_ms, entry.returned = JobState.LEASED, worker_id, now_ms, False
+        entry.epoch += 1
+        entry.credit = entry.provisional_cost
+        self._held[worker_id].add(entry.job.flight_id)
+        self._charge(entry, entry.credit)
+        job = msgspec.structs.replace(entry.job, granted_until=entry.granted_until)
+        generated = tuple(map(tuple, entry.generated))
+        return Lease(job=job, epoch=entry.epoch, arrived_ms_ago=now_ms - entry.arrived_ms, generated=generated)
+
+    def publish(self, gateway_id: str, worker_id: str, item: Publication) -> bool:
+        """Record a leased job's part of a step; False where it is refused. A repeat is accepted and changes nothing."""
+        entry = self.entries.get(item.flight_id)
+        if entry is None or entry.state is not JobState.LEASED or entry.epoch != item.epoch:
+            return False
+        if (entry.worker_id, entry.job.gateway_id) != (worker_id, gateway_id):
+            return False
+        if any(first != len(entry.generated[choice]) for choice, first, _ in item.tokens):
+            return item.ends is None and all(
+                first + len(ids) <= len(entry.generated[choice]) for choice, first, ids in item.tokens
+            )
+        for choice, _, ids in item.tokens:
+            entry.generated[choice].extend(ids)
+        covered = min(entry.credit, item.cost)
+        entry.credit -= covered
+        self._charge(entry, item.cost - covered)
+        self.events[gateway_id].extend(item.events)
+        if item.ends is not None:
+            self.end(entry, item.ends, tell=False)
+        return True
+
+    def give_back(self, entry: Entry, now_ms: int) -> None:
+        """A leased job returns to the head of its lane; one that was told to stop ends instead."""
+        if entry.cancelled:
+            self.end(entry, Outcome.CANCELLED)
+            return
+        self._held[entry.worker_id].discard(entry.job.flight_id)
+        self._refund(entry)
+        entry.state, entry.worker_id, entry.returned, entry.queued_ms = JobState.QUEUED, "", True, now_ms
+        entry.epoch += 1
+        self._seat(entry)
+
+    def lose(self, entry: Entry, now_ms: int) -> None:
+        """A leased job's worker is dead: back to the queue, but not for ever."""
+        entry.losses += 1
+        if entry.losses >= MAX_LOSSES and not entry.cancelled:
+            self.end(entry, Outcome.FAILED, POISONED)
+        else:
+            self.give_back(entry, now_ms)
+
+    def stop(self, entry: Entry) -> None:
+        """End a waiting job; tell the holder of a leased one, once. Nothing where it has ended."""
+        if entry.state is JobState.QUEUED:
+            self.end(entry, Outcome.CANCELLED)
+        elif entry.state is JobState.LEASED and not entry.cancelled:
+            entry.cancelled = True
+            self.controls[entry.worker_id].append(Cancel(flight_id=entry.job.flight_id))
+
+    def end(self, entry: Entry, outcome: Outcome, error: str = "", *, tell: bool = True) -> None:
+        """End a job for good. `tell` its gateway, unless its worker has done so."""
+        job = entry.job
+        if entry.state is JobState.QUEUED:
+            self._unseat(entry)
+        else:
+            self._held[entry.worker_id].discard(job.flight_id)
+        self._refund(entry)
+        self.flights[job.gateway_id].discard(job.flight_id)
+        entry.state, entry.outcome = JobState.ENDED, outcome
+        if tell:
+            finished = Finished(flight_id=job.flight_id, epoch=entry.epoch, outcome=outcome, error=error)
+            self.events[job.gateway_id].append(finished)
+
+    def _seat(self, entry: Entry) -> None:
+        self.places[entry.job.lane].enter(entry)
+        insort(self._expiry, self._end_of_wait(entry))
+
+    def _unseat(self, entry: Entry) -> None:
+        self.places[entry.job.lane].leave(entry)
+        del self._expiry[bisect_left(self._expiry, self._end_of_wait(entry))]
+
+    def _end_of_wait(self, entry: Entry) -> Place:
+        max_wait_ms = self.places[entry.job.lane].lane.max_wait_ms
+        return entry.expires_ms(max_wait_ms), entry.job.flight_id
+
+    def _charge(self, entry: Entry, tokens: float) -> None:
+        if tokens:
+            lane = entry.job.lane
+            self.places[lane].counters.charge(entry.job.tenant, tokens, entry.job.weight)
+            for name, places in self.places.items():
+                places.serve(tokens, tokens if name == lane else 0.0)
+
+    def _refund(self, entry: Entry) -> None:
+        self._charge(entry, -entry.credit)
+        entry.credit = 0.0

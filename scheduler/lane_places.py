@@ -1,0 +1,169 @@
+"""The places of one lane of the in-memory queue: who waits, in which order, and what each tenant has had."""
+
+import heapq
+from bisect import bisect_left, insort
+from dataclasses import dataclass, field
+
+from scheduler.fairness import Counters
+from scheduler.lanes import Lane
+from scheduler.messages import Job
+from scheduler.outcomes import Outcome
+from scheduler.queue_types import (
+    HEAD_MS,
+    OWED_LIMIT,
+    QUANTUM_COST,
+    TENANTS_PER_TAKE,
+    JobState,
+    first_due_ms,
+    hard_end_ms,
+    hard_first_ms,
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Entry:
+    """A job and all that happened to it. Times are milliseconds of the queue's one clock."""
+
+    job: Job
+    arrived_ms: int
+    queued_ms: int
+    """When it was last put in the queue: its arrival, or its return from a worker."""
+    granted_until: int
+    generated: list[list[int]] = field(default_factory=list)
+    state: JobState = JobState.QUEUED
+    outcome: Outcome | None = None
+    epoch: int = 0
+    worker_id: str = ""
+    taken_ms: int = 0
+    cancelled: bool = False
+    returned: bool = False
+    losses: int = 0
+    credit: float = 0.0
+    """Weighted tokens charged when it was taken and not yet computed."""
+
+    @property
+    def due_ms(self) -> int:
+        """When its first token is due."""
+        return self.arrived_ms + first_due_ms(self.job)
+
+    @property
+    def produced(self) -> int:
+        """Published tokens of all choices."""
+        return sum(map(len, self.generated))
+
+    @property
+    def tokens(self) -> int:
+        """KV tokens that its next step holds: what its worker has to have room for."""
+        return len(self.job.prompt) + self.produced + self.job.n
+
+    @property
+    def provisional_cost(self) -> float:
+        """Weighted tokens that taking it is charged: nobody pays again for what was computed before."""
+        prompt = 0 if self.produced else len(self.job.prompt)
+        return prompt + self.job.n * QUANTUM_COST
+
+    def slack(self, now_ms: int) -> float:
+        """Time left until due, over the tokens to be computed first: orders as LARS' relative slack does."""
+        return (self.due_ms - now_ms) / max(1, len(self.job.prompt) + self.produced)
+
+    def expires_ms(self, max_wait_ms: float) -> float:
+        """When it ends if it still waits: the lane's maximum wait, or an earlier hard deadline."""
+        first = hard_end_ms(self.job) if self.produced else min(hard_end_ms(self.job), hard_first_ms(self.job))
+        return min(self.queued_ms + max_wait_ms, self.arrived_ms + first)
+
+
+Place = tuple[float, str]
+"""(milliseconds, flight_id): orders a list as a Redis sorted set does, ties by id."""
+
+
+class Places:
+    """Who waits in one lane. A tenant is backlogged while it has a job here."""
+
+    def __init__(self, lane: Lane, window: float) -> None:
+        self.lane = lane
+        self.counters = Counters(window)
+        self.owed = 0.0
+        """Weighted tokens by which the lane is behind its share floor (negative: ahead)."""
+        self._queues: dict[str, list[Place]] = {}
+        self._waiting: list[Place] = []
+        self._returned: list[Place] = []
+
+    def enter(self, entry: Entry) -> None:
+        """Seat a job: earliest due first among its tenant's own, a returned one before all that never ran."""
+        tenant, flight = entry.job.tenant, entry.job.flight_id
+        if tenant not in self._queues:
+            self.counters.lift(tenant, self._queues)
+        insort(self._queues.setdefault(tenant, []), _place(entry))
+        insort(self._waiting, (entry.queued_ms, flight))
+        if entry.returned:
+            insort(self._returned, (entry.due_ms, flight))
+
+    def leave(self, entry: Entry) -> None:
+        """Give up a job's seat, because it was taken or has ended."""
+        tenant, flight = entry.job.tenant, entry.job.flight_id
+        _remove(self._queues[tenant], _place(entry))
+        if not self._queues[tenant]:
+            del self._queues[tenant]
+        _remove(self._waiting, (entry.queued_ms, flight))
+        if entry.returned:
+            _remove(self._returned, (entry.due_ms, flight))
+
+    @property
+    def depth(self) -> int:
+        """Jobs that wait."""
+        return len(self._waiting)
+
+    def oldest_wait_ms(self, now_ms: int) -> int:
+        """Since when the longest waiting job waits; 0 in an empty lane."""
+        return now_ms - int(self._waiting[0][0]) if self._waiting else 0
+
+    def depth_of(self, tenant: str) -> int:
+        """Jobs of this tenant that wait."""
+        return len(self._queues.get(tenant, ()))
+
+    def position(self, entry: Entry) -> int:
+        """1 + the tenant's own jobs ahead of this waiting one."""
+        return 1 + bisect_left(self._queues[entry.job.tenant], _place(entry))
+
+    def head(self, tenant: str) -> str | None:
+        """The tenant's first flight, None where it has none."""
+        queue = self._queues.get(tenant)
+        return queue[0][1] if queue else None
+
+    def lowest(self) -> list[str]:
+        """The backlogged tenants with the lowest counters, at most TENANTS_PER_TAKE."""
+        return heapq.nsmallest(TENANTS_PER_TAKE, self._queues, key=lambda tenant: (self.counters.value(tenant), tenant))
+
+    def returned(self) -> list[str]:
+        """The first of the flights that came back from a worker."""
+        return [flight for _, flight in self._returned[:TENANTS_PER_TAKE]]
+
+    def promoted(self, now_ms: int) -> list[str]:
+        """The oldest of the flights that have waited half the lane's maximum."""
+        oldest = self._waiting[:TENANTS_PER_TAKE]
+        return [flight for queued_ms, flight in oldest if self.is_promoted(queued_ms, now_ms)]
+
+    def is_promoted(self, queued_ms: float, now_ms: int) -> bool:
+        """Has waited half the lane's maximum, and is ordered one lane higher."""
+        return queued_ms <= now_ms - self.lane.max_wait_ms / 2
+
+    def eligible(self, tenant: str) -> bool:
+        """Within the window of the lane's smallest backlogged counter."""
+        return self.counters.eligible(tenant, self._queues)
+
+    def is_owed(self, entry: Entry) -> bool:
+        """The share floor is behind by what this job costs: it goes before the order."""
+        return self.lane.share_floor > 0 and self.owed >= min(entry.provisional_cost, OWED_LIMIT)
+
+    def serve(self, tokens: float, own: float) -> None:
+        """Account for `tokens` of service to all lanes, `own` of them to this one."""
+        due = self.lane.share_floor * tokens if self.depth else 0.0
+        self.owed = max(-OWED_LIMIT, min(OWED_LIMIT, self.owed + due - own))
+
+
+def _place(entry: Entry) -> Place:
+    return entry.due_ms - (HEAD_MS if entry.returned else 0), entry.job.flight_id
+
+
+def _remove(places: list[Place], place: Place) -> None:
+    del places[bisect_left(places, place)]

@@ -1,0 +1,237 @@
+"""The global queue's rules, in memory: which worker gets which job, and what becomes of jobs whose holder is lost.
+
+Pure: `now_ms` is the first argument of all that depends on time, and what others would read from a stream is kept in
+`events` (by gateway) and `controls` (by worker). The Redis queue answers every call as this one does; the tests send
+both the same calls. Invariants: a job is queued, leased to one worker, or ended; an end is for good, and is told to
+its gateway exactly once; an epoch never comes twice; tokens are recorded in order, without gap or repeat.
+"""
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+
+from scheduler.fairness import DEFAULT_WINDOW
+from scheduler.job_book import JobBook
+from scheduler.lane_order import Order, Room
+from scheduler.lanes import Lane, LaneName
+from scheduler.messages import Grant, Job
+from scheduler.outcomes import Outcome
+from scheduler.queue_types import (
+    GATEWAY_LEASES,
+    RECORD_TTL_MS,
+    SUSPECT_LOSSES,
+    SWEEP,
+    JobRecord,
+    JobState,
+    LaneDepth,
+    LaneFull,
+    Publication,
+    QueueError,
+    Taken,
+    TenantQueueFull,
+)
+from scheduler.steps import Capacity
+
+__all__ = [
+    "JobRecord",
+    "JobState",
+    "LaneDepth",
+    "LaneFull",
+    "LaneQueue",
+    "Publication",
+    "QueueError",
+    "Taken",
+    "TenantQueueFull",
+]
+
+
+class LaneQueue:
+    """All jobs of one model, and who holds them. `lease_ms`: how long a silent worker keeps its jobs."""
+
+    def __init__(self, lanes: dict[LaneName, Lane], *, lease_ms: int = 6_000, window: float = DEFAULT_WINDOW) -> None:
+        self._book = JobBook(lanes, window)
+        self.events, self.controls = self._book.events, self._book.controls
+        self._lease_ms = lease_ms
+        self._workers: dict[str, int] = {}
+        self._gateways: dict[str, int] = {}
+        self._lost: dict[str, int] = {}
+        """Workers whose jobs were taken away and who have not heard of it, with the time of the loss."""
+        self._last_serial: dict[tuple[str, str], str] = {}
+        self._seen_ms: int | None = None
+        self._quiet_until_ms = 0
+
+    # What gateways call.
+
+    def put(self, now_ms: int, job: Job, *, tenant_limit: int | None = None) -> int:
+        """Queue a job; returns 1 + the tenant's own ahead in its lane, 0 if it was put before and is queued no more.
+
+        Raises TenantQueueFull and LaneFull, and has then changed nothing.
+        """
+        if job.flight_id in self._book.entries:
+            return self.position(job.flight_id) or 0
+        own = sum(places.depth_of(job.tenant) for places in self._book.places.values())
+        if tenant_limit is not None and own >= tenant_limit:
+            raise TenantQueueFull(tenant_limit, own)
+        places = self._book.places[job.lane]
+        if places.depth >= places.lane.max_queued:
+            retry_after_ms = max(1, math.ceil(places.oldest_wait_ms(now_ms) / places.depth))
+            raise LaneFull(job.lane, places.depth, retry_after_ms)
+        self._gateways.setdefault(job.gateway_id, now_ms + GATEWAY_LEASES * self._lease_ms)
+        return places.position(self._book.add(now_ms, job))
+
+    def cancel(self, flight_id: str) -> JobRecord | None:
+        """End a waiting job, tell a leased one's holder to stop it. Idempotent; None where it is unknown."""
+        entry = self._book.entries.get(flight_id)
+        if entry is not None:
+            self._book.stop(entry)
+        return self.record(flight_id)
+
+    def grant(self, flight_id: str, granted_until: int) -> bool:
+        """Raise what each choice may produce, in the record and at the holder. False: unknown or ended."""
+        entry = self._book.entries.get(flight_id)
+        if entry is None or entry.state is JobState.ENDED:
+            return False
+        if granted_until > entry.granted_until:
+            entry.granted_until = granted_until
+            if entry.state is JobState.LEASED:
+                self.controls[entry.worker_id].append(Grant(flight_id=flight_id, granted_until=granted_until))
+        return True
+
+    def record(self, flight_id: str) -> JobRecord | None:
+        """What is known of a job; None if it was never put, or forgotten."""
+        entry = self._book.entries.get(flight_id)
+        if entry is None:
+            return None
+        return JobRecord(
+            state=entry.state,
+            outcome=entry.outcome,
+            generated=tuple(map(len, entry.generated)),
+            prompt_tokens=len(entry.job.prompt),
+            worker_id=entry.worker_id,
+            tenant=entry.job.tenant,
+            lane=entry.job.lane,
+            gateway_id=entry.job.gateway_id,
+            cancelled=entry.cancelled,
+            epoch=entry.epoch,
+        )
+
+    def forget(self, flight_ids: Iterable[str]) -> None:
+        """Drop the records of jobs that have ended; others stay."""
+        for flight_id in flight_ids:
+            entry = self._book.entries.get(flight_id)
+            if entry is not None and entry.state is JobState.ENDED:
+                del self._book.entries[flight_id]
+
+    def position(self, flight_id: str) -> int | None:
+        """1 + the tenant's own jobs ahead in the lane; None once it is not queued."""
+        entry = self._book.entries.get(flight_id)
+        if entry is None or entry.state is not JobState.QUEUED:
+            return None
+        return self._book.places[entry.job.lane].position(entry)
+
+    def depths(self, now_ms: int) -> dict[LaneName, LaneDepth]:
+        """How full each lane is."""
+        return {
+            name: LaneDepth(queued=places.depth, oldest_wait_ms=places.oldest_wait_ms(now_ms))
+            for name, places in self._book.places.items()
+        }
+
+    def gateway_alive(self, now_ms: int, gateway_id: str) -> None:
+        """A gateway's heartbeat: without it for GATEWAY_LEASES leases, its jobs are cancelled."""
+        self._gateways[gateway_id] = now_ms + GATEWAY_LEASES * self._lease_ms
+
+    # What workers call.
+
+    def take(self, now_ms: int, worker_id: str, capacity: Capacity) -> Taken:
+        """Lease to this worker what it can start, most urgent first; nothing while it has not heard of a loss."""
+        self._expire(now_ms)
+        if worker_id in self._lost:
+            return Taken(())
+        self._workers.setdefault(worker_id, now_ms + self._lease_ms)
+        lanes = tuple(self._book.places.values())
+        suspect = any(entry.losses >= SUSPECT_LOSSES for entry in self._book.held(worker_id))
+        order = Order(lanes, self._book.entries, Room(lanes, capacity, suspect=suspect), now_ms)
+        leases = []
+        while (entry := order.pick()) is not None:
+            leases.append(self._book.lease(entry, worker_id, now_ms))
+            order.took(entry)
+        return Taken(tuple(leases))
+
+    def renew(self, now_ms: int, worker_id: str, holding: Collection[str] | None = None) -> bool:
+        """A worker's heartbeat, for all it holds. False, once: its lease had lapsed and its jobs were taken away.
+
+        `holding` names the flights that the worker knows of: a job leased to it for longer than one lease and not
+        among them was in a `take` whose answer got lost, and is given back.
+        """
+        self._is_quiet(now_ms)
+        self._workers[worker_id] = now_ms + self._lease_ms
+        for entry in self._book.held(worker_id) if holding is not None else ():
+            if entry.job.flight_id not in holding and entry.taken_ms <= now_ms - self._lease_ms:
+                self._book.give_back(entry, now_ms)
+        return self._lost.pop(worker_id, None) is None
+
+    def publish(self, gateway_id: str, worker_id: str, items: Sequence[Publication], *, serial: str = "") -> set[str]:
+        """Record what a step produced for one gateway's jobs; returns the flights that were refused.
+
+        Refused: unknown, ended, not this worker's or this gateway's, a stale epoch, a gap in the tokens. A call with
+        the same non-empty `serial` as the worker's last to this gateway is a repeat, and does nothing.
+        """
+        if serial and self._last_serial.get((gateway_id, worker_id)) == serial:
+            return set()
+        self._last_serial[gateway_id, worker_id] = serial
+        return {item.flight_id for item in items if not self._book.publish(gateway_id, worker_id, item)}
+
+    def release(self, now_ms: int, worker_id: str, flight_ids: Iterable[str]) -> None:
+        """Hand jobs back, on drain: to the head of their lane, not counted as a loss. What it does not hold stays."""
+        for flight_id in flight_ids:
+            entry = self._book.entries.get(flight_id)
+            if entry is not None and entry.state is JobState.LEASED and entry.worker_id == worker_id:
+                self._book.give_back(entry, now_ms)
+
+    # What every gateway calls each second.
+
+    def reclaim(self, now_ms: int) -> int:
+        """Clear up after the dead and the late; returns how many jobs were taken from workers whose lease lapsed.
+
+        After more than half a lease without any `renew` or `reclaim` (the store was away) it does nothing for one
+        full lease: holders renew first.
+        """
+        if self._is_quiet(now_ms):
+            return 0
+        self._expire(now_ms)
+        for gateway_id in _lapsed(self._gateways, now_ms):
+            self._abandon(gateway_id)
+        self._lost = {worker: lost_ms for worker, lost_ms in self._lost.items() if lost_ms > now_ms - RECORD_TTL_MS}
+        return sum(self._lose(worker_id, now_ms) for worker_id in _lapsed(self._workers, now_ms))
+
+    def _is_quiet(self, now_ms: int) -> bool:
+        if self._seen_ms is not None and now_ms - self._seen_ms > self._lease_ms / 2:
+            self._quiet_until_ms = now_ms + self._lease_ms
+        self._seen_ms = now_ms
+        return now_ms < self._quiet_until_ms
+
+    def _expire(self, now_ms: int) -> None:
+        for entry in self._book.late(now_ms):
+            self._book.end(entry, Outcome.EXPIRED)
+
+    def _abandon(self, gateway_id: str) -> None:
+        """Cancel what a dead gateway asked for, a part per call."""
+        flights = sorted(self._book.flights[gateway_id])[:SWEEP]
+        for flight_id in flights:
+            self._book.stop(self._book.entries[flight_id])
+            self._book.flights[gateway_id].discard(flight_id)
+        if len(flights) < SWEEP:
+            del self._gateways[gateway_id]
+
+    def _lose(self, worker_id: str, now_ms: int) -> int:
+        del self._workers[worker_id]
+        held = self._book.held(worker_id)
+        for entry in held:
+            self._book.lose(entry, now_ms)
+        if held:
+            self._lost[worker_id] = now_ms
+        return len(held)
+
+
+def _lapsed(leases: dict[str, int], now_ms: int) -> list[str]:
+    late = sorted((expires_ms, name) for name, expires_ms in leases.items() if expires_ms <= now_ms)
+    return [name for _, name in late[:SWEEP]]

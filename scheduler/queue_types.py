@@ -1,0 +1,144 @@
+"""What the global queue takes, gives and refuses: shared by its in-memory rules and their twin in Redis."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from scheduler.lanes import Lane, LaneName
+from scheduler.messages import Event, Job, Lease
+from scheduler.outcomes import Outcome
+
+OUTPUT_TOKEN_COST = 2.0
+"""Weighted tokens of one output token; a prompt token costs 1 (the weights of VTC)."""
+QUANTUM_COST = 64 * OUTPUT_TOKEN_COST
+"""Weighted tokens charged for each choice when a job is taken, before its worker has reported anything."""
+OWED_LIMIT = 4096.0
+"""Weighted tokens that a lane's share floor may run ahead or behind; bounds the burst that pays it back."""
+TENANTS_PER_TAKE = 64
+"""Tenants of one lane that a `take` looks at, lowest counters first; also its returned and its promoted jobs."""
+SWEEP = 128
+"""Most workers, gateways, flights or expired jobs that one call clears away; the next call goes on."""
+MAX_LOSSES = 5
+"""A job whose workers died this often is poisoned: it ends as failed."""
+SUSPECT_LOSSES = 3
+"""From this many losses on, a worker holds one such job at a time: the poisoned one fails alone."""
+GATEWAY_LEASES = 3
+"""A gateway's heartbeat holds for this many worker leases."""
+RECORD_TTL_MS = 3_600_000
+"""How long an ended job's record, a stream that nobody writes to and a worker's loss are remembered."""
+NEVER_MS = 1 << 53
+"""The deadline of a job that has none: the largest time that a double holds exactly."""
+HEAD_MS = 1 << 50
+"""A returned job is due this much earlier than it was: before all that never ran."""
+
+
+class JobState(StrEnum):
+    """Where a job is. It may go from leased back to queued; ended is for good."""
+
+    QUEUED = "queued"
+    LEASED = "leased"
+    ENDED = "ended"
+
+
+class QueueError(Exception):
+    """A job was refused; nothing was written.
+
+    QueueError
+     ├─ LaneFull          the lane's cap: the system is contended
+     └─ TenantQueueFull   the tenant's own `queued_requests`
+    """
+
+
+class LaneFull(QueueError):
+    """The lane holds as many jobs as it may. `retry_after_ms`: when one place frees, at the rate it drains now."""
+
+    def __init__(self, lane: LaneName, depth: int, retry_after_ms: int) -> None:
+        super().__init__(f"lane {lane} holds {depth} jobs")
+        self.lane, self.depth, self.retry_after_ms = lane, depth, retry_after_ms
+
+
+class TenantQueueFull(QueueError):
+    """The tenant has as many jobs queued, over all lanes, as it may."""
+
+    def __init__(self, limit: int, depth: int) -> None:
+        super().__init__(f"the tenant has {depth} jobs queued, its limit is {limit}")
+        self.limit, self.depth = limit, depth
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """One job's part of one step, from the worker that holds it under `epoch`.
+
+    A publication that was not answered is sent again unchanged: tokens that are on record already are then skipped.
+    """
+
+    flight_id: str
+    epoch: int
+    events: tuple[Event, ...] = ()
+    tokens: tuple[tuple[int, int, tuple[int, ...]], ...] = ()
+    """(choice, first index, ids) of what the events say was produced."""
+    cost: float = 0.0
+    """Weighted tokens computed for this job since its last publication."""
+    ends: Outcome | None = None
+
+    def __repr__(self) -> str:
+        counts = [(choice, first, len(ids)) for choice, first, ids in self.tokens]
+        return f"Publication({self.flight_id}, epoch={self.epoch}, tokens={counts}, ends={self.ends})"
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a worker got, most urgent first."""
+
+    leases: tuple[Lease, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """What the queue knows of a job, from `put` until `forget` or an hour after its end."""
+
+    state: JobState
+    outcome: Outcome | None
+    generated: tuple[int, ...]
+    """Published tokens of each choice."""
+    prompt_tokens: int
+    worker_id: str
+    """Who holds it, or held it last; empty before it was ever taken, and while it waits."""
+    tenant: str
+    lane: LaneName
+    gateway_id: str
+    cancelled: bool
+    """Its holder was told to stop, and has not confirmed yet."""
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LaneDepth:
+    """How full one lane of the queue is."""
+
+    queued: int
+    oldest_wait_ms: int
+
+
+def in_rank_order(lanes: dict[LaneName, Lane]) -> tuple[Lane, ...]:
+    """The lanes, most urgent first."""
+    return tuple(sorted(lanes.values(), key=lambda lane: lane.rank))
+
+
+def first_due_ms(job: Job) -> int:
+    """From arrival to when its first token is due, in whole milliseconds: what orders a tenant's own jobs."""
+    stated = (job.ttft_ms, job.hard_ttft_ms, job.deadline_ms)
+    return _whole(min(ms for ms in stated if ms is not None))
+
+
+def hard_first_ms(job: Job) -> int:
+    """From arrival to the stated, hard deadline of the first token."""
+    return NEVER_MS if job.hard_ttft_ms is None else _whole(job.hard_ttft_ms)
+
+
+def hard_end_ms(job: Job) -> int:
+    """From arrival to the stated, hard deadline of the last token."""
+    return NEVER_MS if job.deadline_ms is None else _whole(job.deadline_ms)
+
+
+def _whole(ms: float) -> int:
+    return int(min(ms, NEVER_MS))
