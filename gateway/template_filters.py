@@ -193,5 +193,5 @@ FILTERS: Mapping[str, Filter] = {
     **{name: _guarded(stock.FILTERS[name]) for name in _STOCK.split()},
     **{name: _guarded(function) for name, function in _OURS.items()},
 }
-TESTS: Mapping[str, Filter] = {name: _guarded(stock_tests.TESTS[name]) for name in ("lower", "upper")}
+TESTS: Mapping[str, Filter] = {"lower": _guarded(stock_tests.test_lower), "upper": _guarded(stock_tests.test_upper)}
 """The stock tests that turn their value into text; the others take any value."""
