@@ -17,7 +17,9 @@ async def house(request: pytest.FixtureRequest) -> AsyncIterator[House]:
         yield MemoryHouse()
         return
     server: EmbeddedStore = request.getfixturevalue(request.param)
-    client = redis.asyncio.from_url(server.url)
+    client = redis.asyncio.Redis.from_pool(
+        redis.asyncio.BlockingConnectionPool.from_url(server.url, max_connections=16)
+    )
     await client.flushall()
     house = RedisHouse(client)
     await house.set_clock(START_MS)
