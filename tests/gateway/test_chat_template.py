@@ -74,7 +74,7 @@ HUGE = {
     "text of the template": "{% for i in range(100000) %}" + "x" * 10000 + "{% endfor %}",
     "text of the template, kept": "{% set y %}{% for i in range(100000) %}" + "x" * 10000 + "{% endfor %}{% endset %}",
     "text of a macro": "{% macro m() %}" + "x" * 10000 + "{% endmacro %}" + "{% set y = m() %}" * 2000,
-    "many values": "{% set n = namespace(l=[]) %}{% for i in range(999) %}{% set n.l = n.l + ['x' * 9999] %}{% endfor %}",
+    "hoard": "{% set n = namespace(l=[]) %}{% for i in range(999) %}{% set n.l = n.l + ['x' * 9999] %}{% endfor %}",
     "a laughing list": "{% set x = [1] * 10 %}" + "{% set x = [x, x, x, x, x, x, x, x, x, x] %}" * 12 + "{{ x }}",
     "a laughing tuple as a key": "{% set x = (1, 2) %}" + "{% set x = (x, x, x, x) %}" * 14 + "{% set d = {x: 1} %}",
     "a laughing dict": "{% set x = {} %}" + "{% set x = {'a': x, 'b': x, 'c': x} %}" * 30 + "{{ x | tojson }}",
