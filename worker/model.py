@@ -12,7 +12,7 @@ import torch
 from worker.attention import paged_attention
 from worker.attention.base import Metadata
 from worker.kv_cache import KVCache, KVShape
-from worker.model_files import ModelError, ModelFiles
+from worker.model_files import ModelError, ModelFiles, reading
 from worker.support import check_supported
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def load(files: ModelFiles, *, dtype: str = "auto", device: str = "auto", backen
     disable_progress_bar()
     place = choose_device(device)
     began = time.perf_counter()
-    try:
+    with reading(files.name):
         config = AutoConfig.from_pretrained(files.directory)
         check_supported(files.name, config)
         causal_lm = AutoModelForCausalLM.from_pretrained(
@@ -132,8 +132,6 @@ def load(files: ModelFiles, *, dtype: str = "auto", device: str = "auto", backen
             attn_implementation=ATTENTION,
             device_map=str(place) if place.type != "cpu" else None,
         )
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
-        raise ModelError(f"model {files.name}: {str(error).strip().splitlines()[0][:300]}") from error
     model = PagedModel(files.name, causal_lm.eval().requires_grad_(False), backend=backend)
     _log.info("loaded %s in %.1f s: %s on %s", files.name, time.perf_counter() - began, model.shape.dtype, place)
     return model
@@ -170,8 +168,10 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
 def _attention_modules(name: str, causal_lm: "PreTrainedModel") -> list[_AttentionModule]:
     found = [m for m in causal_lm.modules() if hasattr(m, "is_causal") and hasattr(m, "layer_idx")]
     modules = sorted(cast("list[_AttentionModule]", found), key=lambda module: module.layer_idx)
-    if len(modules) != causal_lm.config.num_hidden_layers or not all(module.is_causal for module in modules):
-        raise ModelError(f"model {name}: its attention is not one causal module per layer")
+    if len(modules) != causal_lm.config.num_hidden_layers:
+        raise ModelError(f"model {name}: more or less than one attention per layer is not supported")
+    if not all(module.is_causal for module in modules):
+        raise ModelError(f"model {name}: attention that looks ahead is not supported")
     return modules
 
 

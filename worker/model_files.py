@@ -80,11 +80,9 @@ def model_card(files: ModelFiles) -> ModelCard:
     """All that a gateway needs of the model; the same on every machine with these files. Raises ModelError."""
     from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
-    try:
+    with reading(files.name):
         config = AutoConfig.from_pretrained(files.directory)
         tokenizer = AutoTokenizer.from_pretrained(files.directory)
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        raise ModelError(f"model {files.name}: {_first_line(error)}") from error
     if not tokenizer.is_fast:
         raise ModelError(f"model {files.name}: its tokenizer has no fast form (tokenizer.json)")
     context_length = getattr(config, "max_position_embeddings", None)
@@ -106,6 +104,17 @@ def model_card(files: ModelFiles) -> ModelCard:
         bos_token=tokenizer.bos_token,
         eos_token=tokenizer.eos_token,
     )
+
+
+@contextmanager
+def reading(model: str) -> Iterator[None]:
+    """Whatever transformers and its kin raise inside becomes a ModelError of one line."""
+    try:
+        yield
+    except ModelError:
+        raise
+    except Exception as error:  # anything at all on a bad file, a bare Exception too
+        raise ModelError(f"model {model}: {_first_line(error)}") from error
 
 
 def _chat_template(found: object) -> str | None:
@@ -198,15 +207,13 @@ def _convert(gguf: Path, directory: Path) -> None:
 
     source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
     with _progress(f"Converting {gguf.name} (once)", steps=3) as advance:
-        try:
+        with reading(str(gguf)):
             dtype = _stored_dtype(gguf)
             tokenizer = AutoTokenizer.from_pretrained(**source)
             advance()
             unpacked = GgufConfig(dequantize=True)  # packed weights are slow to compute with
             model = AutoModelForCausalLM.from_pretrained(**source, quantization_config=unpacked, dtype=dtype)
             advance()
-        except (ValueError, KeyError, IndexError, NotImplementedError, ImportError) as error:
-            raise ModelError(f"model {gguf}: {_first_line(error)}") from error
         model.save_pretrained(directory, save_original_format=False)
         tokenizer.save_pretrained(directory)
         advance()

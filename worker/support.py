@@ -22,13 +22,13 @@ def _reasons(config: "PreTrainedConfig") -> list[tuple[bool, str]]:
     return [
         (bool(getattr(config, "is_encoder_decoder", False)), "an encoder-decoder"),
         (config.get_text_config() is not config, "more than text"),
-        (not _is_causal_lm(config), "anything but a causal language model on transformers' attention interface"),
         (bool(getattr(config, "kv_lora_rank", None)), "multi-head latent attention"),
         (_window_binds(config), "sliding-window attention"),
         (bool(_other_layers(config)), f"attention of kind {', '.join(_other_layers(config))}"),
         (getattr(config, "attn_logit_softcapping", None) is not None, "soft-capped attention"),
         (bool(getattr(config, "use_bidirectional_attention", False)), "bidirectional attention"),
         (bool(_rope_types(config) & _OTHER_ROPE), "a rotary embedding that depends on the batch"),
+        (not _is_causal_lm(config), "anything but a causal language model on transformers' attention interface"),
         (not getattr(config, "max_position_embeddings", None), "an unlimited or unknown context length"),
     ]
 

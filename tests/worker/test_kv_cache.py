@@ -23,7 +23,7 @@ def test_a_block_is_one_run_of_bytes() -> None:
 
     assert cache.pool[3].is_contiguous()
     assert cache.pool[3].nbytes == SHAPE.block_bytes(16) == 3 * 2 * 16 * 2 * 4 * 2
-    assert (5 + 1, 2) == (cache.pool.shape[0], cache.host_pool.shape[0])
+    assert (cache.pool.shape[0], cache.host_pool.shape[0]) == (5 + 1, 2)
 
 
 def test_slots_address_a_layer_by_block_and_offset() -> None:
@@ -31,7 +31,7 @@ def test_slots_address_a_layer_by_block_and_offset() -> None:
 
     lines = cache.slots([row(2, 3, (4, 1))]).tolist()
 
-    assert [4 * 24 + 2, 4 * 24 + 3, 1 * 24] == lines  # a block has 3 layers x 2 x 4 lines
+    assert lines == [4 * 24 + 2, 4 * 24 + 3, 1 * 24]  # a block has 3 layers x 2 x 4 lines
     flat = cache.pool.view(-1, 2, 4)
     flat[lines] = 1
     assert cache.layers[0][4, 0, 2:4].sum() + cache.layers[0][1, 0, 0].sum() == 3 * 8
@@ -40,7 +40,7 @@ def test_slots_address_a_layer_by_block_and_offset() -> None:
 def test_short_tables_are_padded_with_the_block_that_nobody_owns() -> None:
     cache = KVCache(SHAPE, blocks=5, host_slots=0, block_size=4)
 
-    assert [[4 * 6, 1 * 6], [2 * 6, 5 * 6]] == cache.pages([row(4, 1, (4, 1)), row(0, 1, (2,))]).tolist()
+    assert cache.pages([row(4, 1, (4, 1)), row(0, 1, (2,))]).tolist() == [[4 * 6, 1 * 6], [2 * 6, 5 * 6]]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_size_that_cannot_be_is_refused_in_one_line(kv_bytes: int, host_bytes:
 def test_a_machine_without_room_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kv_cache, "free_bytes", lambda device: (MIB, MIB))
 
-    with pytest.raises(KVMemoryError, match="kv_memory: 1.0 MiB free are too few"):
+    with pytest.raises(KVMemoryError, match=r"kv_memory: 1.0 MiB free are too few"):
         size_pools(MIB, device=CPU, kv_bytes=None, host_bytes=None, most_blocks=8)
 
 

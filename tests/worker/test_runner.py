@@ -63,7 +63,7 @@ def test_a_row_that_does_not_sample_yields_nothing(tiny: PagedModel) -> None:
 def test_an_empty_plan_runs(tiny: PagedModel) -> None:
     result = Hand(tiny).runner.run(StepPlan(number=7))
 
-    assert (7, {}, {}) == (result.number, result.tokens, result.failed)
+    assert (result.number, result.tokens, result.failed) == (7, {}, {})
 
 
 def test_a_swapped_sequence_resumes_bit_exact_in_other_blocks(tiny: PagedModel) -> None:
@@ -160,7 +160,8 @@ def poisoned(tiny: PagedModel) -> "torch.utils.hooks.RemovableHandle":
     def poison(_: object, args: tuple[torch.Tensor], out: torch.Tensor) -> torch.Tensor:
         return out.masked_fill((args[0] == 96)[..., None], float("nan"))
 
-    return embedding.register_forward_hook(poison)
+    hook: torch.utils.hooks.RemovableHandle = embedding.register_forward_hook(poison)
+    return hook
 
 
 def test_a_nan_fails_its_row_alone_and_does_not_outlive_it(
@@ -256,7 +257,7 @@ def test_half_precision_runs_too(tiny: PagedModel) -> None:
 
     found = hand.generate([hand.start(lease("a", PROMPTS[2])), hand.start(lease("b", PROMPTS[1]))], 6, count=5)
 
-    assert [6, 6] == [len(tokens) for tokens in found]
+    assert [len(tokens) for tokens in found] == [6, 6]
     assert torch.bfloat16 == hand.cache.pool.dtype
 
 

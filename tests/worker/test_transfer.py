@@ -1,5 +1,7 @@
 """Copies between the pools: merged, complete, and byte for byte."""
 
+from itertools import pairwise
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,7 +38,7 @@ def test_runs_are_the_same_copies_and_cannot_be_merged_further(copies: list[Copy
 
     unrolled = [Copy(run.source + step, run.target + step) for run in runs for step in range(run.blocks)]
     assert sorted(copies) == unrolled
-    for left, right in zip(runs, runs[1:], strict=False):
+    for left, right in pairwise(runs):
         assert (left.source + left.blocks, left.target + left.blocks) != (right.source, right.target)
 
 
