@@ -1,0 +1,55 @@
+"""`python -m worker`: one worker process. The settings are checked before torch is imported."""
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import MutableMapping, Sequence
+
+from scheduler.settings import SettingsError
+from worker.config import WorkerSettings, parse, read, start_logging
+
+log = logging.getLogger(__name__)
+
+BAD_SETTINGS = 2
+
+
+def main(arguments: Sequence[str], environ: MutableMapping[str, str]) -> int:
+    """Check the settings, then serve until told to stop; the exit status."""
+    line = parse(arguments)
+    try:
+        settings = read(line, environ)
+    except SettingsError as error:
+        sys.stderr.write(f"{error}\n")
+        return BAD_SETTINGS
+    if line.check_only:
+        return 0
+    start_logging(settings.log_level)
+    for number in (signal.SIGTERM, signal.SIGINT):  # while the model loads there is nothing to drain
+        signal.signal(number, lambda *_: sys.exit(0))
+    prepare_threads(environ)
+    return _serve(settings, environ)
+
+
+def prepare_threads(environ: MutableMapping[str, str]) -> None:
+    """Let OpenMP's idle threads sleep instead of spin; it reads this when torch is imported.
+
+    With another process on one of two cores a small linear took 0.6 ms instead of 5; alone it is no slower.
+    """
+    environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+def _serve(settings: WorkerSettings, environ: MutableMapping[str, str]) -> int:
+    from worker.process import KVMemoryError, ModelError, serve
+
+    try:
+        return serve(settings, environ)
+    except (ModelError, KVMemoryError) as error:
+        log.error("%s", error)
+        return BAD_SETTINGS
+
+
+if __name__ == "__main__":
+    status = main(sys.argv[1:], os.environ)
+    logging.shutdown()
+    os._exit(status)  # an engine that hangs in the driver must not keep the process

@@ -1,0 +1,110 @@
+"""The worker's settings: the shared ones and its own section, read once and checked before torch is imported."""
+
+import argparse
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+import yaml
+
+from scheduler.settings import ByteSize, Port, SettingsError, SharedSettings, load
+
+CONFIG_VARIABLE = "FAIRLANE_CONFIG"
+DEFAULT_CONFIG = "fairlane.yaml"
+FLAGS = ("redis_url", "model", "data_dir", "log_level")
+"""Shared settings that have a flag of their own."""
+_DEVICE = re.compile(r"^(auto|cpu|cuda(:\d+)?)$")
+_STORE_SCHEMES = ("redis://", "rediss://", "unix://")
+
+
+class WorkerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What only a worker is told: `FAIRLANE_WORKER__…`, or `worker:` in the file."""
+
+    kv_memory: ByteSize | None = None
+    """Bytes of the device's KV pool; None: sized from what is free."""
+    host_kv_memory: ByteSize | None = None
+    """Bytes of the host pool that swapped blocks go to; None: sized from what is free."""
+    block_size: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 16
+    """Tokens per KV block."""
+    max_sequences: Annotated[int, msgspec.Meta(ge=1, le=65_536)] = 64
+    """Sequences in one step."""
+    max_step_tokens: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 512
+    """Tokens computed in one step, prefill and decode together."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    device: str = "auto"
+    threads: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 0
+    """Threads of the arithmetic; 0: one per core that this process may use."""
+    models_dir: str | None = None
+    """Where converted weights are kept; None: `models/` in the data directory."""
+    metrics_port: Port = 0
+    """Port of the worker's own `/metrics`; 0: none."""
+    drain_s: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 30.0
+    """How long what runs may go on after SIGTERM before it is handed back."""
+
+
+class WorkerSettings(SharedSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All that a worker process is told."""
+
+    worker: WorkerSection = WorkerSection()
+
+    @property
+    def models_directory(self) -> Path:
+        """Where converted weights are kept."""
+        return Path(self.worker.models_dir or Path(self.data_dir) / "models")
+
+    @property
+    def store_url(self) -> str:
+        """Where the store is. Raises SettingsError where none was named."""
+        if self.redis_url is None:
+            raise SettingsError("setting redis_url: a worker needs a store; set FAIRLANE_REDIS_URL")
+        return self.redis_url
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLine:
+    """What `python -m worker` was called with."""
+
+    config: str | None
+    check_only: bool
+    flags: Mapping[str, object]
+
+
+def parse(arguments: Sequence[str]) -> CommandLine:
+    """Read the arguments. Ends the process with status 2 where they are wrong, as argparse does."""
+    parser = argparse.ArgumentParser(prog="python -m worker", description="Run one Fairlane worker.")
+    parser.add_argument("--config", metavar="FILE", help=f"settings file (default {DEFAULT_CONFIG}, if present)")
+    parser.add_argument("--check-config", action="store_true", help="check the settings and exit")
+    for name in FLAGS:
+        parser.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE")
+    found = vars(parser.parse_args(arguments))
+    return CommandLine(found["config"], found["check_config"], {name: found[name] for name in FLAGS})
+
+
+def read(line: CommandLine, environ: Mapping[str, str]) -> WorkerSettings:
+    """Merge file, environment and flags. Raises SettingsError naming the first bad setting."""
+    named = line.config or environ.get(CONFIG_VARIABLE)
+    document = _document(Path(named or DEFAULT_CONFIG), required=named is not None)
+    settings = load(WorkerSettings, document=document, environ=environ, flags=line.flags)
+    if not _DEVICE.match(settings.worker.device):
+        raise SettingsError(f"setting worker.device: expected auto, cpu or cuda[:N], not {settings.worker.device!r}")
+    if not settings.store_url.startswith(_STORE_SCHEMES):
+        raise SettingsError(f"setting redis_url: must start with one of {', '.join(_STORE_SCHEMES)}")
+    return settings
+
+
+def start_logging(level: str) -> None:
+    """One line per record on stderr; records never hold content or keys."""
+    logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s worker[%(process)d] %(message)s")
+
+
+def _document(path: Path, *, required: bool) -> object:
+    if not required and not path.exists():
+        return None
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise SettingsError(f"{path}: cannot be read as YAML ({type(error).__name__})") from None

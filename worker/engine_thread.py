@@ -1,0 +1,197 @@
+"""The one thread that touches the engine, and the mailbox through which the event loop speaks to it.
+
+The loop never waits for a step, nor the engine for the loop: commands are handed over between steps, and each turn
+ends with a report that the loop reads when it comes to it. Reports arrive in order.
+"""
+
+import asyncio
+import threading
+import time
+import traceback
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from scheduler.messages import Cancel, Grant, Lease
+from scheduler.queue_types import Publication
+from worker.engine import Engine, StepReport
+from worker.flights import Flights
+from worker.report import LaneTokens, Load, Parts, Report
+
+REST_S = 0.05
+"""How long the engine rests when nothing that it holds can run: all paused, say."""
+STOP_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Forget a flight silently if it is still held under this epoch: its lease was lost."""
+
+    flight_id: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class HandBack:
+    """Forget every flight, and name them once all that was said of them has been reported."""
+
+    reply: "asyncio.Future[list[str]]"
+    flight_ids: list[str] = field(default_factory=list)
+
+
+Command = Lease | Cancel | Grant | Drop | HandBack
+
+
+class EngineThread:
+    """Runs the engine whenever it has work. `tell`, `hold` and `hand_back` are for the event loop."""
+
+    def __init__(self, engine: Engine, worker_id: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._flights = Flights(worker_id)
+        self._mail: list[Command] = []
+        self._told = self._obeyed = 0
+        self._held = self._stopping = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    def start(self, on_report: Callable[[Report], None], on_failure: Callable[[Exception], None]) -> None:
+        """Begin. Both functions are called on the running loop; after a failure nothing more is reported."""
+        self._loop = asyncio.get_running_loop()
+        self._on_report = on_report
+        self._on_failure = on_failure
+        self._thread.start()
+
+    @property
+    def told(self) -> int:
+        """Commands told since the start; a report that obeyed as many counts them all in its capacity."""
+        return self._told
+
+    def tell(self, *commands: Command) -> None:
+        """Have commands obeyed before the next step."""
+        with self._changed:
+            self._mail.extend(commands)
+            self._told += len(commands)
+            self._changed.notify()
+
+    def hold(self, held: bool) -> None:
+        """Stop stepping, or go on. Commands are obeyed either way."""
+        with self._changed:
+            self._held = held
+            self._changed.notify()
+
+    async def hand_back(self) -> list[str]:
+        """Forget every flight and name them. All that was said of them is in the loop's hands by then."""
+        command = HandBack(self._loop.create_future())
+        self.tell(command)
+        return await command.reply
+
+    async def stop(self) -> None:
+        """End after the step that runs."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        await asyncio.to_thread(self._thread.join, STOP_TIMEOUT_S)
+
+    def _run(self) -> None:
+        try:
+            self._report({}, {}, None)
+            could_run = True
+            while (commands := self._collect(resting=not could_run)) is not None:
+                could_run = self._turn(commands)
+        except Exception as error:  # noqa: BLE001 - whatever broke the engine, the process must hear of it and end
+            self._loop.call_soon_threadsafe(self._on_failure, error)
+
+    def _collect(self, *, resting: bool) -> list[Command] | None:
+        """The mail, as soon as there is some or a step to run; None to end."""
+        with self._changed:
+            if resting:
+                self._changed.wait_for(lambda: self._mail or self._stopping, REST_S)
+            self._changed.wait_for(lambda: self._mail or self._stopping or self._can_step)
+            if self._stopping:
+                return None
+            commands, self._mail = self._mail, []
+            return commands
+
+    @property
+    def _can_step(self) -> bool:
+        return self._engine.has_work and not self._held
+
+    def _turn(self, commands: list[Command]) -> bool:
+        """Obey, step, report. False where a step found nothing that could run."""
+        parts: dict[str, list[Publication]] = defaultdict(list)
+        for command in commands:
+            _extend(parts, self._obey(command))
+        step = self._engine.step(self._clock() * 1e3) if self._can_step else None
+        tokens = {} if step is None else self._flights.count(step)
+        if step is not None:
+            _extend(parts, self._flights.say(step))
+        self._obeyed += len(commands)
+        self._report(parts, tokens, step)
+        for command in commands:
+            if isinstance(command, HandBack):
+                self._loop.call_soon_threadsafe(_answer, command)
+        return step is None or not step.plan.is_empty
+
+    def _report(self, parts: Parts, tokens: Mapping[str, LaneTokens], step: StepReport | None) -> None:
+        planner = self._engine.planner
+        counts = planner.counts()
+        report = Report(
+            obeyed=self._obeyed,
+            parts=parts,
+            capacity=planner.capacity(),
+            flights=len(self._flights),
+            load=Load(
+                running=counts.running,
+                waiting=counts.waiting,
+                preempted=counts.preempted,
+                blocks_free=planner.blocks_free,
+                host_slots_free=planner.host_slots_free,
+            ),
+            step=step,
+            tokens=tokens,
+        )
+        self._loop.call_soon_threadsafe(self._on_report, report)
+
+    def _obey(self, command: Command) -> Parts:
+        match command:
+            case Lease():
+                self._forget(command.job.flight_id)
+                self._engine.add(command, self._clock() * 1e3)
+                self._flights.add(command)
+            case Cancel():
+                ended = self._engine.cancel(command.flight_id)
+                return {} if ended is None else self._flights.end(ended)
+            case Grant():
+                self._engine.grant(command.flight_id, command.granted_until)
+            case Drop():
+                if self._flights.epoch(command.flight_id) == command.epoch:
+                    self._forget(command.flight_id)
+            case HandBack():
+                command.flight_ids.extend(self._flights.ids())
+                for flight_id in command.flight_ids:
+                    self._forget(flight_id)
+        return {}
+
+    def _forget(self, flight_id: str) -> None:
+        if self._flights.epoch(flight_id) is not None:
+            self._engine.drop(flight_id)
+            self._flights.remove(flight_id)
+
+
+def _extend(parts: dict[str, list[Publication]], more: Parts) -> None:
+    for gateway_id, publications in more.items():
+        parts[gateway_id].extend(publications)
+
+
+def _answer(command: HandBack) -> None:
+    if not command.reply.done():
+        command.reply.set_result(command.flight_ids)
+
+
+def described(error: Exception) -> str:
+    """An exception in one line: what, and where, innermost first. Our messages hold no content, nor do torch's."""
+    frames = reversed(traceback.extract_tb(error.__traceback__)[-4:])
+    places = " < ".join(f"{frame.name} ({Path(frame.filename).name}:{frame.lineno})" for frame in frames)
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]} in {places}"

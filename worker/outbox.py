@@ -1,0 +1,141 @@
+"""What the store has not accepted yet: one publish call per gateway at a time, in order, retried until it is heard.
+
+While a call is under way the steps that follow are merged into the next one. A call that failed is repeated
+unchanged and under the same serial number: the store records it once.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial, reduce
+
+from scheduler.messages import Event, TokenDelta
+from scheduler.queue_types import Publication
+from worker.report import Parts
+from worker.store_link import StoreLink
+
+MOST_EVENTS = 32_768
+"""Events kept for a store that is away; with more the engine stops stepping. About a minute of a small machine."""
+
+Publish = Callable[[str, Sequence[Publication], str], Awaitable[set[str]]]
+"""Gateway, publications and the call's serial number in, refused flights out. A repeat has the same serial."""
+
+
+class Outbox:
+    """Buffers, merges and publishes. Used from the event loop only."""
+
+    def __init__(
+        self,
+        publish: Publish,
+        link: StoreLink,
+        *,
+        on_settled: Callable[[Sequence[Publication], set[str]], None],
+        on_full: Callable[[bool], None],
+        most_events: int = MOST_EVENTS,
+    ) -> None:
+        self._publish = publish
+        self._link = link
+        self._on_settled = on_settled
+        self._on_full = on_full
+        self._most_events = most_events
+        self._pending: dict[str, dict[tuple[str, int], list[Publication]]] = {}
+        self._events = 0  # those being sent included
+        self._full = False
+        self._serial = 0
+        self._filled = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    @property
+    def is_full(self) -> bool:
+        """The store has been away for too long: the engine does not step."""
+        return self._full
+
+    def put(self, parts: Parts) -> None:
+        """Take one step's publications over."""
+        for gateway_id, publications in parts.items():
+            flights = self._pending.setdefault(gateway_id, {})
+            for publication in publications:
+                flights.setdefault((publication.flight_id, publication.epoch), []).append(publication)
+                self._count(1 + len(publication.events))
+        if self._pending:
+            self._filled.set()
+            self._empty.clear()
+
+    async def run(self) -> None:
+        """Publish for ever."""
+        while True:
+            await self._filled.wait()
+            self._filled.clear()
+            batch, self._pending = self._pending, {}
+            sent = self._events
+            await asyncio.gather(*(self._send(gateway_id, flights) for gateway_id, flights in batch.items()))
+            self._count(-sent)
+            if not self._pending:
+                self._empty.set()
+
+    async def emptied(self) -> None:
+        """Return when all that was put has been published."""
+        await self._empty.wait()
+
+    async def _send(self, gateway_id: str, flights: Mapping[tuple[str, int], list[Publication]]) -> None:
+        publications = [reduce(merged, steps) for steps in flights.values()]
+        self._serial += 1
+        call = partial(self._publish, gateway_id, publications, str(self._serial))
+        self._on_settled(publications, await self._link.persist("publish", call))
+
+    def _count(self, events: int) -> None:
+        self._events += events
+        if self._full != (self._events > self._most_events):
+            self._full = not self._full
+            self._on_full(self._full)
+
+
+def merged(older: Publication, newer: Publication) -> Publication:
+    """Two publications of one flight and epoch as one."""
+    events = list(older.events)
+    for event in newer.events:
+        _append(events, event)
+    return replace(
+        newer,
+        events=tuple(events),
+        tokens=token_runs(events),
+        cost=older.cost + newer.cost,
+        ends=newer.ends or older.ends,
+    )
+
+
+def token_runs(events: Iterable[Event]) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
+    """(choice, first index, ids) of all tokens, one unbroken run per choice: what the store records."""
+    runs: dict[int, tuple[int, tuple[int, ...]]] = {}
+    for event in events:
+        if isinstance(event, TokenDelta):
+            first_index, token_ids = runs.get(event.choice, (event.first_index, ()))
+            runs[event.choice] = first_index, token_ids + event.token_ids
+    return tuple((choice, *run) for choice, run in runs.items())
+
+
+def _append(events: list[Event], event: Event) -> None:
+    """Add an event; tokens that follow on their choice's latest event join it."""
+    if isinstance(event, TokenDelta):
+        for index in range(len(events) - 1, -1, -1):
+            latest = events[index]
+            if getattr(latest, "choice", event.choice) != event.choice:
+                continue
+            if isinstance(latest, TokenDelta):
+                events[index] = _joined(latest, event)
+                return
+            break
+    events.append(event)
+
+
+def _joined(first: TokenDelta, second: TokenDelta) -> TokenDelta:
+    return TokenDelta(
+        flight_id=first.flight_id,
+        epoch=first.epoch,
+        choice=first.choice,
+        first_index=first.first_index,
+        token_ids=first.token_ids + second.token_ids,
+        logprobs=first.logprobs + second.logprobs,
+        finish_reason=second.finish_reason,
+    )

@@ -1,0 +1,148 @@
+"""The worker's composition root: every part of the process, built, opened and closed in one place."""
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+
+import redis.asyncio
+import torch
+import uvloop
+from prometheus_client import start_http_server
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from scheduler.redis_queue import RedisQueue
+from scheduler.registry import RedisRegistry, queue_name
+
+from scheduler.messages import ModelCard, WorkerStatus
+from worker.config import WorkerSettings
+from worker.engine import Engine, build_engine
+from worker.engine_thread import EngineThread
+from worker.kv_cache import KVMemoryError
+from worker.model_files import ModelError, model_card, resolve
+from worker.report import Observer
+from worker.server import Server
+from worker.store_link import StoreLink
+from worker.telemetry import Metrics, Traces, open_traces
+from worker.vitals import Vitals
+
+__all__ = ["KVMemoryError", "ModelError", "serve"]
+
+log = logging.getLogger(__name__)
+
+CONNECTIONS = 32
+"""To the store: one for the control stream, one per gateway that is published to at a time, a few for the rest."""
+
+
+def serve(settings: WorkerSettings, environ: Mapping[str, str]) -> int:
+    """Load the model, then serve until told to stop; the exit status. Raises ModelError, KVMemoryError."""
+    section = settings.worker
+    torch.set_num_threads(section.threads or len(os.sched_getaffinity(0)))
+    files = resolve(settings.model, settings.models_directory)
+    card = model_card(files)
+    engine = build_engine(
+        files,
+        lanes=settings.lanes.lanes(),
+        kv_bytes=section.kv_memory,
+        host_kv_bytes=section.host_kv_memory,
+        block_size=section.block_size,
+        max_sequences=section.max_sequences,
+        max_step_tokens=section.max_step_tokens,
+        dtype=section.dtype,
+        device=section.device,
+    )
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(settings, environ, engine, card))
+
+
+async def _serve(settings: WorkerSettings, environ: Mapping[str, str], engine: Engine, card: ModelCard) -> int:
+    about = _about(settings, engine, card)
+    traces = open_traces(environ, worker_id=about.worker_id, model=card.model)
+    timeout_s = min(5.0, max(1.0, settings.lease_s / 2))
+    async with _connected(settings.store_url, timeout_s) as client:
+        server = Server(
+            worker_id=about.worker_id,
+            engine=EngineThread(engine, about.worker_id),
+            queue=RedisQueue(client, about.queue, settings.lanes.lanes(), lease_ms=int(settings.lease_s * 1e3)),
+            registry=RedisRegistry(client),
+            card=card,
+            link=StoreLink(),
+            vitals=Vitals(about),
+            observers=_observers(settings, about, traces),
+            lease_s=settings.lease_s,
+            drain_s=settings.worker.drain_s,
+            block_s=timeout_s / 2,
+        )
+        _hear_signals(server)
+        log.info("%s serves %s", about.worker_id, about.queue)
+        status = await server.run()
+    if traces is not None:
+        traces.close()
+    return status
+
+
+def _about(settings: WorkerSettings, engine: Engine, card: ModelCard) -> WorkerStatus:
+    """Who this worker is, by a name that no process has had before: nothing of an earlier one is taken for its own."""
+    cache = engine.runner.cache
+    sha256 = card_sha256(card)
+    return WorkerStatus(
+        worker_id=f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}",
+        model=card.model,
+        queue=queue_name(card.model, sha256),
+        card_sha256=sha256,
+        started_at_ms=time.time() * 1e3,
+        block_size=cache.block_size,
+        blocks_total=cache.blocks,
+        host_slots_total=cache.host_slots,
+        max_sequences=settings.worker.max_sequences,
+    )
+
+
+def _observers(settings: WorkerSettings, about: WorkerStatus, traces: Traces | None) -> list[Observer]:
+    observers: list[Observer] = [] if traces is None else [traces]
+    if settings.worker.metrics_port:
+        metrics = Metrics(about)
+        start_http_server(settings.worker.metrics_port, settings.host, metrics.registry)
+        observers.append(metrics)
+    return observers
+
+
+@asynccontextmanager
+async def _connected(url: str, timeout_s: float) -> AsyncIterator[redis.asyncio.Redis]:
+    """A client that reports every failure: whoever calls knows whether the call may be repeated."""
+    pool = redis.asyncio.BlockingConnectionPool.from_url(
+        url,
+        max_connections=CONNECTIONS,
+        timeout=timeout_s,
+        socket_timeout=timeout_s,
+        socket_connect_timeout=timeout_s,
+        retry=Retry(NoBackoff(), 0),
+    )
+    client = redis.asyncio.Redis.from_pool(pool)
+    try:
+        yield client
+    finally:
+        await client.aclose()
+
+
+def _hear_signals(server: Server) -> None:
+    """The first drains, the second ends the process at once."""
+    signals: list[int] = []
+
+    def heard(number: int) -> None:
+        signals.append(number)
+        if len(signals) > 1:
+            log.warning("told twice to stop: leaving at once")
+            logging.shutdown()
+            os._exit(128 + number)
+        server.stop()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, partial(heard, number))

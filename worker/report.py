@@ -1,0 +1,66 @@
+"""What the engine thread tells the event loop at the end of each turn."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from scheduler.messages import Lease
+from scheduler.queue_types import Publication
+from scheduler.steps import Capacity
+from worker.engine import StepReport
+
+Parts = Mapping[str, Sequence[Publication]]
+"""Publications, by the gateway they go to."""
+
+
+class LaneTokens(NamedTuple):
+    """Tokens of one lane in one step."""
+
+    prefill: int = 0
+    """Tokens of rows that compute more than one; recomputed ones too."""
+    output: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How full the engine is: sequences by lane, and what both pools have free."""
+
+    running: dict[str, int] = field(default_factory=dict)
+    waiting: dict[str, int] = field(default_factory=dict)
+    preempted: dict[str, int] = field(default_factory=dict)
+    blocks_free: int = 0
+    host_slots_free: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One turn: the commands that it obeyed, then at most one step."""
+
+    obeyed: int
+    """Commands obeyed since the start."""
+    parts: Parts
+    capacity: Capacity
+    flights: int
+    """Flights still in hand."""
+    load: Load
+    step: StepReport | None = None
+    tokens: Mapping[str, LaneTokens] = field(default_factory=dict)
+    """The step's, by lane."""
+
+    @property
+    def ran(self) -> bool:
+        """A step did something."""
+        return self.step is not None and not self.step.plan.is_empty
+
+
+class Observer(Protocol):
+    """Who watches the worker at work, on the event loop: metrics, traces, the heartbeat's figures."""
+
+    def took(self, leases: Iterable[Lease]) -> None:
+        """Jobs came in."""
+
+    def turned(self, report: Report) -> None:
+        """The engine thread ended a turn."""
+
+    def lost(self, flight_ids: Iterable[str]) -> None:
+        """Flights left without an end here: refused by the store, or handed back."""

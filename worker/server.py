@@ -1,0 +1,241 @@
+"""The worker at work: takes jobs, hears commands, publishes tokens, keeps its leases, and ends in order.
+
+Four loops on one event loop, each simple by itself: take, control, publish (the outbox) and heartbeat. The engine
+steps in its own thread and is spoken to only through the mailbox of `EngineThread`. What ends the worker:
+
+    SIGTERM, SIGINT   drain: take no more, let what runs end within `drain_s`, publish everything, hand the rest
+                      back, leave the registry, exit 0. A second signal exits at once.
+    Drain             the same, but the process stays, idle, until it gets a signal.
+    engine failure    publish what was computed, then exit 1 with the leases held: they lapse, and the jobs go on
+                      elsewhere, counted as a loss, so that one that breaks every engine is not tried for ever.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+
+from scheduler.redis_queue import RedisQueue
+from scheduler.registry import RedisRegistry
+
+from scheduler.messages import Drain, ModelCard
+from scheduler.queue_types import Publication
+from worker.engine_thread import Drop, EngineThread, described
+from worker.outbox import Outbox
+from worker.report import Observer, Report
+from worker.room import Room
+from worker.store_link import StoreLink
+from worker.vitals import Vitals
+
+log = logging.getLogger(__name__)
+
+FLUSH_S = 5.0
+"""How long the last tokens of a worker that ends may take to reach the store."""
+ANNOUNCE_S = 600.0
+"""How often the model card's life is prolonged."""
+HEARTBEATS_PER_LEASE = 4
+STUCK_S = 300.0
+"""An engine that has work and ended no step for so long counts as failed."""
+
+
+class EngineStuck(RuntimeError):
+    """The engine thread has not come back."""
+
+
+class Server:
+    """One worker process. Build it, then `run`."""
+
+    def __init__(
+        self,
+        *,
+        worker_id: str,
+        engine: EngineThread,
+        queue: RedisQueue,
+        registry: RedisRegistry,
+        card: ModelCard,
+        link: StoreLink,
+        vitals: Vitals,
+        observers: Sequence[Observer] = (),
+        lease_s: float,
+        drain_s: float,
+        block_s: float,
+    ) -> None:
+        self._worker_id = worker_id
+        self._engine = engine
+        self._queue = queue
+        self._registry = registry
+        self._card = card
+        self._link = link
+        self._vitals = vitals
+        self._observers = (vitals, *observers)
+        self._lease_s = lease_s
+        self._drain_s = drain_s
+        self._block_ms = int(block_s * 1e3)
+        self._room = Room()
+        self._outbox = Outbox(self._publish, link, on_settled=self._settled, on_full=engine.hold)
+        self._held: dict[str, int] = {}
+        """Epochs of the flights that the store believes to be here, as far as we know."""
+        self._last_turn_s = 0.0
+        self._idle = asyncio.Event()
+        self._draining = asyncio.Event()
+        self._drained = asyncio.Event()
+        self._leaving = asyncio.Event()
+        self._failure: Exception | None = None
+
+    async def run(self) -> int:
+        """Serve until told to stop; the exit status."""
+        self._engine.start(self._turned, self._failed)
+        async with asyncio.TaskGroup() as group:
+            taking = group.create_task(self._take())
+            loops = [
+                group.create_task(each)
+                for each in (
+                    self._drain(taking),
+                    self._hear(),
+                    self._outbox.run(),
+                    self._keep_leases(),
+                    self._announce(),
+                )
+            ]
+            await self._leaving.wait()
+            await self._leave()
+            for task in (taking, *loops):
+                task.cancel()
+        await self._engine.stop()
+        return 0 if self._failure is None else 1
+
+    def stop(self) -> None:
+        """Drain, then end `run`."""
+        self.drain()
+        self._leaving.set()
+
+    def drain(self) -> None:
+        """Take no more; finish or hand back what runs."""
+        if not self._draining.is_set():
+            log.info("draining: taking no more jobs")
+            self._draining.set()
+            self._room.close()
+
+    # Jobs in.
+
+    async def _take(self) -> None:
+        while (capacity := await self._room.worth_asking()) is not None:
+            # A take whose answer was lost may have happened: `renew` gives back what we do not know of.
+            leases = await self._link.persist("take", partial(self._queue.take, self._worker_id, capacity))
+            self._room.took(len(leases))
+            if leases:
+                self._idle.clear()
+                self._held.update((lease.job.flight_id, lease.epoch) for lease in leases)
+                for observer in self._observers:
+                    observer.took(leases)
+                self._engine.tell(*leases)
+
+    async def _hear(self) -> None:
+        """The control stream and the model's wake-ups."""
+        last_id = "0-0"
+        while True:
+            read = partial(self._queue.read_control, self._worker_id, last_id, self._block_ms)
+            last_id, messages, woken = await self._link.persist("control", read)
+            for message in messages:
+                if isinstance(message, Drain):
+                    self.drain()
+                else:
+                    self._engine.tell(message)
+            if woken:
+                self._room.woken()
+
+    # Tokens out.
+
+    def _turned(self, report: Report) -> None:
+        self._last_turn_s = asyncio.get_running_loop().time()
+        self._outbox.put(report.parts)
+        self._room.turned(report, self._engine.told)
+        if report.flights == 0 and report.obeyed >= self._engine.told:
+            self._idle.set()
+        for observer in self._observers:
+            observer.turned(report)
+
+    async def _publish(self, gateway_id: str, publications: Sequence[Publication], serial: str) -> set[str]:
+        return await self._queue.publish(gateway_id, self._worker_id, publications, serial=serial)
+
+    def _settled(self, publications: Sequence[Publication], refused: set[str]) -> None:
+        """The store has heard these; of the refused ones the lease was lost."""
+        lost = [each for each in publications if each.flight_id in refused]
+        for each in (*lost, *(each for each in publications if each.ends)):
+            if self._held.get(each.flight_id) == each.epoch:
+                del self._held[each.flight_id]
+        if lost:
+            log.warning("%d flights were taken away from this worker: dropped", len(lost))
+            self._engine.tell(*(Drop(each.flight_id, each.epoch) for each in lost))
+            self._tell_lost(each.flight_id for each in lost)
+
+    # Leases and presence.
+
+    async def _keep_leases(self) -> None:
+        while True:
+            if not await self._link.persist("renew", self._renew):
+                log.warning("the lease had lapsed: dropping the %d flights in hand", len(self._held))
+                await self._hand_back()
+            status = self._vitals.status(draining=self._draining.is_set())
+            await self._link.persist("beat", partial(self._registry.beat, status, int(self._lease_s * 1e3)))
+            self._room.woken()  # in case a wake-up was lost with the store
+            self._check_engine()
+            await asyncio.sleep(self._lease_s / HEARTBEATS_PER_LEASE)
+
+    async def _renew(self) -> bool:
+        return await self._queue.renew(self._worker_id, holding=list(self._held))
+
+    async def _announce(self) -> None:
+        while True:
+            await self._link.persist("announce", partial(self._registry.announce, self._card))
+            self._link.returned.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._link.returned.wait(), ANNOUNCE_S)
+
+    # The end.
+
+    async def _drain(self, taking: "asyncio.Task[None]") -> None:
+        await self._draining.wait()
+        await asyncio.wait([taking])
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), self._drain_s)
+        await self._hand_back()
+        log.info("drained")
+        self._drained.set()
+
+    async def _hand_back(self) -> None:
+        """Publish what was computed and let go of everything in hand; the store ignores what is not ours."""
+        flight_ids = await self._engine.hand_back()
+        await self._outbox.emptied()
+        await self._link.persist("release", partial(self._queue.release, self._worker_id, flight_ids))
+        for flight_id in flight_ids:
+            self._held.pop(flight_id, None)
+        self._tell_lost(flight_ids)
+
+    def _tell_lost(self, flight_ids: Iterable[str]) -> None:
+        lost = list(flight_ids)
+        for observer in self._observers:
+            observer.lost(lost)
+
+    def _failed(self, error: Exception) -> None:
+        log.error("the engine failed: %s", described(error))
+        self._failure = error
+        self._drained.set()
+        self._leaving.set()
+
+    def _check_engine(self) -> None:
+        silent_s = asyncio.get_running_loop().time() - self._last_turn_s
+        if not self._idle.is_set() and not self._outbox.is_full and silent_s > STUCK_S:
+            self._failed(EngineStuck(f"no step ended for {silent_s:.0f} s"))
+
+    async def _leave(self) -> None:
+        """Say the last words, each within a time limit: the store may be away."""
+        await _within(self._drain_s + FLUSH_S, self._drained.wait())
+        await _within(FLUSH_S, self._outbox.emptied())
+        await _within(FLUSH_S, self._link.persist("leave", partial(self._registry.leave, self._worker_id)))
+
+
+async def _within(limit_s: float, what: Awaitable[object]) -> None:
+    with suppress(TimeoutError):
+        await asyncio.wait_for(what, limit_s)

@@ -1,0 +1,69 @@
+"""The worker's patience with the store: retries with back-off, and one log line per change of state."""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import redis
+
+log = logging.getLogger(__name__)
+
+FIRST_DELAY_S = 0.02
+LONGEST_DELAY_S = 1.0
+STORE_ERRORS = (redis.RedisError, OSError)
+"""What a call raises while the store is away, loads its data or fails over."""
+
+T = TypeVar("T")
+
+
+class StoreLink:
+    """What this process knows of the store's availability; shared by all that talk to it.
+
+    The store counts as away from the first call that fails until every kind of call that failed has succeeded again.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._failing: set[str] = set()
+        self._away_since = 0.0
+        self._jitter = random.Random()
+        self.returned = asyncio.Event()
+        """Set whenever the store came back; whoever acts on it clears it."""
+
+    @property
+    def is_away(self) -> bool:
+        """Some kind of call fails."""
+        return bool(self._failing)
+
+    async def persist(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
+        """Repeat an idempotent call, `what` in the log, until the store answers or the caller is cancelled."""
+        delay_s = FIRST_DELAY_S
+        while True:
+            try:
+                answer = await call()
+            except STORE_ERRORS as error:
+                self.failed(what, error)
+                await asyncio.sleep(delay_s * self._jitter.uniform(0.5, 1.0))
+                delay_s = min(2 * delay_s, LONGEST_DELAY_S)
+            else:
+                self.answered(what)
+                return answer
+
+    def failed(self, what: str, error: BaseException) -> None:
+        """A call of that kind failed."""
+        if not self._failing:
+            self._away_since = self._clock()
+            log.warning("the store fails at %s (%s): what it should hear is kept here", what, type(error).__name__)
+        self._failing.add(what)
+
+    def answered(self, what: str) -> None:
+        """A call of that kind succeeded."""
+        if what not in self._failing:
+            return
+        self._failing.discard(what)
+        if not self._failing:
+            log.warning("the store answers again after %.1f s", self._clock() - self._away_since)
+            self.returned.set()

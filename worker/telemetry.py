@@ -1,0 +1,205 @@
+"""Every metric and span name of the worker. Labels come from closed sets; nothing holds prompt, completion or key.
+
+Spans: `prefill` (taking to first token) and `decode` (first token to the end), children of the job's `traceparent`,
+with the events `preempted`, `resumed` and `paused`. Without an OTLP endpoint no span is made at all.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from opentelemetry import trace
+from opentelemetry.sdk.resources import SERVICE_INSTANCE_ID, SERVICE_NAME, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from scheduler.messages import Event, Finished, Lease, Paused, Preempted, Resumed, TokenDelta, WorkerStatus
+from scheduler.queue_types import Publication
+from worker.engine import StepReport
+from worker.report import LaneTokens, Report
+
+ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+FLUSH_MS = 2_000
+_STEP_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0)
+_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+_STALL_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+class Metrics:
+    """What `/metrics` of a worker shows. `registry` is its own, so that nothing is global."""
+
+    def __init__(self, about: WorkerStatus) -> None:
+        self._about = about
+        self.registry = registry = CollectorRegistry()
+        self.step = Histogram("fairlane_worker_step_seconds", "Time of a step.", buckets=_STEP_S, registry=registry)
+        self.predicted = Histogram(
+            "fairlane_worker_step_predicted_seconds", "What was expected of it.", buckets=_STEP_S, registry=registry
+        )
+        self.copies = Counter("fairlane_worker_copy_seconds", "Time of swaps.", registry=registry)
+        self.rows = Histogram("fairlane_worker_batch_rows", "Sequences in a step.", buckets=_ROWS, registry=registry)
+        self.tokens = Counter(
+            "fairlane_worker_tokens", "Tokens: kind is prefill or output.", ["lane", "kind"], registry=registry
+        )
+        self.sequences = Gauge("fairlane_worker_sequences", "Sequences in hand.", ["lane", "state"], registry=registry)
+        self.blocks = Gauge("fairlane_worker_kv_blocks", "KV blocks.", ["pool", "state"], registry=registry)
+        self.preemptions = Counter("fairlane_worker_preemptions", "Preemptions.", ["mode"], registry=registry)
+        self.preempted_blocks = Counter(
+            "fairlane_worker_preempted_blocks", "KV blocks yielded.", ["mode"], registry=registry
+        )
+        self.stall = Histogram(
+            "fairlane_worker_stall_seconds", "From preempted to resumed.", buckets=_STALL_S, registry=registry
+        )
+        self.taken = Counter("fairlane_worker_jobs_taken", "Jobs taken.", ["lane"], registry=registry)
+        self.ended = Counter("fairlane_worker_jobs_ended", "Jobs ended here.", ["outcome"], registry=registry)
+        self.lost_jobs = Counter("fairlane_worker_jobs_lost", "Refused or handed back.", registry=registry)
+
+    def took(self, leases: Iterable[Lease]) -> None:
+        """Jobs came in."""
+        for lease in leases:
+            self.taken.labels(lease.job.lane).inc()
+
+    def lost(self, flight_ids: Iterable[str]) -> None:
+        """Flights left without an end here."""
+        self.lost_jobs.inc(len(list(flight_ids)))
+
+    def turned(self, report: Report) -> None:
+        """The engine thread ended a turn."""
+        load = report.load
+        for state, by_lane in (("running", load.running), ("waiting", load.waiting), ("preempted", load.preempted)):
+            for lane, count in by_lane.items():
+                self.sequences.labels(lane, state).set(count)
+        for pool, total, free in (
+            ("device", self._about.blocks_total, load.blocks_free),
+            ("host", self._about.host_slots_total, load.host_slots_free),
+        ):
+            self.blocks.labels(pool, "free").set(free)
+            self.blocks.labels(pool, "used").set(total - free)
+        for publications in report.parts.values():
+            for publication in publications:
+                self._said(publication.events)
+        if report.step is not None and report.ran:
+            self._stepped(report.step)
+            self._computed(report.tokens)
+
+    def _stepped(self, step: StepReport) -> None:
+        plan, result = step.plan, step.result
+        self.step.observe((result.run_ms + result.copy_ms) / 1e3)
+        self.predicted.observe(plan.predicted_ms / 1e3)
+        self.copies.inc(result.copy_ms / 1e3)
+        self.rows.observe(len(plan.rows))
+
+    def _computed(self, by_lane: Mapping[str, LaneTokens]) -> None:
+        for lane, tokens in by_lane.items():
+            self.tokens.labels(lane, "prefill").inc(tokens.prefill)
+            self.tokens.labels(lane, "output").inc(tokens.output)
+
+    def _said(self, events: Iterable[Event]) -> None:
+        for event in events:
+            match event:
+                case Preempted():
+                    self.preemptions.labels(event.mode).inc()
+                    self.preempted_blocks.labels(event.mode).inc(event.blocks)
+                case Resumed():
+                    self.stall.observe(event.stalled_ms / 1e3)
+                case Finished():
+                    self.ended.labels(event.outcome).inc()
+
+
+@dataclass(slots=True)
+class _Trail:
+    """The spans of one flight here."""
+
+    lease: Lease
+    span: trace.Span
+    output_tokens: int = 0
+
+
+class Traces:
+    """Spans of the flights in hand. Used from the event loop only."""
+
+    def __init__(self, exporter: SpanExporter, *, worker_id: str, model: str) -> None:
+        resource = Resource.create({SERVICE_NAME: "fairlane-worker", SERVICE_INSTANCE_ID: worker_id})
+        self._provider = TracerProvider(resource=resource)
+        self._provider.add_span_processor(BatchSpanProcessor(exporter))
+        self._tracer = self._provider.get_tracer("fairlane.worker")
+        self._propagator = TraceContextTextMapPropagator()
+        self._model = model
+        self._trails: dict[str, _Trail] = {}
+
+    def took(self, leases: Iterable[Lease]) -> None:
+        """Jobs came in: their prefill begins."""
+        for lease in leases:
+            self.lost([lease.job.flight_id])
+            self._trails[lease.job.flight_id] = _Trail(lease, self._start("prefill", lease))
+
+    def turned(self, report: Report) -> None:
+        """The engine thread ended a turn."""
+        for publications in report.parts.values():
+            for publication in publications:
+                self._said(publication)
+
+    def lost(self, flight_ids: Iterable[str]) -> None:
+        """Flights that left without an end here."""
+        for flight_id in flight_ids:
+            trail = self._trails.pop(flight_id, None)
+            if trail is not None:
+                self._end(trail, "handed back")
+
+    def close(self) -> None:
+        """Export what is left."""
+        self.lost(list(self._trails))
+        self._provider.force_flush(FLUSH_MS)
+        self._provider.shutdown()
+
+    def _said(self, publication: Publication) -> None:
+        trail = self._trails.get(publication.flight_id)
+        if trail is None or trail.lease.epoch != publication.epoch:
+            return
+        for event in publication.events:
+            match event:
+                case TokenDelta():
+                    self._tokens(trail, len(event.token_ids))
+                case Preempted():
+                    noted = {"mode": event.mode, "blocks": event.blocks, "predicted_ms": event.predicted_ms}
+                    trail.span.add_event("preempted", {"choice": event.choice, **noted})
+                case Resumed():
+                    trail.span.add_event("resumed", {"choice": event.choice, "stall_ms": event.stalled_ms})
+                case Paused():
+                    trail.span.add_event("paused", {"choice": event.choice})
+                case Finished():
+                    self._end(self._trails.pop(publication.flight_id), event.outcome)
+
+    def _tokens(self, trail: _Trail, count: int) -> None:
+        if trail.output_tokens == 0:
+            trail.span.end()
+            trail.span = self._start("decode", trail.lease)
+        trail.output_tokens += count
+
+    def _start(self, name: str, lease: Lease) -> trace.Span:
+        job = lease.job
+        attributes: dict[str, str | int] = {
+            "gen_ai.request.model": self._model,
+            "gen_ai.request.max_tokens": job.max_tokens,
+            "gen_ai.request.choice.count": job.n,
+            "gen_ai.usage.input_tokens": len(job.prompt),
+            "fairlane.flight_id": job.flight_id,
+            "fairlane.lane": job.lane,
+            "fairlane.epoch": lease.epoch,
+        }
+        parent = self._propagator.extract({"traceparent": job.traceparent})
+        return self._tracer.start_span(name, parent, attributes=attributes)
+
+    def _end(self, trail: _Trail, how: str) -> None:
+        trail.span.set_attribute("fairlane.outcome", how)
+        trail.span.set_attribute("gen_ai.usage.output_tokens", trail.output_tokens)
+        trail.span.end()
+
+
+def open_traces(environ: Mapping[str, str], *, worker_id: str, model: str) -> Traces | None:
+    """Traces to the OTLP endpoint that the environment names; None where it names none."""
+    if not any(environ.get(name) for name in ENDPOINTS):
+        return None
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+    return Traces(OTLPSpanExporter(), worker_id=worker_id, model=model)
