@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from quotas.limits import LIMIT_NAMES, Limits
-from quotas.store import AccessDenied, Ask, Charge, Denied, FlightSettled, Lapsed, QuotaStore
+from quotas.store import AccessDenied, Charge, Denied, FlightSettled, Lapsed, QuotaStore
 from tests.quotas.house import LEASE_MS, START_MS, MemoryHouse, RedisHouse, ask
 
 TENANTS = ("acme", "other")
@@ -170,8 +170,3 @@ def test_twin_and_real_store_answer_alike(server: str, request: pytest.FixtureRe
             database=None,
         ),
     )
-
-
-def test_an_ask_is_a_value() -> None:
-    assert ask() == ask()
-    assert isinstance(ask(), Ask)

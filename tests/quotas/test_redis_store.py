@@ -1,0 +1,354 @@
+"""What only the real store has: its keys, its scripts, its troubles."""
+
+import asyncio
+import dataclasses
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from quotas import keyspace
+from quotas.audit import Audit
+from quotas.database import _PARTS, LUA, Database
+from quotas.ledger import Ledger
+from quotas.limits import LIMIT_NAMES, RULES, Limits
+from quotas.redis_store import RedisQuotaStore
+from quotas.store import AccessDenied, Charge, Denied, StoreUnavailable
+from quotas.tenants import TenantStore
+from tests.quotas.house import LEASE_MS, START_MS, RedisHouse, ask, charge
+
+pytestmark = pytest.mark.anyio
+NEVER = Retry(NoBackoff(), 0)
+SCRIPTS = sorted(LUA.glob("*.lua"))
+
+
+@pytest.fixture
+async def house(store: redis.asyncio.Redis) -> RedisHouse:
+    """The real store only, Valkey and Redis."""
+    house = RedisHouse(store)
+    await house.set_clock(START_MS)
+    return house
+
+
+async def everything(client: redis.asyncio.Redis) -> dict[bytes | str, bytes | None]:
+    """The whole content of the server."""
+    return {key: await client.dump(key) for key in await client.keys()}
+
+
+async def test_a_refusal_writes_nothing(house: RedisHouse) -> None:
+    await house.tenant(Limits(tokens_per_minute=70, requests_per_minute=3, tokens_per_day=1000))
+    await house.key("k1", Limits(concurrent_requests=1))
+    await house.key("gone", Limits(), revoked=True)
+    await house.store.reserve(ask("f1", key_id="k1"))
+    await house.set_clock(START_MS + 90_000)  # slices have left, which a grant would tidy up
+    before = await everything(house.client)
+
+    for refused in (
+        ask("f2", key_id="k1"),
+        ask("f2", prompt_tokens=1000),
+        ask("f2", prompt_tokens=60, explicit_max=False),
+        ask("f2", key_id="gone"),
+    ):
+        with pytest.raises((Denied, AccessDenied)):
+            await house.store.reserve(refused)
+
+    assert await everything(house.client) == before
+
+
+async def test_looking_writes_nothing(house: RedisHouse) -> None:
+    await house.tenant(Limits(tokens_per_minute=70))
+    await house.store.reserve(ask())
+    await house.set_clock(START_MS - 90_000)
+    before = await everything(house.client)
+
+    await house.store.statuses("acme", "acme")
+    await Ledger(house.client).entries("acme", "acme")
+
+    assert await everything(house.client) == before
+
+
+async def test_a_settled_flight_leaves_only_its_mark_and_what_was_used(house: RedisHouse) -> None:
+    await house.tenant(Limits())
+    await house.store.reserve(ask())
+    await house.store.settle("acme", "f1", charge())
+
+    root = keyspace.of_root("acme")
+    assert await house.client.hgetall(f"{root}flight:f1") == {b"state": b"settled"}
+    assert 0 < await house.client.pttl(f"{root}flight:f1") <= 3_600_000
+    assert not await house.client.exists(f"{root}reserved:tenant:acme", f"{root}leases")
+
+
+async def test_windows_expire_by_themselves(house: RedisHouse) -> None:
+    await house.tenant(Limits())
+    await house.store.reserve(ask())
+    await house.store.settle("acme", "f1", charge())
+
+    root = keyspace.of_root("acme")
+    assert 0 < await house.client.pttl(f"{root}minute:tenant:acme") <= 120_000
+    assert 0 < await house.client.pttl(f"{root}spent:tenant:acme:2026-11") <= 70 * 86_400_000
+
+
+async def test_a_minute_never_holds_more_than_its_slices(house: RedisHouse) -> None:
+    await house.tenant(Limits())
+    for number in range(300):
+        await house.set_clock(START_MS + number * 250)
+        await house.store.reserve(ask(f"f{number}"))
+
+    fields = await house.client.hlen(f"{keyspace.of_root('acme')}minute:tenant:acme")
+
+    assert fields == 241 + 5
+
+
+async def test_all_keys_of_a_root_carry_its_hash_tag_and_stand_in_the_legend(house: RedisHouse) -> None:
+    await TenantStore(house.client).create({"id": "other"})
+    await house.tenant(Limits(tokens_per_day=1000))
+    await house.key("k1", Limits(tokens_per_day=1000))
+    await house.store.reserve(ask("f1", key_id="k1"))
+    await house.store.reserve(ask("f2", key_id="k1"))
+    await house.store.settle("acme", "f1", charge())
+    await house.store.expired(10)
+    await Audit(house.client).append("admin", "tenant.create", "acme")
+
+    kinds = set()
+    for key in await Database(house.client).call("KEYS", "fl:*"):
+        if key.startswith("fl:quota:"):
+            found = re.fullmatch(r"fl:quota:\{(acme|other)\}:([a-z]+)(:.*)?", key)
+            assert found is not None, key
+            kinds.add(found[2])
+        else:
+            assert key in (keyspace.__doc__ or "")
+    legend = set(re.findall(r"^        ([a-z]+)", keyspace.__doc__ or "", re.MULTILINE))
+    assert kinds <= legend
+
+
+async def test_after_a_script_flush_the_scripts_are_loaded_again(house: RedisHouse) -> None:
+    await house.tenant(Limits(tokens_per_day=100))
+    await house.store.reserve(ask())
+    await house.client.script_flush()
+
+    assert await house.store.settle("acme", "f1", charge())
+
+
+async def test_a_client_that_decodes_replies_serves_as_well(store_url: str) -> None:
+    client = redis.asyncio.from_url(store_url, decode_responses=True)
+    await TenantStore(client).create({"id": "acme", "limits": {"tokens_per_day": 100}})
+    store = RedisQuotaStore(client)
+
+    reservation = await store.reserve(ask())
+
+    assert reservation.statuses[0].reserved == 30
+    await client.aclose()
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+async def test_both_protocols_of_redis_serve(store_url: str, protocol: int) -> None:
+    client = redis.asyncio.from_url(store_url, protocol=protocol)
+    await TenantStore(client).create({"id": "acme", "limits": {"tokens_per_day": 100}})
+    store = RedisQuotaStore(client)
+
+    await store.reserve(ask())
+    await store.settle("acme", "f1", charge())
+
+    assert [tenant.id for tenant in await TenantStore(client).list()] == ["acme"]
+    assert (await Ledger(client).entries("acme", "acme"))[0].output_tokens == 20
+    assert await store.expired(10) == []
+    await client.aclose()
+
+
+async def test_the_servers_clock_decides_and_no_argument_carries_a_time(store: redis.asyncio.Redis) -> None:
+    await TenantStore(store).create({"id": "acme", "limits": {"requests_per_minute": 5}})
+    served = RedisQuotaStore(store)
+    seconds, _ = await store.time()
+
+    (status,) = (await served.reserve(ask())).statuses
+
+    assert status.resets_at is not None
+    assert 60 <= status.resets_at - int(seconds) <= 62
+
+
+@pytest.fixture
+async def nobody_there(tmp_path: Path) -> AsyncIterator[redis.asyncio.Redis]:
+    client = redis.asyncio.Redis(unix_socket_path=str(tmp_path / "no.sock"), retry=NEVER)
+    yield client
+    await client.aclose()
+
+
+async def test_a_store_that_is_away_is_unavailable_in_every_call(nobody_there: redis.asyncio.Redis) -> None:
+    store = RedisQuotaStore(nobody_there)
+    tenants = TenantStore(nobody_there)
+
+    for call in (
+        store.reserve(ask()),
+        store.settle("acme", "f1", charge()),
+        store.renew("acme", ["f1"]),
+        store.expired(10),
+        store.statuses("acme", "acme"),
+        tenants.get("acme"),
+        Audit(nobody_there).list(),
+    ):
+        with pytest.raises(StoreUnavailable):
+            await call
+
+
+async def test_a_store_that_does_not_answer_is_unavailable_after_the_clients_time_limit(tmp_path: Path) -> None:
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    path = str(tmp_path / "mute.sock")
+    async with await asyncio.start_unix_server(say_nothing, path):
+        client = redis.asyncio.Redis(unix_socket_path=path, socket_timeout=0.05, retry=NEVER)
+        with pytest.raises(StoreUnavailable, match="Timeout"):
+            await RedisQuotaStore(client).settle("acme", "f1", Charge.refund())
+        await client.aclose()
+
+
+async def test_a_store_that_refuses_to_write_is_unavailable(house: RedisHouse) -> None:
+    await house.tenant(Limits())
+    await house.client.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(StoreUnavailable):
+            await house.store.reserve(ask())
+    finally:
+        await house.client.config_set("maxmemory", 0)
+
+    assert await house.store.reserve(ask())
+
+
+async def test_a_reservation_cut_off_by_a_time_limit_is_given_back_by_the_refund_that_follows(
+    house: RedisHouse, store_url: str
+) -> None:
+    """The store is held up, so the caller gives up; the reservation then runs all the same."""
+    await house.tenant(Limits(tokens_per_day=100, requests_per_minute=5))
+    await house.store.statuses("acme", "acme")
+    hasty = redis.asyncio.from_url(store_url, socket_timeout=0.1, retry=NEVER)
+    given_up = RedisHouse(hasty)
+    await given_up.store.reserve(ask("warm"))
+    await given_up.store.settle("acme", "warm", Charge.refund())
+
+    await house.client.execute_command("CLIENT", "PAUSE", 400, "ALL")  # type: ignore[no-untyped-call]
+    with pytest.raises(StoreUnavailable):
+        await given_up.store.reserve(ask("f1"))
+    await house.store.settle("acme", "f1", Charge.refund())
+
+    statuses = await house.store.statuses("acme", "acme")
+    assert [(status.used, status.reserved) for status in statuses] == [(0, 0), (0, 0)]
+    await hasty.aclose()
+
+
+@pytest.mark.parametrize("lease_ms", [0, -1, 600_001])
+async def test_a_lease_must_be_one(store: redis.asyncio.Redis, lease_ms: int) -> None:
+    with pytest.raises(ValueError, match="lease_ms"):
+        RedisQuotaStore(store, lease_ms=lease_ms)
+
+
+async def test_a_root_that_was_quiet_for_a_day_is_looked_at_no_more(house: RedisHouse) -> None:
+    await house.tenant(Limits())
+    await house.store.reserve(ask())
+    long_ago = START_MS - 10 * 86_400_000
+    await house.client.zadd(keyspace.ROOTS, {"acme": long_ago})
+
+    await house.store.expired(10)
+    in_the_air = await house.client.zscore(keyspace.ROOTS, "acme")
+    await house.store.settle("acme", "f1", charge())
+    await house.store.expired(10)
+
+    assert in_the_air == long_ago
+    assert await house.client.zscore(keyspace.ROOTS, "acme") is None
+
+
+async def test_looking_for_lapsed_flights_goes_round_all_roots(
+    house: RedisHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quotas.redis_store.ROOTS_PER_LOOK", 2)
+    for number in range(5):
+        await house.tenant(Limits(), tenant=f"t{number}")
+        await house.store.reserve(ask(f"f{number}", root=f"t{number}", tenant=f"t{number}"))
+    for now_ms in range(START_MS, START_MS + LEASE_MS, 10_000):
+        await house.set_clock(now_ms)
+        await house.store.expired(10)
+    await house.set_clock(START_MS + LEASE_MS)
+
+    found = set()
+    for _ in range(4):
+        found |= {lapsed.flight_id for lapsed in await house.store.expired(10)}
+
+    assert found == {"f0", "f1", "f2", "f3", "f4"}
+
+
+async def test_without_a_flight_in_the_air_nothing_stays_reserved_whatever_was_lost(house: RedisHouse) -> None:
+    await house.tenant(Limits(tokens_per_day=100))
+    await house.store.reserve(ask())
+    await house.client.hincrby(f"{keyspace.of_root('acme')}reserved:tenant:acme", "output", 50)
+
+    await house.store.settle("acme", "f1", charge())
+
+    (status,) = await house.store.statuses("acme", "acme")
+    assert status.reserved == 0
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_each_script_is_short_and_opens_with_its_contract(path: Path) -> None:
+    text = path.read_text()
+    whole = {parts[-1] for parts in _PARTS.values()}
+
+    assert len(text.splitlines()) <= 60
+    assert text.startswith("-- ")
+    if path.stem in whole:
+        assert all(word in text for word in ("-- KEYS[1]", "-- ARGV", "-- Returns", "Called by"))
+        assert "KEYS[2]" not in text
+    else:
+        assert "Stands before" in text
+
+
+def test_every_script_is_used_and_no_script_asks_for_the_time_but_the_clock() -> None:
+    used = {part for parts in _PARTS.values() for part in parts}
+
+    assert used == {path.stem for path in SCRIPTS}
+    assert [path.stem for path in SCRIPTS if "'TIME'" in path.read_text()] == ["clock"]
+
+
+def test_the_scripts_have_the_rules_of_limits_py() -> None:
+    text = (LUA / "rules.lua").read_text()
+    pattern = r"\{name = '(\w+)', window = '(\w+)', counts = \{(.*?)\}, kind = '(\w+)'\}"
+    found = [(name, window, counts.replace("'", ""), kind) for name, window, counts, kind in re.findall(pattern, text)]
+
+    assert found == [(rule.name, rule.window, ", ".join(rule.counts), rule.kind) for rule in RULES]
+    assert len(found) == len(LIMIT_NAMES)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("prompt_tokens", -1),
+        ("prompt_tokens", 10**9 + 1),
+        ("max_output_tokens", 0),
+        ("n", 0),
+        ("n", 10_001),
+        ("flight_id", ""),
+        ("model", "a\tb"),
+        ("lane", "la\nne"),
+        ("tenant", ""),
+    ],
+)
+def test_an_ask_that_can_not_be_one_is_an_error(field: str, value: object) -> None:
+    with pytest.raises(ValueError, match=r"must be"):
+        dataclasses.replace(ask(), **{field: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("field", ["prompt_tokens", "cached_tokens", "output_tokens", "preemptions"])
+def test_a_charge_that_can_not_be_one_is_an_error(field: str) -> None:
+    fields = {"prompt_tokens": 1, "output_tokens": 1, field: -1}
+    with pytest.raises(ValueError, match="must be from 0"):
+        Charge(outcome="finished", **fields)
+
+
+async def test_a_plain_command_that_the_store_refuses_is_unavailable(store: redis.asyncio.Redis) -> None:
+    await store.set("text", "x")
+    with pytest.raises(StoreUnavailable, match="LPUSH: ResponseError"):
+        await Database(store).call("LPUSH", "text", "y")
