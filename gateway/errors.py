@@ -228,6 +228,11 @@ def request_too_large(max_bytes: int) -> ApiError:
     return ApiError(f"The body is larger than {max_bytes} bytes.", "request_too_large")
 
 
+def headers_too_large(max_bytes: int) -> ApiError:
+    """The request line and headers, or what stands between the parts of a body, are over the limit."""
+    return ApiError(f"The headers are larger than {max_bytes} bytes.", "headers_too_large")
+
+
 def request_timeout(timeout_s: float) -> ApiError:
     """The client was too slow in sending."""
     return ApiError(f"The request did not arrive within {timeout_s:g} s.", "request_timeout")

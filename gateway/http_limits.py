@@ -1,9 +1,34 @@
-"""Bounds on what a client may send and how slowly: uvicorn alone has none on headers, bodies or silence."""
+"""Bounds on what a client may send and how slowly: uvicorn alone has none on headers, bodies or silence.
 
+The life of a connection, request by request:
+
+    headers ──> body ──> answer ──> idle ──> headers …
+       │          │         │         └ uvicorn's timeout_keep_alive
+       │          │         └ body still coming after it: `linger_s`, then the connection is cut
+       │          └ `read_body` in the application: bytes and time
+       └ here: bytes, number, time
+
+A refusal is answered with our error JSON, then the client may go on sending for `linger_s` without being listened to:
+closing at once would reset the connection and destroy the answer on its way.
+"""
+
+import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive
+from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from gateway.errors import ApiError, headers_too_large, invalid, request_timeout, request_too_large
+from gateway.http_refusals import answer_bytes, refusal_of
+
+_BYTES_PER_CHUNKED_BYTE = 8
+"""Bytes on the wire for each byte of a body that comes in chunks of one."""
+_MAX_DIGITS = 18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,19 +40,193 @@ class HttpLimits:
     max_headers: int = 128
     header_timeout_s: float = 10.0
     """From connecting, or from the first byte of a later request, to the end of its headers: 408 after it."""
-    linger_s: float = 2.0
-    """How long a refused client may go on sending before it is cut: an early close would destroy its answer."""
+    linger_s: float = 5.0
+    """How long a client may go on sending what nobody will read."""
 
 
 def limited_protocol(limits: HttpLimits) -> type[HttpToolsProtocol]:
     """The protocol class to give to `uvicorn.Config(http=…)`. Idle keep-alive is uvicorn's `timeout_keep_alive`."""
-    raise NotImplementedError
+    return type("LimitedHttpProtocol", (LimitedHttpProtocol,), {"limits": limits})
 
 
-async def read_body(receive: Receive, headers: list[tuple[bytes, bytes]], *, max_bytes: int, timeout_s: float) -> bytes:
+class LimitedHttpProtocol(HttpToolsProtocol):
+    """uvicorn's protocol within `limits`."""
+
+    limits = HttpLimits()
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._awaits_headers = True
+        self._received_bytes = 0
+        """Since the last request was whole."""
+        self._body_bytes = 0
+        self._refusal: ApiError | None = None
+        """Why the parser was told to stop."""
+        self._is_deaf = False
+        """Nothing that still comes is looked at."""
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
+        """A client has connected and owes a request."""
+        super().connection_made(transport)
+        self._expect_within(self.limits.header_timeout_s)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone, and with it its deadline."""
+        self._expect_nothing()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of headers or body."""
+        if self._is_deaf:
+            return
+        self._received_bytes += len(data)
+        super().data_received(data)
+        self._weigh_up()
+
+    def on_headers_complete(self) -> None:
+        """All headers of a request are there: the last moment to refuse it before the application sees it."""
+        self._awaits_headers = False
+        self._expect_nothing()
+        self._refusal = refusal_of(
+            self.url, self.headers, max_bytes=self.limits.max_header_bytes, max_headers=self.limits.max_headers
+        )
+        if self._refusal is not None:
+            raise ValueError("refused")  # stops the parser, which leads to send_400_response
+        super().on_headers_complete()
+        if self.cycle is not None:
+            self.cycle.transport = _AnsweringTransport(self)  # type: ignore[assignment] # all of it that a cycle uses
+
+    def on_body(self, body: bytes) -> None:
+        """A part of the body."""
+        self._body_bytes += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The request is whole; what comes next is another."""
+        self._awaits_headers = True
+        self._received_bytes = self._body_bytes = 0
+        super().on_message_complete()
+        if self.cycle is not None and self.cycle.response_complete:  # its answer did not wait for it
+            self._expect_within(self.limits.header_timeout_s)
+
+    def on_response_complete(self) -> None:
+        """The request is answered. A body that the answer did not wait for may end now, but not go on for ever."""
+        super().on_response_complete()
+        if self.transport.is_closing() or self._is_deaf:
+            return
+        if not self._awaits_headers:
+            self._expect_within(self.limits.linger_s)
+        elif self._received_bytes and not self._is_answering():
+            self._expect_within(self.limits.header_timeout_s)
+
+    def send_400_response(self, msg: str) -> None:
+        """The parser gave up: on our refusal, or on bytes that are no HTTP."""
+        self._refuse(self._refusal or invalid(None, "This is not a valid HTTP/1.1 request."))
+
+    def hang_up(self) -> None:
+        """Close once the answer is written; but listen on, without looking, to a client that still sends."""
+        if self._awaits_headers and not self._is_deaf:
+            self.transport.close()
+            return
+        self._is_deaf = True
+        self.flow.resume_reading()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self._expect_within(self.limits.linger_s)
+
+    def _weigh_up(self) -> None:
+        """After each read: too much, or the beginning of a request that has to end in time?"""
+        if self._is_deaf:
+            return
+        if self._received_bytes > self._most_bytes():
+            self._refuse(headers_too_large(self.limits.max_header_bytes))
+        elif self._awaits_headers and self._received_bytes and self._deadline is None and not self._is_answering():
+            self._expect_within(self.limits.header_timeout_s)
+
+    def _refuse(self, error: ApiError) -> None:
+        self._is_deaf = True
+        if self.pipeline or (self._is_answering() and self.cycle.response_started):
+            self.transport.close()  # nothing can be said in the middle of another answer
+            return
+        if self._is_answering():
+            self.cycle.disconnected = True  # the application need not go on
+            self.cycle.message_event.set()
+        self.transport.write(answer_bytes(error, self.headers or ()))
+        self.hang_up()
+
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _most_bytes(self) -> int:
+        """What may have come so far: headers; then the body too, in chunks of a byte each at worst, and trailers."""
+        if self._awaits_headers:
+            return self.limits.max_header_bytes
+        return 2 * self.limits.max_header_bytes + _BYTES_PER_CHUNKED_BYTE * self._body_bytes
+
+    def _expect_within(self, timeout_s: float) -> None:
+        self._expect_nothing()
+        self._deadline = self.loop.call_later(timeout_s, self._expire)
+
+    def _expect_nothing(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _expire(self) -> None:
+        self._deadline = None
+        if self._awaits_headers and self._received_bytes and not self._is_deaf:
+            self._refuse(request_timeout(self.limits.header_timeout_s))
+        else:  # it said nothing, or goes on with what nobody will read
+            self.transport.close()
+
+
+class _AnsweringTransport:
+    """The transport as one request's answer sees it: closing it leaves the client time to read the answer."""
+
+    def __init__(self, protocol: LimitedHttpProtocol) -> None:
+        self._protocol = protocol
+        self.write = protocol.transport.write
+        self.is_closing = protocol.transport.is_closing
+
+    def close(self) -> None:
+        """The answer was the last on its connection."""
+        self._protocol.hang_up()
+
+
+async def read_body(
+    receive: Receive, headers: Sequence[tuple[bytes, bytes]], *, max_bytes: int, timeout_s: float
+) -> bytes:
     """The whole body. `headers`: the ASGI scope's.
 
     Raises ApiError: `request_too_large` before reading it all (by Content-Length, or as soon as the count is over),
     `request_timeout` if it is not there in time; starlette's ClientDisconnect if the client went away.
     """
-    raise NotImplementedError
+    declared = next((value for name, value in headers if name == b"content-length"), b"")
+    if declared.isdigit() and (len(declared) > _MAX_DIGITS or int(declared) > max_bytes):
+        raise request_too_large(max_bytes)
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await _received(receive, max_bytes)
+    except TimeoutError:
+        raise request_timeout(timeout_s) from None
+
+
+async def _received(receive: Receive, max_bytes: int) -> bytes:
+    body = bytearray()
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        body += message.get("body", b"")
+        if len(body) > max_bytes:
+            raise request_too_large(max_bytes)
+        more = message.get("more_body", False)
+    return bytes(body)

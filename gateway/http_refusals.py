@@ -1,0 +1,42 @@
+"""Requests that never reach the application: why, and the bytes that say so."""
+
+import random
+from collections.abc import Sequence
+
+import msgspec
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+
+from gateway.errors import ApiError, error_body, error_headers, headers_too_large, invalid
+from gateway.request_id import request_id_of
+
+Headers = Sequence[tuple[bytes, bytes]]
+_SEPARATORS = len(": " + "\r\n")
+
+
+def refusal_of(url: bytes, headers: Headers, *, max_bytes: int, max_headers: int) -> ApiError | None:
+    """Why a request with these headers is not served, if so. Names are in lower case."""
+    size = len(url) + sum(len(name) + len(value) + _SEPARATORS for name, value in headers)
+    if size > max_bytes:
+        return headers_too_large(max_bytes)
+    if len(headers) > max_headers:
+        return ApiError(f"The request has more than {max_headers} headers.", "headers_too_large")
+    names = [name for name, _ in headers]
+    if names.count(b"host") > 1:
+        return invalid("host", "The header `host` is given twice.")
+    if b"content-length" in names and b"transfer-encoding" in names:
+        return invalid("content-length", "`content-length` and `transfer-encoding` exclude each other.")
+    return None
+
+
+def answer_bytes(error: ApiError, headers: Headers) -> bytes:
+    """A whole HTTP/1.1 answer. `headers`: the request's, as far as they are known."""
+    body = msgspec.json.encode(error_body(error))
+    fields = {
+        "content-type": "application/json",
+        "content-length": str(len(body)),
+        "connection": "close",
+        "x-request-id": request_id_of(headers),
+        **error_headers(error, random.Random()),
+    }
+    head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+    return STATUS_LINE[error.status] + head.encode("ascii") + b"\r\n" + body
