@@ -1,0 +1,224 @@
+"""What the ledger says of the requests that were settled; and the audit log."""
+
+import json
+from datetime import date, datetime, timedelta
+
+import pytest
+import redis.asyncio
+
+from quotas.audit import LONGEST_CHANGES, Audit
+from quotas.fields import FieldError
+from quotas.ledger import Ledger, Usage
+from quotas.limits import Limits
+from quotas.store import Charge
+from tests.quotas.house import START_MS, RedisHouse, ask, charge
+
+pytestmark = pytest.mark.anyio
+DAY = date(2026, 11, 21)
+
+
+@pytest.fixture
+async def house(store: redis.asyncio.Redis) -> RedisHouse:
+    house = RedisHouse(store)
+    await house.set_clock(START_MS)
+    await house.tenant(Limits())
+    for key_id in ("k1", "k2"):
+        await house.key(key_id, Limits())
+    return house
+
+
+@pytest.fixture
+def ledger(store: redis.asyncio.Redis) -> Ledger:
+    return Ledger(store)
+
+
+async def serve(house: RedisHouse, flight_id: str, output_tokens: int, *, at_ms: int = START_MS, **asked: str) -> None:
+    await house.set_clock(at_ms)
+    await house.store.reserve(ask(flight_id, **asked))
+    await house.store.settle(
+        "acme",
+        flight_id,
+        Charge(prompt_tokens=10, cached_tokens=4, output_tokens=output_tokens, outcome="finished", preemptions=2),
+    )
+
+
+async def serve_a_few(house: RedisHouse) -> None:
+    await serve(house, "f1", 1, key_id="k1", model="smol", lane="latency")
+    await serve(house, "f2", 2, key_id="k1", model="smol", lane="throughput")
+    await serve(house, "f3", 4, key_id="k2", model="big", lane="throughput")
+    await serve(house, "f4", 8, key_id="k2", model="smol", lane="throughput", at_ms=START_MS + 86_400_000)
+
+
+async def test_usage_sums_all_that_was_settled(house: RedisHouse, ledger: Ledger) -> None:
+    await serve_a_few(house)
+
+    report = await ledger.usage("acme", "acme", DAY, DAY + timedelta(days=1))
+
+    assert report.total == Usage(requests=4, prompt_tokens=40, cached_tokens=16, output_tokens=15)
+    assert [(row.group, row.usage) for row in report.rows] == [({}, report.total)]
+
+
+@pytest.mark.parametrize(
+    ("group_by", "expected"),
+    [
+        (["lane"], [({"lane": "latency"}, 1), ({"lane": "throughput"}, 14)]),
+        (["model"], [({"model": "big"}, 4), ({"model": "smol"}, 11)]),
+        (["key"], [({"key": "k1"}, 3), ({"key": "k2"}, 12)]),
+        (["day"], [({"day": "2026-11-21"}, 7), ({"day": "2026-11-22"}, 8)]),
+        (
+            ["key", "lane"],
+            [
+                ({"key": "k1", "lane": "latency"}, 1),
+                ({"key": "k1", "lane": "throughput"}, 2),
+                ({"key": "k2", "lane": "throughput"}, 12),
+            ],
+        ),
+        (
+            ["lane", "model", "key", "day"],
+            [
+                ({"lane": "latency", "model": "smol", "key": "k1", "day": "2026-11-21"}, 1),
+                ({"lane": "throughput", "model": "big", "key": "k2", "day": "2026-11-21"}, 4),
+                ({"lane": "throughput", "model": "smol", "key": "k1", "day": "2026-11-21"}, 2),
+                ({"lane": "throughput", "model": "smol", "key": "k2", "day": "2026-11-22"}, 8),
+            ],
+        ),
+    ],
+)
+async def test_usage_groups_by_what_is_asked_for(
+    house: RedisHouse, ledger: Ledger, group_by: list[str], expected: list[tuple[dict[str, str], int]]
+) -> None:
+    await serve_a_few(house)
+
+    report = await ledger.usage("acme", "acme", DAY, DAY + timedelta(days=1), group_by)
+
+    assert [(row.group, row.usage.output_tokens) for row in report.rows] == expected
+    assert sum(row.usage.requests for row in report.rows) == report.total.requests == 4
+
+
+async def test_both_days_of_a_span_are_included_and_no_other(house: RedisHouse, ledger: Ledger) -> None:
+    for number in range(5):
+        await serve(house, f"f{number}", 2**number, at_ms=START_MS + number * 86_400_000)
+
+    report = await ledger.usage("acme", "acme", DAY + timedelta(days=1), DAY + timedelta(days=3))
+
+    assert report.total.output_tokens == 2 + 4 + 8
+
+
+async def test_a_span_over_many_months_is_summed_whole(house: RedisHouse, ledger: Ledger) -> None:
+    for number in range(0, 390, 30):
+        await serve(house, f"f{number}", 1, at_ms=START_MS + number * 86_400_000)
+
+    report = await ledger.usage("acme", "acme", DAY, DAY + timedelta(days=399), ["day"])
+
+    assert (report.total.requests, len(report.rows)) == (13, 13)
+
+
+async def test_days_are_those_of_the_tenants_zone(house: RedisHouse, ledger: Ledger) -> None:
+    await house.tenant(Limits(), timezone="Pacific/Auckland")  # 13 hours ahead
+    await serve(house, "f1", 1, at_ms=START_MS + 3_600_000)
+
+    report = await ledger.usage("acme", "acme", DAY, DAY + timedelta(days=1), ["day"])
+
+    assert [row.group for row in report.rows] == [{"day": "2026-11-22"}]
+
+
+async def test_nothing_used_is_an_empty_report(house: RedisHouse, ledger: Ledger) -> None:
+    report = await ledger.usage("acme", "acme", DAY, DAY, ["lane"])
+
+    assert (report.rows, report.total) == ([], Usage())
+
+
+@pytest.mark.parametrize("group_by", [["colour"], ["lane", ""], ["LANE"]])
+async def test_an_unknown_group_is_refused(ledger: Ledger, group_by: list[str]) -> None:
+    with pytest.raises(FieldError, match="group_by"):
+        await ledger.usage("acme", "acme", DAY, DAY, group_by)
+
+
+@pytest.mark.parametrize("days", [-1, 400, 10**5])
+async def test_a_span_that_is_backwards_or_too_long_is_refused(ledger: Ledger, days: int) -> None:
+    with pytest.raises(FieldError, match="to:"):
+        await ledger.usage("acme", "acme", DAY, DAY + timedelta(days=days))
+
+
+async def test_each_settled_request_is_one_entry(house: RedisHouse, ledger: Ledger) -> None:
+    await serve_a_few(house)
+    await house.store.settle("acme", "f1", charge())  # again: no second entry
+
+    entries = await ledger.entries("acme", "acme")
+
+    assert [entry.flight_id for entry in entries] == ["f1", "f2", "f3", "f4"]
+    first = entries[0]
+    assert (first.at, first.key, first.model, first.lane) == (START_MS / 1000, "k1", "smol", "latency")
+    assert (first.prompt_tokens, first.cached_tokens, first.output_tokens) == (10, 4, 1)
+    assert (first.preemptions, first.outcome) == (2, "finished")
+
+
+async def test_entries_are_read_page_by_page(house: RedisHouse, ledger: Ledger) -> None:
+    await serve_a_few(house)
+
+    first = await ledger.entries("acme", "acme", limit=3)
+    second = await ledger.entries("acme", "acme", limit=3, after=first[-1].id)
+
+    assert [entry.flight_id for entry in second] == ["f4"]
+    assert await ledger.entries("acme", "acme", after=second[-1].id) == []
+
+
+async def test_a_refund_is_in_no_ledger(house: RedisHouse, ledger: Ledger) -> None:
+    await house.store.reserve(ask())
+    await house.store.settle("acme", "f1", Charge.refund())
+
+    assert await ledger.entries("acme", "acme") == []
+    assert (await ledger.usage("acme", "acme", DAY, DAY)).total == Usage()
+
+
+async def test_a_cancelled_request_is_in_the_ledger_with_what_was_published(house: RedisHouse, ledger: Ledger) -> None:
+    await house.store.reserve(ask())
+    await house.store.settle("acme", "f1", charge(3, outcome="cancelled"))
+
+    (entry,) = await ledger.entries("acme", "acme")
+    assert (entry.outcome, entry.prompt_tokens, entry.output_tokens) == ("cancelled", 10, 3)
+    assert (await ledger.usage("acme", "acme", DAY, DAY)).total.requests == 1
+
+
+async def test_the_ledger_adds_up_to_the_budgets(house: RedisHouse, ledger: Ledger) -> None:
+    await house.tenant(Limits(tokens_per_month=10**6))
+    await serve_a_few(house)
+
+    total = (await ledger.usage("acme", "acme", DAY, DAY + timedelta(days=5))).total
+    (month,) = await house.store.statuses("acme", "acme")
+
+    assert month.used == total.prompt_tokens + total.output_tokens
+
+
+async def test_a_model_name_of_any_shape_keeps_its_group(house: RedisHouse, ledger: Ledger) -> None:
+    await serve(house, "f1", 1, model="org/Model-1.5B: v2|x")
+
+    report = await ledger.usage("acme", "acme", DAY, DAY, ["model", "key"])
+
+    assert [row.group for row in report.rows] == [{"model": "org/Model-1.5B: v2|x", "key": ""}]
+
+
+async def test_the_audit_log_gives_the_newest_first_page_by_page(store: redis.asyncio.Redis) -> None:
+    audit = Audit(store)
+    for number in range(5):
+        await audit.append("admin", "tenant.update", f"t{number}", {"weight": number})
+
+    first = await audit.list(limit=3)
+    second = await audit.list(limit=3, after=first[-1].id)
+
+    assert [entry.target for entry in first + second] == ["t4", "t3", "t2", "t1", "t0"]
+    assert (first[0].actor, first[0].action, first[0].changes) == ("admin", "tenant.update", {"weight": 4})
+    now = datetime.now().timestamp()
+    assert abs(first[0].at - now) < 60
+
+
+async def test_an_audit_entry_stays_small(store: redis.asyncio.Redis) -> None:
+    audit = Audit(store)
+
+    await audit.append("admin", "tenant.update", "t", {"name": "x" * LONGEST_CHANGES})
+    await audit.append("admin", "tenant.delete", "t")
+
+    deleted, updated = await audit.list()
+    assert deleted.changes == {}
+    assert list(updated.changes) == ["left_out"]
+    assert len(json.dumps(updated.changes)) < 100
