@@ -2,6 +2,7 @@
 
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
+from operator import itemgetter
 
 import msgspec
 
@@ -34,7 +35,7 @@ class JobBook:
 
     def late(self, now_ms: int) -> list[Entry]:
         """The first of the waiting jobs whose time is over."""
-        count = bisect_right(self._expiry, now_ms, key=lambda place: place[0])
+        count = bisect_right(self._expiry, float(now_ms), key=itemgetter(0))
         return [self.entries[flight_id] for _, flight_id in self._expiry[: min(count, SWEEP)]]
 
     def add(self, now_ms: int, job: Job) -> Entry:

@@ -164,9 +164,10 @@ class LaneQueue:
         """
         self._is_quiet(now_ms)
         self._workers[worker_id] = now_ms + self._lease_ms
-        for entry in self._book.held(worker_id) if holding is not None else ():
-            if entry.job.flight_id not in holding and entry.taken_ms <= now_ms - self._lease_ms:
-                self._book.give_back(entry, now_ms)
+        if holding is not None:
+            for entry in self._book.held(worker_id):
+                if entry.job.flight_id not in holding and entry.taken_ms <= now_ms - self._lease_ms:
+                    self._book.give_back(entry, now_ms)
         return self._lost.pop(worker_id, None) is None
 
     def publish(self, gateway_id: str, worker_id: str, items: Sequence[Publication], *, serial: str = "") -> set[str]:

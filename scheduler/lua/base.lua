@@ -1,0 +1,58 @@
+-- Prelude of every script. KEYS[1]: the queue's prefix `fl:{queue}:`; every other key is built from it and so shares
+-- its hash tag (the legend is in scheduler/queue_keys.py). ARGV[1]: the clock in ms, '' for the server's own (only
+-- tests set it). Times are ms, costs weighted tokens. scheduler/redis_queue.py writes the constants in capitals above
+-- this text: LANES (most urgent first: name, max_wait_ms, share_floor, max_queued), LEASE_MS, WINDOW, …
+-- Numbers go to redis.call as they are: it writes doubles with 17 digits. Never concatenate a double: `..` keeps 14.
+local call = redis.call
+
+local function key(...)
+  return KEYS[1] .. table.concat({...}, ':')
+end
+
+local function clock()
+  if ARGV[1] ~= '' then return tonumber(ARGV[1]) end
+  local time = call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+local NOW = clock()
+local LANE = {}
+for level, lane in ipairs(LANES) do
+  lane.level = level
+  LANE[lane.name] = lane
+end
+
+local FIELDS = {'lane', 'tenant', 'gateway', 'state', 'worker', 'outcome', 'weight', 'n', 'prompt', 'guaranteed', 'due',
+  'hard_first', 'hard_end', 'granted', 'epoch', 'arrived', 'queued', 'taken', 'cancelled', 'returned', 'losses',
+  'generated', 'credit'}
+local TEXTS = 6
+
+-- A job's record without its body: the first TEXTS fields as text, the others as numbers; nil where it is unknown.
+local function load(flight)
+  local values = call('HMGET', key('job', flight), unpack(FIELDS))
+  if not values[1] then return nil end
+  local job = {flight = flight}
+  for i, field in ipairs(FIELDS) do
+    job[field] = i > TEXTS and tonumber(values[i]) or values[i]
+  end
+  return job
+end
+
+-- What `record` answers.
+local function describe(job)
+  local answer = {job.state, job.outcome, job.prompt, job.worker, job.tenant, job.lane, job.gateway, job.cancelled,
+    job.epoch}
+  for choice = 0, job.n - 1 do answer[10 + choice] = call('STRLEN', key('ids', job.flight, choice)) / 4 end
+  return answer
+end
+
+-- One entry on a stream, which is bounded and goes an hour after its last entry.
+local function tell(stream, ...)
+  call('XADD', stream, 'MAXLEN', '~', STREAM_LENGTH, '*', ...)
+  call('PEXPIRE', stream, RECORD_TTL_MS)
+end
+
+-- Wake the workers that wait for jobs: one entry, however many of them.
+local function wake()
+  call('XADD', key('wake'), 'MAXLEN', 1, '*', 'w', '')
+end

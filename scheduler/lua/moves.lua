@@ -1,0 +1,46 @@
+-- Prelude: the other moves of a job (scheduler/job_book.py states the rules). After `base`, `places` and `ends`.
+
+-- Give a waiting job to a worker, charging `cost` provisionally: what `take` answers for it.
+local function lease(job, worker, cost)
+  unseat(job)
+  job.epoch, job.credit = job.epoch + 1, cost
+  call('ZADD', key('held', worker), job.losses, job.flight)
+  local record = key('job', job.flight)
+  call('HSET', record, 'state', 'leased', 'worker', worker, 'taken', NOW, 'returned', 0, 'epoch', job.epoch,
+    'credit', cost)
+  charge(job, cost)
+  local answer = {call('HGET', record, 'body'), job.epoch, NOW - job.arrived, job.granted}
+  for choice = 0, job.n - 1 do answer[5 + choice] = call('GET', key('ids', job.flight, choice)) or '' end
+  return answer
+end
+
+-- Return a leased job to the head of its lane; one that was told to stop ends instead.
+local function give_back(job)
+  if job.cancelled == 1 then return finish(job, 'cancelled') end
+  call('ZREM', key('held', job.worker), job.flight)
+  refund(job)
+  job.state, job.worker, job.returned, job.queued, job.epoch = 'queued', '', 1, NOW, job.epoch + 1
+  call('HSET', key('job', job.flight), 'state', 'queued', 'worker', '', 'returned', 1, 'queued', NOW,
+    'epoch', job.epoch, 'credit', 0, 'losses', job.losses)
+  seat(job)
+end
+
+-- End a waiting job; tell the holder of a leased one, once.
+local function stop(job)
+  if job.state == 'queued' then
+    finish(job, 'cancelled')
+  elseif job.state == 'leased' and job.cancelled == 0 then
+    job.cancelled = 1
+    call('HSET', key('job', job.flight), 'cancelled', 1)
+    tell(key('control', job.worker), 'c', cmsgpack.pack({type = 'cancel', flight_id = job.flight}))
+  end
+end
+
+-- After half a lease in which nobody renewed or reclaimed, nothing is taken from anybody for one full lease.
+local function is_quiet()
+  local pulse = call('HMGET', key('pulse'), 'seen', 'quiet_until')
+  local quiet_until = tonumber(pulse[2] or 0)
+  if pulse[1] and NOW - tonumber(pulse[1]) > LEASE_MS / 2 then quiet_until = NOW + LEASE_MS end
+  call('HSET', key('pulse'), 'seen', NOW, 'quiet_until', quiet_until)
+  return NOW < quiet_until
+end

@@ -1,0 +1,52 @@
+-- Record one step of one worker for one gateway's jobs: the only way for tokens. Called by RedisQueue.publish.
+-- ARGV: clock, gateway, worker, serial, then per job: flight, epoch, cost, outcome ('' = goes on), its events (one
+--   encoded list), number of choices with tokens, and per such choice: choice, first index, ids (4 bytes each).
+-- A call with the serial of the worker's last to this gateway is a repeat and does nothing. Returns refused flights.
+local gateway, worker, serial = ARGV[2], ARGV[3], ARGV[4]
+local refused, entry = {}, {}
+if call('HGET', key('serials', gateway), worker) == serial then return refused end
+
+-- 'new' if each choice goes on where its record ends, 'repeat' if all is on record, 'gap' otherwise.
+local function compare(flight, first_arg, last_arg, n)
+  local is_new, is_repeat = true, true
+  for i = first_arg, last_arg, 3 do
+    if tonumber(ARGV[i]) >= n then return 'gap' end
+    local recorded, first = call('STRLEN', key('ids', flight, ARGV[i])) / 4, tonumber(ARGV[i + 1])
+    is_new = is_new and first == recorded
+    is_repeat = is_repeat and first + #ARGV[i + 2] / 4 <= recorded
+  end
+  return is_new and 'new' or is_repeat and 'repeat' or 'gap'
+end
+
+local function accept(job, i, last_arg)
+  local produced, cost = 0, tonumber(ARGV[i + 2])
+  for arg = i + 6, last_arg, 3 do
+    call('APPEND', key('ids', job.flight, ARGV[arg]), ARGV[arg + 2])
+    produced = produced + #ARGV[arg + 2] / 4
+  end
+  local covered = math.min(job.credit, cost)
+  job.credit = job.credit - covered
+  call('HSET', key('job', job.flight), 'credit', job.credit, 'generated', job.generated + produced)
+  charge(job, cost - covered)
+  entry[#entry + 1], entry[#entry + 2] = #entry, ARGV[i + 4]
+  if ARGV[i + 3] ~= '' then finish(job, ARGV[i + 3], '', true) end
+end
+
+local i = 5
+while i <= #ARGV do
+  local last_arg = i + 5 + 3 * ARGV[i + 5]
+  local job = load(ARGV[i])
+  local is_held = job and job.state == 'leased' and job.worker == worker and job.gateway == gateway
+  local verdict = is_held and job.epoch == tonumber(ARGV[i + 1]) and compare(ARGV[i], i + 6, last_arg, job.n) or 'stale'
+  if verdict == 'new' then
+    accept(job, i, last_arg)
+  elseif verdict ~= 'repeat' or ARGV[i + 3] ~= '' then
+    refused[#refused + 1] = ARGV[i]
+  end
+  i = last_arg + 1
+end
+if #entry > 0 then tell(key('events', gateway), unpack(entry)) end
+call('HSET', key('serials', gateway), worker, serial)
+call('PEXPIRE', key('serials', gateway), RECORD_TTL_MS)
+flush_shares()
+return refused

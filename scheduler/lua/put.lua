@@ -1,0 +1,33 @@
+-- Queue a job. Called by RedisQueue.put, for gateways. Idempotent by flight; a refusal writes nothing.
+-- ARGV: clock, flight, lane, tenant, tenant_limit ('' = none), gateway, first_due, hard_first, hard_end (ms from
+--   arrival), then the record's own fields as pairs (body, weight, n, prompt, guaranteed, granted).
+-- Returns {'ok', 1 + the tenant's own ahead in the lane (0: no longer queued)}, {'tenant', depth}
+--   or {'lane', depth, retry_after_ms}.
+local flight, lane, tenant, tenant_limit, gateway = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local record, queue, waiting = key('job', flight), key('queue', lane, tenant), key('waiting', lane)
+
+if call('EXISTS', record) == 1 then
+  return {'ok', (call('ZRANK', queue, flight) or -1) + 1}
+end
+
+if tenant_limit ~= '' then
+  local own = 0
+  for _, each in ipairs(LANES) do own = own + call('ZCARD', key('queue', each.name, tenant)) end
+  if own >= tonumber(tenant_limit) then return {'tenant', own} end
+end
+
+local depth = call('ZCARD', waiting)
+if depth >= LANE[lane].max_queued then
+  local oldest = tonumber(call('ZRANGE', waiting, 0, 0, 'WITHSCORES')[2])
+  return {'lane', depth, math.max(1, math.ceil((NOW - oldest) / depth))}
+end
+
+call('HSET', record, 'lane', lane, 'tenant', tenant, 'gateway', gateway, 'state', 'queued', 'worker', '', 'outcome', '',
+  'due', NOW + ARGV[7], 'hard_first', NOW + ARGV[8], 'hard_end', NOW + ARGV[9], 'epoch', 0, 'arrived', NOW,
+  'queued', NOW, 'taken', 0, 'cancelled', 0, 'returned', 0, 'losses', 0, 'generated', 0, 'credit', 0,
+  unpack(ARGV, 10))
+call('ZADD', key('flights', gateway), 0, flight)
+call('ZADD', key('gateways'), 'NX', NOW + GATEWAY_LEASES * LEASE_MS, gateway)
+seat(load(flight))
+wake()
+return {'ok', call('ZRANK', queue, flight) + 1}

@@ -1,0 +1,39 @@
+-- Clear up after the dead and the late. Called by RedisQueue.reclaim, by every gateway each second. ARGV: clock.
+-- Returns how many jobs were taken from workers whose lease lapsed; does nothing while the store has just been away.
+if is_quiet() then return 0 end
+expire()
+
+-- Cancel what a dead gateway asked for, a part per call.
+local function abandon(gateway)
+  local flights = call('ZRANGE', key('flights', gateway), 0, SWEEP - 1)
+  for _, flight in ipairs(flights) do
+    stop(load(flight))
+    call('ZREM', key('flights', gateway), flight)
+  end
+  if #flights < SWEEP then call('ZREM', key('gateways'), gateway) end
+end
+
+-- A dead worker's jobs go back to the queue, but not for ever.
+local function lose(worker)
+  local flights = call('ZRANGE', key('held', worker), 0, -1)
+  for _, flight in ipairs(flights) do
+    local job = load(flight)
+    job.losses = job.losses + 1
+    if job.losses >= MAX_LOSSES and job.cancelled == 0 then finish(job, 'failed', POISONED) else give_back(job) end
+  end
+  call('ZREM', key('workers'), worker)
+  if #flights > 0 then call('ZADD', key('lost'), NOW, worker) end
+  return #flights
+end
+
+local function lapsed(leases)
+  return call('ZRANGEBYSCORE', leases, '-inf', NOW, 'LIMIT', 0, SWEEP)
+end
+
+for _, gateway in ipairs(lapsed(key('gateways'))) do abandon(gateway) end
+call('ZREMRANGEBYSCORE', key('lost'), '-inf', NOW - RECORD_TTL_MS)
+local count = 0
+for _, worker in ipairs(lapsed(key('workers'))) do count = count + lose(worker) end
+if count > 0 then wake() end
+flush_shares()
+return count

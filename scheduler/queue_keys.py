@@ -1,0 +1,87 @@
+"""Every key of the global queue in Redis, and what its scripts are put together from.
+
+All keys of one queue share the hash tag `{queue}`. Scores and times are milliseconds of the server's clock, counters
+weighted tokens. Under `fl:{queue}:`
+
+| key | type | holds |
+| --- | --- | --- |
+| `job:<flight>` | hash | the record: `body` (the encoded Job, until it ends) and the FIELDS of lua/base.lua |
+| `ids:<flight>:<choice>` | string | published token ids, 4 bytes each, little-endian |
+| `queue:<lane>:<tenant>` | sorted set | the tenant's waiting flights by when they are due; returned ones far ahead |
+| `waiting:<lane>` | sorted set | all waiting flights by when they were queued: depth, oldest wait, promotion |
+| `returned:<lane>` | sorted set | waiting flights that came back from a worker, by when they are due |
+| `backlog:<lane>` | sorted set | tenants with waiting jobs by counter |
+| `counters:<lane>` | sorted set | all tenants by counter |
+| `owed` | hash | lane → weighted tokens by which it is behind its share floor |
+| `expiry` | sorted set | all waiting flights by when their time is over |
+| `workers`, `gateways` | sorted sets | ids by when their lease lapses |
+| `held:<worker>` | sorted set | flights leased to it, by how often their workers died |
+| `lost` | sorted set | workers that have not heard yet that their jobs were taken away, by when |
+| `flights:<gateway>` | sorted set | its flights that have not ended, all scores 0 |
+| `serials:<gateway>` | hash | worker → serial of its last publication; goes an hour after the last |
+| `pulse` | hash | `seen`: last renew or reclaim; `quiet_until`: until when reclaim does nothing |
+| `events:<gateway>` | stream | what workers say: each field of an entry is one encoded list of events |
+| `control:<worker>` | stream | what gateways say: field `c` is one encoded Control |
+| `wake` | stream | one entry: the last time that a job was queued |
+"""
+
+from scheduler import queue_types
+from scheduler.job_book import POISONED
+from scheduler.lanes import Lane, LaneName
+
+STREAM_LENGTH = 16_384
+"""Entries that a stream holds at most: minutes of a gateway's steps, against seconds until it counts as dead."""
+_PRELUDES = ("base", "places", "ends", "moves")
+_LIMITS = (
+    "GATEWAY_LEASES",
+    "MAX_LOSSES",
+    "OWED_LIMIT",
+    "QUANTUM_COST",
+    "RECORD_TTL_MS",
+    "SUSPECT_LOSSES",
+    "SWEEP",
+    "TENANTS_PER_TAKE",
+)
+SCRIPTS = (
+    "cancel",
+    "depths",
+    "forget",
+    "gateway_alive",
+    "grant",
+    "position",
+    "publish",
+    "put",
+    "reclaim",
+    "record",
+    "release",
+    "renew",
+    "take",
+)
+
+
+def prefix(queue: str) -> str:
+    """What every key of this queue begins with, and the one key that its scripts are given."""
+    return f"fl:{{{queue}}}:"
+
+
+def control_stream(queue: str, worker_id: str) -> str:
+    """Where a worker of this queue is spoken to."""
+    return f"{prefix(queue)}control:{worker_id}"
+
+
+def parts(script: str) -> tuple[str, ...]:
+    """The files of `scheduler/lua` that make up a script, in order, after the constants."""
+    return (*_PRELUDES, "order", script) if script == "take" else (*_PRELUDES, script)
+
+
+def constants(lanes: dict[LaneName, Lane], lease_ms: int, window: float) -> str:
+    """What the scripts know of the settings, as Lua text: the same for all processes that share a queue."""
+    rows = ", ".join(
+        f"{{name = '{lane.name}', max_wait_ms = {lane.max_wait_ms!r},"
+        f" share_floor = {lane.share_floor!r}, max_queued = {lane.max_queued}}}"
+        for lane in queue_types.in_rank_order(lanes)
+    )
+    numbers = {name: getattr(queue_types, name) for name in _LIMITS}
+    numbers |= {"LEASE_MS": lease_ms, "WINDOW": window, "STREAM_LENGTH": STREAM_LENGTH}
+    lines = [f"local {name} = {value!r}" for name, value in numbers.items()]
+    return "\n".join([f"local LANES = {{{rows}}}", f"local POISONED = '{POISONED}'", *lines])
