@@ -1,7 +1,7 @@
 """The one thread that touches the engine, and the mailbox through which the event loop speaks to it.
 
-The loop never waits for a step, nor the engine for the loop: commands are handed over between steps, and each turn
-ends with a report that the loop reads when it comes to it. Reports arrive in order.
+The loop never waits for a step, nor the engine for the loop: commands are handed over between steps, and the loop
+reads reports, of commands obeyed and of steps run, when it comes to them. Reports arrive in order.
 """
 
 import asyncio
@@ -96,7 +96,7 @@ class EngineThread:
 
     def _run(self) -> None:
         try:
-            self._report({}, {}, None)
+            self._report({})
             could_run = True
             while (commands := self._collect(resting=not could_run)) is not None:
                 could_run = self._turn(commands)
@@ -119,22 +119,27 @@ class EngineThread:
         return self._engine.has_work and not self._held
 
     def _turn(self, commands: list[Command]) -> bool:
-        """Obey, step, report. False where a step found nothing that could run."""
-        parts: dict[str, list[Publication]] = defaultdict(list)
-        for command in commands:
-            _extend(parts, self._obey(command))
-        step = self._engine.step(self._clock() * 1e3) if self._can_step else None
-        tokens = {} if step is None else self._flights.count(step)
-        if step is not None:
-            _extend(parts, self._flights.say(step))
-        self._obeyed += len(commands)
-        self._report(parts, tokens, step)
+        """Obey and report, step and report. False where a step found nothing that could run."""
+        if commands:
+            parts: dict[str, list[Publication]] = defaultdict(list)
+            for command in commands:
+                for gateway_id, publications in self._obey(command).items():
+                    parts[gateway_id].extend(publications)
+            self._obeyed += len(commands)
+            self._report(parts)
         for command in commands:
             if isinstance(command, HandBack):
                 self._loop.call_soon_threadsafe(_answer, command)
-        return step is None or not step.plan.is_empty
+        if not self._can_step:
+            return True
+        step = self._engine.step(self._clock() * 1e3)
+        tokens = self._flights.count(step)
+        self._report(self._flights.say(step), step, tokens)
+        return not step.plan.is_empty
 
-    def _report(self, parts: Parts, tokens: Mapping[str, LaneTokens], step: StepReport | None) -> None:
+    def _report(
+        self, parts: Parts, step: StepReport | None = None, tokens: Mapping[str, LaneTokens] | None = None
+    ) -> None:
         planner = self._engine.planner
         counts = planner.counts()
         report = Report(
@@ -150,7 +155,7 @@ class EngineThread:
                 host_slots_free=planner.host_slots_free,
             ),
             step=step,
-            tokens=tokens,
+            tokens=tokens or {},
         )
         self._loop.call_soon_threadsafe(self._on_report, report)
 
@@ -178,11 +183,6 @@ class EngineThread:
         if self._flights.epoch(flight_id) is not None:
             self._engine.drop(flight_id)
             self._flights.remove(flight_id)
-
-
-def _extend(parts: dict[str, list[Publication]], more: Parts) -> None:
-    for gateway_id, publications in more.items():
-        parts[gateway_id].extend(publications)
 
 
 def _answer(command: HandBack) -> None:

@@ -17,10 +17,10 @@ import uvloop
 from prometheus_client import start_http_server
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from scheduler.redis_queue import RedisQueue
 from scheduler.registry import RedisRegistry, queue_name
 
 from scheduler.messages import ModelCard, WorkerStatus
+from scheduler.redis_queue import RedisQueue
 from worker.config import WorkerSettings
 from worker.engine import Engine, build_engine
 from worker.engine_thread import EngineThread

@@ -1,4 +1,4 @@
-"""What the engine thread tells the event loop at the end of each turn."""
+"""What the engine thread tells the event loop: after each batch of commands, and after each step."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One turn: the commands that it obeyed, then at most one step."""
+    """The engine after it has obeyed commands, or after a step."""
 
     obeyed: int
     """Commands obeyed since the start."""
@@ -60,7 +60,7 @@ class Observer(Protocol):
         """Jobs came in."""
 
     def turned(self, report: Report) -> None:
-        """The engine thread ended a turn."""
+        """The engine has moved on."""
 
     def lost(self, flight_ids: Iterable[str]) -> None:
         """Flights left without an end here: refused by the store, or handed back."""

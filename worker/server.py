@@ -16,11 +16,11 @@ from collections.abc import Awaitable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from scheduler.redis_queue import RedisQueue
 from scheduler.registry import RedisRegistry
 
 from scheduler.messages import Drain, ModelCard
 from scheduler.queue_types import Publication
+from scheduler.redis_queue import RedisQueue
 from worker.engine_thread import Drop, EngineThread, described
 from worker.outbox import Outbox
 from worker.report import Observer, Report

@@ -64,7 +64,7 @@ class Metrics:
         self.lost_jobs.inc(len(list(flight_ids)))
 
     def turned(self, report: Report) -> None:
-        """The engine thread ended a turn."""
+        """The engine has moved on."""
         load = report.load
         for state, by_lane in (("running", load.running), ("waiting", load.waiting), ("preempted", load.preempted)):
             for lane, count in by_lane.items():
@@ -134,7 +134,7 @@ class Traces:
             self._trails[lease.job.flight_id] = _Trail(lease, self._start("prefill", lease))
 
     def turned(self, report: Report) -> None:
-        """The engine thread ended a turn."""
+        """The engine has moved on."""
         for publications in report.parts.values():
             for publication in publications:
                 self._said(publication)

@@ -33,7 +33,7 @@ class Vitals:
         """Counted with the next turn's load."""
 
     def turned(self, report: Report) -> None:
-        """The engine thread ended a turn."""
+        """The engine has moved on."""
         self._load = report.load
         if report.step is None or not report.ran:
             return

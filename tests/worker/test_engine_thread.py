@@ -1,0 +1,190 @@
+"""The engine thread: what the loop tells it holds from the next step on, and its reports miss nothing."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from scheduler.messages import Cancel, Finished, Grant, Lease, Paused
+from scheduler.outcomes import Outcome
+from scheduler.queue_types import Publication
+from tests.worker.scripted import LIMIT_S, ScriptedRunner, engine, job, lease
+from worker.engine_thread import Drop, EngineThread
+from worker.report import LaneTokens, Report
+
+pytestmark = pytest.mark.anyio
+
+
+@dataclass
+class Desk:
+    """The event loop's side of an engine thread."""
+
+    runner: ScriptedRunner
+    reports: list[Report] = field(default_factory=list)
+    failures: list[Exception] = field(default_factory=list)
+    _news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.engine = engine(self.runner)
+        self.thread = EngineThread(self.engine, "worker")
+
+    def turned(self, report: Report) -> None:
+        self.reports.append(report)
+        self._news.set()
+
+    def failed(self, error: Exception) -> None:
+        self.failures.append(error)
+        self._news.set()
+
+    @property
+    def said(self) -> list[Publication]:
+        return [each for report in self.reports for parts in report.parts.values() for each in parts]
+
+    def tokens(self, flight_id: str, epoch: int = 1) -> list[int]:
+        publications = [each for each in self.said if (each.flight_id, each.epoch) == (flight_id, epoch)]
+        return [token for each in publications for run in each.tokens for token in run[2]]
+
+    def ends(self) -> dict[str, Outcome]:
+        return {each.flight_id: each.ends for each in self.said if each.ends}
+
+    async def heard(self) -> Report:
+        """The first report that has obeyed all that was told."""
+        return await self.until(lambda: bool(self.reports) and self.reports[-1].obeyed == self.thread.told)
+
+    async def until(self, holds: Callable[[], object]) -> Report:
+        async with asyncio.timeout(LIMIT_S):
+            while not holds():
+                self._news.clear()
+                await self._news.wait()
+        return self.reports[-1]
+
+
+@asynccontextmanager
+async def desk(*, gated: bool = False) -> AsyncIterator[Desk]:
+    made = Desk(ScriptedRunner(gated=gated))
+    made.thread.start(made.turned, made.failed)
+    try:
+        yield made
+    finally:
+        made.runner.open()
+        await made.thread.stop()
+
+
+async def test_a_job_runs_to_its_end_and_every_token_is_reported_once() -> None:
+    async with desk() as it:
+        it.thread.tell(lease(max_tokens=3))
+        await it.until(it.ends)
+        assert it.tokens("flight") == [100, 101, 102]
+        assert it.ends() == {"flight": Outcome.FINISHED}
+        assert it.reports[-1].flights == 0
+        finished = [event for each in it.said for event in each.events if isinstance(event, Finished)]
+        assert [(event.epoch, event.worker_id) for event in finished] == [(1, "worker")]
+        assert sum(each.cost for each in it.said) == 5 + 3 * 2.0
+
+
+async def test_an_idle_engine_says_at_once_what_it_could_start() -> None:
+    async with desk() as it:
+        report = await it.heard()
+        assert report.capacity.sequences["latency"] == 8
+        assert report.load.blocks_free == 64
+
+
+async def test_a_cancelled_flight_ends_before_the_next_step_and_its_blocks_are_free() -> None:
+    async with desk(gated=True) as it:
+        it.thread.tell(lease("doomed", max_tokens=50))
+        it.runner.allow()
+        await it.until(lambda: it.tokens("doomed"))
+        it.thread.tell(Cancel(flight_id="doomed"))
+        it.runner.allow()
+        await it.until(it.ends)
+        assert it.ends() == {"doomed": Outcome.CANCELLED}
+        assert len(it.tokens("doomed")) <= 2
+        assert it.reports[-1].load.blocks_free == 64
+
+
+async def test_a_grant_lets_a_paused_flight_go_on() -> None:
+    async with desk() as it:
+        it.thread.tell(Lease(job=job(max_tokens=4, granted_until=2), epoch=1, arrived_ms_ago=0.0))
+        await it.until(lambda: any(isinstance(event, Paused) for each in it.said for event in each.events))
+        assert it.tokens("flight") == [100, 101]
+        it.thread.tell(Grant(flight_id="flight", granted_until=4))
+        await it.until(it.ends)
+        assert it.tokens("flight") == [100, 101, 102, 103]
+
+
+async def test_a_paused_engine_rests() -> None:
+    async with desk() as it:
+        it.thread.tell(Lease(job=job(max_tokens=4, granted_until=1), epoch=1, arrived_ms_ago=0.0))
+        await it.until(lambda: it.reports and it.reports[-1].step and it.reports[-1].step.plan.is_empty)
+        seen, began = len(it.reports), asyncio.get_running_loop().time()
+        await it.until(lambda: len(it.reports) >= seen + 4)
+        assert asyncio.get_running_loop().time() - began > 0.1
+
+
+async def test_a_dropped_flight_is_silent_and_only_its_own_epoch_is_dropped() -> None:
+    async with desk(gated=True) as it:
+        it.thread.tell(lease(epoch=2, max_tokens=50))
+        it.runner.allow()
+        await it.until(lambda: it.tokens("flight", 2))
+        it.thread.tell(Drop("flight", epoch=1))
+        it.runner.allow()
+        assert (await it.heard()).flights == 1
+        it.thread.tell(Drop("flight", epoch=2))
+        it.runner.allow()
+        assert (await it.heard()).flights == 0
+        assert it.ends() == {}
+
+
+async def test_a_lease_of_a_newer_epoch_replaces_the_flight() -> None:
+    async with desk(gated=True) as it:
+        it.thread.tell(lease(epoch=1, max_tokens=50))
+        it.runner.allow()
+        await it.until(lambda: it.tokens("flight", 1))
+        it.thread.tell(lease(epoch=3, max_tokens=2))
+        it.runner.open()
+        await it.until(it.ends)
+        assert it.tokens("flight", 3) == [100, 101]
+        assert {each.epoch for each in it.said if each.ends} == {3}
+
+
+async def test_handing_back_names_what_is_left_after_all_that_was_said_of_it() -> None:
+    async with desk(gated=True) as it:
+        it.thread.tell(lease("a", max_tokens=50), lease("b", max_tokens=50))
+        it.runner.allow(2)
+        await it.until(lambda: len(it.tokens("a")) == 2)
+        it.runner.allow(3)
+        assert await asyncio.wait_for(it.thread.hand_back(), LIMIT_S) == ["a", "b"]
+        assert len(it.tokens("a")) == len(it.tokens("b")) >= 2
+        assert it.reports[-1].flights == 0
+        assert it.reports[-1].load.blocks_free == 64
+
+
+async def test_a_held_engine_obeys_but_does_not_step() -> None:
+    async with desk() as it:
+        it.thread.hold(True)
+        it.thread.tell(lease())
+        assert (await it.heard()).flights == 1
+        assert it.runner.steps == 0
+        it.thread.hold(False)
+        await it.until(it.ends)
+
+
+async def test_a_step_counts_its_tokens_by_lane() -> None:
+    async with desk() as it:
+        it.thread.tell(lease(max_tokens=2))
+        await it.until(it.ends)
+        assert [dict(report.tokens) for report in it.reports if report.ran] == [
+            {"latency": LaneTokens(prefill=5, output=1)},
+            {"latency": LaneTokens(prefill=0, output=1)},
+        ]
+
+
+async def test_an_engine_that_breaks_is_told_once_and_reports_no_more() -> None:
+    async with desk() as it:
+        it.runner.error = RuntimeError("out of memory")
+        it.thread.tell(lease())
+        await it.until(lambda: it.failures)
+        assert [str(error) for error in it.failures] == ["out of memory"]
+        assert it.ends() == {}
