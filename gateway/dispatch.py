@@ -13,8 +13,8 @@ from typing import Protocol
 
 from gateway.flight import Flight
 from gateway.store import BLOCK_S, STORE_TROUBLE, Availability
-from scheduler.queue_types import JobRecord, JobState
 from scheduler.messages import Event, Finished, Job, TokenDelta
+from scheduler.queue_types import JobRecord, JobState
 
 log = logging.getLogger(__name__)
 
@@ -173,7 +173,7 @@ class Dispatcher:
 
     async def _tend_once(self, line: _Line) -> None:
         queue = line.link.calls
-        await queue.gateway_alive(self.gateway_id)
+        await line.link.reader.gateway_alive(self.gateway_id)  # which knows how far it has read
         await queue.reclaim()
         for flight_id in sorted(line.strays - self._flights.keys()):
             record = await queue.cancel(flight_id)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from gateway.errors import ApiError, internal_error
 from quotas.store import Ask, Charge, Reservation
-from scheduler.messages import Event, FinishReason, Finished, Job, Paused, Preempted, Resumed, TokenDelta
+from scheduler.messages import Event, Finished, FinishReason, Job, Paused, Preempted, Resumed, TokenDelta
 from scheduler.outcomes import MEANING, Outcome
 
 MAX_NOTICES = 256
@@ -89,6 +89,8 @@ class Flight:
     mailbox: Mailbox = field(repr=False)
     first_choice: int = 0
     """Index of its choice 0 within the request's answer."""
+    limited_by: str | None = None
+    """The limit that left its choices less than the context would, where the caller did not say how much it wants."""
     reservation: Reservation | None = None
     job: Job | None = None
     """Set before it is put: from then on it may be in the queue, whatever `put` answered."""

@@ -14,8 +14,8 @@ from gateway.errors import ApiError
 from gateway.store import STORE_TROUBLE, Availability
 from quotas.store import Charge, Lapsed, QuotaStore
 from quotas.tenants import Tenant
-from scheduler.queue_types import JobRecord, JobState
 from scheduler.outcomes import MEANING, Outcome
+from scheduler.queue_types import JobRecord, JobState
 
 log = logging.getLogger(__name__)
 

@@ -12,6 +12,7 @@ from typing import TypeVar
 from gateway.dispatch import Dispatcher
 from gateway.flight import Flight
 from gateway.store import STORE_TROUBLE, Availability
+from gateway.telemetry import Telemetry
 from quotas.store import Charge, QuotaStore
 from scheduler.outcomes import Outcome
 from scheduler.queue_types import JobState
@@ -29,11 +30,18 @@ class Settlements:
     """Ends flights. Each flight is ended once: later calls for it do nothing."""
 
     def __init__(
-        self, quotas: QuotaStore, dispatcher: Dispatcher, availability: Availability, *, confirm_s: float
+        self,
+        quotas: QuotaStore,
+        dispatcher: Dispatcher,
+        telemetry: Telemetry,
+        availability: Availability,
+        *,
+        confirm_s: float,
     ) -> None:
         """`confirm_s`: how long a holder has to confirm a cancellation before the job's record decides."""
         self._quotas = quotas
         self._dispatcher = dispatcher
+        self._telemetry = telemetry
         self._availability = availability
         self._confirm_s = confirm_s
         self._tasks: set[asyncio.Task[None]] = set()
@@ -75,12 +83,15 @@ class Settlements:
 
     async def _carry_out(self, flight: Flight, learn: Callable[[], Awaitable[Charge]]) -> None:
         try:
-            charge = await learn()
-            await self._persist("settle", lambda: self._quotas.settle(flight.ask.root, flight.id, charge))
+            with self._telemetry.span("settle"):
+                charge = await learn()
+                await self._persist("settle", lambda: self._quotas.settle(flight.ask.root, flight.id, charge))
         except BaseException:
             self._dispatcher.abandon(flight)
             raise
         self._dispatcher.release(flight)
+        if not charge.is_refund:
+            self._telemetry.charged(flight.ask.tenant, flight.ask.lane, charge)
 
     async def _known(self, flight: Flight, outcome: Outcome) -> Charge:
         return flight.charge(outcome)

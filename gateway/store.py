@@ -2,8 +2,7 @@
 
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import redis
@@ -35,25 +34,24 @@ class Connections:
     """For what changes something: a timeout there leaves open whether it happened."""
 
     def reader(self) -> redis.asyncio.Redis:
-        """A client for one task that blocks up to BLOCK_S in the store; the caller closes it."""
-        return _client(self.url, BLOCK_S + 4.0, 2)
+        """A client for one task that blocks up to BLOCK_S in the store, and its heartbeat; the caller closes it."""
+        return _client(self.url, 2.5 * BLOCK_S, 2)
+
+    async def aclose(self) -> None:
+        """Close every connection of the two shared clients."""
+        await self.short.aclose()
+        await self.patient.aclose()
 
 
-@asynccontextmanager
-async def connect(url: str, *, timeout_s: float, connections: int) -> AsyncIterator[Connections]:
-    """Open nothing yet, close everything at the end. `timeout_s`: of a short question."""
-    short, patient = _client(url, timeout_s, connections), _client(url, timeout_s * PATIENCE, connections)
-    try:
-        yield Connections(url, short, patient)
-    finally:
-        await short.aclose()
-        await patient.aclose()
+def connections(url: str, *, timeout_s: float, limit: int) -> Connections:
+    """Open nothing yet. `timeout_s`: of a short question; `limit`: connections of each client."""
+    return Connections(url, _client(url, timeout_s, limit), _client(url, timeout_s * PATIENCE, limit))
 
 
-def _client(url: str, timeout_s: float, connections: int) -> redis.asyncio.Redis:
+def _client(url: str, timeout_s: float, limit: int) -> redis.asyncio.Redis:
     pool = redis.asyncio.BlockingConnectionPool.from_url(
         url,
-        max_connections=connections,
+        max_connections=limit,
         timeout=timeout_s,
         socket_timeout=timeout_s,
         socket_connect_timeout=timeout_s,

@@ -1,0 +1,44 @@
+"""`python -m gateway`: one gateway process, against FAIRLANE_REDIS_URL."""
+
+import os
+import sys
+
+from gateway import config
+from scheduler.settings import SettingsError
+
+
+def main() -> int:
+    """Check the settings, then serve until SIGTERM. 0 for a clean end, 2 for a bad setting."""
+    line = config.parse(sys.argv[1:])
+    try:
+        settings = config.read(line, os.environ)
+    except SettingsError as error:
+        sys.stderr.write(f"gateway: {error}\n")
+        return 2
+    if line.check_only:
+        return 0
+    config.start_logging(settings.log_level)
+    return _serve(settings)
+
+
+def _serve(settings: config.GatewaySettings) -> int:
+    """Imports here what checking the settings does not need."""
+    import uvloop
+
+    from gateway import server, telemetry
+    from gateway.resources import Resources
+
+    exporter = None
+    if os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+        exporter = OTLPSpanExporter()
+    provider = telemetry.tracer_provider(exporter, sample=settings.gateway.trace_sample)
+    resources = Resources(settings, provider)
+    serving = server.Server(server.configure(settings, resources), resources)
+    uvloop.run(serving.serve())
+    return 0 if serving.started else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

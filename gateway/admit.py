@@ -1,0 +1,90 @@
+"""The door: does the request fit the model, the KV pool and its deadline? Over what workers last reported, no I/O."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gateway.directory import Model
+from gateway.errors import ApiError, context_length
+from gateway.terms import Terms
+from scheduler import admission
+from scheduler.lanes import Lane, LaneName
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What one prompt may bring forth."""
+
+    prompt_tokens: int
+    max_tokens: int
+    """Output tokens per choice: as stated, else what context and KV pool leave."""
+    stated: bool
+    limited_by: str | None = None
+    """What left less than the context would, where `max_tokens` was not stated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What an admitted request was promised."""
+
+    guaranteed: bool
+    expected_ttft_ms: float | None
+
+    @property
+    def class_name(self) -> str:
+        """As the answer's `x-fairlane-class` has it."""
+        return "guaranteed" if self.guaranteed else "best-effort"
+
+
+def measure(prompt_tokens: int, max_tokens: int | None, model: Model, *, prompt_param: str) -> Size:
+    """The size of one prompt's flight. Raises ApiError `context_length_exceeded`."""
+    room = model.context_length - prompt_tokens
+    if max_tokens is not None:
+        if max_tokens > room:
+            raise context_length(model.context_length, prompt_tokens, max_tokens)
+        return Size(prompt_tokens, max_tokens, stated=True)
+    if room < 1:
+        raise context_length(model.context_length, prompt_tokens, None, prompt_param)
+    pool = max((worker.kv_tokens for worker in model.workers if not worker.draining), default=model.context_length)
+    if room <= pool - prompt_tokens:
+        return Size(prompt_tokens, room, stated=False)
+    return Size(prompt_tokens, max(1, pool - prompt_tokens), stated=False, limited_by="kv_pool")
+
+
+def admit(
+    size: Size, n: int, model: Model, terms: Terms, lanes: Mapping[LaneName, Lane], *, elapsed_ms: float
+) -> Verdict:
+    """Let one flight in. `elapsed_ms`: since the request arrived, gone from its deadlines.
+
+    Raises ApiError: `no_worker`, `request_exceeds_limit`, `deadline_unattainable`.
+    """
+    widest = max((worker.max_sequences for worker in model.workers if not worker.draining), default=n)
+    if n > widest:
+        raise ApiError(f"`n` is {n}; the largest worker runs {widest} choices at once.", "request_exceeds_limit", "n")
+    asked = admission.Request(
+        lane=terms.lane.name,
+        prompt_tokens=size.prompt_tokens,
+        max_tokens=size.max_tokens,
+        max_tokens_stated=size.stated,
+        deadline_ms=None if terms.deadline_ms is None else terms.deadline_ms - elapsed_ms,
+        ttft_ms=None if terms.hard_ttft_ms is None else terms.hard_ttft_ms - elapsed_ms,
+    )
+    if min(ms for ms in (asked.deadline_ms, asked.ttft_ms, 1.0) if ms is not None) <= 0:
+        raise ApiError("The deadline passed before the request was read.", "deadline_unattainable")
+    answer = admission.assess(asked, workers=model.workers, depths=model.depths, lanes=lanes)
+    if isinstance(answer, admission.Refusal):
+        raise _refused(answer, asked)
+    return Verdict(answer.guaranteed, answer.expected_ttft_ms)
+
+
+def _refused(refusal: admission.Refusal, asked: admission.Request) -> ApiError:
+    retry_after_s = None if refusal.retry_after_ms is None else refusal.retry_after_ms / 1e3
+    match refusal.code:
+        case "no_worker":
+            return ApiError("No worker serves this model now.", "no_worker", retry_after_s=retry_after_s)
+        case "exceeds_kv":
+            pool = f"the KV pool of the largest worker holds {refusal.limit} tokens"
+            message = f"The request needs {asked.kv_tokens} tokens of KV cache; {pool}."
+            return ApiError(message, "request_exceeds_limit", "max_tokens" if asked.max_tokens_stated else None)
+        case "deadline_unattainable":
+            message = f"The deadline cannot be met: the request would take {refusal.limit} ms."
+            return ApiError(message, "deadline_unattainable", retry_after_s=retry_after_s)

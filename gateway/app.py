@@ -1,0 +1,104 @@
+"""The gateway as an ASGI application: every route, middleware and resource, on one screen."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from gateway import admin, chat, completions, console_routes, errors, openapi
+from gateway.admin_call import AdminParts
+from gateway.generate import Bounds, Generate, Parts
+from gateway.generation import Rhythm
+from gateway.health import Health
+from gateway.models import ListModels, ShowLimits, ShowModel
+from gateway.request_id import RequestIdMiddleware
+from gateway.resources import Resources
+from gateway.rim import TenantRim
+
+
+def create_app(resources: Resources) -> Starlette:
+    """The application over one gateway's parts; its lifespan opens and closes them."""
+    health = Health(resources.directory, resources.telemetry, resources.refusal)
+    generation = _generation(resources)
+
+    def tenant(method: str, path: str, endpoint: ASGIApp) -> Route:
+        rim = TenantRim(
+            endpoint,
+            path,
+            authenticator=resources.authenticator,
+            quotas=resources.quotas,
+            telemetry=resources.telemetry,
+            availability=resources.availability,
+            refusal=resources.refusal,
+        )
+        return Route(path, rim, methods=[method])
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        async with resources.running():
+            yield
+
+    app = Starlette(
+        routes=[
+            tenant("POST", chat.PATH, Generate(chat.CHAT, generation)),
+            tenant("POST", completions.PATH, Generate(completions.COMPLETION, generation)),
+            tenant("GET", "/v1/models", ListModels(resources.directory)),
+            tenant("GET", "/v1/models/{model:path}", ShowModel(resources.directory)),
+            tenant("GET", "/v1/limits", ShowLimits(resources.quotas)),
+            admin.mount(_admin(resources)),
+            Route("/healthz", health.alive, methods=["GET"]),
+            Route("/readyz", health.ready, methods=["GET"]),
+            Route("/metrics", health.metrics, methods=["GET"]),
+            openapi.route(),
+            *console_routes.routes(),
+        ],
+        middleware=[Middleware(RequestIdMiddleware)],
+        exception_handlers={HTTPException: _routing_error},
+        lifespan=lifespan,
+    )
+    app.router.redirect_slashes = False  # a client that posts to the wrong path should learn so
+    return app
+
+
+def _generation(resources: Resources) -> Parts:
+    section = resources.settings.gateway
+    return Parts(
+        bounds=Bounds(
+            max_body_bytes=section.max_body_bytes,
+            body_timeout_s=section.body_timeout_s,
+            write_timeout_s=section.write_timeout_s,
+            stream_rhythm=Rhythm(first_s=section.header_hold_s, every_s=section.comment_every_s),
+        ),
+        preparer=resources.preparer,
+        launcher=resources.launcher,
+        dispatcher=resources.dispatcher,
+        settlements=resources.settlements,
+        telemetry=resources.telemetry,
+    )
+
+
+def _admin(resources: Resources) -> AdminParts:
+    return AdminParts(
+        admin_keys=resources.admin_keys,
+        tenants=resources.tenants,
+        keys=resources.keys,
+        budgets=resources.quotas,
+        ledger=resources.ledger,
+        audit=resources.audit,
+        fleet=resources.fleet,
+        lanes=resources.lanes,
+    )
+
+
+async def _routing_error(_: Request, error: Exception) -> Response:
+    """What the router refuses: an unknown path, a method that a path does not take."""
+    assert isinstance(error, HTTPException)  # noqa: S101 - it is registered for these alone
+    response = errors.response(errors.of_http_exception(error))
+    response.headers.update(error.headers or {})
+    return response

@@ -1,0 +1,162 @@
+"""Which models there are, who serves them and how busy that is: read twice a second, asked without I/O."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from gateway.store import STORE_TROUBLE, Availability
+from gateway.text import TextModel
+from scheduler.lanes import LaneName
+from scheduler.messages import ModelCard, WorkerStatus
+from scheduler.queue_types import LaneDepth
+
+log = logging.getLogger(__name__)
+
+REFRESH_EVERY_S = 0.5
+STALE_AFTER_S = 5.0
+"""What was read this long ago says nothing about now."""
+
+
+class Entry(Protocol):
+    """A model's newest card."""
+
+    @property
+    def queue(self) -> str:
+        """Name of the queue that its workers take from."""
+
+    @property
+    def card_sha256(self) -> str:
+        """Name of the card."""
+
+
+class Registry(Protocol):
+    """Where workers announce themselves; `scheduler.registry.RedisRegistry` is one."""
+
+    async def workers(self) -> list[WorkerStatus]:
+        """Every worker that is alive."""
+
+    async def models(self) -> Mapping[str, Entry]:
+        """Every model of the last seven days, by name."""
+
+    async def card(self, sha256: str) -> ModelCard | None:
+        """A card by its name."""
+
+
+Depths = Mapping[LaneName, LaneDepth]
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """One model as a request finds it. `workers` serve its queue now; there may be none."""
+
+    name: str
+    queue: str
+    text: TextModel
+    workers: tuple[WorkerStatus, ...]
+    depths: Depths
+
+    @property
+    def context_length(self) -> int:
+        """Tokens of prompt and output together."""
+        return self.text.card.context_length
+
+    @property
+    def is_served(self) -> bool:
+        """A worker takes its jobs."""
+        return any(not worker.draining for worker in self.workers)
+
+
+class Directory:
+    """The last picture of the fleet. Between refreshes nothing changes, and nothing here waits for the store."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        depths: Callable[[str], Awaitable[Depths]],
+        availability: Availability,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`depths`: asks one queue how full its lanes are."""
+        self._registry = registry
+        self._depths = depths
+        self._availability = availability
+        self._clock = clock
+        self._texts: dict[str, TextModel] = {}
+        self._refused: set[str] = set()
+        self._models: dict[str, Model] = {}
+        self._workers: list[WorkerStatus] = []
+        self._refreshed_at = -STALE_AFTER_S
+
+    @property
+    def is_fresh(self) -> bool:
+        """The store answered lately."""
+        return self._clock() - self._refreshed_at < STALE_AFTER_S
+
+    @property
+    def models(self) -> Mapping[str, Model]:
+        """Every model that was announced in the last seven days, by name."""
+        return self._models
+
+    @property
+    def workers(self) -> list[WorkerStatus]:
+        """Every worker that is alive."""
+        return self._workers
+
+    @property
+    def queues(self) -> set[str]:
+        """Every queue that a worker serves or a model's newest card names."""
+        return {model.queue for model in self._models.values()} | {worker.queue for worker in self._workers}
+
+    def queues_of(self, name: str) -> set[str]:
+        """Queues that jobs for a model may stand in, under an earlier card too."""
+        known = {self._models[name].queue} if name in self._models else set()
+        return known | {worker.queue for worker in self._workers if worker.model == name}
+
+    async def run(self, changed: Callable[[], None]) -> None:
+        """Refresh until cancelled; `changed` is called after each."""
+        while True:
+            try:
+                await self.refresh()
+                self._availability.answered()
+            except STORE_TROUBLE as error:
+                self._availability.failed("reading the fleet", error)
+            else:
+                changed()
+            await asyncio.sleep(REFRESH_EVERY_S)
+
+    async def refresh(self) -> None:
+        """Read the fleet once. Raises what the store raises, and keeps the last picture."""
+        workers, entries = await self._registry.workers(), await self._registry.models()
+        models: dict[str, Model] = {}
+        for name, newest in sorted(entries.items()):
+            queue, sha256 = _serving(name, newest, workers)
+            text = await self._text(sha256)
+            if text is not None:
+                serving = tuple(worker for worker in workers if worker.queue == queue)
+                models[name] = Model(name, queue, text, serving, await self._depths(queue))
+        self._models, self._workers, self._refreshed_at = models, workers, self._clock()
+
+    async def _text(self, sha256: str) -> TextModel | None:
+        """The card's tokenizer, read once, in a thread: that takes a large one a good part of a second."""
+        if sha256 in self._texts or sha256 in self._refused:
+            return self._texts.get(sha256)
+        card = await self._registry.card(sha256)
+        if card is None:
+            return None
+        try:
+            self._texts[sha256] = await asyncio.to_thread(TextModel, card)
+        except ValueError as error:
+            self._refused.add(sha256)
+            log.error("model %s cannot be served: %s", card.model, error)
+        return self._texts.get(sha256)
+
+
+def _serving(name: str, newest: Entry, workers: list[WorkerStatus]) -> tuple[str, str]:
+    """Queue and card to use: the newest, unless only workers of an earlier card are there yet."""
+    serving = [(worker.queue, worker.card_sha256) for worker in workers if worker.model == name and not worker.draining]
+    wanted = (newest.queue, newest.card_sha256)
+    return wanted if wanted in serving or not serving else min(serving)

@@ -1,0 +1,173 @@
+"""The endpoint of generation, inside its rim: read → prepare → launch → say. Streams and plain answers alike."""
+
+import math
+import time
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Generic
+
+from starlette.types import Receive, Scope, Send
+
+from gateway import sse
+from gateway.answers import Answers
+from gateway.auth import Caller
+from gateway.dispatch import Dispatcher
+from gateway.errors import ApiError, error_body
+from gateway.flight import Flight, Mailbox
+from gateway.generation import Generation, Rhythm
+from gateway.http_limits import read_body
+from gateway.launch import Launcher
+from gateway.prepare import Kind, Plan, Preparer, Request
+from gateway.replies import EventStream, send_json, while_connected
+from gateway.rim import Journal
+from gateway.settle import Settlements
+from gateway.speech import Speech
+from gateway.telemetry import PROVIDER, Telemetry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """What every request must keep to, and how its waiting client is kept informed."""
+
+    max_body_bytes: int
+    body_timeout_s: float
+    write_timeout_s: float
+    stream_rhythm: Rhythm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What every generation uses."""
+
+    bounds: Bounds
+    preparer: Preparer
+    launcher: Launcher
+    dispatcher: Dispatcher
+    settlements: Settlements
+    telemetry: Telemetry
+
+
+class Generate(Generic[Request]):
+    """The endpoint of one kind."""
+
+    def __init__(self, kind: Kind[Request], parts: Parts) -> None:
+        self._kind = kind
+        self._parts = parts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One ASGI call. Raises ApiError as long as the answer has not begun."""
+        caller, journal, bounds = scope["state"]["caller"], scope["state"]["journal"], self._parts.bounds
+        body = await read_body(
+            receive, scope["headers"], max_bytes=bounds.max_body_bytes, timeout_s=bounds.body_timeout_s
+        )
+        plan = await self._parts.preparer.prepare(self._kind, body, scope["headers"], caller, journal.arrived_s)
+        journal.lane = plan.terms.lane.name.value
+        self._note(journal, plan)
+        with self._parts.telemetry.in_flight.labels(journal.lane).track_inprogress():
+            if plan.request.stream:
+                await self._stream(plan, caller, journal, receive, send)
+            else:
+                await self._plain(plan, caller, journal, receive, send)
+
+    async def _plain(self, plan: Plan, caller: Caller, journal: Journal, receive: Receive, send: Send) -> None:
+        async with while_connected(receive):
+            answer = await self._collect(plan, caller, journal)
+        await send_json(send, answer, plan.headers)
+
+    async def _collect(self, plan: Plan, caller: Caller, journal: Journal) -> object:
+        mailbox = Mailbox()
+        async with self._parts.launcher.launch(caller, plan.drafts, mailbox, journal.arrived_s) as flights:
+            generation, speech = self._begin(plan, flights, mailbox, journal)
+            try:
+                async with aclosing(generation.run(Rhythm())) as batches:
+                    async for pieces in batches:
+                        speech.collect(pieces)
+            finally:
+                self._conclude(generation, speech, journal)
+            return speech.whole()
+
+    async def _stream(self, plan: Plan, caller: Caller, journal: Journal, receive: Receive, send: Send) -> None:
+        out = EventStream(send, plan.headers, write_timeout_s=self._parts.bounds.write_timeout_s)
+        async with while_connected(receive):
+            try:
+                await self._say(plan, caller, journal, out)
+            except ApiError as error:
+                if not out.started:
+                    raise
+                journal.code = error.code
+                await out.write(sse.data(error_body(error)))
+        await out.close()
+
+    async def _say(self, plan: Plan, caller: Caller, journal: Journal, out: EventStream) -> None:
+        mailbox = Mailbox()
+        async with self._parts.launcher.launch(caller, plan.drafts, mailbox, journal.arrived_s) as flights:
+            generation, speech = self._begin(plan, flights, mailbox, journal)
+            try:
+                async with aclosing(generation.run(self._parts.bounds.stream_rhythm)) as batches:
+                    async for pieces in batches:
+                        frames = speech.frames(pieces)
+                        if frames:
+                            await out.write(frames)
+            finally:
+                self._conclude(generation, speech, journal)
+            await out.write(speech.ending())
+
+    def _begin(
+        self, plan: Plan, flights: list[Flight], mailbox: Mailbox, journal: Journal
+    ) -> tuple[Generation, Speech]:
+        request, text = plan.request, plan.model.text
+        generation = Generation(
+            flights=flights,
+            queue=self._parts.dispatcher.queue(plan.model.queue),
+            mailbox=mailbox,
+            settlements=self._parts.settlements,
+            text=text,
+            terms=plan.terms,
+            arrived_s=journal.arrived_s,
+            queue_span=self._parts.telemetry.open_span("queue"),
+            stop=request.stop,
+            min_tokens=request.min_tokens,
+            eta_ms=plan.verdict.expected_ttft_ms or 0.0,
+        )
+        answers = Answers(
+            kind=self._kind.name,
+            id=f"{self._kind.id_prefix}{flights[0].id}",
+            model=plan.model.name,
+            created_s=int(time.time()),
+            service_tier=plan.terms.service_tier,
+            include_usage=request.include_usage,
+        )
+        tell = self._kind.logprobs
+        told = None if request.logprobs is None else lambda ids, probs, offset: tell(text, ids, probs, offset)
+        return generation, Speech(answers, flights, told)
+
+    def _note(self, journal: Journal, plan: Plan) -> None:
+        request, terms = plan.request, plan.terms
+        journal.notes |= {
+            "gen_ai.operation.name": self._kind.operation,
+            "gen_ai.provider.name": PROVIDER,
+            "gen_ai.request.model": plan.model.name,
+            "gen_ai.request.max_tokens": request.max_tokens,
+            "gen_ai.request.temperature": request.draw.temperature,
+            "gen_ai.request.choice.count": request.n,
+            "openai.request.service_tier": request.service_tier,
+            "openai.response.service_tier": terms.service_tier,
+            "fairlane.lane": terms.lane.name.value,
+            "fairlane.class": plan.verdict.class_name,
+            "fairlane.deadline_ms": terms.deadline_ms,
+        }
+
+    def _conclude(self, generation: Generation, speech: Speech, journal: Journal) -> None:
+        """What metrics and trace keep of a generation, however it ended."""
+        usage = speech.usage()
+        generation.queue_span.end()
+        journal.first_token_s = generation.first_token_s
+        journal.prompt_tokens, journal.output_tokens = usage.prompt_tokens, usage.completion_tokens
+        journal.notes |= {
+            "gen_ai.usage.input_tokens": usage.prompt_tokens,
+            "gen_ai.usage.output_tokens": usage.completion_tokens,
+            "fairlane.preemptions": sum(flight.preemptions for flight in generation.flights),
+        }
+        pace_s = generation.seconds_per_token
+        if math.isfinite(pace_s):
+            self._parts.telemetry.time_per_output_token.labels(journal.lane).observe(pace_s)

@@ -1,0 +1,226 @@
+"""What one request brings forth: news of its flights in, pieces for its answer out. Streams and plain answers alike."""
+
+import asyncio
+import math
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from opentelemetry.trace import Span
+
+from gateway.dispatch import Queue
+from gateway.errors import ApiError, internal_error
+from gateway.flight import Choice, Fault, Flight, Mailbox, News
+from gateway.settle import Settlements
+from gateway.store import STORE_TROUBLE
+from gateway.terms import Terms
+from gateway.text import TextModel, TokenStream
+from scheduler.messages import Finished, FinishReason, Paused, Preempted, Resumed, TokenDelta, TokenLogprob
+from scheduler.outcomes import Outcome
+from scheduler.queue_types import JobState
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """New output of one choice. Its last one has the finish reason."""
+
+    index: int
+    """Of the choice, within the whole answer."""
+    text: str
+    token_ids: tuple[int, ...]
+    """Tokens that are new and counted; their text may still be held back."""
+    logprobs: tuple[TokenLogprob, ...]
+    finish_reason: FinishReason | None
+
+    def __repr__(self) -> str:
+        return f"Said({self.index}, {len(self.token_ids)} tokens, {self.finish_reason})"
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What a waiting client may want to know."""
+
+    text: str
+
+
+Piece = Said | Notice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rhythm:
+    """When a client that waits is told so; a plain answer never is."""
+
+    first_s: float = math.inf
+    """From arrival."""
+    every_s: float = math.inf
+
+
+@dataclass(slots=True)
+class Voice:
+    """One choice as its client hears it."""
+
+    index: int
+    choice: Choice
+    stream: TokenStream
+
+
+@dataclass(slots=True)
+class Generation:
+    """The flights of one request, all put. `run` once; whoever launched it ends what `run` leaves open."""
+
+    flights: Sequence[Flight]
+    queue: Queue
+    mailbox: Mailbox
+    settlements: Settlements
+    text: TextModel
+    terms: Terms
+    arrived_s: float
+    """On the event loop's clock."""
+    queue_span: Span
+    """Ends with the first token."""
+    stop: tuple[str, ...] = ()
+    min_tokens: int = 0
+    eta_ms: float = 0.0
+    """What admission expects the request to wait for its first token, from its arrival."""
+    first_token_s: float | None = None
+    last_token_s: float | None = None
+    _voices: dict[tuple[str, int], Voice] = field(default_factory=dict)
+    _max_wait_over: bool = False
+    _state: str = "generating"
+
+    def __post_init__(self) -> None:
+        for flight in self.flights:
+            for number, choice in enumerate(flight.choices):
+                stream = TokenStream(self.text, self.stop, min_tokens=self.min_tokens)
+                self._voices[flight.id, number] = Voice(flight.first_choice + number, choice, stream)
+
+    @property
+    def seconds_per_token(self) -> float:
+        """Mean time from one token of a choice to the next; NaN before the second."""
+        steps = max((choice.published for flight in self.flights for choice in flight.choices), default=0) - 1
+        if steps < 1 or self.first_token_s is None or self.last_token_s is None:
+            return math.nan
+        return (self.last_token_s - self.first_token_s) / steps
+
+    async def run(self, rhythm: Rhythm) -> AsyncGenerator[tuple[Piece, ...]]:
+        """What is ready in one go, each time; ends when every flight is settled.
+
+        Raises ApiError where a flight cannot be brought to its end: deadline, a worker's failure, a fault of ours.
+        """
+        notice_at = self.arrived_s + rhythm.first_s
+        while any(not flight.settled for flight in self.flights):
+            alarm_at = min(notice_at, self._deadline())
+            try:
+                async with asyncio.timeout_at(alarm_at if alarm_at < math.inf else None):
+                    news = await self.mailbox.take()
+            except TimeoutError:
+                now_s = asyncio.get_running_loop().time()
+                await self._check_deadlines(now_s)
+                if now_s >= notice_at:
+                    notice_at = now_s + rhythm.every_s
+                    yield await self._waiting()
+                continue
+            self._clock_tokens(news)
+            pieces = tuple(piece for flight, item in news for piece in self._hear(flight, item))
+            if pieces:
+                notice_at = max(notice_at, asyncio.get_running_loop().time() + rhythm.every_s)
+                yield pieces
+            for flight in {flight for flight, _ in news if flight.told and not flight.settled}:
+                await self.settlements.settle(flight, Outcome.FINISHED)
+
+    def _clock_tokens(self, news: Sequence[tuple[Flight, News]]) -> None:
+        if any(isinstance(item, TokenDelta) for _, item in news):
+            self.last_token_s = asyncio.get_running_loop().time()
+            if self.first_token_s is None:
+                self.first_token_s = self.last_token_s
+                self.queue_span.end()
+
+    def _hear(self, flight: Flight, news: News) -> Iterator[Piece]:
+        match news:
+            case TokenDelta():
+                yield from self._speak(self._voices[flight.id, news.choice], news)
+            case Fault():
+                raise news.error
+            case Finished():
+                self._check_end(flight, news)
+            case Preempted() | Resumed() | Paused():
+                self._state = type(news).__name__.lower()
+                yield Notice(self._state)
+
+    def _speak(self, voice: Voice, delta: TokenDelta) -> Iterator[Said]:
+        choice = voice.choice
+        if choice.finish_reason is not None:  # beyond its stop string, or told twice
+            return
+        before = choice.published - len(delta.token_ids)
+        piece = voice.stream.push(delta.token_ids)
+        text, finish = piece.text, delta.finish_reason
+        if finish is not None and not piece.stopped:
+            piece = voice.stream.flush()
+            text += piece.text
+        counted = len(delta.token_ids)
+        if piece.stopped:
+            finish, choice.stopped_at = "stop", piece.counted
+            counted = max(0, piece.counted - before)
+        choice.finish_reason = finish
+        if text or finish is not None or delta.token_ids:
+            yield Said(voice.index, text, delta.token_ids[:counted], delta.logprobs[:counted], finish)
+
+    def _check_end(self, flight: Flight, finished: Finished) -> None:
+        """Whether the end that the queue tells is the one that the tokens told."""
+        if flight.told:
+            return
+        match finished.outcome:
+            case Outcome.EXPIRED:
+                raise _deadline_exceeded("its deadline, or its lane's longest wait, has passed")
+            case Outcome.FAILED:
+                raise ApiError(f"The model failed at this request: {finished.error or 'no reason'}.", "internal_error")
+            case Outcome.CANCELLED:
+                raise ApiError("The request was cancelled: its gateway was out of touch.", "quota_store_unavailable")
+            case _:
+                raise internal_error()
+
+    def _deadline(self) -> float:
+        """When the next of the deadlines that still matter passes."""
+        due_ms = [self.terms.deadline_ms]
+        if any(not flight.begun for flight in self.flights):
+            due_ms.append(self.terms.hard_ttft_ms)
+            due_ms.append(None if self._max_wait_over else self.terms.max_wait_ms)
+        return self.arrived_s + min((ms / 1e3 for ms in due_ms if ms is not None), default=math.inf)
+
+    async def _check_deadlines(self, now_s: float) -> None:
+        waited_ms = (now_s - self.arrived_s) * 1e3
+        if self.terms.deadline_ms is not None and waited_ms >= self.terms.deadline_ms:
+            raise _deadline_exceeded(f"it was not done within {self.terms.deadline_ms:g} ms")
+        if all(flight.begun for flight in self.flights):
+            return
+        if self.terms.hard_ttft_ms is not None and waited_ms >= self.terms.hard_ttft_ms:
+            raise _deadline_exceeded(f"there was no token within {self.terms.hard_ttft_ms:g} ms")
+        if waited_ms >= self.terms.max_wait_ms and not self._max_wait_over:
+            if await self._still_queued():
+                raise _deadline_exceeded(f"it waited in the queue for {self.terms.max_wait_ms:g} ms")
+            self._max_wait_over = True
+
+    async def _still_queued(self) -> bool:
+        """Whether any flight waits for a worker. Where the store does not say, it does not."""
+        try:
+            records = [await self.queue.record(flight.id) for flight in self.flights if not flight.begun]
+        except STORE_TROUBLE:
+            return False
+        return any(record is not None and record.state is JobState.QUEUED for record in records)
+
+    async def _waiting(self) -> tuple[Notice, ...]:
+        """What there is to tell while no token comes."""
+        waiting = next((flight for flight in self.flights if not flight.begun), None)
+        if waiting is None:
+            return (Notice(self._state),)
+        try:
+            position = await self.queue.position(waiting.id)
+        except STORE_TROUBLE:
+            position = None
+        if position is None:
+            return (Notice("prefilling"),)
+        left_ms = self.eta_ms - (asyncio.get_running_loop().time() - self.arrived_s) * 1e3
+        return (Notice(f"queued position={position} eta_ms={max(0, round(left_ms))}"),)
+
+
+def _deadline_exceeded(why: str) -> ApiError:
+    return ApiError(f"The request has ended: {why}.", "deadline_exceeded")

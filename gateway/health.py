@@ -1,0 +1,47 @@
+"""`/healthz`, `/readyz` and `/metrics`: for probes, balancers and Prometheus; without a key."""
+
+import asyncio
+from collections.abc import Callable
+
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from gateway import errors
+from gateway.directory import Directory
+from gateway.errors import ApiError
+from gateway.telemetry import Telemetry
+
+
+class Health:
+    """What the process says of itself. `refusal`: why it serves no request any more, if so."""
+
+    def __init__(self, directory: Directory, telemetry: Telemetry, refusal: Callable[[], ApiError | None]) -> None:
+        self._directory = directory
+        self._telemetry = telemetry
+        self._refusal = refusal
+
+    async def alive(self, _: Request) -> Response:
+        """The process lives; nothing else is looked at."""
+        return PlainTextResponse("ok\n")
+
+    async def ready(self, _: Request) -> Response:
+        """200 only where a request would be served now; else an error that says what is missing."""
+        missing = self._missing()
+        return PlainTextResponse("ready\n") if missing is None else errors.response(missing)
+
+    async def metrics(self, _: Request) -> Response:
+        """Prometheus' text, written in a thread: the loop has streams to serve."""
+        return Response(await asyncio.to_thread(self._telemetry.exposition), media_type=CONTENT_TYPE_LATEST)
+
+    def _missing(self) -> ApiError | None:
+        refusal = self._refusal()
+        if refusal is not None:
+            return refusal
+        if not self._directory.is_fresh:
+            return ApiError("The store does not answer.", "quota_store_unavailable", retry_after_s=1.0)
+        if not self._directory.models:
+            return ApiError("No model has been announced.", "no_worker", retry_after_s=1.0)
+        if not any(model.is_served for model in self._directory.models.values()):
+            return ApiError("No worker serves any model.", "no_worker", retry_after_s=1.0)
+        return None

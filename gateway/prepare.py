@@ -1,0 +1,162 @@
+"""A request before anything is held for it: parsed, tokenised, on agreed terms, let in. Touches no store."""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
+
+from gateway.admit import Size, Verdict, admit, measure
+from gateway.auth import Caller
+from gateway.directory import Directory, Model
+from gateway.errors import ApiError, invalid, model_not_found
+from gateway.flight import mint
+from gateway.launch import Draft
+from gateway.replies import Headers
+from gateway.schemas import GenerationRequest
+from gateway.telemetry import Telemetry, traceparent
+from gateway.terms import CLASS_HEADER, LANE_HEADER, Terms, agree
+from gateway.text import TextModel
+from scheduler.lanes import Lane, LaneName
+from scheduler.messages import Job, TokenLogprob
+
+LARGE_BODY_BYTES = 16 * 1024
+"""Bodies over this are parsed and tokenised in a thread: the loop has streams to serve."""
+_SEED_BITS = 63
+
+Request = TypeVar("Request", bound=GenerationRequest)
+Tokens = tuple[int, ...]
+ToldLogprobs = Callable[[TextModel, Tokens, tuple[TokenLogprob, ...], int], Mapping[str, Any]]
+"""(model, token ids, their log-probabilities, characters of the choice before them) → the `logprobs` object."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind(Generic[Request]):
+    """What differs between chat and plain completions."""
+
+    name: Literal["chat", "completion"]
+    id_prefix: str
+    operation: str
+    """As the GenAI conventions name it."""
+    prompt_param: str
+    """The field that a caller shortens where the prompt is too long."""
+    parse: Callable[[bytes], Request]
+    prompts: Callable[[TextModel, Request], list[Tokens]]
+    """One flight each."""
+    logprobs: ToldLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A request that was let in."""
+
+    request: GenerationRequest
+    model: Model
+    terms: Terms
+    verdict: Verdict
+    drafts: tuple[Draft, ...]
+
+    @property
+    def headers(self) -> Headers:
+        """What the answer says of how it was served."""
+        return [
+            (LANE_HEADER.encode(), self.terms.lane.name.encode()),
+            (CLASS_HEADER.encode(), self.verdict.class_name.encode()),
+        ]
+
+
+class Preparer:
+    """From bytes to a plan; each refusal is an ApiError."""
+
+    def __init__(
+        self, gateway_id: str, lanes: Mapping[LaneName, Lane], directory: Directory, telemetry: Telemetry
+    ) -> None:
+        self._gateway_id = gateway_id
+        self._lanes = lanes
+        self._directory = directory
+        self._telemetry = telemetry
+
+    async def prepare(
+        self, kind: Kind[Request], body: bytes, headers: Headers, caller: Caller, arrived_s: float
+    ) -> Plan:
+        """The plan of one request. `headers`: the ASGI scope's; `arrived_s`: on the event loop's clock."""
+        if len(body) > LARGE_BODY_BYTES:
+            request, model, prompts = await asyncio.to_thread(self._understand, kind, body, caller)
+        else:
+            request, model, prompts = self._understand(kind, body, caller)
+        terms = agree(request, headers, caller.identity, self._lanes)
+        elapsed_ms = (asyncio.get_running_loop().time() - arrived_s) * 1e3
+        with self._telemetry.span("admit"):
+            sizes = [
+                measure(len(prompt), request.max_tokens, model, prompt_param=kind.prompt_param) for prompt in prompts
+            ]
+            verdict = self._admit(sizes, request.n, model, terms, elapsed_ms)
+        drafts = tuple(
+            self._draft(number, prompt, size, request, model, terms, verdict, caller)
+            for number, (prompt, size) in enumerate(zip(prompts, sizes, strict=True))
+        )
+        return Plan(request, model, terms, verdict, drafts)
+
+    def _understand(self, kind: Kind[Request], body: bytes, caller: Caller) -> tuple[Request, Model, list[Tokens]]:
+        request = kind.parse(body)
+        model = allowed_model(self._directory, request.model, caller)
+        prompts = kind.prompts(model.text, request)
+        if not all(prompts):
+            raise invalid(kind.prompt_param, f"`{kind.prompt_param}` holds no token.")
+        return request, model, prompts
+
+    def _admit(self, sizes: list[Size], n: int, model: Model, terms: Terms, elapsed_ms: float) -> Verdict:
+        """The promise to a request is the weakest of those to its flights."""
+        verdicts = [admit(size, n, model, terms, self._lanes, elapsed_ms=elapsed_ms) for size in sizes]
+        expected = [verdict.expected_ttft_ms for verdict in verdicts if verdict.expected_ttft_ms is not None]
+        return Verdict(all(verdict.guaranteed for verdict in verdicts), max(expected, default=None))
+
+    def _draft(
+        self,
+        number: int,
+        prompt: Tokens,
+        size: Size,
+        request: GenerationRequest,
+        model: Model,
+        terms: Terms,
+        verdict: Verdict,
+        caller: Caller,
+    ) -> Draft:
+        tenant = caller.identity.tenant
+        seed = secrets.randbits(_SEED_BITS) if request.seed is None else request.seed
+        job = Job(
+            flight_id=mint(),
+            gateway_id=self._gateway_id,
+            tenant=tenant.id,
+            weight=tenant.weight,
+            lane=terms.lane.name,
+            prompt=prompt,
+            n=request.n,
+            max_tokens=size.max_tokens,
+            granted_until=size.max_tokens,
+            sampling=request.sampling(seed, model.text.card.eos_token_ids),
+            ttft_ms=terms.ttft_ms,
+            tpot_ms=terms.lane.tpot_ms,
+            deadline_ms=terms.deadline_ms,
+            hard_ttft_ms=terms.hard_ttft_ms,
+            guaranteed=verdict.guaranteed,
+            exact=tenant.preemption == "exact",
+            traceparent=traceparent(),
+        )
+        return Draft(job, size, model.name, model.queue, first_choice=number * request.n)
+
+
+def allowed_model(directory: Directory, name: str, caller: Caller) -> Model:
+    """A model that the caller may use. Raises ApiError `model_not_found`, `model_not_allowed`."""
+    model = directory.models.get(name)
+    if model is None:
+        raise model_not_found()
+    if not may_use(caller, name):
+        raise ApiError("This key may not use the model.", "model_not_allowed", "model")
+    return model
+
+
+def may_use(caller: Caller, model: str) -> bool:
+    """Both tenant and key must allow it."""
+    allowed = caller.identity.tenant.models
+    return (allowed is None or model in allowed) and caller.identity.key.scopes.allows("models", model)

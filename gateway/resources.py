@@ -1,0 +1,151 @@
+"""All that one gateway holds while it runs, built from its settings, opened and closed in one place."""
+
+import asyncio
+import logging
+import secrets
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from opentelemetry.sdk.trace import TracerProvider
+from scheduler.registry import RedisRegistry
+
+from gateway.auth import AdminKeys, Authenticator
+from gateway.config import GatewaySettings
+from gateway.directory import Depths, Directory
+from gateway.dispatch import Dispatcher, Link
+from gateway.errors import ApiError
+from gateway.fleet import StoredFleet
+from gateway.launch import Launcher
+from gateway.prepare import Preparer
+from gateway.reaper import Reaper
+from gateway.settle import Settlements
+from gateway.store import Availability, Connections, connections
+from gateway.telemetry import Telemetry
+from quotas.api_keys import KeyStore
+from quotas.audit import Audit
+from quotas.ledger import Ledger
+from quotas.redis_store import RedisQuotaStore
+from quotas.tenants import TenantStore
+from scheduler.redis_queue import RedisQueue
+
+log = logging.getLogger(__name__)
+
+SETTLE_GRACE_S = 5.0
+"""How long settlements may take when everything else has ended."""
+CONFIRM_LEASES = 3.0
+"""Worker leases after which no holder will confirm a cancellation any more: the job was taken from a dead one."""
+
+
+class Resources:
+    """One gateway's parts. Building them touches nothing; `running` opens, runs and closes them."""
+
+    def __init__(self, settings: GatewaySettings, provider: TracerProvider | None = None) -> None:
+        section = settings.gateway
+        self.settings = settings
+        self.lanes = settings.lanes.lanes()
+        self.gateway_id = f"{socket.gethostname()}-{secrets.token_hex(4)}"
+        """New with each start: what an earlier process left behind is a reaper's."""
+        self.availability = Availability()
+        self.telemetry = Telemetry(provider, max_tenants=section.max_tenant_labels)
+        self._provider = provider
+        self.store: Connections = connections(
+            settings.store_url, timeout_s=section.store_timeout_s, limit=section.store_connections
+        )
+        short, patient = self.store.short, self.store.patient
+        self.tenants, self.keys = TenantStore(patient), KeyStore(patient)
+        self.ledger, self.audit = Ledger(patient), Audit(patient)
+        self.admin_keys = AdminKeys(patient, settings.admin_key)
+        self.quotas = RedisQuotaStore(patient, lease_ms=round(section.reservation_lease_s * 1e3))
+        self.authenticator = Authenticator(KeyStore(short))
+        self.registry = RedisRegistry(patient)
+        self.dispatcher = Dispatcher(self.gateway_id, self._open_link, self.availability)
+        self.directory = Directory(self.registry, self._depths, self.availability)
+        self.fleet = StoredFleet(self.registry, lambda: self.directory.queues, self._depths)
+        self.settlements = Settlements(
+            self.quotas,
+            self.dispatcher,
+            self.telemetry,
+            self.availability,
+            confirm_s=CONFIRM_LEASES * settings.lease_s,
+        )
+        self.launcher = Launcher(self.quotas, self.dispatcher, self.settlements, self.telemetry, self.availability)
+        self.preparer = Preparer(self.gateway_id, self.lanes, self.directory, self.telemetry)
+        self.reaper = Reaper(
+            self.quotas,
+            self.tenants,
+            self.dispatcher,
+            self.availability,
+            self.directory.queues_of,
+            lease_s=section.reservation_lease_s,
+        )
+        self._draining = False
+
+    def refusal(self) -> ApiError | None:
+        """Why no request is served any more; None while they are."""
+        return _shutting_down() if self._draining else None
+
+    async def drain(self, grace_s: float) -> None:
+        """Take no more requests, let those in the air finish for so long, then end them with an error that says so."""
+        self._draining = True
+        loop = asyncio.get_running_loop()
+        await self._landed(until_s=loop.time() + grace_s)
+        left = [flight for flight in self.dispatcher.flights.values() if not flight.settled]
+        if left:
+            log.warning("%d flights are cut short by the shutdown", len(left))
+        for flight in left:
+            flight.fail(_shutting_down())
+        await self._landed(until_s=loop.time() + SETTLE_GRACE_S)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Read the fleet once, then keep everything going until the block ends."""
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self.store.aclose)
+            stack.push_async_callback(self.dispatcher.aclose)
+            stack.push_async_callback(self.settlements.aclose, SETTLE_GRACE_S)
+            tasks = [
+                asyncio.create_task(self.directory.run(self._fleet_changed), name="directory"),
+                asyncio.create_task(self.reaper.run(), name="reaper"),
+            ]
+            stack.push_async_callback(_end, tasks)
+            yield
+        if self._provider is not None:
+            await asyncio.to_thread(self._provider.shutdown)
+
+    async def _landed(self, *, until_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        while self.dispatcher.flights and loop.time() < until_s:
+            await asyncio.sleep(0.05)
+
+    def _open_link(self, name: str) -> Link:
+        reader = self.store.reader()
+        lease_ms = round(self.settings.lease_s * 1e3)
+        return Link(
+            calls=RedisQueue(self.store.patient, name, self.lanes, lease_ms=lease_ms),
+            reader=RedisQueue(reader, name, self.lanes, lease_ms=lease_ms),
+            close=reader.aclose,
+        )
+
+    async def _depths(self, name: str) -> Depths:
+        return await RedisQueue(self.store.patient, name, self.lanes).depths()
+
+    def _fleet_changed(self) -> None:
+        self.dispatcher.keep_lines(self.directory.queues)
+        self.telemetry.observe_fleet(self.directory.models.values())
+        self.telemetry.store_up.set(0 if self.availability.is_away else 1)
+        self.telemetry.settlements_in_hand.set(self.settlements.in_hand)
+        self.telemetry.reaped.set(self.reaper.reaped)
+        self.telemetry.wasted_tokens.set(self.dispatcher.wasted_tokens)
+
+
+async def _end(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    for ended in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(ended, Exception):
+            log.error("a background task had failed", exc_info=ended)
+
+
+def _shutting_down() -> ApiError:
+    return ApiError("This gateway is shutting down.", "shutting_down", retry_after_s=1.0)

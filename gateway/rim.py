@@ -1,0 +1,159 @@
+"""The rim of every tenant path: who calls, the limits in the answer's headers, errors in their form, one record."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from opentelemetry.trace import Span, Status, StatusCode
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gateway import errors, limits_headers
+from gateway.auth import Authenticator, Caller
+from gateway.errors import ApiError, internal_error
+from gateway.store import STORE_TROUBLE, Availability
+from gateway.telemetry import Telemetry, set_attributes
+from quotas.store import LimitStatus, QuotaStore
+
+log = logging.getLogger(__name__)
+
+CLIENT_CLOSED = "client_closed"
+"""The code of a request whose client went away; nobody reads it as an answer."""
+OK = "ok"
+
+
+@dataclass(slots=True)
+class Journal:
+    """What one request tells of itself when it is over. Times are of the event loop's clock."""
+
+    arrived_s: float
+    endpoint: str
+    request_id: str = ""
+    tenant: str = ""
+    lane: str = "none"
+    code: str = OK
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    first_token_s: float | None = None
+    notes: dict[str, str | int | float | bool | None] = field(default_factory=dict)
+    """Attributes of its span."""
+
+
+class TenantRim:
+    """Wraps one endpoint. What it raises is answered here, and nowhere else."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        endpoint: str,
+        *,
+        authenticator: Authenticator,
+        quotas: QuotaStore,
+        telemetry: Telemetry,
+        availability: Availability,
+        refusal: Callable[[], ApiError | None],
+    ) -> None:
+        """`endpoint`: the route, for metrics. `refusal`: why no request is served any more, if so."""
+        self._app = app
+        self._endpoint = endpoint
+        self._authenticator = authenticator
+        self._quotas = quotas
+        self._telemetry = telemetry
+        self._availability = availability
+        self._refusal = refusal
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One ASGI call."""
+        loop = asyncio.get_running_loop()
+        journal = Journal(loop.time(), self._endpoint, scope["state"].get("request_id", ""))
+        scope["state"]["journal"] = journal
+        answer = _Answer(send, self._limits)
+        with self._telemetry.request_span(f"{scope['method']} {self._endpoint}", scope["headers"]) as span:
+            try:
+                await self._serve(scope, receive, answer, journal)
+            except ApiError as error:
+                await self._refuse(error, scope, receive, answer, journal)
+            except ClientDisconnect:
+                journal.code = CLIENT_CLOSED
+            except asyncio.CancelledError:
+                journal.code = CLIENT_CLOSED
+                raise
+            except STORE_TROUBLE as error:
+                self._availability.failed("a request", error)
+                refused = ApiError("The quota store does not answer.", "quota_store_unavailable", retry_after_s=1.0)
+                await self._refuse(refused, scope, receive, answer, journal)
+            except Exception:  # a fault of ours must not take its cause to the client, nor leave it without an answer
+                log.exception("request %s failed", journal.request_id)
+                await self._refuse(internal_error(), scope, receive, answer, journal)
+            finally:
+                self._record(journal, span, loop.time())
+
+    async def _serve(self, scope: Scope, receive: Receive, answer: "_Answer", journal: Journal) -> None:
+        refusal = self._refusal()
+        if refusal is not None:
+            raise refusal
+        with self._telemetry.span("authenticate"):
+            caller = await self._authenticator.identify(scope)
+        scope["state"]["caller"] = answer.caller = caller
+        journal.tenant = caller.tenant_id
+        await self._app(scope, receive, answer)
+
+    async def _refuse(
+        self, error: ApiError, scope: Scope, receive: Receive, answer: "_Answer", journal: Journal
+    ) -> None:
+        journal.code = error.code
+        if answer.started:
+            log.warning("request %s failed after its answer had begun: %s", journal.request_id, error.code)
+            return
+        await errors.response(error)(scope, receive, answer)
+
+    async def _limits(self, caller: Caller) -> list[LimitStatus]:
+        """The caller's limits as last seen, or as the store has them; none where it does not say in time."""
+        if caller.statuses is None:
+            caller.statuses = []
+            if not self._availability.is_away:
+                try:
+                    caller.statuses = await self._quotas.statuses(caller.root, caller.tenant_id, caller.key_id)
+                except STORE_TROUBLE as error:
+                    self._availability.failed("reading limits", error)
+        return caller.statuses
+
+    def _record(self, journal: Journal, span: Span, now_s: float) -> None:
+        telemetry, took_s = self._telemetry, now_s - journal.arrived_s
+        telemetry.requests.labels(journal.endpoint, journal.lane, journal.code).inc()
+        telemetry.duration.labels(journal.lane).observe(took_s)
+        if journal.first_token_s is not None:
+            telemetry.time_to_first_token.labels(journal.lane).observe(journal.first_token_s - journal.arrived_s)
+        set_attributes(span, {"fairlane.tenant": journal.tenant, "fairlane.code": journal.code, **journal.notes})
+        if journal.code not in (OK, CLIENT_CLOSED):
+            span.set_status(Status(StatusCode.ERROR, journal.code))
+        log.info(
+            "%s %s tenant=%s lane=%s code=%s prompt=%d output=%d ms=%.0f",
+            journal.request_id,
+            journal.endpoint,
+            journal.tenant or "-",
+            journal.lane,
+            journal.code,
+            journal.prompt_tokens,
+            journal.output_tokens,
+            took_s * 1e3,
+        )
+
+
+class _Answer:
+    """`send` of one request: puts the limits on the first message once the caller is known."""
+
+    def __init__(self, send: Send, limits: Callable[[Caller], Awaitable[list[LimitStatus]]]) -> None:
+        self._send = send
+        self._limits = limits
+        self.caller: Caller | None = None
+        self.started = False
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.started = True
+            if self.caller is not None:
+                told = limits_headers.headers(await self._limits(self.caller))
+                message = {**message, "headers": [*message.get("headers", ()), *told]}
+        await self._send(message)

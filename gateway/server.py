@@ -1,0 +1,75 @@
+"""uvicorn as this gateway runs it: uvloop and httptools, limits on every connection, and a shutdown in steps.
+
+1  SIGTERM: `/readyz` says 503, new requests get 503 `shutting_down`; the port stays open, so that they are told
+2  streams and answers in the air finish, for at most `grace_s`
+3  the rest end with an error that says so, and are settled
+4  uvicorn closes connections and the port; the lifespan closes the store's connections
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+
+from gateway.app import create_app
+from gateway.config import GatewaySettings
+from gateway.http_limits import limited_protocol
+from gateway.resources import Resources
+
+log = logging.getLogger(__name__)
+
+CLOSE_TIMEOUT_S = 3
+"""For what is left on connections when every request has ended."""
+BACKLOG = 2048
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server, draining the gateway before it closes anything."""
+
+    def __init__(self, config: uvicorn.Config, resources: Resources) -> None:
+        super().__init__(config)
+        self._resources = resources
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Steps 1 to 4."""
+        grace_s = self._resources.settings.gateway.grace_s
+        log.info("shutting down: %d flights in the air", len(self._resources.dispatcher.flights))
+        await self._resources.drain(grace_s)
+        await super().shutdown(sockets)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """uvicorn's own way ends the process by the signal once more; ours is to end well."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+
+def configure(settings: GatewaySettings, resources: Resources) -> uvicorn.Config:
+    """How uvicorn serves the application."""
+    return uvicorn.Config(
+        create_app(resources),
+        host=settings.host,
+        port=settings.port,
+        loop="uvloop",
+        http=limited_protocol(settings.http_limits),
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=settings.gateway.max_connections,
+        backlog=BACKLOG,
+        timeout_keep_alive=round(settings.gateway.keep_alive_s),
+        timeout_graceful_shutdown=CLOSE_TIMEOUT_S,
+    )

@@ -1,0 +1,114 @@
+"""Pieces of a generation in the words of one answer: frames of a stream, or the parts of one whole object."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gateway import sse
+from gateway.answers import Answers, Choice, Usage
+from gateway.flight import Flight
+from gateway.generation import Piece, Said
+from scheduler.messages import FinishReason, TokenLogprob
+
+TellLogprobs = Callable[[tuple[int, ...], tuple[TokenLogprob, ...], int], Mapping[str, Any]]
+"""(token ids, their log-probabilities, characters before them) → the `logprobs` object."""
+
+
+@dataclass(slots=True)
+class _Told:
+    """What one choice has said so far."""
+
+    text: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    characters: int = 0
+    finish_reason: FinishReason | None = None
+
+
+class Speech:
+    """One answer in the making."""
+
+    def __init__(self, answers: Answers, flights: Sequence[Flight], tell_logprobs: TellLogprobs | None) -> None:
+        """`tell_logprobs`: None where the request did not ask for them."""
+        self._answers = answers
+        self._flights = flights
+        self._tell_logprobs = tell_logprobs
+        self._choices: dict[int, _Told] = {}
+
+    def frames(self, pieces: Iterable[Piece]) -> bytes:
+        """Their part of the stream."""
+        frames: list[bytes] = []
+        for piece in pieces:
+            if isinstance(piece, Said):
+                frames += self._said(piece)
+            else:
+                frames.append(sse.comment(piece.text))
+        return b"".join(frames)
+
+    def ending(self) -> bytes:
+        """The last frames of a whole stream."""
+        usage = sse.data(self._answers.usage_chunk(self.usage())) if self._answers.include_usage else b""
+        return usage + sse.DONE
+
+    def collect(self, pieces: Iterable[Piece]) -> None:
+        """Keep what they say for `whole`."""
+        for piece in pieces:
+            if isinstance(piece, Said):
+                told = self._choices.setdefault(piece.index, _Told())
+                told.text.append(piece.text)
+                told.token_ids += piece.token_ids
+                told.logprobs += piece.logprobs
+                told.finish_reason = piece.finish_reason or told.finish_reason
+
+    def whole(self) -> dict[str, Any]:
+        """The answer of a request that does not stream."""
+        choices = [
+            Choice(index, "".join(told.text), told.finish_reason or "stop", self._whole_logprobs(told))
+            for index, told in sorted(self._choices.items())
+        ]
+        cut = (self._limited_by(index, told.finish_reason) for index, told in sorted(self._choices.items()))
+        return self._answers.whole(choices, self.usage(), limited_by=next(filter(None, cut), None))
+
+    def usage(self) -> Usage:
+        """What the request is charged."""
+        finished = [flight.finished for flight in self._flights if flight.finished is not None]
+        return Usage(
+            prompt_tokens=sum(flight.ask.prompt_tokens for flight in self._flights),
+            completion_tokens=sum(choice.counted for flight in self._flights for choice in flight.choices),
+            cached_tokens=sum(end.cached_tokens for end in finished),
+        )
+
+    def _said(self, said: Said) -> list[bytes]:
+        frames = []
+        told = self._choices.get(said.index)
+        if told is None:
+            told = self._choices[said.index] = _Told()
+            opening = self._answers.opening(said.index)
+            frames += [] if opening is None else [sse.data(opening)]
+        logprobs = None
+        if self._tell_logprobs is not None and said.token_ids:
+            logprobs = self._tell_logprobs(said.token_ids, said.logprobs, told.characters)
+        told.characters += len(said.text)
+        if said.text or logprobs is not None or said.finish_reason is not None:
+            chunk = self._answers.chunk(
+                said.index,
+                said.text,
+                finish_reason=said.finish_reason,
+                logprobs=logprobs,
+                limited_by=self._limited_by(said.index, said.finish_reason),
+            )
+            frames.append(sse.data(chunk))
+        return frames
+
+    def _whole_logprobs(self, told: _Told) -> Mapping[str, Any] | None:
+        if self._tell_logprobs is None:
+            return None
+        return self._tell_logprobs(tuple(told.token_ids), tuple(told.logprobs), 0)
+
+    def _limited_by(self, index: int, finish_reason: FinishReason | None) -> str | None:
+        """The limit that cut a choice short of what it could have been, if one did."""
+        if finish_reason != "length":
+            return None
+        return next(
+            (f.limited_by for f in self._flights if f.first_choice <= index < f.first_choice + len(f.choices)), None
+        )

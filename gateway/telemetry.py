@@ -1,0 +1,181 @@
+"""All that this gateway measures: every metric and span name of it stands here, every label is of a closed set.
+
+No prompt, completion or key anywhere: spans and labels carry ids, counts and words of ours.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+from opentelemetry.trace import NoOpTracerProvider, Span, SpanKind, Tracer
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from gateway.directory import Model
+from quotas.store import Charge
+
+SERVICE = "fairlane-gateway"
+PROVIDER = "fairlane"
+SPANS = ("authenticate", "reserve", "admit", "queue", "settle")
+"""Children of a request's own span."""
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.5, 1.0, 2.5)
+_OTHER = "other"
+_propagator = TraceContextTextMapPropagator()
+
+
+def tracer_provider(exporter: SpanExporter | None, *, sample: float) -> TracerProvider | None:
+    """Sends spans where the exporter does; None where there is none. `sample`: share of requests without a caller's
+    trace that start one."""
+    if exporter is None:
+        return None
+    sampler = ParentBased(TraceIdRatioBased(sample))
+    provider = TracerProvider(resource=Resource.create({"service.name": SERVICE}), sampler=sampler)
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    return provider
+
+
+class Telemetry:
+    """The metrics in a registry of their own, and the tracer."""
+
+    def __init__(self, provider: TracerProvider | None = None, *, max_tenants: int = 100) -> None:
+        self._tracer: Tracer = (provider or NoOpTracerProvider()).get_tracer(SERVICE)
+        self._max_tenants = max_tenants
+        self._tenants: set[str] = set()
+        self.registry = registry = CollectorRegistry()
+        self.requests = Counter(
+            "fairlane_gateway_requests",
+            "Requests by how they ended; code: ok, or the error's",
+            ["endpoint", "lane", "code"],
+            registry=registry,
+        )
+        self.in_flight = Gauge(
+            "fairlane_gateway_in_flight", "Requests admitted and not ended", ["lane"], registry=registry
+        )
+        self.time_to_first_token = Histogram(
+            "fairlane_gateway_time_to_first_token_seconds",
+            "From arrival to the first token",
+            ["lane"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.time_per_output_token = Histogram(
+            "fairlane_gateway_time_per_output_token_seconds",
+            "Mean time from one token of a request to the next",
+            ["lane"],
+            buckets=_TOKEN_SECONDS,
+            registry=registry,
+        )
+        self.duration = Histogram(
+            "fairlane_gateway_request_duration_seconds",
+            "From arrival to the end of the answer",
+            ["lane"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.tokens = Counter(
+            "fairlane_gateway_tokens",
+            "Tokens charged; tenants beyond the first few count as `other`",
+            ["tenant", "lane", "kind"],
+            registry=registry,
+        )
+        self.flights = Counter(
+            "fairlane_gateway_flights",
+            "Jobs by how they ended; what was refused is no flight",
+            ["lane", "outcome"],
+            registry=registry,
+        )
+        self.preemptions = Counter(
+            "fairlane_gateway_preemptions", "Preemptions that requests went through", ["lane"], registry=registry
+        )
+        self.queued = Gauge(
+            "fairlane_gateway_lane_queued", "Jobs that wait for a worker", ["model", "lane"], registry=registry
+        )
+        self.oldest_wait = Gauge(
+            "fairlane_gateway_lane_oldest_wait_seconds", "Age of the oldest", ["model", "lane"], registry=registry
+        )
+        self.workers = Gauge(
+            "fairlane_gateway_workers", "Workers that take jobs of a model", ["model"], registry=registry
+        )
+        self.store_up = Gauge("fairlane_gateway_store_up", "1 while the store answers", registry=registry)
+        self.settlements_in_hand = Gauge(
+            "fairlane_gateway_settlements_in_hand", "Settlements that wait for a worker or the store", registry=registry
+        )
+        self.reaped = Gauge("fairlane_gateway_reaped", "Lapsed reservations settled here so far", registry=registry)
+        self.wasted_tokens = Gauge(
+            "fairlane_gateway_wasted_tokens", "Tokens published here so far that nobody is charged", registry=registry
+        )
+
+    def tenant_label(self, tenant: str) -> str:
+        """The tenant's name in metrics: the first few by name, the others together."""
+        if tenant not in self._tenants and len(self._tenants) < self._max_tenants:
+            self._tenants.add(tenant)
+        return tenant if tenant in self._tenants else _OTHER
+
+    def charged(self, tenant: str, lane: str, charge: Charge) -> None:
+        """One flight's settlement."""
+        name = self.tenant_label(tenant)
+        self.tokens.labels(name, lane, "prompt").inc(charge.prompt_tokens)
+        self.tokens.labels(name, lane, "output").inc(charge.output_tokens)
+        self.flights.labels(lane, charge.outcome).inc()
+        self.preemptions.labels(lane).inc(charge.preemptions)
+
+    def observe_fleet(self, models: Iterable[Model]) -> None:
+        """The last picture of queues and workers."""
+        for model in models:
+            self.workers.labels(model.name).set(sum(not worker.draining for worker in model.workers))
+            for lane, depth in model.depths.items():
+                self.queued.labels(model.name, lane.value).set(depth.queued)
+                self.oldest_wait.labels(model.name, lane.value).set(depth.oldest_wait_ms / 1e3)
+
+    def exposition(self) -> bytes:
+        """Prometheus' text. Takes a while where there are many tenants: call it in a thread."""
+        return generate_latest(self.registry)
+
+    @contextmanager
+    def request_span(self, name: str, headers: Sequence[tuple[bytes, bytes]]) -> Iterator[Span]:
+        """One request's own span, in the caller's trace if it sent one."""
+        with self._tracer.start_as_current_span(
+            name, context=_callers_context(headers), kind=SpanKind.SERVER, record_exception=False
+        ) as span:
+            yield span
+
+    def span(self, name: str) -> AbstractContextManager[Span]:
+        """A child of the current span, for the length of a block."""
+        return self._tracer.start_as_current_span(name, record_exception=False)
+
+    def open_span(self, name: str) -> Span:
+        """A child of the current span that its owner ends."""
+        return self._tracer.start_span(name)
+
+
+def traceparent() -> str:
+    """The current span for a worker to continue; the caller's own where we trace nothing; empty where there is none."""
+    carrier: dict[str, str] = {}
+    _propagator.inject(carrier)
+    return carrier.get("traceparent", "")
+
+
+def _callers_context(headers: Sequence[tuple[bytes, bytes]]) -> Context:
+    names = (b"traceparent", b"tracestate")
+    carrier: Mapping[str, str] = {
+        name.decode(): value.decode("latin-1") for name, value in headers if name.lower() in names
+    }
+    return _propagator.extract(carrier)
+
+
+def set_attributes(span: Span, attributes: Mapping[str, str | int | float | bool | None]) -> None:
+    """Those that are there."""
+    if span.is_recording():
+        span.set_attributes({name: value for name, value in attributes.items() if value is not None})
+
+
+def current_span() -> Span:
+    """The innermost span of this task."""
+    return trace.get_current_span()
