@@ -132,6 +132,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def hang_up(self) -> None:
         """Close once the answer is written; but listen on, without looking, to a client that still sends."""
+        if self.transport.is_closing():
+            return
         if self._awaits_headers and not self._is_deaf:
             self.transport.close()
             return

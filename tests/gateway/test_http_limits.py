@@ -1,0 +1,398 @@
+"""The limits of a connection, against a real server on a real socket."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import uvicorn
+from starlette.requests import ClientDisconnect
+from starlette.types import Message, Receive, Scope, Send
+
+from gateway import errors
+from gateway.errors import ApiError
+from gateway.http_limits import HttpLimits, limited_protocol, read_body
+from gateway.request_id import RequestIdMiddleware
+
+pytestmark = pytest.mark.anyio
+
+SHORT_S = 0.15
+PATIENT_S = 10.0
+MAX_BODY = 100_000
+LIMITS = HttpLimits(max_header_bytes=1024, max_headers=8, header_timeout_s=PATIENT_S, linger_s=PATIENT_S)
+IMPATIENT = replace(LIMITS, header_timeout_s=SHORT_S)
+GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+POST = b"POST / HTTP/1.1\r\nhost: x\r\n"
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    """The loop that the gateway runs on: transports differ in what they do with what is still to be written."""
+    return "asyncio", {"use_uvloop": True}
+
+
+@dataclass
+class Echo:
+    """An application that reads the body and says how long it was; `/stream` says two parts, the second on `go`."""
+
+    body_timeout_s: float
+    go: asyncio.Event
+    lost: asyncio.Event
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/stream":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"one", "more_body": True})
+            await self.go.wait()
+            await send({"type": "http.response.body", "body": b"two"})
+            return
+        try:
+            body = await read_body(receive, scope["headers"], max_bytes=MAX_BODY, timeout_s=self.body_timeout_s)
+        except ApiError as error:
+            await errors.response(error)(scope, receive, send)
+        except ClientDisconnect:
+            self.lost.set()
+        else:
+            said = str(len(body)).encode()
+            length = [(b"content-length", str(len(said)).encode())]
+            await send({"type": "http.response.start", "status": 200, "headers": length})
+            await send({"type": "http.response.body", "body": said})
+
+
+class Client:
+    """One connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    def send(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    async def rest(self) -> bytes:
+        """All that comes until the server closes."""
+        async with asyncio.timeout(PATIENT_S):
+            return await self.reader.read()
+
+    async def until(self, end: bytes) -> bytes:
+        async with asyncio.timeout(PATIENT_S):
+            return await self.reader.readuntil(end)
+
+    async def answer(self) -> tuple[int, bytes]:
+        """The status and body of an answer that says its length."""
+        head = await self.until(b"\r\n\r\n")
+        length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+        async with asyncio.timeout(PATIENT_S):
+            return int(head.split()[1]), await self.reader.readexactly(length)
+
+    async def refusal(self) -> tuple[int, dict[str, Any]]:
+        """The status and error of an answer that is the last of its connection."""
+        head, body = (await self.rest()).split(b"\r\n\r\n", 1)
+        assert b"\r\nx-request-id: " in head.lower()
+        assert b"\r\ncontent-type: application/json" in head.lower()
+        return int(head.split()[1]), json.loads(body)["error"]
+
+
+@dataclass
+class Server:
+    """A running server and the application in it."""
+
+    address: tuple[str, int]
+    app: Echo
+    clients: list[Client]
+
+    async def client(self) -> Client:
+        client = Client(*await asyncio.open_connection(*self.address))
+        self.clients.append(client)
+        return client
+
+    async def ask(self, data: bytes) -> tuple[int, dict[str, Any]]:
+        """The refusal that some bytes earn."""
+        client = await self.client()
+        client.send(data)
+        return await client.refusal()
+
+
+@asynccontextmanager
+async def serving(
+    limits: HttpLimits = LIMITS, *, body_timeout_s: float = PATIENT_S, idle_s: int = 60
+) -> AsyncIterator[Server]:
+    app = Echo(body_timeout_s, asyncio.Event(), asyncio.Event())
+    config = uvicorn.Config(
+        RequestIdMiddleware(app),
+        http=limited_protocol(limits),
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        timeout_keep_alive=idle_s,
+        timeout_graceful_shutdown=1,
+    )
+    config.load()
+    listener = socket.create_server(("127.0.0.1", 0))
+    uvicorn_server = uvicorn.Server(config)  # without its main loop, which only watches for signals
+    uvicorn_server.lifespan = config.lifespan_class(config)
+    await uvicorn_server.startup(sockets=[listener])
+    server = Server(listener.getsockname(), app, [])
+    try:
+        yield server
+    finally:
+        for client in server.clients:
+            client.writer.transport.abort()
+        await uvicorn_server.shutdown(sockets=[listener])
+
+
+async def test_whole_requests_are_served_one_after_the_other() -> None:
+    async with serving() as server:
+        client = await server.client()
+        for _ in range(3):
+            client.send(POST + b"content-length: 5\r\n\r\nhello")
+            assert await client.answer() == (200, b"5")
+            client.send(GET)
+            assert await client.answer() == (200, b"0")
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"GET /" + b"a" * 2000 + b" HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nx-long: " + b"a" * 2000 + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\nx-endless: " + b"a" * 5_000_000,
+        b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 9 + b"\r\n",
+        b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 1000,
+    ],
+    ids=["long url", "long header", "endless header", "too many headers", "endless headers"],
+)
+async def test_headers_over_the_limit_are_431(request_bytes: bytes) -> None:
+    async with serving() as server:
+        status, error = await server.ask(request_bytes)
+
+    assert (status, error["code"]) == (431, "headers_too_large")
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "param"),
+    [
+        (b"nonsense\r\n\r\n", None),
+        (b"\x16\x03\x01\x02\x00\x01\x00", None),
+        (b"GET / HTTP/1.1\r\nbad header\r\n\r\n", None),
+        (b"GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n", "host"),
+        (POST + b"content-length: 3\r\ntransfer-encoding: chunked\r\n\r\n", "content-length"),
+        (POST + b"content-length: 3\r\ncontent-length: 4\r\n\r\nabc", None),
+        (POST + b"content-length: -3\r\n\r\n", None),
+        (POST + b"transfer-encoding: chunked\r\n\r\nnot a size\r\n", None),
+    ],
+    ids=["nonsense", "tls", "no colon", "two hosts", "both lengths", "two lengths", "negative", "bad chunk"],
+)
+async def test_what_is_no_http_is_400_with_our_error(request_bytes: bytes, param: str | None) -> None:
+    async with serving() as server:
+        status, error = await server.ask(request_bytes)
+
+    assert (status, error["code"], error["type"]) == (400, "invalid_request_error", "invalid_request_error")
+    assert error["param"] in (param, None)
+
+
+async def test_an_application_that_waits_for_a_broken_body_hears_of_it() -> None:
+    async with serving() as server:
+        await server.ask(POST + b"transfer-encoding: chunked\r\n\r\n5\r\nhelloX")
+        async with asyncio.timeout(PATIENT_S):
+            await server.app.lost.wait()
+
+
+async def test_headers_that_do_not_come_in_time_are_408() -> None:
+    async with serving(IMPATIENT) as server:
+        status, error = await server.ask(b"GET / HTTP/1.1\r\nhost:")
+
+    assert (status, error["code"]) == (408, "request_timeout")
+
+
+async def test_a_byte_now_and_then_does_not_extend_the_deadline() -> None:
+    async with serving(IMPATIENT) as server:
+        client = await server.client()
+
+        async def trickle() -> None:
+            for byte in GET[:-1] * 100:
+                client.send(bytes([byte]))
+                await asyncio.sleep(SHORT_S / 10)  # the client's slowness is what is tested
+
+        slow = asyncio.create_task(trickle())
+        status, _ = await client.refusal()
+        slow.cancel()
+
+    assert status == 408
+
+
+@pytest.mark.parametrize("first", [b"", GET], ids=["at once", "after a request"])
+async def test_silence_is_cut_without_a_word(first: bytes) -> None:
+    async with serving(replace(IMPATIENT, header_timeout_s=SHORT_S), idle_s=0) as server:
+        client = await server.client()
+        client.send(first)
+
+        assert (await client.rest()).count(b"HTTP/1.1") == (1 if first else 0)
+
+
+async def test_empty_lines_do_not_keep_a_connection_open() -> None:
+    async with serving(IMPATIENT) as server:
+        client = await server.client()
+        client.send(GET)
+        await client.answer()
+        client.send(b"\r\n")
+
+        status, _ = await client.refusal()
+
+    assert status == 408
+
+
+async def test_the_deadline_of_headers_does_not_touch_a_running_answer() -> None:
+    async with serving(IMPATIENT) as server:
+        client = await server.client()
+        client.send(b"GET /stream HTTP/1.1\r\nhost: x\r\n\r\n")
+        await client.until(b"one\r\n")
+        client.send(b"GET / HT")  # the next request begins before this one is answered
+        other = await server.client()
+        assert await other.rest() == b""  # so much time has passed that silence was cut
+        server.app.go.set()
+
+        assert (await client.until(b"0\r\n\r\n")).startswith(b"3\r\ntwo")
+        assert (await client.refusal())[0] == 408
+
+
+async def test_nothing_is_said_into_a_running_answer() -> None:
+    async with serving() as server:
+        client = await server.client()
+        client.send(b"GET /stream HTTP/1.1\r\nhost: x\r\n\r\n")
+        await client.until(b"one\r\n")
+        client.send(b"nonsense\r\n\r\n")
+
+        assert await client.rest() == b""
+        server.app.go.set()
+
+
+@pytest.mark.parametrize("close", [b"", b"connection: close\r\n"], ids=["keep-alive", "close"])
+async def test_a_body_over_the_limit_is_refused_by_its_length_alone(close: bytes) -> None:
+    async with serving() as server:
+        client = await server.client()
+        client.send(POST + close + b"content-length: 100000000\r\n\r\n")
+
+        assert (await client.answer())[0] == 413
+
+
+async def test_a_client_that_waits_for_leave_is_refused_before_it_sends() -> None:
+    async with serving() as server:
+        client = await server.client()
+        client.send(POST + b"content-length: 100000000\r\nexpect: 100-continue\r\n\r\n")
+
+        assert (await client.answer())[0] == 413
+
+
+async def test_a_body_without_a_length_is_refused_once_it_is_over() -> None:
+    async with serving() as server:
+        client = await server.client()
+        client.send(POST + b"transfer-encoding: chunked\r\n\r\n" + (b"4000\r\n" + b"a" * 0x4000 + b"\r\n") * 10)
+
+        assert (await client.answer())[0] == 413
+
+
+@pytest.mark.parametrize("close", [b"", b"connection: close\r\n"], ids=["keep-alive", "close"])
+async def test_a_client_that_sends_it_all_first_can_still_read_the_refusal(close: bytes) -> None:
+    async with serving() as server:
+        client = await server.client()
+        client.send(POST + close + b"content-length: 20000000\r\n\r\n")
+        client.send(b"a" * 20_000_000)
+        async with asyncio.timeout(PATIENT_S):
+            await client.writer.drain()
+
+        assert (await client.answer())[0] == 413
+
+
+async def test_after_a_refused_body_the_connection_serves_on() -> None:
+    async with serving() as server:
+        client = await server.client()
+        client.send(POST + b"content-length: 200000\r\n\r\n" + b"a" * 200_000)
+        refused = await client.answer()
+        client.send(GET)
+
+        assert refused[0] == 413
+        assert await client.answer() == (200, b"0")
+
+
+async def test_nobody_may_go_on_sending_for_ever() -> None:
+    async with serving(replace(LIMITS, linger_s=SHORT_S)) as server:
+        client = await server.client()
+        client.send(POST + b"content-length: 100000000\r\n\r\n")
+
+        assert (await client.rest()).startswith(b"HTTP/1.1 413")
+
+
+async def test_endless_framing_around_a_small_body_is_refused() -> None:
+    async with serving() as server:
+        status, error = await server.ask(POST + b"transfer-encoding: chunked\r\n\r\n1;ext=" + b"x" * 50_000)
+
+    assert (status, error["code"]) == (431, "headers_too_large")
+
+
+async def test_endless_trailers_are_refused() -> None:
+    async with serving() as server:
+        status, _ = await server.ask(POST + b"transfer-encoding: chunked\r\n\r\n0\r\n" + b"a: b\r\n" * 50_000)
+
+    assert status == 431
+
+
+async def test_a_body_in_chunks_of_a_byte_is_read() -> None:
+    async with serving() as server:
+        client = await server.client()
+        client.send(POST + b"transfer-encoding: chunked\r\n\r\n" + b"1\r\na\r\n" * 5000 + b"0\r\n\r\n")
+
+        assert await client.answer() == (200, b"5000")
+
+
+async def test_a_slow_body_is_408() -> None:
+    async with serving(body_timeout_s=SHORT_S) as server:
+        client = await server.client()
+        client.send(POST + b"content-length: 10\r\n\r\nabc")
+
+        head = await client.until(b"\r\n\r\n")
+
+    assert head.startswith(b"HTTP/1.1 408")
+    assert b"x-should-retry: false" in head
+
+
+def receiving(*messages: Message) -> Receive:
+    left = iter(messages)
+
+    async def receive() -> Message:
+        return next(left)
+
+    return receive
+
+
+async def test_read_body_joins_its_parts() -> None:
+    parts = receiving(
+        {"type": "http.request", "body": b"ab", "more_body": True}, {"type": "http.request", "body": b"c"}
+    )
+
+    assert await read_body(parts, [], max_bytes=3, timeout_s=PATIENT_S) == b"abc"
+
+
+async def test_read_body_stops_as_soon_as_it_is_over() -> None:
+    endless = receiving(*[{"type": "http.request", "body": b"ab", "more_body": True}] * 2)
+
+    with pytest.raises(ApiError) as refused:
+        await read_body(endless, [], max_bytes=3, timeout_s=PATIENT_S)
+
+    assert refused.value.status == 413
+
+
+async def test_read_body_believes_no_absurd_length() -> None:
+    with pytest.raises(ApiError) as refused:
+        await read_body(receiving(), [(b"content-length", b"9" * 5000)], max_bytes=3, timeout_s=PATIENT_S)
+
+    assert refused.value.status == 413
+
+
+async def test_read_body_tells_when_the_client_has_gone() -> None:
+    with pytest.raises(ClientDisconnect):
+        await read_body(receiving({"type": "http.disconnect"}), [], max_bytes=3, timeout_s=PATIENT_S)
