@@ -8,6 +8,7 @@ Every call is safe to repeat when its answer was lost: `put` knows the flight, `
 import itertools
 import secrets
 import struct
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from importlib.resources import files
 from typing import Any
@@ -38,6 +39,8 @@ MAX_BLOCK_MS = 2_000
 """Longest wait for a stream in one call; a client's socket timeout (5 s by default) has to be longer."""
 READ_COUNT = 256
 """Most entries of a stream that one read returns."""
+TRIM_EVERY = 64
+"""Reads of a gateway's stream after which what it has dealt with is dropped."""
 
 Arg = bytes | str | int | float
 _encoder = msgspec.msgpack.Encoder()
@@ -70,7 +73,7 @@ class RedisQueue:
         self._scripts = {name: redis.register_script(f"{settings}\n{_script(name)}") for name in SCRIPTS}
         self._nonce = secrets.token_hex(8)
         self._serials = itertools.count()
-        self._read_ids: dict[str, str] = {}
+        self._reads: Counter[str] = Counter()
 
     # What gateways call.
 
@@ -122,8 +125,8 @@ class RedisQueue:
         }
 
     async def gateway_alive(self, gateway_id: str) -> None:
-        """A gateway's heartbeat: without it for three leases its jobs are cancelled. Drops the events it has read."""
-        await self._call("gateway_alive", gateway_id, self._read_ids.get(gateway_id, ""))
+        """A gateway's heartbeat: without it for three leases its jobs are cancelled."""
+        await self._call("gateway_alive", gateway_id)
 
     async def read_events(self, gateway_id: str, last_id: str, block_ms: int) -> tuple[str, list[Event]]:
         """The events after `last_id` and the id to go on from, once there are some or `block_ms` have passed.
@@ -133,7 +136,7 @@ class RedisQueue:
         """
         stream = f"{self._prefix}events:{gateway_id}"
         last_id = await self._resolve(stream, last_id)
-        self._read_ids[gateway_id] = last_id
+        await self._trim(stream, last_id)
         entries = (await self._read({stream: last_id}, block_ms)).get(stream, [])
         events = [event for _, fields in entries for blob in fields for event in _events.decode(blob)]
         return (entries[-1][0] if entries else last_id), events
@@ -211,6 +214,12 @@ class RedisQueue:
             return last_id
         newest: Any = await self._redis.xrevrange(stream, count=1)
         return newest[0][0].decode() if newest else "0-0"
+
+    async def _trim(self, stream: str, last_id: str) -> None:
+        """Drop what was dealt with, now and then; what nobody reads is bounded by the stream's own limit."""
+        self._reads[stream] += 1
+        if self._reads[stream] % TRIM_EVERY == 0:
+            await self._redis.xtrim(stream, minid=last_id, approximate=False)
 
     async def _read(self, streams: dict[str, str], block_ms: int) -> dict[str, list[tuple[str, list[bytes]]]]:
         block = min(block_ms, MAX_BLOCK_MS) if block_ms > 0 else None
