@@ -7,7 +7,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 from pydantic import BaseModel
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from gateway import errors
@@ -23,8 +23,9 @@ from quotas.fields import FieldError
 from quotas.ledger import Ledger
 from quotas.store import QuotaError, QuotaStore
 from quotas.tenants import TenantExists, TenantNotFound, TenantStore, VersionConflict
-from scheduler.lanes import LaneName
+from scheduler.lanes import Lane, LaneName
 from scheduler.messages import WorkerStatus
+from scheduler.queue_types import LaneDepth
 
 log = logging.getLogger(__name__)
 
@@ -39,15 +40,6 @@ Document = Mapping[str, Any]
 Input = TypeVar("Input", bound=BaseModel)
 
 
-@dataclass(frozen=True, slots=True)
-class Outlook:
-    """What a request would meet at the door and in the queue."""
-
-    refusal: ApiError | None
-    wait_ms: float | None
-    """Until a worker takes it; None where none serves."""
-
-
 class Fleet(Protocol):
     """The workers, and the queues that they take from."""
 
@@ -57,13 +49,8 @@ class Fleet(Protocol):
     async def drain(self, worker_id: str) -> bool:
         """Let it take no more jobs; False where there is no such worker."""
 
-    async def outlook(
-        self, lane: LaneName, prompt_tokens: int, max_output_tokens: int, deadline_ms: float | None
-    ) -> Outlook:
-        """What a request of these sizes would meet before it reserves anything."""
-
-    async def queued(self) -> Mapping[LaneName, tuple[int, float]]:
-        """Jobs waiting in each lane over all models, and for how long the oldest does, in ms."""
+    async def depths(self) -> Mapping[LaneName, LaneDepth]:
+        """What waits in each lane, over all models."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +64,7 @@ class AdminParts:
     ledger: Ledger
     audit: Audit
     fleet: Fleet
+    lanes: Mapping[LaneName, Lane]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +109,8 @@ def endpoint(operation: Operation[Any], parts: AdminParts) -> Callable[[Request]
             document = await operation.handler(Call(parts, request.path_params), given)
         except (ApiError, FieldError, QuotaError, *STORE_TROUBLE) as error:
             return errors.response(_refusal(error))
+        except ClientDisconnect:
+            return Response(status_code=400)  # to nobody
         return Response(msgspec.json.encode(document), operation.status, HEADERS, "application/json")
 
     return serve

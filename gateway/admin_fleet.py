@@ -7,6 +7,7 @@ from gateway.admin_views import page, worker_view
 from gateway.errors import not_found
 from scheduler.lanes import LaneName
 from scheduler.messages import WorkerStatus
+from scheduler.queue_types import LaneDepth
 
 
 async def list_workers(call: Call, query: PageQuery) -> Page[WorkerView]:
@@ -30,16 +31,16 @@ async def drain_worker(call: Call, _: Nothing) -> WorkerView:
 
 async def list_lanes(call: Call, _: Nothing) -> Page[LaneView]:
     """Each lane over all models and workers, most urgent first."""
-    workers, queued = await call.parts.fleet.workers(), await call.parts.fleet.queued()
-    data = [_lane(lane, *queued.get(lane, (0, 0.0)), workers) for lane in LaneName]
+    workers, depths = await call.parts.fleet.workers(), await call.parts.fleet.depths()
+    data = [_lane(lane, depths.get(lane, LaneDepth(0, 0)), workers) for lane in LaneName]
     return {"data": data, "has_more": False, "last_id": data[-1]["lane"]}
 
 
-def _lane(lane: LaneName, depth: int, oldest_wait_ms: float, workers: list[WorkerStatus]) -> LaneView:
+def _lane(lane: LaneName, depth: LaneDepth, workers: list[WorkerStatus]) -> LaneView:
     return {
         "lane": lane.value,
-        "queued": depth,
-        "oldest_wait_ms": oldest_wait_ms,
+        "queued": depth.queued,
+        "oldest_wait_ms": depth.oldest_wait_ms,
         "running": sum(status.running.get(lane, 0) for status in workers),
         "preempted": sum(status.preempted.get(lane, 0) for status in workers),
         "tokens_per_s": sum(status.tokens_per_s.get(lane, 0.0) for status in workers),

@@ -23,7 +23,7 @@ app = typer.Typer(no_args_is_help=True)
 Tenant = Annotated[str, typer.Argument(help="The tenant's id.")]
 Key = Annotated[str, typer.Argument(help="The key's public id.")]
 Many = list[str] | None
-COLUMNS = ("id", "name", "created", "expires", "revoked")
+COLUMNS = ("id", "name", "state", "created", "expires")
 
 
 @app.command()
@@ -88,7 +88,7 @@ def _show_new(key: Document, as_json: bool) -> None:
 
 
 def _row(key: Document) -> tuple[object, ...]:
-    return key["id"], key["name"], _date(key["created_at"]), _date(key["expires_at"]), _date(key["revoked_at"])
+    return key["id"], key["name"], key["state"], _date(key["created_at"]), _date(key["expires_at"])
 
 
 def _date(seconds: float | None) -> str | None:

@@ -172,7 +172,7 @@ function fillTenant(line, { tenant, quota }) {
 }
 
 function keyState(key) {
-  if (key.revoked_at != null && key.revoked_at * 1000 <= Date.now()) return badge("revoked", "bad");
+  if (key.state !== "active") return badge(key.state, "bad");
   if (key.expires_at != null && key.expires_at * 1000 <= Date.now()) return badge("expired", "bad");
   return badge("active", "good");
 }

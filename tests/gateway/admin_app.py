@@ -1,0 +1,152 @@
+"""The admin API over a real store, with a fleet that tests write by hand."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+from redis.asyncio import Redis
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway import admin, console_routes, errors, openapi
+from gateway.admin_call import AdminParts
+from gateway.auth import AdminKeys
+from quotas.api_keys import KeyStore
+from quotas.audit import Audit
+from quotas.ledger import Ledger
+from quotas.redis_store import RedisQuotaStore
+from quotas.store import Ask, Charge
+from quotas.tenants import TenantStore
+from scheduler.lanes import DEFAULT_LANES, LaneName
+from scheduler.messages import WorkerStatus
+from scheduler.queue_types import LaneDepth
+
+ADMIN_KEY = "the-admin-key-of-these-tests"
+HEADERS = {"authorization": f"Bearer {ADMIN_KEY}"}
+
+
+def worker(worker_id: str = "w1", **fields: Any) -> WorkerStatus:
+    """A worker that is half full."""
+    known: dict[str, Any] = {
+        "worker_id": worker_id,
+        "model": "tiny",
+        "queue": "tiny@0123456789ab",
+        "card_sha256": "0" * 64,
+        "started_at_ms": 1_700_000_000_000.0,
+        "blocks_total": 100,
+        "blocks_free": 50,
+        "host_slots_total": 20,
+        "host_slots_free": 20,
+        "max_sequences": 8,
+        "running": {"latency": 1, "throughput": 2},
+        "preempted": {"throughput": 1},
+        "tokens_per_s": {"latency": 10.0, "throughput": 30.5},
+        "step_ms": 20.0,
+        "prefill_tokens_per_s": 1000.0,
+    }
+    return WorkerStatus(**{**known, **fields})
+
+
+@dataclass
+class HandFleet:
+    """What serves, as a test says."""
+
+    statuses: list[WorkerStatus] = field(default_factory=lambda: [worker()])
+    waiting: dict[LaneName, LaneDepth] = field(default_factory=dict)
+    drained: list[str] = field(default_factory=list)
+
+    async def workers(self) -> list[WorkerStatus]:
+        return self.statuses
+
+    async def drain(self, worker_id: str) -> bool:
+        self.drained.append(worker_id)
+        return any(status.worker_id == worker_id for status in self.statuses)
+
+    async def depths(self) -> Mapping[LaneName, LaneDepth]:
+        return self.waiting
+
+
+@dataclass
+class AdminBench:
+    """A gateway's admin side, open for one test."""
+
+    http: httpx.AsyncClient
+    redis: Redis
+    fleet: HandFleet
+    budgets: RedisQuotaStore
+    keys: KeyStore
+
+    async def call(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """One call as the operator."""
+        return await self.http.request(method, f"/admin/v1{path}", headers=HEADERS, **options)
+
+    async def done(self, method: str, path: str, **options: Any) -> Any:
+        """A call that must succeed; its JSON."""
+        answer = await self.call(method, path, **options)
+        assert answer.is_success, answer.text
+        return answer.json()
+
+    async def refused(self, method: str, path: str, **options: Any) -> tuple[int, str, str | None]:
+        """A call that must fail; its status, code and param."""
+        answer = await self.call(method, path, **options)
+        assert answer.is_error, answer.text
+        error = answer.json()["error"]
+        assert error.keys() >= {"message", "type", "param", "code"}
+        return answer.status_code, error["code"], error["param"]
+
+    async def audit(self) -> list[dict[str, Any]]:
+        """The audit log, oldest first."""
+        entries: list[dict[str, Any]] = (await self.done("GET", "/audit"))["data"]
+        return entries[::-1]
+
+    async def spend(self, tenant: str, *, lane: str = "latency", prompt: int = 10, output: int = 5) -> None:
+        """Settle one request of a tenant."""
+        flight = f"flight-{await self.redis.incr('test:flights')}"
+        await self.budgets.reserve(ask(tenant, flight, lane=lane, prompt_tokens=prompt, max_output_tokens=output))
+        charge = Charge(prompt_tokens=prompt, output_tokens=output, outcome="finished")
+        await self.budgets.settle(tenant, flight, charge)
+
+
+def ask(tenant: str, flight: str, **fields: Any) -> Ask:
+    """A request's reservation."""
+    known = {"root": tenant, "tenant": tenant, "key_id": "", "model": "tiny", "lane": "latency"}
+    return Ask(**{"flight_id": flight, "prompt_tokens": 10, "max_output_tokens": 5, **known, **fields})
+
+
+def parts(redis: Redis, fleet: HandFleet) -> AdminParts:
+    """What the admin API works on, over one store."""
+    return AdminParts(
+        admin_keys=AdminKeys(redis, ADMIN_KEY),
+        tenants=TenantStore(redis),
+        keys=KeyStore(redis),
+        budgets=RedisQuotaStore(redis),
+        ledger=Ledger(redis),
+        audit=Audit(redis),
+        fleet=fleet,
+        lanes=DEFAULT_LANES,
+    )
+
+
+def application(redis: Redis, fleet: HandFleet) -> Starlette:
+    """The admin API, its document and its console."""
+    routes = [admin.mount(parts(redis, fleet)), openapi.route(), *console_routes.routes()]
+    return Starlette(routes=routes, exception_handlers={HTTPException: _unrouted})
+
+
+async def _unrouted(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return errors.response(errors.of_http_exception(error))
+
+
+@asynccontextmanager
+async def admin_bench(url: str) -> AsyncIterator[AdminBench]:
+    """The admin API over the store at `url`, spoken to in this process."""
+    fleet = HandFleet()
+    async with Redis.from_url(url) as redis:
+        transport = httpx.ASGITransport(application(redis, fleet))
+        async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
+            yield AdminBench(http, redis, fleet, RedisQuotaStore(redis), KeyStore(redis))

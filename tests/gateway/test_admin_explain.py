@@ -1,0 +1,205 @@
+"""The dry run: what would become of a request now."""
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gateway.admin_explain import limit_refusal
+from quotas.limits import RULES, Demand, LimitStatus
+from quotas.store import Ask, Denied
+from scheduler.lanes import LaneName
+from scheduler.queue_types import LaneDepth
+from tests.gateway.admin_app import AdminBench, ask, worker
+
+pytestmark = pytest.mark.anyio
+
+
+async def explain(bench: AdminBench, **sizes: Any) -> dict[str, Any]:
+    body = {"prompt_tokens": 10, "max_output_tokens": 5, "lane": "latency", **sizes}
+    answer: dict[str, Any] = await bench.done("POST", "/tenants/acme/explain", json=body)
+    return answer
+
+
+async def tenant(bench: AdminBench, **fields: Any) -> None:
+    await bench.done("POST", "/tenants", json={"id": "acme", **fields})
+
+
+async def test_what_fits_is_admitted_with_its_expected_wait(bench: AdminBench) -> None:
+    await tenant(bench, limits={"tokens_per_day": 15})
+    bench.fleet.waiting = {LaneName.LATENCY: LaneDepth(2, 100)}
+
+    answer = await explain(bench)
+
+    assert answer["admitted"] is True
+    assert answer["code"] is None
+    assert answer["expected_wait_ms"] > 1000
+
+
+async def test_nothing_is_reserved_or_counted(bench: AdminBench) -> None:
+    await tenant(bench, limits={"tokens_per_day": 15, "requests_per_minute": 1})
+
+    assert [(await explain(bench))["admitted"] for _ in range(3)] == [True, True, True]
+
+    limits = (await bench.done("GET", "/tenants/acme/quota"))["limits"]
+    assert [(limit["used"], limit["reserved"]) for limit in limits.values()] == [(0, 0), (0, 0)]
+
+
+async def test_the_limit_that_binds_is_named_with_its_figures(bench: AdminBench) -> None:
+    await tenant(bench, limits={"tokens_per_day": 20, "requests_per_minute": 100})
+    await bench.spend("acme", prompt=10, output=5)
+
+    answer = await explain(bench)
+
+    assert (answer["admitted"], answer["code"]) == (False, "insufficient_quota")
+    assert answer["limit"]["name"] == "tokens_per_day"
+    assert (answer["limit"]["used"], answer["limit"]["requested"], answer["limit"]["limit"]) == (15, 15, 20)
+    assert 0 < answer["retry_after_s"] <= 86_400
+
+
+@pytest.mark.parametrize(
+    ("limits", "code"),
+    [
+        ({"tokens_per_minute": 14}, "request_exceeds_limit"),
+        ({"max_prompt_tokens": 9}, "request_exceeds_limit"),
+        ({"max_output_tokens": 4}, "request_exceeds_limit"),
+        ({"concurrent_requests": 0}, "request_exceeds_limit"),
+    ],
+)
+async def test_what_can_never_fit_says_so(bench: AdminBench, limits: dict[str, int], code: str) -> None:
+    await tenant(bench, limits=limits)
+
+    answer = await explain(bench)
+
+    assert (answer["admitted"], answer["code"], answer["retry_after_s"]) == (False, code, None)
+
+
+async def test_a_running_request_takes_its_place(bench: AdminBench) -> None:
+    await tenant(bench, limits={"concurrent_requests": 1})
+    await bench.budgets.reserve(ask("acme", "running"))
+
+    answer = await explain(bench)
+
+    assert (answer["admitted"], answer["code"]) == (False, "concurrency_limit_exceeded")
+
+
+async def test_a_limit_in_shadow_refuses_nothing(bench: AdminBench) -> None:
+    await tenant(bench, limits={"tokens_per_day": 1}, shadow=["tokens_per_day"])
+
+    assert (await explain(bench))["admitted"] is True
+
+
+async def test_access_comes_before_limits(bench: AdminBench) -> None:
+    await tenant(bench, lanes=["latency"], limits={"tokens_per_day": 0})
+
+    wrong_lane = await explain(bench, lane="throughput")
+    await bench.done("POST", "/tenants/acme/suspend")
+    suspended = await explain(bench)
+
+    assert (wrong_lane["code"], suspended["code"]) == ("lane_not_allowed", "tenant_suspended")
+
+
+async def test_without_a_worker_nothing_is_admitted(bench: AdminBench) -> None:
+    await tenant(bench)
+    bench.fleet.statuses = [worker(draining=True)]
+
+    answer = await explain(bench)
+
+    assert (answer["admitted"], answer["code"], answer["expected_wait_ms"]) == (False, "no_worker", None)
+
+
+async def test_what_no_pool_can_hold_is_refused(bench: AdminBench) -> None:
+    await tenant(bench)
+
+    answer = await explain(bench, max_output_tokens=2000)
+
+    assert (answer["admitted"], answer["code"]) == (False, "request_exceeds_limit")
+    assert "1600" in answer["message"]
+
+
+async def test_a_deadline_that_cannot_be_met_is_refused(bench: AdminBench) -> None:
+    await tenant(bench)
+    bench.fleet.waiting = {LaneName.LATENCY: LaneDepth(100, 100)}
+
+    late = await explain(bench, deadline_ms=50)
+    relaxed = await explain(bench, deadline_ms=1e9)
+
+    assert (late["admitted"], late["code"]) == (False, "deadline_unattainable")
+    assert relaxed["admitted"] is True
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"prompt_tokens": -1}, "prompt_tokens"),
+        ({"prompt_tokens": 1.5}, "prompt_tokens"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"lane": "slow"}, "lane"),
+        ({"lane": None}, "lane"),
+        ({"deadline_ms": 0}, "deadline_ms"),
+        ({"model": "tiny"}, "model"),
+    ],
+)
+async def test_wrong_sizes_are_named(bench: AdminBench, body: dict[str, Any], param: str) -> None:
+    await tenant(bench)
+    sizes = {"prompt_tokens": 10, "max_output_tokens": 5, "lane": "latency", **body}
+
+    assert await bench.refused("POST", "/tenants/acme/explain", json=sizes) == (400, "invalid_request_error", param)
+
+
+STATUSES = st.lists(
+    st.builds(
+        LimitStatus,
+        name=st.sampled_from([rule.name for rule in RULES]),
+        scope=st.just("tenant"),
+        limit=st.integers(0, 60),
+        used=st.integers(0, 40),
+        reserved=st.integers(0, 40),
+        resets_at=st.none(),
+        reset_after_s=st.floats(0, 100),
+        shadow=st.booleans(),
+    ),
+    max_size=6,
+)
+
+
+@given(statuses=STATUSES, prompt=st.integers(0, 40), output=st.integers(1, 40))
+def test_a_refusal_names_a_limit_that_is_really_short(statuses: list[LimitStatus], prompt: int, output: int) -> None:
+    demand = Demand(input=prompt, choice=output, choices=1)
+    amounts = {rule.name: demand.amount(rule) for rule in RULES}
+    short = [status for status in statuses if not status.shadow and amounts[status.name] > status.remaining]
+
+    refusal = limit_refusal(statuses, demand)
+
+    assert (refusal is None) == (not short)
+    if refusal is not None:
+        assert refusal.limit is not None
+        assert refusal.limit.name in {status.name for status in short}
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+async def test_the_dry_run_agrees_with_the_reservation(bench: AdminBench, data: st.DataObject) -> None:
+    await bench.redis.flushall()
+    limits = data.draw(st.dictionaries(st.sampled_from([rule.name for rule in RULES]), st.integers(0, 60), max_size=4))
+    await tenant(bench, limits=limits)
+    for number, prompt in enumerate(data.draw(st.lists(st.integers(1, 20), max_size=3))):
+        with suppress(Denied):
+            await bench.budgets.reserve(ask("acme", f"earlier-{number}", prompt_tokens=prompt))
+    sizes = {"prompt_tokens": data.draw(st.integers(0, 40)), "max_output_tokens": data.draw(st.integers(1, 40))}
+
+    answer = await explain(bench, **sizes)
+
+    denied = await _denied(bench, ask("acme", "real", **sizes))
+    assert answer["admitted"] is (denied is None)
+    assert denied is None or answer["limit"]["name"] == denied.status.name
+
+
+async def _denied(bench: AdminBench, wanted: Ask) -> Denied | None:
+    try:
+        await bench.budgets.reserve(wanted)
+    except Denied as denied:
+        return denied
+    return None

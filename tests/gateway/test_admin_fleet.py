@@ -1,0 +1,78 @@
+"""Workers and lanes through the admin API."""
+
+import pytest
+
+from scheduler.lanes import LaneName
+from scheduler.queue_types import LaneDepth
+from tests.gateway.admin_app import AdminBench, worker
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_each_worker_says_how_full_it_is(bench: AdminBench) -> None:
+    (only,) = (await bench.done("GET", "/workers"))["data"]
+
+    assert only["id"] == "w1"
+    assert only["model"] == "tiny"
+    assert (only["blocks_total"], only["blocks_free"]) == (100, 50)
+    assert only["started_at"] == 1_700_000_000
+    assert only["running"] == {"latency": 1, "throughput": 2}
+
+
+async def test_workers_come_in_pages_by_id(bench: AdminBench) -> None:
+    bench.fleet.statuses = [worker(name) for name in ("w3", "w1", "w2")]
+
+    first = await bench.done("GET", "/workers?limit=2")
+    rest = await bench.done("GET", f"/workers?limit=2&after={first['last_id']}")
+
+    assert [each["id"] for each in [*first["data"], *rest["data"]]] == ["w1", "w2", "w3"]
+    assert (first["has_more"], rest["has_more"]) == (True, False)
+
+
+async def test_a_drained_worker_is_told_and_noted_once(bench: AdminBench) -> None:
+    answer = await bench.done("POST", "/workers/w1/drain")
+    bench.fleet.statuses = [worker("w1", draining=True)]
+    await bench.done("POST", "/workers/w1/drain")
+
+    assert answer["draining"] is True
+    assert bench.fleet.drained == ["w1", "w1"]
+    assert [(entry["action"], entry["target"]) for entry in await bench.audit()] == [("worker.drain", "w1")]
+
+
+async def test_a_worker_that_is_not_there_is_404_and_told_nothing(bench: AdminBench) -> None:
+    assert await bench.refused("POST", "/workers/w9/drain") == (404, "not_found", None)
+    assert bench.fleet.drained == []
+    assert await bench.audit() == []
+
+
+async def test_a_lane_adds_up_over_workers(bench: AdminBench) -> None:
+    bench.fleet.statuses = [worker("w1"), worker("w2")]
+    bench.fleet.waiting = {LaneName.THROUGHPUT: LaneDepth(7, 1500)}
+
+    latency, throughput = (await bench.done("GET", "/lanes"))["data"]
+
+    assert latency == {
+        "lane": "latency",
+        "queued": 0,
+        "oldest_wait_ms": 0,
+        "running": 2,
+        "preempted": 0,
+        "tokens_per_s": 20.0,
+    }
+    assert throughput == {
+        "lane": "throughput",
+        "queued": 7,
+        "oldest_wait_ms": 1500,
+        "running": 4,
+        "preempted": 2,
+        "tokens_per_s": 61.0,
+    }
+
+
+async def test_lanes_are_there_without_any_worker(bench: AdminBench) -> None:
+    bench.fleet.statuses = []
+
+    lanes = (await bench.done("GET", "/lanes"))["data"]
+
+    assert [(lane["lane"], lane["running"]) for lane in lanes] == [("latency", 0), ("throughput", 0)]
+    assert (await bench.done("GET", "/workers"))["data"] == []
