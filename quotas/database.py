@@ -15,7 +15,7 @@ __all__ = ["Database", "Redis", "Reply"]
 Reply: TypeAlias = Any
 """What a script or command returns; the script's header says what."""
 LUA = Path(__file__).parent / "lua"
-_PARTS: dict[str, tuple[str, ...]] = {
+PARTS: dict[str, tuple[str, ...]] = {
     "reserve": ("clock", "minute", "minute_add", "calendar", "rules", "levels", "sizing", "reserve"),
     "settle": ("clock", "minute", "minute_add", "calendar", "settle"),
     "renew": ("clock", "renew"),
@@ -38,7 +38,7 @@ class Database:
     def __init__(self, client: Redis, *, clock: str | None = None) -> None:
         """`clock` replaces clock.lua in simulations and tests; served budgets know the store's clock alone."""
         self._client = client
-        self._scripts = {name: _join(parts, clock) for name, parts in _PARTS.items()}
+        self._scripts = {name: _join(parts, clock) for name, parts in PARTS.items()}
 
     async def run(self, script: str, key: str, *args: str | int) -> Reply:
         """Run a script on the slot of `key`. Text comes back as str."""

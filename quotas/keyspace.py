@@ -10,7 +10,7 @@ All that belongs to one root organisation stands under one hash tag, so that a s
         reserved:<L>         hash       requests in the air, their input and output tokens; gone when none is
         minute:<L>           hash       the sliding minute (minute.lua); expires 2 minutes after its last use
         spent:<L>:<YYYY-MM>  hash       tokens charged: day of month → tokens, month → tokens; expires after 70 days
-        flight:<F>           hash       a reservation; once settled only its state, for an hour
+        flight:<F>           hash       a reservation; once settled only its state, for 10 minutes
         leases               zset       flights in the air by the end of their lease, ms
         ledger:<T>           stream     one entry per settled request, about the last 100,000
         usage:<T>:<date>     hash       the ledger's day sums: lane TAB model TAB key TAB figure → sum

@@ -38,7 +38,7 @@ REJECTED = "rejected"
 LARGEST_ASK = 10**9
 DEFAULT_LEASE_MS = 30_000
 MAX_LEASE_MS = 600_000
-TOMBSTONE_MS = 3_600_000
+TOMBSTONE_MS = 600_000
 """How long a settled flight is remembered, so that a late or repeated call finds it over."""
 
 Reason = Literal["revoked", "expired", "suspended", "deleted"]
@@ -100,7 +100,7 @@ class Ask:
             raise ValueError(f"prompt_tokens must be from 0 to {LARGEST_ASK}")
         if not 1 <= self.max_output_tokens <= LARGEST_ASK or not 1 <= self.n <= 10_000:
             raise ValueError("max_output_tokens and n must be at least 1 and not absurd")
-        for text in (self.flight_id, self.root, self.tenant, self.model, self.lane):
+        for text in (self.flight_id, self.root, self.tenant, self.model, self.lane, self.key_id or "none"):
             if not text or not text.isprintable():
                 raise ValueError("ids, model and lane must be printable and not empty")
 
@@ -175,9 +175,10 @@ class QuotaStore(Protocol):
         """
 
     async def settle(self, root: str, flight_id: str, charge: Charge) -> bool:
-        """Charge what the flight came to, release the rest and write the ledger; True only the first time.
+        """Charge what the flight came to, release the rest and write the ledger; True only the first time, so that a
+        client which repeats a command that timed out may see False of its own success.
 
-        Of an unknown flight it leaves a mark for an hour: a reservation that arrives later is refused.
+        Of an unknown flight it leaves a mark for ten minutes: a reservation that arrives later is refused.
         """
 
     async def renew(self, root: str, flight_ids: Iterable[str]) -> set[str]:

@@ -5,13 +5,14 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Protocol
 
+import pytest
 import redis.asyncio
 
 from quotas import keyspace
-from quotas.limits import Limits
+from quotas.limits import Limits, LimitStatus
 from quotas.memory_store import MemoryQuotaStore
 from quotas.redis_store import RedisQuotaStore
-from quotas.store import Ask, Charge, QuotaStore, Reason
+from quotas.store import Ask, Charge, Denied, QuotaStore, Reason
 from quotas.windows import zone_table
 
 CLOCK_KEY = "test:clock"
@@ -152,6 +153,19 @@ class RedisHouse:
         await self.client.hset(f"{root}key:{key_id}", items=_flat(record))
         if limits.as_dict():
             await self.client.hset(f"{root}limits:key:{key_id}", items=_flat(limits.as_dict()))
+
+
+async def one(house: House, name: str, key_id: str | None = None) -> LimitStatus:
+    """The tenant's (or with `key_id` the key's) status of one limit."""
+    found = await house.store.statuses("acme", "acme", key_id)
+    scope = "tenant" if key_id is None else "key"
+    return next(status for status in found if status.name == name and status.scope == scope)
+
+
+async def refused(house: House, flight_id: str = "late", **changes: object) -> Denied:
+    with pytest.raises(Denied) as caught:
+        await house.store.reserve(ask(flight_id, **changes))
+    return caught.value
 
 
 def _flat(mapping: Mapping[str, str | int]) -> list[str | int]:

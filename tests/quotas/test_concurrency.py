@@ -12,8 +12,7 @@ from quotas.limits import Limits
 from quotas.redis_store import RedisQuotaStore
 from quotas.store import Ask, Charge, Denied, FlightSettled
 from quotas.tenants import TenantStore
-from tests.quotas.house import START_MS, House, ask, charge
-from tests.quotas.test_store import one
+from tests.quotas.house import START_MS, House, ask, charge, one
 
 pytestmark = pytest.mark.anyio
 

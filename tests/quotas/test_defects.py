@@ -5,8 +5,7 @@ import pytest
 
 from quotas.limits import Limits
 from quotas.store import Charge, Denied
-from tests.quotas.house import START_MS, House, ask, charge
-from tests.quotas.test_store import one, refused
+from tests.quotas.house import START_MS, House, ask, charge, one, refused
 
 pytestmark = pytest.mark.anyio
 

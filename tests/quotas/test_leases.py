@@ -4,8 +4,7 @@ import pytest
 
 from quotas.limits import Limits
 from quotas.store import Charge, Lapsed
-from tests.quotas.house import LEASE_MS, START_MS, House, ask, charge
-from tests.quotas.test_store import one
+from tests.quotas.house import LEASE_MS, START_MS, House, ask, charge, one
 
 pytestmark = pytest.mark.anyio
 

@@ -6,8 +6,7 @@ import pytest
 
 from quotas.limits import Limits
 from quotas.store import Charge, Denied
-from tests.quotas.house import START_MS, House, ask, charge
-from tests.quotas.test_store import one, refused
+from tests.quotas.house import START_MS, House, ask, charge, one, refused
 
 pytestmark = pytest.mark.anyio
 
@@ -218,6 +217,20 @@ async def test_a_refund_across_a_step_of_the_clock_corrupts_nothing(house: House
     await house.set_clock(START_MS + 120_000)
 
     assert [(s.used, s.reserved) for s in await house.store.statuses("acme", "acme")] == [(0, 0), (0, 0)]
+
+
+async def test_a_refund_of_an_older_request_keeps_none_that_came_after_it_longer(house: House) -> None:
+    await house.tenant(Limits(requests_per_minute=5))
+    await house.store.reserve(ask("old"))
+    await house.set_clock(START_MS + 10_000)
+    await house.store.reserve(ask("young"))
+
+    await house.store.settle("acme", "old", Charge.refund())
+    counted = await one(house, "requests_per_minute")
+    await house.set_clock(START_MS + 70_250)
+
+    assert (counted.used, counted.reset_after_s) == (1, 60.25)
+    assert (await one(house, "requests_per_minute")).used == 0
 
 
 async def test_figures_near_the_largest_stay_exact(house: House) -> None:

@@ -3,23 +3,10 @@
 import pytest
 
 from quotas.limits import LIMIT_NAMES, Limits
-from quotas.store import AccessDenied, Charge, Denied, FlightSettled, LimitStatus
-from tests.quotas.house import START_MS, House, ask, charge
+from quotas.store import Charge, Denied, FlightSettled
+from tests.quotas.house import House, ask, charge, one, refused
 
 pytestmark = pytest.mark.anyio
-
-
-async def one(house: House, name: str, key_id: str | None = None) -> LimitStatus:
-    """The tenant's (or with `key_id` the key's) status of one limit."""
-    found = await house.store.statuses("acme", "acme", key_id)
-    scope = "tenant" if key_id is None else "key"
-    return next(status for status in found if status.name == name and status.scope == scope)
-
-
-async def refused(house: House, flight_id: str = "late", **changes: object) -> Denied:
-    with pytest.raises(Denied) as caught:
-        await house.store.reserve(ask(flight_id, **changes))
-    return caught.value
 
 
 async def test_a_reservation_holds_prompt_and_output_of_all_choices(house: House) -> None:
@@ -219,54 +206,6 @@ async def test_tenants_do_not_share_budgets(house: House) -> None:
     assert await house.store.reserve(ask("f2", root="other", tenant="other"))
 
 
-@pytest.mark.parametrize("reason", ["suspended", "deleted"])
-async def test_a_barred_tenant_is_turned_away(house: House, reason: str) -> None:
-    await house.tenant(Limits(), barred=reason)  # type: ignore[arg-type]
-
-    with pytest.raises(AccessDenied) as caught:
-        await house.store.reserve(ask())
-
-    assert caught.value.reason == reason
-
-
-async def test_an_unknown_tenant_counts_as_deleted(house: House) -> None:
-    with pytest.raises(AccessDenied, match="deleted"):
-        await house.store.reserve(ask())
-    assert await house.store.statuses("acme", "acme") == []
-
-
-async def test_a_revoked_foreign_or_unknown_key_is_turned_away(house: House) -> None:
-    await house.tenant(Limits())
-    await house.key("gone", Limits(), revoked=True)
-    await house.tenant(Limits(), tenant="other")
-    await house.key("theirs", Limits(), tenant="other")
-
-    for key_id in ("gone", "theirs", "never"):
-        with pytest.raises(AccessDenied, match="revoked"):
-            await house.store.reserve(ask(key_id=key_id))
-
-
-async def test_a_key_works_until_the_moment_it_expires(house: House) -> None:
-    await house.tenant(Limits())
-    await house.key("k1", Limits(), expires_ms=START_MS + 1000)
-
-    await house.set_clock(START_MS + 999)
-    await house.store.reserve(ask("f1", key_id="k1"))
-    await house.set_clock(START_MS + 1000)
-    with pytest.raises(AccessDenied, match="expired"):
-        await house.store.reserve(ask("f2", key_id="k1"))
-
-
-async def test_a_flight_in_the_air_is_settled_though_its_tenant_was_suspended(house: House) -> None:
-    await house.tenant(Limits(tokens_per_day=100))
-    await house.store.reserve(ask())
-    await house.tenant(Limits(tokens_per_day=100), barred="suspended")
-
-    assert await house.store.settle("acme", "f1", charge())
-
-    assert (await one(house, "tokens_per_day")).used == 30
-
-
 async def test_a_changed_limit_holds_for_the_next_request(house: House) -> None:
     await house.tenant(Limits(tokens_per_day=1000))
     await house.store.reserve(ask())
@@ -286,24 +225,6 @@ async def test_usage_before_a_limit_was_set_counts_against_it(house: House) -> N
 
     status = await one(house, "tokens_per_minute")
     assert (status.used, status.reserved) == (30, 30)
-
-
-async def test_a_limit_in_shadow_is_counted_and_reported_but_never_refuses(house: House) -> None:
-    await house.tenant(Limits(tokens_per_day=29, requests_per_minute=5), shadow=["tokens_per_day"])
-
-    reservation = await house.store.reserve(ask())
-
-    shadow = next(status for status in reservation.statuses if status.shadow)
-    assert reservation.shadowed == ("tokens_per_day",)
-    assert (shadow.name, shadow.reserved, shadow.remaining) == ("tokens_per_day", 30, 0)
-
-
-async def test_a_limit_in_shadow_does_not_cut_an_unstated_maximum(house: House) -> None:
-    await house.tenant(Limits(tokens_per_day=15), shadow=["tokens_per_day"])
-
-    reservation = await house.store.reserve(ask(explicit_max=False))
-
-    assert reservation.granted_tokens == 20
 
 
 async def test_statuses_come_in_the_order_of_the_names_tenant_first(house: House) -> None:

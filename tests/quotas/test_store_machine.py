@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from quotas.limits import LIMIT_NAMES, Limits
-from quotas.store import AccessDenied, Charge, Denied, FlightSettled, Lapsed, QuotaStore
+from quotas.store import TOMBSTONE_MS, AccessDenied, Charge, Denied, FlightSettled, Lapsed, QuotaStore
 from tests.quotas.house import LEASE_MS, START_MS, MemoryHouse, RedisHouse, ask
 
 TENANTS = ("acme", "other")
@@ -30,6 +30,7 @@ moments = st.one_of(
     st.integers(0, 70_000),
     st.sampled_from([250, 60_000, 60_249, 60_250, LEASE_MS, 14 * 3_600_000, 86_400_000]),
     st.integers(-100_000, -1),
+    st.integers(-600, -1),
     st.sampled_from([-86_400_000, -600_001]),
 )
 
@@ -149,9 +150,9 @@ class StoreMachine(RuleBasedStateMachine):
                     assert status.reserved >= 0
 
     def living(self, flight_id: str) -> str:
-        """A name that no store may have forgotten: the twin's hour passes by this clock, the real one's does not."""
+        """A name that no store may have forgotten: the twin's ten minutes pass by this clock, the real one's does not."""
         settled_ms = self.last_settled_ms.get(flight_id)
-        if settled_ms is not None and self.now_ms - settled_ms >= 3_600_000:
+        if settled_ms is not None and self.now_ms - settled_ms >= TOMBSTONE_MS:
             return f"{flight_id}-after-{settled_ms}"
         return flight_id
 

@@ -1,0 +1,41 @@
+"""What the scopes of a key allow."""
+
+import pytest
+
+from quotas.api_keys import Scopes
+
+
+def test_scopes_allow_all_that_they_do_not_name() -> None:
+    everything = Scopes.parse(None)
+
+    assert everything.allows("models", "any")
+    assert everything.allows("endpoints", "/v1/models")
+    assert everything.allows_address("not an address")
+
+
+def test_a_scope_allows_only_what_it_names() -> None:
+    scopes = Scopes.parse({"models": ["a", "b", "a"], "lanes": [], "endpoints": ["/v1/models"]})
+
+    assert scopes.models == ("a", "b")
+    assert scopes.allows("models", "b")
+    assert not scopes.allows("models", "c")
+    assert not scopes.allows("lanes", "latency")
+    assert not scopes.allows("endpoints", "/v1/chat/completions")
+
+
+@pytest.mark.parametrize(
+    ("address", "allowed"),
+    [
+        ("10.1.2.3", True),
+        ("::ffff:10.1.2.3", True),
+        ("11.0.0.1", False),
+        ("2001:db8::5", True),
+        ("2001:db9::5", False),
+        ("10.1.2", False),
+        ("", False),
+    ],
+)
+def test_a_network_scope_looks_at_the_callers_address(address: str, allowed: bool) -> None:
+    scopes = Scopes.parse({"cidrs": ["10.0.0.0/8", "2001:db8::/32"]})
+
+    assert scopes.allows_address(address) is allowed

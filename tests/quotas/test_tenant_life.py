@@ -1,0 +1,97 @@
+"""What becomes of a tenant's keys, requests and budget when it is changed, suspended or deleted."""
+
+import pytest
+import redis.asyncio
+
+from quotas.api_keys import KeyStore
+from quotas.redis_store import RedisQuotaStore
+from quotas.store import AccessDenied, Denied
+from quotas.tenants import TenantNotFound, TenantStore
+from tests.quotas.house import ask, charge
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def tenants(store: redis.asyncio.Redis) -> TenantStore:
+    return TenantStore(store)
+
+
+async def test_a_change_holds_for_the_next_request(tenants: TenantStore, store: redis.asyncio.Redis) -> None:
+    quotas = RedisQuotaStore(store)
+    await tenants.create({"id": "acme"})
+    await quotas.reserve(ask("f1"))
+
+    await tenants.put_limits("acme", {"tokens_per_day": 40})
+    with pytest.raises(Denied):
+        await quotas.reserve(ask("f2"))
+    await tenants.update("acme", {"shadow": ["tokens_per_day"]})
+
+    assert (await quotas.reserve(ask("f2"))).shadowed == ("tokens_per_day",)
+
+
+async def test_a_suspended_tenant_is_turned_away_until_it_is_resumed(
+    tenants: TenantStore, store: redis.asyncio.Redis
+) -> None:
+    quotas = RedisQuotaStore(store)
+    await tenants.create({"id": "acme"})
+
+    suspended = await tenants.suspend("acme")
+    with pytest.raises(AccessDenied, match="suspended"):
+        await quotas.reserve(ask())
+    again = await tenants.suspend("acme")
+    resumed = await tenants.resume("acme")
+
+    assert (suspended.state, again.state, resumed.state) == ("suspended", "suspended", "active")
+    assert await quotas.reserve(ask())
+
+
+async def test_a_suspended_tenant_stays_so_when_it_is_changed(tenants: TenantStore) -> None:
+    await tenants.create({"id": "acme"})
+    await tenants.suspend("acme")
+
+    assert (await tenants.update("acme", {"name": "x"})).state == "suspended"
+
+
+async def test_deleting_ends_the_tenant_and_its_keys_at_once(tenants: TenantStore, store: redis.asyncio.Redis) -> None:
+    quotas, keys = RedisQuotaStore(store), KeyStore(store)
+    tenant = await tenants.create({"id": "acme", "limits": {"tokens_per_day": 10**6}})
+    made = [await keys.create(tenant, {"name": f"k{n}"}) for n in range(3)]
+    await quotas.reserve(ask("f1", key_id=made[0].key.id))
+
+    await tenants.delete("acme")
+
+    assert await tenants.get("acme") is None
+    assert await tenants.list() == []
+    assert [await keys.lookup(new.secret) for new in made] == [None, None, None]
+    with pytest.raises(AccessDenied, match="deleted"):
+        await quotas.reserve(ask("f2", key_id=made[0].key.id))
+    assert await quotas.settle("acme", "f1", charge())
+    with pytest.raises(TenantNotFound):
+        await tenants.delete("acme")
+
+
+async def test_a_tenant_made_anew_has_neither_the_old_keys_nor_a_fresh_budget(
+    tenants: TenantStore, store: redis.asyncio.Redis
+) -> None:
+    quotas, keys = RedisQuotaStore(store), KeyStore(store)
+    tenant = await tenants.create({"id": "acme", "limits": {"tokens_per_month": 1000}})
+    old = await keys.create(tenant, {})
+    await quotas.reserve(ask())
+    await quotas.settle("acme", "f1", charge())
+    await tenants.delete("acme")
+
+    anew = await tenants.create({"id": "acme", "limits": {"tokens_per_month": 1000}})
+
+    assert anew.version > tenant.version
+    assert await keys.lookup(old.secret) is None
+    assert await keys.list(anew) == []
+    assert (await quotas.statuses("acme", "acme"))[0].used == 30
+
+
+async def test_where_a_deleted_tenants_ledger_stands_is_still_known(tenants: TenantStore) -> None:
+    await tenants.create({"id": "acme"})
+    await tenants.delete("acme")
+
+    assert await tenants.root("acme") == "acme"
+    assert await tenants.root("nobody") is None
