@@ -13,10 +13,10 @@ from gateway.admin_bodies import ExplainBody
 from gateway.admin_call import Call
 from gateway.admin_shapes import ExplainView
 from gateway.admin_tenants import the_tenant
+from gateway.admit import refused
 from gateway.errors import ApiError, LimitBlock, limit_denied
 from quotas.limits import RULES, Demand, LimitStatus, Refusal, heaviest
 from quotas.tenants import Tenant
-from scheduler import admission
 from scheduler.admission import Admitted, Request, assess
 from scheduler.lanes import LaneName
 
@@ -27,36 +27,18 @@ async def explain(call: Call, body: ExplainBody) -> ExplainView:
     """Say what would become of a request. Raises TenantNotFound."""
     tenant = await the_tenant(call)
     statuses = await call.parts.budgets.statuses(tenant.root, tenant.id)
-    verdict = await _assess(call, body)
-    demand = Demand(input=body.prompt_tokens, choice=body.max_output_tokens, choices=1)
-    wait_ms = verdict.expected_ttft_ms if isinstance(verdict, Admitted) else None
-    at_door = None if isinstance(verdict, Admitted) else admission_refusal(verdict)
-    return _view(access_refusal(tenant, body.lane) or at_door or limit_refusal(statuses, demand), wait_ms)
-
-
-async def _assess(call: Call, body: ExplainBody) -> Admitted | admission.Refusal:
-    request = Request(
+    asked = Request(
         lane=LaneName(body.lane),
         prompt_tokens=body.prompt_tokens,
         max_tokens=body.max_output_tokens,
         deadline_ms=body.deadline_ms,
     )
     workers, depths = await call.parts.fleet.workers(), await call.parts.fleet.depths()
-    return assess(request, workers=workers, depths=depths, lanes=call.parts.lanes)
-
-
-def admission_refusal(refusal: admission.Refusal) -> ApiError:
-    """What admission refuses, in the words of the API."""
-    retry_after_s = None if refusal.retry_after_ms is None else refusal.retry_after_ms / 1e3
-    match refusal.code:
-        case "no_worker":
-            return ApiError("No worker serves now.", "no_worker", retry_after_s=retry_after_s)
-        case "exceeds_kv":
-            message = f"No worker's KV pool holds more than {refusal.limit} tokens of one request."
-            return ApiError(message, "request_exceeds_limit", "max_output_tokens")
-        case "deadline_unattainable":
-            message = f"It would take about {refusal.limit} ms."
-            return ApiError(message, "deadline_unattainable", "deadline_ms", retry_after_s=retry_after_s)
+    verdict = assess(asked, workers=workers, depths=depths, lanes=call.parts.lanes)
+    wait_ms = verdict.expected_ttft_ms if isinstance(verdict, Admitted) else None
+    at_door = None if isinstance(verdict, Admitted) else refused(verdict, asked)
+    demand = Demand(input=body.prompt_tokens, choice=body.max_output_tokens, choices=1)
+    return _view(access_refusal(tenant, body.lane) or at_door or limit_refusal(statuses, demand), wait_ms)
 
 
 def access_refusal(tenant: Tenant, lane: str) -> ApiError | None:

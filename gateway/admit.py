@@ -72,11 +72,12 @@ def admit(
         raise ApiError("The deadline passed before the request was read.", "deadline_unattainable")
     answer = admission.assess(asked, workers=model.workers, depths=model.depths, lanes=lanes)
     if isinstance(answer, admission.Refusal):
-        raise _refused(answer, asked)
+        raise refused(answer, asked)
     return Verdict(answer.guaranteed, answer.expected_ttft_ms)
 
 
-def _refused(refusal: admission.Refusal, asked: admission.Request) -> ApiError:
+def refused(refusal: admission.Refusal, asked: admission.Request) -> ApiError:
+    """What admission refuses, in the words of the API."""
     retry_after_s = None if refusal.retry_after_ms is None else refusal.retry_after_ms / 1e3
     match refusal.code:
         case "no_worker":

@@ -27,7 +27,7 @@ Who = Literal["tenant", "admin", "anyone"]
 JSON, STREAM, TEXT, HTML = "application/json", "text/event-stream", "text/plain", "text/html"
 REF = "#/components/schemas/{model}"
 
-_ANY_TENANT: tuple[Code, ...] = ("invalid_api_key", "tenant_suspended", "quota_store_unavailable")
+_ANY_TENANT: tuple[Code, ...] = ("invalid_api_key", "tenant_suspended", "quota_store_unavailable", "shutting_down")
 _ANY_ADMIN: tuple[Code, ...] = ("invalid_request_error", "invalid_api_key", "quota_store_unavailable")
 _ANY_BODY: tuple[Code, ...] = ("request_timeout", "request_too_large")
 _GENERATION: tuple[Code, ...] = (
@@ -47,7 +47,6 @@ _GENERATION: tuple[Code, ...] = (
     "deadline_unattainable",
     "internal_error",
     "no_worker",
-    "shutting_down",
     "deadline_exceeded",
 )
 
@@ -127,7 +126,7 @@ TENANT_API: tuple[Documented, ...] = (
         codes=_ANY_TENANT,
     ),
 )
-_UNREADY: tuple[Code, ...] = ("no_worker",)
+_UNREADY: tuple[Code, ...] = ("no_worker", "quota_store_unavailable", "shutting_down")
 OPEN_CALLS: tuple[Documented, ...] = tuple(
     Documented(method="GET", path=path, name=name, summary=summary, who="anyone", answers={kind: str}, codes=codes)
     for path, name, summary, kind, codes in (

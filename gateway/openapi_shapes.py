@@ -120,6 +120,7 @@ class Model(TypedDict):
     object: Literal["model"]
     created: int
     owned_by: str
+    context_length: int
 
 
 class ModelList(TypedDict):
