@@ -20,13 +20,15 @@ CORPUS = (
 
 
 def _card(tokenizer: Tokenizer, chat_template: str | None) -> ModelCard:
+    end = tokenizer.token_to_id("<|im_end|>")
+    assert end is not None
     return ModelCard(
         model="tiny",
         tokenizer_json=tokenizer.to_str(),
         chat_template=chat_template,
         context_length=512,
         vocab_size=tokenizer.get_vocab_size(),
-        eos_token_ids=(tokenizer.token_to_id("<|im_end|>"),),
+        eos_token_ids=(end,),
         eos_token="<|im_end|>",
     )
 
