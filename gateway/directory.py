@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from gateway.store import STORE_TROUBLE, Availability
+from gateway.store import Availability, every
 from gateway.text import TextModel
 from scheduler.lanes import LaneName
 from scheduler.messages import ModelCard, WorkerStatus
@@ -117,16 +117,15 @@ class Directory:
         return known | {worker.queue for worker in self._workers if worker.model == name}
 
     async def run(self, changed: Callable[[], None]) -> None:
-        """Refresh until cancelled; `changed` is called after each."""
-        while True:
+        """Refresh until cancelled; `changed` is called after each try."""
+
+        async def look() -> None:
             try:
                 await self.refresh()
-                self._availability.answered()
-            except STORE_TROUBLE as error:
-                self._availability.failed("reading the fleet", error)
-            else:
+            finally:
                 changed()
-            await asyncio.sleep(REFRESH_EVERY_S)
+
+        await every(REFRESH_EVERY_S, "reading the fleet", look, self._availability)
 
     async def refresh(self) -> None:
         """Read the fleet once. Raises what the store raises, and keeps the last picture."""

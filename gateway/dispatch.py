@@ -5,21 +5,19 @@ each second says that the gateway lives, takes jobs back from dead workers, and 
 """
 
 import asyncio
-import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from gateway.flight import Flight
-from gateway.store import BLOCK_S, STORE_TROUBLE, Availability
+from gateway.store import BLOCK_S, Availability, every
 from scheduler.messages import Event, Finished, Job, TokenDelta
 from scheduler.queue_types import JobRecord, JobState
 
-log = logging.getLogger(__name__)
-
 TEND_EVERY_S = 1.0
-FIRST_DELAY_S, LONGEST_DELAY_S = 0.05, 1.0
+RETRY_AFTER_S = 0.1
 MAX_STRAYS = 10_000
 
 
@@ -79,6 +77,9 @@ class Dispatcher:
         self._availability = availability
         self._flights: dict[str, Flight] = {}
         self._lines: dict[str, _Line] = {}
+        self.idle = asyncio.Event()
+        """No flight is in the air."""
+        self.idle.set()
         self.wasted_tokens = 0
         """Published for flights that had been settled without them."""
 
@@ -93,7 +94,8 @@ class Dispatcher:
         if line is None:
             line = self._lines[name] = _Line(self._open_link(name))
             loop = asyncio.get_running_loop()
-            line.tasks = [loop.create_task(self._read(line)), loop.create_task(self._tend(line))]
+            tending = every(TEND_EVERY_S, "tending a queue", partial(self._tend, line), self._availability)
+            line.tasks = [loop.create_task(self._read(line)), loop.create_task(tending)]
         return line.link.calls
 
     def keep_lines(self, names: set[str]) -> None:
@@ -108,6 +110,7 @@ class Dispatcher:
         """Deliver its events from now on; before its job is put."""
         self.queue(flight.queue)
         self._flights[flight.id] = flight
+        self.idle.clear()
 
     def release(self, flight: Flight) -> None:
         """It is settled. Its record goes at once if the job has ended, else when the worker says so."""
@@ -118,6 +121,8 @@ class Dispatcher:
     def abandon(self, flight: Flight) -> None:
         """It is left to a reaper: its reservation is no longer renewed, its record stays."""
         self._flights.pop(flight.id, None)
+        if not self._flights:
+            self.idle.set()
 
     def forget(self, queue: str, flight_id: str) -> None:
         """A job that ended and is settled, whoever's it was."""
@@ -137,18 +142,16 @@ class Dispatcher:
 
     async def _read(self, line: _Line) -> None:
         """Reads on from the last entry it saw, whatever happened to the store in between."""
-        last_id, delay_s = "0-0", FIRST_DELAY_S
-        while True:
-            try:
+        last_id = "0-0"
+
+        async def read() -> None:
+            nonlocal last_id
+            while True:
                 last_id, events = await line.link.reader.read_events(self.gateway_id, last_id, int(BLOCK_S * 1e3))
-            except STORE_TROUBLE as error:
-                self._availability.failed("reading events", error)
-                await asyncio.sleep(delay_s)
-                delay_s = min(2 * delay_s, LONGEST_DELAY_S)
-                continue
-            delay_s = FIRST_DELAY_S
-            for event in events:
-                self._deliver(line, event)
+                for event in events:
+                    self._deliver(line, event)
+
+        await every(RETRY_AFTER_S, "reading events", read, self._availability)
 
     def _deliver(self, line: _Line, event: Event) -> None:
         flight = self._flights.get(event.flight_id)
@@ -163,15 +166,6 @@ class Dispatcher:
                 line.strays.add(event.flight_id)
 
     async def _tend(self, line: _Line) -> None:
-        while True:
-            try:
-                await self._tend_once(line)
-                self._availability.answered()
-            except STORE_TROUBLE as error:
-                self._availability.failed("tending a queue", error)
-            await asyncio.sleep(TEND_EVERY_S)
-
-    async def _tend_once(self, line: _Line) -> None:
         queue = line.link.calls
         await line.link.reader.gateway_alive(self.gateway_id)  # which knows how far it has read
         await queue.reclaim()

@@ -6,12 +6,12 @@ their jobs and charges what the job's record says was published. `watch` ends th
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Protocol
 
 from gateway.dispatch import Dispatcher, by_root
 from gateway.errors import ApiError
-from gateway.store import STORE_TROUBLE, Availability
+from gateway.store import Availability, every
 from quotas.store import Charge, Lapsed, QuotaStore
 from quotas.tenants import Tenant
 from scheduler.outcomes import MEANING, Outcome
@@ -59,17 +59,12 @@ class Reaper:
     async def run(self) -> None:
         """Until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._every(self._lease_s / RENEWALS_PER_LEASE, "renewing reservations", self.renew))
-            tasks.create_task(self._every(REAP_EVERY_S, "reaping reservations", self.reap))
-            tasks.create_task(self._every(WATCH_EVERY_S, "watching tenants", self.watch))
-
-    async def _every(self, period_s: float, what: str, work: Callable[[], Awaitable[None]]) -> None:
-        while True:
-            try:
-                await work()
-            except STORE_TROUBLE as error:
-                self._availability.failed(what, error)
-            await asyncio.sleep(period_s)
+            for period_s, what, work in (
+                (self._lease_s / RENEWALS_PER_LEASE, "renewing reservations", self.renew),
+                (REAP_EVERY_S, "reaping reservations", self.reap),
+                (WATCH_EVERY_S, "watching tenants", self.watch),
+            ):
+                tasks.create_task(every(period_s, what, work, self._availability))
 
     async def renew(self) -> None:
         """Extend the leases of all our flights; one that holds nothing any more was taken from us, and ends."""

@@ -5,10 +5,9 @@ import logging
 import secrets
 import socket
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 from opentelemetry.sdk.trace import TracerProvider
-from scheduler.registry import RedisRegistry
 
 from gateway.auth import AdminKeys, Authenticator
 from gateway.config import GatewaySettings
@@ -28,6 +27,7 @@ from quotas.ledger import Ledger
 from quotas.redis_store import RedisQuotaStore
 from quotas.tenants import TenantStore
 from scheduler.redis_queue import RedisQueue
+from scheduler.registry import RedisRegistry
 
 log = logging.getLogger(__name__)
 
@@ -88,14 +88,13 @@ class Resources:
     async def drain(self, grace_s: float) -> None:
         """Take no more requests, let those in the air finish for so long, then end them with an error that says so."""
         self._draining = True
-        loop = asyncio.get_running_loop()
-        await self._landed(until_s=loop.time() + grace_s)
+        await self._landed(grace_s)
         left = [flight for flight in self.dispatcher.flights.values() if not flight.settled]
         if left:
             log.warning("%d flights are cut short by the shutdown", len(left))
         for flight in left:
             flight.fail(_shutting_down())
-        await self._landed(until_s=loop.time() + SETTLE_GRACE_S)
+        await self._landed(SETTLE_GRACE_S)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -113,10 +112,10 @@ class Resources:
         if self._provider is not None:
             await asyncio.to_thread(self._provider.shutdown)
 
-    async def _landed(self, *, until_s: float) -> None:
-        loop = asyncio.get_running_loop()
-        while self.dispatcher.flights and loop.time() < until_s:
-            await asyncio.sleep(0.05)
+    async def _landed(self, within_s: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self.dispatcher.idle.wait()
 
     def _open_link(self, name: str) -> Link:
         reader = self.store.reader()

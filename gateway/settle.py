@@ -113,7 +113,7 @@ class Settlements:
             taken = record is None or record.epoch > 0
             return flight.charge(outcome, recorded=recorded, taken=taken)
         ended_well = flight.finished.outcome is Outcome.FINISHED and outcome is not Outcome.REJECTED
-        return flight.charge(Outcome.FINISHED if ended_well else outcome)
+        return flight.charge(Outcome.FINISHED if ended_well else outcome, taken=flight.finished.epoch > 0)
 
     async def _confirmed(self, flight: Flight) -> None:
         try:

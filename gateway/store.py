@@ -1,8 +1,9 @@
 """Connections to the store, each kind with the patience that its calls deserve."""
 
+import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import redis
@@ -59,6 +60,19 @@ def _client(url: str, timeout_s: float, limit: int) -> redis.asyncio.Redis:
         retry=Retry(NoBackoff(), 1, (redis.ConnectionError,)),
     )
     return redis.asyncio.Redis.from_pool(pool)
+
+
+async def every(period_s: float, what: str, work: Callable[[], Awaitable[None]], availability: "Availability") -> None:
+    """Do some work again and again, until cancelled. Whatever happens to it once, the next time comes."""
+    while True:
+        try:
+            await work()
+            availability.answered()
+        except STORE_TROUBLE as error:
+            availability.failed(what, error)
+        except Exception:  # a defect in one round must not end what every request relies on
+            log.exception("%s failed", what)
+        await asyncio.sleep(period_s)
 
 
 class Availability:

@@ -1,0 +1,169 @@
+"""A worker for tests: the real queue and registry, a written script instead of a model."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import redis.asyncio
+
+from gateway.text import TextModel
+from scheduler.lanes import DEFAULT_LANES, Lane, LaneName
+from scheduler.messages import (
+    Cancel,
+    Finished,
+    FinishReason,
+    Lease,
+    ModelCard,
+    TokenDelta,
+    TokenLogprob,
+    WorkerStatus,
+)
+from scheduler.outcomes import Outcome
+from scheduler.queue_types import Publication
+from scheduler.redis_queue import RedisQueue
+from scheduler.registry import RedisRegistry, queue_name
+from scheduler.steps import Capacity
+from tests.gateway.cards import byte_level_card
+
+IDLE_MS = 20
+
+
+@dataclass
+class HandWorker:
+    """Says the same words to everyone, a token of each choice per step, and then ends the choice.
+
+    `limit` holds every choice after so many tokens, until it is raised or None.
+    """
+
+    redis: redis.asyncio.Redis
+    card: ModelCard = field(default_factory=byte_level_card)
+    worker_id: str = "hand"
+    words: str = "The capital of France is Paris."
+    limit: int | None = None
+    taking: bool = True
+    lease_ms: int = 6_000
+    blocks: int = 256
+    lanes: dict[LaneName, Lane] = field(default_factory=lambda: dict(DEFAULT_LANES))
+    prefill_tokens_per_s: float = 0.0
+    fails: str = ""
+    """With this reason each job ends as failed, before its first token."""
+    leases: dict[str, Lease] = field(default_factory=dict)
+    produced: dict[str, list[int]] = field(default_factory=dict)
+    seen: list[Lease] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
+
+    @property
+    def script(self) -> Sequence[int]:
+        """What every choice says, its end token included."""
+        return (*TextModel(self.card).encode(self.words), self.card.eos_token_ids[0])
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        registry = RedisRegistry(self.redis)
+        sha256 = await registry.announce(self.card)
+        self.queue = RedisQueue(self.redis, queue_name(self.card.model, sha256), self.lanes, lease_ms=self.lease_ms)
+        beating = asyncio.create_task(self._beat(registry, sha256))
+        try:
+            await self._serve()
+        finally:
+            beating.cancel()
+
+    async def _beat(self, registry: RedisRegistry, sha256: str) -> None:
+        while True:
+            status = WorkerStatus(
+                worker_id=self.worker_id,
+                model=self.card.model,
+                queue=queue_name(self.card.model, sha256),
+                card_sha256=sha256,
+                started_at_ms=0.0,
+                block_size=16,
+                blocks_total=self.blocks,
+                blocks_free=self.blocks,
+                max_sequences=8,
+                prefill_tokens_per_s=self.prefill_tokens_per_s,
+                step_ms=1.0,
+            )
+            await registry.beat(status, self.lease_ms)
+            await self.queue.renew(self.worker_id)
+            await asyncio.sleep(self.lease_ms / 4e3)
+
+    async def _serve(self) -> None:
+        self._script = self.script
+        last_id = "0-0"
+        while True:
+            last_id, controls, _ = await self.queue.read_control(self.worker_id, last_id, self._patience_ms())
+            for control in controls:
+                if isinstance(control, Cancel) and control.flight_id in self.leases:
+                    self.cancelled.append(control.flight_id)
+                    await self._end(self.leases.pop(control.flight_id), Outcome.CANCELLED)
+            if self.taking:
+                await self._take()
+            for lease in list(self.leases.values()):
+                await self._step(lease)
+
+    def _patience_ms(self) -> int:
+        held = self.limit is not None and all(
+            len(made) >= self.limit for flight in self.leases for made in [self.produced[flight]]
+        )
+        return IDLE_MS if held or not self.leases else 0
+
+    async def _take(self) -> None:
+        room = Capacity(
+            sequences=dict.fromkeys(LaneName, 8 - len(self.leases)), kv_tokens=dict.fromkeys(LaneName, 4096)
+        )
+        for lease in await self.queue.take(self.worker_id, room):
+            self.seen.append(lease)
+            self.leases[lease.job.flight_id] = lease
+            already = lease.generated[0] if lease.generated else ()
+            self.produced[lease.job.flight_id] = list(already)
+
+    async def _step(self, lease: Lease) -> None:
+        job, made = lease.job, self.produced[lease.job.flight_id]
+        if self.fails:
+            await self._end(self.leases.pop(job.flight_id), Outcome.FAILED, error=self.fails)
+            return
+        if self.limit is not None and len(made) >= self.limit:
+            return
+        token = self._next(lease, len(made))
+        made.append(token)
+        finish: FinishReason | None = None
+        if token in job.sampling.stop_token_ids:
+            finish = "stop"
+        elif len(made) >= job.max_tokens:
+            finish = "length"
+        logprobs = () if job.sampling.logprobs is None else (TokenLogprob(-0.5, ((token, -0.5),)),)
+        deltas = tuple(
+            TokenDelta(
+                flight_id=job.flight_id,
+                epoch=lease.epoch,
+                choice=choice,
+                first_index=len(made) - 1,
+                token_ids=(token,),
+                logprobs=logprobs,
+                finish_reason=finish,
+            )
+            for choice in range(job.n)
+        )
+        tokens = tuple((choice, len(made) - 1, (token,)) for choice in range(job.n))
+        if finish is None:
+            await self._publish(lease, Publication(job.flight_id, lease.epoch, deltas, tokens, cost=1.0))
+            return
+        del self.leases[job.flight_id]
+        end = Finished(flight_id=job.flight_id, epoch=lease.epoch, outcome=Outcome.FINISHED, worker_id=self.worker_id)
+        await self._publish(
+            lease,
+            Publication(job.flight_id, lease.epoch, (*deltas, end), tokens, cost=1.0, ends=Outcome.FINISHED),
+        )
+
+    def _next(self, lease: Lease, index: int) -> int:
+        """The script; where a job ignores its end token, again and again."""
+        return self._script[index % len(self._script)]
+
+    async def _end(self, lease: Lease, outcome: Outcome, error: str = "") -> None:
+        end = Finished(
+            flight_id=lease.job.flight_id, epoch=lease.epoch, outcome=outcome, error=error, worker_id=self.worker_id
+        )
+        await self._publish(lease, Publication(lease.job.flight_id, lease.epoch, (end,), ends=outcome))
+
+    async def _publish(self, lease: Lease, publication: Publication) -> None:
+        await self.queue.publish(lease.job.gateway_id, self.worker_id, [publication])

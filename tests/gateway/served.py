@@ -1,0 +1,138 @@
+"""A whole gateway for one test: real uvicorn on loopback, a real store, and a worker that speaks from a script."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import openai
+import redis.asyncio
+from opentelemetry.sdk.trace import TracerProvider
+
+from gateway.config import GatewaySection, GatewaySettings
+from gateway.resources import Resources
+from gateway.server import Server, configure
+from quotas.ledger import Ledger
+from quotas.store import LimitStatus
+from tests.gateway.hand_worker import HandWorker
+
+ADMIN_KEY = "the-admin-key-of-these-tests"
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+ASKED = {"model": "tiny", "messages": [{"role": "user", "content": "What is the capital of France?"}]}
+SAID = "The capital of France is Paris."
+WAIT_S = 20.0
+
+
+def settings(url: str, *, section: dict[str, Any] | None = None, **shared: Any) -> GatewaySettings:
+    """Settings that suit a slow machine: the store may take its time."""
+    known = {"store_timeout_s": 2.0, "reservation_lease_s": 30.0, "grace_s": 2.0}
+    return GatewaySettings(
+        redis_url=url, port=0, admin_key=ADMIN_KEY, gateway=GatewaySection(**{**known, **(section or {})}), **shared
+    )
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait until something is so; the loop goes on meanwhile."""
+    async with asyncio.timeout(WAIT_S):
+        while not holds():  # noqa: ASYNC110 - polled: what is waited for has no event of its own
+            await asyncio.sleep(0.005)
+
+
+@dataclass
+class Served:
+    """One gateway that answers on a port of its own."""
+
+    resources: Resources
+    server: Server
+    serving: "asyncio.Task[None]"
+    worker: HandWorker
+    store: redis.asyncio.Redis
+    keys: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        host, port = self.server.servers[0].sockets[0].getsockname()[:2]
+        return f"http://{host}:{port}"
+
+    @property
+    def http(self) -> httpx.AsyncClient:
+        """A client for one use."""
+        return httpx.AsyncClient(base_url=self.url, timeout=WAIT_S)
+
+    async def tenant(self, name: str = "acme", *, scopes: dict[str, Any] | None = None, **document: Any) -> str:
+        """Make a tenant with one key; the key."""
+        tenant = await self.resources.tenants.create({"id": name, **document})
+        made = await self.resources.keys.create(tenant, {"name": "test", "scopes": scopes})
+        self.keys[name] = made.secret
+        return made.secret
+
+    async def post(self, path: str, body: Any, *, tenant: str = "acme", **headers: str) -> httpx.Response:
+        """One request of a tenant. Headers by their names with `_` for `-`."""
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        content = {"content": body} if isinstance(body, bytes) else {"json": body}
+        async with self.http as client:
+            return await client.post(path, headers={"authorization": f"Bearer {self.keys[tenant]}", **given}, **content)
+
+    async def get(self, path: str, *, tenant: str = "acme") -> httpx.Response:
+        """One GET of a tenant."""
+        async with self.http as client:
+            return await client.get(path, headers={"authorization": f"Bearer {self.keys[tenant]}"})
+
+    def sdk(self, tenant: str = "acme", **options: Any) -> openai.AsyncOpenAI:
+        """The official SDK."""
+        return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key=self.keys[tenant], max_retries=0, **options)
+
+    async def limits(self, tenant: str = "acme") -> dict[str, LimitStatus]:
+        """The tenant's limits as they stand."""
+        statuses = await self.resources.quotas.statuses(tenant, tenant)
+        return {status.name: status for status in statuses}
+
+    async def ledger(self, tenant: str = "acme") -> list[tuple[str, int, int]]:
+        """What was settled, oldest first: outcome, prompt and output tokens."""
+        found = await self.resources.tenants.get(tenant)
+        assert found is not None
+        entries = await Ledger(self.store).entries(found.root, found.id)
+        return sorted((entry.outcome, entry.prompt_tokens, entry.output_tokens) for entry in entries)
+
+    async def landed(self) -> None:
+        """All flights are settled, and nothing of them is in hand."""
+        await until(lambda: not self.resources.dispatcher.flights and not self.resources.settlements.in_hand)
+
+    async def stop(self) -> None:
+        """As SIGTERM does."""
+        self.server.should_exit = True
+        await self.serving
+
+
+@asynccontextmanager
+async def gateway(chosen: GatewaySettings, provider: TracerProvider | None = None) -> AsyncIterator[Served]:
+    """A gateway and its store, without a worker; `served.worker` is not running."""
+    resources = Resources(chosen, provider)
+    server = Server(configure(chosen, resources), resources)
+    serving = asyncio.create_task(server.serve())
+    store = redis.asyncio.from_url(chosen.store_url)
+    await until(lambda: server.started or serving.done())
+    served = Served(resources, server, serving, HandWorker(store, lease_ms=round(chosen.lease_s * 1e3)), store)
+    try:
+        yield served
+    finally:
+        if not serving.done():
+            await served.stop()
+        await store.aclose()
+
+
+@asynccontextmanager
+async def serving(chosen: GatewaySettings, provider: TracerProvider | None = None) -> AsyncIterator[Served]:
+    """A gateway with a worker that is known to it."""
+    async with gateway(chosen, provider) as served:
+        working = asyncio.create_task(served.worker.run())
+        try:
+            await until(lambda: any(model.is_served for model in served.resources.directory.models.values()))
+            yield served
+        finally:
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
