@@ -117,6 +117,7 @@ class Server:
 
 
 def _read(source: IO[str], lines: "queue.Queue[str | None]") -> None:
-    for line in source:
-        lines.put(line)
+    with source:
+        for line in source:
+            lines.put(line)
     lines.put(None)
