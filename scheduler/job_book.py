@@ -66,6 +66,8 @@ class JobBook:
             return False
         if (entry.worker_id, entry.job.gateway_id) != (worker_id, gateway_id):
             return False
+        if any(choice >= entry.job.n for choice, _, _ in item.tokens):
+            return False
         if any(first != len(entry.generated[choice]) for choice, first, _ in item.tokens):
             return item.ends is None and all(
                 first + len(ids) <= len(entry.generated[choice]) for choice, first, ids in item.tokens

@@ -10,18 +10,35 @@ Key = tuple[bool, int, bool, bool, bool, float, float, str]
 
 
 class Room:
-    """What a worker can still start, by lane. What one lane takes is gone for it and for all lanes below it."""
+    """What a worker can still start, by lane. What one lane takes is gone for it and for all lanes below it.
 
-    def __init__(self, lanes: Sequence[Places], capacity: Capacity, *, suspect: bool) -> None:
+    `most` is, by lane, the most sequences and KV tokens that this worker ever offered; it is kept up to date here.
+    """
+
+    def __init__(
+        self, lanes: Sequence[Places], capacity: Capacity, most: dict[str, tuple[int, int]], *, suspect: bool
+    ) -> None:
         names = [places.lane.name for places in lanes]
         self._sequences = [capacity.sequences.get(name, 0) for name in names]
         self._kv_tokens = [capacity.kv_tokens.get(name, 0) for name in names]
         self._suspect = suspect
+        for name, sequences, kv_tokens in zip(names, self._sequences, self._kv_tokens, strict=True):
+            before = most.get(name, (0, 0))
+            most[name] = max(before[0], sequences), max(before[1], kv_tokens)
+        self._most = [most[name] for name in names]
+
+    def is_suspect(self, entry: Entry) -> bool:
+        """May have killed its workers, and one such job is here already: the poisoned one shall fail alone."""
+        return self._suspect and entry.losses >= SUSPECT_LOSSES
 
     def fits(self, level: int, entry: Entry) -> bool:
-        """Room in lane `level` for all choices, and no second suspect of having killed its workers."""
-        suspect = self._suspect and entry.losses >= SUSPECT_LOSSES
-        return entry.job.n <= self._sequences[level] and entry.tokens <= self._kv_tokens[level] and not suspect
+        """Room in lane `level` for all its choices."""
+        return entry.job.n <= self._sequences[level] and entry.tokens <= self._kv_tokens[level]
+
+    def could_fit(self, level: int, entry: Entry) -> bool:
+        """Fits this worker once enough of what runs there has ended."""
+        sequences, kv_tokens = self._most[level]
+        return entry.job.n <= sequences and entry.tokens <= kv_tokens
 
     def take(self, level: int, entry: Entry) -> None:
         """Give the room to this job."""
@@ -29,6 +46,11 @@ class Room:
             self._sequences[below] -= entry.job.n
             self._kv_tokens[below] -= entry.tokens
         self._suspect = self._suspect or entry.losses >= SUSPECT_LOSSES
+
+    def close(self, first: int, last: int) -> None:
+        """Give nothing more to these lanes, so that room gathers."""
+        for level in range(first, last + 1):
+            self._sequences[level] = 0
 
 
 class Order:
@@ -48,12 +70,21 @@ class Order:
             self._add(head for tenant in self._tenants[level] if (head := places.head(tenant)))
 
     def pick(self) -> Entry | None:
-        """The first candidate that fits; those that do not are passed over. None: nothing more to take."""
+        """The first candidate that fits. None: nothing more to take.
+
+        One that does not fit is passed over until it is due. From then on nothing behind it is taken from its lane, so
+        that room gathers for it and small jobs do not starve it; unless this worker could never hold it.
+        """
         while self._candidates:
             entry = min(self._candidates.values(), key=self._key)
             del self._candidates[entry.job.flight_id]
-            if self._room.fits(self._levels[entry.job.lane], entry):
+            level = self._levels[entry.job.lane]
+            if self._room.is_suspect(entry):
+                continue
+            if self._room.fits(level, entry):
                 return entry
+            if entry.due_ms <= self._now_ms and self._room.could_fit(level, entry):
+                self._room.close(self._rank(entry), level)
         return None
 
     def took(self, entry: Entry) -> None:
@@ -71,13 +102,16 @@ class Order:
             if self._now_ms < entry.expires_ms(places.lane.max_wait_ms):
                 self._candidates[flight] = entry
 
+    def _rank(self, entry: Entry) -> int:
+        level = self._levels[entry.job.lane]
+        return level - (level > 0 and self._lanes[level].is_promoted(entry.queued_ms, self._now_ms))
+
     def _key(self, entry: Entry) -> Key:
         level = self._levels[entry.job.lane]
         places, tenant = self._lanes[level], entry.job.tenant
-        promoted = level > 0 and places.is_promoted(entry.queued_ms, self._now_ms)
         return (
             not places.is_owed(entry),
-            level - promoted,
+            self._rank(entry),
             not entry.returned,
             not places.eligible(tenant),
             not entry.job.guaranteed,

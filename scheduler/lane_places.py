@@ -126,9 +126,10 @@ class Places:
         return 1 + bisect_left(self._queues[entry.job.tenant], _place(entry))
 
     def head(self, tenant: str) -> str | None:
-        """The tenant's first flight, None where it has none."""
-        queue = self._queues.get(tenant)
-        return queue[0][1] if queue else None
+        """The first of the tenant's flights that never ran, None where it has none."""
+        queue = self._queues.get(tenant, [])
+        first = bisect_left(queue, (0, ""))
+        return queue[first][1] if first < len(queue) else None
 
     def lowest(self) -> list[str]:
         """The backlogged tenants with the lowest counters, at most TENANTS_PER_TAKE."""

@@ -7,6 +7,7 @@ its gateway exactly once; an epoch never comes twice; tokens are recorded in ord
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 
 from scheduler.fairness import DEFAULT_WINDOW
@@ -52,6 +53,8 @@ class LaneQueue:
         self.events, self.controls = self._book.events, self._book.controls
         self._lease_ms = lease_ms
         self._workers: dict[str, int] = {}
+        self._most: dict[str, dict[str, tuple[int, int]]] = defaultdict(dict)
+        """The most sequences and KV tokens that each worker ever offered, by lane."""
         self._gateways: dict[str, int] = {}
         self._lost: dict[str, int] = {}
         """Workers whose jobs were taken away and who have not heard of it, with the time of the loss."""
@@ -149,7 +152,7 @@ class LaneQueue:
         self._workers.setdefault(worker_id, now_ms + self._lease_ms)
         lanes = tuple(self._book.places.values())
         suspect = any(entry.losses >= SUSPECT_LOSSES for entry in self._book.held(worker_id))
-        order = Order(lanes, self._book.entries, Room(lanes, capacity, suspect=suspect), now_ms)
+        order = Order(lanes, self._book.entries, Room(lanes, capacity, self._most[worker_id], suspect=suspect), now_ms)
         leases = []
         while (entry := order.pick()) is not None:
             leases.append(self._book.lease(entry, worker_id, now_ms))
@@ -225,6 +228,7 @@ class LaneQueue:
 
     def _lose(self, worker_id: str, now_ms: int) -> int:
         del self._workers[worker_id]
+        self._most.pop(worker_id, None)
         held = self._book.held(worker_id)
         for entry in held:
             self._book.lose(entry, now_ms)

@@ -22,6 +22,7 @@ local function lose(worker)
     if job.losses >= MAX_LOSSES and job.cancelled == 0 then finish(job, 'failed', POISONED) else give_back(job) end
   end
   call('ZREM', key('workers'), worker)
+  call('DEL', key('most', worker))
   if #flights > 0 then call('ZADD', key('lost'), NOW, worker) end
   return #flights
 end

@@ -1,0 +1,198 @@
+"""The two queues behind one face, for suites that hold for both: in memory, and in Redis with the test's clock."""
+
+import dataclasses
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Protocol
+
+import redis.asyncio
+
+from scheduler.lane_queue import JobRecord, LaneDepth, LaneQueue, Publication
+from scheduler.lanes import DEFAULT_LANES, Lane, LaneName
+from scheduler.messages import Control, Event, Finished, Job, Lease, TokenDelta
+from scheduler.outcomes import Outcome
+from scheduler.redis_queue import RedisQueue
+from scheduler.steps import Capacity
+
+LEASE_MS = 6_000
+START_MS = 1_700_000_000_000
+PLENTY = Capacity(sequences=dict.fromkeys(LaneName, 1_000), kv_tokens=dict.fromkeys(LaneName, 10**9))
+
+
+class Clock:
+    """Milliseconds that move only when a test says so."""
+
+    def __init__(self) -> None:
+        self.ms = START_MS
+
+    def __call__(self) -> int:
+        return self.ms
+
+    def advance(self, ms: int) -> None:
+        self.ms += ms
+
+
+class Queue(Protocol):
+    """What both do. `events` and `controls` answer what was said since they were last asked."""
+
+    async def put(self, job: Job, *, tenant_limit: int | None = None) -> int: ...
+    async def take(self, worker_id: str, capacity: Capacity) -> list[Lease]: ...
+    async def renew(self, worker_id: str, holding: Collection[str] | None = None) -> bool: ...
+    async def publish(
+        self, gateway_id: str, worker_id: str, items: Sequence[Publication], *, serial: str | None = None
+    ) -> set[str]: ...
+    async def cancel(self, flight_id: str) -> JobRecord | None: ...
+    async def grant(self, flight_id: str, granted_until: int) -> bool: ...
+    async def record(self, flight_id: str) -> JobRecord | None: ...
+    async def forget(self, flight_ids: Iterable[str]) -> None: ...
+    async def position(self, flight_id: str) -> int | None: ...
+    async def depths(self) -> dict[LaneName, LaneDepth]: ...
+    async def reclaim(self) -> int: ...
+    async def release(self, worker_id: str, flight_ids: Iterable[str]) -> None: ...
+    async def gateway_alive(self, gateway_id: str) -> None: ...
+    async def events(self, gateway_id: str) -> list[Event]: ...
+    async def controls(self, worker_id: str) -> list[Control]: ...
+
+
+class MemoryQueue:
+    """`LaneQueue` at the time of the clock."""
+
+    def __init__(self, lanes: dict[LaneName, Lane], *, lease_ms: int, window: float, clock: Clock) -> None:
+        self._queue = LaneQueue(lanes, lease_ms=lease_ms, window=window)
+        self._clock = clock
+
+    async def put(self, job: Job, *, tenant_limit: int | None = None) -> int:
+        return self._queue.put(self._clock(), job, tenant_limit=tenant_limit)
+
+    async def take(self, worker_id: str, capacity: Capacity) -> list[Lease]:
+        return list(self._queue.take(self._clock(), worker_id, capacity).leases)
+
+    async def renew(self, worker_id: str, holding: Collection[str] | None = None) -> bool:
+        return self._queue.renew(self._clock(), worker_id, holding)
+
+    async def publish(
+        self, gateway_id: str, worker_id: str, items: Sequence[Publication], *, serial: str | None = None
+    ) -> set[str]:
+        return self._queue.publish(gateway_id, worker_id, items, serial=serial or "")
+
+    async def cancel(self, flight_id: str) -> JobRecord | None:
+        return self._queue.cancel(flight_id)
+
+    async def grant(self, flight_id: str, granted_until: int) -> bool:
+        return self._queue.grant(flight_id, granted_until)
+
+    async def record(self, flight_id: str) -> JobRecord | None:
+        return self._queue.record(flight_id)
+
+    async def forget(self, flight_ids: Iterable[str]) -> None:
+        self._queue.forget(flight_ids)
+
+    async def position(self, flight_id: str) -> int | None:
+        return self._queue.position(flight_id)
+
+    async def depths(self) -> dict[LaneName, LaneDepth]:
+        return self._queue.depths(self._clock())
+
+    async def reclaim(self) -> int:
+        return self._queue.reclaim(self._clock())
+
+    async def release(self, worker_id: str, flight_ids: Iterable[str]) -> None:
+        self._queue.release(self._clock(), worker_id, flight_ids)
+
+    async def gateway_alive(self, gateway_id: str) -> None:
+        self._queue.gateway_alive(self._clock(), gateway_id)
+
+    async def events(self, gateway_id: str) -> list[Event]:
+        return self._queue.events.pop(gateway_id, [])
+
+    async def controls(self, worker_id: str) -> list[Control]:
+        return self._queue.controls.pop(worker_id, [])
+
+
+class StoredQueue(RedisQueue):
+    """`RedisQueue` with the clock, reading on in its streams."""
+
+    def __init__(
+        self,
+        store: redis.asyncio.Redis,
+        lanes: dict[LaneName, Lane],
+        *,
+        lease_ms: int,
+        window: float,
+        clock: Clock,
+    ) -> None:
+        super().__init__(store, "model@1", lanes, lease_ms=lease_ms, window=window, clock=clock)
+        self._last_ids: dict[str, str] = {}
+
+    async def events(self, gateway_id: str) -> list[Event]:
+        last_id = self._last_ids.get(gateway_id, "0-0")
+        self._last_ids[gateway_id], events = await self.read_events(gateway_id, last_id, 0)
+        return events
+
+    async def controls(self, worker_id: str) -> list[Control]:
+        last_id = self._last_ids.get(worker_id, "0-0")
+        self._last_ids[worker_id], controls, _ = await self.read_control(worker_id, last_id, 0)
+        return controls
+
+
+def lanes(**changes: dict[str, Any]) -> dict[LaneName, Lane]:
+    """The default lanes with some figures changed: `lanes(latency={"max_queued": 2})`."""
+    return {name: dataclasses.replace(lane, **changes.get(name, {})) for name, lane in DEFAULT_LANES.items()}
+
+
+def job(flight_id: str, tenant: str = "acme", lane: LaneName = LaneName.LATENCY, **fields: Any) -> Job:
+    """A job of ten prompt tokens, due by its lane's target."""
+    defaults: dict[str, Any] = {
+        "gateway_id": "gw",
+        "prompt": tuple(range(10)),
+        "max_tokens": 100,
+        "granted_until": 100,
+        "ttft_ms": DEFAULT_LANES[lane].ttft_ms,
+        "tpot_ms": DEFAULT_LANES[lane].tpot_ms,
+    }
+    return Job(flight_id=flight_id, tenant=tenant, lane=lane, **(defaults | fields))
+
+
+def room(latency: int = 0, throughput: int = 0, kv_tokens: int = 10**6) -> Capacity:
+    """Sequences by lane, with the same KV tokens for each."""
+    sequences: dict[str, int] = {LaneName.LATENCY: latency, LaneName.THROUGHPUT: throughput}
+    return Capacity(sequences=sequences, kv_tokens=dict.fromkeys(LaneName, kv_tokens))
+
+
+def tokens(
+    lease: Lease, *ids: int, first: int = 0, choice: int = 0, cost: float = 0.0, ends: Outcome | None = None
+) -> Publication:
+    """What a worker that holds this lease says after it sampled `ids`."""
+    flight_id, epoch = lease.job.flight_id, lease.epoch
+    said: list[Event] = []
+    if ids:
+        delta = TokenDelta(flight_id=flight_id, epoch=epoch, choice=choice, first_index=first, token_ids=ids)
+        said.append(delta)
+    if ends:
+        said.append(Finished(flight_id=flight_id, epoch=epoch, outcome=ends))
+    runs = ((choice, first, ids),) if ids else ()
+    return Publication(flight_id, epoch, tuple(said), runs, cost, ends)
+
+
+async def take_one(queue: Queue, worker_id: str = "w1", lane: LaneName = LaneName.LATENCY) -> Lease:
+    """The next job of this lane."""
+    one = room(latency=1) if lane is LaneName.LATENCY else room(throughput=1)
+    [lease] = await queue.take(worker_id, one)
+    return lease
+
+
+async def taken(queue: Queue, capacity: Capacity = PLENTY, worker_id: str = "w1") -> list[str]:
+    """The flights that a worker gets, in order."""
+    return [lease.job.flight_id for lease in await queue.take(worker_id, capacity)]
+
+
+async def stay_alive(queue: Queue, clock: Clock, ms: int, *workers: str, gateways: Sequence[str] = ("gw",)) -> int:
+    """Let time pass as it does in life: heartbeats and reclaims every second. Returns how many jobs were reclaimed."""
+    count = 0
+    for _ in range(0, ms, 1_000):
+        clock.advance(1_000)
+        for worker in workers:
+            await queue.renew(worker)
+        for gateway in gateways:
+            await queue.gateway_alive(gateway)
+        count += await queue.reclaim()
+    return count

@@ -1,0 +1,269 @@
+"""Which job a worker gets next: (owed, lane, returned, outside Θ, class, slack, counter, flight_id)."""
+
+import pytest
+
+from scheduler.lanes import LaneName
+from scheduler.outcomes import Outcome
+from scheduler.steps import Capacity
+from tests.scheduler.conftest import MakeQueue
+from tests.scheduler.queues import PLENTY, Clock, Queue, job, lanes, room, stay_alive, take_one, taken, tokens
+
+pytestmark = pytest.mark.anyio
+
+BATCH = LaneName.THROUGHPUT
+
+
+async def serve(queue: Queue, count: int, worker_id: str = "w1") -> list[str]:
+    """Take latency jobs one at a time and finish each at once for what its taking was charged; the tenants in order."""
+    tenants = []
+    for _ in range(count):
+        lease = await take_one(queue, worker_id)
+        tenants.append(lease.job.tenant)
+        cost = len(lease.job.prompt) + 128.0
+        await queue.publish("gw", worker_id, [tokens(lease, cost=cost, ends=Outcome.FINISHED)])
+    return tenants
+
+
+async def test_the_latency_lane_goes_first(queue: Queue) -> None:
+    await queue.put(job("a", lane=BATCH))
+    await queue.put(job("b"))
+
+    assert await taken(queue) == ["b", "a"]
+
+
+async def test_ties_are_broken_by_flight_id(queue: Queue) -> None:
+    for flight, tenant in (("b", "t1"), ("a", "t2"), ("c", "t0"), ("B", "t3"), ("a1", "t4")):
+        await queue.put(job(flight, tenant))
+
+    assert await taken(queue) == ["B", "a", "a1", "b", "c"]
+
+
+async def test_less_slack_for_the_work_to_be_done_goes_first(queue: Queue) -> None:
+    await queue.put(job("short", "t1", prompt=tuple(range(10))))
+    await queue.put(job("long", "t2", prompt=tuple(range(100))))
+    await queue.put(job("pressed", "t3", prompt=tuple(range(10)), ttft_ms=50.0))
+
+    assert await taken(queue) == ["pressed", "long", "short"]
+
+
+async def test_guaranteed_work_goes_before_best_effort(queue: Queue) -> None:
+    await queue.put(job("pressed", "t1", ttft_ms=10.0))
+    await queue.put(job("promised", "t2", guaranteed=True))
+
+    assert await taken(queue) == ["promised", "pressed"]
+
+
+async def test_backlogged_tenants_are_served_alike(make_queue: MakeQueue) -> None:
+    queue = make_queue(window=100.0)
+    for index in range(12):
+        await queue.put(job(f"a{index:02}", "flood"))
+    for index in range(4):
+        await queue.put(job(f"b{index:02}", "calm"))
+
+    assert sorted(await serve(queue, 8)) == ["calm"] * 4 + ["flood"] * 4
+
+
+async def test_weights_divide_the_service(make_queue: MakeQueue) -> None:
+    queue = make_queue(window=100.0)
+    for index in range(12):
+        await queue.put(job(f"a{index:02}", "heavy", weight=3.0))
+        await queue.put(job(f"b{index:02}", "light"))
+
+    served = await serve(queue, 12)
+
+    assert 8 <= served.count("heavy") <= 10
+
+
+async def test_within_the_window_urgency_decides(make_queue: MakeQueue) -> None:
+    queue = make_queue(window=1_000.0)
+    for index in range(4):
+        await queue.put(job(f"a{index}", "pressed", ttft_ms=100.0))
+        await queue.put(job(f"b{index}", "patient"))
+
+    assert await serve(queue, 4) == ["pressed"] * 4
+
+
+async def test_a_newcomer_does_not_have_to_be_given_what_it_missed(make_queue: MakeQueue) -> None:
+    queue = make_queue(window=100.0)
+    for index in range(20):
+        await queue.put(job(f"a{index:02}", "old"))
+    await serve(queue, 6)
+
+    for index in range(20):
+        await queue.put(job(f"b{index:02}", "new"))
+
+    assert 3 <= (await serve(queue, 8)).count("new") <= 5
+
+
+async def test_who_had_the_lane_alone_does_not_wait_for_it_afterwards(make_queue: MakeQueue) -> None:
+    queue = make_queue(window=100.0)
+    for index in range(6):
+        await queue.put(job(f"a{index}", "alone"))
+    await serve(queue, 6)
+
+    for index in range(8):
+        await queue.put(job(f"b{index}", "new"))
+        await queue.put(job(f"c{index}", "alone"))
+
+    assert 3 <= (await serve(queue, 8)).count("alone") <= 5
+
+
+async def test_a_flood_in_one_lane_does_not_count_in_the_other(make_queue: MakeQueue) -> None:
+    queue = make_queue(window=100.0)
+    for index in range(10):
+        await queue.put(job(f"flood{index}", "acme", BATCH))
+    await taken(queue, room(throughput=10))
+
+    await queue.put(job("a", "acme"))
+    await queue.put(job("b", "blue"))
+
+    assert await taken(queue) == ["a", "b"]
+
+
+async def test_computed_cost_is_charged_beyond_what_taking_was(make_queue: MakeQueue) -> None:
+    queue = make_queue(window=100.0)
+    await queue.put(job("a1", "a"))
+    await queue.put(job("b1", "b"))
+    for lease in await queue.take("w1", PLENTY):
+        cost = 5_000.0 if lease.job.tenant == "a" else 10.0
+        await queue.publish("gw", "w1", [tokens(lease, cost=cost, ends=Outcome.FINISHED)])
+
+    await queue.put(job("b2", "b", ttft_ms=900.0))
+    await queue.put(job("a2", "a", ttft_ms=100.0))
+    await queue.put(job("b3", "b", ttft_ms=900.0))
+
+    assert await taken(queue, room(latency=1)) == ["a2"]  # b was lifted to a: nobody was backlogged
+
+
+async def test_what_was_charged_in_advance_and_not_computed_comes_back(make_queue: MakeQueue) -> None:
+    queue = make_queue(window=50.0)
+    for index in range(4):
+        await queue.put(job(f"a{index}", "a"))
+        await queue.put(job(f"b{index}", "b"))
+    both = await queue.take("w1", room(latency=2))
+    assert [lease.job.flight_id for lease in both] == ["a0", "b0"]
+    costs = {"a0": 0.0, "b0": 200.0}
+    await queue.publish(
+        "gw", "w1", [tokens(each, cost=costs[each.job.flight_id], ends=Outcome.FINISHED) for each in both]
+    )
+
+    assert await taken(queue, room(latency=2)) == ["a1", "a2"]
+
+
+async def test_what_does_not_fit_is_passed_over(queue: Queue) -> None:
+    await queue.put(job("wide", "t1", n=8, ttft_ms=100.0))
+    await queue.put(job("long", "t2", prompt=tuple(range(500)), ttft_ms=100.0))
+    await queue.put(job("small", "t3"))
+
+    assert await taken(queue, room(latency=4, kv_tokens=200)) == ["small"]
+    assert await taken(queue, room(latency=8, kv_tokens=500)) == ["wide"]
+    assert await taken(queue, room(latency=1, kv_tokens=500)) == []
+    assert await taken(queue, room(latency=1, kv_tokens=501)) == ["long"]
+
+
+async def test_a_tenants_small_jobs_do_not_pass_its_own_large_one(queue: Queue) -> None:
+    await queue.put(job("large", n=8, ttft_ms=500.0))
+    await queue.put(job("small"))
+
+    assert await taken(queue, room(latency=4)) == []
+
+
+async def test_what_one_lane_takes_is_gone_for_the_lanes_below(queue: Queue) -> None:
+    await queue.put(job("a1"))
+    await queue.put(job("a2"))
+    for index in range(3):
+        await queue.put(job(f"b{index}", lane=BATCH))
+
+    assert await taken(queue, room(latency=4, throughput=3)) == ["a1", "a2", "b0"]
+
+
+async def test_nothing_is_taken_from_a_lane_without_room(queue: Queue) -> None:
+    await queue.put(job("a", lane=BATCH))
+
+    assert await taken(queue, room(latency=8)) == []
+    assert await taken(queue, Capacity(sequences={}, kv_tokens={})) == []
+
+
+async def test_no_more_than_64_tenants_of_a_lane_are_looked_at(queue: Queue) -> None:
+    for index in range(70):
+        await queue.put(job(f"f{index:02}", f"t{index:02}"))
+
+    assert await taken(queue) == [f"f{index:02}" for index in range(64)]
+    assert len(await taken(queue)) == 6
+
+
+async def test_the_share_floor_lets_the_lower_lane_through(queue: Queue) -> None:
+    await queue.put(job("batch", lane=BATCH))
+    prompt = tuple(range(1_000))
+    for index in range(6):
+        await queue.put(job(f"chat{index}", prompt=prompt))
+
+    order = [await taken(queue, room(latency=1, throughput=1)) for _ in range(6)]
+
+    assert order[:3] == [["chat0"], ["chat1"], ["chat2"]]  # 5 % of three times 1,128 tokens pays for its 138
+    assert order[3] == ["batch", "chat3"]
+
+
+async def test_a_lane_gets_no_more_than_its_floor_out_of_turn(queue: Queue) -> None:
+    for index in range(40):
+        await queue.put(job(f"chat{index:02}"))
+        await queue.put(job(f"batch{index:02}", lane=BATCH))
+
+    order = [flight for _ in range(38) for flight in await taken(queue, room(latency=1, throughput=1))]
+
+    assert sum(flight.startswith("batch") for flight in order) == 1  # one in twenty
+
+
+async def test_long_waiting_work_is_promoted_one_lane(make_queue: MakeQueue, clock: Clock) -> None:
+    queue = make_queue(lanes(throughput={"max_wait_ms": 40_000.0, "share_floor": 0.0}))
+    await queue.put(job("old", lane=BATCH, ttft_ms=10_000.0))
+    await stay_alive(queue, clock, 19_000)
+    await queue.put(job("young", "blue"))
+    assert await queue.position("old") == 1
+    assert await taken(queue, room(latency=1, throughput=1)) == ["young"]
+
+    await stay_alive(queue, clock, 1_000)
+    await queue.put(job("younger", "blue"))
+
+    assert await taken(queue, room(latency=1, throughput=1)) == ["old", "younger"]
+
+
+async def test_promotion_does_not_depend_on_being_its_tenants_head(make_queue: MakeQueue, clock: Clock) -> None:
+    queue = make_queue(lanes(throughput={"max_wait_ms": 40_000.0, "share_floor": 0.0}))
+    await queue.put(job("old", lane=BATCH, ttft_ms=30_000.0))
+    await stay_alive(queue, clock, 21_000)
+    await queue.put(job("head", lane=BATCH, ttft_ms=1_000.0))
+    await queue.put(job("chat", "blue", ttft_ms=60_000.0))
+
+    assert await taken(queue) == ["old", "chat", "head"]
+
+
+async def test_room_gathers_for_a_job_that_is_due(queue: Queue, clock: Clock) -> None:
+    assert await taken(queue, room(latency=8)) == []
+    await queue.put(job("wide", "t1", n=8))
+    await queue.put(job("early", "t2"))
+    assert await taken(queue, room(latency=4)) == ["early"]
+
+    clock.advance(1_000)
+    await queue.put(job("late", "t2"))
+
+    assert await taken(queue, room(latency=4)) == []
+    assert await taken(queue, room(latency=8)) == ["wide"]
+
+
+async def test_room_does_not_gather_where_the_job_could_never_fit(queue: Queue, clock: Clock) -> None:
+    await queue.put(job("wide", "t1", n=8))
+    clock.advance(1_000)
+    await queue.put(job("late", "t2"))
+
+    assert await taken(queue, room(latency=4), "small worker") == ["late"]
+
+
+async def test_gathering_in_one_lane_does_not_hold_up_the_others(queue: Queue, clock: Clock) -> None:
+    await taken(queue, room(latency=8, throughput=8))
+    await queue.put(job("wide", "t1", n=8))
+    clock.advance(1_000)
+    await queue.put(job("late", "t2"))
+    await queue.put(job("batch", "t2", BATCH))
+
+    assert await taken(queue, room(latency=4, throughput=4)) == ["batch"]
