@@ -46,6 +46,11 @@ class Request:
     """Stated, hard deadline of the first token; lane targets do not belong here."""
 
     @property
+    def kv_tokens(self) -> int:
+        """KV tokens that a worker must be able to hold for it."""
+        return self.prompt_tokens + (self.max_tokens if self.max_tokens_stated else 1)
+
+    @property
     def states_deadline(self) -> bool:
         """The caller asked for a time that must be kept."""
         return self.deadline_ms is not None or self.ttft_ms is not None
@@ -94,10 +99,9 @@ def assess(
     serving = [worker for worker in workers if not worker.draining]
     if not serving:
         return Refusal("no_worker", NO_WORKER_RETRY_MS, 0)
-    most = max(worker.kv_tokens for worker in serving)
-    if request.prompt_tokens + request.max_tokens > most:
-        return Refusal("exceeds_kv", None, most)
-    able = [worker for worker in serving if worker.kv_tokens >= request.prompt_tokens + request.max_tokens]
+    able = [worker for worker in serving if worker.kv_tokens >= request.kv_tokens]
+    if not able:
+        return Refusal("exceeds_kv", None, max(worker.kv_tokens for worker in serving))
     ahead = _tokens_ahead(request, depths, lanes, queued_tokens)
     estimate = _estimate(request, able, ahead)
     if estimate is None:

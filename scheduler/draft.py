@@ -27,18 +27,16 @@ class Draft:
         self._prefill_tokens = budget.prefill_tokens
         self._swap_out: list[Copy] = []
         self._swap_in: list[Copy] = []
-        self._events: list[Preempted | Resumed | Paused] = []
+        self._events: list[Preempted | Resumed] = []
 
     def rows_left(self, lane: LaneName) -> int:
         """Rows that a sequence of this lane may still have; other lanes' floors are not among them."""
-        kept = sum(floor for other, floor in self._floors.items() if other != lane)
-        return self._budget.rows - len(self.rows) - kept
+        return self._budget.rows - len(self.rows) - self._kept_from(lane)
 
     def tokens_left(self, seq: Sequence) -> int:
         """Tokens that this sequence may compute in the step."""
-        kept = sum(floor for other, floor in self._floors.items() if other != seq.job.lane)
-        left = min(seq.pending, self._tokens - kept)
-        return left if seq.pending == 1 else min(left, self._prefill_tokens)
+        pending, left = seq.pending, self._tokens - self._kept_from(seq.job.lane)
+        return min(pending, left) if pending == 1 else min(pending, left, self._prefill_tokens)
 
     def steps_left(self, seq: Sequence) -> int:
         """Steps that a sequence runs for if it produces all it may."""
@@ -64,29 +62,31 @@ class Draft:
             )
         )
 
-    def run(self, seq: Sequence, urgency: float) -> None:
+    def run(self, seq: Sequence) -> None:
         """Give a sequence its row: bring its KV back if need be, and blocks for all its tokens. The blocks are free."""
         if seq.state is State.SWAPPED:
             self._swap_in += self._pool.swap_in(seq.slots, seq.table)
             seq.move(State.DECODE if seq.pending == 1 and seq.output else State.PREFILL)
         elif not seq.is_resident:
             seq.move(State.PREFILL)
-        seq.urgency = urgency
         self._pool.allocate(seq.table, max(0, self._pool.blocks_for(seq.length) - len(seq.table)))
         self._resume(seq)
         self._add_row(seq, self.tokens_left(seq))
 
-    def finish(self, number: int, events: list[Preempted | Resumed | Paused], costs: CostModel) -> StepPlan:
-        """The plan; `events` happened since the last one and come first."""
+    def finish(self, number: int, paused: list[Paused], costs: CostModel) -> StepPlan:
+        """The plan; the pauses happened since the last one and come first."""
         copies = len(self._swap_out) + len(self._swap_in)
         return StepPlan(
             number=number,
             rows=tuple(self.rows),
             swap_out=tuple(self._swap_out),
             swap_in=tuple(self._swap_in),
-            events=(*events, *self._events),
+            events=(*paused, *self._events),
             predicted_ms=costs.step_ms(features(self.rows)) + costs.copy_ms(copies),
         )
+
+    def _kept_from(self, lane: LaneName) -> int:
+        return sum(self._floors.values()) - self._floors[lane]
 
     def _resume(self, seq: Sequence) -> None:
         if seq.stalled_since_ms is not None:
@@ -110,4 +110,4 @@ class Draft:
         self._tokens -= count
         if seq.pending > 1:
             self._prefill_tokens -= count
-        self._floors[seq.job.lane] = max(0, self._floors.get(seq.job.lane, 0) - 1)
+        self._floors[seq.job.lane] = max(0, self._floors[seq.job.lane] - 1)

@@ -38,7 +38,7 @@ class Flight:
     @property
     def has_started(self) -> bool:
         """Something of it has run, here or at an earlier holder."""
-        return self.resumed or any(seq.urgency is not None for seq in self.choices)
+        return self.resumed or any(seq.state is not State.WAITING for seq in self.choices)
 
     def expired(self, now_ms: float) -> str:
         """Which deadline has passed, in words; empty where none has."""
@@ -62,7 +62,6 @@ class Flight:
                 sibling.move(State.PREFILL)
                 pool.share(seq.table, self.shared_blocks, sibling.table)
                 sibling.num_computed = self.shared_blocks * pool.block_size
-                sibling.urgency = seq.urgency
 
     def charge(self, row: Row) -> float:
         """Weighted tokens of a row: prompt tokens that nobody computed before, and the token it yields."""

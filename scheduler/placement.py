@@ -14,7 +14,7 @@ from scheduler.blocks import BlockPool
 from scheduler.costs import CostModel
 from scheduler.draft import Draft
 from scheduler.ranking import IDLE, Standing
-from scheduler.sequence import Sequence, State
+from scheduler.sequence import Sequence
 from scheduler.steps import SeqId
 from scheduler.victims import Guard, Victim, choose
 
@@ -77,7 +77,7 @@ class Placement:
             return reason
         for victim in victims:
             self._draft.preempt(victim)
-        self._draft.run(standing.seq, standing.rank.slack)
+        self._draft.run(standing.seq)
         return None
 
     def _barred(self, standing: Standing) -> WaitReason | None:
@@ -105,18 +105,17 @@ class Placement:
     def _make_room(self, standing: Standing) -> list[Victim] | None:
         """Whom it takes blocks from, perhaps nobody; None where it has to wait."""
         short = self._needed(standing) - self._pool.free_blocks
-        if standing.seq.state is State.WAITING and self._choose(short + self._growth(standing), standing) is None:
+        if standing.seq.is_fresh and self._choose(short + self._growth(standing), standing) is None:
             return None  # it would fit, but leave running work no room to grow
         return self._choose(short, standing)
 
     def _choose(self, short: int, standing: Standing) -> list[Victim] | None:
-        candidates = (one for one in self._ranked if one.seq.is_resident and one.seq.id not in self._draft.running)
-        return choose(short, standing, candidates, self._pool, self._costs, self._guard)
+        return choose(short, standing, self._ranked, self._pool, self._costs, self._guard)
 
     def _needed(self, standing: Standing) -> int:
         """Device blocks that it lacks."""
         seq = standing.seq
-        resumes = seq.state in (State.SWAPPED, State.DROPPED)
+        resumes = not (seq.is_resident or seq.is_fresh)
         return max(0, self._pool.blocks_for(seq.length + resumes) - len(seq.table))
 
     def _growth(self, standing: Standing) -> int:

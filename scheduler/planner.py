@@ -5,6 +5,7 @@ monotonic clock. The same calls with the same times give the same plans.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from scheduler import capacity
 from scheduler.blocks import BlockPool
@@ -13,7 +14,7 @@ from scheduler.costs import CostModel, features
 from scheduler.draft import Draft
 from scheduler.flight import Flight, open_flight
 from scheduler.lanes import Lane, LaneName
-from scheduler.messages import Job, Lease, Paused, Preempted, PreemptionMode, Resumed
+from scheduler.messages import Job, Lease, Paused, PreemptionMode
 from scheduler.outcomes import Outcome
 from scheduler.placement import Placement, WaitReason
 from scheduler.ranking import Ranking
@@ -51,7 +52,7 @@ class Planner:
         self._ranking = Ranking(lanes, window=window, costs=costs)
         self._flights: dict[str, Flight] = {}
         self._ended: list[Ended] = []
-        self._events: list[Preempted | Resumed | Paused] = []
+        self._paused: list[Paused] = []
         self._forced: dict[SeqId, PreemptionMode] = {}
         self._reasons: dict[SeqId, WaitReason] = {}
         self._plan = StepPlan(number=0)
@@ -81,8 +82,7 @@ class Planner:
         return None if flight is None else self._close(flight, Outcome.CANCELLED)
 
     def grant(self, flight_id: str, granted_until: int) -> None:
-        """Each choice may now produce this many output tokens in all. Grants never shrink; unknown flights are
-        ignored."""
+        """Each choice may now produce this many output tokens in all; never fewer than before."""
         flight = self._flights.get(flight_id)
         for seq in flight.live if flight else ():
             seq.grant(granted_until)
@@ -109,9 +109,9 @@ class Planner:
         draft = Draft(budget, self._pool, now_ms)
         self._yield_forced(draft)
         self._reasons = Placement(ranked, draft, self._pool, self._costs).fill()
-        self._plan = draft.finish(self._plan.number + 1, self._events, self._costs)
+        events = [event for event in self._paused if event.flight_id in self._flights]
+        self._plan, self._paused = draft.finish(self._plan.number + 1, events, self._costs), []
         self._in_flight = draft.running
-        self._events = []
         return self._plan
 
     def apply(self, result: StepResult, now_ms: float) -> StepOutcome:
@@ -129,11 +129,12 @@ class Planner:
         for row in plan.rows:
             self._advance(row, result, now_ms, produced, charges)
         self._in_flight = {}
-        return StepOutcome(produced=tuple(produced), ended=self._take_ended(), charges=charges)
+        return replace(self.collect(), produced=tuple(produced), charges=charges)
 
     def collect(self) -> StepOutcome:
-        """What ended since the last outcome, where a plan was empty and nothing ran."""
-        return StepOutcome(ended=self._take_ended())
+        """What ended since the last outcome; `apply` gives it too, this where nothing ran."""
+        ended, self._ended = tuple(self._ended), []
+        return StepOutcome(ended=ended)
 
     # What others may know.
 
@@ -167,8 +168,8 @@ class Planner:
     def wait_reason(self, flight_id: str) -> WaitReason | None:
         """Why a flight's first waiting choice had no row in the last plan; None where all had one."""
         flight = self._flights.get(flight_id)
-        reasons = (self._reasons.get(seq.id) for seq in flight.live) if flight else ()
-        return next((reason for reason in reasons if reason is not None), None)
+        waiting = (seq.id for seq in flight.live if seq.id in self._reasons) if flight else iter(())
+        return next((self._reasons[seq_id] for seq_id in waiting), None)
 
     def check_integrity(self) -> None:
         """Compare blocks and states. Raises IntegrityError naming the invariant that is broken."""
@@ -176,8 +177,6 @@ class Planner:
         self._pool.check_integrity([seq.table for seq in live], [seq.slots for seq in live])
         for flight in self._flights.values():
             flight.check_integrity(self._pool)
-
-    # Inside.
 
     def _live(self) -> list[Sequence]:
         return [seq for flight in self._flights.values() for seq in flight.live]
@@ -224,8 +223,7 @@ class Planner:
         for row in rows:
             missing = "the runner returned no token" if row.samples and row.seq not in result.tokens else ""
             reason = result.failed.get(row.seq, missing)
-            seq = self._in_flight[row.seq]
-            if reason and seq.state is not State.FINISHED:
+            if reason and self._in_flight[row.seq].state is not State.FINISHED:
                 self._ended.append(self._close(self._flights[row.seq.flight_id], Outcome.FAILED, reason))
 
     def _advance(
@@ -249,8 +247,4 @@ class Planner:
             if not flight.live:
                 self._ended.append(self._close(flight, Outcome.FINISHED))
         elif not seq.is_runnable:
-            self._events.append(Paused(flight_id=flight_id, choice=row.seq.choice))
-
-    def _take_ended(self) -> tuple[Ended, ...]:
-        ended, self._ended = tuple(self._ended), []
-        return ended
+            self._paused.append(Paused(flight_id=flight_id, choice=row.seq.choice))

@@ -25,25 +25,26 @@ class Phase(IntEnum):
     FRESH = 3
 
 
-PHASES: Mapping[State, Phase] = {
+PHASES: Mapping[State, Phase] = {  # of work that is not fresh
     State.DECODE: Phase.DECODE,
     State.PAUSED: Phase.DECODE,
     State.PREFILL: Phase.PREFILL,
     State.SWAPPED: Phase.RESUME,
     State.DROPPED: Phase.RESUME,
-    State.WAITING: Phase.FRESH,
+    State.WAITING: Phase.RESUME,
 }
 
 
 class Rank(NamedTuple):
-    """Lower is more urgent. Everything that changes with time alone is frozen when work begins, so that two running
-    sequences trade places only after service was charged: preemption among them cannot go in circles."""
+    """Lower is more urgent. Of work that has begun nothing here changes with time alone: two running sequences trade
+    places only after service was charged, so preemption among them cannot go in circles."""
 
     lane: int
     outside_window: bool
     best_effort: bool
     phase: Phase
-    slack: float
+    urgency: float
+    """Of fresh work its relative slack, of begun work when its first token was due."""
     counter: float
     flight_id: str
     choice: int
@@ -100,8 +101,8 @@ class Ranking:
             lane=self._lane_rank(seq, now_ms),
             outside_window=outside_window,
             best_effort=not job.guaranteed,
-            phase=PHASES[seq.state],
-            slack=self._relative_slack(seq, now_ms) if seq.urgency is None else seq.urgency,
+            phase=Phase.FRESH if seq.is_fresh else PHASES[seq.state],
+            urgency=self._relative_slack(seq, now_ms) if seq.is_fresh else seq.envelope.first_due_ms,
             counter=self._counters[job.lane].value(job.tenant),
             flight_id=job.flight_id,
             choice=seq.id.choice,

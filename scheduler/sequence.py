@@ -67,8 +67,6 @@ class Sequence:
     state: State = State.WAITING
     awaits_prefix: bool = False
     """A sibling is computing the prompt blocks that this choice will share."""
-    urgency: float | None = None
-    """Relative slack at its start, kept from then on: work that has begun never trades places."""
     first_token_ms: float | None = None
     stalled_since_ms: float | None = None
     """Since when it has been paused or preempted; None while it is neither."""
@@ -93,6 +91,11 @@ class Sequence:
     def is_resident(self) -> bool:
         """Its KV is on the device, as far as it is computed."""
         return self.state in RESIDENT
+
+    @property
+    def is_fresh(self) -> bool:
+        """Nothing of it has run, here or at an earlier holder."""
+        return self.state is State.WAITING and not self.output
 
     @property
     def is_runnable(self) -> bool:

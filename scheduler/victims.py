@@ -2,7 +2,7 @@
 
 1. A victim ranks strictly below its beneficiary: in a lower lane, or at its grant and idle. Only work that already
    runs may also take from its own lane, from the last-ranked upwards. Nobody yields to an equal that waits.
-2. Lower lanes yield first, in order of resume cost per freed block; then equals, last-ranked first.
+2. Lower lanes yield first, in order of resume cost per freed block; then equals. Ties: last-ranked first.
 3. Swap or recompute is what the cost model finds cheaper, if the host has room. `exact` work and the leader (the most
    urgent that runs) never recompute: the one was promised so, the other carries the progress of the whole worker.
    Exact work yields by recompute only as the last resort, when otherwise nothing at all could run.
@@ -41,15 +41,16 @@ def choose(
 ) -> list[Victim] | None:
     """The victims that free `short` device blocks for the beneficiary; None where they cannot be freed.
 
-    `candidates` are the resident sequences that have no part in this step yet.
+    The step is planned from the most urgent down, so no candidate below the beneficiary has a part in it yet.
     """
     if short <= 0:
         return []
-    below = [one for one in candidates if one.seq.table and one.rank > beneficiary.rank]
+    below = [one for one in candidates if one.seq.is_resident and one.rank > beneficiary.rank]
     lower = [one for one in below if one.rank.lane > beneficiary.rank.lane]
     equals = [one for one in below if one.rank.lane == beneficiary.rank.lane and beneficiary.seq.is_resident]
-    lower.sort(key=lambda one: (_cost_per_block(one.seq, pool, costs, guard), one.rank))
-    equals.sort(key=lambda one: one.rank, reverse=True)
+    for group in (lower, equals):
+        group.sort(key=lambda one: one.rank, reverse=True)
+    lower.sort(key=lambda one: _cost_per_block(one.seq, pool, costs, guard))
     return _greedy(short, [*lower, *equals], pool, costs, guard)
 
 

@@ -2,13 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from scheduler.costs import CostModel
 from scheduler.lanes import DEFAULT_LANES, Lane, LaneName
-from scheduler.messages import Job, Lease, Sampling
+from scheduler.messages import Job, Lease, Paused, Preempted, Resumed, Sampling
+from scheduler.outcomes import Outcome
 from scheduler.planner import Planner
 from scheduler.steps import Ended, SeqId, StepOutcome, StepPlan
-from tests.scheduler.kv_runner import KvRunner
+from tests.scheduler.kv_runner import KvRunner, expected_output
+
+E = TypeVar("E", Preempted, Resumed, Paused)
 
 LATENCY, THROUGHPUT = LaneName.LATENCY, LaneName.THROUGHPUT
 
@@ -23,6 +27,7 @@ def job(
     tenant: str = "acme",
     granted_until: int | None = None,
     stop: tuple[int, ...] = (),
+    min_tokens: int = 0,
     deadline_ms: float | None = None,
     hard_ttft_ms: float | None = None,
     guaranteed: bool = False,
@@ -39,7 +44,7 @@ def job(
         n=n,
         max_tokens=max_tokens,
         granted_until=max_tokens if granted_until is None else granted_until,
-        sampling=Sampling(stop_token_ids=stop),
+        sampling=Sampling(stop_token_ids=stop, min_tokens=min_tokens),
         ttft_ms=DEFAULT_LANES[lane].ttft_ms,
         tpot_ms=DEFAULT_LANES[lane].tpot_ms,
         deadline_ms=deadline_ms,
@@ -112,8 +117,21 @@ class World:
         """Flights that had a row in the last step."""
         return [row.seq.flight_id for row in self.plans[-1].rows]
 
+    def events(self, kind: type[E]) -> list[E]:
+        """All events of a kind so far."""
+        return [event for plan in self.plans for event in plan.events if isinstance(event, kind)]
+
+    def check_outputs(self, *jobs: Job) -> None:
+        """Every choice of these jobs produced exactly what it had to."""
+        for one in jobs:
+            assert self.ended[one.flight_id].outcome is Outcome.FINISHED
+            for choice in range(one.n):
+                assert self.outputs[SeqId(one.flight_id, choice)] == expected_output(one, choice)
+
     def _record(self, plan: StepPlan, outcome: StepOutcome) -> None:
         self.plans.append(plan)
+        yielded = {(event.flight_id, event.choice) for event in plan.events if isinstance(event, Preempted)}
+        assert not yielded & {tuple(row.seq) for row in plan.rows}, "preempted and run in one step"
         for one in outcome.produced:
             assert one.index == len(self.outputs[one.seq]), "a gap or a repetition"
             self.outputs[one.seq].append(one.token_id)

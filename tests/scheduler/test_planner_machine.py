@@ -1,0 +1,174 @@
+"""Whatever arrives, leaves, fails or is preempted: no block leaks, every request ends, and no token differs."""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from scheduler.messages import Job, PreemptionMode
+from scheduler.outcomes import Outcome
+from scheduler.steps import SeqId
+from tests.scheduler.kv_runner import expected_output
+from tests.scheduler.planner_world import LATENCY, THROUGHPUT, World, job
+
+MOST_FLIGHTS = 7
+STEPS_TO_END = 1_500
+
+
+class PlannerMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.jobs: dict[str, Job] = {}
+        self.granted: dict[str, int] = {}
+        self.forced = False
+
+    @initialize(
+        kv_tokens=st.integers(24, 72),
+        host_slots=st.integers(0, 10),
+        block_size=st.integers(1, 5),
+        max_sequences=st.integers(1, 5),
+        max_step_tokens=st.integers(1, 16),
+        window=st.sampled_from([4.0, 4096.0]),
+    )
+    def start(
+        self, kv_tokens: int, host_slots: int, block_size: int, max_sequences: int, max_step_tokens: int, window: float
+    ) -> None:
+        self.world = World(
+            blocks=kv_tokens // block_size,
+            host_slots=host_slots,
+            block_size=block_size,
+            max_sequences=max_sequences,
+            max_step_tokens=max_step_tokens,
+            window=window,
+        )
+
+    @property
+    def live(self) -> list[str]:
+        return self.world.planner.flights()
+
+    @precondition(lambda self: len(self.live) < MOST_FLIGHTS)
+    @rule(
+        lane=st.sampled_from([LATENCY, THROUGHPUT]),
+        n=st.integers(1, 3),
+        prompt=st.integers(1, 18),
+        max_tokens=st.integers(1, 12),
+        part_granted=st.booleans(),
+        exact=st.booleans(),
+        guaranteed=st.booleans(),
+        stops=st.booleans(),
+        tenant=st.sampled_from(["acme", "globex"]),
+    )
+    def add(
+        self,
+        lane: str,
+        n: int,
+        prompt: int,
+        max_tokens: int,
+        part_granted: bool,
+        exact: bool,
+        guaranteed: bool,
+        stops: bool,
+        tenant: str,
+    ) -> None:
+        granted = max_tokens // 2 if part_granted else max_tokens
+        one = job(
+            f"flight-{len(self.jobs)}",
+            LATENCY if lane == LATENCY else THROUGHPUT,
+            n=n,
+            prompt=prompt,
+            max_tokens=max_tokens,
+            granted_until=granted,
+            exact=exact,
+            guaranteed=guaranteed,
+            stop=tuple(range(5)) if stops else (),
+            tenant=tenant,
+        )
+        self.jobs[one.flight_id] = one
+        self.granted[one.flight_id] = granted
+        self.world.add(one)
+
+    @precondition(lambda self: self.live)
+    @rule(times=st.integers(1, 8))
+    def step(self, times: int) -> None:
+        for _ in range(times):
+            self._step({})
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data())
+    def step_with_a_failing_row(self, data: st.DataObject) -> None:
+        one = self.jobs[data.draw(st.sampled_from(self.live))]
+        self._step({SeqId(one.flight_id, data.draw(st.integers(0, one.n - 1))): "NaN"})
+
+    def _step(self, failing: dict[SeqId, str]) -> None:
+        runnable = self._something_can_run()
+        plan, _ = self.world.step(failing)
+        assert plan.rows or not runnable or self.forced, "work stands ready and nothing runs"
+        self.forced = False
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        ended = self.world.planner.cancel(data.draw(st.sampled_from(self.live)))
+        assert ended is not None
+        assert ended.outcome is Outcome.CANCELLED
+        self.world.ended[ended.flight_id] = ended
+        self.world.planner.check_integrity()
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data(), more=st.integers(0, 6))
+    def grant(self, data: st.DataObject, more: int) -> None:
+        flight_id = data.draw(st.sampled_from(self.live))
+        self._grant(flight_id, self.granted[flight_id] + more)
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data(), mode=st.sampled_from(["swap", "recompute"]))
+    def preempt(self, data: st.DataObject, mode: PreemptionMode) -> None:
+        one = self.jobs[data.draw(st.sampled_from(self.live))]
+        self.world.planner.preempt(SeqId(one.flight_id, data.draw(st.integers(0, one.n - 1))), mode)
+        self.forced = True
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data())
+    def lose_and_take_again(self, data: st.DataObject) -> None:
+        """Its lease lapsed, and this worker takes it again with what was published."""
+        one = self.jobs[data.draw(st.sampled_from(self.live))]
+        published = tuple(tuple(self.world.outputs[SeqId(one.flight_id, choice)]) for choice in range(one.n))
+        self.world.planner.drop(one.flight_id)
+        self.world.planner.check_integrity()
+        self.world.add(one, generated=published)
+        self._grant(one.flight_id, self.granted[one.flight_id])
+
+    def teardown(self) -> None:
+        if not hasattr(self, "world"):
+            return
+        for one in self.jobs.values():
+            self._grant(one.flight_id, one.max_tokens)
+        self.world.finish(STEPS_TO_END)
+        assert self.world.planner.blocks_free == self.world.blocks
+        assert self.world.planner.host_slots_free == self.world.host_slots
+        for one in self.jobs.values():
+            self._check_end(one)
+
+    def _check_end(self, one: Job) -> None:
+        outcome = self.world.ended[one.flight_id].outcome
+        if -(-one.max_total_tokens // self.world.block_size) > self.world.blocks:
+            assert outcome is Outcome.FAILED
+        for choice in range(one.n):
+            expected = expected_output(one, choice)
+            output = self.world.outputs[SeqId(one.flight_id, choice)]
+            assert output == (expected if outcome is Outcome.FINISHED else expected[: len(output)])
+
+    def _grant(self, flight_id: str, granted_until: int) -> None:
+        self.granted[flight_id] = max(self.granted[flight_id], granted_until)
+        self.world.planner.grant(flight_id, granted_until)
+
+    def _something_can_run(self) -> bool:
+        return any(
+            len(self.world.outputs[SeqId(flight_id, choice)])
+            < min(self.granted[flight_id], len(expected_output(self.jobs[flight_id], choice)))
+            for flight_id in self.live
+            for choice in range(self.jobs[flight_id].n)
+        )
+
+
+TestPlannerMachine = PlannerMachine.TestCase
+TestPlannerMachine.settings = settings(max_examples=120, stateful_step_count=30, deadline=None)

@@ -1,0 +1,239 @@
+from dataclasses import dataclass, field
+
+import pytest
+
+from scheduler.blocks import BlockPool
+from scheduler.costs import NO_WORK, CostModel, StepFeatures
+from scheduler.lanes import Envelope
+from scheduler.messages import PreemptionMode
+from scheduler.ranking import IDLE, PHASES, Phase, Rank, Standing
+from scheduler.sequence import Sequence, State
+from scheduler.steps import SeqId
+from scheduler.victims import Guard, Victim, choose
+from tests.scheduler.planner_world import LATENCY, THROUGHPUT, job
+
+BLOCK_SIZE = 4
+LATENCY_RANK, THROUGHPUT_RANK = 0, 1
+
+
+def swap_is_cheap() -> CostModel:
+    costs = CostModel()
+    for blocks in (1, 2, 4, 8) * 20:
+        costs.observe(NO_WORK, 0.0, blocks, 0.001 * blocks)
+    return costs
+
+
+def recompute_is_cheap() -> CostModel:
+    costs = CostModel()
+    for tokens in (2, 20, 200, 400) * 40:
+        costs.observe(StepFeatures(1, tokens, 0, 0), 10.0 + 1e-6 * tokens, 8, 50.0)
+    return costs
+
+
+@dataclass
+class Shop:
+    """A pool with sequences in it, to choose victims from."""
+
+    host_slots: int = 100
+    costs: CostModel = field(default_factory=swap_is_cheap)
+
+    def __post_init__(self) -> None:
+        self.pool = BlockPool(blocks=100, block_size=BLOCK_SIZE, host_slots=self.host_slots)
+        self.standings: list[Standing] = []
+
+    def stand(
+        self,
+        name: str,
+        lane_rank: int = THROUGHPUT_RANK,
+        *,
+        urgency: float = 1.0,
+        blocks: int = 4,
+        computed: int | None = None,
+        state: State = State.DECODE,
+        exact: bool = False,
+    ) -> Standing:
+        lane = LATENCY if lane_rank == LATENCY_RANK else THROUGHPUT
+        seq = Sequence(
+            id=SeqId(name, 0),
+            job=job(name, lane, prompt=400, exact=exact),
+            epoch=1,
+            arrived_ms=0.0,
+            envelope=Envelope(1_000.0, 100.0, None),
+            granted_until=8,
+            state=state,
+        )
+        if seq.is_resident:
+            seq.num_computed = blocks * BLOCK_SIZE if computed is None else computed
+            self.pool.allocate(seq.table, blocks)
+        standing = Standing(
+            Rank(
+                lane_rank, False, True, Phase.FRESH if state is State.WAITING else PHASES[state], urgency, 0.0, name, 0
+            ),
+            seq,
+        )
+        self.standings.append(standing)
+        return standing
+
+    def choose(
+        self, short: int, beneficiary: Standing, *, leader: str = "", last_resort: bool = False
+    ) -> list[Victim] | None:
+        guard = Guard(leader=SeqId(leader, 0), last_resort=last_resort)
+        return choose(short, beneficiary, self.standings, self.pool, self.costs, guard)
+
+
+def names(victims: list[Victim] | None) -> list[str]:
+    assert victims is not None
+    return [victim.seq.id.flight_id for victim in victims]
+
+
+def modes(victims: list[Victim] | None) -> list[PreemptionMode]:
+    assert victims is not None
+    return [victim.mode for victim in victims]
+
+
+def test_nobody_yields_where_nothing_is_short() -> None:
+    shop = Shop()
+    shop.stand("batch")
+
+    assert shop.choose(0, shop.stand("chat", LATENCY_RANK, state=State.WAITING)) == []
+
+
+def test_a_waiting_request_takes_from_the_lane_below() -> None:
+    shop = Shop()
+    shop.stand("batch")
+
+    assert names(shop.choose(2, shop.stand("chat", LATENCY_RANK, state=State.WAITING))) == ["batch"]
+
+
+def test_a_waiting_request_takes_nothing_from_its_own_lane_or_above() -> None:
+    shop = Shop()
+    shop.stand("chat", LATENCY_RANK)
+    shop.stand("batch")
+
+    assert shop.choose(2, shop.stand("next", THROUGHPUT_RANK, urgency=0.0, state=State.WAITING)) is None
+
+
+def test_running_work_takes_from_the_last_ranked_of_its_lane() -> None:
+    shop = Shop()
+    growing = shop.stand("a", urgency=1.0)
+    shop.stand("b", urgency=2.0)
+    shop.stand("c", urgency=3.0)
+
+    assert names(shop.choose(1, growing)) == ["c"]
+
+
+def test_nobody_yields_to_work_ranked_below_it() -> None:
+    shop = Shop()
+    shop.stand("a", urgency=1.0)
+    growing = shop.stand("b", urgency=2.0)
+
+    assert shop.choose(1, growing) is None
+
+
+def test_lower_lanes_yield_before_equals() -> None:
+    shop = Shop()
+    growing = shop.stand("chat", LATENCY_RANK, urgency=1.0)
+    shop.stand("other-chat", LATENCY_RANK, urgency=2.0)
+    shop.stand("batch")
+
+    assert names(shop.choose(1, growing)) == ["batch"]
+
+
+def test_idle_work_yields_to_anybody() -> None:
+    shop = Shop()
+    shop.stand("paused", IDLE, state=State.PAUSED)
+
+    assert names(shop.choose(1, shop.stand("batch", state=State.WAITING))) == ["paused"]
+
+
+def test_the_cheapest_way_back_per_freed_block_yields_first() -> None:
+    shop = Shop(host_slots=0)
+    shop.stand("long", blocks=60)  # attention makes its recompute dearer per block
+    shop.stand("short", blocks=4)
+
+    assert names(shop.choose(3, shop.stand("chat", LATENCY_RANK, state=State.WAITING))) == ["short"]
+
+
+def test_only_as_many_yield_as_are_needed() -> None:
+    shop = Shop(host_slots=0)
+    shop.stand("small", blocks=2)
+    shop.stand("large", blocks=20)
+
+    assert names(shop.choose(18, shop.stand("chat", LATENCY_RANK, state=State.WAITING))) == ["large"]
+
+
+def test_nobody_yields_in_vain() -> None:
+    shop = Shop()
+    shop.stand("a", blocks=4)
+    shop.stand("b", blocks=4)
+
+    assert shop.choose(9, shop.stand("chat", LATENCY_RANK, state=State.WAITING)) is None
+
+
+def test_choices_that_share_a_prompt_free_it_together() -> None:
+    shop = Shop()
+    trunk, branch = shop.stand("trunk", blocks=10), shop.stand("branch", blocks=0, computed=40)
+    shop.pool.share(trunk.seq.table, 10, branch.seq.table)
+
+    victims = shop.choose(10, shop.stand("chat", LATENCY_RANK, state=State.WAITING))
+
+    assert sorted(names(victims)) == ["branch", "trunk"]
+
+
+@pytest.mark.parametrize(("costs", "mode"), [(swap_is_cheap(), "swap"), (recompute_is_cheap(), "recompute")])
+def test_the_mode_is_what_the_cost_model_finds_cheaper(costs: CostModel, mode: PreemptionMode) -> None:
+    shop = Shop(costs=costs)
+    shop.stand("batch")
+
+    assert modes(shop.choose(1, shop.stand("chat", LATENCY_RANK, state=State.WAITING))) == [mode]
+
+
+def test_without_host_room_the_rest_is_recomputed() -> None:
+    shop = Shop(host_slots=5)
+    shop.stand("a", urgency=1.0, blocks=4)
+    shop.stand("b", urgency=2.0, blocks=4)
+
+    victims = shop.choose(8, shop.stand("chat", LATENCY_RANK, state=State.WAITING))
+
+    assert sorted(modes(victims)) == ["recompute", "swap"]
+
+
+def test_work_that_computed_nothing_yet_is_simply_dropped() -> None:
+    shop = Shop()
+    shop.stand("begun", blocks=4, computed=0, state=State.PREFILL, exact=True)
+
+    assert modes(shop.choose(4, shop.stand("chat", LATENCY_RANK, state=State.WAITING))) == ["recompute"]
+
+
+def test_exact_work_is_swapped_even_where_recompute_is_cheaper() -> None:
+    shop = Shop(costs=recompute_is_cheap())
+    shop.stand("exact", exact=True)
+
+    assert modes(shop.choose(1, shop.stand("chat", LATENCY_RANK, state=State.WAITING))) == ["swap"]
+
+
+def test_with_the_host_full_another_victim_stands_in_for_exact_work() -> None:
+    shop = Shop(host_slots=0)
+    shop.stand("exact", blocks=4, exact=True)
+    shop.stand("fast", blocks=50)
+
+    assert names(shop.choose(1, shop.stand("chat", LATENCY_RANK, state=State.WAITING))) == ["fast"]
+
+
+def test_exact_work_is_recomputed_only_as_the_last_resort() -> None:
+    shop = Shop(host_slots=0)
+    shop.stand("exact", exact=True)
+    chat = shop.stand("chat", LATENCY_RANK, state=State.WAITING)
+
+    assert shop.choose(1, chat) is None
+    assert modes(shop.choose(1, chat, last_resort=True)) == ["recompute"]
+
+
+def test_the_leader_is_swapped_but_never_recomputed() -> None:
+    swapping, full = Shop(costs=recompute_is_cheap()), Shop(host_slots=0)
+    for shop in (swapping, full):
+        shop.stand("leader")
+        shop.stand("chat", LATENCY_RANK, state=State.WAITING)
+
+    assert modes(swapping.choose(1, swapping.standings[1], leader="leader")) == ["swap"]
+    assert full.choose(1, full.standings[1], leader="leader", last_resort=True) is None
