@@ -171,4 +171,4 @@ class PlannerMachine(RuleBasedStateMachine):
 
 
 TestPlannerMachine = PlannerMachine.TestCase
-TestPlannerMachine.settings = settings(max_examples=120, stateful_step_count=30, deadline=None)
+TestPlannerMachine.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
