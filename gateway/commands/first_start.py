@@ -10,7 +10,8 @@ from scheduler.settings import SharedSettings
 DEMO = "demo"
 _CURL = """\
   curl {url}/v1/chat/completions -H 'Authorization: Bearer {key}' -H 'Content-Type: application/json' \\
-    -d '{{"model": "{model}", "messages": [{{"role": "user", "content": "What is the capital of France?"}}]}}'
+    -d '{{"model": "{model}", "max_tokens": 64, "temperature": 0,
+         "messages": [{{"role": "user", "content": "What is the capital of France?"}}]}}'
 """
 
 

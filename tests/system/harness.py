@@ -36,8 +36,8 @@ class Server:
     directory: Path
     settings: dict[str, str] = field(default_factory=dict)
     port: int = field(default_factory=free_port)
-    output: list[str] = field(default_factory=list)
     _process: subprocess.Popen[str] | None = None
+    _lines: "queue.Queue[str | None]" = field(default_factory=queue.Queue)
 
     @property
     def url(self) -> str:
@@ -69,15 +69,20 @@ class Server:
                 stderr=log,
                 text=True,
             )
-        lines: queue.Queue[str | None] = queue.Queue()
         assert self.process.stdout is not None
-        threading.Thread(target=_read, args=(self.process.stdout, lines), daemon=True).start()
-        while True:
-            line = lines.get(timeout=START_LIMIT_S)
+        self._lines = queue.Queue()
+        threading.Thread(target=_read, args=(self.process.stdout, self._lines), daemon=True).start()
+        self.printed_until("Fairlane serves")
+        return self
+
+    def printed_until(self, text: str) -> str:
+        """What `serve` prints next, up to the first line that holds `text`."""
+        printed = ""
+        while text not in printed:
+            line = self._lines.get(timeout=START_LIMIT_S)
             assert line is not None, f"serve ended: {self.log()[-2000:]}"
-            self.output.append(line)
-            if line.startswith("Fairlane serves"):
-                return self
+            printed += line
+        return printed
 
     def stop(self) -> int:
         """Stop as a terminal would; the exit status."""
