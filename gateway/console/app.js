@@ -44,8 +44,8 @@ async function readTenant(id) {
 
 const whole = new Intl.NumberFormat("en");
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+const amount = (tokens) => (tokens < 1e7 ? whole : short).format(tokens);
 const sum = (byLane) => Object.values(byLane ?? {}).reduce((total, each) => total + each, 0);
-const date = (seconds) => (seconds == null ? "–" : new Date(seconds * 1000).toISOString().slice(0, 16).replace("T", " "));
 
 function duration(ms) {
   if (ms == null) return "–";
@@ -79,6 +79,13 @@ function keyed(parent, items, keyOf, make, fill) {
 }
 
 const row = (...cells) => () => element("tr", {}, ...cells.map((name) => element("td", name ? { class: name } : {})));
+
+function date(seconds) {
+  if (seconds == null) return "–";
+  const moment = new Date(seconds * 1000).toISOString();
+  return element("time", { datetime: moment, title: moment }, moment.slice(0, 10));
+}
+
 const badge = (word, tone) => element("span", { class: `state ${tone}` }, word);
 
 function meter(label, parts, total) {
@@ -94,7 +101,7 @@ function meter(label, parts, total) {
 
 function limitMeter([name, limit]) {
   const { used = 0, reserved = 0 } = limit;
-  const label = `${name.replaceAll("_", " ")}: ${short.format(used)} used, ${short.format(reserved)} reserved of ${short.format(limit.limit)}`;
+  const label = `${name.replaceAll("_", " ")}: ${amount(used)} used, ${amount(reserved)} reserved of ${amount(limit.limit)}`;
   return meter(label, [["used", used], ["reserved", reserved]], limit.limit);
 }
 
@@ -186,7 +193,7 @@ function showTenant(chosen) {
   if (!chosen) return;
   const limits = Object.entries(chosen.limits);
   $("tenant-title").textContent = chosen.id;
-  const text = ([name, limit]) => `${name.replaceAll("_", " ")}: ${whole.format(limit.limit)}`;
+  const text = ([name, limit]) => element("span", { class: "meter" }, `${name.replaceAll("_", " ")}: ${amount(limit.limit)}`);
   const shown = (limit) => (isCounted(limit) ? limitMeter(limit) : text(limit));
   keyed($("limits"), limits, ([name]) => name, () => element("li"), (item, limit) => item.replaceChildren(shown(limit)));
   keyed($("keys"), chosen.keys, (key) => key.id, row("", "id", "", "", ""), fillKey);
@@ -233,9 +240,20 @@ function say(text, stale) {
   $("status").textContent = text;
 }
 
+// The chosen tenant stands in the address, so that a reload or a colleague with the link sees the same.
 function choose(id) {
-  state.tenant = id;
-  refresh().then(() => $("tenant-title").focus());
+  location.hash = id === null ? "" : new URLSearchParams({ tenant: id });
+}
+
+function readAddress() {
+  state.tenant = new URLSearchParams(location.hash.slice(1)).get("tenant");
+}
+
+async function followAddress() {
+  readAddress();
+  if ($("board").hidden) return;
+  await refresh();
+  $("tenant-title").focus();
 }
 
 function turnTo(after) {
@@ -247,7 +265,7 @@ function signOut(reason = "") {
   clearTimeout(state.timer);
   state.run += 1;
   sessionStorage.removeItem(KEY);
-  Object.assign(state, { after: null, tenant: null });
+  state.after = null;
   enter(false);
   $("sign-in-error").textContent = reason;
   $("admin-key").focus();
@@ -269,5 +287,7 @@ $("sign-out").addEventListener("click", () => signOut());
 $("close-tenant").addEventListener("click", () => choose(null));
 $("first-page").addEventListener("click", () => turnTo(null));
 $("next-page").addEventListener("click", () => turnTo(state.lastId));
+window.addEventListener("hashchange", followAddress);
 document.addEventListener("visibilitychange", () => document.hidden || $("board").hidden || refresh());
+readAddress();
 enter(sessionStorage.getItem(KEY) !== null);
