@@ -5,6 +5,8 @@ so a swap is a few large copies. Blocks and host slots are counted from 0; the p
 zero, and pads block tables.
 """
 
+import math
+import mmap
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -121,9 +123,9 @@ class KVCache:
         self.host_slots = host_slots
         self.device = torch.device(device)
         self.dtype = shape.dtype
-        self.pool = torch.zeros((blocks + 1, *block), dtype=shape.dtype, device=device)
+        self.pool = _zeros((blocks + 1, *block), shape.dtype, self.device)
         self.layers = self.pool.unbind(1)  # views: [blocks + 1, 2, block_size, kv_heads, head_dim] each
-        self.host_pool = torch.zeros((host_slots, *block), dtype=shape.dtype)
+        self.host_pool = _zeros((host_slots, *block), shape.dtype, torch.device("cpu"))
         if self.device.type == "cuda":
             _page_lock(self.host_pool)
 
@@ -156,6 +158,14 @@ class KVCache:
     @property
     def _block_pages(self) -> int:
         return 2 * self.shape.layers
+
+
+def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros; on a CPU from anonymous memory, which costs nothing before it is used: a pool holds gigabytes."""
+    count = math.prod(size)
+    if device.type != "cpu" or count == 0:
+        return torch.zeros(size, dtype=dtype, device=device)
+    return torch.frombuffer(mmap.mmap(-1, count * dtype.itemsize), dtype=dtype).view(size)
 
 
 def _page_lock(pool: torch.Tensor) -> None:
