@@ -153,7 +153,7 @@ class Level:
 
     def reserved(self, rule: Rule) -> int:
         """What running requests may still be charged."""
-        return 0 if rule.window in ("live", "request") else self.held.count(rule.counts)
+        return 0 if rule.window == "request" else self.held.count(rule.counts)
 
     def status(self, rule: Rule, figure: int, now_ms: int) -> LimitStatus:
         """The limit as it stands."""

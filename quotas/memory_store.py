@@ -211,7 +211,7 @@ class MemoryQuotaStore:
 
     def _may_look(self, now_ms: int) -> bool:
         seen_ms, self._seen_ms = self._seen_ms, now_ms
-        if seen_ms is not None and abs(now_ms - seen_ms) > self._lease_ms / 2:
+        if seen_ms is not None and now_ms - seen_ms > self._lease_ms / 2:
             self._grace_ms = now_ms + self._lease_ms
         self._grace_ms = min(self._grace_ms, now_ms + self._lease_ms)
         return now_ms >= self._grace_ms

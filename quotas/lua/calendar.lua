@@ -11,13 +11,11 @@ local function offset_at(zone, at)
   return offset
 end
 
--- When a local day begins: the offset may change at that very midnight, so both sides of the guess are tried.
+-- When a local day begins, by the offset of that time; the guess is right where a change skips this very midnight.
 local function day_begins(zone, day, near)
   local guess = day * DAY_MS - offset_at(zone, near)
-  for _, at in ipairs({guess - 1, guess}) do
-    local begins = day * DAY_MS - offset_at(zone, at)
-    if math.floor((begins + offset_at(zone, begins)) / DAY_MS) == day then return begins end
-  end
+  local begins = day * DAY_MS - offset_at(zone, guess)
+  if math.floor((begins + offset_at(zone, begins)) / DAY_MS) == day then return begins end
   return guess
 end
 

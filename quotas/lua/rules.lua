@@ -21,6 +21,6 @@ end
 local function used(level, rule) return sum(level[rule.window], rule.counts) end
 
 local function reserved(level, rule)
-  if rule.window == 'live' or rule.window == 'request' then return 0 end
+  if rule.window == 'request' then return 0 end
   return sum(level.held, rule.counts)
 end

@@ -6,7 +6,7 @@
 local now, lease = now_ms(), tonumber(ARGV[1])
 local watch = redis.call('HMGET', KEYS[1], 'seen_ms', 'grace_ms')
 local seen, grace = tonumber(watch[1]) or now, tonumber(watch[2]) or 0
-if math.abs(now - seen) > lease / 2 then grace = now + lease end
+if now - seen > lease / 2 then grace = now + lease end
 if grace > now + lease then grace = now + lease end -- set before the clock stepped back
 redis.call('HSET', KEYS[1], 'seen_ms', now, 'grace_ms', grace)
 return now >= grace and 1 or 0

@@ -1,5 +1,7 @@
 """How API keys end: expired, revoked, rotated."""
 
+import dataclasses
+
 import pytest
 import redis.asyncio
 
@@ -114,6 +116,17 @@ async def test_an_overlap_that_can_not_be_one_is_refused(keys: KeyStore, acme: T
         await keys.rotate(acme, old.key.id, overlap_s)
 
     assert len(await keys.list(acme)) == 1
+
+
+async def test_a_key_ends_only_in_the_name_of_its_own_tenant(keys: KeyStore, acme: Tenant) -> None:
+    new = await keys.create(acme, {})
+    relative = dataclasses.replace(acme, id="child")  # of the same root
+
+    with pytest.raises(KeyNotFound):
+        await keys.revoke(relative, new.key.id)
+
+    assert await keys.get(relative, new.key.id) is None
+    assert await keys.lookup(new.secret) is not None
 
 
 async def test_a_key_that_ended_can_not_be_rotated(keys: KeyStore, acme: Tenant, store: redis.asyncio.Redis) -> None:

@@ -128,6 +128,19 @@ async def test_leases_dated_by_a_clock_that_then_stepped_back_lapse_all_the_same
     assert [lapsed.flight_id for lapsed in found] == ["f1"]
 
 
+async def test_a_clock_that_leapt_ahead_and_came_back_delays_the_reaper_by_no_more_than_a_lease(house: House) -> None:
+    await house.tenant(Limits())
+    await house.store.reserve(ask("f1"))
+    await house.store.expired(100)
+    await house.set_clock(START_MS + 86_400_000)
+    in_grace = await house.store.expired(100)
+
+    found = await look_each_second(house, START_MS, START_MS + LEASE_MS)
+
+    assert in_grace == []
+    assert [lapsed.flight_id for lapsed in found] == ["f1"]
+
+
 async def test_the_late_settle_of_a_gateway_that_was_only_slow_changes_nothing(house: House) -> None:
     await house.tenant(Limits(tokens_per_day=100))
     await house.store.reserve(ask("f1"))

@@ -80,6 +80,15 @@ async def test_a_settled_flight_leaves_only_its_mark_and_what_was_used(house: Re
     assert not await house.client.exists(f"{root}reserved:tenant:acme", f"{root}leases")
 
 
+async def test_a_key_of_another_tenant_of_the_same_root_is_turned_away(house: RedisHouse) -> None:
+    await house.tenant(Limits())
+    await house.key("k1", Limits())
+    await house.client.hset(f"{keyspace.of_root('acme')}key:k1", "tenant", "child")
+
+    with pytest.raises(AccessDenied, match="revoked"):
+        await house.store.reserve(ask(key_id="k1"))
+
+
 async def test_after_a_script_flush_the_scripts_are_loaded_again(house: RedisHouse) -> None:
     await house.tenant(Limits(tokens_per_day=100))
     await house.store.reserve(ask())

@@ -239,6 +239,14 @@ async def test_statuses_come_in_the_order_of_the_names_tenant_first(house: House
     assert all(status.limit == status.remaining == 7 for status in found)
 
 
+async def test_a_limit_that_counts_nothing_of_a_request_does_not_refuse_it(house: House) -> None:
+    await house.tenant(Limits(input_tokens_per_minute=10))
+    await house.store.reserve(ask("f1"))
+    await house.store.settle("acme", "f1", charge(prompt_tokens=50))
+
+    assert await house.store.reserve(ask("f2", prompt_tokens=0))
+
+
 async def test_the_prompt_counts_whole_though_it_was_cached(house: House) -> None:
     await house.tenant(Limits(input_tokens_per_minute=100))
     await house.store.reserve(ask())

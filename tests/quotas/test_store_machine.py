@@ -150,7 +150,7 @@ class StoreMachine(RuleBasedStateMachine):
                     assert status.reserved >= 0
 
     def living(self, flight_id: str) -> str:
-        """A name that no store may have forgotten: the twin's ten minutes pass by this clock, the real one's does not."""
+        """A name that no store may have forgotten: the twin's memory runs by this clock, the real one's does not."""
         settled_ms = self.last_settled_ms.get(flight_id)
         if settled_ms is not None and self.now_ms - settled_ms >= TOMBSTONE_MS:
             return f"{flight_id}-after-{settled_ms}"

@@ -30,6 +30,16 @@ async def test_a_change_holds_for_the_next_request(tenants: TenantStore, store: 
     assert (await quotas.reserve(ask("f2"))).shadowed == ("tokens_per_day",)
 
 
+async def test_a_limit_that_was_taken_away_binds_no_more(tenants: TenantStore, store: redis.asyncio.Redis) -> None:
+    quotas = RedisQuotaStore(store)
+    await tenants.create({"id": "acme", "limits": {"tokens_per_day": 40}, "shadow": ["tokens_per_day"]})
+    await quotas.reserve(ask("f1"))
+
+    await tenants.put_limits("acme", {"concurrent_requests": 9})
+
+    assert [status.name for status in (await quotas.reserve(ask("f2"))).statuses] == ["concurrent_requests"]
+
+
 async def test_a_suspended_tenant_is_turned_away_until_it_is_resumed(
     tenants: TenantStore, store: redis.asyncio.Redis
 ) -> None:
@@ -63,6 +73,7 @@ async def test_deleting_ends_the_tenant_and_its_keys_at_once(tenants: TenantStor
 
     assert await tenants.get("acme") is None
     assert await tenants.list() == []
+    assert await quotas.statuses("acme", "acme") == []
     assert [await keys.lookup(new.secret) for new in made] == [None, None, None]
     with pytest.raises(AccessDenied, match="deleted"):
         await quotas.reserve(ask("f2", key_id=made[0].key.id))
@@ -86,6 +97,8 @@ async def test_a_tenant_made_anew_has_neither_the_old_keys_nor_a_fresh_budget(
     assert anew.version > tenant.version
     assert await keys.lookup(old.secret) is None
     assert await keys.list(anew) == []
+    new = await keys.create(anew, {})
+    assert await keys.list(anew, limit=1) == [new.key]
     assert (await quotas.statuses("acme", "acme"))[0].used == 30
 
 
