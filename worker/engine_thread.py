@@ -157,7 +157,13 @@ class EngineThread:
             step=step,
             tokens=tokens or {},
         )
-        self._loop.call_soon_threadsafe(self._on_report, report)
+        self._loop.call_soon_threadsafe(self._deliver, report)
+
+    def _deliver(self, report: Report) -> None:
+        try:
+            self._on_report(report)
+        except Exception as error:  # noqa: BLE001 - a report that got lost would be lost tokens
+            self._on_failure(error)
 
     def _obey(self, command: Command) -> Parts:
         match command:
@@ -190,7 +196,7 @@ def _answer(command: HandBack) -> None:
         command.reply.set_result(command.flight_ids)
 
 
-def described(error: Exception) -> str:
+def described(error: BaseException) -> str:
     """An exception in one line: what, and where, innermost first. Our messages hold no content, nor do torch's."""
     frames = reversed(traceback.extract_tb(error.__traceback__)[-4:])
     places = " < ".join(f"{frame.name} ({Path(frame.filename).name}:{frame.lineno})" for frame in frames)

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 
 import redis.asyncio
 import torch
@@ -17,10 +18,10 @@ import uvloop
 from prometheus_client import start_http_server
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from scheduler.registry import RedisRegistry, queue_name
 
 from scheduler.messages import ModelCard, WorkerStatus
 from scheduler.redis_queue import RedisQueue
+from scheduler.registry import RedisRegistry, card_sha256, queue_name
 from worker.config import WorkerSettings
 from worker.engine import Engine, build_engine
 from worker.engine_thread import EngineThread
@@ -43,7 +44,7 @@ CONNECTIONS = 32
 def serve(settings: WorkerSettings, environ: Mapping[str, str]) -> int:
     """Load the model, then serve until told to stop; the exit status. Raises ModelError, KVMemoryError."""
     section = settings.worker
-    torch.set_num_threads(section.threads or len(os.sched_getaffinity(0)))
+    torch.set_num_threads(section.threads or usable_cores())
     files = resolve(settings.model, settings.models_directory)
     card = model_card(files)
     engine = build_engine(
@@ -61,6 +62,16 @@ def serve(settings: WorkerSettings, environ: Mapping[str, str]) -> int:
         return runner.run(_serve(settings, environ, engine, card))
 
 
+def usable_cores(group: Path = Path("/sys/fs/cgroup")) -> int:
+    """Cores that this process may use: its affinity, or less by the container's quota (cgroup v2)."""
+    cores = len(os.sched_getaffinity(0))
+    try:
+        quota, period = (group / "cpu.max").read_text().split()
+        return max(1, min(cores, int(quota) // int(period)))
+    except (OSError, ValueError):  # no such file, or "max"
+        return cores
+
+
 async def _serve(settings: WorkerSettings, environ: Mapping[str, str], engine: Engine, card: ModelCard) -> int:
     about = _about(settings, engine, card)
     traces = open_traces(environ, worker_id=about.worker_id, model=card.model)
@@ -72,7 +83,7 @@ async def _serve(settings: WorkerSettings, environ: Mapping[str, str], engine: E
             queue=RedisQueue(client, about.queue, settings.lanes.lanes(), lease_ms=int(settings.lease_s * 1e3)),
             registry=RedisRegistry(client),
             card=card,
-            link=StoreLink(),
+            link=StoreLink(timeout_s),
             vitals=Vitals(about),
             observers=_observers(settings, about, traces),
             lease_s=settings.lease_s,
@@ -120,7 +131,7 @@ async def _connected(url: str, timeout_s: float) -> AsyncIterator[redis.asyncio.
         url,
         max_connections=CONNECTIONS,
         timeout=timeout_s,
-        socket_timeout=timeout_s,
+        socket_timeout=None,  # see worker.store_link
         socket_connect_timeout=timeout_s,
         retry=Retry(NoBackoff(), 0),
     )

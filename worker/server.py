@@ -16,11 +16,10 @@ from collections.abc import Awaitable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from scheduler.registry import RedisRegistry
-
 from scheduler.messages import Drain, ModelCard
 from scheduler.queue_types import Publication
 from scheduler.redis_queue import RedisQueue
+from scheduler.registry import RedisRegistry
 from worker.engine_thread import Drop, EngineThread, described
 from worker.outbox import Outbox
 from worker.report import Observer, Report
@@ -30,8 +29,9 @@ from worker.vitals import Vitals
 
 log = logging.getLogger(__name__)
 
-FLUSH_S = 5.0
+FLUSH_S = 3.0
 """How long the last tokens of a worker that ends may take to reach the store."""
+LEAVE_S = 2.0
 ANNOUNCE_S = 600.0
 """How often the model card's life is prolonged."""
 HEARTBEATS_PER_LEASE = 4
@@ -79,13 +79,24 @@ class Server:
         self._last_turn_s = 0.0
         self._idle = asyncio.Event()
         self._draining = asyncio.Event()
-        self._drained = asyncio.Event()
+        self._done = asyncio.Event()
+        """Drained, or the engine failed."""
         self._leaving = asyncio.Event()
-        self._failure: Exception | None = None
+        self._failure: BaseException | None = None
 
     async def run(self) -> int:
         """Serve until told to stop; the exit status."""
         self._engine.start(self._turned, self._failed)
+        try:
+            await self._run_loops()
+        except* Exception as faults:  # noqa: BLE001 - a loop that breaks breaks a promise: say which, and end
+            for fault in faults.exceptions:
+                log.error("the worker failed: %s", described(fault))
+            self._failure = faults.exceptions[0]
+        await self._engine.stop()
+        return 0 if self._failure is None else 1
+
+    async def _run_loops(self) -> None:
         async with asyncio.TaskGroup() as group:
             taking = group.create_task(self._take())
             loops = [
@@ -102,8 +113,6 @@ class Server:
             await self._leave()
             for task in (taking, *loops):
                 task.cancel()
-        await self._engine.stop()
-        return 0 if self._failure is None else 1
 
     def stop(self) -> None:
         """Drain, then end `run`."""
@@ -190,25 +199,24 @@ class Server:
         while True:
             await self._link.persist("announce", partial(self._registry.announce, self._card))
             self._link.returned.clear()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._link.returned.wait(), ANNOUNCE_S)
+            await _within(ANNOUNCE_S, self._link.returned.wait())
 
     # The end.
 
     async def _drain(self, taking: "asyncio.Task[None]") -> None:
         await self._draining.wait()
         await asyncio.wait([taking])
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._idle.wait(), self._drain_s)
+        await _within(self._drain_s, self._idle.wait())
         await self._hand_back()
         log.info("drained")
-        self._drained.set()
+        self._done.set()
 
     async def _hand_back(self) -> None:
         """Publish what was computed and let go of everything in hand; the store ignores what is not ours."""
         flight_ids = await self._engine.hand_back()
         await self._outbox.emptied()
-        await self._link.persist("release", partial(self._queue.release, self._worker_id, flight_ids))
+        if flight_ids:
+            await self._link.persist("release", partial(self._queue.release, self._worker_id, flight_ids))
         for flight_id in flight_ids:
             self._held.pop(flight_id, None)
         self._tell_lost(flight_ids)
@@ -221,7 +229,7 @@ class Server:
     def _failed(self, error: Exception) -> None:
         log.error("the engine failed: %s", described(error))
         self._failure = error
-        self._drained.set()
+        self._done.set()
         self._leaving.set()
 
     def _check_engine(self) -> None:
@@ -231,11 +239,12 @@ class Server:
 
     async def _leave(self) -> None:
         """Say the last words, each within a time limit: the store may be away."""
-        await _within(self._drain_s + FLUSH_S, self._drained.wait())
+        await _within(self._drain_s + FLUSH_S, self._done.wait())
         await _within(FLUSH_S, self._outbox.emptied())
-        await _within(FLUSH_S, self._link.persist("leave", partial(self._registry.leave, self._worker_id)))
+        await _within(LEAVE_S, self._link.persist("leave", partial(self._registry.leave, self._worker_id)))
 
 
 async def _within(limit_s: float, what: Awaitable[object]) -> None:
     with suppress(TimeoutError):
-        await asyncio.wait_for(what, limit_s)
+        async with asyncio.timeout(limit_s):
+            await what

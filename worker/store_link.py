@@ -1,4 +1,8 @@
-"""The worker's patience with the store: retries with back-off, and one log line per change of state."""
+"""The worker's patience with the store: time limits, retries with back-off, one log line per change of state.
+
+The limits are here, not in the client's `socket_timeout`: with that set, redis-py sends under `asyncio.wait_for`,
+which on Python 3.11 can lose the cancellation of the task that called it.
+"""
 
 import asyncio
 import logging
@@ -14,7 +18,7 @@ log = logging.getLogger(__name__)
 FIRST_DELAY_S = 0.02
 LONGEST_DELAY_S = 1.0
 STORE_ERRORS = (redis.RedisError, OSError)
-"""What a call raises while the store is away, loads its data or fails over."""
+"""What a call raises while the store is away, loads its data or fails over; a TimeoutError is an OSError."""
 
 T = TypeVar("T")
 
@@ -25,7 +29,8 @@ class StoreLink:
     The store counts as away from the first call that fails until every kind of call that failed has succeeded again.
     """
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, timeout_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._timeout_s = timeout_s
         self._clock = clock
         self._failing: set[str] = set()
         self._away_since = 0.0
@@ -33,17 +38,13 @@ class StoreLink:
         self.returned = asyncio.Event()
         """Set whenever the store came back; whoever acts on it clears it."""
 
-    @property
-    def is_away(self) -> bool:
-        """Some kind of call fails."""
-        return bool(self._failing)
-
     async def persist(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
         """Repeat an idempotent call, `what` in the log, until the store answers or the caller is cancelled."""
         delay_s = FIRST_DELAY_S
         while True:
             try:
-                answer = await call()
+                async with asyncio.timeout(self._timeout_s):
+                    answer = await call()
             except STORE_ERRORS as error:
                 self.failed(what, error)
                 await asyncio.sleep(delay_s * self._jitter.uniform(0.5, 1.0))

@@ -61,7 +61,7 @@ class Post:
     def __post_init__(self) -> None:
         self.outbox = Outbox(
             self.store.publish,
-            StoreLink(),
+            StoreLink(5.0),
             on_settled=lambda sent, refused: self.settled.append(([each.flight_id for each in sent], refused)),
             on_full=self.full.append,
             most_events=self.most_events,

@@ -1,0 +1,108 @@
+"""A worker's server in the test's own process: real queue, real planner, scripted arithmetic."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import redis.asyncio
+
+from scheduler.lanes import DEFAULT_LANES
+from scheduler.messages import Lease, ModelCard, WorkerStatus
+from scheduler.redis_queue import RedisQueue
+from scheduler.registry import RedisRegistry
+from scheduler.steps import Capacity
+from tests.worker.listener import Listener, listening
+from tests.worker.scripted import ScriptedRunner, engine
+from worker.engine_thread import EngineThread
+from worker.server import Server
+from worker.store_link import StoreLink
+from worker.vitals import Vitals
+
+QUEUE = "tiny@0123456789ab"
+LIMIT_S = 20.0
+CARD = ModelCard(
+    model="tiny", tokenizer_json="{}", chat_template=None, context_length=256, vocab_size=97, eos_token_ids=(2,)
+)
+
+
+class WatchedQueue(RedisQueue):
+    """The real queue; counts `take` calls, and can lose the answer of the next."""
+
+    takes = 0
+    lose_next_take = False
+
+    async def take(self, worker_id: str, capacity: Capacity) -> list[Lease]:
+        self.takes += 1
+        leases = await super().take(worker_id, capacity)
+        if self.lose_next_take:
+            self.lose_next_take = False
+            raise redis.ConnectionError("the answer was lost")
+        return leases
+
+
+@dataclass
+class Worker:
+    """A server that runs, and what a test may look at."""
+
+    worker_id: str
+    server: Server
+    queue: WatchedQueue
+    registry: RedisRegistry
+    runner: ScriptedRunner
+    task: "asyncio.Task[int]" = field(init=False)
+
+    async def status(self) -> WorkerStatus:
+        """Its last heartbeat."""
+        async with asyncio.timeout(LIMIT_S):
+            while True:
+                for status in await self.registry.workers():
+                    if status.worker_id == self.worker_id:
+                        return status
+
+    async def ended(self) -> int:
+        """Its exit status."""
+        return await asyncio.wait_for(asyncio.shield(self.task), LIMIT_S)
+
+
+@asynccontextmanager
+async def working(
+    url: str, *, lease_s: float = 20.0, drain_s: float = 10.0, runner: ScriptedRunner | None = None,
+    worker_id: str = "worker", max_sequences: int = 8,
+) -> AsyncIterator[Worker]:  # fmt: skip
+    """A worker from start to end. Its lease is so long that no heartbeat helps where a wake-up is due."""
+    runner = runner or ScriptedRunner()
+    client = redis.asyncio.from_url(url, socket_timeout=None)
+    queue = WatchedQueue(client, QUEUE, DEFAULT_LANES, lease_ms=int(lease_s * 1e3))
+    registry = RedisRegistry(client)
+    about = WorkerStatus(
+        worker_id=worker_id, model="tiny", queue=QUEUE, card_sha256="0" * 64, started_at_ms=0.0, blocks_total=64
+    )
+    server = Server(
+        worker_id=worker_id,
+        engine=EngineThread(engine(runner, max_sequences=max_sequences), worker_id),
+        queue=queue,
+        registry=registry,
+        card=CARD,
+        link=StoreLink(5.0),
+        vitals=Vitals(about),
+        lease_s=lease_s,
+        drain_s=drain_s,
+        block_s=1.0,
+    )
+    worker = Worker(worker_id, server, queue, registry, runner)
+    worker.task = asyncio.create_task(server.run())
+    try:
+        yield worker
+    finally:
+        runner.open()
+        server.stop()
+        await asyncio.wait_for(worker.task, LIMIT_S)
+        await client.aclose()
+
+
+@asynccontextmanager
+async def gateway(url: str, *, lease_s: float = 20.0) -> AsyncIterator[Listener]:
+    """A gateway at the workers' queue."""
+    async with listening(url, QUEUE, lease_s=lease_s) as listener:
+        yield listener

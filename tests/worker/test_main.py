@@ -1,0 +1,198 @@
+"""Whole worker processes on a tiny model: what clients hear when they are killed, stopped, drained or cut off."""
+
+import asyncio
+import secrets
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gateway.commands.store import EmbeddedStore
+from scheduler.lanes import LaneName
+from scheduler.messages import Job, Sampling
+from scheduler.outcomes import Outcome
+from scheduler.registry import card_sha256, queue_name
+from tests.worker.fleet import Fleet, Process
+from tests.worker.listener import Listener, listening
+from tests.worker.tiny_model import VOCABULARY, write_tiny_model
+from worker.model_files import ModelFiles, model_card
+
+pytestmark = pytest.mark.anyio
+LEASE_S = 1.0
+LONG = 700
+"""Output tokens of a job that runs for a second or two."""
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    store = EmbeddedStore(tmp_path_factory.mktemp("store"))
+    store.start()
+    model = write_tiny_model(tmp_path_factory.mktemp("model") / "tiny")
+    card = model_card(ModelFiles("tiny", model))
+    made = Fleet(store, model, queue_name("tiny", card_sha256(card)), LEASE_S)
+    yield made
+    made.close()
+
+
+def at(fleet: Fleet) -> AbstractAsyncContextManager[Listener]:
+    """A gateway that nobody has been before."""
+    return listening(fleet.store.url, fleet.queue, lease_s=LEASE_S, gateway_id=secrets.token_hex(4))
+
+
+async def put(listener: Listener, flight_id: str, *, max_tokens: int = LONG, tokens: int = 0) -> None:
+    """Queue a job, and wait for so many of its tokens."""
+    await listener.queue.put(job(flight_id, max_tokens, listener.gateway_id))
+    await listener.until(lambda: listener.count(flight_id) >= tokens)
+
+
+def job(flight_id: str, max_tokens: int, gateway_id: str) -> Job:
+    return Job(
+        flight_id=flight_id,
+        gateway_id=gateway_id,
+        tenant="tenant",
+        lane=LaneName.THROUGHPUT,
+        prompt=tuple((7 * place) % VOCABULARY for place in range(40)),
+        max_tokens=max_tokens,
+        granted_until=max_tokens,
+        sampling=Sampling(temperature=0.0),
+        ttft_ms=1_000.0,
+        tpot_ms=100.0,
+    )
+
+
+async def holder(listener: Listener, fleet: Fleet, flight_id: str) -> Process:
+    """The process that holds a flight now."""
+    record = await listener.queue.record(flight_id)
+    assert record is not None
+    return fleet.of(record.worker_id)
+
+
+async def uninterrupted(listener: Listener, fleet: Fleet) -> list[int]:
+    """What the long job generates when nothing befalls it."""
+    if not fleet.reference:
+        await put(listener, "reference")
+        await listener.ended("reference")
+        fleet.reference = listener.tokens["reference", 0]
+    return fleet.reference
+
+
+def said_of_the_store(fleet: Fleet) -> int:
+    """Lines that living workers have logged about it."""
+    return sum("the store" in line for process in fleet.alive(1) for line in process.log)
+
+
+def test_a_worker_without_a_model_says_so_in_one_line(fleet: Fleet, tmp_path: Path) -> None:
+    process = fleet.start(MODEL=str(tmp_path))
+    assert process.ended() == 2
+    assert [line.split("] ", 1)[1] for line in process.log] == [f"model {tmp_path}: no config.json\n"]
+
+
+async def test_a_killed_workers_stream_goes_on_at_another(fleet: Fleet) -> None:
+    fleet.alive(2)
+    async with at(fleet) as listener:
+        expected = await uninterrupted(listener, fleet)
+        await put(listener, "killed", tokens=50)
+        victim = await holder(listener, fleet, "killed")
+        victim.send(signal.SIGKILL)
+        await listener.ended("killed")
+        assert listener.tokens["killed", 0] == expected
+        assert listener.ends["killed"].outcome is Outcome.FINISHED
+        assert len(listener.epochs["killed"]) == 2
+
+
+async def test_a_worker_that_was_only_stopped_is_refused_when_it_wakes(fleet: Fleet) -> None:
+    fleet.alive(2)
+    async with at(fleet) as listener:
+        expected = await uninterrupted(listener, fleet)
+        await put(listener, "stopped", tokens=50)
+        victim = await holder(listener, fleet, "stopped")
+        victim.send(signal.SIGSTOP)
+        try:
+            await listener.ended("stopped")
+            ended_by = listener.ends["stopped"].worker_id
+        finally:
+            victim.send(signal.SIGCONT)
+        await asyncio.to_thread(victim.logged, "dropp")
+        assert fleet.of(ended_by) is not victim
+        assert listener.tokens["stopped", 0] == expected
+        assert victim.is_alive
+        for again in range(4):  # it serves as before
+            await put(listener, f"again-{again}", max_tokens=5)
+        await listener.ended(*(f"again-{again}" for again in range(4)))
+
+
+async def test_a_store_that_restarts_in_mid_stream_loses_nothing(fleet: Fleet) -> None:
+    fleet.alive(1)
+    async with at(fleet) as listener:
+        expected = await uninterrupted(listener, fleet)
+        await put(listener, "cut", tokens=50)
+        before = said_of_the_store(fleet)
+        fleet.store.process.kill()
+        fleet.store.process.wait()
+        fleet.store.start()
+        await listener.ended("cut")
+        assert listener.tokens["cut", 0] == expected
+        assert len(listener.epochs["cut"]) == 1
+    assert said_of_the_store(fleet) - before <= 2 * len(fleet.alive(1))  # away, and back
+
+
+async def test_a_cancelled_flight_frees_its_blocks(fleet: Fleet) -> None:
+    fleet.alive(1)
+    async with at(fleet) as listener:
+        await put(listener, "cancelled", tokens=20)
+        await listener.queue.cancel("cancelled")
+        await listener.ended("cancelled")
+        assert listener.ends["cancelled"].outcome is Outcome.CANCELLED
+        assert listener.count("cancelled") < LONG
+        async with asyncio.timeout(10):
+            while not all(worker.blocks_free == worker.blocks_total for worker in await listener.registry.workers()):
+                pass
+
+
+async def test_a_worker_that_is_told_to_stop_finishes_what_runs(fleet: Fleet) -> None:
+    async with at(fleet) as listener:
+        fleet.alive(1)
+        await put(listener, "finishing", tokens=20)
+        process = await holder(listener, fleet, "finishing")
+        process.send(signal.SIGTERM)
+        assert await asyncio.to_thread(process.ended) == 0
+        await listener.ended("finishing")
+        assert listener.count("finishing") == LONG
+        assert len(listener.epochs["finishing"]) == 1
+        assert not any(f"-{process.pid}-" in worker.worker_id for worker in await listener.registry.workers())
+
+
+async def test_a_second_signal_ends_a_worker_at_once(fleet: Fleet) -> None:
+    async with at(fleet) as listener:
+        fleet.alive(2)
+        await put(listener, "left", tokens=20)
+        process = await holder(listener, fleet, "left")
+        process.send(signal.SIGTERM)
+        await asyncio.to_thread(process.logged, "draining")
+        process.send(signal.SIGINT)
+        assert await asyncio.to_thread(process.ended) == 128 + signal.SIGINT
+        await listener.ended("left")
+        assert listener.tokens["left", 0] == await uninterrupted(listener, fleet)
+
+
+async def test_a_worker_shows_its_metrics(fleet: Fleet) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    for process in fleet.processes:
+        if process.is_alive:
+            process.send(signal.SIGTERM)
+            await asyncio.to_thread(process.ended)
+    process = fleet.start(WORKER__METRICS_PORT=str(port))
+    await asyncio.to_thread(process.logged, "serves")
+    async with at(fleet) as listener:
+        await put(listener, "measured", max_tokens=10)
+        await listener.ended("measured")
+    async with httpx.AsyncClient() as client:
+        shown = (await client.get(f"http://127.0.0.1:{port}/metrics")).text
+    assert 'fairlane_worker_tokens_total{kind="output",lane="throughput"} 10.0' in shown
+    assert 'fairlane_worker_jobs_ended_total{outcome="finished"} 1.0' in shown

@@ -1,0 +1,215 @@
+"""The worker at work, against a real store: takes, streams, cancels, drains, and survives the store's absence."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from gateway.commands.store import EmbeddedStore
+from scheduler.messages import Paused
+from scheduler.outcomes import Outcome
+from scheduler.queue_types import JobState
+from tests.worker.scripted import ScriptedRunner, job
+from tests.worker.serving import gateway, working
+
+pytestmark = pytest.mark.anyio
+
+
+def script(tokens: int) -> list[int]:
+    """What the scripted runner generates."""
+    return list(range(100, 100 + tokens))
+
+
+async def test_a_job_that_is_put_is_served_at_once(valkey_url: str) -> None:
+    async with gateway(valkey_url) as listener, working(valkey_url):
+        await listener.queue.put(job(max_tokens=5))
+        await listener.ended("flight")
+        assert listener.tokens["flight", 0] == script(5)
+        assert listener.ends["flight"].outcome is Outcome.FINISHED
+        record = await listener.queue.record("flight")
+        assert record is not None
+        assert (record.state, record.outcome, record.generated) == (JobState.ENDED, Outcome.FINISHED, (5,))
+
+
+async def test_every_choice_is_served(valkey_url: str) -> None:
+    async with gateway(valkey_url) as listener, working(valkey_url):
+        await listener.queue.put(job(max_tokens=5, n=3))
+        await listener.ended("flight")
+        assert [listener.tokens["flight", choice] for choice in range(3)] == [script(5)] * 3
+
+
+async def test_jobs_of_several_gateways_go_each_to_its_own(valkey_url: str) -> None:
+    async with gateway(valkey_url) as listener, working(valkey_url):
+        await listener.queue.put(job("theirs", gateway_id="another"))
+        await listener.queue.put(job("ours"))
+        await listener.ended("ours")
+        assert listener.ends.keys() == {"ours"}
+        _, events = await listener.queue.read_events("another", "0-0", 5_000)
+        assert {event.flight_id for event in events} == {"theirs"}
+
+
+async def test_a_cancelled_flight_ends_within_a_step(valkey_url: str) -> None:
+    async with gateway(valkey_url) as listener, working(valkey_url, runner=ScriptedRunner(gated=True)) as worker:
+        await listener.queue.put(job(max_tokens=50))
+        worker.runner.allow()
+        await listener.until(lambda: listener.count("flight") == 1)
+        await listener.queue.cancel("flight")
+        worker.runner.allow()
+        await listener.ended("flight")
+        assert listener.ends["flight"].outcome is Outcome.CANCELLED
+        assert listener.count("flight") <= 2
+
+
+async def test_a_grant_lets_a_paused_flight_go_on(valkey_url: str) -> None:
+    async with gateway(valkey_url) as listener, working(valkey_url):
+        await listener.queue.put(job(max_tokens=6, granted_until=2))
+        await listener.until(lambda: any(isinstance(event, Paused) for event in listener.events))
+        assert listener.count("flight") == 2
+        await listener.queue.grant("flight", 6)
+        await listener.ended("flight")
+        assert listener.tokens["flight", 0] == script(6)
+
+
+async def test_a_busy_worker_asks_for_work_only_when_there_is_room(valkey_url: str) -> None:
+    async with gateway(valkey_url) as listener, working(valkey_url, max_sequences=1) as worker:
+        await listener.queue.put(job("first", max_tokens=200))
+        await listener.queue.put(job("second", max_tokens=1))
+        await listener.ended("first", "second")
+        assert worker.queue.takes <= 8
+
+
+async def test_an_idle_worker_does_not_ask_at_all(valkey_url: str) -> None:
+    async with gateway(valkey_url) as listener, working(valkey_url) as worker:
+        await listener.queue.put(job("warm"))
+        await listener.ended("warm")
+        before = worker.queue.takes
+        await listener.queue.read_control("somebody else", "$", 1_500)
+        assert worker.queue.takes <= before + 1
+
+
+async def test_a_take_whose_answer_was_lost_is_served_after_a_lease(valkey_url: str) -> None:
+    async with gateway(valkey_url, lease_s=0.4) as listener, working(valkey_url, lease_s=0.4) as worker:
+        worker.queue.lose_next_take = True
+        await listener.queue.put(job())
+        await listener.ended("flight")
+        assert listener.tokens["flight", 0] == script(4)
+        assert listener.reclaimed == 0
+
+
+async def test_a_flight_that_was_taken_away_is_dropped_and_may_come_again(valkey_url: str) -> None:
+    async with gateway(valkey_url) as listener, working(valkey_url, runner=ScriptedRunner(gated=True)) as worker:
+        await listener.queue.put(job(max_tokens=12))
+        worker.runner.allow(3)
+        await listener.until(lambda: listener.count("flight") == 3)
+        await listener.queue.release("worker", ["flight"])
+        worker.runner.open()
+        await listener.ended("flight")
+        assert listener.tokens["flight", 0] == script(12)
+        assert len(listener.epochs["flight"]) == 2
+
+
+async def test_stopping_lets_what_runs_finish_and_takes_no_more(valkey_url: str) -> None:
+    async with gateway(valkey_url) as listener, working(valkey_url, runner=ScriptedRunner(gated=True)) as worker:
+        await listener.queue.put(job("running", max_tokens=3))
+        worker.runner.allow()
+        await listener.until(lambda: listener.count("running") == 1)
+        worker.server.stop()
+        await listener.queue.put(job("late"))
+        worker.runner.open()
+        assert await worker.ended() == 0
+        await listener.ended("running")
+        late = await listener.queue.record("late")
+        assert late is not None
+        assert late.state is JobState.QUEUED
+        assert await worker.registry.workers() == []
+
+
+async def test_what_does_not_finish_in_time_is_handed_back_with_its_tokens(valkey_url: str) -> None:
+    async with gateway(valkey_url) as listener:
+        async with working(valkey_url, runner=ScriptedRunner(gated=True), drain_s=0.0, worker_id="old") as old:
+            await listener.queue.put(job(max_tokens=200))
+            old.runner.allow(4)
+            await listener.until(lambda: listener.count("flight") == 4)
+            old.server.stop()
+            old.runner.open()
+            assert await old.ended() == 0
+        record = await listener.queue.record("flight")
+        assert record is not None
+        assert record.state is JobState.QUEUED
+        assert 4 < record.generated[0] < 200
+        async with working(valkey_url, worker_id="new"):
+            await listener.ended("flight")
+        assert listener.tokens["flight", 0] == script(200)
+        assert listener.ends["flight"].worker_id == "new"
+
+
+async def test_a_drained_worker_stays_until_it_is_stopped(valkey_url: str) -> None:
+    async with gateway(valkey_url, lease_s=0.4) as listener, working(valkey_url, lease_s=0.4) as worker:
+        await listener.queue.put(job())
+        await listener.ended("flight")
+        assert await worker.registry.drain("worker")
+        async with asyncio.timeout(10):
+            while not (await worker.status()).draining:
+                pass
+        await listener.queue.put(job("late"))
+        await listener.queue.read_control("somebody else", "$", 500)
+        late = await listener.queue.record("late")
+        assert late is not None
+        assert late.state is JobState.QUEUED
+        worker.server.stop()
+        assert await worker.ended() == 0
+
+
+async def test_an_engine_that_breaks_ends_the_worker_and_its_jobs_go_on_elsewhere(valkey_url: str) -> None:
+    async with gateway(valkey_url, lease_s=0.4) as listener:
+        runner = ScriptedRunner(gated=True)
+        async with working(valkey_url, lease_s=0.4, runner=runner, worker_id="broken") as broken:
+            await listener.queue.put(job(max_tokens=9))
+            runner.allow(3)
+            await listener.until(lambda: listener.count("flight") == 3)
+            runner.error = RuntimeError("the device is gone")
+            runner.open()
+            assert await broken.ended() == 1
+        async with working(valkey_url, lease_s=0.4, worker_id="next"):
+            await listener.ended("flight")
+        assert listener.tokens["flight", 0] == script(9)
+        assert listener.reclaimed == 1
+
+
+async def test_a_store_that_goes_and_comes_back_loses_no_token(tmp_path: Path) -> None:
+    store = EmbeddedStore(tmp_path)
+    store.start()
+    try:
+        async with gateway(store.url) as listener, working(store.url, runner=ScriptedRunner(gated=True)) as worker:
+            await listener.queue.put(job(max_tokens=30))
+            worker.runner.allow(5)
+            await listener.until(lambda: listener.count("flight") == 5)
+            store.process.kill()
+            store.process.wait()
+            worker.runner.allow(10)  # tokens that only the worker knows of
+            store.start()
+            worker.runner.open()
+            await listener.ended("flight")
+            assert listener.tokens["flight", 0] == script(30)
+            assert len(listener.epochs["flight"]) == 1
+    finally:
+        store.stop()
+
+
+async def test_a_heartbeat_says_how_full_and_how_fast_the_worker_is(valkey_url: str) -> None:
+    async with (
+        gateway(valkey_url, lease_s=0.4) as listener,
+        working(valkey_url, lease_s=0.4, runner=ScriptedRunner(gated=True)) as worker,
+    ):
+        await listener.queue.put(job(max_tokens=50))
+        worker.runner.allow(10)
+        await listener.until(lambda: listener.count("flight") == 10)
+        async with asyncio.timeout(10):
+            while not (status := await worker.status()).running.get("latency"):
+                pass
+        assert status.blocks_free < status.blocks_total == 64
+        async with asyncio.timeout(10):
+            while not (status := await worker.status()).tokens_per_s:
+                pass
+        assert status.step_ms == pytest.approx(1.0)
+        assert status.prefill_tokens_per_s == pytest.approx(5_000.0)

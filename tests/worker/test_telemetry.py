@@ -1,0 +1,152 @@
+"""Metrics and spans: every name as documented, one trace per request, and no content anywhere."""
+
+from collections.abc import Iterable
+
+import msgspec
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from prometheus_client import generate_latest
+
+from scheduler.messages import Event, Finished, Lease, Preempted, Resumed, TokenDelta, WorkerStatus
+from scheduler.outcomes import Outcome
+from scheduler.queue_types import Publication
+from scheduler.steps import Capacity, Row, SeqId, StepOutcome, StepPlan, StepResult
+from tests.worker.scripted import job
+from worker.engine import StepReport
+from worker.outbox import token_runs
+from worker.report import LaneTokens, Load, Report
+from worker.telemetry import Metrics, Traces, open_traces
+from worker.vitals import Vitals
+
+TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+ABOUT = WorkerStatus(
+    worker_id="worker", model="tiny", queue="tiny@0", card_sha256="0", started_at_ms=0.0,
+    blocks_total=64, host_slots_total=16,
+)  # fmt: skip
+PREEMPTED = Preempted(flight_id="flight", choice=0, mode="swap", blocks=3, predicted_ms=7.0)
+RESUMED = Resumed(flight_id="flight", choice=0, stalled_ms=250.0)
+FINISHED = Finished(flight_id="flight", epoch=1, outcome=Outcome.FINISHED)
+
+
+def lease(epoch: int = 1) -> Lease:
+    traced = msgspec.structs.replace(job(max_tokens=8), traceparent=f"00-{TRACE_ID}-{SPAN_ID}-01")
+    return Lease(job=traced, epoch=epoch, arrived_ms_ago=5.0)
+
+
+def delta(first_index: int, *token_ids: int) -> TokenDelta:
+    return TokenDelta(flight_id="flight", epoch=1, choice=0, first_index=first_index, token_ids=token_ids)
+
+
+def report(*events: Event, epoch: int = 1, step: StepReport | None = None, output: int = 0) -> Report:
+    said = Publication("flight", epoch, events, token_runs(events))
+    return Report(
+        obeyed=1,
+        parts={"gateway": [said]} if events else {},
+        capacity=Capacity({}, {}),
+        flights=1,
+        load=Load(running={"latency": 2}, waiting={"latency": 1}, preempted={}, blocks_free=60, host_slots_free=12),
+        step=step,
+        tokens={"latency": LaneTokens(prefill=32, output=output)} if step else {},
+    )
+
+
+def step() -> StepReport:
+    row = Row(SeqId("flight", 0), (51, 52), 0, (0,), samples=True, output_index=0)
+    plan = StepPlan(number=1, rows=(row,), predicted_ms=30.0)
+    return StepReport(plan, StepResult(number=1, run_ms=16.0, copy_ms=4.0), StepOutcome(), ())
+
+
+def spans(reports: Iterable[Report], *, taken: Lease) -> list[ReadableSpan]:
+    exporter = InMemorySpanExporter()
+    traces = Traces(exporter, worker_id="worker", model="tiny")
+    traces.took([taken])
+    for each in reports:
+        traces.turned(each)
+    traces.close()
+    return list(exporter.get_finished_spans())
+
+
+def test_prefill_and_decode_are_children_of_the_requests_span() -> None:
+    prefill, decode = spans([report(delta(0, 61)), report(delta(1, 62, 63), FINISHED)], taken=lease())
+    assert (prefill.name, decode.name) == ("prefill", "decode")
+    for span in (prefill, decode):
+        assert span.parent is not None
+        assert span.context is not None
+        assert f"{span.context.trace_id:032x}" == TRACE_ID
+        assert f"{span.parent.span_id:016x}" == SPAN_ID
+        assert span.attributes is not None
+        assert span.attributes["gen_ai.request.model"] == "tiny"
+        assert span.attributes["gen_ai.usage.input_tokens"] == 5
+    assert decode.attributes is not None
+    assert decode.attributes["gen_ai.usage.output_tokens"] == 3
+    assert decode.attributes["fairlane.outcome"] == "finished"
+
+
+def test_a_preemption_and_the_way_back_are_events_of_the_span() -> None:
+    _, decode = spans([report(delta(0, 61)), report(PREEMPTED), report(RESUMED, FINISHED)], taken=lease())
+    assert [(event.name, dict(event.attributes or {})) for event in decode.events] == [
+        ("preempted", {"choice": 0, "mode": "swap", "blocks": 3, "predicted_ms": 7.0}),
+        ("resumed", {"choice": 0, "stall_ms": 250.0}),
+    ]
+
+
+def test_a_flight_that_leaves_without_an_end_closes_its_span() -> None:
+    (prefill,) = spans([], taken=lease())
+    assert prefill.attributes is not None
+    assert prefill.attributes["fairlane.outcome"] == "handed back"
+
+
+def test_what_is_said_under_an_older_epoch_is_not_traced() -> None:
+    (prefill,) = spans([report(delta(0, 61), FINISHED, epoch=1)], taken=lease(epoch=2))
+    assert prefill.name == "prefill"
+
+
+def test_no_span_is_made_where_no_endpoint_is_named() -> None:
+    assert open_traces({"OTEL_EXPORTER_OTLP_ENDPOINT": ""}, worker_id="worker", model="tiny") is None
+
+
+def test_no_span_holds_a_token() -> None:
+    found = spans([report(delta(0, 61)), report(PREEMPTED, delta(1, 62), FINISHED)], taken=lease())
+    shown = "".join(span.to_json() for span in found)
+    assert not any(f"{token}," in shown or f"{token}]" in shown for token in (61, 62))
+
+
+def test_a_step_and_its_events_are_counted() -> None:
+    metrics = Metrics(ABOUT)
+    metrics.took([lease()])
+    metrics.turned(report(PREEMPTED, RESUMED, FINISHED, step=step(), output=2))
+    metrics.lost(["flight"])
+    shown = generate_latest(metrics.registry).decode()
+    for line in (
+        'fairlane_worker_tokens_total{kind="prefill",lane="latency"} 32.0',
+        'fairlane_worker_tokens_total{kind="output",lane="latency"} 2.0',
+        'fairlane_worker_preemptions_total{mode="swap"} 1.0',
+        'fairlane_worker_preempted_blocks_total{mode="swap"} 3.0',
+        "fairlane_worker_stall_seconds_sum 0.25",
+        'fairlane_worker_kv_blocks{pool="device",state="used"} 4.0',
+        'fairlane_worker_kv_blocks{pool="host",state="free"} 12.0',
+        'fairlane_worker_sequences{lane="latency",state="running"} 2.0',
+        "fairlane_worker_step_seconds_sum 0.02",
+        "fairlane_worker_step_predicted_seconds_sum 0.03",
+        "fairlane_worker_batch_rows_sum 1.0",
+        'fairlane_worker_jobs_taken_total{lane="latency"} 1.0',
+        'fairlane_worker_jobs_ended_total{outcome="finished"} 1.0',
+        "fairlane_worker_jobs_lost_total 1.0",
+    ):
+        assert line in shown
+
+
+def test_the_heartbeats_rates_follow_the_steps() -> None:
+    now_s = 0.0
+    vitals = Vitals(ABOUT, clock=lambda: now_s)
+    for _ in range(1_000):  # 20 tokens each 20 ms: 100 steps make 10 s
+        now_s += 0.02
+        vitals.turned(report(step=step(), output=2))
+    status = vitals.status(draining=True)
+    assert status.tokens_per_s["latency"] == pytest.approx(100.0, rel=0.15)
+    assert status.step_ms == pytest.approx(20.0)
+    assert status.prefill_tokens_per_s == pytest.approx(2_000.0)
+    assert (status.draining, status.blocks_free, status.running) == (True, 60, {"latency": 2})
+    now_s += 100.0
+    assert vitals.status(draining=False).tokens_per_s["latency"] < 0.1
