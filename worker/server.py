@@ -21,6 +21,7 @@ from scheduler.queue_types import Publication
 from scheduler.redis_queue import RedisQueue
 from scheduler.registry import RedisRegistry
 from worker.engine_thread import Drop, EngineThread, described
+from worker.holdings import Holdings
 from worker.outbox import Outbox
 from worker.report import Observer, Report
 from worker.room import Room
@@ -74,8 +75,7 @@ class Server:
         self._block_ms = int(block_s * 1e3)
         self._room = Room()
         self._outbox = Outbox(self._publish, link, on_settled=self._settled, on_full=engine.hold)
-        self._held: dict[str, int] = {}
-        """Epochs of the flights that the store believes to be here, as far as we know."""
+        self._held = Holdings()
         self._last_turn_s = 0.0
         self._idle = asyncio.Event()
         self._draining = asyncio.Event()
@@ -133,12 +133,12 @@ class Server:
             # A take whose answer was lost may have happened: `renew` gives back what we do not know of.
             leases = await self._link.persist("take", partial(self._queue.take, self._worker_id, capacity))
             self._room.took(len(leases))
+            early = self._held.took(leases)
             if leases:
                 self._idle.clear()
-                self._held.update((lease.job.flight_id, lease.epoch) for lease in leases)
                 for observer in self._observers:
                     observer.took(leases)
-                self._engine.tell(*leases)
+                self._engine.tell(*leases, *early)
 
     async def _hear(self) -> None:
         """The control stream and the model's wake-ups."""
@@ -149,7 +149,7 @@ class Server:
             for message in messages:
                 if isinstance(message, Drain):
                     self.drain()
-                else:
+                elif self._held.hears(message):
                     self._engine.tell(message)
             if woken:
                 self._room.woken()
@@ -172,8 +172,7 @@ class Server:
         """The store has heard these; of the refused ones the lease was lost."""
         lost = [each for each in publications if each.flight_id in refused]
         for each in (*lost, *(each for each in publications if each.ends)):
-            if self._held.get(each.flight_id) == each.epoch:
-                del self._held[each.flight_id]
+            self._held.let_go(each.flight_id, each.epoch)
         if lost:
             log.warning("%d flights were taken away from this worker: dropped", len(lost))
             self._engine.tell(*(Drop(each.flight_id, each.epoch) for each in lost))
@@ -193,7 +192,7 @@ class Server:
             await asyncio.sleep(self._lease_s / HEARTBEATS_PER_LEASE)
 
     async def _renew(self) -> bool:
-        return await self._queue.renew(self._worker_id, holding=list(self._held))
+        return await self._queue.renew(self._worker_id, holding=self._held.ids())
 
     async def _announce(self) -> None:
         while True:
@@ -214,11 +213,12 @@ class Server:
     async def _hand_back(self) -> None:
         """Publish what was computed and let go of everything in hand; the store ignores what is not ours."""
         flight_ids = await self._engine.hand_back()
+        held = self._held.epochs(flight_ids)
         await self._outbox.emptied()
         if flight_ids:
             await self._link.persist("release", partial(self._queue.release, self._worker_id, flight_ids))
-        for flight_id in flight_ids:
-            self._held.pop(flight_id, None)
+        for flight_id, epoch in held:
+            self._held.let_go(flight_id, epoch)
         self._tell_lost(flight_ids)
 
     def _tell_lost(self, flight_ids: Iterable[str]) -> None:

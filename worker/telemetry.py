@@ -113,6 +113,10 @@ class _Trail:
     lease: Lease
     span: trace.Span
     output_tokens: int = 0
+    steps: int = 0
+    """That ended since the job came in, until its first token; the one that ran just then is among them."""
+    prefill_steps: int = 0
+    """Of these, those that computed its prompt."""
 
 
 class Traces:
@@ -135,6 +139,8 @@ class Traces:
 
     def turned(self, report: Report) -> None:
         """The engine has moved on."""
+        if report.step is not None and report.ran:
+            self._count_step({row.seq.flight_id for row in report.step.plan.rows})
         for publications in report.parts.values():
             for publication in publications:
                 self._said(publication)
@@ -170,8 +176,16 @@ class Traces:
                 case Finished():
                     self._end(self._trails.pop(publication.flight_id), event.outcome)
 
+    def _count_step(self, flights: set[str]) -> None:
+        for flight_id, trail in self._trails.items():
+            if trail.output_tokens == 0:
+                trail.steps += 1
+                trail.prefill_steps += flight_id in flights
+
     def _tokens(self, trail: _Trail, count: int) -> None:
         if trail.output_tokens == 0:
+            trail.span.set_attribute("fairlane.steps", trail.steps)
+            trail.span.set_attribute("fairlane.prefill_steps", trail.prefill_steps)
             trail.span.end()
             trail.span = self._start("decode", trail.lease)
         trail.output_tokens += count

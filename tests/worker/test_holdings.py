@@ -1,0 +1,40 @@
+"""What the worker holds in the store's eyes."""
+
+from scheduler.messages import Cancel, Grant
+from tests.worker.scripted import lease
+from worker.holdings import Holdings
+
+
+def test_a_flight_is_held_from_its_take_until_it_is_let_go() -> None:
+    holdings = Holdings()
+    holdings.took([lease("a"), lease("b")])
+    assert holdings.ids() == ["a", "b"]
+    holdings.let_go("a", 1)
+    assert holdings.ids() == ["b"]
+    assert len(holdings) == 1
+
+
+def test_a_flight_that_has_come_again_is_not_let_go_for_its_former_life() -> None:
+    holdings = Holdings()
+    holdings.took([lease(epoch=1)])
+    before = holdings.epochs(["flight", "unknown"])
+    holdings.took([lease(epoch=3)])
+    for flight_id, epoch in before:
+        holdings.let_go(flight_id, epoch)
+    assert holdings.ids() == ["flight"]
+
+
+def test_a_word_that_overtakes_the_answer_of_a_take_is_heard_behind_it() -> None:
+    holdings = Holdings()
+    cancel, grant = Cancel(flight_id="flight"), Grant(flight_id="flight", granted_until=7)
+    assert not holdings.hears(grant)
+    assert not holdings.hears(cancel)
+    assert holdings.took([lease()]) == [grant, cancel]
+    assert holdings.hears(cancel)
+
+
+def test_a_word_about_what_the_take_did_not_bring_is_forgotten_with_it() -> None:
+    holdings = Holdings()
+    holdings.hears(Cancel(flight_id="flight"))
+    assert holdings.took([]) == []
+    assert holdings.took([lease()]) == []
