@@ -27,6 +27,7 @@ import transformers
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from benchmarks.machine import cpu_name
 from scheduler.lanes import DEFAULT_LANES, LaneName
 from scheduler.messages import Job, Lease, Sampling
 from scheduler.settings import DEFAULT_MODEL
@@ -167,7 +168,7 @@ def measure(
 
 def describe_machine(dtype: torch.dtype, device: torch.device) -> dict[str, str]:
     """What the figures were measured on."""
-    processor = torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_name()
+    processor = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()
     return {
         "processor": processor,
         "threads": str(torch.get_num_threads()),
@@ -178,15 +179,6 @@ def describe_machine(dtype: torch.dtype, device: torch.device) -> dict[str, str]
         "torch": torch.__version__,
         "transformers": transformers.__version__,
     }
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def markdown(series: Sequence[Series], machine: dict[str, str], work: str) -> str:

@@ -192,7 +192,7 @@ class Traces:
 
     def _start(self, name: str, lease: Lease) -> trace.Span:
         job = lease.job
-        attributes: dict[str, str | int] = {
+        attributes: dict[str, str | int | float] = {
             "gen_ai.request.model": self._model,
             "gen_ai.request.max_tokens": job.max_tokens,
             "gen_ai.request.choice.count": job.n,
@@ -200,6 +200,7 @@ class Traces:
             "fairlane.flight_id": job.flight_id,
             "fairlane.lane": job.lane,
             "fairlane.epoch": lease.epoch,
+            "fairlane.queued_ms": lease.arrived_ms_ago,
         }
         parent = self._propagator.extract({"traceparent": job.traceparent})
         return self._tracer.start_span(name, parent, attributes=attributes)

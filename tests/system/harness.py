@@ -36,6 +36,8 @@ class Server:
     directory: Path
     settings: dict[str, str] = field(default_factory=dict)
     port: int = field(default_factory=free_port)
+    environ: dict[str, str] = field(default_factory=dict)
+    """What else its processes find in their environment."""
     _process: subprocess.Popen[str] | None = None
     _lines: "queue.Queue[str | None]" = field(default_factory=queue.Queue)
 
@@ -59,7 +61,7 @@ class Server:
             "WORKER__HOST_KV_MEMORY": "128MiB",
             **self.settings,
         }
-        environ |= {f"FAIRLANE_{name}": value for name, value in settings.items()}
+        environ |= {f"FAIRLANE_{name}": value for name, value in settings.items()} | self.environ
         with (self.directory / "serve.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", "import fairlane; fairlane.main()", "serve"],

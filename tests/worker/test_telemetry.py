@@ -83,6 +83,18 @@ def test_prefill_and_decode_are_children_of_the_requests_span() -> None:
     assert decode.attributes["fairlane.outcome"] == "finished"
 
 
+def test_the_prefill_says_how_many_steps_came_before_the_first_token_and_how_many_were_its_own() -> None:
+    others = Row(SeqId("another", 0), (51,), 0, (0,), samples=True, output_index=0)
+    elsewhere = StepReport(StepPlan(number=1, rows=(others,)), StepResult(number=1), StepOutcome(), ())
+    prefill, _ = spans(
+        [report(step=elsewhere), report(step=step()), report(delta(0, 61), step=step()), report(step=elsewhere)],
+        taken=lease(),
+    )
+    assert prefill.attributes is not None
+    assert prefill.attributes["fairlane.steps"] == 3
+    assert prefill.attributes["fairlane.prefill_steps"] == 2
+
+
 def test_a_preemption_and_the_way_back_are_events_of_the_span() -> None:
     _, decode = spans([report(delta(0, 61)), report(PREEMPTED), report(RESUMED, FINISHED)], taken=lease())
     assert [(event.name, dict(event.attributes or {})) for event in decode.events] == [
