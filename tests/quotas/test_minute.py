@@ -171,12 +171,13 @@ async def test_a_request_each_slice_for_two_minutes_keeps_the_count_exact(house:
     assert (await one(house, "requests_per_minute")).used == 241
 
 
-async def test_a_clock_that_steps_back_forgets_nothing(house: House) -> None:
+@pytest.mark.parametrize("step_ms", [250, 500, 30_000, 3_600_000])
+async def test_a_clock_that_steps_back_forgets_nothing(house: House, step_ms: int) -> None:
     await house.tenant(Limits(tokens_per_minute=60, requests_per_minute=100))
     await spend(house, START_MS, "f1", 20)
-    await spend(house, START_MS + 30_000, "f2", 20)
+    await spend(house, START_MS, "f2", 20)
 
-    await house.set_clock(START_MS - 3_600_000)
+    await house.set_clock(START_MS - step_ms)
     denied = await refused(house)
 
     assert denied.status.used == 60
