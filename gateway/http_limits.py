@@ -13,10 +13,12 @@ closing at once would reset the connection and destroy the answer on its way.
 """
 
 import asyncio
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
+import httptools
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 from uvicorn.config import Config
@@ -25,6 +27,7 @@ from uvicorn.server import ServerState
 
 from gateway.errors import ApiError, headers_too_large, invalid, request_timeout, request_too_large
 from gateway.http_refusals import answer_bytes, refusal_of
+from gateway.http_upgrade import plain_head
 
 _BYTES_PER_CHUNKED_BYTE = 8
 """Bytes on the wire for each byte of a body that comes in chunks of one."""
@@ -70,6 +73,9 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         """Why the parser was told to stop."""
         self._is_deaf = False
         """Nothing that still comes is looked at."""
+        self._data = b""
+        """The last that came."""
+        self._wishes_upgrade = False
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
@@ -87,6 +93,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if self._is_deaf:
             return
         self._received_bytes += len(data)
+        self._data = data
         super().data_received(data)
         self._weigh_up()
 
@@ -94,11 +101,19 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         """All headers of a request are there: the last moment to refuse it before the application sees it."""
         self._awaits_headers = False
         self._expect_nothing()
+        limits = self.limits
         self._refusal = refusal_of(
-            self.url, self.headers, max_bytes=self.limits.max_header_bytes, max_headers=self.limits.max_headers
+            self.parser.get_method(),
+            self.url,
+            self.headers,
+            max_bytes=limits.max_header_bytes,
+            max_headers=limits.max_headers,
         )
         if self._refusal is not None:
             raise ValueError("refused")  # stops the parser, which leads to send_400_response
+        if self.parser.should_upgrade():
+            self._wishes_upgrade = True
+            return
         super().on_headers_complete()
         if self.cycle is not None:
             self.cycle.transport = _AnsweringTransport(self)  # type: ignore[assignment] # all of it that a cycle uses
@@ -110,6 +125,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """The request is whole; what comes next is another."""
+        if self._wishes_upgrade:
+            return
         self._awaits_headers = True
         self._received_bytes = self._body_bytes = 0
         super().on_message_complete()
@@ -125,6 +142,19 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._expect_within(self.limits.linger_s)
         elif self._received_bytes and not self._is_answering():
             self._expect_within(self.limits.header_timeout_s)
+
+    def _should_upgrade(self) -> bool:
+        return False  # nothing here speaks another protocol
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """The parser has stopped at a request that wishes for another protocol: read it again as HTTP/1.1."""
+        wish = cast(httptools.HttpParserUpgrade, sys.exception())  # uvicorn calls this while handling it
+        end_of_head: int = wish.args[0]
+        head = plain_head(self.parser.get_method(), self.url, self.parser.get_http_version(), self.headers)
+        self._wishes_upgrade, self._awaits_headers = False, True
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's own
+        super().data_received(head + self._data[end_of_head:])
 
     def send_400_response(self, msg: str) -> None:
         """The parser gave up: on our refusal, or on bytes that are no HTTP."""

@@ -13,8 +13,10 @@ Headers = Sequence[tuple[bytes, bytes]]
 _SEPARATORS = len(": " + "\r\n")
 
 
-def refusal_of(url: bytes, headers: Headers, *, max_bytes: int, max_headers: int) -> ApiError | None:
+def refusal_of(method: bytes, url: bytes, headers: Headers, *, max_bytes: int, max_headers: int) -> ApiError | None:
     """Why a request with these headers is not served, if so. Names are in lower case."""
+    if method == b"CONNECT":
+        return invalid(None, "This is no proxy.")
     size = len(url) + sum(len(name) + len(value) + _SEPARATORS for name, value in headers)
     if size > max_bytes:
         return headers_too_large(max_bytes)

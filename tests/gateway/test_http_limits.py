@@ -155,6 +155,28 @@ async def test_whole_requests_are_served_one_after_the_other() -> None:
             assert await client.answer() == (200, b"0")
 
 
+@pytest.mark.parametrize("together", [True, False], ids=["at once", "body later"])
+async def test_a_wish_for_http2_is_ignored_and_its_body_is_read(together: bool) -> None:
+    wish = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n"
+    async with serving() as server:
+        client = await server.client()
+        client.send(POST + wish + b"content-length: 5\r\n\r\n" + (b"hello" if together else b""))
+        if not together:
+            await asyncio.sleep(SHORT_S)  # for the head to arrive alone
+            client.send(b"hello")
+        assert await client.answer() == (200, b"5")
+        client.send(GET)
+        assert await client.answer() == (200, b"0")
+
+
+async def test_a_wish_for_a_web_socket_is_ignored() -> None:
+    async with serving() as server:
+        client = await server.client()
+        client.send(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: upgrade, close\r\nupgrade: websocket\r\n\r\n")
+
+        assert (await client.rest()).startswith(b"HTTP/1.1 200")
+
+
 @pytest.mark.parametrize(
     "request_bytes",
     [
@@ -179,13 +201,24 @@ async def test_headers_over_the_limit_are_431(request_bytes: bytes) -> None:
         (b"nonsense\r\n\r\n", None),
         (b"\x16\x03\x01\x02\x00\x01\x00", None),
         (b"GET / HTTP/1.1\r\nbad header\r\n\r\n", None),
+        (b"CONNECT a:443 HTTP/1.1\r\nhost: x\r\n\r\n", None),
         (b"GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n", "host"),
         (POST + b"content-length: 3\r\ntransfer-encoding: chunked\r\n\r\n", "content-length"),
         (POST + b"content-length: 3\r\ncontent-length: 4\r\n\r\nabc", None),
         (POST + b"content-length: -3\r\n\r\n", None),
         (POST + b"transfer-encoding: chunked\r\n\r\nnot a size\r\n", None),
     ],
-    ids=["nonsense", "tls", "no colon", "two hosts", "both lengths", "two lengths", "negative", "bad chunk"],
+    ids=[
+        "nonsense",
+        "tls",
+        "no colon",
+        "connect",
+        "two hosts",
+        "both lengths",
+        "two lengths",
+        "negative",
+        "bad chunk",
+    ],
 )
 async def test_what_is_no_http_is_400_with_our_error(request_bytes: bytes, param: str | None) -> None:
     async with serving() as server:
