@@ -102,6 +102,13 @@ class Server:
                 return process
         raise LookupError(module)
 
+    def store(self) -> psutil.Process:
+        """The embedded store."""
+        for process in psutil.Process(self.process.pid).children():
+            if "--appendonly" in process.cmdline():
+                return process
+        raise LookupError("no embedded store")
+
     def admin(self) -> httpx.Client:
         """A client of the admin API."""
         headers = {"Authorization": f"Bearer {ADMIN_KEY}"}
