@@ -11,6 +11,8 @@ from worker.report import Load, Report
 
 RECENT_S = 10.0
 """Token rates look back about this long."""
+LEAST_S = 0.5
+"""A rate over less time than this would be noise."""
 FADING = 0.95
 """What an older step counts for beside the next."""
 
@@ -22,7 +24,7 @@ class Vitals:
         self._about = about
         self._clock = clock
         self._load = Load()
-        self._output: dict[str, _FadingSum] = {}
+        self._output: dict[str, _Rate] = {}
         self._steps = _Ratio()
         self._prefill = _Ratio()
 
@@ -39,7 +41,7 @@ class Vitals:
             return
         now_s, result = self._clock(), report.step.result
         for lane, tokens in report.tokens.items():
-            self._output.setdefault(lane, _FadingSum()).add(tokens.output, now_s)
+            self._output.setdefault(lane, _Rate(now_s)).add(tokens.output, now_s)
         self._steps.add(result.run_ms + result.copy_ms, 1.0)
         prefill = sum(tokens.prefill for tokens in report.tokens.values())
         if prefill:
@@ -56,24 +58,28 @@ class Vitals:
             running=load.running,
             waiting=load.waiting,
             preempted=load.preempted,
-            tokens_per_s={lane: recent.at(now_s) / RECENT_S for lane, recent in self._output.items()},
+            tokens_per_s={lane: recent.per_s(now_s) for lane, recent in self._output.items()},
             step_ms=self._steps.value,
             prefill_tokens_per_s=self._prefill.value,
         )
 
 
-class _FadingSum:
-    """A sum whose parts fade with their age; of a steady flow it holds `RECENT_S` worth."""
+class _Rate:
+    """Events per second: a sum whose parts fade with their age, over the time that it looks back."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_s: float) -> None:
         self._sum = 0.0
-        self._at_s = 0.0
+        self._since_s = self._at_s = now_s
 
     def add(self, value: float, now_s: float) -> None:
-        self._sum = self.at(now_s) + value
+        self._sum = self._faded(now_s) + value
         self._at_s = now_s
 
-    def at(self, now_s: float) -> float:
+    def per_s(self, now_s: float) -> float:
+        looks_back_s = RECENT_S * -math.expm1((self._since_s - now_s) / RECENT_S)
+        return self._faded(now_s) / max(looks_back_s, LEAST_S)
+
+    def _faded(self, now_s: float) -> float:
         return self._sum * math.exp((self._at_s - now_s) / RECENT_S)
 
 

@@ -27,13 +27,16 @@ CARD = ModelCard(
 
 
 class WatchedQueue(RedisQueue):
-    """The real queue; counts `take` calls, and can lose the answer of the next."""
+    """The real queue; counts `take` calls, and can lose the answer of the next, or break."""
 
     takes = 0
     lose_next_take = False
+    fault: Exception | None = None
 
     async def take(self, worker_id: str, capacity: Capacity) -> list[Lease]:
         self.takes += 1
+        if self.fault is not None:
+            raise self.fault
         leases = await super().take(worker_id, capacity)
         if self.lose_next_take:
             self.lose_next_take = False

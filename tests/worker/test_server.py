@@ -10,7 +10,7 @@ from scheduler.messages import Paused
 from scheduler.outcomes import Outcome
 from scheduler.queue_types import JobState
 from tests.worker.scripted import ScriptedRunner, job
-from tests.worker.serving import gateway, working
+from tests.worker.serving import CARD, gateway, working
 
 pytestmark = pytest.mark.anyio
 
@@ -174,6 +174,23 @@ async def test_an_engine_that_breaks_ends_the_worker_and_its_jobs_go_on_elsewher
             await listener.ended("flight")
         assert listener.tokens["flight", 0] == script(9)
         assert listener.reclaimed == 1
+
+
+async def test_a_loop_that_breaks_ends_the_worker(valkey_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with gateway(valkey_url) as listener, working(valkey_url) as worker:
+        worker.queue.fault = ValueError("not a lease")
+        await listener.queue.put(job())
+        assert await worker.ended() == 1
+        assert "the worker failed: ValueError: not a lease in take (serving.py:" in caplog.text
+
+
+async def test_a_worker_announces_its_model(valkey_url: str) -> None:
+    async with gateway(valkey_url) as listener, working(valkey_url) as worker:
+        await worker.status()
+        await listener.queue.put(job())
+        await listener.ended("flight")
+        entry = (await worker.registry.models())["tiny"]
+        assert await worker.registry.card(entry.card_sha256) == CARD
 
 
 async def test_a_store_that_goes_and_comes_back_loses_no_token(tmp_path: Path) -> None:

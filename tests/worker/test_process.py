@@ -1,0 +1,33 @@
+"""What the worker's process finds out about the machine it runs on."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from worker.__main__ import prepare_threads
+from worker.process import usable_cores
+
+ALL = len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(
+    ("quota", "cores"),
+    [("max 100000", ALL), ("100000 100000", 1), ("50000 100000", 1), (f"{ALL + 7}00000 100000", ALL)],
+)
+def test_a_containers_quota_bounds_the_cores(quota: str, cores: int, tmp_path: Path) -> None:
+    (tmp_path / "cpu.max").write_text(f"{quota}\n")
+    assert usable_cores(tmp_path) == cores
+
+
+def test_without_a_container_every_core_of_the_affinity_counts(tmp_path: Path) -> None:
+    assert usable_cores(tmp_path) == ALL
+
+
+def test_idle_threads_sleep_unless_the_operator_says_otherwise() -> None:
+    environ: dict[str, str] = {}
+    prepare_threads(environ)
+    assert environ == {"OMP_WAIT_POLICY": "PASSIVE"}
+    chosen = {"OMP_WAIT_POLICY": "ACTIVE"}
+    prepare_threads(chosen)
+    assert chosen == {"OMP_WAIT_POLICY": "ACTIVE"}
