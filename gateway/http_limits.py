@@ -109,6 +109,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             max_bytes=limits.max_header_bytes,
             max_headers=limits.max_headers,
         )
+        self._refusal = self._refusal or self._crowded()
         if self._refusal is not None:
             raise ValueError("refused")  # stops the parser, which leads to send_400_response
         if self.parser.should_upgrade():
@@ -192,6 +193,13 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self.cycle.message_event.set()
         self.transport.write(answer_bytes(error, self.headers or ()))
         self.hang_up()
+
+    def _crowded(self) -> ApiError | None:
+        """uvicorn's `limit_concurrency`, which it would answer in plain text."""
+        most = self.limit_concurrency
+        if most is None or max(len(self.connections), len(self.tasks)) < most:
+            return None
+        return ApiError("Too many connections are open here.", "overloaded", retry_after_s=1.0)
 
     def _is_answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete

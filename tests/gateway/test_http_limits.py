@@ -119,7 +119,11 @@ class Server:
 
 @asynccontextmanager
 async def serving(
-    limits: HttpLimits = LIMITS, *, body_timeout_s: float = PATIENT_S, idle_s: int = 60
+    limits: HttpLimits = LIMITS,
+    *,
+    body_timeout_s: float = PATIENT_S,
+    idle_s: int = 60,
+    max_connections: int | None = None,
 ) -> AsyncIterator[Server]:
     app = Echo(body_timeout_s, asyncio.Event(), asyncio.Event())
     config = uvicorn.Config(
@@ -129,6 +133,7 @@ async def serving(
         lifespan="off",
         log_config=None,
         timeout_keep_alive=idle_s,
+        limit_concurrency=max_connections,
         timeout_graceful_shutdown=1,
     )
     config.load()
@@ -153,6 +158,17 @@ async def test_whole_requests_are_served_one_after_the_other() -> None:
             assert await client.answer() == (200, b"5")
             client.send(GET)
             assert await client.answer() == (200, b"0")
+
+
+async def test_one_connection_too_many_is_told_so() -> None:
+    async with serving(max_connections=2) as server:
+        first = await server.client()
+        first.send(GET)
+        assert await first.answer() == (200, b"0")
+
+        status, error = await server.ask(GET)
+
+    assert (status, error["code"], error["type"]) == (429, "overloaded", "overloaded_error")
 
 
 @pytest.mark.parametrize("together", [True, False], ids=["at once", "body later"])
