@@ -3,6 +3,7 @@
 import os
 import queue
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -16,17 +17,27 @@ START_LIMIT_S = 90.0
 STOP_LIMIT_S = 30.0
 
 
+def free_port() -> int:
+    """A loopback port that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
 @dataclass
 class Process:
     """One worker process and what it logs."""
 
     child: subprocess.Popen[str]
+    metrics_port: int
     log: list[str] = field(default_factory=list)
     _lines: "queue.Queue[str | None]" = field(default_factory=queue.Queue)
 
     def __post_init__(self) -> None:
         assert self.child.stderr is not None
-        threading.Thread(target=self._read, args=(self.child.stderr,), daemon=True).start()
+        self._reader = threading.Thread(target=self._read, args=(self.child.stderr,), daemon=True)
+        self._reader.start()
 
     @property
     def pid(self) -> int:
@@ -48,8 +59,10 @@ class Process:
         self.child.send_signal(number)
 
     def ended(self) -> int:
-        """Its exit status."""
-        return self.child.wait(STOP_LIMIT_S)
+        """Its exit status; its log is whole by then."""
+        status = self.child.wait(STOP_LIMIT_S)
+        self._reader.join(STOP_LIMIT_S)
+        return status
 
     def _read(self, source: IO[str]) -> None:
         for line in source:
@@ -73,6 +86,7 @@ class Fleet:
     def start(self, **settings: str) -> Process:
         """Start one worker more; `settings` by `FAIRLANE_*` name without the prefix."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("FAIRLANE_", "OTEL_"))}
+        port = free_port()
         mine = {
             "REDIS_URL": self.store.url,
             "MODEL": str(self.model),
@@ -82,6 +96,7 @@ class Fleet:
             "WORKER__DTYPE": "float32",
             "WORKER__DEVICE": "cpu",
             "WORKER__THREADS": "1",
+            "WORKER__METRICS_PORT": str(port),
             **settings,
         }
         process = Process(
@@ -93,7 +108,8 @@ class Fleet:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 text=True,
-            )
+            ),
+            port,
         )
         self.processes.append(process)
         return process

@@ -14,7 +14,8 @@ from scheduler.registry import RedisRegistry
 from scheduler.steps import Capacity
 from tests.worker.listener import Listener, listening
 from tests.worker.scripted import ScriptedRunner, engine
-from worker.engine_thread import EngineThread
+from worker.engine import Engine
+from worker.engine_thread import Command, EngineThread
 from worker.server import Server
 from worker.store_link import StoreLink
 from worker.vitals import Vitals
@@ -44,12 +45,25 @@ class WatchedQueue(RedisQueue):
         return leases
 
 
+class WatchedThread(EngineThread):
+    """The real engine thread; says when it is told something."""
+
+    def __init__(self, engine: Engine, worker_id: str) -> None:
+        super().__init__(engine, worker_id)
+        self.news = asyncio.Event()
+
+    def tell(self, *commands: Command) -> None:
+        super().tell(*commands)
+        self.news.set()
+
+
 @dataclass
 class Worker:
     """A server that runs, and what a test may look at."""
 
     worker_id: str
     server: Server
+    thread: WatchedThread
     queue: WatchedQueue
     registry: RedisRegistry
     runner: ScriptedRunner
@@ -62,6 +76,13 @@ class Worker:
                 for status in await self.registry.workers():
                     if status.worker_id == self.worker_id:
                         return status
+
+    async def told(self, commands: int) -> None:
+        """Wait until the engine thread has been told so many."""
+        async with asyncio.timeout(LIMIT_S):
+            while self.thread.told < commands:
+                self.thread.news.clear()
+                await self.thread.news.wait()
 
     async def ended(self) -> int:
         """Its exit status."""
@@ -81,9 +102,10 @@ async def working(
     about = WorkerStatus(
         worker_id=worker_id, model="tiny", queue=QUEUE, card_sha256="0" * 64, started_at_ms=0.0, blocks_total=64
     )
+    thread = WatchedThread(engine(runner, max_sequences=max_sequences), worker_id)
     server = Server(
         worker_id=worker_id,
-        engine=EngineThread(engine(runner, max_sequences=max_sequences), worker_id),
+        engine=thread,
         queue=queue,
         registry=registry,
         card=CARD,
@@ -93,7 +115,7 @@ async def working(
         drain_s=drain_s,
         block_s=1.0,
     )
-    worker = Worker(worker_id, server, queue, registry, runner)
+    worker = Worker(worker_id, server, thread, queue, registry, runner)
     worker.task = asyncio.create_task(server.run())
     try:
         yield worker

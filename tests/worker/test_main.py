@@ -1,9 +1,9 @@
 """Whole worker processes on a tiny model: what clients hear when they are killed, stopped, drained or cut off."""
 
 import asyncio
+import re
 import secrets
 import signal
-import socket
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -91,19 +91,6 @@ def test_a_worker_without_a_model_says_so_in_one_line(fleet: Fleet, tmp_path: Pa
     assert [line.split("] ", 1)[1] for line in process.log] == [f"model {tmp_path}: no config.json\n"]
 
 
-async def test_a_killed_workers_stream_goes_on_at_another(fleet: Fleet) -> None:
-    fleet.alive(2)
-    async with at(fleet) as listener:
-        expected = await uninterrupted(listener, fleet)
-        await put(listener, "killed", tokens=50)
-        victim = await holder(listener, fleet, "killed")
-        victim.send(signal.SIGKILL)
-        await listener.ended("killed")
-        assert listener.tokens["killed", 0] == expected
-        assert listener.ends["killed"].outcome is Outcome.FINISHED
-        assert len(listener.epochs["killed"]) == 2
-
-
 async def test_a_worker_that_was_only_stopped_is_refused_when_it_wakes(fleet: Fleet) -> None:
     fleet.alive(2)
     async with at(fleet) as listener:
@@ -153,6 +140,31 @@ async def test_a_cancelled_flight_frees_its_blocks(fleet: Fleet) -> None:
                 pass
 
 
+async def test_a_worker_shows_its_metrics(fleet: Fleet) -> None:
+    fleet.alive(1)
+    async with at(fleet) as listener, httpx.AsyncClient() as client:
+        await put(listener, "measured", max_tokens=10)
+        await listener.ended("measured")
+        port = fleet.of(listener.ends["measured"].worker_id).metrics_port
+        shown = (await client.get(f"http://127.0.0.1:{port}/metrics")).text
+    assert re.search(r'fairlane_worker_tokens_total{kind="output",lane="throughput"} \d', shown)
+    assert re.search(r'fairlane_worker_jobs_ended_total{outcome="finished"} \d', shown)
+    assert 'fairlane_worker_kv_blocks{pool="device",state="free"} 1024.0' in shown
+
+
+async def test_a_killed_workers_stream_goes_on_at_another(fleet: Fleet) -> None:
+    fleet.alive(2)
+    async with at(fleet) as listener:
+        expected = await uninterrupted(listener, fleet)
+        await put(listener, "killed", tokens=50)
+        victim = await holder(listener, fleet, "killed")
+        victim.send(signal.SIGKILL)
+        await listener.ended("killed")
+        assert listener.tokens["killed", 0] == expected
+        assert listener.ends["killed"].outcome is Outcome.FINISHED
+        assert len(listener.epochs["killed"]) == 2
+
+
 async def test_a_worker_that_is_told_to_stop_finishes_what_runs(fleet: Fleet) -> None:
     async with at(fleet) as listener:
         fleet.alive(1)
@@ -167,32 +179,12 @@ async def test_a_worker_that_is_told_to_stop_finishes_what_runs(fleet: Fleet) ->
 
 
 async def test_a_second_signal_ends_a_worker_at_once(fleet: Fleet) -> None:
+    fleet.alive(1)
     async with at(fleet) as listener:
-        fleet.alive(2)
         await put(listener, "left", tokens=20)
         process = await holder(listener, fleet, "left")
         process.send(signal.SIGTERM)
         await asyncio.to_thread(process.logged, "draining")
         process.send(signal.SIGINT)
         assert await asyncio.to_thread(process.ended) == 128 + signal.SIGINT
-        await listener.ended("left")
-        assert listener.tokens["left", 0] == await uninterrupted(listener, fleet)
-
-
-async def test_a_worker_shows_its_metrics(fleet: Fleet) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    for process in fleet.processes:
-        if process.is_alive:
-            process.send(signal.SIGTERM)
-            await asyncio.to_thread(process.ended)
-    process = fleet.start(WORKER__METRICS_PORT=str(port))
-    await asyncio.to_thread(process.logged, "serves")
-    async with at(fleet) as listener:
-        await put(listener, "measured", max_tokens=10)
-        await listener.ended("measured")
-    async with httpx.AsyncClient() as client:
-        shown = (await client.get(f"http://127.0.0.1:{port}/metrics")).text
-    assert 'fairlane_worker_tokens_total{kind="output",lane="throughput"} 10.0' in shown
-    assert 'fairlane_worker_jobs_ended_total{outcome="finished"} 1.0' in shown
+        assert "left" not in listener.ends
