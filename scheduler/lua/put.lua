@@ -6,8 +6,9 @@
 local flight, lane, tenant, tenant_limit, gateway = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local record, queue, waiting = key('job', flight), key('queue', lane, tenant), key('waiting', lane)
 
-if call('EXISTS', record) == 1 then
-  return {'ok', (call('ZRANK', queue, flight) or -1) + 1}
+local known = call('HMGET', record, 'lane', 'tenant')
+if known[1] then
+  return {'ok', (call('ZRANK', key('queue', known[1], known[2]), flight) or -1) + 1}
 end
 
 if tenant_limit ~= '' then

@@ -124,9 +124,13 @@ class StoredQueue(RedisQueue):
         self._last_ids: dict[str, str] = {}
 
     async def events(self, gateway_id: str) -> list[Event]:
-        last_id = self._last_ids.get(gateway_id, "0-0")
-        self._last_ids[gateway_id], events = await self.read_events(gateway_id, last_id, 0)
-        return events
+        everything: list[Event] = []
+        while True:
+            last_id = self._last_ids.get(gateway_id, "0-0")
+            self._last_ids[gateway_id], events = await self.read_events(gateway_id, last_id, 0)
+            everything += events
+            if not events:
+                return everything
 
     async def controls(self, worker_id: str) -> list[Control]:
         last_id = self._last_ids.get(worker_id, "0-0")

@@ -6,7 +6,7 @@ from scheduler.lanes import LaneName
 from scheduler.outcomes import Outcome
 from scheduler.steps import Capacity
 from tests.scheduler.conftest import MakeQueue
-from tests.scheduler.queues import PLENTY, Clock, Queue, job, lanes, room, stay_alive, take_one, taken, tokens
+from tests.scheduler.queues import Clock, Queue, job, lanes, room, stay_alive, take_one, taken, tokens
 
 pytestmark = pytest.mark.anyio
 
@@ -121,18 +121,16 @@ async def test_a_flood_in_one_lane_does_not_count_in_the_other(make_queue: MakeQ
 
 
 async def test_computed_cost_is_charged_beyond_what_taking_was(make_queue: MakeQueue) -> None:
-    queue = make_queue(window=100.0)
-    await queue.put(job("a1", "a"))
-    await queue.put(job("b1", "b"))
-    for lease in await queue.take("w1", PLENTY):
-        cost = 5_000.0 if lease.job.tenant == "a" else 10.0
-        await queue.publish("gw", "w1", [tokens(lease, cost=cost, ends=Outcome.FINISHED)])
+    queue = make_queue(window=1_000.0)
+    for index in range(3):
+        await queue.put(job(f"a{index}", "dear", ttft_ms=100.0))
+        await queue.put(job(f"b{index}", "cheap"))
+    both = [*await queue.take("w1", room(latency=1)), *await queue.take("w1", room(latency=1, kv_tokens=11))]
+    assert {lease.job.tenant for lease in both} == {"dear"}
 
-    await queue.put(job("b2", "b", ttft_ms=900.0))
-    await queue.put(job("a2", "a", ttft_ms=100.0))
-    await queue.put(job("b3", "b", ttft_ms=900.0))
+    await queue.publish("gw", "w1", [tokens(lease, cost=600.0) for lease in both])
 
-    assert await taken(queue, room(latency=1)) == ["a2"]  # b was lifted to a: nobody was backlogged
+    assert await taken(queue, room(latency=2)) == ["b0", "b1"]  # 1,200 tokens are more than the window
 
 
 async def test_what_was_charged_in_advance_and_not_computed_comes_back(make_queue: MakeQueue) -> None:

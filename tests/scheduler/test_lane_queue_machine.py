@@ -1,0 +1,233 @@
+"""The queue in memory and the queue in Redis answer any calls in any order alike, and keep the invariants.
+
+Each operation draws its arguments from a `Random` of its own, so that hypothesis chooses, and shrinks, what is called
+in which order; `burst` adds stretches dense enough for jobs to meet in the order of `take`.
+"""
+
+import asyncio
+import itertools
+import os
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+import redis.asyncio
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
+
+from scheduler.lane_queue import JobState, Publication, QueueError
+from scheduler.lanes import LaneName
+from scheduler.messages import Event, Finished, Lease, Paused, TokenDelta
+from scheduler.outcomes import Outcome
+from scheduler.steps import Capacity
+from tests.scheduler.queues import Clock, MemoryQueue, Queue, StoredQueue, job, lanes
+
+EXAMPLES = int(os.environ.get("FAIRLANE_TEST_EXAMPLES", "30"))
+LEASE_MS = 1_000
+TENANTS, GATEWAYS, WORKERS = ("red", "green", "blue"), ("g1", "g2"), ("w1", "w2", "w3")
+FIGURES = lanes(
+    latency={"max_queued": 12, "max_wait_ms": 6_000.0},
+    throughput={"max_queued": 12, "max_wait_ms": 9_001.0, "share_floor": 0.25},
+)
+randoms = st.builds(Random, st.integers(0, 2**32 - 1))
+
+
+class Twins(RuleBasedStateMachine):
+    """Sends every call to both queues; `url` is the store of the one."""
+
+    url = ""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._runner = asyncio.Runner()
+        self.clock = Clock()
+        self.store = redis.asyncio.from_url(self.url)
+        self._runner.run(self._empty())
+        figures: dict[str, Any] = {"lease_ms": LEASE_MS, "window": 300.0, "clock": self.clock}
+        self.memory, self.stored = MemoryQueue(FIGURES, **figures), StoredQueue(self.store, FIGURES, **figures)
+        self.numbers = itertools.count()
+        self.flights: list[str] = []
+        self.leases: list[Lease] = []
+        self.epochs: dict[str, int] = defaultdict(int)
+        self.ends: Counter[str] = Counter()
+        self.serial = 0
+
+    async def _empty(self) -> None:
+        await self.store.flushall()
+
+    def teardown(self) -> None:
+        try:
+            self.look()
+        finally:
+            self._runner.run(self.store.aclose())
+            self._runner.close()
+
+    def both(self, call: Callable[[Queue], Awaitable[Any]]) -> Any:
+        """The answer that both give."""
+
+        async def ask(queue: Queue) -> object:
+            try:
+                return await call(queue)
+            except QueueError as error:
+                return type(error), vars(error)
+
+        expected, got = (self._runner.run(ask(queue)) for queue in (self.memory, self.stored))
+        assert got == expected
+        return got
+
+    def some_flights(self, rng: Random) -> list[str]:
+        return rng.sample(self.flights[-16:], min(len(self.flights), rng.randint(0, 4)))
+
+    @rule(rng=randoms)
+    def put(self, rng: Random) -> None:
+        """Mostly a new job; sometimes one that was put before."""
+        again = self.flights and rng.random() < 0.1
+        flight = rng.choice(self.flights) if again else f"f{next(self.numbers)}"
+        sent = job(
+            flight,
+            rng.choice(TENANTS),
+            rng.choice(list(LaneName)),
+            prompt=tuple(range(rng.choice([1, 10, 10, 30, 300]))),
+            n=rng.choice([1, 1, 1, 2, 3]),
+            gateway_id=rng.choice(GATEWAYS),
+            weight=rng.choice([1.0, 1.0, 0.3, 7.0]),
+            guaranteed=rng.random() < 0.2,
+            granted_until=10,
+            ttft_ms=rng.choice([1.0, 300.0, 1_000.5, 5_000.0]),
+            hard_ttft_ms=rng.choice([None, None, None, 2_000.0]),
+            deadline_ms=rng.choice([None, None, None, 700.0, 8_000.5]),
+        )
+        limit = rng.choice([None, None, 0, 3, 6])
+        answer = self.both(lambda queue: queue.put(sent, tenant_limit=limit))
+        if not again and isinstance(answer, int):
+            self.flights.append(flight)
+
+    @rule(rng=randoms)
+    def take(self, rng: Random) -> None:
+        sequences: dict[str, int] = {lane: rng.choice([0, 1, 1, 2, 6]) for lane in LaneName}
+        kv_tokens: dict[str, int] = {lane: rng.choice([15, 60, 1_000]) for lane in LaneName}
+        worker = rng.choice(WORKERS)
+        leases = self.both(lambda queue: queue.take(worker, Capacity(sequences, kv_tokens)))
+        for lease in leases:
+            assert lease.epoch > self.epochs[lease.job.flight_id]
+            self.epochs[lease.job.flight_id] = lease.epoch
+        self.leases += leases
+
+    @rule(rng=randoms)
+    def publish(self, rng: Random) -> None:
+        """Mostly what the holder of a lease would say next; sometimes late, early, by another, twice."""
+        if not self.leases:
+            return
+        lease = rng.choice(self.leases[-8:])
+        flight = lease.job.flight_id
+        record = self.both(lambda queue: queue.record(flight))
+        known = rng.random() < 0.8 and record is not None
+        holder = record.worker_id if known else rng.choice(WORKERS)
+        choice = rng.randrange(lease.job.n)
+        first = max(0, (record.generated[choice] if record else 0) + rng.choice([0, 0, 0, 0, 0, -1, 1]))
+        item = _step(lease, choice, first, rng)
+        items = [item, Publication("ghost", 1, (Paused(flight_id="ghost", choice=0),))][: rng.randint(1, 2)]
+        self.serial += 1
+        for _ in range(rng.choice([1, 1, 2])):
+            serial = str(self.serial if rng.random() < 0.8 else self.serial - 1)
+            self.both(lambda queue: queue.publish(lease.job.gateway_id, holder, items, serial=serial))  # noqa: B023
+
+    @rule(rng=randoms)
+    def renew(self, rng: Random) -> None:
+        worker, known = rng.choice(WORKERS), rng.choice([None, self.some_flights(rng)])
+        self.both(lambda queue: queue.renew(worker, known))
+
+    @rule(rng=randoms)
+    def release(self, rng: Random) -> None:
+        worker, given = rng.choice(WORKERS), self.some_flights(rng)
+        self.both(lambda queue: queue.release(worker, given))
+
+    @rule(rng=randoms)
+    def cancel(self, rng: Random) -> None:
+        for flight in self.some_flights(rng)[:1]:
+            self.both(lambda queue: queue.cancel(flight))  # noqa: B023
+
+    @rule(rng=randoms)
+    def grant(self, rng: Random) -> None:
+        until = rng.randint(5, 20)
+        for flight in self.some_flights(rng):
+            self.both(lambda queue: queue.grant(flight, until))  # noqa: B023
+
+    @rule(rng=randoms)
+    def forget(self, rng: Random) -> None:
+        given = self.some_flights(rng)
+        self.both(lambda queue: queue.forget(given))
+        for flight in given:
+            if self.both(lambda queue: queue.record(flight)) is None:  # noqa: B023
+                self.flights.remove(flight)
+                self.epochs.pop(flight, None)
+                self.leases = [lease for lease in self.leases if lease.job.flight_id != flight]
+
+    @rule(rng=randoms)
+    def live_on(self, rng: Random) -> None:
+        """Heartbeats and reclaims, for up to two leases, with some workers or gateways silent; or nothing at all."""
+        silent = set(rng.sample(WORKERS + GATEWAYS, rng.choice([0, 0, 1, 2])))
+        if rng.random() < 0.1:
+            self.clock.advance(rng.choice([1, 600, 5_000]))
+        for _ in range(rng.randint(0, 5)):
+            self.clock.advance(rng.choice([1, 400, 499]))
+            for worker in WORKERS:
+                if worker not in silent:
+                    self.both(lambda queue: queue.renew(worker))  # noqa: B023
+            for gateway in GATEWAYS:
+                if gateway not in silent:
+                    self.both(lambda queue: queue.gateway_alive(gateway))  # noqa: B023
+            self.both(lambda queue: queue.reclaim())
+
+    @rule(seed=st.integers(0, 2**32 - 1))
+    def burst(self, seed: int) -> None:
+        rng = Random(seed)
+        often = [self.put] * 8 + [self.take] * 5 + [self.publish] * 5 + [self.live_on] * 2
+        for _ in range(30):
+            rng.choice([*often, self.renew, self.release, self.cancel, self.grant, self.forget])(Random(rng.random()))
+
+    @rule()
+    def look(self) -> None:
+        """All that can be read is the same, a flight has one place, and one end."""
+        for gateway in GATEWAYS:
+            for event in self.both(lambda queue: queue.events(gateway)):  # noqa: B023
+                self.ends[event.flight_id] += isinstance(event, Finished)
+        for worker in WORKERS:
+            self.both(lambda queue: queue.controls(worker))  # noqa: B023
+        waiting = 0
+        for flight in self.flights:
+            record = self.both(lambda queue: queue.record(flight))  # noqa: B023
+            position = self.both(lambda queue: queue.position(flight))  # noqa: B023
+            assert (position is not None) == (record.state is JobState.QUEUED)
+            assert self.ends[flight] == (record.state is JobState.ENDED)
+            waiting += record.state is JobState.QUEUED
+        assert waiting == sum(depth.queued for depth in self.both(lambda queue: queue.depths()).values())
+
+
+def _step(lease: Lease, choice: int, first: int, rng: Random) -> Publication:
+    flight, epoch = lease.job.flight_id, lease.epoch
+    ids = tuple(range(first, first + rng.randint(0, 2)))
+    end = rng.choice([None, None, None, Outcome.FINISHED, Outcome.CANCELLED])
+    events: list[Event] = [TokenDelta(flight_id=flight, epoch=epoch, choice=choice, first_index=first, token_ids=ids)]
+    events += [Finished(flight_id=flight, epoch=epoch, outcome=end)] if end else []
+    cost = rng.choice([0.0, 2.0, 0.1, 500.3, 3_000.0])
+    return Publication(flight, epoch, tuple(events), ((choice, first, ids),), cost, end)
+
+
+@pytest.mark.parametrize("server", ["valkey", "redis_server"])
+def test_memory_and_store_answer_alike(server: str, request: pytest.FixtureRequest) -> None:
+    class OnServer(Twins):
+        url = request.getfixturevalue(server).url
+
+    run_state_machine_as_test(
+        OnServer,
+        settings=settings(
+            max_examples=EXAMPLES,
+            stateful_step_count=20,
+            deadline=None,
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+        ),
+    )

@@ -1,0 +1,324 @@
+"""What only the queue in Redis has: streams, wake-ups, many clients at once, lost answers, the server's clock."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+import redis.asyncio
+from redis.exceptions import ConnectionError as StoreGoneError
+
+from scheduler.lane_queue import JobState, Publication
+from scheduler.lanes import DEFAULT_LANES
+from scheduler.messages import Cancel, Event, Finished, Grant, TokenDelta
+from scheduler.outcomes import Outcome
+from scheduler.redis_queue import TRIM_EVERY, RedisQueue
+from tests.scheduler.queues import PLENTY, job, room, tokens
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def queue(store: redis.asyncio.Redis) -> RedisQueue:
+    return RedisQueue(store, "model@1", DEFAULT_LANES)
+
+
+def deltas(events: list[Event]) -> list[int]:
+    return [token for event in events if isinstance(event, TokenDelta) for token in event.token_ids]
+
+
+async def test_a_gateway_that_reads_on_from_its_last_id_misses_nothing(queue: RedisQueue) -> None:
+    await queue.put(job("a"))
+    [lease] = await queue.take("w1", PLENTY)
+    last_id, seen = "0-0", list[int]()
+
+    for index in range(20):
+        await queue.publish("gw", "w1", [tokens(lease, index, first=index)])
+        if index % 3 == 0:
+            last_id, events = await queue.read_events("gw", last_id, 0)
+            seen += deltas(events)
+    _, events = await queue.read_events("gw", last_id, 0)
+
+    assert seen + deltas(events) == list(range(20))
+
+
+async def test_reading_waits_for_events(queue: RedisQueue, store: redis.asyncio.Redis) -> None:
+    await queue.put(job("a"))
+    [lease] = await queue.take("w1", PLENTY)
+
+    reading = asyncio.create_task(queue.read_events("gw", "0-0", 2_000))
+    while not (await store.info("clients"))["blocked_clients"]:
+        assert not reading.done()
+    await queue.publish("gw", "w1", [tokens(lease, 5)])
+
+    assert deltas((await reading)[1]) == [5]
+
+
+async def test_reading_from_now_on_loses_nothing_between_two_reads(queue: RedisQueue) -> None:
+    await queue.put(job("a"))
+    [lease] = await queue.take("w1", PLENTY)
+    await queue.publish("gw", "w1", [tokens(lease, 5)])
+
+    last_id, events = await queue.read_events("gw", "$", 0)
+    assert events == []
+    await queue.publish("gw", "w1", [tokens(lease, 6, first=1)])
+
+    assert deltas((await queue.read_events("gw", last_id, 0))[1]) == [6]
+
+
+async def test_one_step_is_one_entry_for_each_gateway(queue: RedisQueue, store: redis.asyncio.Redis) -> None:
+    for flight in "abcdef":
+        await queue.put(job(flight))
+    leases = await queue.take("w1", PLENTY)
+
+    await queue.publish("gw", "w1", [tokens(lease, 1) for lease in leases])
+
+    assert await store.xlen("fl:{model@1}:events:gw") == 1
+
+
+async def test_what_a_gateway_has_dealt_with_is_dropped(queue: RedisQueue, store: redis.asyncio.Redis) -> None:
+    await queue.put(job("a"))
+    [lease] = await queue.take("w1", PLENTY)
+    last_id = "0-0"
+    for index in range(TRIM_EVERY + 1):
+        await queue.publish("gw", "w1", [tokens(lease, index, first=index)])
+        last_id, events = await queue.read_events("gw", last_id, 0)
+        assert deltas(events) == [index]
+
+    assert await store.xlen("fl:{model@1}:events:gw") <= 3
+
+
+async def test_a_stream_that_nobody_reads_is_bounded(
+    store: redis.asyncio.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler.queue_keys.STREAM_LENGTH", 100)
+    queue = RedisQueue(store, "model@1", DEFAULT_LANES)
+    await queue.put(job("a"))
+    [lease] = await queue.take("w1", PLENTY)
+
+    for index in range(500):
+        await queue.publish("gw", "w1", [tokens(lease, index, first=index)])
+        await queue.grant("a", 1_000 + index)
+
+    assert await store.xlen("fl:{model@1}:events:gw") < 250  # whole nodes of a hundred entries go at once
+    assert await store.xlen("fl:{model@1}:control:w1") < 250
+    assert await store.pttl("fl:{model@1}:events:gw") > 3_500_000
+
+
+async def test_a_worker_is_woken_when_a_job_comes(queue: RedisQueue) -> None:
+    last_id, controls, woken = await queue.read_control("w1", "$", 0)
+    assert (controls, woken) == ([], False)
+
+    await queue.put(job("a"))
+    last_id, controls, woken = await queue.read_control("w1", last_id, 0)
+    assert (controls, woken) == ([], True)
+
+    assert (await queue.read_control("w1", last_id, 0))[1:] == ([], False)
+
+
+async def test_a_worker_is_woken_when_jobs_come_back(queue: RedisQueue) -> None:
+    await queue.put(job("a"))
+    await queue.take("w1", PLENTY)
+    last_id, _, _ = await queue.read_control("w2", "$", 0)
+
+    await queue.release("w1", ["a"])
+
+    assert (await queue.read_control("w2", last_id, 2_000))[2]
+
+
+async def test_wake_ups_do_not_pile_up(queue: RedisQueue, store: redis.asyncio.Redis) -> None:
+    for index in range(50):
+        await queue.put(job(f"f{index}"))
+
+    assert await store.xlen("fl:{model@1}:wake") == 1
+
+
+async def test_commands_reach_the_holder_in_order(queue: RedisQueue) -> None:
+    await queue.put(job("a", granted_until=5))
+    await queue.take("w1", PLENTY)
+    await queue.grant("a", 10)
+    last_id, first, _ = await queue.read_control("w1", "0-0", 0)
+    await queue.cancel("a")
+
+    _, second, _ = await queue.read_control("w1", last_id, 0)
+
+    assert first + second == [Grant(flight_id="a", granted_until=10), Cancel(flight_id="a")]
+
+
+async def test_two_takers_never_get_the_same_job(store: redis.asyncio.Redis) -> None:
+    queues = [RedisQueue(store, "model@1", DEFAULT_LANES) for _ in range(8)]
+    flights = [f"f{index:03}" for index in range(120)]
+    for index, flight in enumerate(flights):
+        await queues[0].put(job(flight, f"t{index % 7}"))
+
+    async def drain(number: int) -> list[str]:
+        mine: list[str] = []
+        while leases := await queues[number].take(f"w{number}", room(latency=3)):
+            mine += [lease.job.flight_id for lease in leases]
+        return mine
+
+    taken = Counter(flight for mine in await asyncio.gather(*map(drain, range(8))) for flight in mine)
+
+    assert taken == Counter(flights)
+
+
+async def test_racing_puts_of_one_flight_queue_it_once(queue: RedisQueue) -> None:
+    positions = await asyncio.gather(*(queue.put(job("a")) for _ in range(20)))
+
+    assert set(positions) == {1}
+    assert len(await queue.take("w1", PLENTY)) == 1
+
+
+async def test_cancel_and_take_at_once_have_one_winner(queue: RedisQueue) -> None:
+    for index in range(30):
+        await queue.put(job(f"f{index}"))
+
+    taking = asyncio.create_task(queue.take("w1", room(latency=15)))
+    await asyncio.gather(*(queue.cancel(f"f{index}") for index in range(30)))
+
+    leased = {lease.job.flight_id for lease in await taking}
+    for index in range(30):
+        record = await queue.record(f"f{index}")
+        assert record is not None
+        expected = JobState.LEASED if f"f{index}" in leased else JobState.ENDED
+        assert (record.state, record.cancelled) == (expected, expected is JobState.LEASED)
+
+
+class _Deaf:
+    """A client of the store whose next answer is lost, though the store has done what it was asked."""
+
+    def __init__(self, store: redis.asyncio.Redis) -> None:
+        self._store = store
+        self.loses_next = False
+
+    def register_script(self, text: str) -> "_DeafScript":
+        return _DeafScript(self, self._store.register_script(text))
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._store, name)
+
+
+class _DeafScript:
+    def __init__(self, client: _Deaf, script: object) -> None:
+        self._client, self._script = client, script
+
+    async def __call__(self, **call: object) -> object:
+        answer = await self._script(**call)  # type: ignore[operator]
+        if self._client.loses_next:
+            self._client.loses_next = False
+            raise StoreGoneError("connection lost")
+        return answer
+
+
+async def test_a_publish_tried_again_after_a_lost_answer_doubles_nothing(store: redis.asyncio.Redis) -> None:
+    deaf = _Deaf(store)
+    queue = RedisQueue(deaf, "model@1", DEFAULT_LANES)  # type: ignore[arg-type]
+    await queue.put(job("a"))
+    [lease] = await queue.take("w1", PLENTY)
+    step = [tokens(lease, 5, 6, cost=9_000.0, ends=Outcome.FINISHED), Publication("ghost", 1)]
+
+    deaf.loses_next = True
+    with pytest.raises(StoreGoneError):
+        await queue.publish("gw", "w1", step, serial="7")
+    assert await queue.publish("gw", "w1", step, serial="7") == set()
+
+    _, events = await queue.read_events("gw", "0-0", 0)
+    assert deltas(events) == [5, 6]
+    assert sum(isinstance(event, Finished) for event in events) == 1
+    assert await store.zscore("fl:{model@1}:counters:latency", "acme") == 9_000.0
+
+
+async def test_a_take_whose_answer_was_lost_comes_back(store: redis.asyncio.Redis) -> None:
+    deaf = _Deaf(store)
+    queue = RedisQueue(deaf, "model@1", DEFAULT_LANES, lease_ms=50)  # type: ignore[arg-type]
+    await queue.put(job("a"))
+
+    deaf.loses_next = True
+    with pytest.raises(StoreGoneError):
+        await queue.take("w1", PLENTY)
+    assert await queue.take("w1", PLENTY) == []
+    while await queue.position("a") is None:
+        assert await queue.renew("w1", holding=[])
+
+    assert [lease.job.flight_id for lease in await queue.take("w1", PLENTY)] == ["a"]
+
+
+async def test_serials_of_two_lives_of_a_worker_do_not_meet(store: redis.asyncio.Redis) -> None:
+    before, after = (RedisQueue(store, "model@1", DEFAULT_LANES) for _ in range(2))
+    await before.put(job("a"))
+    [lease] = await before.take("w1", PLENTY)
+
+    await before.publish("gw", "w1", [tokens(lease, 5)], serial="1")
+    await after.publish("gw", "w1", [tokens(lease, 6, first=1)], serial="1")
+
+    record = await after.record("a")
+    assert record is not None
+    assert record.generated == (2,)
+
+
+async def test_scripts_are_loaded_again_when_the_store_has_forgotten_them(
+    queue: RedisQueue, store: redis.asyncio.Redis
+) -> None:
+    await queue.put(job("a"))
+
+    await store.script_flush()
+
+    assert await queue.put(job("b")) == 2
+
+
+async def test_leases_run_on_the_servers_clock(store: redis.asyncio.Redis) -> None:
+    queue = RedisQueue(store, "model@1", DEFAULT_LANES, lease_ms=60)
+    await queue.put(job("a"))
+    [lease] = await queue.take("w1", PLENTY)
+    assert 0 <= lease.arrived_ms_ago < 5_000
+
+    while not await queue.reclaim():
+        await queue.gateway_alive("gw")
+
+    assert [lease.job.flight_id for lease in await queue.take("w2", PLENTY)] == ["a"]
+    assert not await queue.renew("w1")
+
+
+async def test_queues_of_different_models_do_not_meet(store: redis.asyncio.Redis) -> None:
+    ours, theirs = (RedisQueue(store, name, DEFAULT_LANES) for name in ("model@1", "model@2"))
+    await ours.put(job("a"))
+
+    assert await theirs.take("w1", PLENTY) == []
+    assert await theirs.record("a") is None
+
+
+async def test_every_key_has_the_queues_hash_tag(queue: RedisQueue, store: redis.asyncio.Redis) -> None:
+    for flight in "abc":
+        await queue.put(job(flight))
+    leases = await queue.take("w1", room(latency=2))
+    await queue.publish("gw", "w1", [tokens(leases[0], 5)])
+    await queue.grant("b", 500)
+    await queue.release("w1", ["b"])
+    await queue.reclaim()
+
+    keys: list[Any] = await store.keys()
+    assert {key.decode().split(":")[1] for key in keys} == {"{model@1}"}
+
+
+async def test_nothing_is_left_of_jobs_that_were_forgotten(queue: RedisQueue, store: redis.asyncio.Redis) -> None:
+    for flight in "abc":
+        await queue.put(job(flight, n=2))
+    for lease in await queue.take("w1", PLENTY):
+        await queue.publish("gw", "w1", [tokens(lease, 5, ends=Outcome.FINISHED)])
+
+    records = [key async for key in store.scan_iter("fl:*:job:*")]
+    assert all([0 < await store.pttl(key) <= 3_600_000 for key in records])
+    assert not await store.hexists("fl:{model@1}:job:a", "body")
+    await queue.forget("abc")
+
+    keys: list[Any] = await store.keys()
+    assert {key.decode().split(":", 2)[2] for key in keys} == {
+        "counters:latency",
+        "events:gw",
+        "gateways",
+        "most:w1",
+        "owed",
+        "serials:gw",
+        "wake",
+        "workers",
+    }
