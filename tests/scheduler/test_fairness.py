@@ -1,0 +1,117 @@
+"""Weighted virtual token counters: lift, charge, window; and the bound that follows from them."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.fairness import Counters
+
+
+def charged(window: float = 100.0, **values: float) -> Counters:
+    counters = Counters(window)
+    for tenant, value in values.items():
+        counters.charge(tenant, value, 1.0)
+    return counters
+
+
+def test_a_tenant_never_seen_has_had_nothing() -> None:
+    assert Counters(100.0).value("a") == 0.0
+
+
+def test_charging_divides_by_weight() -> None:
+    counters = Counters(100.0)
+
+    assert counters.charge("heavy", 90.0, 3.0) == 30.0
+    assert counters.charge("light", 90.0, 1.0) == 90.0
+
+
+def test_a_refund_takes_a_charge_back() -> None:
+    counters = charged(a=90.0)
+
+    assert counters.charge("a", -40.0, 1.0) == 50.0
+
+
+def test_the_floor_is_the_smallest_backlogged_counter() -> None:
+    counters = charged(a=50.0, b=30.0, idle=10.0)
+
+    assert counters.floor(["a", "b"]) == 30.0
+
+
+def test_a_newcomer_is_lifted_to_the_floor() -> None:
+    counters = charged(a=50.0, b=30.0)
+
+    assert counters.lift("new", ["a", "b"]) == 30.0
+    assert counters.value("new") == 30.0
+
+
+def test_debt_is_kept() -> None:
+    counters = charged(a=50.0, debtor=80.0)
+
+    assert counters.lift("debtor", ["a"]) == 80.0
+
+
+def test_a_tenant_is_not_lifted_to_itself() -> None:
+    counters = charged(a=50.0, b=10.0)
+
+    assert counters.lift("b", ["a", "b"]) == 50.0
+
+
+def test_where_nobody_is_backlogged_all_start_level() -> None:
+    counters = charged(a=50.0, b=10.0)
+
+    assert counters.lift("b", []) == 50.0
+    assert counters.lift("new", []) == 50.0
+
+
+@pytest.mark.parametrize(("value", "expected"), [(0.0, True), (130.0, True), (130.5, False)])
+def test_eligible_is_within_the_window_of_the_floor(value: float, expected: bool) -> None:
+    counters = charged(a=30.0, b=value, idle=0.0)
+
+    assert counters.eligible("b", ["a", "b"]) is (expected if value > 30.0 else True)
+
+
+def test_the_smallest_is_always_eligible() -> None:
+    counters = charged(window=0.0, a=30.0, b=40.0)
+
+    assert counters.eligible("a", ["a", "b"])
+    assert not counters.eligible("b", ["a", "b"])
+
+
+@given(
+    charges=st.lists(st.tuples(st.integers(0, 3), st.floats(0.1, 50.0)), min_size=10, max_size=200),
+    window=st.sampled_from([0.0, 100.0, 1_000.0]),
+    weights=st.tuples(*[st.floats(0.5, 4.0)] * 4),
+)
+@settings(max_examples=60, deadline=None)
+def test_backlogged_tenants_stay_within_the_window_and_one_charge(
+    charges: list[tuple[int, float]], window: float, weights: tuple[float, ...]
+) -> None:
+    """Whoever of the eligible is served, by how much in one go: the spread is at most the window and that."""
+    counters, tenants = Counters(window), [f"t{index}" for index in range(4)]
+    largest = max(tokens for _, tokens in charges) / min(weights)
+    for choice, tokens in charges:
+        eligible = [index for index, tenant in enumerate(tenants) if counters.eligible(tenant, tenants)]
+        index = eligible[choice % len(eligible)]
+        counters.charge(tenants[index], tokens, weights[index])
+
+        values = [counters.value(tenant) for tenant in tenants]
+        assert max(values) - min(values) <= window + largest + 1e-6
+
+
+@given(
+    steps=st.lists(st.tuples(st.sampled_from("abcd"), st.booleans(), st.floats(0.0, 90.0)), max_size=100),
+)
+@settings(max_examples=60, deadline=None)
+def test_coming_and_going_never_puts_anyone_below_those_who_wait(steps: list[tuple[str, bool, float]]) -> None:
+    """Idleness saves no credit: whoever becomes backlogged starts at least where the least served of the others is."""
+    counters, backlogged = Counters(100.0), set[str]()
+    for tenant, leaves, tokens in steps:
+        if tenant not in backlogged:
+            others = [counters.value(other) for other in backlogged]
+            before = counters.value(tenant)
+            lifted = counters.lift(tenant, backlogged)
+            backlogged.add(tenant)
+            assert lifted >= max([before, *([min(others)] if others else [])])
+        counters.charge(tenant, tokens, 1.0)
+        if leaves:
+            backlogged.discard(tenant)

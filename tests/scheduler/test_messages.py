@@ -1,0 +1,124 @@
+"""Whatever crosses a process comes back as it was, and shows no content."""
+
+import msgspec
+import pytest
+
+from scheduler.lanes import LaneName
+from scheduler.messages import (
+    Cancel,
+    Control,
+    Drain,
+    Event,
+    Finished,
+    Grant,
+    Job,
+    Lease,
+    ModelCard,
+    Paused,
+    Preempted,
+    Resumed,
+    Sampling,
+    TokenDelta,
+    TokenLogprob,
+    WorkerStatus,
+    decode_control,
+    decode_event,
+    encode,
+)
+from scheduler.outcomes import Outcome
+
+SECRET = 424_242
+LOGPROBS = (TokenLogprob(-0.5, ((SECRET, -0.5), (7, -1.5))),)
+JOB = Job(
+    flight_id="f1",
+    gateway_id="gw",
+    tenant="acme",
+    weight=0.1,
+    lane=LaneName.THROUGHPUT,
+    prompt=(SECRET, 1, 2),
+    n=2,
+    max_tokens=50,
+    granted_until=16,
+    sampling=Sampling(temperature=0.7, seed=2**62, stop_token_ids=(2,), logprobs=5),
+    ttft_ms=1_000.5,
+    tpot_ms=100.0,
+    deadline_ms=9_000.0,
+    guaranteed=True,
+    exact=True,
+    traceparent="00-ab-cd-01",
+)
+EVENTS: list[Event] = [
+    TokenDelta(flight_id="f1", epoch=3, choice=1, first_index=7, token_ids=(SECRET,), logprobs=LOGPROBS),
+    TokenDelta(flight_id="f1", epoch=3, choice=0, first_index=0, token_ids=(), finish_reason="stop"),
+    Preempted(flight_id="f1", choice=0, mode="swap", blocks=4, predicted_ms=1.25),
+    Resumed(flight_id="f1", choice=0, stalled_ms=80.0),
+    Paused(flight_id="f1", choice=0),
+    Finished(flight_id="f1", epoch=3, outcome=Outcome.FAILED, error="worker lost", preemptions=2),
+]
+CONTROLS: list[Control] = [Cancel(flight_id="f1"), Grant(flight_id="f1", granted_until=64), Drain()]
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
+def test_an_event_comes_back_as_it_was(event: Event) -> None:
+    assert decode_event(encode(event)) == event
+
+
+@pytest.mark.parametrize("control", CONTROLS, ids=lambda control: type(control).__name__)
+def test_a_command_comes_back_as_it_was(control: Control) -> None:
+    assert decode_control(encode(control)) == control
+
+
+def test_a_job_comes_back_as_it_was() -> None:
+    assert msgspec.msgpack.decode(encode(JOB), type=Job) == JOB
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        WorkerStatus(
+            worker_id="w1", model="m", queue="m@1", card_sha256="1", started_at_ms=1.5, running={"latency": 2}
+        ),
+        ModelCard(
+            model="m", tokenizer_json="{}", chat_template=None, context_length=8, vocab_size=9, eos_token_ids=(1, 2)
+        ),
+        Lease(job=JOB, epoch=2, arrived_ms_ago=10.0, generated=((1, 2), ())),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_what_is_stored_comes_back_as_it_was(message: msgspec.Struct) -> None:
+    assert msgspec.msgpack.decode(encode(message), type=type(message)) == message
+
+
+def test_no_message_shows_its_tokens() -> None:
+    lease = Lease(job=JOB, epoch=1, arrived_ms_ago=0.0, generated=((SECRET,), ()))
+
+    shown = repr([JOB, lease, *EVENTS, *LOGPROBS])
+
+    assert str(SECRET) not in shown
+    assert "prompt=3 tokens" in shown
+
+
+@pytest.mark.parametrize("data", [b"", b"\x80", b"\xc1", encode(Drain()), msgspec.msgpack.encode({"type": "nonsense"})])
+def test_what_is_no_event_is_refused(data: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        decode_event(data)
+
+
+def test_a_message_of_a_later_release_is_understood_without_its_new_fields() -> None:
+    later = msgspec.msgpack.encode({"type": "cancel", "flight_id": "f1", "reason": "tenant suspended"})
+
+    assert decode_control(later) == Cancel(flight_id="f1")
+
+
+def test_messages_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        JOB.max_tokens = 1_000  # type: ignore[misc]
+
+
+def test_sizes_of_a_job_and_a_worker() -> None:
+    status = WorkerStatus(
+        worker_id="w", model="m", queue="q", card_sha256="c", started_at_ms=0.0, block_size=16, blocks_total=10
+    )
+
+    assert JOB.max_total_tokens == 53
+    assert status.kv_tokens == 160
