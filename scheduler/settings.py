@@ -16,6 +16,8 @@ from scheduler.lanes import LATENCY, THROUGHPUT, Lane, LaneName
 
 PREFIX = "FAIRLANE_"
 NOT_SETTINGS = frozenset({"FAIRLANE_CONFIG", "FAIRLANE_URL"})
+TEST_PREFIX = "FAIRLANE_TEST_"
+"""Knobs of the test suite, whose environment the processes that it starts inherit."""
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
@@ -106,7 +108,7 @@ def load(
         raise SettingsError("fairlane.yaml: must be a mapping of settings")
     merged: dict[str, object] = _copy(document or {})
     for name, value in sorted(environ.items()):
-        if name.startswith(PREFIX) and name not in NOT_SETTINGS:
+        if name.startswith(PREFIX) and name not in NOT_SETTINGS and not name.startswith(TEST_PREFIX):
             _put(merged, name[len(PREFIX) :].lower().split("__"), value, name)
     for flag, chosen in (flags or {}).items():
         if chosen is not None:

@@ -25,7 +25,7 @@ from scheduler.outcomes import Outcome
 from scheduler.steps import Capacity
 from tests.scheduler.queues import Clock, MemoryQueue, Queue, StoredQueue, job, lanes
 
-EXAMPLES = int(os.environ.get("QUEUE_TEST_EXAMPLES", "30"))
+EXAMPLES = int(os.environ.get("FAIRLANE_TEST_EXAMPLES", "30"))
 LEASE_MS = 1_000
 TENANTS, GATEWAYS, WORKERS = ("red", "green", "blue"), ("g1", "g2"), ("w1", "w2", "w3")
 FIGURES = lanes(

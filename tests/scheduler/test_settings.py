@@ -63,7 +63,7 @@ def test_an_empty_variable_is_as_none() -> None:
 
 
 def test_other_variables_are_not_settings() -> None:
-    environ = {"PATH": "/bin", "FAIRLANE_CONFIG": "x.yaml"}
+    environ = {"PATH": "/bin", "FAIRLANE_CONFIG": "x.yaml", "FAIRLANE_TEST_REQUIRE_REDIS": "1"}
 
     assert load(Settings, document={}, environ=environ) == Settings()
 
