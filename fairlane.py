@@ -3,7 +3,6 @@
 import importlib
 import os
 import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -19,7 +18,7 @@ ADMIN_GROUPS = {
 FORWARD = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 Option = typer.Option
-ConfigFile = Annotated[Path | None, Option("--config", help="Settings file; fairlane.yaml where there is one.")]
+ConfigFile = Annotated[str | None, Option("--config", help="Settings file; fairlane.yaml where there is one.")]
 
 
 class Commands(TyperGroup):
@@ -63,9 +62,9 @@ def serve(
 
     flags = {"host": host, "port": port, "model": model, "data_dir": data_dir}
     try:
-        settings, path = command.read_settings(config, flags)
+        settings = command.read_settings(config, flags)
         variables = {f"FAIRLANE_{name.upper()}": str(value) for name, value in flags.items() if value is not None}
-        asyncio.run(command.serve(settings, config=path, flags=variables))
+        asyncio.run(command.serve(settings, config=config, flags=variables))
     except (command.ServeError, StoreError) as error:
         typer.echo(f"fairlane: {error}", err=True)
         raise typer.Exit(2) from None

@@ -97,8 +97,7 @@ def parse(arguments: Sequence[str]) -> CommandLine:
 
 def read(line: CommandLine, environ: Mapping[str, str]) -> GatewaySettings:
     """Merge file, environment and flags. Raises SettingsError naming the first bad setting."""
-    named = line.config or environ.get(CONFIG_VARIABLE)
-    document = _document(Path(named or DEFAULT_CONFIG), required=named is not None)
+    document = read_document(line.config, environ)
     settings = load(GatewaySettings, document=document, environ=environ, flags=line.flags)
     if not settings.store_url.startswith(_STORE_SCHEMES):
         raise SettingsError(f"setting redis_url: must start with one of {', '.join(_STORE_SCHEMES)}")
@@ -110,8 +109,11 @@ def start_logging(level: str) -> None:
     logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s gateway[%(process)d] %(message)s")
 
 
-def _document(path: Path, *, required: bool) -> object:
-    if not required and not path.exists():
+def read_document(named: str | None, environ: Mapping[str, str]) -> object:
+    """What the settings file holds: the named one, else `fairlane.yaml` if there is one. Raises SettingsError."""
+    named = named or environ.get(CONFIG_VARIABLE)
+    path = Path(named or DEFAULT_CONFIG)
+    if named is None and not path.exists():
         return None
     try:
         return yaml.safe_load(path.read_text(encoding="utf-8"))

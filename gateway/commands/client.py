@@ -98,7 +98,7 @@ def connect(url: str | None) -> Iterator[AdminClient]:
 
 def _address_and_key(url: str | None) -> tuple[str, str]:
     try:
-        settings, _ = read_settings(None, {})
+        settings = read_settings(None, {})
     except ServeError as error:
         raise CommandError(str(error)) from None
     key = settings.admin_key or (typer.prompt("Admin key", hide_input=True, err=True) if sys.stdin.isatty() else "")

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import httpx
 import redis.asyncio
-import yaml
 
 from gateway.commands.first_start import first_start
 from gateway.commands.store import EmbeddedStore, StoreError
 from gateway.commands.supervisor import Child, check_config, children_environ
+from gateway.config import read_document
 from quotas.store import StoreUnavailable
 from scheduler.settings import SettingsError, SharedSettings, load
 
@@ -31,9 +31,9 @@ class ServeError(RuntimeError):
     """Why `serve` could not start, in one line."""
 
 
-async def serve(settings: SharedSettings, *, config: Path | None, flags: Mapping[str, str]) -> None:
+async def serve(settings: SharedSettings, *, config: str | None, flags: Mapping[str, str]) -> None:
     """Run until SIGINT or SIGTERM. `flags` are settings by variable name. Raises ServeError, StoreError."""
-    arguments = ["--config", str(config)] if config else []
+    arguments = ["--config", config] if config else []
     directory = Path(settings.data_dir)
     with _only_one(directory):
         await _check(arguments, {**flags, "FAIRLANE_REDIS_URL": settings.redis_url or "unix:///unused"})
@@ -125,14 +125,9 @@ async def _greet_when_ready(settings: SharedSettings, greeting: str) -> None:
     sys.stdout.flush()
 
 
-def read_settings(config: Path | None, flags: Mapping[str, object]) -> tuple[SharedSettings, Path | None]:
-    """The shared settings and the file they came from, `fairlane.yaml` where none is named. Raises ServeError."""
-    path = config or Path(os.environ.get("FAIRLANE_CONFIG", "fairlane.yaml"))
-    named = config is not None or "FAIRLANE_CONFIG" in os.environ
+def read_settings(config: str | None, flags: Mapping[str, object]) -> SharedSettings:
+    """The shared settings. Raises ServeError."""
     try:
-        document = yaml.safe_load(path.read_text()) if named or path.exists() else None
-        return load(SharedSettings, document=document, environ=os.environ, flags=flags), path if document else None
-    except (OSError, yaml.YAMLError) as error:
-        raise ServeError(f"{path}: cannot be read as YAML ({type(error).__name__})") from None
+        return load(SharedSettings, document=read_document(config, os.environ), environ=os.environ, flags=flags)
     except SettingsError as error:
         raise ServeError(str(error)) from None
