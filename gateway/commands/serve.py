@@ -22,8 +22,10 @@ from scheduler.settings import SettingsError, SharedSettings, load
 
 log = logging.getLogger(__name__)
 
-GATEWAY_STOP_S = 40.0
-WORKER_STOP_S = 40.0
+GRACE_S = 30.0
+"""What gateway and worker give their work after SIGTERM, where their own settings do not say."""
+STOP_MARGIN_S = 15.0
+"""What a child may take beyond that before it is killed."""
 READY_POLL_S = 0.1
 
 
@@ -45,8 +47,8 @@ async def serve(settings: SharedSettings, *, config: str | None, flags: Mapping[
             greeting = await _first_start(url, settings)
             environ = children_environ({**flags, "FAIRLANE_REDIS_URL": url})
             children = [
-                Child("gateway", arguments, environ, GATEWAY_STOP_S),
-                Child("worker", arguments, environ, WORKER_STOP_S),
+                Child("gateway", arguments, environ, _patience_s(settings.gateway, "grace_s")),
+                Child("worker", arguments, environ, _patience_s(settings.worker, "drain_s")),
             ]
             await _run(children, store, settings, greeting)
         finally:
@@ -71,6 +73,12 @@ async def _check(arguments: list[str], overrides: Mapping[str, str]) -> None:
     complaints = await asyncio.gather(*(check_config(module, arguments, environ) for module in ("gateway", "worker")))
     for complaint in filter(None, complaints):
         raise ServeError(complaint.splitlines()[-1])
+
+
+def _patience_s(section: object, setting: str) -> float:
+    """How long a child may take to stop. Its section was checked by the child itself."""
+    stated = section.get(setting) if isinstance(section, Mapping) else None
+    return (GRACE_S if stated is None else float(stated)) + STOP_MARGIN_S
 
 
 async def _first_start(url: str, settings: SharedSettings) -> str:
