@@ -27,6 +27,7 @@ class JobBook:
         """Flights of each gateway that have not ended, nor been told to for the gateway's loss."""
         self._held: dict[str, set[str]] = defaultdict(set)
         self._expiry: list[Place] = []
+        self._spent: dict[tuple[LaneName, str], list[float]] = {}
 
     def held(self, worker_id: str) -> list[Entry]:
         """What this worker holds, in one order for all: fewest losses first, ties by id."""
@@ -76,11 +77,17 @@ class JobBook:
             entry.generated[choice].extend(ids)
         covered = min(entry.credit, item.cost)
         entry.credit -= covered
-        self._charge(entry, item.cost - covered)
+        self._spend(entry, item.cost - covered)
         self.events[gateway_id].extend(item.events)
         if item.ends is not None:
             self.end(entry, item.ends, tell=False)
         return True
+
+    def settle(self) -> None:
+        """Count what has been spent, once all of a call's jobs are published."""
+        for (lane, tenant), (tokens, service) in self._spent.items():
+            self._count(lane, tenant, tokens, service)
+        self._spent.clear()
 
     def give_back(self, entry: Entry, now_ms: int) -> None:
         """A leased job returns to the head of its lane; one that was told to stop ends instead."""
@@ -137,10 +144,19 @@ class JobBook:
 
     def _charge(self, entry: Entry, tokens: float) -> None:
         if tokens:
-            lane = entry.job.lane
-            self.places[lane].counters.charge(entry.job.tenant, tokens, entry.job.weight)
-            for name, places in self.places.items():
-                places.serve(tokens, tokens if name == lane else 0.0)
+            self._count(entry.job.lane, entry.job.tenant, tokens, tokens / entry.job.weight)
+
+    def _spend(self, entry: Entry, tokens: float) -> None:
+        """Charge what many jobs of a tenant may add to: counted once, by `settle`."""
+        if tokens:
+            spent = self._spent.setdefault((entry.job.lane, entry.job.tenant), [0.0, 0.0])
+            spent[0] += tokens
+            spent[1] += tokens / entry.job.weight
+
+    def _count(self, lane: LaneName, tenant: str, tokens: float, service: float) -> None:
+        self.places[lane].counters.charge(tenant, service, 1.0)
+        for name, places in self.places.items():
+            places.serve(tokens, tokens if name == lane else 0.0)
 
     def _refund(self, entry: Entry) -> None:
         self._charge(entry, -entry.credit)

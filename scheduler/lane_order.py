@@ -27,6 +27,10 @@ class Room:
             most[name] = max(before[0], sequences), max(before[1], kv_tokens)
         self._most = [most[name] for name in names]
 
+    def is_open(self, level: int) -> bool:
+        """Anything could be started in this lane."""
+        return self._sequences[level] > 0
+
     def is_suspect(self, entry: Entry) -> bool:
         """May have killed its workers, and one such job is here already: the poisoned one shall fail alone."""
         return self._suspect and entry.losses >= SUSPECT_LOSSES
@@ -65,6 +69,8 @@ class Order:
         self._tenants = [set(places.lowest()) for places in lanes]
         self._candidates: dict[str, Entry] = {}
         for level, places in enumerate(lanes):
+            if not room.is_open(level):
+                continue
             self._add(places.returned())
             self._add(places.promoted(now_ms) if level else ())
             self._add(head for tenant in self._tenants[level] if (head := places.head(tenant)))

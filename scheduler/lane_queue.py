@@ -182,7 +182,9 @@ class LaneQueue:
         if serial and self._last_serial.get((gateway_id, worker_id)) == serial:
             return set()
         self._last_serial[gateway_id, worker_id] = serial
-        return {item.flight_id for item in items if not self._book.publish(gateway_id, worker_id, item)}
+        refused = {item.flight_id for item in items if not self._book.publish(gateway_id, worker_id, item)}
+        self._book.settle()
+        return refused
 
     def release(self, now_ms: int, worker_id: str, flight_ids: Iterable[str]) -> None:
         """Hand jobs back, on drain: to the head of their lane, not counted as a loss. What it does not hold stays."""

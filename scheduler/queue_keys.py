@@ -32,7 +32,7 @@ from scheduler.lanes import Lane, LaneName
 
 STREAM_LENGTH = 16_384
 """Entries that a stream holds at most: minutes of a gateway's steps, against seconds until it counts as dead."""
-_PRELUDES = ("base", "places", "ends", "moves")
+_PRELUDES = ("base", "shares", "places", "ends", "moves")
 _LIMITS = (
     "GATEWAY_LEASES",
     "MAX_LOSSES",

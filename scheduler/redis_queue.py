@@ -244,7 +244,7 @@ def _record_fields(job: Job) -> list[Arg]:
 
 def _publication(item: Publication) -> list[Arg]:
     args: list[Arg] = [item.flight_id, item.epoch, repr(item.cost), item.ends or ""]
-    args += [_encoder.encode(item.events), len(item.tokens)]
+    args += [_encoder.encode(item.events) if item.events else "", len(item.tokens)]
     for choice, first_index, ids in item.tokens:
         args += [choice, first_index, struct.pack(f"<{len(ids)}I", *ids)]
     return args

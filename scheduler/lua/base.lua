@@ -5,8 +5,9 @@
 -- Numbers go to redis.call as they are: it writes doubles with 17 digits. Never concatenate a double: `..` keeps 14.
 local call = redis.call
 
-local function key(...)
-  return KEYS[1] .. table.concat({...}, ':')
+local function key(kind, name, part)
+  if part then return KEYS[1] .. kind .. ':' .. name .. ':' .. part end
+  return name and KEYS[1] .. kind .. ':' .. name or KEYS[1] .. kind
 end
 
 local function clock()
@@ -22,18 +23,19 @@ for level, lane in ipairs(LANES) do
   LANE[lane.name] = lane
 end
 
+-- The fields of a record, without its body; `lane` comes first.
 local FIELDS = {'lane', 'tenant', 'gateway', 'state', 'worker', 'outcome', 'weight', 'n', 'prompt', 'guaranteed', 'due',
   'hard_first', 'hard_end', 'granted', 'epoch', 'arrived', 'queued', 'taken', 'cancelled', 'returned', 'losses',
   'generated', 'credit'}
-local TEXTS = 6
+local IS_TEXT = {lane = true, tenant = true, gateway = true, state = true, worker = true, outcome = true}
 
--- A job's record without its body: the first TEXTS fields as text, the others as numbers; nil where it is unknown.
-local function load(flight)
-  local values = call('HMGET', key('job', flight), unpack(FIELDS))
+-- A job's record, or some fields of it; nil where it is unknown.
+local function load(flight, fields)
+  local values = call('HMGET', key('job', flight), unpack(fields or FIELDS))
   if not values[1] then return nil end
   local job = {flight = flight}
-  for i, field in ipairs(FIELDS) do
-    job[field] = i > TEXTS and tonumber(values[i]) or values[i]
+  for i, field in ipairs(fields or FIELDS) do
+    job[field] = IS_TEXT[field] and values[i] or tonumber(values[i])
   end
   return job
 end

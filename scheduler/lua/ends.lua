@@ -25,6 +25,7 @@ end
 -- End the first of the waiting jobs whose time is over.
 local function expire()
   for _, flight in ipairs(call('ZRANGEBYSCORE', key('expiry'), '-inf', NOW, 'LIMIT', 0, SWEEP)) do
-    finish(load(flight), 'expired')
+    local job = load(flight)
+    if job then finish(job, 'expired') else call('ZREM', key('expiry'), flight) end
   end
 end

@@ -1,4 +1,6 @@
 -- Prelude of `take`: the one order of candidates (scheduler/lane_order.py states it). After `moves`.
+local ORDERING = {'lane', 'tenant', 'returned', 'queued', 'due', 'hard_first', 'hard_end', 'prompt', 'generated', 'n',
+  'guaranteed', 'losses'}
 local CANDIDATES, COUNTERS, FLOORS = {}, {}, {}
 for _, lane in ipairs(LANES) do COUNTERS[lane.name] = {} end
 
@@ -18,8 +20,8 @@ end
 
 -- Make a waiting job a candidate, unless its time is over.
 local function offer(flight)
-  if CANDIDATES[flight] or tonumber(call('ZSCORE', key('expiry'), flight)) <= NOW then return end
-  local job = load(flight)
+  local job = not CANDIDATES[flight] and load(flight, ORDERING)
+  if not job or expires(job) <= NOW then return end
   local lane, counters = LANE[job.lane], COUNTERS[job.lane]
   local promoted = lane.level > 1 and job.queued <= NOW - lane.max_wait_ms / 2
   local slack = (job.due - NOW) / math.max(1, job.prompt + job.generated)

@@ -1,8 +1,9 @@
 -- Record one step of one worker for one gateway's jobs: the only way for tokens. Called by RedisQueue.publish.
 -- ARGV: clock, gateway, worker, serial, then per job: flight, epoch, cost, outcome ('' = goes on), its events (one
---   encoded list), number of choices with tokens, and per such choice: choice, first index, ids (4 bytes each).
+--   encoded list, '' = none), number of choices with tokens, and for each: choice, first index, ids (4 bytes each).
 -- A call with the serial of the worker's last to this gateway is a repeat and does nothing. Returns refused flights.
 local gateway, worker, serial = ARGV[2], ARGV[3], ARGV[4]
+local PUBLISHING = {'lane', 'tenant', 'gateway', 'state', 'worker', 'epoch', 'n', 'weight', 'credit', 'generated'}
 local refused, entry = {}, {}
 if call('HGET', key('serials', gateway), worker) == serial then return refused end
 
@@ -26,16 +27,18 @@ local function accept(job, i, last_arg)
   end
   local covered = math.min(job.credit, cost)
   job.credit = job.credit - covered
-  call('HSET', key('job', job.flight), 'credit', job.credit, 'generated', job.generated + produced)
-  charge(job, cost - covered)
-  entry[#entry + 1], entry[#entry + 2] = #entry, ARGV[i + 4]
+  local record = key('job', job.flight)
+  if produced > 0 then call('HINCRBY', record, 'generated', produced) end
+  if covered > 0 then call('HSET', record, 'credit', job.credit) end
+  spend(job, cost - covered)
+  if ARGV[i + 4] ~= '' then entry[#entry + 1], entry[#entry + 2] = #entry, ARGV[i + 4] end
   if ARGV[i + 3] ~= '' then finish(job, ARGV[i + 3], '', true) end
 end
 
 local i = 5
 while i <= #ARGV do
   local last_arg = i + 5 + 3 * ARGV[i + 5]
-  local job = load(ARGV[i])
+  local job = load(ARGV[i], PUBLISHING)
   local is_held = job and job.state == 'leased' and job.worker == worker and job.gateway == gateway
   local verdict = is_held and job.epoch == tonumber(ARGV[i + 1]) and compare(ARGV[i], i + 6, last_arg, job.n) or 'stale'
   if verdict == 'new' then

@@ -1,5 +1,6 @@
 -- Clear up after the dead and the late. Called by RedisQueue.reclaim, by every gateway each second. ARGV: clock.
 -- Returns how many jobs were taken from workers whose lease lapsed; does nothing while the store has just been away.
+-- A record that the store itself has dropped (eviction) is passed over: it must not stop the clearing for all.
 if is_quiet() then return 0 end
 expire()
 
@@ -7,7 +8,8 @@ expire()
 local function abandon(gateway)
   local flights = call('ZRANGE', key('flights', gateway), 0, SWEEP - 1)
   for _, flight in ipairs(flights) do
-    stop(load(flight))
+    local job = load(flight)
+    if job then stop(job) end
     call('ZREM', key('flights', gateway), flight)
   end
   if #flights < SWEEP then call('ZREM', key('gateways'), gateway) end
@@ -18,9 +20,12 @@ local function lose(worker)
   local flights = call('ZRANGE', key('held', worker), 0, -1)
   for _, flight in ipairs(flights) do
     local job = load(flight)
-    job.losses = job.losses + 1
-    if job.losses >= MAX_LOSSES and job.cancelled == 0 then finish(job, 'failed', POISONED) else give_back(job) end
+    if job then
+      job.losses = job.losses + 1
+      if job.losses >= MAX_LOSSES and job.cancelled == 0 then finish(job, 'failed', POISONED) else give_back(job) end
+    end
   end
+  call('DEL', key('held', worker))
   call('ZREM', key('workers'), worker)
   call('DEL', key('most', worker))
   if #flights > 0 then call('ZADD', key('lost'), NOW, worker) end

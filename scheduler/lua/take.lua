@@ -15,6 +15,7 @@ end
 
 local function offer_lane(lane)
   tenants[lane.name] = {}
+  if SEQUENCES[lane.level] == 0 then return end
   offer_all(call('ZRANGE', key('returned', lane.name), 0, TENANTS_PER_TAKE - 1))
   if lane.level > 1 then
     local old = NOW - lane.max_wait_ms / 2
@@ -33,8 +34,9 @@ local function take()
   local job = pick()
   while job do
     if claim(job) then
-      taken[#taken + 1] = lease(job, worker, provisional_cost(job))
-      FLOORS, COUNTERS[job.lane][job.tenant] = {}, job.counter
+      local whole = load(job.flight)
+      taken[#taken + 1] = lease(whole, worker, provisional_cost(job))
+      FLOORS, COUNTERS[job.lane][job.tenant] = {}, whole.counter
       if tenants[job.lane][job.tenant] then offer_head(job.lane, job.tenant) end
     end
     job = pick()

@@ -9,11 +9,11 @@ import redis.asyncio
 from redis.exceptions import ConnectionError as StoreGoneError
 
 from scheduler.lane_queue import JobState, Publication
-from scheduler.lanes import DEFAULT_LANES
+from scheduler.lanes import DEFAULT_LANES, LaneName
 from scheduler.messages import Cancel, Event, Finished, Grant, TokenDelta
 from scheduler.outcomes import Outcome
 from scheduler.redis_queue import TRIM_EVERY, RedisQueue
-from tests.scheduler.queues import PLENTY, job, room, tokens
+from tests.scheduler.queues import LEASE_MS, PLENTY, Clock, StoredQueue, job, room, stay_alive, tokens
 
 pytestmark = pytest.mark.anyio
 
@@ -74,6 +74,32 @@ async def test_one_step_is_one_entry_for_each_gateway(queue: RedisQueue, store: 
     await queue.publish("gw", "w1", [tokens(lease, 1) for lease in leases])
 
     assert await store.xlen("fl:{model@1}:events:gw") == 1
+
+
+async def test_a_step_that_says_nothing_wakes_no_gateway(queue: RedisQueue, store: redis.asyncio.Redis) -> None:
+    await queue.put(job("a"))
+    [lease] = await queue.take("w1", PLENTY)
+
+    await queue.publish("gw", "w1", [tokens(lease, cost=512.0)])
+
+    assert not await store.exists("fl:{model@1}:events:gw")
+
+
+async def test_a_record_that_the_store_dropped_does_not_stop_the_clearing_up(
+    store: redis.asyncio.Redis, clock: Clock
+) -> None:
+    queue = StoredQueue(store, DEFAULT_LANES, lease_ms=LEASE_MS, window=4096.0, clock=clock)
+    for flight in ("gone", "here"):
+        await queue.put(job(flight, lane=LaneName.THROUGHPUT))
+    await queue.take("w1", PLENTY)
+    for flight in ("waiting", "evicted"):
+        await queue.put(job(flight, tenant=flight))
+    await store.delete("fl:{model@1}:job:gone", "fl:{model@1}:job:evicted")
+
+    assert await stay_alive(queue, clock, LEASE_MS + 1_000) == 2
+    assert await queue.position("here") == 1
+    assert [lease.job.flight_id for lease in await queue.take("w2", PLENTY)] == ["waiting", "here"]
+    await stay_alive(queue, clock, 60_000, gateways=[])  # expiry and the gateway's end pass over it, too
 
 
 async def test_what_a_gateway_has_dealt_with_is_dropped(queue: RedisQueue, store: redis.asyncio.Redis) -> None:
