@@ -35,7 +35,7 @@ def write_gguf(path: Path, kind: gguf.GGMLQuantizationType, *, architecture: str
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list(["t0", "t1", "t2", "t", "1", *(f"t{index}" for index in range(5, VOCABULARY))])
     writer.add_token_types([gguf.TokenType.NORMAL] * VOCABULARY)
-    writer.add_token_merges(["t 1"])
+    writer.add_token_merges(["t 1", "t1 1"])
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_chat_template("{{ messages[0]['content'] }}")
