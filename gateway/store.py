@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
 import redis
 import redis.asyncio
@@ -49,17 +51,35 @@ def connections(url: str, *, timeout_s: float, limit: int) -> Connections:
     return Connections(url, _client(url, timeout_s, limit), _client(url, timeout_s * PATIENCE, limit))
 
 
-def _client(url: str, timeout_s: float, limit: int) -> redis.asyncio.Redis:
+class BoundedRedis(redis.asyncio.Redis):
+    """A client whose every command ends within `limit_s`, with a TimeoutError.
+
+    Not by the client's own `socket_timeout`: with that set, redis-py sends under `asyncio.wait_for`, which on Python
+    3.11 can lose the cancellation of a request whose client has gone.
+    """
+
+    limit_s: float = math.inf
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - redis-py's own signature
+        """One command and its reply."""
+        async with asyncio.timeout(self.limit_s):
+            return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+
+
+def _client(url: str, timeout_s: float, limit: int) -> BoundedRedis:
     pool = redis.asyncio.BlockingConnectionPool.from_url(
         url,
         max_connections=limit,
         timeout=timeout_s,
-        socket_timeout=timeout_s,
+        socket_timeout=None,
         socket_connect_timeout=timeout_s,
         # A pooled connection may have died unnoticed: one more try. All we send may be sent twice.
         retry=Retry(NoBackoff(), 1, (redis.ConnectionError,)),
     )
-    return redis.asyncio.Redis.from_pool(pool)
+    client = BoundedRedis(connection_pool=pool)
+    client.limit_s = timeout_s
+    client.auto_close_connection_pool = True  # the pool is its own
+    return client
 
 
 async def every(period_s: float, what: str, work: Callable[[], Awaitable[None]], availability: "Availability") -> None:

@@ -1,0 +1,43 @@
+"""The gateway's clients of the store: bounded in time, and never deaf to a cancellation."""
+
+import asyncio
+
+import pytest
+import redis.asyncio
+
+from gateway.store import connections
+
+pytestmark = pytest.mark.anyio
+LIMIT_S = 20.0
+
+
+async def test_a_store_that_does_not_answer_ends_a_question_in_time(valkey_url: str) -> None:
+    store = connections(valkey_url, timeout_s=0.5, limit=4)
+    async with redis.asyncio.from_url(valkey_url) as blocker:
+        await blocker.client_pause(20_000, all=False)  # writes only, so that it can be lifted
+
+        with pytest.raises(TimeoutError):
+            await store.short.set("key", 0)
+
+        await blocker.client_unpause()
+
+    await store.patient.set("key", 1)
+    assert await store.short.get("key") == b"1"
+    await store.aclose()
+
+
+async def test_every_cancelled_call_ends_as_cancelled(valkey_url: str) -> None:
+    store = connections(valkey_url, timeout_s=5.0, limit=16)
+
+    async def keep_asking() -> None:
+        while True:
+            await store.short.get("key")
+
+    for _ in range(300):
+        asking = asyncio.create_task(keep_asking())
+        await asyncio.sleep(0.002)  # any moment of a call will do
+        asking.cancel()
+        async with asyncio.timeout(LIMIT_S):
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+    await store.aclose()
