@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
+import redis.asyncio
 from opentelemetry.sdk.trace import TracerProvider
 
 from gateway.auth import AdminKeys, Authenticator
@@ -59,6 +60,7 @@ class Resources:
         self.quotas = RedisQuotaStore(patient, lease_ms=round(section.reservation_lease_s * 1e3))
         self.authenticator = Authenticator(KeyStore(short))
         self.registry = RedisRegistry(patient)
+        self._queues: dict[str, RedisQueue] = {}
         self.dispatcher = Dispatcher(self.gateway_id, self._open_link, self.availability)
         self.directory = Directory(self.registry, self._depths, self.availability)
         self.fleet = StoredFleet(self.registry, lambda: self.directory.queues, self._depths)
@@ -119,15 +121,18 @@ class Resources:
 
     def _open_link(self, name: str) -> Link:
         reader = self.store.reader()
-        lease_ms = round(self.settings.lease_s * 1e3)
-        return Link(
-            calls=RedisQueue(self.store.patient, name, self.lanes, lease_ms=lease_ms),
-            reader=RedisQueue(reader, name, self.lanes, lease_ms=lease_ms),
-            close=reader.aclose,
-        )
+        return Link(calls=self._calls(name), reader=self._queue(reader, name), close=reader.aclose)
 
     async def _depths(self, name: str) -> Depths:
-        return await RedisQueue(self.store.patient, name, self.lanes).depths()
+        return await self._calls(name).depths()
+
+    def _calls(self, name: str) -> RedisQueue:
+        if name not in self._queues:
+            self._queues[name] = self._queue(self.store.patient, name)
+        return self._queues[name]
+
+    def _queue(self, client: redis.asyncio.Redis, name: str) -> RedisQueue:
+        return RedisQueue(client, name, self.lanes, lease_ms=round(self.settings.lease_s * 1e3))
 
     def _fleet_changed(self) -> None:
         self.dispatcher.keep_lines(self.directory.queues)
