@@ -12,24 +12,20 @@ import asyncio
 import json
 import statistics
 import tempfile
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from rich.console import Console
 from rich.progress import track
 
 from benchmarks.machine import describe
 from tests.system.harness import MODEL, Server
+from tests.system.otlp import receiving
 
 WORST_WAIT_STEPS = 2
 PROMPT = "A person waits for this answer, so please be brief. " * 8
-SETTLE_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,51 +45,16 @@ class FirstToken:
         return self.steps - self.own_steps
 
 
-class Collector:
-    """Keeps the `prefill` spans of the latency lane that an OTLP exporter sends."""
-
-    def __init__(self) -> None:
-        self.found: list[FirstToken] = []
-        self.changed = threading.Condition()
-
-    def add(self, body: bytes) -> None:
-        """Take in one export."""
-        request = ExportTraceServiceRequest.FromString(body)
-        spans = (span for group in request.resource_spans for scope in group.scope_spans for span in scope.spans)
-        with self.changed:
-            for span in spans:
-                noted = {pair.key: pair.value for pair in span.attributes}
-                if span.name == "prefill" and noted["fairlane.lane"].string_value == "latency":
-                    steps, own = (noted[name].int_value for name in ("fairlane.steps", "fairlane.prefill_steps"))
-                    queued_ms = noted["fairlane.queued_ms"].double_value
-                    took_ms = (span.end_time_unix_nano - span.start_time_unix_nano) / 1e6
-                    self.found.append(FirstToken(queued_ms, steps, own, took_ms))
-            self.changed.notify_all()
-
-    def wait_for(self, count: int) -> None:
-        """Until so many spans came. Raises TimeoutError."""
-        with self.changed:
-            if not self.changed.wait_for(lambda: len(self.found) >= count, SETTLE_TIMEOUT_S):
-                raise TimeoutError(f"{len(self.found)} of {count} traces came")
-
-
-@contextmanager
-def otlp(collector: Collector) -> Iterator[str]:
-    """An OTLP endpoint on loopback; its URL."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            collector.add(self.rfile.read(int(self.headers["content-length"])))
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            """Stay quiet."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as receiver:
-        threading.Thread(target=receiver.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{receiver.server_port}"
-        receiver.shutdown()
+def first_tokens(spans: list[Span]) -> list[FirstToken]:
+    """What the `prefill` spans of the latency lane say."""
+    found = []
+    for span in spans:
+        noted = {pair.key: pair.value for pair in span.attributes}
+        if span.name == "prefill" and noted["fairlane.lane"].string_value == "latency":
+            steps, own = (noted[name].int_value for name in ("fairlane.steps", "fairlane.prefill_steps"))
+            took_ms = (span.end_time_unix_nano - span.start_time_unix_nano) / 1e6
+            found.append(FirstToken(noted["fairlane.queued_ms"].double_value, steps, own, took_ms))
+    return found
 
 
 async def flood(server: Server, key: str, streams: int, running: asyncio.Event) -> None:
@@ -164,19 +125,19 @@ def main() -> int:
     parser.add_argument("--kv-memory", default="64MiB")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    collector = Collector()
-    with tempfile.TemporaryDirectory() as directory, otlp(collector) as endpoint:
+    with tempfile.TemporaryDirectory() as directory, receiving() as (endpoint, collector):
         settings = {"WORKER__KV_MEMORY": options.kv_memory, "WORKER__HOST_KV_MEMORY": "64MiB"}
         server = Server(Path(directory), settings, environ={"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}).start()
         try:
             asyncio.run(measure(server, options.requests, options.flood))
-            collector.wait_for(options.requests)
+            spans = collector.wait_until(lambda came: len(first_tokens(came)) >= options.requests)
         finally:
             server.stop()
-    figures = results(collector.found)
-    took = sorted(each.ms for each in collector.found)
-    queued = sorted(each.queued_ms for each in collector.found)
-    own = statistics.median(each.own_steps for each in collector.found)
+    found = first_tokens(spans)
+    figures = results(found)
+    took = sorted(each.ms for each in found)
+    queued = sorted(each.queued_ms for each in found)
+    own = statistics.median(each.own_steps for each in found)
     print(describe())
     print(f"in the queue: median {statistics.median(queued):.0f} ms, worst {queued[-1]:.0f} ms")
     print(f"first token after taking: median {statistics.median(took):.0f} ms, worst {took[-1]:.0f} ms")
