@@ -49,6 +49,8 @@ class HandWorker:
     """With this reason each job ends as failed, before its first token."""
     leases: dict[str, Lease] = field(default_factory=dict)
     produced: dict[str, list[int]] = field(default_factory=dict)
+    known: asyncio.Event = field(default_factory=asyncio.Event)
+    """The registry has its first heartbeat."""
     seen: list[Lease] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
 
@@ -85,6 +87,7 @@ class HandWorker:
             )
             await registry.beat(status, self.lease_ms)
             await self.queue.renew(self.worker_id)
+            self.known.set()
             await asyncio.sleep(self.lease_ms / 4e3)
 
     async def _serve(self) -> None:

@@ -128,11 +128,15 @@ async def gateway(chosen: GatewaySettings, provider: TracerProvider | None = Non
 @asynccontextmanager
 async def serving(chosen: GatewaySettings, provider: TracerProvider | None = None) -> AsyncIterator[Served]:
     """A gateway with a worker that is known to it."""
-    async with gateway(chosen, provider) as served:
-        working = asyncio.create_task(served.worker.run())
+    async with redis.asyncio.from_url(chosen.store_url) as store:
+        worker = HandWorker(store, lease_ms=round(chosen.lease_s * 1e3), lanes=chosen.lanes.lanes())
+        working = asyncio.create_task(worker.run())
+        await worker.known.wait()
         try:
-            await until(lambda: any(model.is_served for model in served.resources.directory.models.values()))
-            yield served
+            async with gateway(chosen, provider) as served:
+                served.worker = worker
+                await until(lambda: any(model.is_served for model in served.resources.directory.models.values()))
+                yield served
         finally:
             working.cancel()
             await asyncio.gather(working, return_exceptions=True)

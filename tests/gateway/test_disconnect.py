@@ -1,0 +1,78 @@
+"""A client that goes: its job ends within a step, and it pays for what was published and no more."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.gateway.served import ASKED, CHAT, WAIT_S, Served, serving, settings, until
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def served(valkey_url: str) -> AsyncIterator[Served]:
+    async with serving(settings(valkey_url)) as opened:
+        await opened.tenant(limits={"tokens_per_day": 100_000, "concurrent_requests": 5})
+        yield opened
+
+
+async def leave(served: Served, body: dict[str, Any], *, once: Any) -> None:
+    """Ask, and hang up once something holds."""
+    asking = asyncio.create_task(served.post(CHAT, body))
+    await until(once)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    async with asyncio.timeout(WAIT_S):
+        await served.landed()
+
+
+def published(served: Served) -> int:
+    """Tokens that the worker has made so far, over all jobs."""
+    return sum(map(len, served.worker.produced.values()))
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("tokens", [1, 3])
+async def test_a_client_that_goes_mid_way_pays_for_what_was_published(
+    served: Served, stream: bool, tokens: int
+) -> None:
+    served.worker.limit = tokens
+
+    await leave(served, {**ASKED, "stream": stream}, once=lambda: published(served) >= tokens)
+
+    assert len(served.worker.cancelled) == 1
+    ((outcome, prompt, output),) = await served.ledger()
+    assert (outcome, output) == ("cancelled", tokens)
+    limits = await served.limits()
+    assert limits["tokens_per_day"].used == prompt + output
+    assert limits["tokens_per_day"].reserved == 0
+    assert limits["concurrent_requests"].used == 0
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_client_that_goes_while_it_waits_pays_nothing(served: Served, stream: bool) -> None:
+    served.worker.taking = False
+
+    await leave(served, {**ASKED, "stream": stream}, once=lambda: bool(served.resources.dispatcher.flights))
+
+    limits = await served.limits()
+    assert limits["tokens_per_day"].used == limits["tokens_per_day"].reserved == 0
+    served.worker.taking = True
+    assert (await served.post(CHAT, ASKED)).status_code == 200
+    assert len(served.worker.seen) == 1
+
+
+async def test_clients_that_go_at_any_moment_leave_nothing_behind(served: Served) -> None:
+    for delay_ms in range(0, 40, 2):
+        asking = asyncio.create_task(served.post(CHAT, {**ASKED, "stream": bool(delay_ms % 4)}))
+        await asyncio.sleep(delay_ms / 1e3)  # any moment will do
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+    await served.landed()
+
+    limits = await served.limits()
+    assert limits["concurrent_requests"].used == limits["concurrent_requests"].reserved == 0
+    assert limits["tokens_per_day"].reserved == 0
+    assert limits["tokens_per_day"].used == sum(prompt + output for _, prompt, output in await served.ledger())

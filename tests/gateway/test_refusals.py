@@ -1,0 +1,192 @@
+"""What a tenant is refused: each with its code, its limit, a time to retry, and nothing charged or counted."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from scheduler.settings import LaneSettings, LanesSettings
+from tests.gateway.served import ASKED, CHAT, COMPLETIONS, Served, gateway, serving, settings, until
+
+pytestmark = pytest.mark.anyio
+
+ONE_TOKEN = {"model": "tiny", "prompt": [5], "max_tokens": 9, "ignore_eos": True}
+
+
+@pytest.fixture
+async def served(valkey_url: str) -> AsyncIterator[Served]:
+    async with serving(settings(valkey_url)) as opened:
+        yield opened
+
+
+async def used(served: Served, name: str) -> tuple[int, int]:
+    """Used and reserved of one limit."""
+    status = (await served.limits())[name]
+    return status.used, status.reserved
+
+
+@pytest.mark.parametrize(
+    ("limits", "code", "scope"),
+    [
+        ({"requests_per_minute": 1}, "rate_limit_exceeded", "tenant"),
+        ({"tokens_per_minute": 15}, "rate_limit_exceeded", "tenant"),
+        ({"tokens_per_day": 15}, "insufficient_quota", "tenant"),
+        ({"tokens_per_month": 15}, "insufficient_quota", "tenant"),
+    ],
+)
+async def test_a_spent_limit_names_itself_and_a_time(
+    served: Served, limits: dict[str, int], code: str, scope: str
+) -> None:
+    await served.tenant(limits=limits)
+    assert (await served.post(COMPLETIONS, ONE_TOKEN)).status_code == 200
+    before = await served.limits()
+
+    refused = await served.post(COMPLETIONS, ONE_TOKEN)
+
+    assert refused.status_code == 429
+    error = refused.json()["error"]
+    assert error["code"] == code
+    assert (error["limit"]["name"], error["limit"]["scope"]) == (next(iter(limits)), scope)
+    assert int(refused.headers["retry-after"]) >= 1
+    assert float(refused.headers["retry-after-ms"]) > 0
+    assert refused.headers.get("x-should-retry") == ("false" if code == "insufficient_quota" else None)
+    assert refused.headers["x-request-id"].startswith("req_")
+    after = await served.limits()
+    assert {name: (s.used, s.reserved) for name, s in after.items()} == {
+        name: (s.used, s.reserved) for name, s in before.items()
+    }
+
+
+async def test_what_could_never_fit_is_not_worth_a_retry(served: Served) -> None:
+    await served.tenant(limits={"tokens_per_minute": 9})
+
+    refused = await served.post(COMPLETIONS, ONE_TOKEN)
+
+    assert refused.status_code == 400
+    assert refused.json()["error"]["code"] == "request_exceeds_limit"
+    assert refused.headers["x-should-retry"] == "false"
+    assert "retry-after" not in refused.headers
+
+
+async def test_concurrent_requests_are_capped_and_freed(served: Served) -> None:
+    await served.tenant(limits={"concurrent_requests": 1})
+    served.worker.limit = 1
+    first = asyncio.create_task(served.post(COMPLETIONS, ONE_TOKEN))
+    await until(lambda: bool(served.worker.leases))
+
+    refused = await served.post(COMPLETIONS, ONE_TOKEN)
+    served.worker.limit = None
+
+    assert refused.json()["error"]["code"] == "concurrency_limit_exceeded"
+    assert (await first).status_code == 200
+    assert (await served.post(COMPLETIONS, ONE_TOKEN)).status_code == 200
+
+
+async def test_the_tenants_queue_is_capped_and_a_refusal_counts_nothing(served: Served) -> None:
+    await served.tenant(limits={"queued_requests": 1, "requests_per_minute": 100})
+    served.worker.taking = False
+    waiting = asyncio.create_task(served.post(COMPLETIONS, ONE_TOKEN))
+    await until(lambda: any(flight.job for flight in served.resources.dispatcher.flights.values()))
+
+    refused = await served.post(COMPLETIONS, ONE_TOKEN)
+    await until(lambda: len(served.resources.dispatcher.flights) == 1)
+    counted = await used(served, "requests_per_minute")
+    served.worker.taking = True
+
+    assert refused.json()["error"]["code"] == "queue_full"
+    assert refused.json()["error"]["limit"]["name"] == "queued_requests"
+    assert sum(counted) == 1
+    assert (await waiting).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "code", "param"),
+    [
+        ({"model": "nope"}, 404, "model_not_found", "model"),
+        ({"max_tokens": 100_000}, 400, "context_length_exceeded", "max_tokens"),
+        ({"service_tier": "gold"}, 400, "invalid_request_error", "service_tier"),
+        ({"n": 0}, 400, "invalid_request_error", "n"),
+        ({"tools": [{}]}, 400, "invalid_request_error", "tools"),
+        ({"nonsense": 1}, 400, "invalid_request_error", "nonsense"),
+    ],
+)
+async def test_a_wrong_request_names_its_field(
+    served: Served, change: dict[str, Any], status: int, code: str, param: str
+) -> None:
+    await served.tenant()
+
+    refused = await served.post(CHAT, {**ASKED, **change})
+
+    assert refused.status_code == status
+    error = refused.json()["error"]
+    assert (error["code"], error["param"]) == (code, param)
+    assert set(error) >= {"message", "type", "param", "code"}
+    assert not served.worker.seen
+
+
+async def test_a_lane_that_the_tenant_may_not_use_is_refused_by_header_and_replaced_by_tier(served: Served) -> None:
+    await served.tenant(lanes=["throughput"], default_lane="throughput")
+
+    strict = await served.post(CHAT, ASKED, x_fairlane_lane="latency")
+    served_anyway = await served.post(CHAT, {**ASKED, "service_tier": "priority"})
+
+    assert strict.status_code == 403
+    assert strict.json()["error"]["code"] == "lane_not_allowed"
+    assert served_anyway.headers["x-fairlane-lane"] == "throughput"
+    assert served_anyway.json()["service_tier"] == "default"
+
+
+async def test_keys_fail_as_401_and_suspended_tenants_as_403(served: Served) -> None:
+    await served.tenant()
+    served.keys["stranger"] = "fl-nobody-nothing"
+    assert (await served.post(CHAT, ASKED, tenant="stranger")).json()["error"]["code"] == "invalid_api_key"
+    assert (await served.post(CHAT, ASKED)).status_code == 200
+
+    await served.resources.tenants.suspend("acme")
+    refused = await served.post(CHAT, ASKED)  # the budget knows at once, whatever the gateway remembers of the key
+
+    assert refused.status_code == 403
+    assert refused.json()["error"]["code"] == "tenant_suspended"
+
+
+async def test_limits_stand_in_the_headers_of_every_answer(served: Served) -> None:
+    await served.tenant(limits={"requests_per_minute": 10, "tokens_per_minute": 1_000})
+
+    for answer in (await served.post(COMPLETIONS, ONE_TOKEN), await served.post(CHAT, b"{")):
+        assert answer.headers["x-ratelimit-limit-requests"] == "10"
+        assert answer.headers["x-ratelimit-remaining-requests"] == "9"
+        assert answer.headers["x-ratelimit-limit-tokens"] == "1000"
+        assert answer.headers["x-ratelimit-remaining-tokens"] == "990"
+        assert answer.headers["x-ratelimit-reset-requests"].endswith("s")
+    assert (await served.get("/v1/limits")).json()["limits"]["tokens_per_minute"]["used"] == 10
+
+
+async def test_a_full_lane_is_overloaded_and_counts_nothing(valkey_url: str) -> None:
+    lanes = LanesSettings(latency=LaneSettings(max_queued=1))
+    async with serving(settings(valkey_url, lanes=lanes)) as served:
+        await served.tenant(limits={"requests_per_minute": 100})
+        served.worker.taking = False
+        waiting = asyncio.create_task(served.post(COMPLETIONS, ONE_TOKEN))
+        await until(lambda: any(flight.job for flight in served.resources.dispatcher.flights.values()))
+
+        refused = await served.post(COMPLETIONS, ONE_TOKEN)
+        counted = await used(served, "requests_per_minute")
+        served.worker.taking = True
+
+        assert refused.status_code == 429
+        assert refused.json()["error"]["code"] == "overloaded"
+        assert int(refused.headers["retry-after"]) >= 1
+        assert sum(counted) == 1
+        assert (await waiting).status_code == 200
+
+
+async def test_without_a_worker_requests_are_503_and_the_gateway_is_not_ready(valkey_url: str) -> None:
+    async with gateway(settings(valkey_url)) as served:
+        await served.tenant()
+        async with served.http as client:
+            ready, alive = await client.get("/readyz"), await client.get("/healthz")
+
+        assert ready.status_code == 503
+        assert alive.status_code == 200
+        assert (await served.post(CHAT, ASKED)).status_code in (404, 503)

@@ -1,0 +1,135 @@
+"""Streams as their clients see them: frames, comments, usage, stop strings, errors after the first byte."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import openai
+import pytest
+
+from tests.gateway.served import ASKED, CHAT, COMPLETIONS, SAID, Served, serving, settings, until
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def served(valkey_url: str) -> AsyncIterator[Served]:
+    async with serving(settings(valkey_url, section={"header_hold_s": 0.05, "comment_every_s": 0.05})) as opened:
+        await opened.tenant()
+        yield opened
+
+
+async def lines(served: Served, path: str, body: dict[str, Any]) -> list[str]:
+    """All non-empty lines of one stream."""
+    headers = {"authorization": f"Bearer {served.keys['acme']}"}
+    async with (
+        served.http as client,
+        client.stream("POST", path, json={**body, "stream": True}, headers=headers) as got,
+    ):
+        assert got.status_code == 200
+        return [line async for line in got.aiter_lines() if line]
+
+
+def chunks(found: list[str]) -> list[dict[str, Any]]:
+    """The objects of a stream's data frames."""
+    return [json.loads(line[6:]) for line in found if line.startswith("data: {")]
+
+
+async def test_a_stream_says_what_the_plain_answer_says(served: Served) -> None:
+    plain = (await served.post(CHAT, ASKED)).json()
+    found = await lines(served, CHAT, {**ASKED, "stream_options": {"include_usage": True}})
+
+    said = chunks(found)
+    assert "".join(c["choices"][0]["delta"].get("content") or "" for c in said if c["choices"]) == SAID
+    assert said[-1]["usage"] == plain["usage"]
+    assert said[-1]["choices"] == []
+    assert {chunk["service_tier"] for chunk in said} == {"default"}
+    assert [c["choices"][0]["finish_reason"] for c in said if c["choices"]][-1] == "stop"
+    assert found[-1] == "data: [DONE]"
+
+
+async def test_a_waiting_stream_tells_its_place_in_the_queue(served: Served) -> None:
+    served.worker.taking = False
+    headers = {"authorization": f"Bearer {served.keys['acme']}"}
+    body = {**ASKED, "stream": True}
+    async with served.http as client, client.stream("POST", CHAT, json=body, headers=headers) as got:
+        found = got.aiter_lines()
+        first = await anext(found)
+        served.worker.taking = True
+        rest = [line async for line in found if line]
+
+    assert first.startswith(": queued position=1 eta_ms=")
+    assert rest[-1] == "data: [DONE]"
+
+
+async def test_a_stop_string_is_not_said_and_what_follows_it_not_charged(served: Served) -> None:
+    answer = (await served.post(CHAT, {**ASKED, "stop": ["France"]})).json()
+    await served.landed()
+
+    assert answer["choices"][0]["message"]["content"] == "The capital of "
+    assert answer["choices"][0]["finish_reason"] == "stop"
+    ((outcome, prompt, output),) = await served.ledger()
+    assert (outcome, prompt, output) == (
+        "finished",
+        answer["usage"]["prompt_tokens"],
+        answer["usage"]["completion_tokens"],
+    )
+    assert output < len(served.worker.script)
+
+
+async def test_choices_and_prompts_are_numbered_through(served: Served) -> None:
+    body = {"model": "tiny", "prompt": ["one", "two"], "n": 2, "max_tokens": 50}
+    answer = (await served.post(COMPLETIONS, body)).json()
+
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
+    assert {choice["text"] for choice in answer["choices"]} == {SAID}
+    assert answer["usage"]["completion_tokens"] == 4 * len(served.worker.script)
+
+
+async def test_a_failed_job_is_an_error_and_charges_nothing(served: Served) -> None:
+    served.worker.fails = "the logits of this row are not finite"
+    answer = await served.post(CHAT, ASKED)
+    await served.landed()
+
+    assert answer.status_code == 500
+    assert answer.json()["error"]["code"] == "internal_error"
+    assert [(prompt, output) for _, prompt, output in await served.ledger()] in ([], [(0, 0)])
+
+
+async def test_a_worker_that_fails_in_mid_stream_ends_it_with_an_error_frame(served: Served) -> None:
+    served.worker.limit = 2
+    client = served.sdk()
+    stream = await client.chat.completions.create(
+        model="tiny", messages=[{"role": "user", "content": "Hello"}], stream=True
+    )
+    said = aiter(stream)
+    await anext(said)
+    await until(lambda: [len(made) for made in served.worker.produced.values()] == [2])
+    served.worker.fails = "the logits of this row are not finite"
+
+    with pytest.raises(openai.APIError):
+        async for _ in said:
+            pass
+    await client.close()
+    await served.landed()
+    assert [(outcome, output) for outcome, _, output in await served.ledger()] == [("failed", 2)]
+
+
+async def test_draining_refuses_new_requests_and_finishes_running_streams(served: Served) -> None:
+    served.worker.limit = 2
+    client = served.sdk()
+    stream = await client.chat.completions.create(
+        model="tiny", messages=[{"role": "user", "content": "Hello"}], stream=True
+    )
+    said = aiter(stream)
+    text = (await anext(said)).choices[0].delta.content or ""
+
+    served.server.should_exit = True
+    await until(lambda: served.resources.refusal() is not None)
+    served.worker.limit = None
+    async for chunk in said:
+        text += chunk.choices[0].delta.content or ""
+
+    assert text == SAID
+    await client.close()
+    await served.serving
