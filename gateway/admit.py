@@ -57,9 +57,7 @@ def admit(
 
     Raises ApiError: `no_worker`, `request_exceeds_limit`, `deadline_unattainable`.
     """
-    widest = max((worker.max_sequences for worker in model.workers if not worker.draining), default=n)
-    if n > widest:
-        raise ApiError(f"`n` is {n}; the largest worker runs {widest} choices at once.", "request_exceeds_limit", "n")
+    _check_width(size, n, model)
     asked = admission.Request(
         lane=terms.lane.name,
         prompt_tokens=size.prompt_tokens,
@@ -74,6 +72,18 @@ def admit(
     if isinstance(answer, admission.Refusal):
         raise refused(answer, asked)
     return Verdict(answer.guaranteed, answer.expected_ttft_ms)
+
+
+def _check_width(size: Size, n: int, model: Model) -> None:
+    """All choices of a job start together: in one worker's batch, each with room for a token."""
+    serving = [worker for worker in model.workers if not worker.draining]
+    widest = max((worker.max_sequences for worker in serving), default=n)
+    if n > widest:
+        raise ApiError(f"`n` is {n}; the largest worker runs {widest} choices at once.", "request_exceeds_limit", "n")
+    pool = max((worker.kv_tokens for worker in serving), default=size.prompt_tokens + n)
+    if size.prompt_tokens < pool < size.prompt_tokens + n:
+        message = f"{n} choices need more tokens of KV cache; the pool of the largest worker holds {pool} tokens."
+        raise ApiError(message, "request_exceeds_limit", "n")
 
 
 def refused(refusal: admission.Refusal, asked: admission.Request) -> ApiError:

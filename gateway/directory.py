@@ -90,6 +90,7 @@ class Directory:
         self._models: dict[str, Model] = {}
         self._workers: list[WorkerStatus] = []
         self._refreshed_at = -STALE_AFTER_S
+        self._seen: dict[str, set[str]] = {}
 
     @property
     def is_fresh(self) -> bool:
@@ -112,9 +113,8 @@ class Directory:
         return {model.queue for model in self._models.values()} | {worker.queue for worker in self._workers}
 
     def queues_of(self, name: str) -> set[str]:
-        """Queues that jobs for a model may stand in, under an earlier card too."""
-        known = {self._models[name].queue} if name in self._models else set()
-        return known | {worker.queue for worker in self._workers if worker.model == name}
+        """Queues that jobs for a model may stand in, under all cards that it had in this process's time."""
+        return self._seen.get(name, set())
 
     async def run(self, changed: Callable[[], None]) -> None:
         """Refresh until cancelled; `changed` is called after each try."""
@@ -138,6 +138,10 @@ class Directory:
                 serving = tuple(worker for worker in workers if worker.queue == queue)
                 models[name] = Model(name, queue, text, serving, await self._depths(queue))
         self._models, self._workers, self._refreshed_at = models, workers, self._clock()
+        for name, queue in ((name, entry.queue) for name, entry in entries.items()):
+            self._seen.setdefault(name, set()).add(queue)
+        for worker in workers:
+            self._seen.setdefault(worker.model, set()).add(worker.queue)
 
     async def _text(self, sha256: str) -> TextModel | None:
         """The card's tokenizer, read once, in a thread: that takes a large one a good part of a second."""

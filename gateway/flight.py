@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from gateway.errors import ApiError, internal_error
 from quotas.store import Ask, Charge, Reservation
 from scheduler.messages import Event, Finished, FinishReason, Job, Paused, Preempted, Resumed, TokenDelta
@@ -174,16 +176,8 @@ class Flight:
         fresh = delta.token_ids[known:]
         if not fresh and delta.finish_reason is None:
             return
+        if known:
+            first_index, logprobs = delta.first_index + known, delta.logprobs[known:]
+            delta = msgspec.structs.replace(delta, first_index=first_index, token_ids=fresh, logprobs=logprobs)
         choice.published += len(fresh)
-        self.mailbox.put(
-            self,
-            TokenDelta(
-                flight_id=delta.flight_id,
-                epoch=delta.epoch,
-                choice=delta.choice,
-                first_index=delta.first_index + known,
-                token_ids=fresh,
-                logprobs=delta.logprobs[known:],
-                finish_reason=delta.finish_reason,
-            ),
-        )
+        self.mailbox.put(self, delta)

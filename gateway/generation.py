@@ -120,10 +120,12 @@ class Generation:
                     yield await self._waiting()
                 continue
             self._clock_tokens(news)
-            pieces = tuple(piece for flight, item in news for piece in self._hear(flight, item))
+            pieces, error = self._hear_all(news)
             if pieces:
                 notice_at = max(notice_at, asyncio.get_running_loop().time() + rhythm.every_s)
                 yield pieces
+            if error is not None:
+                raise error
             for flight in {flight for flight, _ in news if flight.told and not flight.settled}:
                 await self.settlements.settle(flight, Outcome.FINISHED)
 
@@ -133,6 +135,16 @@ class Generation:
             if self.first_token_s is None:
                 self.first_token_s = self.last_token_s
                 self.queue_span.end()
+
+    def _hear_all(self, news: Sequence[tuple[Flight, News]]) -> tuple[tuple[Piece, ...], ApiError | None]:
+        """What there is to say of it, and what ends the request after that: tokens before a fault are said."""
+        pieces: list[Piece] = []
+        try:
+            for flight, item in news:
+                pieces += self._hear(flight, item)
+        except ApiError as error:
+            return tuple(pieces), error
+        return tuple(pieces), None
 
     def _hear(self, flight: Flight, news: News) -> Iterator[Piece]:
         match news:
@@ -150,7 +162,6 @@ class Generation:
         choice = voice.choice
         if choice.finish_reason is not None:  # beyond its stop string, or told twice
             return
-        before = choice.published - len(delta.token_ids)
         piece = voice.stream.push(delta.token_ids)
         text, finish = piece.text, delta.finish_reason
         if finish is not None and not piece.stopped:
@@ -159,7 +170,7 @@ class Generation:
         counted = len(delta.token_ids)
         if piece.stopped:
             finish, choice.stopped_at = "stop", piece.counted
-            counted = max(0, piece.counted - before)
+            counted = max(0, piece.counted - delta.first_index)
         choice.finish_reason = finish
         if text or finish is not None or delta.token_ids:
             yield Said(voice.index, text, delta.token_ids[:counted], delta.logprobs[:counted], finish)

@@ -6,9 +6,9 @@ their jobs and charges what the job's record says was published. `watch` ends th
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import Protocol
 
+from gateway.directory import Directory
 from gateway.dispatch import Dispatcher, by_root
 from gateway.errors import ApiError
 from gateway.store import Availability, every
@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 REAP_EVERY_S = 1.0
 WATCH_EVERY_S = 1.0
 RENEWALS_PER_LEASE = 3
+REAPS_PER_LEASE = 4
+"""At least: nobody is reported as lapsed where nobody looked for half a lease."""
 REAP_BATCH = 500
 RENEW_BATCH = 500
 
@@ -42,16 +44,16 @@ class Reaper:
         tenants: Tenants,
         dispatcher: Dispatcher,
         availability: Availability,
-        queues_of: Callable[[str], set[str]],
+        directory: Directory,
         *,
         lease_s: float,
     ) -> None:
-        """`queues_of`: the queues that jobs for a model may stand in. `lease_s`: of a reservation."""
+        """`directory`: knows the queues that jobs for a model may stand in. `lease_s`: of a reservation."""
         self._quotas = quotas
         self._tenants = tenants
         self._dispatcher = dispatcher
         self._availability = availability
-        self._queues_of = queues_of
+        self._directory = directory
         self._lease_s = lease_s
         self.reaped = 0
         """Lapsed reservations settled here."""
@@ -61,7 +63,7 @@ class Reaper:
         async with asyncio.TaskGroup() as tasks:
             for period_s, what, work in (
                 (self._lease_s / RENEWALS_PER_LEASE, "renewing reservations", self.renew),
-                (REAP_EVERY_S, "reaping reservations", self.reap),
+                (min(REAP_EVERY_S, self._lease_s / REAPS_PER_LEASE), "reaping reservations", self.reap),
                 (WATCH_EVERY_S, "watching tenants", self.watch),
             ):
                 tasks.create_task(every(period_s, what, work, self._availability))
@@ -78,6 +80,8 @@ class Reaper:
 
     async def reap(self) -> None:
         """Settle what has lapsed. What a worker still holds is cancelled first and settled on a later round."""
+        if not self._directory.is_fresh:
+            return  # a job in a queue that is not known yet would pass for one that never was
         for lapsed in await self._quotas.expired(REAP_BATCH):
             if lapsed.flight_id not in self._dispatcher.flights:
                 await self._reap_one(lapsed)
@@ -94,7 +98,7 @@ class Reaper:
                     flight.fail(ApiError("This tenant is suspended.", "tenant_suspended"))
 
     async def _reap_one(self, lapsed: Lapsed) -> None:
-        for name in sorted(self._queues_of(lapsed.model)):
+        for name in sorted(self._directory.queues_of(lapsed.model)):
             record = await self._dispatcher.queue(name).cancel(lapsed.flight_id)
             if record is not None and record.state is not JobState.ENDED:
                 return

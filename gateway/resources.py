@@ -78,7 +78,7 @@ class Resources:
             self.tenants,
             self.dispatcher,
             self.availability,
-            self.directory.queues_of,
+            self.directory,
             lease_s=section.reservation_lease_s,
         )
         self._draining = False

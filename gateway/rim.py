@@ -125,7 +125,15 @@ class TenantRim:
         telemetry.duration.labels(journal.lane).observe(took_s)
         if journal.first_token_s is not None:
             telemetry.time_to_first_token.labels(journal.lane).observe(journal.first_token_s - journal.arrived_s)
-        set_attributes(span, {"fairlane.tenant": journal.tenant, "fairlane.code": journal.code, **journal.notes})
+        set_attributes(
+            span,
+            {
+                "fairlane.request_id": journal.request_id,
+                "fairlane.tenant": journal.tenant,
+                "fairlane.code": journal.code,
+                **journal.notes,
+            },
+        )
         if journal.code not in (OK, CLIENT_CLOSED):
             span.set_status(Status(StatusCode.ERROR, journal.code))
         log.info(

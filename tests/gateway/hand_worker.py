@@ -1,9 +1,12 @@
 """A worker for tests: the real queue and registry, a written script instead of a model."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
 
+import redis
 import redis.asyncio
 
 from gateway.text import TextModel
@@ -26,6 +29,8 @@ from scheduler.steps import Capacity
 from tests.gateway.cards import byte_level_card
 
 IDLE_MS = 20
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -51,6 +56,7 @@ class HandWorker:
     produced: dict[str, list[int]] = field(default_factory=dict)
     known: asyncio.Event = field(default_factory=asyncio.Event)
     """The registry has its first heartbeat."""
+    serial: int = 0
     seen: list[Lease] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
 
@@ -85,8 +91,8 @@ class HandWorker:
                 prefill_tokens_per_s=self.prefill_tokens_per_s,
                 step_ms=1.0,
             )
-            await registry.beat(status, self.lease_ms)
-            await self.queue.renew(self.worker_id)
+            await self._sure(partial(registry.beat, status, self.lease_ms))
+            await self._sure(partial(self.queue.renew, self.worker_id))
             self.known.set()
             await asyncio.sleep(self.lease_ms / 4e3)
 
@@ -94,7 +100,9 @@ class HandWorker:
         self._script = self.script
         last_id = "0-0"
         while True:
-            last_id, controls, _ = await self.queue.read_control(self.worker_id, last_id, self._patience_ms())
+            last_id, controls, _ = await self._sure(
+                partial(self.queue.read_control, self.worker_id, last_id, self._patience_ms())
+            )
             for control in controls:
                 if isinstance(control, Cancel) and control.flight_id in self.leases:
                     self.cancelled.append(control.flight_id)
@@ -114,7 +122,7 @@ class HandWorker:
         room = Capacity(
             sequences=dict.fromkeys(LaneName, 8 - len(self.leases)), kv_tokens=dict.fromkeys(LaneName, 4096)
         )
-        for lease in await self.queue.take(self.worker_id, room):
+        for lease in await self._sure(partial(self.queue.take, self.worker_id, room)):
             self.seen.append(lease)
             self.leases[lease.job.flight_id] = lease
             already = lease.generated[0] if lease.generated else ()
@@ -169,4 +177,16 @@ class HandWorker:
         await self._publish(lease, Publication(lease.job.flight_id, lease.epoch, (end,), ends=outcome))
 
     async def _publish(self, lease: Lease, publication: Publication) -> None:
-        await self.queue.publish(lease.job.gateway_id, self.worker_id, [publication])
+        self.serial += 1
+        publish = partial(self.queue.publish, serial=str(self.serial))
+        refused = await self._sure(partial(publish, lease.job.gateway_id, self.worker_id, [publication]))
+        for flight_id in refused:
+            self.leases.pop(flight_id, None)
+
+    async def _sure(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Ask again until the store answers."""
+        while True:
+            try:
+                return await call()
+            except (redis.RedisError, OSError):
+                await asyncio.sleep(IDLE_MS / 1e3)

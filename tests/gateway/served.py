@@ -114,7 +114,8 @@ async def gateway(chosen: GatewaySettings, provider: TracerProvider | None = Non
     resources = Resources(chosen, provider)
     server = Server(configure(chosen, resources), resources)
     serving = asyncio.create_task(server.serve())
-    store = redis.asyncio.from_url(chosen.store_url)
+    # No socket_timeout: redis-py would send under asyncio.wait_for, which can lose the worker's cancellation.
+    store = redis.asyncio.from_url(chosen.store_url, socket_timeout=None)
     await until(lambda: server.started or serving.done())
     served = Served(resources, server, serving, HandWorker(store, lease_ms=round(chosen.lease_s * 1e3)), store)
     try:

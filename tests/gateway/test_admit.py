@@ -1,0 +1,125 @@
+"""The door: sizes, the KV pool, width, deadlines."""
+
+import math
+from typing import Any
+
+import pytest
+
+from gateway.admit import Size, admit, measure
+from gateway.directory import Model
+from gateway.errors import ApiError
+from gateway.terms import Terms
+from gateway.text import TextModel
+from scheduler.lanes import DEFAULT_LANES, LATENCY, LaneName
+from scheduler.messages import WorkerStatus
+from scheduler.queue_types import LaneDepth
+from tests.gateway.cards import byte_level_card
+
+CONTEXT = 512
+
+
+def worker(**fields: Any) -> WorkerStatus:
+    known = {
+        "worker_id": "w",
+        "model": "tiny",
+        "queue": "tiny@0",
+        "card_sha256": "0",
+        "started_at_ms": 0.0,
+        "blocks_total": 64,
+        "max_sequences": 8,
+    }
+    return WorkerStatus(**{**known, **fields})
+
+
+def model(*workers: WorkerStatus, queued: int = 0) -> Model:
+    depths = {lane: LaneDepth(queued=queued, oldest_wait_ms=0) for lane in LaneName}
+    return Model("tiny", "tiny@0", TextModel(byte_level_card()), workers, depths)
+
+
+def terms(deadline_ms: float | None = None, hard_ttft_ms: float | None = None) -> Terms:
+    return Terms(
+        lane=LATENCY,
+        service_tier="default",
+        deadline_ms=deadline_ms,
+        hard_ttft_ms=hard_ttft_ms,
+        max_wait_ms=math.inf,
+    )
+
+
+def refusal(size: Size, of: Model, agreed: Terms | None = None, *, n: int = 1, elapsed_ms: float = 0.0) -> ApiError:
+    with pytest.raises(ApiError) as refused:
+        admit(size, n, of, agreed or terms(), DEFAULT_LANES, elapsed_ms=elapsed_ms)
+    return refused.value
+
+
+def test_absent_max_tokens_is_what_the_context_leaves() -> None:
+    assert measure(12, None, model(worker()), prompt_param="messages") == Size(12, CONTEXT - 12, stated=False)
+    assert measure(12, None, model(), prompt_param="messages").max_tokens == CONTEXT - 12
+
+
+def test_a_smaller_kv_pool_leaves_less_and_is_named() -> None:
+    assert measure(12, None, model(worker(blocks_total=4)), prompt_param="messages") == Size(
+        12, 64 - 12, stated=False, limited_by="kv_pool"
+    )
+
+
+@pytest.mark.parametrize(
+    ("prompt", "asked", "param"),
+    [(12, CONTEXT - 11, "max_tokens"), (CONTEXT, 1, "max_tokens"), (CONTEXT, None, "messages")],
+)
+def test_more_than_the_context_names_what_to_shorten(prompt: int, asked: int | None, param: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        measure(prompt, asked, model(worker()), prompt_param="messages")
+
+    assert (refused.value.code, refused.value.param) == ("context_length_exceeded", param)
+    assert str(CONTEXT) in refused.value.message
+
+
+def test_what_can_never_fit_the_kv_pool_is_refused_with_its_size() -> None:
+    error = refusal(Size(12, 100, stated=True), model(worker(blocks_total=4), worker(blocks_total=6)))
+
+    assert (error.code, error.param) == ("request_exceeds_limit", "max_tokens")
+    assert "96" in error.message
+
+
+def test_more_choices_than_fit_at_once_are_refused() -> None:
+    wide, thin = Size(12, 20, stated=True), Size(60, 4, stated=True)
+
+    assert refusal(wide, model(worker()), n=9).param == "n"
+    assert refusal(thin, model(worker(blocks_total=4)), n=5).param == "n"
+
+
+@pytest.mark.parametrize("of", [model(), model(worker(draining=True))])
+def test_without_a_worker_nothing_is_admitted(of: Model) -> None:
+    error = refusal(Size(12, 20, stated=True), of)
+
+    assert error.code == "no_worker"
+    assert error.retry_after_s is not None
+
+
+def test_a_deadline_that_cannot_be_met_says_when_it_could() -> None:
+    busy = model(worker(prefill_tokens_per_s=1_000.0, step_ms=10.0), queued=100)
+    size = Size(12, 2, stated=True)
+
+    error = refusal(size, busy, terms(deadline_ms=1_000.0))
+    assert error.code == "deadline_unattainable"
+    assert error.retry_after_s is not None
+    assert error.retry_after_s > 1
+    hopeless = refusal(Size(12, 400, stated=True), busy, terms(deadline_ms=1_000.0))
+    assert hopeless.retry_after_s is None
+    assert not admit(size, 1, busy, terms(), DEFAULT_LANES, elapsed_ms=0.0).guaranteed
+
+
+def test_a_stated_deadline_with_room_is_guaranteed() -> None:
+    idle = model(worker(prefill_tokens_per_s=1_000.0, step_ms=10.0))
+
+    verdict = admit(Size(12, 2, stated=True), 1, idle, terms(deadline_ms=60_000.0), DEFAULT_LANES, elapsed_ms=0.0)
+
+    assert verdict.class_name == "guaranteed"
+    assert verdict.expected_ttft_ms is not None
+
+
+def test_a_deadline_that_passed_while_the_body_came_is_refused() -> None:
+    error = refusal(Size(12, 2, stated=True), model(worker()), terms(deadline_ms=50.0), elapsed_ms=60.0)
+
+    assert (error.code, error.retry_after_s) == ("deadline_unattainable", None)

@@ -1,0 +1,149 @@
+"""Keys to callers: what is refused, what is remembered, and the operators' own key."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import redis.asyncio
+
+from gateway.auth import MEMORY_S, AdminKeys, Authenticator, bearer
+from gateway.errors import ApiError
+from quotas.api_keys import ApiKey, Identity, Scopes
+from quotas.tenants import Tenant
+
+pytestmark = pytest.mark.anyio
+
+
+def scope(key: str = "fl-good", *, path: str = "/v1/models", client: str = "10.0.0.7") -> dict[str, Any]:
+    return {"headers": [(b"authorization", f"Bearer {key}".encode())], "path": path, "client": (client, 1)}
+
+
+@dataclass
+class HandKeys:
+    """The keys that a test says there are, and how often they were asked for."""
+
+    known: dict[str, Identity] = field(default_factory=dict)
+    asked: int = 0
+
+    async def lookup(self, full_key: str) -> Identity | None:
+        self.asked += 1
+        return self.known.get(full_key)
+
+
+def identity(scopes: Scopes | None = None, **tenant: Any) -> Identity:
+    key = ApiKey(id="public", tenant="acme", created_at=0.0, scopes=scopes or Scopes())
+    return Identity(Tenant(id="acme", root="acme", **tenant), key)
+
+
+async def refusal(authenticator: Authenticator, asked: dict[str, Any]) -> str:
+    with pytest.raises(ApiError) as refused:
+        await authenticator.identify(asked)
+    return refused.value.code
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [],
+        [(b"authorization", b"")],
+        [(b"authorization", b"Bearer")],
+        [(b"authorization", b"Bearer ")],
+        [(b"authorization", b"Basic fl-good")],
+        [(b"authorization", b"fl-good")],
+        [(b"authorization", b"Bearer fl-good"), (b"authorization", b"Bearer fl-good")],
+        [(b"authorization", b"Bearer fl-g\xfcd")],
+        [(b"authorization", b"Bearer " + b"x" * 1_000)],
+    ],
+)
+async def test_what_is_no_bearer_key_is_refused_without_asking_the_store(headers: list[tuple[bytes, bytes]]) -> None:
+    keys = HandKeys({"fl-good": identity()})
+
+    assert await refusal(Authenticator(keys), {**scope(), "headers": headers}) == "invalid_api_key"
+    assert keys.asked == 0
+
+
+async def test_the_scheme_is_read_in_any_case() -> None:
+    assert bearer([(b"authorization", b"bearer  fl-good ")]) == "fl-good"
+
+
+async def test_a_key_is_remembered_for_less_than_half_a_second_and_then_asked_for_again() -> None:
+    keys, now = HandKeys({"fl-good": identity()}), [0.0]
+    authenticator = Authenticator(keys, clock=lambda: now[0])
+    for now[0] in (0.0, MEMORY_S / 2):
+        assert (await authenticator.identify(scope())).tenant_id == "acme"
+    assert keys.asked == 1
+
+    keys.known.clear()
+    now[0] = 0.5
+
+    assert await refusal(authenticator, scope()) == "invalid_api_key"
+    assert keys.asked == 2
+
+
+async def test_a_key_that_does_not_work_is_asked_for_each_time() -> None:
+    keys = HandKeys()
+    authenticator = Authenticator(keys)
+    assert await refusal(authenticator, scope()) == "invalid_api_key"
+
+    keys.known["fl-good"] = identity()
+
+    assert (await authenticator.identify(scope())).key_id == "public"
+
+
+async def test_a_suspended_tenant_is_told_so() -> None:
+    keys = HandKeys({"fl-good": identity(state="suspended")})
+
+    assert await refusal(Authenticator(keys), scope()) == "tenant_suspended"
+
+
+@pytest.mark.parametrize(
+    ("scopes", "asked", "allowed"),
+    [
+        (Scopes(cidrs=("10.0.0.0/8",)), scope(), True),
+        (Scopes(cidrs=("192.168.0.0/16",)), scope(), False),
+        (Scopes(endpoints=("/v1/models",)), scope(), True),
+        (Scopes(endpoints=("/v1/models",)), scope(path="/v1/models/org/name"), True),
+        (Scopes(endpoints=("/v1/models",)), scope(path="/v1/modelsx"), False),
+        (Scopes(endpoints=("/v1/models",)), scope(path="/v1/chat/completions"), False),
+    ],
+)
+async def test_a_keys_scopes_bound_where_from_and_what_for(
+    scopes: Scopes, asked: dict[str, Any], allowed: bool
+) -> None:
+    authenticator = Authenticator(HandKeys({"fl-good": identity(scopes)}))
+
+    if allowed:
+        assert (await authenticator.identify(asked)).tenant_id == "acme"
+    else:
+        assert await refusal(authenticator, asked) == "invalid_api_key"
+
+
+async def passes(keys: AdminKeys, key: str) -> bool:
+    try:
+        await keys.check([(b"authorization", f"Bearer {key}".encode())])
+    except ApiError as refused:
+        assert refused.code == "invalid_api_key"
+        return False
+    return True
+
+
+async def test_the_admin_key_of_the_settings_is_the_only_one(store: "redis.asyncio.Redis") -> None:
+    made = await AdminKeys(store, None).ensure()
+    keys = AdminKeys(store, "from-the-settings")
+
+    assert await keys.ensure() is None
+    assert await passes(keys, "from-the-settings")
+    assert made is not None
+    assert not await passes(keys, made)
+
+
+async def test_without_one_an_admin_key_is_made_once_and_kept_as_a_hash(store: "redis.asyncio.Redis") -> None:
+    keys = AdminKeys(store, None)
+    assert not await passes(keys, "anything")
+    made = await keys.ensure()
+
+    assert made is not None
+    assert await AdminKeys(store, None).ensure() is None
+    assert await passes(AdminKeys(store, None), made)
+    assert not await passes(keys, made + "x")
+    assert made.encode() not in (await store.get(AdminKeys.STORED_AT) or b"")

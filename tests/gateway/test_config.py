@@ -1,0 +1,80 @@
+"""The gateway's settings: sources, ranges, and the one line that a wrong one is answered with."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gateway.config import CommandLine, parse, read
+from scheduler.settings import SettingsError
+
+STORE = {"FAIRLANE_REDIS_URL": "redis://localhost:6379"}
+
+
+def line(*arguments: str) -> CommandLine:
+    return parse(arguments)
+
+
+def test_the_defaults_are_those_of_the_contract() -> None:
+    settings = read(line(), STORE)
+
+    assert (settings.host, settings.port, settings.data_dir) == ("127.0.0.1", 8000, ".fairlane")
+    assert settings.gateway.reservation_lease_s == 30
+    assert settings.http_limits.max_header_bytes == 32 * 1024
+
+
+def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "fairlane.yaml"
+    file.write_text("port: 1\nhost: 10.0.0.1\ngateway: {max_body_bytes: 1MiB, grace_s: 7}\nworker: {anything: 1}\n")
+    environ = {**STORE, "FAIRLANE_PORT": "2", "FAIRLANE_GATEWAY__GRACE_S": "8"}
+
+    settings = read(line("--config", str(file), "--port", "3"), environ)
+
+    assert (settings.port, settings.host) == (3, "10.0.0.1")
+    assert (settings.gateway.max_body_bytes, settings.gateway.grace_s) == (2**20, 8)
+
+
+@pytest.mark.parametrize(
+    ("environ", "complaint"),
+    [
+        ({}, "setting redis_url: a gateway needs a store"),
+        ({"FAIRLANE_REDIS_URL": "http://x"}, "setting redis_url: must start with"),
+        ({**STORE, "FAIRLANE_PORT": "70000"}, "setting port: "),
+        ({**STORE, "FAIRLANE_GATEWAY__GRACE_S": "-1"}, "setting gateway.grace_s: "),
+        ({**STORE, "FAIRLANE_GATEWAY__RESERVATION_LEASE_S": "0.1"}, "setting gateway.reservation_lease_s: "),
+        ({**STORE, "FAIRLANE_GATEWAY__TRACE_SAMPLE": "2"}, "setting gateway.trace_sample: "),
+        ({**STORE, "FAIRLANE_GATEWAY__NONSENSE": "1"}, "setting gateway.nonsense: no such setting"),
+        ({**STORE, "FAIRLANE_CONFIG": "/nowhere/fairlane.yaml"}, "/nowhere/fairlane.yaml: cannot be read"),
+    ],
+)
+def test_a_wrong_setting_is_named(environ: dict[str, str], complaint: str) -> None:
+    with pytest.raises(SettingsError, match=complaint.replace(".", r"\.")):
+        read(line(), environ)
+
+
+def test_the_admin_key_is_never_shown() -> None:
+    settings = read(line(), {**STORE, "FAIRLANE_ADMIN_KEY": "very-secret"})
+
+    assert "very-secret" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("environ", "status", "told"), [(STORE, 0, ""), ({"FAIRLANE_PORT": "x"}, 2, "gateway: setting port: ")]
+)
+def test_check_config_answers_by_its_status(environ: dict[str, str], status: int, told: str) -> None:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLANE_")}
+
+    ended = subprocess.run(
+        [sys.executable, "-m", "gateway", "--check-config"],
+        env={**clean, **environ},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (ended.returncode, ended.stdout) == (status, "")
+    assert ended.stderr.startswith(told)
+    assert len(ended.stderr.splitlines()) == (1 if told else 0)

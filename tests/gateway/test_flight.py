@@ -1,0 +1,139 @@
+"""A flight by itself: which news it accepts, and what it comes to at each end."""
+
+import pytest
+
+from gateway.errors import internal_error
+from gateway.flight import MAX_NOTICES, Fault, Flight, Mailbox
+from quotas.store import Ask, Charge
+from scheduler.messages import Finished, FinishReason, Preempted, TokenDelta, TokenLogprob
+from scheduler.outcomes import Outcome
+
+
+def flight(n: int = 1) -> Flight:
+    ask = Ask(
+        flight_id="f",
+        root="acme",
+        tenant="acme",
+        key_id="",
+        model="tiny",
+        lane="latency",
+        prompt_tokens=10,
+        max_output_tokens=9,
+        n=n,
+    )
+    return Flight(ask, "tiny@0", Mailbox())
+
+
+def tokens(first: int, *ids: int, choice: int = 0, finish: FinishReason | None = None) -> TokenDelta:
+    logprobs = tuple(TokenLogprob(-float(token), ()) for token in ids)
+    return TokenDelta(
+        flight_id="f",
+        epoch=1,
+        choice=choice,
+        first_index=first,
+        token_ids=ids,
+        logprobs=logprobs,
+        finish_reason=finish,
+    )
+
+
+def finished(outcome: Outcome = Outcome.FINISHED, epoch: int = 1, cached: int = 0) -> Finished:
+    return Finished(flight_id="f", epoch=epoch, outcome=outcome, cached_tokens=cached, preemptions=2)
+
+
+async def heard(airborne: Flight) -> list[object]:
+    return [news for _, news in await airborne.mailbox.take()]
+
+
+@pytest.mark.anyio
+async def test_tokens_told_twice_are_heard_once() -> None:
+    airborne = flight()
+    for delta in (tokens(0, 5, 6), tokens(0, 5, 6), tokens(1, 6, 7), tokens(0, 5)):
+        airborne.accept(delta)
+
+    assert await heard(airborne) == [tokens(0, 5, 6), tokens(2, 7)]
+    assert airborne.choices[0].published == 3
+
+
+@pytest.mark.anyio
+async def test_a_gap_ends_the_flight_with_a_fault() -> None:
+    airborne = flight()
+    airborne.accept(tokens(0, 5))
+    airborne.accept(tokens(2, 7))
+
+    first, fault = await heard(airborne)
+    assert first == tokens(0, 5)
+    assert isinstance(fault, Fault)
+    assert fault.error.code == internal_error().code
+    assert airborne.choices[0].published == 1
+
+
+@pytest.mark.anyio
+async def test_nothing_is_heard_after_the_end_or_of_a_choice_that_is_not_there() -> None:
+    airborne = flight(n=2)
+    for event in (tokens(0, 5, choice=1), tokens(0, 5, choice=2), finished(), tokens(0, 5)):
+        airborne.accept(event)
+
+    assert await heard(airborne) == [tokens(0, 5, choice=1), finished()]
+    assert airborne.ended.is_set()
+
+
+@pytest.mark.anyio
+async def test_a_slow_client_loses_notices_and_never_tokens() -> None:
+    airborne = flight()
+    for index in range(2 * MAX_NOTICES):
+        airborne.accept(Preempted(flight_id="f", choice=0, mode="swap", blocks=1, predicted_ms=1.0))
+        airborne.accept(tokens(index, 5))
+
+    told = await heard(airborne)
+    assert sum(isinstance(news, TokenDelta) for news in told) == 2 * MAX_NOTICES
+    assert sum(isinstance(news, Preempted) for news in told) <= MAX_NOTICES
+
+
+@pytest.mark.parametrize(
+    ("outcome", "published", "taken", "prompt", "output"),
+    [
+        (Outcome.FINISHED, 4, True, 10, 4),
+        (Outcome.CANCELLED, 4, True, 10, 4),
+        (Outcome.CANCELLED, 0, True, 10, 0),  # its prompt was being computed
+        (Outcome.CANCELLED, 0, False, 0, 0),  # it never left the queue
+        (Outcome.EXPIRED, 4, True, 10, 4),
+        (Outcome.EXPIRED, 0, True, 0, 0),
+        (Outcome.FAILED, 4, True, 10, 4),
+        (Outcome.FAILED, 0, True, 0, 0),
+    ],
+)
+def test_an_end_charges_what_was_published(
+    outcome: Outcome, published: int, taken: bool, prompt: int, output: int
+) -> None:
+    airborne = flight()
+    airborne.choices[0].published = published
+
+    charge = airborne.charge(outcome, taken=taken)
+
+    assert (charge.outcome, charge.prompt_tokens, charge.output_tokens) == (outcome.value, prompt, output)
+
+
+def test_a_rejected_flight_is_given_back_whole() -> None:
+    airborne = flight()
+    airborne.choices[0].published = 4
+
+    assert airborne.charge(Outcome.REJECTED) == Charge.refund()
+
+
+def test_a_stop_string_bounds_the_charge_whatever_the_record_says() -> None:
+    airborne = flight(n=2)
+    airborne.choices[0].published, airborne.choices[0].stopped_at = 7, 3
+    airborne.choices[1].published = 5
+
+    assert airborne.charge(Outcome.CANCELLED, recorded=(8, 6)).output_tokens == 3 + 6
+
+
+def test_the_end_tells_cached_tokens_and_preemptions() -> None:
+    airborne = flight()
+    airborne.accept(tokens(0, 5))
+    airborne.accept(finished(cached=99))
+
+    charge = airborne.charge(Outcome.FINISHED)
+
+    assert (charge.cached_tokens, charge.preemptions) == (10, 2)

@@ -1,0 +1,90 @@
+"""The store goes and comes back: requests are told in time, streams go on, nothing is restarted."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.commands.store import EmbeddedStore
+from tests.gateway.served import ASKED, CHAT, SAID, WAIT_S, Served, serving, settings, until
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def own_store(tmp_path: Path) -> Iterator[EmbeddedStore]:
+    store = EmbeddedStore(tmp_path)
+    store.start()
+    yield store
+    store.stop()
+
+
+async def answers(served: Served) -> None:
+    """Wait until requests are served again."""
+    async with asyncio.timeout(WAIT_S):
+        while (await served.post(CHAT, ASKED)).status_code != 200:
+            await asyncio.sleep(0.05)
+
+
+async def test_without_the_store_requests_are_503_and_with_it_200_again(own_store: EmbeddedStore) -> None:
+    async with serving(settings(own_store.url, section={"store_timeout_s": 0.25})) as served:
+        await served.tenant(limits={"tokens_per_day": 100_000})
+        assert (await served.post(CHAT, ASKED)).status_code == 200
+
+        own_store.stop()
+        async with asyncio.timeout(5):
+            refused = await served.post(CHAT, ASKED)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "quota_store_unavailable")
+        assert int(refused.headers["retry-after"]) >= 1
+        async with served.http as client:
+            assert (await client.get("/healthz")).status_code == 200
+            assert b"fairlane_gateway_requests_total" in (await client.get("/metrics")).content
+
+        own_store.start()
+        await answers(served)
+        await served.landed()
+        assert (await served.limits())["tokens_per_day"].reserved == 0
+
+
+async def test_a_stream_goes_on_across_an_outage_without_losing_a_token(own_store: EmbeddedStore) -> None:
+    async with serving(settings(own_store.url)) as served:
+        await served.tenant(limits={"tokens_per_day": 100_000})
+        served.worker.limit = 2
+        async with served.sdk() as client:
+            stream = await client.chat.completions.create(
+                model="tiny", messages=[{"role": "user", "content": "Hello"}], stream=True
+            )
+            said = aiter(stream)
+            text = (await anext(said)).choices[0].delta.content or ""
+            await until(lambda: [len(made) for made in served.worker.produced.values()] == [2])
+
+            own_store.stop()
+            served.worker.limit = None
+            await until(lambda: served.resources.availability.is_away)
+            own_store.start()
+            async for chunk in said:
+                text += chunk.choices[0].delta.content or ""
+
+        assert text == SAID
+        await served.landed()
+        ((outcome, _, output),) = await served.ledger()
+        assert (outcome, output) == ("finished", len(served.worker.script))
+
+
+async def test_a_settlement_waits_for_the_store(own_store: EmbeddedStore) -> None:
+    async with serving(settings(own_store.url, section={"store_timeout_s": 0.25})) as served:
+        await served.tenant(limits={"tokens_per_day": 100_000})
+        served.worker.limit = 2
+        running = asyncio.create_task(served.post(CHAT, ASKED))
+        await until(lambda: [len(made) for made in served.worker.produced.values()] == [2])
+
+        own_store.stop()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await until(lambda: served.resources.settlements.in_hand > 0)
+        own_store.start()
+        await served.landed()
+
+        assert [(outcome, output) for outcome, _, output in await served.ledger()] == [("cancelled", 2)]
+        assert (await served.limits())["tokens_per_day"].reserved == 0

@@ -1,0 +1,123 @@
+"""What a gateway leaves behind when it is killed: anyone's reaper settles it, once, with what was published."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+
+import pytest
+
+from quotas.store import Ask
+from scheduler.lanes import LaneName
+from scheduler.messages import Job
+from scheduler.redis_queue import RedisQueue
+from tests.gateway.served import ASKED, CHAT, Served, serving, settings, until
+
+pytestmark = pytest.mark.anyio
+PROMPT = (5, 6, 7)
+
+
+@pytest.fixture
+async def served(valkey_url: str) -> AsyncIterator[Served]:
+    async with serving(settings(valkey_url, section={"reservation_lease_s": 1.0})) as opened:
+        await opened.tenant(limits={"tokens_per_day": 100_000, "requests_per_minute": 100, "concurrent_requests": 5})
+        yield opened
+
+
+async def orphan(served: Served, *, queued: bool = True) -> str:
+    """A flight of a gateway that died: reserved, perhaps put, and nobody's."""
+    flight_id = secrets.token_hex(12)
+    ask = Ask(
+        flight_id=flight_id,
+        root="acme",
+        tenant="acme",
+        key_id="",
+        model="tiny",
+        lane="latency",
+        prompt_tokens=len(PROMPT),
+        max_output_tokens=50,
+    )
+    await served.resources.quotas.reserve(ask)
+    if queued:
+        job = Job(
+            flight_id=flight_id,
+            gateway_id="dead",
+            tenant="acme",
+            lane=LaneName.LATENCY,
+            prompt=PROMPT,
+            max_tokens=50,
+            granted_until=50,
+            ttft_ms=1_000.0,
+            tpot_ms=100.0,
+        )
+        await RedisQueue(served.store, served.worker.queue.name, served.worker.lanes).put(job)
+    return flight_id
+
+
+async def reaped(served: Served) -> None:
+    """The reaper has settled something."""
+    await until(lambda: served.resources.reaper.reaped > 0)
+    limits = await served.limits()
+    assert limits["tokens_per_day"].reserved == 0
+    assert limits["concurrent_requests"].used == limits["concurrent_requests"].reserved == 0
+
+
+async def test_a_running_orphan_is_cancelled_and_charged_what_was_published(served: Served) -> None:
+    served.worker.limit = 3
+    await orphan(served)
+
+    await reaped(served)
+
+    assert await served.ledger() == [("cancelled", len(PROMPT), 3)]
+    assert len(served.worker.cancelled) == 1
+
+
+async def test_a_finished_orphan_is_charged_as_finished(served: Served) -> None:
+    await orphan(served)
+
+    await reaped(served)
+
+    assert await served.ledger() == [("finished", len(PROMPT), 50)]
+
+
+async def test_a_queued_orphan_costs_nothing(served: Served) -> None:
+    served.worker.taking = False
+    await orphan(served)
+
+    await reaped(served)
+
+    assert await served.ledger() == [("cancelled", 0, 0)]
+
+
+async def test_an_orphan_that_was_never_put_was_never_there(served: Served) -> None:
+    await orphan(served, queued=False)
+
+    await reaped(served)
+
+    assert await served.ledger() == []
+    assert (await served.limits())["requests_per_minute"].used == 0
+
+
+async def test_a_flight_that_outlives_many_leases_is_renewed_and_left_alone(served: Served) -> None:
+    served.worker.limit = 2
+    running = asyncio.create_task(served.post(CHAT, ASKED))
+    await orphan(served)
+
+    await until(lambda: served.resources.reaper.reaped > 0)
+    await asyncio.sleep(1.5)  # a lease and a half of the flight's own
+    served.worker.limit = None
+
+    assert (await running).status_code == 200
+    assert served.resources.reaper.reaped == 1
+
+
+async def test_a_suspended_tenants_streams_end_with_an_error(served: Served) -> None:
+    served.worker.limit = 2
+    running = asyncio.create_task(served.post(CHAT, ASKED))
+    await until(lambda: [len(made) for made in served.worker.produced.values()] == [2])
+
+    await served.resources.tenants.suspend("acme")
+    answer = await running
+    await served.landed()
+
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "tenant_suspended")
+    assert [(outcome, output) for outcome, _, output in await served.ledger()] == [("cancelled", 2)]
