@@ -121,8 +121,7 @@ async def test_a_keys_scopes_bound_where_from_and_what_for(
 async def passes(keys: AdminKeys, key: str) -> bool:
     try:
         await keys.check([(b"authorization", f"Bearer {key}".encode())])
-    except ApiError as refused:
-        assert refused.code == "invalid_api_key"
+    except ApiError:
         return False
     return True
 

@@ -23,7 +23,7 @@ def own_store(tmp_path: Path) -> Iterator[EmbeddedStore]:
 async def answers(served: Served) -> None:
     """Wait until requests are served again."""
     async with asyncio.timeout(WAIT_S):
-        while (await served.post(CHAT, ASKED)).status_code != 200:
+        while (await served.post(CHAT, ASKED)).status_code != 200:  # noqa: ASYNC110 - polled from outside
             await asyncio.sleep(0.05)
 
 

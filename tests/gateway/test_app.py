@@ -1,0 +1,245 @@
+"""The surface around generation: models, limits, health, metrics, what is not there, and what is broken."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.gateway.served import (
+    ADMIN_KEY,
+    ASKED,
+    CHAT,
+    COMPLETIONS,
+    SAID,
+    Served,
+    gateway,
+    serving,
+    settings,
+    until,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def served(valkey_url: str) -> AsyncIterator[Served]:
+    async with serving(settings(valkey_url, section={"max_body_bytes": 100_000})) as opened:
+        await opened.tenant(limits={"tokens_per_day": 100_000})
+        yield opened
+
+
+def error_of(answer: httpx.Response) -> tuple[int, str]:
+    """Status and code; every error has the same form."""
+    error = answer.json()["error"]
+    assert set(error) >= {"message", "type", "param", "code"}
+    return answer.status_code, error["code"]
+
+
+async def test_the_sdk_lists_and_shows_models(served: Served) -> None:
+    async with served.sdk() as client:
+        assert [model.id async for model in client.models.list()] == ["tiny"]
+        assert (await client.models.retrieve("tiny")).id == "tiny"
+        with pytest.raises(openai.NotFoundError) as missing:
+            await client.models.retrieve("org/other")
+    assert missing.value.code == "model_not_found"
+
+
+async def test_a_model_that_a_tenant_or_key_may_not_use_is_hidden_and_refused(served: Served) -> None:
+    await served.tenant("other", models=["elsewhere"])
+    await served.tenant("scoped", scopes={"models": ["elsewhere"]})
+
+    for tenant in ("other", "scoped"):
+        assert (await served.get("/v1/models", tenant=tenant)).json()["data"] == []
+        assert error_of(await served.get("/v1/models/tiny", tenant=tenant)) == (403, "model_not_allowed")
+        assert error_of(await served.post(CHAT, ASKED, tenant=tenant)) == (403, "model_not_allowed")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/v1/files", 404, "not_found"),
+        ("POST", "/v1/batches", 404, "not_found"),
+        ("GET", "/nothing", 404, "not_found"),
+        ("GET", CHAT, 405, "method_not_allowed"),
+        ("POST", CHAT + "/", 404, "not_found"),
+        ("GET", "/admin/v1/nothing", 404, "not_found"),
+    ],
+)
+async def test_what_is_not_there_says_so_in_json(
+    served: Served, method: str, path: str, status: int, code: str
+) -> None:
+    async with served.http as client:
+        answer = await client.request(method, path, headers={"authorization": f"Bearer {served.keys['acme']}"})
+
+    assert error_of(answer) == (status, code)
+    assert answer.headers["x-request-id"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "param"),
+    [
+        (b"", 400, None),
+        (b"{", 400, None),
+        (b"[]", 400, None),
+        (b'{"model": "tiny", "messages": "\xff"}', 400, None),
+        (b'{"model": "tiny", "messages": []}', 400, "messages"),
+        (b'{"model": "tiny", "messages": [{"role": "user", "content": "x"}], "temperature": NaN}', 400, None),
+        (b'{"model": "tiny", "messages": [{"role": "user", "content": "x"}], "temperature": 1e309}', 400, None),
+        (b'{"model": "tiny", "messages": [{"role": "user", "content": "x"}], "max_tokens": -1}', 400, "max_tokens"),
+        (b'{"model": 7, "messages": [{"role": "user", "content": "x"}]}', 400, "model"),
+        (b"x" * 100_001, 413, None),
+    ],
+)
+async def test_a_broken_body_is_refused_and_the_server_is_as_well_as_before(
+    served: Served, body: bytes, status: int, param: str | None
+) -> None:
+    answer = await served.post(CHAT, body)
+
+    assert answer.status_code == status, answer.text
+    if param is not None:
+        assert answer.json()["error"]["param"] == param
+    assert (await served.post(CHAT, ASKED)).status_code == 200
+    assert len(served.worker.seen) == 1
+
+
+async def test_a_long_prompt_is_read_like_a_short_one(served: Served) -> None:
+    long = {**ASKED, "messages": [{"role": "user", "content": "x " * 20_000}]}
+
+    answer = await served.post(CHAT, long)
+
+    assert error_of(answer) == (400, "context_length_exceeded")
+
+
+async def test_the_callers_request_id_is_given_back(served: Served) -> None:
+    assert (await served.post(CHAT, ASKED, x_request_id="mine-1")).headers["x-request-id"] == "mine-1"
+    assert (await served.post(CHAT, b"{", x_request_id="mine-2")).headers["x-request-id"] == "mine-2"
+
+
+async def test_sdk_completions_with_several_prompts_and_logprobs(served: Served) -> None:
+    async with served.sdk() as client:
+        answer = await client.completions.create(model="tiny", prompt=["one", "two"], logprobs=1)
+        chunks = [
+            chunk
+            async for chunk in await client.completions.create(
+                model="tiny", prompt="one", stream=True, stream_options={"include_usage": True}
+            )
+        ]
+
+    assert [choice.text for choice in answer.choices] == [SAID, SAID]
+    logprobs = answer.choices[1].logprobs
+    assert logprobs is not None
+    assert logprobs.tokens is not None
+    assert len(logprobs.tokens) == len(served.worker.script)
+    assert "".join(chunk.choices[0].text for chunk in chunks if chunk.choices) == SAID
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens == len(served.worker.script)
+
+
+async def test_several_prompts_are_reserved_together_or_not_at_all(served: Served) -> None:
+    await served.tenant("small", limits={"tokens_per_day": 25, "requests_per_minute": 10})
+    body = {"model": "tiny", "prompt": [[5], [6], [7]], "max_tokens": 9, "ignore_eos": True}
+
+    refused = await served.post(COMPLETIONS, body, tenant="small")
+
+    assert error_of(refused) == (429, "insufficient_quota")
+    limits = await served.limits("small")
+    assert {name: (status.used, status.reserved) for name, status in limits.items()} == {
+        "tokens_per_day": (0, 0),
+        "requests_per_minute": (0, 0),
+    }
+    assert (await served.post(COMPLETIONS, {**body, "prompt": [[5], [6]]}, tenant="small")).status_code == 200
+    assert (await served.limits("small"))["tokens_per_day"].used == 20
+
+
+async def test_a_choice_that_a_limit_cut_short_names_it(served: Served) -> None:
+    await served.tenant("capped", limits={"max_output_tokens": 3})
+    await served.tenant("poor", limits={"tokens_per_day": 5})
+
+    capped = (await served.post(COMPLETIONS, {"model": "tiny", "prompt": [5]}, tenant="capped")).json()
+    poor = (await served.post(COMPLETIONS, {"model": "tiny", "prompt": [5]}, tenant="poor")).json()
+    stated = (await served.post(COMPLETIONS, {"model": "tiny", "prompt": [5], "max_tokens": 3})).json()
+
+    assert capped["choices"][0]["finish_reason"] == "length"
+    assert capped["fairlane"] == {"limited_by": "max_output_tokens"}
+    assert poor["usage"]["completion_tokens"] == 4
+    assert poor["fairlane"] == {"limited_by": "tokens_per_day"}
+    assert "fairlane" not in stated
+
+
+async def test_a_seed_is_drawn_where_none_is_given(served: Served) -> None:
+    for _ in range(2):
+        await served.post(CHAT, ASKED)
+    await served.post(CHAT, {**ASKED, "seed": 7})
+
+    drawn = [lease.job.sampling.seed for lease in served.worker.seen]
+    assert drawn[0] != drawn[1]
+    assert all(0 <= seed < 2**63 for seed in drawn)
+    assert drawn[2] == 7
+
+
+async def test_a_quota_change_holds_for_the_next_request(served: Served) -> None:
+    assert (await served.post(CHAT, ASKED)).status_code == 200
+    headers = {"authorization": f"Bearer {ADMIN_KEY}"}
+    async with served.http as client:
+        changed = await client.patch("/admin/v1/tenants/acme/quota", json={"tokens_per_day": 1}, headers=headers)
+    assert changed.status_code == 200, changed.text
+
+    refused = await served.post(CHAT, ASKED)
+
+    assert refused.status_code in (400, 429)
+    assert refused.json()["error"]["limit"]["name"] == "tokens_per_day"
+
+
+async def test_metrics_name_lanes_codes_and_tokens(served: Served) -> None:
+    await served.post(CHAT, ASKED)
+    await served.post(CHAT, b"{")
+    await served.landed()
+    async with served.http as client:
+        text = (await client.get("/metrics")).text
+
+    samples: dict[str, list[tuple[dict[str, str], float]]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            samples.setdefault(sample.name, []).append((sample.labels, sample.value))
+    codes = {labels["code"] for labels, _ in samples["fairlane_gateway_requests_total"]}
+    assert codes == {"ok", "invalid_request_error"}
+    tokens = {(labels["tenant"], labels["kind"]): value for labels, value in samples["fairlane_gateway_tokens_total"]}
+    assert tokens["acme", "output"] == len(served.worker.script)
+    assert samples["fairlane_gateway_time_to_first_token_seconds_count"] == [({"lane": "latency"}, 1.0)]
+
+
+async def test_readiness_follows_the_worker(valkey_url: str) -> None:
+    async with gateway(settings(valkey_url, lease_s=1.0)) as served:
+        await served.tenant()
+
+        async def ready() -> tuple[int, str]:
+            async with served.http as client:
+                answer = await client.get("/readyz")
+            return answer.status_code, "" if answer.is_success else json.loads(answer.content)["error"]["code"]
+
+        assert await ready() == (503, "no_worker")
+        assert error_of(await served.post(CHAT, ASKED)) == (404, "model_not_found")
+        working = asyncio.create_task(served.worker.run())
+        await until(lambda: any(model.is_served for model in served.resources.directory.models.values()))
+        assert await ready() == (200, "")
+
+        working.cancel()
+        await until(lambda: not any(model.is_served for model in served.resources.directory.models.values()))
+        assert await ready() == (503, "no_worker")
+        gone = await served.post(CHAT, ASKED)
+        assert error_of(gone) == (503, "no_worker")
+        assert int(gone.headers["retry-after"]) >= 1
+
+
+@pytest.mark.parametrize(
+    ("change", "told"), [({"metadata": {}}, 200), ({"store": False}, 200), ({"logit_bias": {"5": 1}}, 400)]
+)
+async def test_a_field_that_is_not_supported_yet_passes_at_its_neutral_value(
+    served: Served, change: dict[str, Any], told: int
+) -> None:
+    assert (await served.post(CHAT, {**ASKED, **change})).status_code == told

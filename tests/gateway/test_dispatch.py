@@ -1,0 +1,76 @@
+"""The dispatcher over a real queue: strays are cancelled, ended records go, lines open and close."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from scheduler.lanes import LaneName
+from scheduler.messages import Job
+from scheduler.queue_types import JobState
+from tests.gateway.served import ASKED, CHAT, WAIT_S, Served, serving, settings, until
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def served(valkey_url: str) -> AsyncIterator[Served]:
+    async with serving(settings(valkey_url)) as opened:
+        await opened.tenant()
+        yield opened
+
+
+async def forgotten(served: Served, flight_id: str) -> None:
+    """The queue knows nothing of it any more."""
+    async with asyncio.timeout(WAIT_S):
+        while await served.worker.queue.record(flight_id) is not None:  # noqa: ASYNC110 - polled from outside
+            await asyncio.sleep(0.02)
+
+
+async def test_a_settled_jobs_record_goes(served: Served) -> None:
+    await served.post(CHAT, ASKED)
+
+    await forgotten(served, served.worker.seen[0].job.flight_id)
+
+
+async def test_a_job_stopped_by_a_string_is_cancelled_and_its_record_goes(served: Served) -> None:
+    served.worker.words = "The capital of France is Paris. " * 8
+    assert (await served.post(CHAT, {**ASKED, "stop": ["France"]})).status_code == 200
+
+    await until(lambda: not served.worker.leases)
+    await forgotten(served, served.worker.seen[0].job.flight_id)
+
+
+async def test_a_job_that_speaks_to_nobody_is_cancelled(served: Served) -> None:
+    """As one that was put by a call whose answer never came."""
+    served.worker.limit = 2
+    stray = Job(
+        flight_id="stray",
+        gateway_id=served.resources.gateway_id,
+        tenant="acme",
+        lane=LaneName.LATENCY,
+        prompt=(5,),
+        max_tokens=50,
+        granted_until=50,
+        ttft_ms=1_000.0,
+        tpot_ms=100.0,
+    )
+    await served.worker.queue.put(stray)
+
+    await until(lambda: served.worker.cancelled == ["stray"])
+    await forgotten(served, "stray")
+    assert served.resources.dispatcher.wasted_tokens == 2
+
+
+async def test_lines_follow_the_fleet_and_the_flights(served: Served) -> None:
+    dispatcher, name = served.resources.dispatcher, served.worker.queue.name
+    served.worker.limit = 1
+    running = asyncio.create_task(served.post(CHAT, ASKED))
+    await until(lambda: bool(dispatcher.flights) and bool(served.worker.leases))
+
+    dispatcher.keep_lines(set())
+    served.worker.limit = None
+
+    assert (await running).status_code == 200
+    record = await dispatcher.queue(name).record(served.worker.seen[0].job.flight_id)
+    assert record is None or record.state is JobState.ENDED

@@ -1,0 +1,131 @@
+"""`python -m gateway` as a process: how it starts, ends, and what it leaves when it is killed."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+
+from tests.gateway.served import ADMIN_KEY, ASKED, CHAT, WAIT_S, Served, serving, settings, until
+
+pytestmark = pytest.mark.anyio
+LEASE_S = 1.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@asynccontextmanager
+async def process(url: str, **given: str) -> AsyncIterator[tuple[subprocess.Popen[str], str]]:
+    """A gateway process that is ready to answer, and where."""
+    port = free_port()
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("FAIRLANE_", "OTEL_"))}
+    environ |= {
+        "FAIRLANE_REDIS_URL": url,
+        "FAIRLANE_PORT": str(port),
+        "FAIRLANE_ADMIN_KEY": ADMIN_KEY,
+        "FAIRLANE_GATEWAY__RESERVATION_LEASE_S": str(LEASE_S),
+        "FAIRLANE_GATEWAY__STORE_TIMEOUT_S": "2",
+        "FAIRLANE_LEASE_S": str(LEASE_S),
+        **given,
+    }
+    started = subprocess.Popen(  # noqa: ASYNC220 - starting it takes no time
+        [sys.executable, "-m", "gateway"], env=environ, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    base = f"http://127.0.0.1:{port}"
+    try:
+        await answering(base)
+        yield started, base
+    finally:
+        started.kill()
+        await asyncio.to_thread(started.communicate)
+
+
+async def answering(base: str) -> None:
+    """Wait until it is ready."""
+    async with asyncio.timeout(WAIT_S), httpx.AsyncClient() as client:
+        while True:
+            try:
+                if (await client.get(f"{base}/readyz")).status_code == 200:
+                    return
+            except httpx.TransportError:
+                pass
+            await asyncio.sleep(0.05)
+
+
+async def test_sigterm_finishes_the_stream_and_ends_with_status_0(valkey_url: str) -> None:
+    async with serving(settings(valkey_url)) as served, process(valkey_url) as (started, base):
+        key = await served.tenant()
+        served.worker.limit = 2
+        async with httpx.AsyncClient(base_url=base, timeout=WAIT_S) as client:
+            headers = {"authorization": f"Bearer {key}"}
+            async with client.stream("POST", CHAT, json={**ASKED, "stream": True}, headers=headers) as got:
+                lines = got.aiter_lines()
+                await anext(lines)
+
+                started.send_signal(signal.SIGTERM)
+                served.worker.limit = None
+                rest = [line async for line in lines if line]
+
+        assert rest[-1] == "data: [DONE]"
+        assert await asyncio.to_thread(started.wait, WAIT_S) == 0
+
+
+async def test_a_port_that_is_taken_is_told_by_the_status(valkey_url: str) -> None:
+    async with serving(settings(valkey_url)) as served:
+        port = served.url.rsplit(":", 1)[1]
+        ended = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-m", "gateway"],
+            env={**os.environ, "FAIRLANE_REDIS_URL": valkey_url, "FAIRLANE_PORT": port},
+            capture_output=True,
+            timeout=WAIT_S,
+            check=False,
+        )
+
+    assert ended.returncode != 0
+    assert b"address already in use" in ended.stderr
+
+
+async def test_a_killed_gateway_leaves_nothing_reserved_and_charges_what_was_published(valkey_url: str) -> None:
+    chosen = settings(valkey_url, section={"reservation_lease_s": LEASE_S}, lease_s=LEASE_S)
+    async with serving(chosen) as served, process(valkey_url) as (started, base):
+        key = await served.tenant(limits={"tokens_per_day": 100_000})
+        served.worker.limit = 3
+        asking = [asyncio.create_task(ask(base, key)) for _ in range(3)]
+        await until(lambda: [len(made) for made in served.worker.produced.values()] == [3, 3, 3])
+
+        started.kill()
+        statuses = await asyncio.gather(*asking)
+        await settled(served)
+
+        assert statuses == [0, 0, 0]
+        assert [(outcome, output) for outcome, _, output in await served.ledger()] == [("cancelled", 3)] * 3
+        used = sum(prompt + output for _, prompt, output in await served.ledger())
+        assert (await served.limits())["tokens_per_day"].used == used
+
+
+async def ask(base: str, key: str) -> int:
+    """The status of one request; 0 where the connection broke."""
+    async with httpx.AsyncClient(base_url=base, timeout=WAIT_S) as client:
+        try:
+            return (await client.post(CHAT, json=ASKED, headers={"authorization": f"Bearer {key}"})).status_code
+        except httpx.TransportError:
+            return 0
+
+
+async def settled(served: Served) -> None:
+    """The other gateway's reaper has settled all."""
+    async with asyncio.timeout(WAIT_S):
+        while (await served.limits())["tokens_per_day"].reserved:  # noqa: ASYNC110 - polled from outside
+            await asyncio.sleep(0.05)

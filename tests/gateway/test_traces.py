@@ -1,0 +1,82 @@
+"""One trace per request: the caller's goes on, each stage is a child, and nothing of the content is in it."""
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from gateway.telemetry import SPANS
+from tests.gateway.served import ASKED, CHAT, Served, gateway, serving, settings
+
+pytestmark = pytest.mark.anyio
+TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
+TRACEPARENT = f"00-{TRACE_ID}-b7ad6b7169203331-01"
+
+
+def traced() -> tuple[TracerProvider, InMemorySpanExporter]:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    return provider, exporter
+
+
+def by_name(exporter: InMemorySpanExporter) -> dict[str, ReadableSpan]:
+    return {span.name: span for span in exporter.get_finished_spans()}
+
+
+async def answer(served: Served, **headers: str) -> None:
+    assert (await served.post(CHAT, ASKED, **headers)).status_code == 200
+    await served.landed()
+
+
+async def test_every_stage_is_a_child_of_the_request_and_the_callers_trace_goes_on(valkey_url: str) -> None:
+    provider, exporter = traced()
+    async with serving(settings(valkey_url), provider) as served:
+        await served.tenant()
+        await answer(served, traceparent=TRACEPARENT, x_request_id="mine")
+        job = served.worker.seen[0].job
+
+    spans = by_name(exporter)
+    request = spans[f"POST {CHAT}"]
+    assert f"{request.context.trace_id:032x}" == TRACE_ID
+    for name in SPANS:
+        parent = spans[name].parent
+        assert parent is not None, name
+        assert parent.span_id == request.context.span_id, name
+    assert job.traceparent == f"00-{TRACE_ID}-{request.context.span_id:016x}-01"
+    attributes = dict(request.attributes or {})
+    assert attributes["gen_ai.operation.name"] == "chat"
+    assert attributes["gen_ai.request.model"] == "tiny"
+    assert attributes["gen_ai.usage.output_tokens"] == len(served.worker.script)
+    assert attributes["fairlane.request_id"] == "mine"
+    assert attributes["fairlane.lane"] == "latency"
+
+
+async def test_spans_hold_no_content_and_no_key(valkey_url: str) -> None:
+    provider, exporter = traced()
+    async with serving(settings(valkey_url), provider) as served:
+        key = await served.tenant()
+        await answer(served)
+
+    shown = "".join(span.to_json() for span in exporter.get_finished_spans())
+    for secret in ("capital", "Paris", key, key.rsplit("-", 1)[1]):
+        assert secret not in shown
+
+
+async def test_a_refusal_is_an_error_with_its_code(valkey_url: str) -> None:
+    provider, exporter = traced()
+    async with gateway(settings(valkey_url), provider) as served:
+        await served.tenant()
+        await served.post(CHAT, ASKED)
+
+    request = by_name(exporter)[f"POST {CHAT}"]
+    assert dict(request.attributes or {})["fairlane.code"] == "model_not_found"
+    assert not request.status.is_ok
+
+
+async def test_untraced_a_callers_trace_still_reaches_the_worker(valkey_url: str) -> None:
+    async with serving(settings(valkey_url)) as served:
+        await served.tenant()
+        await answer(served, traceparent=TRACEPARENT)
+
+        assert served.worker.seen[0].job.traceparent == TRACEPARENT
