@@ -77,6 +77,7 @@ class Dispatcher:
         self._availability = availability
         self._flights: dict[str, Flight] = {}
         self._lines: dict[str, _Line] = {}
+        self._closing: set[asyncio.Task[None]] = set()
         self.idle = asyncio.Event()
         """No flight is in the air."""
         self.idle.set()
@@ -104,7 +105,9 @@ class Dispatcher:
             self.queue(name)
         needed = names | {flight.queue for flight in self._flights.values()}
         for name in self._lines.keys() - needed:
-            asyncio.get_running_loop().create_task(self._close(self._lines.pop(name)))
+            closing = asyncio.get_running_loop().create_task(self._close(self._lines.pop(name)))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
 
     def register(self, flight: Flight) -> None:
         """Deliver its events from now on; before its job is put."""
@@ -133,6 +136,7 @@ class Dispatcher:
         """End all tasks and connections."""
         for name in list(self._lines):
             await self._close(self._lines.pop(name))
+        await asyncio.gather(*self._closing)
 
     async def _close(self, line: _Line) -> None:
         for task in line.tasks:

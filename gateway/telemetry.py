@@ -24,6 +24,7 @@ PROVIDER = "fairlane"
 SPANS = ("authenticate", "reserve", "admit", "queue", "settle")
 """Children of a request's own span."""
 
+_PREFIX = "fairlane_gateway_"
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.5, 1.0, 2.5)
 _OTHER = "other"
@@ -48,69 +49,32 @@ class Telemetry:
         self._tracer: Tracer = (provider or NoOpTracerProvider()).get_tracer(SERVICE)
         self._max_tenants = max_tenants
         self._tenants: set[str] = set()
-        self.registry = registry = CollectorRegistry()
-        self.requests = Counter(
-            "fairlane_gateway_requests",
-            "Requests by how they ended; code: ok, or the error's",
-            ["endpoint", "lane", "code"],
-            registry=registry,
+        self.registry = CollectorRegistry()
+        self.requests = self._counter(
+            "requests", "Requests by how they ended; code: ok, or the error's", "endpoint", "lane", "code"
         )
-        self.in_flight = Gauge(
-            "fairlane_gateway_in_flight", "Requests admitted and not ended", ["lane"], registry=registry
+        self.flights = self._counter(
+            "flights", "Jobs by how they ended; what was refused is no flight", "lane", "outcome"
         )
-        self.time_to_first_token = Histogram(
-            "fairlane_gateway_time_to_first_token_seconds",
-            "From arrival to the first token",
-            ["lane"],
-            buckets=_SECONDS,
-            registry=registry,
+        self.tokens = self._counter(
+            "tokens", "Tokens charged; tenants beyond the first few count as `other`", "tenant", "lane", "kind"
         )
-        self.time_per_output_token = Histogram(
-            "fairlane_gateway_time_per_output_token_seconds",
-            "Mean time from one token of a request to the next",
-            ["lane"],
-            buckets=_TOKEN_SECONDS,
-            registry=registry,
+        self.preemptions = self._counter("preemptions", "Preemptions that jobs went through", "lane")
+        self.in_flight = self._gauge("in_flight", "Requests admitted and not ended", "lane")
+        self.time_to_first_token = self._histogram(
+            "time_to_first_token_seconds", "From arrival to the first token", _SECONDS
         )
-        self.duration = Histogram(
-            "fairlane_gateway_request_duration_seconds",
-            "From arrival to the end of the answer",
-            ["lane"],
-            buckets=_SECONDS,
-            registry=registry,
+        self.time_per_output_token = self._histogram(
+            "time_per_output_token_seconds", "Mean time from one token of a request to the next", _TOKEN_SECONDS
         )
-        self.tokens = Counter(
-            "fairlane_gateway_tokens",
-            "Tokens charged; tenants beyond the first few count as `other`",
-            ["tenant", "lane", "kind"],
-            registry=registry,
-        )
-        self.flights = Counter(
-            "fairlane_gateway_flights",
-            "Jobs by how they ended; what was refused is no flight",
-            ["lane", "outcome"],
-            registry=registry,
-        )
-        self.preemptions = Counter(
-            "fairlane_gateway_preemptions", "Preemptions that requests went through", ["lane"], registry=registry
-        )
-        self.queued = Gauge(
-            "fairlane_gateway_lane_queued", "Jobs that wait for a worker", ["model", "lane"], registry=registry
-        )
-        self.oldest_wait = Gauge(
-            "fairlane_gateway_lane_oldest_wait_seconds", "Age of the oldest", ["model", "lane"], registry=registry
-        )
-        self.workers = Gauge(
-            "fairlane_gateway_workers", "Workers that take jobs of a model", ["model"], registry=registry
-        )
-        self.store_up = Gauge("fairlane_gateway_store_up", "1 while the store answers", registry=registry)
-        self.settlements_in_hand = Gauge(
-            "fairlane_gateway_settlements_in_hand", "Settlements that wait for a worker or the store", registry=registry
-        )
-        self.reaped = Gauge("fairlane_gateway_reaped", "Lapsed reservations settled here so far", registry=registry)
-        self.wasted_tokens = Gauge(
-            "fairlane_gateway_wasted_tokens", "Tokens published here so far that nobody is charged", registry=registry
-        )
+        self.duration = self._histogram("request_duration_seconds", "From arrival to the end of the answer", _SECONDS)
+        self.queued = self._gauge("lane_queued", "Jobs that wait for a worker", "model", "lane")
+        self.oldest_wait = self._gauge("lane_oldest_wait_seconds", "Age of the oldest", "model", "lane")
+        self.workers = self._gauge("workers", "Workers that take jobs of a model", "model")
+        self.store_up = self._gauge("store_up", "1 while the store answers")
+        self.settlements_in_hand = self._gauge("settlements_in_hand", "Settlements that wait for a worker or the store")
+        self.reaped = self._gauge("reaped", "Lapsed reservations settled here so far")
+        self.wasted_tokens = self._gauge("wasted_tokens", "Tokens published here so far that nobody is charged")
 
     def tenant_label(self, tenant: str) -> str:
         """The tenant's name in metrics: the first few by name, the others together."""
@@ -133,6 +97,15 @@ class Telemetry:
             for lane, depth in model.depths.items():
                 self.queued.labels(model.name, lane.value).set(depth.queued)
                 self.oldest_wait.labels(model.name, lane.value).set(depth.oldest_wait_ms / 1e3)
+
+    def _counter(self, name: str, documentation: str, *labels: str) -> Counter:
+        return Counter(f"{_PREFIX}{name}", documentation, labels, registry=self.registry)
+
+    def _gauge(self, name: str, documentation: str, *labels: str) -> Gauge:
+        return Gauge(f"{_PREFIX}{name}", documentation, labels, registry=self.registry)
+
+    def _histogram(self, name: str, documentation: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(f"{_PREFIX}{name}", documentation, ["lane"], buckets=buckets, registry=self.registry)
 
     def exposition(self) -> bytes:
         """Prometheus' text. Takes a while where there are many tenants: call it in a thread."""

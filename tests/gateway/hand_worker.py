@@ -75,6 +75,7 @@ class HandWorker:
             await self._serve()
         finally:
             beating.cancel()
+            await asyncio.gather(beating, return_exceptions=True)
 
     async def _beat(self, registry: RedisRegistry, sha256: str) -> None:
         while True:

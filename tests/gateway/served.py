@@ -34,6 +34,21 @@ def settings(url: str, *, section: dict[str, Any] | None = None, **shared: Any) 
     )
 
 
+def error_of(answer: httpx.Response) -> tuple[int, str]:
+    """Status and code; every error has the same form."""
+    error = answer.json()["error"]
+    assert set(error) >= {"message", "type", "param", "code"}
+    return answer.status_code, error["code"]
+
+
+class QuickServer(Server):
+    """Looks for its end more often than ten times a second."""
+
+    async def main_loop(self) -> None:
+        while not self.should_exit:  # noqa: ASYNC110 - uvicorn's own way
+            await asyncio.sleep(0.005)
+
+
 async def until(holds: Callable[[], bool]) -> None:
     """Wait until something is so; the loop goes on meanwhile."""
     async with asyncio.timeout(WAIT_S):
@@ -112,7 +127,7 @@ class Served:
 async def gateway(chosen: GatewaySettings, provider: TracerProvider | None = None) -> AsyncIterator[Served]:
     """A gateway and its store, without a worker; `served.worker` is not running."""
     resources = Resources(chosen, provider)
-    server = Server(configure(chosen, resources), resources)
+    server = QuickServer(configure(chosen, resources), resources)
     serving = asyncio.create_task(server.serve())
     # No socket_timeout: redis-py would send under asyncio.wait_for, which can lose the worker's cancellation.
     store = redis.asyncio.from_url(chosen.store_url, socket_timeout=None)
@@ -139,5 +154,6 @@ async def serving(chosen: GatewaySettings, provider: TracerProvider | None = Non
                 await until(lambda: any(model.is_served for model in served.resources.directory.models.values()))
                 yield served
         finally:
-            working.cancel()
-            await asyncio.gather(working, return_exceptions=True)
+            while not working.done():  # redis-py can lose a cancellation on Python 3.11, so once may not do
+                working.cancel()
+                await asyncio.wait({working}, timeout=0.1)

