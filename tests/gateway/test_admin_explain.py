@@ -180,15 +180,21 @@ def test_a_refusal_names_a_limit_that_is_really_short(statuses: list[LimitStatus
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-async def test_the_dry_run_agrees_with_the_reservation(bench: AdminBench, data: st.DataObject) -> None:
+@given(
+    limits=st.dictionaries(st.sampled_from([rule.name for rule in RULES]), st.integers(0, 60), max_size=4),
+    earlier=st.lists(st.integers(1, 20), max_size=3),
+    prompt_tokens=st.integers(0, 40),
+    max_output_tokens=st.integers(1, 40),
+)
+async def test_the_dry_run_agrees_with_the_reservation(
+    bench: AdminBench, limits: dict[str, int], earlier: list[int], prompt_tokens: int, max_output_tokens: int
+) -> None:
     await bench.redis.flushall()
-    limits = data.draw(st.dictionaries(st.sampled_from([rule.name for rule in RULES]), st.integers(0, 60), max_size=4))
     await tenant(bench, limits=limits)
-    for number, prompt in enumerate(data.draw(st.lists(st.integers(1, 20), max_size=3))):
+    for number, prompt in enumerate(earlier):
         with suppress(Denied):
             await bench.budgets.reserve(ask("acme", f"earlier-{number}", prompt_tokens=prompt))
-    sizes = {"prompt_tokens": data.draw(st.integers(0, 40)), "max_output_tokens": data.draw(st.integers(1, 40))}
+    sizes = {"prompt_tokens": prompt_tokens, "max_output_tokens": max_output_tokens}
 
     answer = await explain(bench, **sizes)
 
