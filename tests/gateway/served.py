@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from gateway.config import GatewaySection, GatewaySettings
 from gateway.resources import Resources
 from gateway.server import Server, configure
+from gateway.store import connections
 from quotas.ledger import Ledger
+from quotas.redis_store import RedisQuotaStore
 from quotas.store import LimitStatus
 from tests.gateway.hand_worker import HandWorker
 
@@ -103,14 +105,12 @@ class Served:
 
     async def limits(self, tenant: str = "acme") -> dict[str, LimitStatus]:
         """The tenant's limits as they stand."""
-        statuses = await self.resources.quotas.statuses(tenant, tenant)
+        statuses = await RedisQuotaStore(self.store).statuses(tenant, tenant)
         return {status.name: status for status in statuses}
 
     async def ledger(self, tenant: str = "acme") -> list[tuple[str, int, int]]:
         """What was settled, oldest first: outcome, prompt and output tokens."""
-        found = await self.resources.tenants.get(tenant)
-        assert found is not None
-        entries = await Ledger(self.store).entries(found.root, found.id)
+        entries = await Ledger(self.store).entries(tenant, tenant)
         return sorted((entry.outcome, entry.prompt_tokens, entry.output_tokens) for entry in entries)
 
     async def landed(self) -> None:
@@ -130,7 +130,8 @@ async def gateway(chosen: GatewaySettings, provider: TracerProvider | None = Non
     server = QuickServer(configure(chosen, resources), resources)
     serving = asyncio.create_task(server.serve())
     # No socket_timeout: redis-py would send under asyncio.wait_for, which can lose the worker's cancellation.
-    store = redis.asyncio.from_url(chosen.store_url, socket_timeout=None)
+    connected = connections(chosen.store_url, timeout_s=WAIT_S, limit=16)
+    store = connected.short
     await until(lambda: server.started or serving.done())
     served = Served(resources, server, serving, HandWorker(store, lease_ms=round(chosen.lease_s * 1e3)), store)
     try:
@@ -138,14 +139,15 @@ async def gateway(chosen: GatewaySettings, provider: TracerProvider | None = Non
     finally:
         if not serving.done():
             await served.stop()
-        await store.aclose()
+        await connected.aclose()
 
 
 @asynccontextmanager
 async def serving(chosen: GatewaySettings, provider: TracerProvider | None = None) -> AsyncIterator[Served]:
     """A gateway with a worker that is known to it."""
-    async with redis.asyncio.from_url(chosen.store_url) as store:
-        worker = HandWorker(store, lease_ms=round(chosen.lease_s * 1e3), lanes=chosen.lanes.lanes())
+    async with aclosing(connections(chosen.store_url, timeout_s=WAIT_S, limit=16)) as connected:
+        lanes = chosen.lanes.lanes()
+        worker = HandWorker(connected.short, lease_ms=round(chosen.lease_s * 1e3), lanes=lanes)
         working = asyncio.create_task(worker.run())
         await worker.known.wait()
         try:
