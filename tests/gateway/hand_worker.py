@@ -13,6 +13,7 @@ from gateway.text import TextModel
 from scheduler.lanes import DEFAULT_LANES, Lane, LaneName
 from scheduler.messages import (
     Cancel,
+    Event,
     Finished,
     FinishReason,
     Lease,
@@ -176,6 +177,11 @@ class HandWorker:
             flight_id=lease.job.flight_id, epoch=lease.epoch, outcome=outcome, error=error, worker_id=self.worker_id
         )
         await self._publish(lease, Publication(lease.job.flight_id, lease.epoch, (end,), ends=outcome))
+
+    async def tell(self, event: Event) -> None:
+        """Publish an event that brings no token, of a job in hand."""
+        lease = self.leases[event.flight_id]
+        await self._publish(lease, Publication(event.flight_id, lease.epoch, (event,)))
 
     async def _publish(self, lease: Lease, publication: Publication) -> None:
         self.serial += 1

@@ -15,7 +15,7 @@ from gateway.config import GatewaySection, GatewaySettings
 from gateway.resources import Resources
 from gateway.server import Server, configure
 from gateway.store import connections
-from quotas.ledger import Ledger
+from quotas.ledger import Ledger, LedgerEntry
 from quotas.redis_store import RedisQuotaStore
 from quotas.store import LimitStatus
 from tests.gateway.hand_worker import HandWorker
@@ -109,9 +109,13 @@ class Served:
         return {status.name: status for status in statuses}
 
     async def ledger(self, tenant: str = "acme") -> list[tuple[str, int, int]]:
-        """What was settled, oldest first: outcome, prompt and output tokens."""
-        entries = await Ledger(self.store).entries(tenant, tenant)
+        """What was settled: outcome, prompt and output tokens, sorted."""
+        entries = await self.entries(tenant)
         return sorted((entry.outcome, entry.prompt_tokens, entry.output_tokens) for entry in entries)
+
+    async def entries(self, tenant: str = "acme") -> list[LedgerEntry]:
+        """The same, whole and in order."""
+        return await Ledger(self.store).entries(tenant, tenant)
 
     async def landed(self) -> None:
         """All flights are settled, and nothing of them is in hand."""

@@ -1,12 +1,13 @@
 """Deadlines: a stated one is hard, a lane's own only orders, and an unstated wait ends after the lane's longest."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from scheduler.settings import LaneSettings, LanesSettings
-from tests.gateway.served import ASKED, CHAT, Served, serving, settings
+from tests.gateway.served import ASKED, CHAT, Served, serving, settings, until
 
 pytestmark = pytest.mark.anyio
 
@@ -68,6 +69,20 @@ async def test_an_unstated_wait_ends_with_the_lanes_longest(valkey_url: str) -> 
         answer = await served.post(CHAT, ASKED)
 
         assert answer.status_code == 504
+
+
+async def test_a_job_that_a_worker_has_taken_outlasts_the_lanes_longest_wait(valkey_url: str) -> None:
+    lanes = LanesSettings(latency=LaneSettings(max_wait_s=0.2))
+    async with serving(settings(valkey_url, lanes=lanes)) as served:
+        await served.tenant()
+        served.worker.limit = 0
+        running = asyncio.create_task(served.post(CHAT, ASKED))
+        await until(lambda: bool(served.worker.leases))
+
+        await asyncio.sleep(0.4)  # twice the longest wait
+        served.worker.limit = None
+
+        assert (await running).status_code == 200
 
 
 async def test_the_official_sdks_own_patience_bounds_a_plain_wait(served: Served) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import redis.asyncio
 
 from gateway.commands.store import EmbeddedStore
 from tests.gateway.served import ASKED, CHAT, SAID, WAIT_S, Served, serving, settings, until
@@ -70,6 +71,24 @@ async def test_a_stream_goes_on_across_an_outage_without_losing_a_token(own_stor
         await served.landed()
         ((outcome, _, output),) = await served.ledger()
         assert (outcome, output) == ("finished", len(served.worker.script))
+
+
+async def test_a_reservation_that_timed_out_is_given_back(own_store: EmbeddedStore) -> None:
+    async with serving(settings(own_store.url, section={"store_timeout_s": 0.25})) as served:
+        await served.tenant(limits={"tokens_per_day": 100_000, "requests_per_minute": 100})
+        served.worker.taking = False
+        async with redis.asyncio.from_url(own_store.url) as blocker:
+            await blocker.client_pause(20_000, all=False)  # what writes waits; keys are still looked up
+            refused = await served.post(CHAT, ASKED)
+            await blocker.client_unpause()
+        await until(lambda: served.resources.settlements.in_hand == 0)
+
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "quota_store_unavailable")
+        limits = await served.limits()
+        assert {name: (status.used, status.reserved) for name, status in limits.items()} == {
+            "tokens_per_day": (0, 0),
+            "requests_per_minute": (0, 0),
+        }
 
 
 async def test_a_settlement_waits_for_the_store(own_store: EmbeddedStore) -> None:

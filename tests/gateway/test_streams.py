@@ -7,6 +7,7 @@ from typing import Any
 import openai
 import pytest
 
+from scheduler.messages import Preempted, Resumed
 from tests.gateway.served import ASKED, CHAT, COMPLETIONS, SAID, Served, serving, settings, until
 
 pytestmark = pytest.mark.anyio
@@ -113,6 +114,40 @@ async def test_a_worker_that_fails_in_mid_stream_ends_it_with_an_error_frame(ser
     await client.close()
     await served.landed()
     assert [(outcome, output) for outcome, _, output in await served.ledger()] == [("failed", 2)]
+
+
+async def test_a_preempted_stream_says_so_and_goes_on(served: Served) -> None:
+    served.worker.limit = 2
+    headers = {"authorization": f"Bearer {served.keys['acme']}"}
+    body = {**ASKED, "stream": True}
+    async with served.http as client, client.stream("POST", CHAT, json=body, headers=headers) as got:
+        lines = (line async for line in got.aiter_lines() if line)
+        await until(lambda: [len(made) for made in served.worker.produced.values()] == [2])
+        (flight_id,) = served.worker.leases
+        await served.worker.tell(Preempted(flight_id=flight_id, choice=0, mode="swap", blocks=3, predicted_ms=5.0))
+        found: list[str] = []
+        while found.count(": preempted") < 2:  # the event, then again for as long as it lasts
+            found.append(await anext(lines))
+        await served.worker.tell(Resumed(flight_id=flight_id, choice=0, stalled_ms=5.0))
+        served.worker.limit = None
+        rest = [line async for line in lines]
+    await served.landed()
+
+    assert ": resumed" in rest
+    assert rest[-1] == "data: [DONE]"
+    said = chunks([*found, *rest])
+    assert "".join(c["choices"][0]["delta"].get("content") or "" for c in said) == SAID
+    assert [entry.preemptions for entry in await served.entries()] == [1]
+
+
+async def test_choices_that_stop_at_their_string_are_charged_up_to_it(served: Served) -> None:
+    answer = (await served.post(CHAT, {**ASKED, "n": 2, "stop": [" of"]})).json()
+    await served.landed()
+
+    assert {choice["message"]["content"] for choice in answer["choices"]} == {"The capital"}
+    ((outcome, _, output),) = await served.ledger()
+    assert (outcome, output) == ("finished", answer["usage"]["completion_tokens"])
+    assert output < 2 * len(served.worker.script)
 
 
 async def test_draining_refuses_new_requests_and_finishes_running_streams(served: Served) -> None:
