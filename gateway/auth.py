@@ -1,5 +1,6 @@
 """Who calls: API keys of tenants with a short memory, and the operators' admin key."""
 
+import asyncio
 import hashlib
 import hmac
 import secrets
@@ -61,6 +62,7 @@ class Authenticator:
         self._keys = keys
         self._clock = clock
         self._known: OrderedDict[bytes, tuple[float, Identity]] = OrderedDict()
+        self._asking: dict[bytes, asyncio.Task[Identity | None]] = {}
 
     async def identify(self, scope: Scope) -> Caller:
         """The caller of a request for one of the tenant paths.
@@ -81,7 +83,7 @@ class Authenticator:
         known = self._known.get(digest)
         if known is not None and now_s - known[0] < MEMORY_S:
             return known[1]
-        identity = await self._keys.lookup(key)
+        identity = await asyncio.shield(self._asked(key, digest))  # who else waits must not lose it
         if identity is None:
             self._known.pop(digest, None)
             raise invalid_api_key()
@@ -90,6 +92,19 @@ class Authenticator:
         while len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
         return identity
+
+    def _asked(self, key: str, digest: bytes) -> "asyncio.Task[Identity | None]":
+        """The question to the store, one for all that ask it at the same time."""
+        asking = self._asking.get(digest)
+        if asking is None:
+            asking = self._asking[digest] = asyncio.ensure_future(self._keys.lookup(key))
+            asking.add_done_callback(lambda done: self._answered(digest, done))
+        return asking
+
+    def _answered(self, digest: bytes, asked: "asyncio.Task[Identity | None]") -> None:
+        del self._asking[digest]
+        if not asked.cancelled():
+            asked.exception()  # where nobody waits any more, nobody needs to hear of it
 
 
 def _covering(path: str) -> list[str]:

@@ -1,5 +1,6 @@
 """Keys to callers: what is refused, what is remembered, and the operators' own key."""
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +10,7 @@ import redis.asyncio
 from gateway.auth import MEMORY_S, AdminKeys, Authenticator, bearer
 from gateway.errors import ApiError
 from quotas.api_keys import ApiKey, Identity, Scopes
+from quotas.store import StoreUnavailable
 from quotas.tenants import Tenant
 
 pytestmark = pytest.mark.anyio
@@ -24,9 +26,13 @@ class HandKeys:
 
     known: dict[str, Identity] = field(default_factory=dict)
     asked: int = 0
+    fails: bool = False
 
     async def lookup(self, full_key: str) -> Identity | None:
         self.asked += 1
+        await asyncio.sleep(0)
+        if self.fails:
+            raise StoreUnavailable("away")
         return self.known.get(full_key)
 
 
@@ -78,6 +84,29 @@ async def test_a_key_is_remembered_for_less_than_half_a_second_and_then_asked_fo
 
     assert await refusal(authenticator, scope()) == "invalid_api_key"
     assert keys.asked == 2
+
+
+async def test_callers_of_one_moment_share_one_question() -> None:
+    keys = HandKeys({"fl-good": identity()})
+    authenticator = Authenticator(keys)
+    gone, *others = [asyncio.create_task(authenticator.identify(scope())) for _ in range(5)]
+    await asyncio.sleep(0)
+
+    gone.cancel()
+
+    assert {(await caller).tenant_id for caller in others} == {"acme"}
+    assert keys.asked == 1
+
+
+async def test_a_store_that_fails_is_every_waiting_callers_trouble_and_asked_again_by_the_next() -> None:
+    keys = HandKeys({"fl-good": identity()}, fails=True)
+    authenticator = Authenticator(keys)
+    answers = await asyncio.gather(*(authenticator.identify(scope()) for _ in range(3)), return_exceptions=True)
+    assert [type(answer) for answer in answers] == [StoreUnavailable] * 3
+
+    keys.fails = False
+
+    assert (await authenticator.identify(scope())).tenant_id == "acme"
 
 
 async def test_a_key_that_does_not_work_is_asked_for_each_time() -> None:
