@@ -6,13 +6,14 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Generic
 
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from gateway import sse
 from gateway.answers import Answers
 from gateway.auth import Caller
 from gateway.dispatch import Dispatcher
-from gateway.errors import ApiError, error_body
+from gateway.errors import ApiError, error_body, internal_error
 from gateway.flight import Flight, Mailbox
 from gateway.generation import Generation, Rhythm
 from gateway.http_limits import read_body
@@ -88,15 +89,20 @@ class Generate(Generic[Request]):
 
     async def _stream(self, plan: Plan, caller: Caller, journal: Journal, receive: Receive, send: Send) -> None:
         out = EventStream(send, plan.headers, write_timeout_s=self._parts.bounds.write_timeout_s)
+        fault: Exception | None = None
         async with while_connected(receive):
             try:
                 await self._say(plan, caller, journal, out)
-            except ApiError as error:
+            except ClientDisconnect:
+                raise
+            except Exception as error:  # whatever it is, a stream that has begun ends with a frame that says so
                 if not out.started:
                     raise
-                journal.code = error.code
-                await out.write(sse.data(error_body(error)))
+                fault = error
+                await out.write(sse.data(error_body(error if isinstance(error, ApiError) else internal_error())))
         await out.close()
+        if fault is not None:
+            raise fault  # for the rim's record
 
     async def _say(self, plan: Plan, caller: Caller, journal: Journal, out: EventStream) -> None:
         mailbox = Mailbox()

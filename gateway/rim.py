@@ -103,10 +103,8 @@ class TenantRim:
         self, error: ApiError, scope: Scope, receive: Receive, answer: "_Answer", journal: Journal
     ) -> None:
         journal.code = error.code
-        if answer.started:
-            log.warning("request %s failed after its answer had begun: %s", journal.request_id, error.code)
-            return
-        await errors.response(error)(scope, receive, answer)
+        if not answer.started:
+            await errors.response(error)(scope, receive, answer)
 
     async def _limits(self, caller: Caller) -> list[LimitStatus]:
         """The caller's limits as last seen, or as the store has them; none where it does not say in time."""

@@ -150,6 +150,22 @@ async def test_choices_that_stop_at_their_string_are_charged_up_to_it(served: Se
     assert output < 2 * len(served.worker.script)
 
 
+async def test_a_fault_of_our_own_in_mid_stream_is_told_logged_and_settled(
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("gateway.speech.Speech.ending", broken)
+    found = await lines(served, CHAT, ASKED)
+    await served.landed()
+
+    assert json.loads(found[-1].removeprefix("data: "))["error"]["code"] == "internal_error"
+    assert "data: [DONE]" not in found
+    assert "ZeroDivisionError" in caplog.text
+    assert [outcome for outcome, _, _ in await served.ledger()] == ["finished"]
+
+
 async def test_draining_refuses_new_requests_and_finishes_running_streams(served: Served) -> None:
     served.worker.limit = 2
     client = served.sdk()
