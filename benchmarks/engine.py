@@ -28,8 +28,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks.machine import cpu_name
-from scheduler.lanes import DEFAULT_LANES, LaneName
-from scheduler.messages import Job, Lease, Sampling
+from benchmarks.work import greedy_lease
+from scheduler.lanes import DEFAULT_LANES
 from scheduler.settings import DEFAULT_MODEL
 from worker.engine import Engine, build_engine
 from worker.model import choose_device, choose_dtype
@@ -80,29 +80,13 @@ def ours(engine: Engine) -> Contender:
 
     def run(requests: Sequence[Request]) -> int:
         for number, (prompt, tokens) in enumerate(requests):
-            engine.add(_lease(number, prompt, tokens), time.monotonic() * 1e3)
+            engine.add(greedy_lease(number, prompt, tokens), time.monotonic() * 1e3)
         made = 0
         while engine.has_work:
             made += len(engine.step(time.monotonic() * 1e3).outcome.produced)
         return made
 
     return run
-
-
-def _lease(number: int, prompt: list[int], tokens: int) -> Lease:
-    job = Job(
-        flight_id=str(number),
-        gateway_id="benchmark",
-        tenant="benchmark",
-        lane=LaneName.THROUGHPUT,
-        prompt=tuple(prompt),
-        max_tokens=tokens,
-        granted_until=tokens,
-        sampling=Sampling(temperature=0.0),
-        ttft_ms=1e9,
-        tpot_ms=1e9,
-    )
-    return Lease(job=job, epoch=1, arrived_ms_ago=0.0)
 
 
 def static(model: "PreTrainedModel", batch: int) -> Contender:

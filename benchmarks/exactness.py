@@ -21,9 +21,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from benchmarks.work import greedy_lease
 from scheduler.costs import CostModel
-from scheduler.lanes import DEFAULT_LANES, LaneName
-from scheduler.messages import Job, Lease, Preempted, PreemptionMode, Sampling
+from scheduler.lanes import DEFAULT_LANES
+from scheduler.messages import Preempted, PreemptionMode
 from scheduler.planner import Planner
 from scheduler.settings import DEFAULT_MODEL
 from scheduler.steps import SeqId
@@ -118,7 +119,7 @@ def _serve(
 ) -> list[Tokens]:
     engine = _engine(model, prompts, tokens)
     for number, prompt in enumerate(prompts):
-        engine.add(_lease(number, prompt, tokens), 0.0)
+        engine.add(greedy_lease(number, prompt, tokens), 0.0)
     found: dict[str, Tokens] = defaultdict(list)
     preempted: Counter[str] = Counter()
     chooser = random.Random(seed)
@@ -165,22 +166,6 @@ def _engine(model: PagedModel, prompts: Sequence[Tokens], tokens: int) -> Engine
         bytes_per_block=model.shape.block_bytes(BLOCK_SIZE),
     )
     return Engine(planner, Runner(model, cache))
-
-
-def _lease(number: int, prompt: Tokens, tokens: int) -> Lease:
-    job = Job(
-        flight_id=str(number),
-        gateway_id="exactness",
-        tenant="exactness",
-        lane=LaneName.THROUGHPUT,
-        prompt=tuple(prompt),
-        max_tokens=tokens,
-        granted_until=tokens,
-        sampling=Sampling(temperature=0.0),
-        ttft_ms=1e9,
-        tpot_ms=1e9,
-    )
-    return Lease(job=job, epoch=1, arrived_ms_ago=0.0)
 
 
 def _check_clean(

@@ -1,0 +1,23 @@
+"""The work that benchmarks put into an engine."""
+
+from collections.abc import Sequence
+
+from scheduler.lanes import LaneName
+from scheduler.messages import Job, Lease, Sampling
+
+
+def greedy_lease(number: int, prompt: Sequence[int], tokens: int) -> Lease:
+    """A greedy request of the throughput lane that runs to its last token."""
+    job = Job(
+        flight_id=str(number),
+        gateway_id="benchmark",
+        tenant="benchmark",
+        lane=LaneName.THROUGHPUT,
+        prompt=tuple(prompt),
+        max_tokens=tokens,
+        granted_until=tokens,
+        sampling=Sampling(temperature=0.0),
+        ttft_ms=1e9,
+        tpot_ms=1e9,
+    )
+    return Lease(job=job, epoch=1, arrived_ms_ago=0.0)
