@@ -8,9 +8,11 @@ import msgspec
 import pytest
 
 from gateway.config import GatewaySettings
+from scheduler.settings import NOT_SETTINGS, TEST_PREFIX
 from worker.config import WorkerSettings
 
 ROOT = Path(__file__).parent.parent
+DOCUMENTS = (ROOT / "README.md", ROOT / "helm" / "README.md", *(ROOT / "docs").glob("*.md"))
 PACKAGES = ("gateway", "quotas", "scheduler", "worker", "benchmarks")
 
 
@@ -49,7 +51,15 @@ def test_every_setting_has_its_row(kind: type[msgspec.Struct]) -> None:
     assert not [name for name in settings(kind) if f"`{name}`" not in page]
 
 
+def test_every_variable_of_the_documents_is_a_setting() -> None:
+    """A reader who exports one that is not could no longer start anything."""
+    known = {*settings(GatewaySettings), *settings(WorkerSettings), *NOT_SETTINGS}
+    for document in DOCUMENTS:
+        named = set(re.findall(r"\bFAIRLANE_[A-Z_]*[A-Z]", document.read_text()))
+        assert not {name for name in named - known if not name.startswith(TEST_PREFIX)}, document.name
+
+
 def test_every_link_of_the_documents_leads_somewhere() -> None:
-    for document in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+    for document in DOCUMENTS:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text()):
             assert (document.parent / target).exists(), f"{document.name}: {target}"
