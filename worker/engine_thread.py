@@ -21,6 +21,8 @@ from worker.report import LaneTokens, Load, Parts, Report
 
 REST_S = 0.05
 """How long the engine rests when nothing that it holds can run: all paused, say."""
+IDLE_S = 0.5
+"""After so long without work the engine audits its KV blocks, once; a leak is found while it is one request old."""
 STOP_TIMEOUT_S = 10.0
 
 
@@ -52,7 +54,7 @@ class EngineThread:
         self._flights = Flights(worker_id)
         self._mail: list[Command] = []
         self._told = self._obeyed = 0
-        self._held = self._stopping = False
+        self._held = self._stopping = self._audited = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
@@ -104,11 +106,12 @@ class EngineThread:
             self._loop.call_soon_threadsafe(self._on_failure, error)
 
     def _collect(self, *, resting: bool) -> list[Command] | None:
-        """The mail, as soon as there is some or a step to run; None to end."""
+        """The mail, as soon as there is some, a step to run or an audit to make; None to end."""
         with self._changed:
             if resting:
                 self._changed.wait_for(lambda: self._mail or self._stopping, REST_S)
-            self._changed.wait_for(lambda: self._mail or self._stopping or self._can_step)
+            patience_s = None if self._audited else IDLE_S
+            self._changed.wait_for(lambda: self._mail or self._stopping or self._can_step, patience_s)
             if self._stopping:
                 return None
             commands, self._mail = self._mail, []
@@ -119,7 +122,7 @@ class EngineThread:
         return self._engine.has_work and not self._held
 
     def _turn(self, commands: list[Command]) -> bool:
-        """Obey and report, step and report. False where a step found nothing that could run."""
+        """Obey and report, step and report, audit when idle. False where a step found nothing that could run."""
         if commands:
             parts: dict[str, list[Publication]] = defaultdict(list)
             for command in commands:
@@ -130,6 +133,9 @@ class EngineThread:
         for command in commands:
             if isinstance(command, HandBack):
                 self._loop.call_soon_threadsafe(_answer, command)
+        self._audited = not (commands or self._can_step)
+        if self._audited:
+            self._audit()
         if not self._can_step:
             return True
         step = self._engine.step(self._clock() * 1e3)
@@ -137,8 +143,18 @@ class EngineThread:
         self._report(self._flights.say(step), step, tokens)
         return not step.plan.is_empty
 
+    def _audit(self) -> None:
+        """Compare KV blocks with what is held. Raises IntegrityError, which ends this worker: another takes over."""
+        self._engine.planner.check_integrity()
+        self._report({}, audited=True)
+
     def _report(
-        self, parts: Parts, step: StepReport | None = None, tokens: Mapping[str, LaneTokens] | None = None
+        self,
+        parts: Parts,
+        step: StepReport | None = None,
+        tokens: Mapping[str, LaneTokens] | None = None,
+        *,
+        audited: bool = False,
     ) -> None:
         planner = self._engine.planner
         counts = planner.counts()
@@ -156,6 +172,7 @@ class EngineThread:
             ),
             step=step,
             tokens=tokens or {},
+            audited=audited,
         )
         self._loop.call_soon_threadsafe(self._deliver, report)
 

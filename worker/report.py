@@ -46,6 +46,8 @@ class Report:
     step: StepReport | None = None
     tokens: Mapping[str, LaneTokens] = field(default_factory=dict)
     """The step's, by lane."""
+    audited: bool = False
+    """Idle, the engine compared its KV blocks with what flights hold, and all were accounted for."""
 
     @property
     def ran(self) -> bool:

@@ -53,6 +53,9 @@ class Metrics:
         )
         self.taken = Counter("fairlane_worker_jobs_taken", "Jobs taken.", ["lane"], registry=registry)
         self.ended = Counter("fairlane_worker_jobs_ended", "Jobs ended here.", ["outcome"], registry=registry)
+        self.audits = Counter(
+            "fairlane_worker_kv_audits", "Idle audits that found every KV block accounted for.", registry=registry
+        )
         self.lost_jobs = Counter("fairlane_worker_jobs_lost", "Refused or handed back.", registry=registry)
 
     def took(self, leases: Iterable[Lease]) -> None:
@@ -66,6 +69,7 @@ class Metrics:
 
     def turned(self, report: Report) -> None:
         """The engine has moved on."""
+        self.audits.inc(report.audited)
         load = report.load
         for state, by_lane in (("running", load.running), ("waiting", load.waiting), ("preempted", load.preempted)):
             for lane, count in by_lane.items():

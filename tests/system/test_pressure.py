@@ -5,6 +5,7 @@ import asyncio
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from tests.system.conftest import StartServer
 from tests.system.harness import MODEL, Server, free_port
@@ -15,6 +16,7 @@ STREAMS = 64
 OUTPUT_TOKENS = 80
 BLOCK_BYTES = 16 * 23_040  # 16 tokens of SmolLM2-135M's KV in bfloat16
 BLOCKS_PER_STREAM = 8
+AUDIT_LIMIT_S = 30
 
 
 async def test_64_streams_share_kv_blocks_for_16(start_server: StartServer) -> None:
@@ -26,11 +28,12 @@ async def test_64_streams_share_kv_blocks_for_16(start_server: StartServer) -> N
         WORKER__METRICS_PORT=str(metrics_port),
     )
     key = server.tenant("both", lanes=["latency", "throughput"])
+    await audited(metrics_port, times=1)
 
     counted = await asyncio.gather(*(stream(server, key, number) for number in range(STREAMS)))
 
     assert [output for _, output in counted] == [OUTPUT_TOKENS] * STREAMS
-    modes = preemptions(metrics_port)
+    modes = sums(await audited(metrics_port, times=2), "fairlane_worker_preemptions_total", "mode")
     assert modes.get("swap", 0) > 0, modes
     assert modes.get("recompute", 0) > 0, modes
     with server.admin() as admin:
@@ -67,11 +70,23 @@ async def stream(server: Server, key: str, number: int) -> tuple[int, int]:
     return usage.prompt_tokens, usage.completion_tokens
 
 
-def preemptions(metrics_port: int) -> dict[str, float]:
-    """Preemptions by mode, from the worker's metrics."""
+async def audited(metrics_port: int, *, times: int) -> list[Sample]:
+    """The worker's metrics once it has so often found all KV blocks accounted for, and every one of them is free."""
+    async with asyncio.timeout(AUDIT_LIMIT_S), httpx.AsyncClient() as client:
+        while True:
+            page = await client.get(f"http://127.0.0.1:{metrics_port}/metrics")
+            samples = [sample for family in text_string_to_metric_families(page.text) for sample in family.samples]
+            held = sums(samples, "fairlane_worker_kv_blocks", "state")["used"]
+            if held == 0 and sums(samples, "fairlane_worker_kv_audits_total", "")[""] >= times:
+                return samples
+            await asyncio.sleep(0.1)
+
+
+def sums(samples: list[Sample], name: str, label: str) -> dict[str, float]:
+    """A metric by one of its labels, summed over the others."""
     found: dict[str, float] = {}
-    for family in text_string_to_metric_families(httpx.get(f"http://127.0.0.1:{metrics_port}/metrics").text):
-        for sample in family.samples:
-            if sample.name == "fairlane_worker_preemptions_total":
-                found[sample.labels["mode"]] = found.get(sample.labels["mode"], 0) + sample.value
+    for sample in samples:
+        if sample.name == name:
+            value = sample.labels.get(label, "")
+            found[value] = found.get(value, 0) + sample.value
     return found

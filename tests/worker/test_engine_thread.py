@@ -114,6 +114,22 @@ async def test_a_grant_lets_a_paused_flight_go_on() -> None:
         assert it.tokens("flight") == [100, 101, 102, 103]
 
 
+async def test_an_idle_engine_audits_its_blocks_once_until_it_has_worked_again() -> None:
+    async with desk() as it:
+        await it.until(lambda: it.reports and it.reports[-1].audited)
+        it.thread.tell(lease(max_tokens=3))
+        await it.until(it.ends)
+        await it.until(lambda: it.reports[-1].audited)
+        assert [report.audited for report in it.reports].count(True) == 2
+
+
+async def test_a_lost_block_ends_the_worker_instead_of_shrinking_it() -> None:
+    async with desk() as it:
+        it.engine.planner._pool.allocate([], 1)  # nobody's table holds it
+        await it.until(lambda: it.failures)
+        assert "references" in str(it.failures[0])
+
+
 async def test_a_paused_engine_rests() -> None:
     async with desk() as it:
         it.thread.tell(Lease(job=job(max_tokens=4, granted_until=1), epoch=1, arrived_ms_ago=0.0))
