@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from scheduler.costs import CostModel, StepFeatures
+from scheduler.costs import CostModel
 from scheduler.lanes import Lane, LaneName
 from scheduler.ranking import Standing
 from scheduler.sequence import State
+from scheduler.steps import StepFeatures
 
 LEAST_PREFILL_PART = 8
 """However tight the pace of decodes, a step may prefill this fraction of its tokens: 1 / 8."""

@@ -7,10 +7,9 @@ descent from where they stood: a few sweeps over a 5 x 5 system, microseconds.
 """
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
-from scheduler.steps import Row
+from scheduler.steps import StepFeatures
 
 FORGETTING = 0.995
 SWEEPS = 4
@@ -20,34 +19,6 @@ OUTLIER = 4.0
 """Once it has learnt, an observation counts for at most this many times its prediction (a page fault, a compile)."""
 COPY_BYTES_PER_MS = 2e6
 """Prior of the copy rate: 2 GB/s, a busy machine's memcpy in small blocks."""
-
-
-class StepFeatures(NamedTuple):
-    """What a step's time depends on."""
-
-    rows: int
-    prefill_tokens: int
-    """Tokens of rows that compute more than one."""
-    context: int
-    """KV tokens that one-token rows attend to."""
-    attention: int
-    """Token times context, over the rows that compute more than one."""
-
-
-NO_WORK = StepFeatures(0, 0, 0, 0)
-
-
-def features(rows: Iterable[Row]) -> StepFeatures:
-    """The features of a step's rows."""
-    count = prefill_tokens = context = attention = 0
-    for row in rows:
-        count += 1
-        if len(row.token_ids) == 1:
-            context += row.context_length
-        else:
-            prefill_tokens += len(row.token_ids)
-            attention += len(row.token_ids) * row.context_length
-    return StepFeatures(count, prefill_tokens, context, attention)
 
 
 class NonNegativeFit:

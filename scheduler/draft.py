@@ -2,11 +2,11 @@
 
 from scheduler.blocks import BlockPool
 from scheduler.budget import Budget
-from scheduler.costs import CostModel, features
+from scheduler.costs import CostModel
 from scheduler.lanes import LaneName
 from scheduler.messages import Paused, Preempted, Resumed
 from scheduler.sequence import Sequence, State
-from scheduler.steps import Copy, Row, SeqId, StepPlan
+from scheduler.steps import Copy, Row, SeqId, StepPlan, features
 from scheduler.victims import Victim
 
 
@@ -75,14 +75,15 @@ class Draft:
 
     def finish(self, number: int, paused: list[Paused], costs: CostModel) -> StepPlan:
         """The plan; the pauses happened since the last one and come first."""
-        copies = len(self._swap_out) + len(self._swap_in)
+        copies, work = len(self._swap_out) + len(self._swap_in), features(self.rows)
         return StepPlan(
             number=number,
             rows=tuple(self.rows),
             swap_out=tuple(self._swap_out),
             swap_in=tuple(self._swap_in),
             events=(*paused, *self._events),
-            predicted_ms=costs.step_ms(features(self.rows)) + costs.copy_ms(copies),
+            features=work,
+            predicted_ms=costs.step_ms(work) + costs.copy_ms(copies),
         )
 
     def _kept_from(self, lane: LaneName) -> int:

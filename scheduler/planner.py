@@ -10,7 +10,7 @@ from dataclasses import replace
 from scheduler import capacity
 from scheduler.blocks import BlockPool
 from scheduler.budget import step_budget
-from scheduler.costs import CostModel, features
+from scheduler.costs import CostModel
 from scheduler.draft import Draft
 from scheduler.flight import Flight, open_flight
 from scheduler.lanes import Lane, LaneName
@@ -121,8 +121,7 @@ class Planner:
             raise StepOrderError(f"result of step {result.number}, but step {self._plan.number} is planned")
         plan, self._plan = self._plan, StepPlan(number=self._plan.number)
         self._pool.settle()
-        copies = len(plan.swap_out) + len(plan.swap_in)
-        self._costs.observe(features(plan.rows), result.run_ms, copies, result.copy_ms)
+        self._costs.observe(plan.features, result.run_ms, plan.copies, result.copy_ms)
         self._fail(plan.rows, result)
         produced: list[Produced] = []
         charges: dict[str, float] = {}

@@ -1,6 +1,6 @@
 """One step of a worker as plain values: what the planner says to run, and what the runner says came out."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -45,6 +45,34 @@ class Row:
         return f"Row({self.seq}, {len(self.token_ids)} tokens at {self.first_position}, samples={self.samples})"
 
 
+class StepFeatures(NamedTuple):
+    """What a step's time depends on."""
+
+    rows: int
+    prefill_tokens: int
+    """Tokens of rows that compute more than one."""
+    context: int
+    """KV tokens that one-token rows attend to."""
+    attention: int
+    """Token times context, over the rows that compute more than one."""
+
+
+NO_WORK = StepFeatures(0, 0, 0, 0)
+
+
+def features(rows: Iterable[Row]) -> StepFeatures:
+    """The features of a step's rows."""
+    count = prefill_tokens = context = attention = 0
+    for row in rows:
+        count += 1
+        if len(row.token_ids) == 1:
+            context += row.context_length
+        else:
+            prefill_tokens += len(row.token_ids)
+            attention += len(row.token_ids) * row.context_length
+    return StepFeatures(count, prefill_tokens, context, attention)
+
+
 @dataclass(frozen=True, slots=True)
 class StepPlan:
     """What one step does, in this order: swap out, swap in, run the rows."""
@@ -56,7 +84,14 @@ class StepPlan:
     swap_in: tuple[Copy, ...] = ()
     """Host slot to device block. The host slots are free once the step has run."""
     events: tuple[Preempted | Resumed | Paused, ...] = ()
+    features: StepFeatures = NO_WORK
+    """Of the rows: what the step's time depends on."""
     predicted_ms: float = 0.0
+
+    @property
+    def copies(self) -> int:
+        """Blocks copied, both ways together."""
+        return len(self.swap_out) + len(self.swap_in)
 
     @property
     def is_empty(self) -> bool:

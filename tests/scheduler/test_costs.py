@@ -2,8 +2,8 @@ import random
 
 import pytest
 
-from scheduler.costs import LEARNT_AFTER, NO_WORK, CostModel, NonNegativeFit, StepFeatures, features
-from scheduler.steps import Row, SeqId
+from scheduler.costs import LEARNT_AFTER, CostModel, NonNegativeFit
+from scheduler.steps import NO_WORK, Row, SeqId, StepFeatures, features
 
 
 def row(tokens: int, first: int) -> Row:

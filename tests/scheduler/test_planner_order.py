@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.costs import CostModel, StepFeatures
+from scheduler.costs import CostModel
 from scheduler.lanes import DEFAULT_LANES
 from scheduler.messages import Preempted
-from scheduler.steps import SeqId
+from scheduler.steps import SeqId, StepFeatures
 from tests.scheduler.kv_runner import expected_output
 from tests.scheduler.planner_world import LATENCY, THROUGHPUT, World, job
 

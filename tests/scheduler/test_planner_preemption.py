@@ -2,9 +2,9 @@
 
 import pytest
 
-from scheduler.costs import NO_WORK, CostModel, StepFeatures
+from scheduler.costs import CostModel
 from scheduler.messages import Preempted, PreemptionMode, Resumed
-from scheduler.steps import SeqId
+from scheduler.steps import NO_WORK, SeqId, StepFeatures
 from tests.scheduler.planner_world import LATENCY, World, job
 
 

@@ -3,12 +3,12 @@ from dataclasses import dataclass, field
 import pytest
 
 from scheduler.blocks import BlockPool
-from scheduler.costs import NO_WORK, CostModel, StepFeatures
+from scheduler.costs import CostModel
 from scheduler.lanes import Envelope
 from scheduler.messages import PreemptionMode
 from scheduler.ranking import IDLE, PHASES, Phase, Rank, Standing
 from scheduler.sequence import Sequence, State
-from scheduler.steps import SeqId
+from scheduler.steps import NO_WORK, SeqId, StepFeatures
 from scheduler.victims import Guard, Victim, choose
 from tests.scheduler.planner_world import LATENCY, THROUGHPUT, job
 

@@ -1,0 +1,116 @@
+"""What a simulation is given and what it gives back: arrivals, the hardware's costs, and a record of each request."""
+
+from dataclasses import dataclass
+
+from scheduler.lanes import LaneName
+from scheduler.messages import Job, Sampling
+from scheduler.outcomes import Outcome
+from scheduler.steps import StepFeatures
+
+END_TOKEN = 1
+"""Ends an output; every other token of a simulated output is 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """One request of a workload. Times are milliseconds; `at_ms` counts from the start of the simulation."""
+
+    at_ms: float
+    flight_id: str
+    tenant: str
+    lane: LaneName
+    prompt_tokens: int
+    output_tokens: int
+    """Where its output ends: at most `max_tokens`."""
+    max_tokens: int
+    ttft_ms: float
+    tpot_ms: float
+    weight: float = 1.0
+    deadline_ms: float | None = None
+    """Stated and hard: it ends the request."""
+    hard_ttft_ms: float | None = None
+    tier: str = ""
+    """The class that reports group it by."""
+
+    def job(self, *, guaranteed: bool = False) -> Job:
+        """As a gateway would queue it, after the door's word on its deadlines."""
+        return Job(
+            flight_id=self.flight_id,
+            gateway_id="gateway",
+            tenant=self.tenant,
+            weight=self.weight,
+            lane=self.lane,
+            prompt=(0,) * self.prompt_tokens,
+            max_tokens=self.max_tokens,
+            granted_until=self.max_tokens,
+            sampling=Sampling(stop_token_ids=(END_TOKEN,)),
+            ttft_ms=self.ttft_ms,
+            tpot_ms=self.tpot_ms,
+            deadline_ms=self.deadline_ms,
+            hard_ttft_ms=self.hard_ttft_ms,
+            guaranteed=guaranteed,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """What steps and copies take: linear in the features that the cost model learns, with noise if wanted."""
+
+    step: tuple[float, float, float, float, float]
+    """Milliseconds per step, and per unit of each of `StepFeatures`."""
+    copy: tuple[float, float]
+    """Milliseconds per step with copies, and per block copied."""
+    overhead_ms: float = 0.0
+    """Between two steps: planning, sampling, publishing."""
+    noise: float = 0.0
+    """Standard deviation of the logarithm of a step's time."""
+
+    def step_ms(self, features: StepFeatures) -> float:
+        """Time of a step's rows."""
+        if not features.rows:
+            return 0.0
+        return self.step[0] + sum(weight * value for weight, value in zip(self.step[1:], features, strict=True))
+
+    def copy_ms(self, blocks: int) -> float:
+        """Time of a step's copies, both ways together."""
+        return self.copy[0] + self.copy[1] * blocks if blocks else 0.0
+
+
+@dataclass(slots=True)
+class Record:
+    """What became of one request."""
+
+    arrival: Arrival
+    outcome: Outcome | None = None
+    """None while it is not over."""
+    first_ms: float | None = None
+    end_ms: float | None = None
+    tokens: int = 0
+    late_tokens: int = 0
+    """That came after their due time in the request's envelope."""
+    computed: int = 0
+    """Prompt and output tokens computed for it, recomputed ones too."""
+    preemptions: int = 0
+
+    @property
+    def ttft_ms(self) -> float | None:
+        """From arrival to the first token."""
+        return None if self.first_ms is None else self.first_ms - self.arrival.at_ms
+
+    @property
+    def tpot_ms(self) -> float | None:
+        """Mean time between tokens; None with fewer than two."""
+        if self.first_ms is None or self.end_ms is None or self.tokens < 2:
+            return None
+        return (self.end_ms - self.first_ms) / (self.tokens - 1)
+
+    def produced(self, index: int, now_ms: float) -> None:
+        """Output token `index` is there; late if its envelope wanted it earlier (Niyama, FairBatching)."""
+        arrival = self.arrival
+        due_ms = arrival.at_ms + arrival.ttft_ms
+        if self.first_ms is None:
+            self.first_ms = now_ms
+        elif index:
+            due_ms = max(due_ms, self.first_ms) + index * arrival.tpot_ms
+        self.late_tokens += now_ms > due_ms
+        self.tokens += 1
