@@ -1,7 +1,7 @@
 """One call of the admin API: its row in the table, who makes it, what it may read, and how its end is answered."""
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -14,6 +14,7 @@ from gateway import errors
 from gateway.auth import AdminKeys
 from gateway.bodies import Neutral
 from gateway.errors import ApiError, Code, invalid, not_found
+from gateway.fleet import Door
 from gateway.http_limits import read_body
 from gateway.store import STORE_TROUBLE
 from gateway.validation import checked, checked_fields
@@ -51,6 +52,12 @@ class Fleet(Protocol):
 
     async def depths(self) -> Mapping[LaneName, LaneDepth]:
         """What waits in each lane, over all models."""
+
+    async def doors(self, tenant: str, allowed: Collection[str] | None) -> Sequence[Door]:
+        """Each model that a tenant may use (None: all), as its next request finds it."""
+
+    async def waiting(self, tenant: str) -> int:
+        """How many jobs of a tenant wait, in the queue where most of them do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,11 +1,12 @@
 """A dry run: would a request of these sizes be admitted now, which limit binds, how long would it wait.
 
 Reads what stands and reserves nothing, so the answer is of this moment. The checks come in the order in which a real
-request meets them: access, admission, the tenant's limits. A refilling limit is said to fit when it is full again,
+request meets them: access, admission, the tenant's limits, the queue. Of several models the one counts that would serve
+the request. A refilling limit is said to fit when it is full again,
 at the latest; the refusal of a real request knows that moment exactly.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -13,14 +14,19 @@ from gateway.admin_bodies import ExplainBody
 from gateway.admin_call import Call
 from gateway.admin_shapes import ExplainView
 from gateway.admin_tenants import the_tenant
-from gateway.admit import refused
-from gateway.errors import ApiError, LimitBlock, limit_denied
+from gateway.admit import queue_refused, queued_limit, refused
+from gateway.errors import ApiError, LimitBlock, context_length, limit_denied
+from gateway.fleet import Door
 from quotas.limits import RULES, Demand, LimitStatus, Refusal, heaviest
+from quotas.store import LARGEST_ASK
 from quotas.tenants import Tenant
 from scheduler.admission import Admitted, Request, assess
-from scheduler.lanes import LaneName
+from scheduler.lanes import Lane, LaneName
+from scheduler.queue_types import LaneFull, TenantQueueFull, drain_ms
 
 _RULES = {rule.name: rule for rule in RULES}
+NOWHERE = Door(context_length=2 * LARGEST_ASK, workers=(), depths={}, waiting=0)
+"""Where a request goes whose tenant may use no model that there is: nothing stands in its way, and nobody serves it."""
 
 
 async def explain(call: Call, body: ExplainBody) -> ExplainView:
@@ -33,12 +39,14 @@ async def explain(call: Call, body: ExplainBody) -> ExplainView:
         max_tokens=body.max_output_tokens,
         deadline_ms=body.deadline_ms,
     )
-    workers, depths = await call.parts.fleet.workers(), await call.parts.fleet.depths()
-    verdict = assess(asked, workers=workers, depths=depths, lanes=call.parts.lanes)
-    wait_ms = verdict.expected_ttft_ms if isinstance(verdict, Admitted) else None
-    at_door = None if isinstance(verdict, Admitted) else refused(verdict, asked)
     demand = Demand(input=body.prompt_tokens, choice=body.max_output_tokens, choices=1)
-    return _view(access_refusal(tenant, body.lane) or at_door or limit_refusal(statuses, demand), wait_ms)
+    access, limited = access_refusal(tenant, body.lane), limit_refusal(statuses, demand)
+    found = []
+    for door in await call.parts.fleet.doors(tenant.id, tenant.models) or [NOWHERE]:
+        at_door, wait_ms = door_verdict(door, asked, call.parts.lanes)
+        queue = queue_refusal(door, call.parts.lanes[asked.lane], statuses)
+        found.append((access or at_door or limited or queue, wait_ms))
+    return _view(*min(found, key=lambda each: each[0] is not None))  # one model that serves it is enough
 
 
 def access_refusal(tenant: Tenant, lane: str) -> ApiError | None:
@@ -47,6 +55,25 @@ def access_refusal(tenant: Tenant, lane: str) -> ApiError | None:
         return ApiError("This tenant is suspended.", "tenant_suspended")
     if lane not in tenant.lanes:
         return ApiError(f"This tenant may not use the lane {lane}.", "lane_not_allowed", "lane")
+    return None
+
+
+def door_verdict(door: Door, asked: Request, lanes: Mapping[LaneName, Lane]) -> tuple[ApiError | None, float | None]:
+    """What the door of one model would say, and the expected wait for the first token where it lets the request in."""
+    if asked.prompt_tokens + asked.max_tokens > door.context_length:
+        return context_length(door.context_length, asked.prompt_tokens, asked.max_tokens), None
+    verdict = assess(asked, workers=door.workers, depths=door.depths, lanes=lanes)
+    return (None, verdict.expected_ttft_ms) if isinstance(verdict, Admitted) else (refused(verdict, asked), None)
+
+
+def queue_refusal(door: Door, lane: Lane, statuses: Iterable[LimitStatus]) -> ApiError | None:
+    """What the queue behind the door would say: the tenant's own limit first, then the lane's cap."""
+    limit = queued_limit(statuses)
+    if limit is not None and door.waiting >= limit:
+        return queue_refused(TenantQueueFull(limit, door.waiting))
+    depth = door.depths.get(lane.name)
+    if depth is not None and depth.queued >= lane.max_queued:
+        return queue_refused(LaneFull(lane.name, depth.queued, drain_ms(depth.queued, depth.oldest_wait_ms)))
     return None
 
 

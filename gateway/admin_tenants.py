@@ -111,7 +111,8 @@ def _difference(before: Document, after: Document) -> tuple[Document, Document]:
 
 
 async def _quota(call: Call, tenant: Tenant) -> Document:
-    return limits_headers.as_json(await call.parts.budgets.statuses(tenant.root, tenant.id))
+    statuses = await call.parts.budgets.statuses(tenant.root, tenant.id)
+    return limits_headers.as_json(await limits_headers.with_queue(statuses, tenant.id, call.parts.fleet.waiting))
 
 
 def _stated(body: TenantChange | LimitsBody) -> dict[str, object]:

@@ -1,13 +1,18 @@
-"""The door: does the request fit the model, the KV pool and its deadline? Over what workers last reported, no I/O."""
+"""The door: does the request fit the model, the KV pool and its deadline? Over what workers last reported, no I/O.
 
-from collections.abc import Mapping
+What the queue behind it refuses is put into words here too.
+"""
+
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gateway.directory import Model
-from gateway.errors import ApiError, context_length
+from gateway.errors import ApiError, LimitBlock, context_length
 from gateway.terms import Terms
+from quotas.store import LimitStatus
 from scheduler import admission
 from scheduler.lanes import Lane, LaneName
+from scheduler.queue_types import LaneFull, TenantQueueFull
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,3 +104,19 @@ def refused(refusal: admission.Refusal, asked: admission.Request) -> ApiError:
         case "deadline_unattainable":
             message = f"The deadline cannot be met: the request would take {refusal.limit} ms."
             return ApiError(message, "deadline_unattainable", retry_after_s=retry_after_s)
+
+
+def queued_limit(statuses: Iterable[LimitStatus]) -> int | None:
+    """How many jobs the tenant may have in the queue."""
+    limits = [s.limit for s in statuses if s.name == "queued_requests" and s.scope == "tenant" and not s.shadow]
+    return min(limits, default=None)
+
+
+def queue_refused(full: LaneFull | TenantQueueFull) -> ApiError:
+    """What the queue refuses, in the words of the API."""
+    if isinstance(full, LaneFull):
+        message = f"The lane {full.lane} is full: {full.depth} requests wait."
+        return ApiError(message, "overloaded", retry_after_s=full.retry_after_ms / 1e3)
+    block = LimitBlock("queued_requests", "tenant", full.limit, full.depth, 0, 1, None)
+    message = f"The limit queued_requests of this tenant refuses the request: {full.depth} of {full.limit} wait."
+    return ApiError(message, "queue_full", limit=block)

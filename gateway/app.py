@@ -50,7 +50,7 @@ def create_app(resources: Resources) -> Starlette:
             tenant("POST", completions.PATH, Generate(completions.COMPLETION, generation)),
             tenant("GET", "/v1/models", ListModels(resources.directory)),
             tenant("GET", "/v1/models/{model:path}", ShowModel(resources.directory)),
-            tenant("GET", "/v1/limits", ShowLimits(resources.quotas)),
+            tenant("GET", "/v1/limits", ShowLimits(resources.quotas, resources.fleet.waiting)),
             admin.mount(_admin(resources)),
             Route("/healthz", health.alive, methods=["GET"]),
             Route("/readyz", health.ready, methods=["GET"]),

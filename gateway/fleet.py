@@ -1,9 +1,10 @@
 """The workers and their queues as operators see them: asked of the store each time, over all models."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
-from gateway.directory import Depths
+from gateway.directory import Depths, Directory
 from scheduler.lanes import LaneName
 from scheduler.messages import WorkerStatus
 from scheduler.queue_types import LaneDepth
@@ -19,16 +20,35 @@ class Registry(Protocol):
         """Tell it to take no more jobs; False where there is no such worker."""
 
 
+class Queue(Protocol):
+    """What is asked of one model's queue; `scheduler.redis_queue.RedisQueue` is one."""
+
+    async def depths(self) -> Depths:
+        """How full each lane is."""
+
+    async def waiting(self, tenant: str) -> int:
+        """How many jobs of this tenant wait, over all lanes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    """One model as a request of one tenant finds it."""
+
+    context_length: int
+    workers: Sequence[WorkerStatus]
+    depths: Depths
+    waiting: int
+    """Jobs of the tenant that wait, over all lanes."""
+
+
 class StoredFleet:
     """The whole fleet. Every call may raise what the store raises."""
 
-    def __init__(
-        self, registry: Registry, queues: Callable[[], set[str]], depths: Callable[[str], Awaitable[Depths]]
-    ) -> None:
-        """`queues`: names of all that are known; `depths`: asks one of them how full its lanes are."""
+    def __init__(self, registry: Registry, directory: Directory, queue: Callable[[str], Queue]) -> None:
+        """`queue`: a model's queue by its name."""
         self._registry = registry
-        self._queues = queues
-        self._depths = depths
+        self._directory = directory
+        self._queue = queue
 
     async def workers(self) -> list[WorkerStatus]:
         """Every worker that is alive."""
@@ -40,7 +60,7 @@ class StoredFleet:
 
     async def depths(self) -> Mapping[LaneName, LaneDepth]:
         """What waits in each lane, over all models."""
-        found = [await self._depths(queue) for queue in sorted(self._queues())]
+        found = [await self._queue(name).depths() for name in sorted(self._directory.queues)]
         return {
             lane: LaneDepth(
                 queued=sum(depths[lane].queued for depths in found if lane in depths),
@@ -48,3 +68,20 @@ class StoredFleet:
             )
             for lane in LaneName
         }
+
+    async def doors(self, tenant: str, allowed: Collection[str] | None) -> list[Door]:
+        """Each model that a tenant may use (None: all), as its next request finds it."""
+        models = [model for name, model in self._directory.models.items() if allowed is None or name in allowed]
+        return [
+            Door(
+                context_length=model.context_length,
+                workers=model.workers,
+                depths=await self._queue(model.queue).depths(),
+                waiting=await self._queue(model.queue).waiting(tenant),
+            )
+            for model in models
+        ]
+
+    async def waiting(self, tenant: str) -> int:
+        """How many jobs of a tenant wait where most of them do: its `queued_requests` bounds each model's queue."""
+        return max([await self._queue(name).waiting(tenant) for name in sorted(self._directory.queues)], default=0)

@@ -5,14 +5,14 @@ back as if it had never been: nothing charged, nothing counted.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import msgspec
 
 from gateway import errors
-from gateway.admit import Size
+from gateway.admit import Size, queue_refused, queued_limit
 from gateway.auth import Caller
 from gateway.dispatch import Dispatcher
 from gateway.errors import ApiError, LimitBlock
@@ -20,7 +20,7 @@ from gateway.flight import Flight, Mailbox
 from gateway.settle import Settlements
 from gateway.store import STORE_TROUBLE, Availability
 from gateway.telemetry import Telemetry
-from quotas.store import AccessDenied, Ask, Denied, LimitStatus, QuotaStore, Reservation
+from quotas.store import AccessDenied, Ask, Denied, QuotaStore, Reservation
 from scheduler.messages import Job
 from scheduler.outcomes import Outcome
 from scheduler.queue_types import LaneFull, TenantQueueFull
@@ -121,11 +121,12 @@ class Launcher:
     async def _put(self, flight: Flight, job: Job) -> None:
         flight.job = job
         self._dispatcher.register(flight)
+        limit = None if flight.reservation is None else queued_limit(flight.reservation.statuses)
         try:
-            await self._dispatcher.queue(flight.queue).put(job, tenant_limit=_queued_limit(flight))
+            await self._dispatcher.queue(flight.queue).put(job, tenant_limit=limit)
         except (LaneFull, TenantQueueFull) as full:
             flight.job = None  # nothing was written
-            raise _queue_refused(full) from full
+            raise queue_refused(full) from full
         except STORE_TROUBLE as error:
             self._availability.failed("put", error)
             raise store_unavailable() from error
@@ -176,13 +177,6 @@ def _limited_by(size: Size, reservation: Reservation) -> str | None:
     return next(iter([*per_choice, *(status.name for status in spent)]), None)
 
 
-def _queued_limit(flight: Flight) -> int | None:
-    """How many of its jobs the tenant may have in the queue."""
-    statuses: Iterable[LimitStatus] = () if flight.reservation is None else flight.reservation.statuses
-    limits = [s.limit for s in statuses if s.name == "queued_requests" and s.scope == "tenant" and not s.shadow]
-    return min(limits, default=None)
-
-
 def _limit_denied(denied: Denied) -> ApiError:
     status = denied.status
     block = LimitBlock(
@@ -202,12 +196,3 @@ def _access_denied(denied: AccessDenied) -> ApiError:
     if denied.reason == "suspended":
         return ApiError("This tenant is suspended.", "tenant_suspended")
     return errors.invalid_api_key()
-
-
-def _queue_refused(full: LaneFull | TenantQueueFull) -> ApiError:
-    if isinstance(full, LaneFull):
-        message = f"The lane {full.lane} is full: {full.depth} requests wait."
-        return ApiError(message, "overloaded", retry_after_s=full.retry_after_ms / 1e3)
-    block = LimitBlock("queued_requests", "tenant", full.limit, full.depth, 0, 1, None)
-    message = f"The limit queued_requests of this tenant refuses the request: {full.depth} of {full.limit} wait."
-    return ApiError(message, "queue_full", limit=block)

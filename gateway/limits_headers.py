@@ -1,7 +1,8 @@
 """What an answer says of the caller's limits: OpenAI's six headers, and the object at `GET /v1/limits`."""
 
+import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from quotas.store import LimitStatus
 
@@ -15,6 +16,9 @@ _DIMENSIONS = {
         "tokens_per_month",
     ),
 }
+
+Waiting = Callable[[str], Awaitable[int]]
+"""How many jobs of a tenant wait: what its `queued_requests` bounds."""
 
 
 def headers(statuses: Iterable[LimitStatus]) -> list[tuple[bytes, bytes]]:
@@ -44,6 +48,15 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(math.ceil(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return (f"{hours}h" if hours else "") + (f"{minutes}m" if hours or minutes else "") + f"{rest}s"
+
+
+async def with_queue(statuses: Sequence[LimitStatus], tenant: str, waiting: Waiting) -> list[LimitStatus]:
+    """The same, `queued_requests` with what waits as used: the queue is asked only where the tenant has that limit."""
+    queued = [status for status in statuses if (status.name, status.scope) == ("queued_requests", "tenant")]
+    if not queued:
+        return list(statuses)
+    used = await waiting(tenant)
+    return [dataclasses.replace(status, used=used) if status in queued else status for status in statuses]
 
 
 def as_json(statuses: Sequence[LimitStatus]) -> dict[str, object]:

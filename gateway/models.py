@@ -7,6 +7,7 @@ from starlette.types import Receive, Scope, Send
 from gateway import limits_headers
 from gateway.auth import Caller
 from gateway.directory import Directory, Model
+from gateway.limits_headers import Waiting
 from gateway.prepare import allowed_model, may_use
 from gateway.replies import send_json
 from quotas.store import QuotaStore
@@ -42,13 +43,15 @@ class ShowModel:
 class ShowLimits:
     """The calling key's own quota object, as it stands now."""
 
-    def __init__(self, quotas: QuotaStore) -> None:
+    def __init__(self, quotas: QuotaStore, waiting: Waiting) -> None:
         self._quotas = quotas
+        self._waiting = waiting
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One ASGI call, inside its rim. Raises StoreUnavailable."""
         caller: Caller = scope["state"]["caller"]
-        caller.statuses = await self._quotas.statuses(caller.root, caller.tenant_id, caller.key_id)
+        statuses = await self._quotas.statuses(caller.root, caller.tenant_id, caller.key_id)
+        caller.statuses = await limits_headers.with_queue(statuses, caller.tenant_id, self._waiting)
         await send_json(send, limits_headers.as_json(caller.statuses), [])
 
 

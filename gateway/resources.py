@@ -63,7 +63,7 @@ class Resources:
         self._queues: dict[str, RedisQueue] = {}
         self.dispatcher = Dispatcher(self.gateway_id, self._open_link, self.availability)
         self.directory = Directory(self.registry, self._depths, self.availability)
-        self.fleet = StoredFleet(self.registry, lambda: self.directory.queues, self._depths)
+        self.fleet = StoredFleet(self.registry, self.directory, self._calls)
         self.settlements = Settlements(
             self.quotas,
             self.dispatcher,

@@ -6,7 +6,6 @@ both the same calls. Invariants: a job is queued, leased to one worker, or ended
 its gateway exactly once; an epoch never comes twice; tokens are recorded in order, without gap or repeat.
 """
 
-import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 
@@ -29,6 +28,7 @@ from scheduler.queue_types import (
     QueueError,
     Taken,
     TenantQueueFull,
+    drain_ms,
 )
 from scheduler.steps import Capacity
 
@@ -71,13 +71,12 @@ class LaneQueue:
         """
         if job.flight_id in self._book.entries:
             return self.position(job.flight_id) or 0
-        own = sum(places.depth_of(job.tenant) for places in self._book.places.values())
+        own = self.waiting(job.tenant)
         if tenant_limit is not None and own >= tenant_limit:
             raise TenantQueueFull(tenant_limit, own)
         places = self._book.places[job.lane]
         if places.depth >= places.lane.max_queued:
-            retry_after_ms = max(1, math.ceil(places.oldest_wait_ms(now_ms) / places.depth))
-            raise LaneFull(job.lane, places.depth, retry_after_ms)
+            raise LaneFull(job.lane, places.depth, drain_ms(places.depth, places.oldest_wait_ms(now_ms)))
         self._gateways.setdefault(job.gateway_id, now_ms + GATEWAY_LEASES * self._lease_ms)
         return places.position(self._book.add(now_ms, job))
 
@@ -137,6 +136,10 @@ class LaneQueue:
             name: LaneDepth(queued=places.depth, oldest_wait_ms=places.oldest_wait_ms(now_ms))
             for name, places in self._book.places.items()
         }
+
+    def waiting(self, tenant: str) -> int:
+        """How many jobs of this tenant wait, over all lanes: what its `queued_requests` bounds."""
+        return sum(places.depth_of(tenant) for places in self._book.places.values())
 
     def gateway_alive(self, now_ms: int, gateway_id: str) -> None:
         """A gateway's heartbeat: without it for GATEWAY_LEASES leases, its jobs are cancelled."""

@@ -57,6 +57,7 @@ SCRIPTS = (
     "release",
     "renew",
     "take",
+    "waiting",
 )
 
 

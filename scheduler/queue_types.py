@@ -1,5 +1,6 @@
 """What the global queue takes, gives and refuses: shared by its in-memory rules and their twin in Redis."""
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -117,6 +118,11 @@ class LaneDepth:
 
     queued: int
     oldest_wait_ms: int
+
+
+def drain_ms(depth: int, oldest_wait_ms: int) -> int:
+    """When one of so many places frees, at the rate at which they drain now: who comes last waits as the oldest did."""
+    return max(1, math.ceil(oldest_wait_ms / depth))
 
 
 def in_rank_order(lanes: dict[LaneName, Lane]) -> tuple[Lane, ...]:

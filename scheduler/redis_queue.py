@@ -124,6 +124,10 @@ class RedisQueue:
             for lane, queued, oldest_wait_ms in zip(self._lanes, answer[::2], answer[1::2], strict=True)
         }
 
+    async def waiting(self, tenant: str) -> int:
+        """How many jobs of this tenant wait, over all lanes: what its `queued_requests` bounds."""
+        return int(await self._call("waiting", tenant))
+
     async def gateway_alive(self, gateway_id: str) -> None:
         """A gateway's heartbeat: without it for three leases its jobs are cancelled."""
         await self._call("gateway_alive", gateway_id)

@@ -24,6 +24,13 @@ local function seat(job)
   IS_BACKLOGGED[lane] = true
 end
 
+-- Jobs of a tenant that wait, over all lanes.
+local function waiting_of(tenant)
+  local own = 0
+  for _, lane in ipairs(LANES) do own = own + call('ZCARD', key('queue', lane.name, tenant)) end
+  return own
+end
+
 -- Free a job's seat.
 local function unseat(job)
   local queue = key('queue', job.lane, job.tenant)

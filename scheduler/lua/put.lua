@@ -12,8 +12,7 @@ if known[1] then
 end
 
 if tenant_limit ~= '' then
-  local own = 0
-  for _, each in ipairs(LANES) do own = own + call('ZCARD', key('queue', each.name, tenant)) end
+  local own = waiting_of(tenant)
   if own >= tonumber(tenant_limit) then return {'tenant', own} end
 end
 

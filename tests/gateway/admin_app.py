@@ -1,6 +1,6 @@
 """The admin API over a real store, with a fleet that tests write by hand."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +15,7 @@ from starlette.responses import Response
 from gateway import admin, console_routes, errors, openapi
 from gateway.admin_call import AdminParts
 from gateway.auth import AdminKeys
+from gateway.fleet import Door
 from quotas.api_keys import KeyStore
 from quotas.audit import Audit
 from quotas.ledger import Ledger
@@ -26,6 +27,8 @@ from scheduler.messages import WorkerStatus
 from scheduler.queue_types import LaneDepth
 
 ADMIN_KEY = "the-admin-key-of-these-tests"
+CONTEXT = 3000
+"""Tokens of the only model, more than its only worker holds."""
 HEADERS = {"authorization": f"Bearer {ADMIN_KEY}"}
 
 
@@ -56,7 +59,9 @@ class HandFleet:
     """What serves, as a test says."""
 
     statuses: list[WorkerStatus] = field(default_factory=lambda: [worker()])
-    waiting: dict[LaneName, LaneDepth] = field(default_factory=dict)
+    depth: dict[LaneName, LaneDepth] = field(default_factory=dict)
+    queued: dict[str, int] = field(default_factory=dict)
+    """Waiting jobs by tenant."""
     drained: list[str] = field(default_factory=list)
 
     async def workers(self) -> list[WorkerStatus]:
@@ -67,7 +72,16 @@ class HandFleet:
         return any(status.worker_id == worker_id for status in self.statuses)
 
     async def depths(self) -> Mapping[LaneName, LaneDepth]:
-        return self.waiting
+        return self.depth
+
+    async def doors(self, tenant: str, allowed: Collection[str] | None) -> list[Door]:
+        if allowed is not None and "tiny" not in allowed:
+            return []
+        waiting = await self.waiting(tenant)
+        return [Door(context_length=CONTEXT, workers=self.statuses, depths=self.depth, waiting=waiting)]
+
+    async def waiting(self, tenant: str) -> int:
+        return self.queued.get(tenant, 0)
 
 
 @dataclass

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gateway.admin_explain import limit_refusal
 from quotas.limits import RULES, Demand, LimitStatus
 from quotas.store import Ask, Denied
-from scheduler.lanes import LaneName
+from scheduler.lanes import DEFAULT_LANES, LaneName
 from scheduler.queue_types import LaneDepth
 from tests.gateway.admin_app import AdminBench, ask, worker
 
@@ -29,7 +29,7 @@ async def tenant(bench: AdminBench, **fields: Any) -> None:
 
 async def test_what_fits_is_admitted_with_its_expected_wait(bench: AdminBench) -> None:
     await tenant(bench, limits={"tokens_per_day": 15})
-    bench.fleet.waiting = {LaneName.LATENCY: LaneDepth(2, 100)}
+    bench.fleet.depth = {LaneName.LATENCY: LaneDepth(2, 100)}
 
     answer = await explain(bench)
 
@@ -121,13 +121,56 @@ async def test_what_no_pool_can_hold_is_refused(bench: AdminBench) -> None:
 
 async def test_a_deadline_that_cannot_be_met_is_refused(bench: AdminBench) -> None:
     await tenant(bench)
-    bench.fleet.waiting = {LaneName.LATENCY: LaneDepth(100, 100)}
+    bench.fleet.depth = {LaneName.LATENCY: LaneDepth(100, 100)}
 
     late = await explain(bench, deadline_ms=50)
     relaxed = await explain(bench, deadline_ms=1e9)
 
     assert (late["admitted"], late["code"]) == (False, "deadline_unattainable")
     assert relaxed["admitted"] is True
+
+
+async def test_what_no_context_can_hold_is_refused(bench: AdminBench) -> None:
+    await tenant(bench, limits={"max_prompt_tokens": 1})
+
+    answer = await explain(bench, prompt_tokens=2999, max_output_tokens=2)
+
+    assert (answer["admitted"], answer["code"]) == (False, "context_length_exceeded")
+    assert "3000" in answer["message"]
+
+
+async def test_without_a_model_that_the_tenant_may_use_nobody_serves(bench: AdminBench) -> None:
+    await tenant(bench, models=["another"])
+
+    assert (await explain(bench))["code"] == "no_worker"
+
+
+async def test_a_full_queue_of_the_tenants_refuses_after_its_budgets(bench: AdminBench) -> None:
+    await tenant(bench, limits={"queued_requests": 3})
+    bench.fleet.queued = {"acme": 2, "other": 100}
+    with_room = await explain(bench)
+    bench.fleet.queued = {"acme": 3}
+
+    full = await explain(bench)
+    await bench.done("PATCH", "/tenants/acme/quota", json={"max_prompt_tokens": 9})
+    too_long = await explain(bench)
+
+    assert with_room["admitted"] is True
+    assert (full["admitted"], full["code"]) == (False, "queue_full")
+    assert (full["limit"]["name"], full["limit"]["used"], full["limit"]["limit"]) == ("queued_requests", 3, 3)
+    assert too_long["code"] == "request_exceeds_limit"
+
+
+async def test_a_lane_at_its_cap_refuses(bench: AdminBench) -> None:
+    await tenant(bench)
+    cap = DEFAULT_LANES[LaneName.LATENCY].max_queued
+    bench.fleet.depth = {LaneName.LATENCY: LaneDepth(cap, 2 * cap)}
+
+    full, other_lane = await explain(bench), await explain(bench, lane="throughput")
+
+    assert (full["admitted"], full["code"]) == (False, "overloaded")
+    assert full["retry_after_s"] == 0.002
+    assert other_lane["admitted"] is True
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ async def test_a_worker_that_is_not_there_is_404_and_told_nothing(bench: AdminBe
 
 async def test_a_lane_adds_up_over_workers(bench: AdminBench) -> None:
     bench.fleet.statuses = [worker("w1"), worker("w2")]
-    bench.fleet.waiting = {LaneName.THROUGHPUT: LaneDepth(7, 1500)}
+    bench.fleet.depth = {LaneName.THROUGHPUT: LaneDepth(7, 1500)}
 
     latency, throughput = (await bench.done("GET", "/lanes"))["data"]
 

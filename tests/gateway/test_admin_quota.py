@@ -82,6 +82,15 @@ async def test_a_wrong_limit_is_named_and_changes_nothing(
     assert figures(await bench.done("GET", "/tenants/acme/quota")) == {"tokens_per_day": 100}
 
 
+async def test_what_waits_is_used_of_the_queue(bench: AdminBench) -> None:
+    await bench.done("PATCH", "/tenants/acme/quota", json={"queued_requests": 5})
+    bench.fleet.queued = {"acme": 3, "other": 4}
+
+    limit = (await bench.done("GET", "/tenants/acme/quota"))["limits"]["queued_requests"]
+
+    assert (limit["used"], limit["remaining"]) == (3, 2)
+
+
 async def test_the_audit_log_says_what_was_and_what_is(bench: AdminBench) -> None:
     await bench.done("PATCH", "/tenants/acme/quota", json={"tokens_per_day": 7})
     await bench.done("PATCH", "/tenants/acme/quota", json={"tokens_per_day": 7})

@@ -91,8 +91,10 @@ async def test_the_tenants_queue_is_capped_and_a_refusal_counts_nothing(served: 
     refused = await served.post(COMPLETIONS, ONE_TOKEN)
     await until(lambda: len(served.resources.dispatcher.flights) == 1)
     counted = await used(served, "requests_per_minute")
+    told = (await served.get("/v1/limits")).json()["limits"]["queued_requests"]
     served.worker.taking = True
 
+    assert (told["used"], told["remaining"]) == (1, 0)
     assert refused.json()["error"]["code"] == "queue_full"
     assert refused.json()["error"]["limit"]["name"] == "queued_requests"
     assert sum(counted) == 1

@@ -91,6 +91,15 @@ async def test_depths_say_how_many_wait_and_since_when(queue: Queue, clock: Cloc
     }
 
 
+async def test_what_a_tenant_has_waiting_is_counted_over_all_lanes(queue: Queue) -> None:
+    await queue.put(job("a"))
+    await queue.put(job("b", lane=LaneName.THROUGHPUT))
+    await queue.put(job("c", "other"))
+    await take_one(queue)
+
+    assert [await queue.waiting(tenant) for tenant in ("acme", "other", "nobody")] == [1, 1, 0]
+
+
 async def test_a_record_follows_its_job(queue: Queue) -> None:
     await queue.put(job("a", n=2))
     assert await queue.record("a") == JobRecord(

@@ -204,6 +204,7 @@ class Twins(RuleBasedStateMachine):
             assert (position is not None) == (record.state is JobState.QUEUED)
             assert self.ends[flight] == (record.state is JobState.ENDED)
             waiting += record.state is JobState.QUEUED
+        assert waiting == sum(self.both(lambda queue: queue.waiting(tenant)) for tenant in TENANTS)  # noqa: B023
         assert waiting == sum(depth.queued for depth in self.both(lambda queue: queue.depths()).values())
 
 
