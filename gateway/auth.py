@@ -65,18 +65,11 @@ class Authenticator:
         self._asking: dict[bytes, asyncio.Task[Identity | None]] = {}
 
     async def identify(self, scope: Scope) -> Caller:
-        """The caller of a request for one of the tenant paths.
+        """Whose key a request carries, whatever it may be used for: `check` says that.
 
-        Raises ApiError: `invalid_api_key`, `tenant_suspended`. Raises StoreUnavailable.
+        Raises ApiError `invalid_api_key`. Raises StoreUnavailable.
         """
-        identity = await self._lookup(bearer(scope["headers"]))
-        if not identity.key.scopes.allows_address((scope.get("client") or ("",))[0]):
-            raise ApiError("This key may not be used from this address.", "invalid_api_key")
-        if not any(identity.key.scopes.allows("endpoints", path) for path in _covering(scope["path"])):
-            raise ApiError("This key may not be used for this path.", "invalid_api_key")
-        if identity.tenant.state == "suspended":
-            raise ApiError("This tenant is suspended.", "tenant_suspended")
-        return Caller(identity)
+        return Caller(await self._lookup(bearer(scope["headers"])))
 
     async def _lookup(self, key: str) -> Identity:
         now_s, digest = self._clock(), hashlib.sha256(key.encode()).digest()
@@ -105,6 +98,20 @@ class Authenticator:
         del self._asking[digest]
         if not asked.cancelled():
             asked.exception()  # where nobody waits any more, nobody needs to hear of it
+
+
+def check(caller: Caller, scope: Scope) -> None:
+    """Let a recognised caller's request for one of the tenant paths through.
+
+    Raises ApiError: `invalid_api_key`, `tenant_suspended`.
+    """
+    scopes = caller.identity.key.scopes
+    if not scopes.allows_address((scope.get("client") or ("",))[0]):
+        raise ApiError("This key may not be used from this address.", "invalid_api_key")
+    if not any(scopes.allows("endpoints", path) for path in _covering(scope["path"])):
+        raise ApiError("This key may not be used for this path.", "invalid_api_key")
+    if caller.identity.tenant.state == "suspended":
+        raise ApiError("This tenant is suspended.", "tenant_suspended")
 
 
 def _covering(path: str) -> list[str]:

@@ -10,7 +10,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway import errors, limits_headers
-from gateway.auth import Authenticator, Caller
+from gateway.auth import Authenticator, Caller, check
 from gateway.errors import ApiError, internal_error
 from gateway.store import STORE_TROUBLE, Availability
 from gateway.telemetry import Telemetry, set_attributes
@@ -95,8 +95,9 @@ class TenantRim:
             raise refusal
         with self._telemetry.span("authenticate"):
             caller = await self._authenticator.identify(scope)
-        scope["state"]["caller"] = answer.caller = caller
+        scope["state"]["caller"] = answer.caller = caller  # from here on a refusal too says how the limits stand
         journal.tenant = caller.tenant_id
+        check(caller, scope)
         await self._app(scope, receive, answer)
 
     async def _refuse(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import redis.asyncio
 
-from gateway.auth import MEMORY_S, AdminKeys, Authenticator, bearer
+from gateway.auth import MEMORY_S, AdminKeys, Authenticator, bearer, check
 from gateway.errors import ApiError
 from quotas.api_keys import ApiKey, Identity, Scopes
 from quotas.store import StoreUnavailable
@@ -43,7 +43,7 @@ def identity(scopes: Scopes | None = None, **tenant: Any) -> Identity:
 
 async def refusal(authenticator: Authenticator, asked: dict[str, Any]) -> str:
     with pytest.raises(ApiError) as refused:
-        await authenticator.identify(asked)
+        check(await authenticator.identify(asked), asked)
     return refused.value.code
 
 
@@ -142,7 +142,7 @@ async def test_a_keys_scopes_bound_where_from_and_what_for(
     authenticator = Authenticator(HandKeys({"fl-good": identity(scopes)}))
 
     if allowed:
-        assert (await authenticator.identify(asked)).tenant_id == "acme"
+        check(await authenticator.identify(asked), asked)
     else:
         assert await refusal(authenticator, asked) == "invalid_api_key"
 

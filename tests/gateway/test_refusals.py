@@ -138,6 +138,19 @@ async def test_limits_stand_in_the_headers_of_every_answer(served: Served) -> No
     assert (await served.get("/v1/limits")).json()["limits"]["tokens_per_minute"]["used"] == 10
 
 
+async def test_limits_stand_on_what_a_recognised_key_is_refused_at_the_rim(served: Served) -> None:
+    limits = {"requests_per_minute": 10}
+    await served.tenant("suspended", limits=limits)
+    await served.resources.tenants.suspend("suspended")
+    await served.tenant("elsewhere", limits=limits, scopes={"cidrs": ["10.0.0.0/8"]})
+    await served.tenant("chatter", limits=limits, scopes={"endpoints": [CHAT]})
+
+    for name in ("suspended", "elsewhere", "chatter"):
+        answer = await served.get("/v1/models", tenant=name)
+        assert answer.is_error
+        assert answer.headers["x-ratelimit-remaining-requests"] == "10"
+
+
 async def test_a_full_lane_is_overloaded_and_counts_nothing(valkey_url: str) -> None:
     lanes = LanesSettings(latency=LaneSettings(max_queued=1))
     async with serving(settings(valkey_url, lanes=lanes)) as served:
