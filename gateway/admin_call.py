@@ -72,6 +72,8 @@ class AdminParts:
     audit: Audit
     fleet: Fleet
     lanes: Mapping[LaneName, Lane]
+    changed: Callable[[], None]
+    """To be called once a call may have changed a tenant or a key, before it is answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,11 @@ def endpoint(operation: Operation[Any], parts: AdminParts) -> Callable[[Request]
         try:
             await parts.admin_keys.check(request.scope["headers"])
             given = await _input(operation, request)
-            document = await operation.handler(Call(parts, request.path_params), given)
+            try:
+                document = await operation.handler(Call(parts, request.path_params), given)
+            finally:
+                if operation.method != "GET":
+                    parts.changed()
         except (ApiError, FieldError, QuotaError, *STORE_TROUBLE) as error:
             return errors.response(_refusal(error))
         except ClientDisconnect:

@@ -93,6 +93,7 @@ def _admin(resources: Resources) -> AdminParts:
         audit=resources.audit,
         fleet=resources.fleet,
         lanes=resources.lanes,
+        changed=resources.authenticator.forget,
     )
 
 

@@ -18,7 +18,8 @@ from quotas.api_keys import Identity
 from quotas.store import LimitStatus
 
 MEMORY_S = 0.4
-"""How long a looked-up key is taken as it was: with the store's own delay, a revoked key fails within a second."""
+"""How long a looked-up key is taken as it was where another gateway's operator changes something: with the store's own
+delay, a revoked key fails within a second. What this gateway's own admin API changes, it forgets at once."""
 REMEMBERED = 10_000
 _BEARER = "bearer"
 _LONGEST_KEY = 512
@@ -71,19 +72,23 @@ class Authenticator:
         """
         return Caller(await self._lookup(bearer(scope["headers"])))
 
+    def forget(self) -> None:
+        """Ask anew from now on: something of a tenant or a key has changed. What was asked before is not remembered."""
+        self._known, self._asking = OrderedDict(), {}
+
     async def _lookup(self, key: str) -> Identity:
-        now_s, digest = self._clock(), hashlib.sha256(key.encode()).digest()
-        known = self._known.get(digest)
-        if known is not None and now_s - known[0] < MEMORY_S:
-            return known[1]
+        now_s, digest, known = self._clock(), hashlib.sha256(key.encode()).digest(), self._known
+        before = known.get(digest)
+        if before is not None and now_s - before[0] < MEMORY_S:
+            return before[1]
         identity = await asyncio.shield(self._asked(key, digest))  # who else waits must not lose it
         if identity is None:
-            self._known.pop(digest, None)
+            known.pop(digest, None)
             raise invalid_api_key()
-        self._known[digest] = (now_s, identity)
-        self._known.move_to_end(digest)
-        while len(self._known) > REMEMBERED:
-            self._known.popitem(last=False)
+        known[digest] = (now_s, identity)
+        known.move_to_end(digest)
+        while len(known) > REMEMBERED:
+            known.popitem(last=False)
         return identity
 
     def _asked(self, key: str, digest: bytes) -> "asyncio.Task[Identity | None]":
@@ -95,7 +100,8 @@ class Authenticator:
         return asking
 
     def _answered(self, digest: bytes, asked: "asyncio.Task[Identity | None]") -> None:
-        del self._asking[digest]
+        if self._asking.get(digest) is asked:
+            del self._asking[digest]
         if not asked.cancelled():
             asked.exception()  # where nobody waits any more, nobody needs to hear of it
 

@@ -142,6 +142,7 @@ def parts(redis: Redis, fleet: HandFleet) -> AdminParts:
         audit=Audit(redis),
         fleet=fleet,
         lanes=DEFAULT_LANES,
+        changed=lambda: None,
     )
 
 

@@ -3,7 +3,9 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from typing import Any
 
+import httpx
 import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -49,6 +51,21 @@ async def test_a_model_that_a_tenant_or_key_may_not_use_is_hidden_and_refused(se
         assert (await served.get("/v1/models", tenant=tenant)).json()["data"] == []
         assert error_of(await served.get("/v1/models/tiny", tenant=tenant)) == (403, "model_not_allowed")
         assert error_of(await served.post(CHAT, ASKED, tenant=tenant)) == (403, "model_not_allowed")
+
+
+async def test_what_an_operator_changes_here_holds_for_the_next_call(served: Served) -> None:
+    async def seen(method: str, path: str, **options: Any) -> httpx.Response:
+        await served.get("/v1/models")  # from here on the key is remembered
+        async with served.http as client:
+            headers = {"authorization": f"Bearer {ADMIN_KEY}"}
+            changed = await client.request(method, f"/admin/v1/tenants/acme{path}", headers=headers, **options)
+        assert changed.is_success, changed.text
+        return await served.get("/v1/models")
+
+    assert (await seen("PATCH", "", json={"models": ["elsewhere"]})).json()["data"] == []
+    assert error_of(await seen("POST", "/suspend")) == (403, "tenant_suspended")
+    assert (await seen("POST", "/resume")).status_code == 200
+    assert error_of(await seen("DELETE", "")) == (401, "invalid_api_key")
 
 
 async def test_sdk_completions_with_several_prompts_and_logprobs(served: Served) -> None:

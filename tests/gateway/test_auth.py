@@ -86,6 +86,22 @@ async def test_a_key_is_remembered_for_less_than_half_a_second_and_then_asked_fo
     assert keys.asked == 2
 
 
+async def test_what_was_asked_before_a_change_is_neither_remembered_nor_shared() -> None:
+    keys = HandKeys({"fl-good": identity()})
+    authenticator = Authenticator(keys)
+    before = asyncio.create_task(authenticator.identify(scope()))
+    await asyncio.sleep(0)
+
+    authenticator.forget()
+    keys.known["fl-good"] = identity(state="suspended")
+    after = asyncio.create_task(authenticator.identify(scope()))
+
+    await before
+    assert (await after).identity.tenant.state == "suspended"
+    assert (await authenticator.identify(scope())).identity.tenant.state == "suspended"
+    assert keys.asked == 2
+
+
 async def test_callers_of_one_moment_share_one_question() -> None:
     keys = HandKeys({"fl-good": identity()})
     authenticator = Authenticator(keys)
