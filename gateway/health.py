@@ -10,15 +10,23 @@ from starlette.responses import PlainTextResponse, Response
 from gateway import errors
 from gateway.directory import Directory
 from gateway.errors import ApiError
+from gateway.store import Availability
 from gateway.telemetry import Telemetry
 
 
 class Health:
     """What the process says of itself. `refusal`: why it serves no request any more, if so."""
 
-    def __init__(self, directory: Directory, telemetry: Telemetry, refusal: Callable[[], ApiError | None]) -> None:
+    def __init__(
+        self,
+        directory: Directory,
+        telemetry: Telemetry,
+        availability: Availability,
+        refusal: Callable[[], ApiError | None],
+    ) -> None:
         self._directory = directory
         self._telemetry = telemetry
+        self._availability = availability
         self._refusal = refusal
 
     async def alive(self, _: Request) -> Response:
@@ -38,7 +46,7 @@ class Health:
         refusal = self._refusal()
         if refusal is not None:
             return refusal
-        if not self._directory.is_fresh:
+        if self._availability.is_away or not self._directory.is_fresh:
             return ApiError("The store does not answer.", "quota_store_unavailable", retry_after_s=1.0)
         if not self._directory.models:
             return ApiError("No model has been announced.", "no_worker", retry_after_s=1.0)

@@ -8,7 +8,7 @@ import pytest
 import redis.asyncio
 
 from gateway.commands.store import EmbeddedStore
-from tests.gateway.served import ASKED, CHAT, SAID, WAIT_S, Served, serving, settings, until
+from tests.gateway.served import ASKED, CHAT, SAID, WAIT_S, Served, error_of, serving, settings, until
 
 pytestmark = pytest.mark.anyio
 
@@ -40,10 +40,13 @@ async def test_without_the_store_requests_are_503_and_with_it_200_again(own_stor
         assert int(refused.headers["retry-after"]) >= 1
         async with served.http as client:
             assert (await client.get("/healthz")).status_code == 200
+            assert error_of(await client.get("/readyz")) == (503, "quota_store_unavailable")
             assert b"fairlane_gateway_requests_total" in (await client.get("/metrics")).content
 
         own_store.start()
         await answers(served)
+        async with served.http as client:
+            assert (await client.get("/readyz")).status_code == 200
         await served.landed()
         assert (await served.limits())["tokens_per_day"].reserved == 0
 
