@@ -96,7 +96,9 @@ class ScopesBody(_Input):
 
     models: Texts | None = None
     lanes: list[Lane] | None = None
-    endpoints: Annotated[Texts | None, Field(description="Paths such as /v1/chat/completions")] = None
+    endpoints: Annotated[
+        Texts | None, Field(description="Paths such as /v1/chat/completions, each with all below it")
+    ] = None
     cidrs: Annotated[Texts | None, Field(description="Networks such as 10.0.0.0/8")] = None
 
 

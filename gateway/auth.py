@@ -109,13 +109,13 @@ class Authenticator:
 def check(caller: Caller, scope: Scope) -> None:
     """Let a recognised caller's request for one of the tenant paths through.
 
-    Raises ApiError: `invalid_api_key`, `tenant_suspended`.
+    Raises ApiError: `address_not_allowed`, `endpoint_not_allowed`, `tenant_suspended`.
     """
     scopes = caller.identity.key.scopes
     if not scopes.allows_address((scope.get("client") or ("",))[0]):
-        raise ApiError("This key may not be used from this address.", "invalid_api_key")
+        raise ApiError("This key may not be used from this address.", "address_not_allowed")
     if not any(scopes.allows("endpoints", path) for path in _covering(scope["path"])):
-        raise ApiError("This key may not be used for this path.", "invalid_api_key")
+        raise ApiError("This key may not be used for this path.", "endpoint_not_allowed")
     if caller.identity.tenant.state == "suspended":
         raise ApiError("This tenant is suspended.", "tenant_suspended")
 

@@ -27,7 +27,14 @@ Who = Literal["tenant", "admin", "anyone"]
 JSON, STREAM, TEXT, HTML = "application/json", "text/event-stream", "text/plain", "text/html"
 REF = "#/components/schemas/{model}"
 
-_ANY_TENANT: tuple[Code, ...] = ("invalid_api_key", "tenant_suspended", "quota_store_unavailable", "shutting_down")
+_ANY_TENANT: tuple[Code, ...] = (
+    "invalid_api_key",
+    "endpoint_not_allowed",
+    "address_not_allowed",
+    "tenant_suspended",
+    "quota_store_unavailable",
+    "shutting_down",
+)
 _ANY_ADMIN: tuple[Code, ...] = ("invalid_request_error", "invalid_api_key", "quota_store_unavailable")
 _ANY_BODY: tuple[Code, ...] = ("request_timeout", "request_too_large")
 _GENERATION: tuple[Code, ...] = (

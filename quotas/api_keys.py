@@ -29,6 +29,7 @@ LONGEST_OVERLAP_S = 30 * 86_400.0
 _BASE62 = string.digits + string.ascii_letters
 _SECRET_LENGTH, _CHECKSUM_LENGTH = 43, 6
 _FORM = re.compile(rf"fl-([a-z2-7]{{16}})-([0-9A-Za-z]{{{_SECRET_LENGTH + _CHECKSUM_LENGTH}}})")
+_ENDPOINT = re.compile(r"/v1(/[^/]+)*")
 _ID_ALPHABET = string.ascii_lowercase + "234567"
 
 
@@ -43,7 +44,7 @@ class Scopes:
     models: tuple[str, ...] | None = None
     lanes: tuple[str, ...] | None = None
     endpoints: tuple[str, ...] | None = None
-    """Paths such as `/v1/chat/completions`."""
+    """Paths such as `/v1/chat/completions`, each with all below it."""
     cidrs: tuple[str, ...] | None = None
     """Networks that callers must come from."""
 
@@ -55,6 +56,8 @@ class Scopes:
         for name, listed in stated.items():
             if listed is not None:
                 parsed[name] = fields.texts(listed, f"scopes.{name}", LANES if name == "lanes" else ())
+        if not all(map(_ENDPOINT.fullmatch, parsed.get("endpoints", ()))):
+            raise FieldError("scopes.endpoints", "must be paths such as /v1/chat/completions")
         try:
             networks = [str(ipaddress.ip_network(cidr)) for cidr in parsed.get("cidrs", ())]
         except ValueError:

@@ -13,7 +13,13 @@ from gateway.errors import TABLE, ApiError, Code, Denial, LimitBlock, Retry
 CONTRACT: dict[int, set[Code]] = {
     400: {"invalid_request_error", "context_length_exceeded", "request_exceeds_limit"},
     401: {"invalid_api_key"},
-    403: {"lane_not_allowed", "model_not_allowed", "tenant_suspended"},
+    403: {
+        "lane_not_allowed",
+        "model_not_allowed",
+        "endpoint_not_allowed",
+        "address_not_allowed",
+        "tenant_suspended",
+    },
     404: {"model_not_found", "not_found"},
     405: {"method_not_allowed"},
     408: {"request_timeout"},

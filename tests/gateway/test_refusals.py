@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from scheduler.settings import LaneSettings, LanesSettings
-from tests.gateway.served import ASKED, CHAT, COMPLETIONS, Served, gateway, serving, settings, until
+from tests.gateway.served import ASKED, CHAT, COMPLETIONS, Served, error_of, gateway, serving, settings, until
 
 pytestmark = pytest.mark.anyio
 
@@ -145,9 +145,14 @@ async def test_limits_stand_on_what_a_recognised_key_is_refused_at_the_rim(serve
     await served.tenant("elsewhere", limits=limits, scopes={"cidrs": ["10.0.0.0/8"]})
     await served.tenant("chatter", limits=limits, scopes={"endpoints": [CHAT]})
 
-    for name in ("suspended", "elsewhere", "chatter"):
+    codes = {
+        "suspended": "tenant_suspended",
+        "elsewhere": "address_not_allowed",
+        "chatter": "endpoint_not_allowed",
+    }
+    for name, code in codes.items():
         answer = await served.get("/v1/models", tenant=name)
-        assert answer.is_error
+        assert error_of(answer) == (403, code)
         assert answer.headers["x-ratelimit-remaining-requests"] == "10"
 
 
