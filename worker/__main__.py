@@ -8,6 +8,7 @@ from collections.abc import MutableMapping, Sequence
 
 from scheduler.settings import SettingsError
 from worker.config import WorkerSettings, parse, read, start_logging
+from worker.model_files import ModelError, check_name
 
 log = logging.getLogger(__name__)
 
@@ -19,7 +20,8 @@ def main(arguments: Sequence[str], environ: MutableMapping[str, str]) -> int:
     line = parse(arguments)
     try:
         settings = read(line, environ)
-    except SettingsError as error:
+        check_name(settings.model)
+    except (SettingsError, ModelError) as error:
         sys.stderr.write(f"{error}\n")
         return BAD_SETTINGS
     if line.check_only:
@@ -40,7 +42,7 @@ def prepare_threads(environ: MutableMapping[str, str]) -> None:
 
 
 def _serve(settings: WorkerSettings, environ: MutableMapping[str, str]) -> int:
-    from worker.process import KVMemoryError, ModelError, serve
+    from worker.process import KVMemoryError, serve
 
     try:
         return serve(settings, environ)

@@ -56,11 +56,20 @@ class ModelFiles:
     """A directory that transformers loads."""
 
 
+def check_name(setting: str) -> None:
+    """Raises ModelError where this is not the default model, nor a path that exists, nor looks like a hub id."""
+    path = Path(setting).expanduser()
+    if setting == DEFAULT_MODEL or path.exists() or (_HUB_ID.match(setting) and not path.is_absolute()):
+        return
+    raise ModelError(f"setting model: {setting!r}: no such directory or GGUF file, and not a hub id either")
+
+
 def resolve(setting: str, models_dir: Path) -> ModelFiles:
     """The files of a model named as the default, a directory, a GGUF file or a hub id. Raises ModelError.
 
     Conversions, and nothing else, are written under `models_dir`. Any number of processes may start at once.
     """
+    check_name(setting)
     path = Path(setting).expanduser()
     if setting == DEFAULT_MODEL and not path.exists():
         return ModelFiles(DEFAULT_MODEL, _converted(_default_gguf(), models_dir))
@@ -69,8 +78,8 @@ def resolve(setting: str, models_dir: Path) -> ModelFiles:
     if path.is_dir():
         return ModelFiles(path.resolve().name, _checked_directory(path, models_dir))
     hub = _HUB_ID.match(setting)
-    if hub is None or path.is_absolute():
-        raise ModelError(f"model {setting!r}: no such directory or GGUF file, and not a hub id either")
+    if hub is None or path.exists():
+        raise ModelError(f"model {setting!r}: neither a directory nor a GGUF file")
     if hub["file"]:
         return ModelFiles(Path(hub["file"]).stem, _converted(_from_hub(hub["repository"], hub["file"]), models_dir))
     return ModelFiles(setting, _checked_directory(_from_hub(hub["repository"]), models_dir))

@@ -15,7 +15,7 @@ import redis.asyncio
 
 from gateway.commands.first_start import first_start
 from gateway.commands.store import EmbeddedStore, StoreError
-from gateway.commands.supervisor import Child, check_config, children_environ
+from gateway.commands.supervisor import Child, ChildRefused, check_config, children_environ
 from gateway.config import read_document
 from quotas.store import StoreUnavailable
 from scheduler.settings import SettingsError, SharedSettings, load
@@ -96,17 +96,21 @@ async def _run(children: list[Child], store: EmbeddedStore | None, settings: Sha
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    tasks = [asyncio.create_task(child.keep_alive()) for child in children]
-    tasks.append(asyncio.create_task(_greet_when_ready(settings, greeting)))
+    alive = [asyncio.create_task(child.keep_alive()) for child in children]
+    tasks = [*alive, asyncio.create_task(_greet_when_ready(settings, greeting))]
     if store is not None:
         tasks.append(asyncio.create_task(_keep_store_alive(store, stop)))
-    await stop.wait()
+    stopped = asyncio.create_task(stop.wait())
+    await asyncio.wait([stopped, *alive], return_when=asyncio.FIRST_COMPLETED)
     for child in children:  # the gateway first: its streams end while the worker still answers
         await child.stop()
-    for task in tasks:
+    for task in (stopped, *tasks):
         task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+    for ended in await asyncio.gather(stopped, *tasks, return_exceptions=True):
+        if isinstance(ended, ChildRefused):
+            raise ServeError(str(ended))
+        if isinstance(ended, Exception):
+            raise ended
 
 
 async def _keep_store_alive(store: EmbeddedStore, stop: asyncio.Event) -> None:
@@ -123,14 +127,19 @@ async def _keep_store_alive(store: EmbeddedStore, stop: asyncio.Event) -> None:
 
 
 async def _greet_when_ready(settings: SharedSettings, greeting: str) -> None:
-    async with httpx.AsyncClient(base_url=f"http://{settings.host}:{settings.port}", timeout=5.0) as client:
-        while True:
-            with suppress(httpx.HTTPError):
-                if (await client.get("/readyz")).status_code == httpx.codes.OK:
-                    break
-            await asyncio.sleep(READY_POLL_S)
-    sys.stdout.write(f"Fairlane serves {settings.model} on http://{settings.host}:{settings.port}\n{greeting}")
-    sys.stdout.flush()
+    """Print what is shown this once; also where the start ends before anything is served."""
+    url = f"http://{settings.host}:{settings.port}"
+    try:
+        async with httpx.AsyncClient(base_url=url, timeout=5.0) as client:
+            while True:
+                with suppress(httpx.HTTPError):
+                    if (await client.get("/readyz")).status_code == httpx.codes.OK:
+                        break
+                await asyncio.sleep(READY_POLL_S)
+        greeting = f"Fairlane serves {settings.model} on {url}\n{greeting}"
+    finally:
+        sys.stdout.write(greeting)
+        sys.stdout.flush()
 
 
 def read_settings(config: str | None, flags: Mapping[str, object]) -> SharedSettings:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
 import signal
@@ -17,6 +18,12 @@ log = logging.getLogger(__name__)
 FIRST_BACKOFF_S = 0.5
 LONGEST_BACKOFF_S = 30.0
 HEALTHY_AFTER_S = 60.0
+BAD_SETTINGS = 2
+"""The status of a child that cannot work with its settings, and has said why in its last line."""
+
+
+class ChildRefused(RuntimeError):
+    """A child could not work with its settings when it was first started."""
 
 
 @dataclass(slots=True)
@@ -48,19 +55,25 @@ class Child:
         return self.process
 
     async def keep_alive(self) -> None:
-        """Run the process until `stop`; whenever it ends, start it again, later each time while it keeps dying."""
+        """Run the process until `stop`; whenever it ends, start it again, later each time while it keeps dying.
+
+        Raises ChildRefused where its first run ends over its settings: starting it again would not help.
+        """
         backoff_s = FIRST_BACKOFF_S
-        while not self._stopping.is_set():
+        for run in itertools.count():
             started_s = time.monotonic()
             process = await self.start()
             status = await process.wait()
             if self._stopping.is_set():
                 return
+            if run == 0 and status == BAD_SETTINGS:
+                raise ChildRefused(f"the {self.module} cannot work with its settings: its last line says why")
             if time.monotonic() - started_s > HEALTHY_AFTER_S:
                 backoff_s = FIRST_BACKOFF_S
             log.warning("%s ended with status %d; starting it again in %.1f s", self.module, status, backoff_s)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), backoff_s)
+                return
             backoff_s = min(backoff_s * 2, LONGEST_BACKOFF_S)
 
     async def stop(self) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.commands import supervisor
-from gateway.commands.supervisor import Child, check_config
+from gateway.commands.supervisor import Child, ChildRefused, check_config
 
 pytestmark = pytest.mark.anyio
 LIMIT_S = 20.0
@@ -56,6 +56,13 @@ async def test_a_child_that_will_not_stop_is_killed(tmp_path: Path) -> None:
     await asyncio.wait_for(alive, LIMIT_S)
     assert child.process is not None
     assert child.process.returncode == -signal.SIGKILL
+
+
+async def test_a_child_that_refuses_its_settings_is_not_started_again(tmp_path: Path) -> None:
+    child = Child("unset", [], module(tmp_path, "unset", "raise SystemExit(2)"), LIMIT_S)
+
+    with pytest.raises(ChildRefused, match="unset"):
+        await asyncio.wait_for(child.keep_alive(), LIMIT_S)
 
 
 async def test_check_config_passes_on_the_complaint(tmp_path: Path) -> None:

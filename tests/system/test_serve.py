@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.system.conftest import StartServer
-from tests.system.harness import ADMIN_KEY, MODEL
+from tests.system.harness import ADMIN_KEY, MODEL, free_port
 
 pytestmark = pytest.mark.system
 
@@ -61,21 +61,31 @@ def test_a_killed_child_is_started_again_and_serving_goes_on(start_server: Start
         ("FAIRLANE_PORT", "70000", "setting port: expected `int` <= 65535"),
         ("FAIRLANE_PROT", "8000", "setting prot: no such setting"),
         ("FAIRLANE_WORKER__BLOCK_SIZE", "-1", "setting worker.block_size"),
+        ("FAIRLANE_MODEL", "/nonexistent", "setting model: '/nonexistent': no such directory"),
         ("FAIRLANE_GATEWAY__NONSENSE", "1", "setting gateway.nonsense: no such setting"),
     ],
 )
 def test_a_bad_setting_stops_the_start_with_one_line(tmp_path: Path, name: str, value: str, complaint: str) -> None:
-    environ = {**os.environ, "FAIRLANE_DATA_DIR": str(tmp_path), "FAIRLANE_ADMIN_KEY": ADMIN_KEY, name: value}
-
-    ended = subprocess.run(
-        [sys.executable, "-c", "import fairlane; fairlane.main()", "serve"],
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    ended = serve(tmp_path, {name: value})
 
     assert ended.returncode == 2
     assert complaint in ended.stderr
     assert len(ended.stderr.strip().splitlines()) == 1
+
+
+def test_a_model_that_cannot_be_served_stops_the_start_and_no_key_is_lost(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+
+    ended = serve(tmp_path, {"FAIRLANE_MODEL": str(tmp_path / "empty"), "FAIRLANE_PORT": str(free_port())})
+
+    assert ended.returncode == 2
+    assert "no config.json" in ended.stderr
+    assert ended.stderr.strip().endswith("the worker cannot work with its settings: its last line says why")
+    assert "A tenant `demo` with one key, shown this once." in ended.stdout
+
+
+def serve(directory: Path, settings: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+    """A start that is to fail."""
+    environ = {**os.environ, "FAIRLANE_DATA_DIR": str(directory), "FAIRLANE_ADMIN_KEY": ADMIN_KEY, **settings}
+    command = [sys.executable, "-c", "import fairlane; fairlane.main()", "serve"]
+    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
