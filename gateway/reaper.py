@@ -10,7 +10,7 @@ from typing import Protocol
 
 from gateway.directory import Directory
 from gateway.dispatch import Dispatcher, by_root
-from gateway.errors import ApiError
+from gateway.errors import ApiError, invalid_api_key
 from gateway.store import Availability, every
 from quotas.store import Charge, Lapsed, QuotaStore
 from quotas.tenants import Tenant
@@ -93,9 +93,10 @@ class Reaper:
             tenant = await self._tenants.get(tenant_id)
             if tenant is not None and tenant.state == "active":
                 continue
+            error = invalid_api_key() if tenant is None else ApiError("This tenant is suspended.", "tenant_suspended")
             for flight in flights:
                 if flight.ask.tenant == tenant_id and not flight.settled:
-                    flight.fail(ApiError("This tenant is suspended.", "tenant_suspended"))
+                    flight.fail(error)
 
     async def _reap_one(self, lapsed: Lapsed) -> None:
         for name in sorted(self._directory.queues_of(lapsed.model)):

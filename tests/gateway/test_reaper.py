@@ -2,15 +2,16 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
 from quotas.store import Ask
+from quotas.tenants import TenantStore
 from scheduler.lanes import LaneName
 from scheduler.messages import Job
 from scheduler.redis_queue import RedisQueue
-from tests.gateway.served import ASKED, CHAT, Served, serving, settings, until
+from tests.gateway.served import ASKED, CHAT, Served, error_of, serving, settings, until
 
 pytestmark = pytest.mark.anyio
 PROMPT = (5, 6, 7)
@@ -110,14 +111,20 @@ async def test_a_flight_that_outlives_many_leases_is_renewed_and_left_alone(serv
     assert served.resources.reaper.reaped == 1
 
 
-async def test_a_suspended_tenants_streams_end_with_an_error(served: Served) -> None:
+@pytest.mark.parametrize(
+    ("end", "error"),
+    [(TenantStore.suspend, (403, "tenant_suspended")), (TenantStore.delete, (401, "invalid_api_key"))],
+)
+async def test_the_running_requests_of_a_tenant_that_may_not_go_on_end_with_the_reason(
+    served: Served, end: Callable[[TenantStore, str], Awaitable[object]], error: tuple[int, str]
+) -> None:
     served.worker.limit = 2
     running = asyncio.create_task(served.post(CHAT, ASKED))
     await until(lambda: [len(made) for made in served.worker.produced.values()] == [2])
 
-    await served.resources.tenants.suspend("acme")
+    await end(served.resources.tenants, "acme")
     answer = await running
     await served.landed()
 
-    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "tenant_suspended")
+    assert error_of(answer) == error
     assert [(outcome, output) for outcome, _, output in await served.ledger()] == [("cancelled", 2)]
