@@ -166,7 +166,8 @@ class Generate(Generic[Request]):
     def _conclude(self, generation: Generation, speech: Speech, journal: Journal) -> None:
         """What metrics and trace keep of a generation, however it ended."""
         usage = speech.usage()
-        generation.queue_span.end()
+        if generation.first_token_s is None:
+            generation.queue_span.end()
         journal.first_token_s = generation.first_token_s
         journal.prompt_tokens, journal.output_tokens = usage.prompt_tokens, usage.completion_tokens
         journal.notes |= {

@@ -135,6 +135,7 @@ class TenantRim:
         )
         if journal.code not in (OK, CLIENT_CLOSED):
             span.set_status(Status(StatusCode.ERROR, journal.code))
+            span.set_attribute("error.type", journal.code)
         log.info(
             "%s %s tenant=%s lane=%s code=%s prompt=%d output=%d ms=%.0f",
             journal.request_id,

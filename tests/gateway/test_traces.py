@@ -29,13 +29,16 @@ async def answer(served: Served, **headers: str) -> None:
     await served.landed()
 
 
-async def test_every_stage_is_a_child_of_the_request_and_the_callers_trace_goes_on(valkey_url: str) -> None:
+async def test_every_stage_is_a_child_of_the_request_and_the_callers_trace_goes_on(
+    valkey_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     provider, exporter = traced()
     async with serving(settings(valkey_url), provider) as served:
         await served.tenant()
         await answer(served, traceparent=TRACEPARENT, x_request_id="mine")
         job = served.worker.seen[0].job
 
+    assert "ended span" not in caplog.text
     spans = by_name(exporter)
     request = spans[f"POST {CHAT}"]
     assert f"{request.context.trace_id:032x}" == TRACE_ID
@@ -70,7 +73,8 @@ async def test_a_refusal_is_an_error_with_its_code(valkey_url: str) -> None:
         await served.post(CHAT, ASKED)
 
     request = by_name(exporter)[f"POST {CHAT}"]
-    assert dict(request.attributes or {})["fairlane.code"] == "model_not_found"
+    attributes = dict(request.attributes or {})
+    assert (attributes["fairlane.code"], attributes["error.type"]) == ("model_not_found", "model_not_found")
     assert not request.status.is_ok
 
 
