@@ -229,8 +229,13 @@ class Generation:
             position = None
         if position is None:
             return (Notice("prefilling"),)
-        left_ms = self.eta_ms - (asyncio.get_running_loop().time() - self.arrived_s) * 1e3
-        return (Notice(f"queued position={position} eta_ms={max(0, round(left_ms))}"),)
+        waited_ms = (asyncio.get_running_loop().time() - self.arrived_s) * 1e3
+        return (Notice(f"queued position={position} eta_ms={math.ceil(_still_to_wait_ms(self.eta_ms, waited_ms))}"),)
+
+
+def _still_to_wait_ms(expected_ms: float, waited_ms: float) -> float:
+    """What is left of an expected wait. One that has outrun it, or that nobody could expect, may take as long again."""
+    return expected_ms - waited_ms if waited_ms < expected_ms else waited_ms
 
 
 def _deadline_exceeded(why: str) -> ApiError:
