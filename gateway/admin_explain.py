@@ -22,7 +22,7 @@ from quotas.store import LARGEST_ASK
 from quotas.tenants import Tenant
 from scheduler.admission import Admitted, Request, assess
 from scheduler.lanes import Lane, LaneName
-from scheduler.queue_types import LaneFull, TenantQueueFull, drain_ms
+from scheduler.queue_types import LaneDepth, LaneFull, TenantQueueFull, drain_ms
 
 _RULES = {rule.name: rule for rule in RULES}
 NOWHERE = Door(context_length=2 * LARGEST_ASK, workers=(), depths={}, waiting=0)
@@ -68,11 +68,10 @@ def door_verdict(door: Door, asked: Request, lanes: Mapping[LaneName, Lane]) -> 
 
 def queue_refusal(door: Door, lane: Lane, statuses: Iterable[LimitStatus]) -> ApiError | None:
     """What the queue behind the door would say: the tenant's own limit first, then the lane's cap."""
-    limit = queued_limit(statuses)
+    limit, depth = queued_limit(statuses), door.depths.get(lane.name, LaneDepth(0, 0))
     if limit is not None and door.waiting >= limit:
-        return queue_refused(TenantQueueFull(limit, door.waiting))
-    depth = door.depths.get(lane.name)
-    if depth is not None and depth.queued >= lane.max_queued:
+        return queue_refused(TenantQueueFull(limit, door.waiting, drain_ms(door.waiting, depth.oldest_wait_ms)))
+    if depth.queued >= lane.max_queued:
         return queue_refused(LaneFull(lane.name, depth.queued, drain_ms(depth.queued, depth.oldest_wait_ms)))
     return None
 

@@ -84,11 +84,18 @@ def _check_width(size: Size, n: int, model: Model) -> None:
     serving = [worker for worker in model.workers if not worker.draining]
     widest = max((worker.max_sequences for worker in serving), default=n)
     if n > widest:
-        raise ApiError(f"`n` is {n}; the largest worker runs {widest} choices at once.", "request_exceeds_limit", "n")
+        message = f"`n` is {n}; the largest worker runs {widest} choices at once."
+        raise _exceeds(message, "n", "max_sequences", widest, n)
     pool = max((worker.kv_tokens for worker in serving), default=size.prompt_tokens + n)
     if size.prompt_tokens < pool < size.prompt_tokens + n:
         message = f"{n} choices need more tokens of KV cache; the pool of the largest worker holds {pool} tokens."
-        raise ApiError(message, "request_exceeds_limit", "n")
+        raise _exceeds(message, "n", "kv_pool", pool, size.prompt_tokens + n)
+
+
+def _exceeds(message: str, param: str | None, name: str, limit: int, requested: int) -> ApiError:
+    """More than any worker could ever hold."""
+    block = LimitBlock(name, "worker", limit, 0, 0, requested, None)
+    return ApiError(message, "request_exceeds_limit", param, block)
 
 
 def refused(refusal: admission.Refusal, asked: admission.Request) -> ApiError:
@@ -100,7 +107,8 @@ def refused(refusal: admission.Refusal, asked: admission.Request) -> ApiError:
         case "exceeds_kv":
             pool = f"the KV pool of the largest worker holds {refusal.limit} tokens"
             message = f"The request needs {asked.kv_tokens} tokens of KV cache; {pool}."
-            return ApiError(message, "request_exceeds_limit", "max_tokens" if asked.max_tokens_stated else None)
+            param = "max_tokens" if asked.max_tokens_stated else None
+            return _exceeds(message, param, "kv_pool", refusal.limit, asked.kv_tokens)
         case "deadline_unattainable":
             message = f"The deadline cannot be met: the request would take {refusal.limit} ms."
             return ApiError(message, "deadline_unattainable", retry_after_s=retry_after_s)
@@ -119,4 +127,4 @@ def queue_refused(full: LaneFull | TenantQueueFull) -> ApiError:
         return ApiError(message, "overloaded", retry_after_s=full.retry_after_ms / 1e3)
     block = LimitBlock("queued_requests", "tenant", full.limit, full.depth, 0, 1, None)
     message = f"The limit queued_requests of this tenant refuses the request: {full.depth} of {full.limit} wait."
-    return ApiError(message, "queue_full", limit=block)
+    return ApiError(message, "queue_full", limit=block, retry_after_s=full.retry_after_ms / 1e3)

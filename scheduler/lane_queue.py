@@ -71,12 +71,12 @@ class LaneQueue:
         """
         if job.flight_id in self._book.entries:
             return self.position(job.flight_id) or 0
-        own = self.waiting(job.tenant)
+        own, places = self.waiting(job.tenant), self._book.places[job.lane]
+        oldest_wait_ms = places.oldest_wait_ms(now_ms)
         if tenant_limit is not None and own >= tenant_limit:
-            raise TenantQueueFull(tenant_limit, own)
-        places = self._book.places[job.lane]
+            raise TenantQueueFull(tenant_limit, own, drain_ms(own, oldest_wait_ms))
         if places.depth >= places.lane.max_queued:
-            raise LaneFull(job.lane, places.depth, drain_ms(places.depth, places.oldest_wait_ms(now_ms)))
+            raise LaneFull(job.lane, places.depth, drain_ms(places.depth, oldest_wait_ms))
         self._gateways.setdefault(job.gateway_id, now_ms + GATEWAY_LEASES * self._lease_ms)
         return places.position(self._book.add(now_ms, job))
 

@@ -58,11 +58,12 @@ class LaneFull(QueueError):
 
 
 class TenantQueueFull(QueueError):
-    """The tenant has as many jobs queued, over all lanes, as it may."""
+    """The tenant has as many jobs queued, over all lanes, as it may. `retry_after_ms`: when one of them leaves, at the
+    rate at which the job's lane drains now."""
 
-    def __init__(self, limit: int, depth: int) -> None:
+    def __init__(self, limit: int, depth: int, retry_after_ms: int) -> None:
         super().__init__(f"the tenant has {depth} jobs queued, its limit is {limit}")
-        self.limit, self.depth = limit, depth
+        self.limit, self.depth, self.retry_after_ms = limit, depth, retry_after_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,7 @@ class LaneDepth:
 
 def drain_ms(depth: int, oldest_wait_ms: int) -> int:
     """When one of so many places frees, at the rate at which they drain now: who comes last waits as the oldest did."""
-    return max(1, math.ceil(oldest_wait_ms / depth))
+    return max(1, math.ceil(oldest_wait_ms / max(1, depth)))
 
 
 def in_rank_order(lanes: dict[LaneName, Lane]) -> tuple[Lane, ...]:

@@ -89,7 +89,7 @@ class RedisQueue:
         )
         match answer[0]:
             case b"tenant":
-                raise TenantQueueFull(tenant_limit or 0, answer[1])
+                raise TenantQueueFull(tenant_limit or 0, answer[1], answer[2])
             case b"lane":
                 raise LaneFull(job.lane, answer[1], answer[2])
         return int(answer[1])

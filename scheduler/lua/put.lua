@@ -1,7 +1,7 @@
 -- Queue a job. Called by RedisQueue.put, for gateways. Idempotent by flight; a refusal writes nothing.
 -- ARGV: clock, flight, lane, tenant, tenant_limit ('' = none), gateway, first_due, hard_first, hard_end (ms from
 --   arrival), then the record's own fields as pairs (body, weight, n, prompt, guaranteed, granted).
--- Returns {'ok', 1 + the tenant's own ahead in the lane (0: no longer queued)}, {'tenant', depth}
+-- Returns {'ok', 1 + the tenant's own ahead in the lane (0: no longer queued)}, {'tenant', depth, retry_after_ms}
 --   or {'lane', depth, retry_after_ms}.
 local flight, lane, tenant, tenant_limit, gateway = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local record, queue, waiting = key('job', flight), key('queue', lane, tenant), key('waiting', lane)
@@ -11,15 +11,20 @@ if known[1] then
   return {'ok', (call('ZRANK', key('queue', known[1], known[2]), flight) or -1) + 1}
 end
 
+-- When one of so many places frees, at the rate at which the lane drains now.
+local function drain(places)
+  local oldest = call('ZRANGE', waiting, 0, 0, 'WITHSCORES')[2]
+  return math.max(1, math.ceil((NOW - tonumber(oldest or NOW)) / math.max(1, places)))
+end
+
 if tenant_limit ~= '' then
   local own = waiting_of(tenant)
-  if own >= tonumber(tenant_limit) then return {'tenant', own} end
+  if own >= tonumber(tenant_limit) then return {'tenant', own, drain(own)} end
 end
 
 local depth = call('ZCARD', waiting)
 if depth >= LANE[lane].max_queued then
-  local oldest = tonumber(call('ZRANGE', waiting, 0, 0, 'WITHSCORES')[2])
-  return {'lane', depth, math.max(1, math.ceil((NOW - oldest) / depth))}
+  return {'lane', depth, drain(depth)}
 end
 
 call('HSET', record, 'lane', lane, 'tenant', tenant, 'gateway', gateway, 'state', 'queued', 'worker', '', 'outcome', '',

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.admit import Size, admit, measure
 from gateway.directory import Model
-from gateway.errors import ApiError
+from gateway.errors import ApiError, LimitBlock
 from gateway.terms import Terms
 from gateway.text import TextModel
 from scheduler.lanes import DEFAULT_LANES, LATENCY, LaneName
@@ -80,13 +80,16 @@ def test_what_can_never_fit_the_kv_pool_is_refused_with_its_size() -> None:
 
     assert (error.code, error.param) == ("request_exceeds_limit", "max_tokens")
     assert "96" in error.message
+    assert error.limit == LimitBlock("kv_pool", "worker", 96, 0, 0, 112, None)
 
 
 def test_more_choices_than_fit_at_once_are_refused() -> None:
     wide, thin = Size(12, 20, stated=True), Size(60, 4, stated=True)
 
-    assert refusal(wide, model(worker()), n=9).param == "n"
-    assert refusal(thin, model(worker(blocks_total=4)), n=5).param == "n"
+    too_many, too_large = refusal(wide, model(worker()), n=9), refusal(thin, model(worker(blocks_total=4)), n=5)
+
+    assert (too_many.param, too_many.limit) == ("n", LimitBlock("max_sequences", "worker", 8, 0, 0, 9, None))
+    assert (too_large.param, too_large.limit) == ("n", LimitBlock("kv_pool", "worker", 64, 0, 0, 65, None))
 
 
 @pytest.mark.parametrize("of", [model(), model(worker(draining=True))])

@@ -67,15 +67,16 @@ async def test_a_full_lane_refuses_and_says_when_a_place_frees(make_queue: MakeQ
     assert await queue.put(job("c", "cyan", LaneName.THROUGHPUT)) == 1
 
 
-async def test_a_tenants_own_limit_counts_its_jobs_in_all_lanes(queue: Queue) -> None:
+async def test_a_tenants_own_limit_counts_its_jobs_in_all_lanes(queue: Queue, clock: Clock) -> None:
     await queue.put(job("a1"), tenant_limit=2)
+    clock.advance(3_000)
     await queue.put(job("a2", lane=LaneName.THROUGHPUT), tenant_limit=2)
     await queue.put(job("b1", "blue"), tenant_limit=2)
 
     with pytest.raises(TenantQueueFull) as refusal:
         await queue.put(job("a3"), tenant_limit=2)
 
-    assert (refusal.value.limit, refusal.value.depth) == (2, 2)
+    assert (refusal.value.limit, refusal.value.depth, refusal.value.retry_after_ms) == (2, 2, 1_500)
     await take_one(queue)
     assert await queue.put(job("a3"), tenant_limit=2) == 1
 
