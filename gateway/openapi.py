@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway import admin, openapi_shapes
+from gateway import admin, openapi_headers, openapi_shapes
 from gateway.admin_bodies import Nothing
 from gateway.admin_call import Operation
 from gateway.admin_shapes import QuotaView
@@ -182,7 +182,11 @@ def document() -> Json:
         },
         "servers": [{"url": "/"}],
         "paths": dict(paths),
-        "components": {"schemas": schemas, "securitySchemes": _SECURITY},
+        "components": {
+            "schemas": schemas,
+            "headers": openapi_headers.components(),
+            "securitySchemes": _SECURITY,
+        },
     }
 
 
@@ -221,22 +225,28 @@ def _schemas(rows: Iterable[Documented]) -> tuple[Json, dict[Any, Json]]:
 
 def _operation(row: Documented, named: Mapping[Any, Json]) -> Json:
     shown: Json = {"operationId": row.name, "summary": row.summary, "tags": [row.who]}
-    shown["parameters"] = parameters(row.path, row.query)
+    of_a_model = STREAM in row.answers
+    shown["parameters"] = [*parameters(row.path, row.query), *openapi_headers.asked(of_a_model=of_a_model)]
     if row.body is not None:
         shown["requestBody"] = {"required": True, "content": {JSON: {"schema": named[row.body]}}}
     content = {kind: {"schema": named.get(shape, {"type": "string"})} for kind, shape in row.answers.items()}
-    shown["responses"] = {str(row.status): {"description": "Done", "content": content}, **_refusals(row.codes, named)}
+    done = {"description": "Done", "headers": openapi_headers.told(row.who, of_a_model=of_a_model), "content": content}
+    shown["responses"] = {str(row.status): done, **_refusals(row, named)}
     shown["security"] = [] if row.who == "anyone" else [{row.who: []}]
     return shown
 
 
-def _refusals(codes: Iterable[Code], named: Mapping[Any, Json]) -> Json:
+def _refusals(row: Documented, named: Mapping[Any, Json]) -> Json:
     """One answer per status, which says its codes."""
-    by_status: dict[int, list[str]] = defaultdict(list)
-    for code in codes:
+    by_status: dict[int, list[Code]] = defaultdict(list)
+    for code in row.codes:
         by_status[TABLE[code].status].append(code)
     content = {JSON: {"schema": named[openapi_shapes.Error]}}
     return {
-        str(status): {"description": " | ".join(sorted(said)), "content": content}
+        str(status): {
+            "description": " | ".join(sorted(said)),
+            "headers": {**openapi_headers.told(row.who), **openapi_headers.of_refusals(said)},
+            "content": content,
+        }
         for status, said in sorted(by_status.items())
     }

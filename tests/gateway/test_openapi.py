@@ -19,6 +19,7 @@ from gateway.errors import TABLE
 from gateway.resources import Resources
 from quotas.limits import LIMIT_NAMES
 from tests.gateway.admin_app import AdminBench
+from tests.gateway.served import ASKED, CHAT, serving, settings
 
 pytestmark = pytest.mark.anyio
 
@@ -80,13 +81,11 @@ async def test_the_document_says_its_version_and_knows_only_real_methods() -> No
 
 
 async def test_every_reference_leads_somewhere() -> None:
-    schemas = DOCUMENT["components"]["schemas"]
-
     for node in nodes(DOCUMENT):
         if "$ref" in node:
             prefix, _, name = node["$ref"].rpartition("/")
-            assert prefix == "#/components/schemas"
-            assert name in schemas
+            assert prefix in ("#/components/schemas", "#/components/headers")
+            assert name in DOCUMENT["components"][prefix.rpartition("/")[2]]
 
 
 async def test_every_schema_is_valid_json_schema() -> None:
@@ -160,3 +159,18 @@ async def test_the_admin_api_answers_as_documented(bench: AdminBench) -> None:
 
     for name, answer in answers.items():
         schema(name).validate(answer)
+
+
+async def test_answers_have_the_headers_that_the_document_names(valkey_url: str) -> None:
+    async with serving(settings(valkey_url)) as served:
+        await served.tenant(limits={"requests_per_minute": 1, "tokens_per_day": 1000})
+        asked = {parameter["name"] for parameter in DOCUMENT["paths"][CHAT]["post"]["parameters"]}
+        done = await served.post(CHAT, ASKED, x_fairlane_lane="latency", x_fairlane_ttft_ms="60000")
+        spent, wrong = await served.post(CHAT, ASKED), await served.post(CHAT, b"{")
+
+    assert asked >= {"x-fairlane-lane", "x-fairlane-deadline-ms", "x-fairlane-ttft-ms", "x-request-id"}
+    may_be_absent = {429: {"x-should-retry"}}
+    for answer in (done, spent, wrong):
+        named = DOCUMENT["paths"][CHAT]["post"]["responses"][str(answer.status_code)]["headers"].keys()
+        given = {name for name in answer.headers if name.startswith(("x-", "retry-"))}
+        assert given == named - may_be_absent.get(answer.status_code, set())

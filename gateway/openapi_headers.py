@@ -1,0 +1,76 @@
+"""Headers in the OpenAPI document: what a request may carry beside its body, and what each answer tells."""
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from gateway.errors import TABLE, Code, Retry
+from gateway.terms import CLASS_HEADER, DEADLINE_HEADER, LANE_HEADER, LONGEST_MS, READ_TIMEOUT_HEADER, TTFT_HEADERS
+from scheduler.lanes import LaneName
+
+Json = dict[str, Any]
+REF = "#/components/headers/"
+
+_TEXT: Json = {"type": "string"}
+_WHOLE: Json = {"type": "integer", "minimum": 0}
+_MS: Json = {"type": "number", "exclusiveMinimum": 0, "maximum": LONGEST_MS}
+_LANE: Json = {"type": "string", "enum": [lane.value for lane in LaneName]}
+_ID = "x-request-id"
+
+_ASKED_BY_ALL = {_ID: (_TEXT, "The caller's name for the request; echoed where it is well-formed")}
+_ASKED_OF_A_MODEL = {
+    LANE_HEADER: (_LANE, "The lane to use; wins over `service_tier`, and is refused where it may not be used"),
+    DEADLINE_HEADER: (_MS, "Milliseconds from arrival to the last token, kept or refused; as `deadline_ms`"),
+    **dict.fromkeys(TTFT_HEADERS, (_MS, "Milliseconds from arrival to the first token, kept or refused")),
+    READ_TIMEOUT_HEADER: ({"type": "number"}, "Seconds that the official SDK waits for a plain answer"),
+    "traceparent": (_TEXT, "The caller's trace, which is continued"),
+}
+_OF_A_MODEL = {
+    LANE_HEADER: (_LANE, "The lane that was used"),
+    CLASS_HEADER: ({"type": "string", "enum": ["guaranteed", "best-effort"]}, "What was promised of a stated deadline"),
+}
+_OF_LIMITS = {
+    f"x-ratelimit-{figure}-{dimension}": (schema, f"{what} of the limit on {dimension} with the least remaining")
+    for dimension in ("requests", "tokens")
+    for figure, schema, what in (
+        ("limit", _WHOLE, "The figure"),
+        ("remaining", _WHOLE, "What is left"),
+        ("reset", _TEXT, "Time to full, as 1s or 6m0s,"),
+    )
+}
+_WHEN = {
+    "retry-after": (_WHOLE, "Seconds until this request would fit"),
+    "retry-after-ms": (_WHOLE, "The same in milliseconds"),
+}
+_WHETHER = {"x-should-retry": ({"type": "string", "const": "false"}, "Sending the same request again does not help")}
+
+
+def components() -> Json:
+    """Every header that an answer may have, by name."""
+    told = {_ID: (_TEXT, "The request's id"), **_OF_A_MODEL, **_OF_LIMITS, **_WHEN, **_WHETHER}
+    return {name: {"schema": schema, "description": what} for name, (schema, what) in told.items()}
+
+
+def asked(*, of_a_model: bool) -> list[Json]:
+    """What a request may carry, as parameters."""
+    known = {**_ASKED_BY_ALL, **(_ASKED_OF_A_MODEL if of_a_model else {})}
+    return [
+        {"name": name, "in": "header", "required": False, "schema": schema, "description": what}
+        for name, (schema, what) in known.items()
+    ]
+
+
+def told(who: Literal["tenant", "admin", "anyone"], *, of_a_model: bool = False) -> Json:
+    """What an answer says, whatever it says beside."""
+    return _refs([_ID, *(_OF_LIMITS if who == "tenant" else ()), *(_OF_A_MODEL if of_a_model else ())])
+
+
+def of_refusals(codes: Iterable[Code]) -> Json:
+    """What refusals of these codes add."""
+    rules = {TABLE[code].retry for code in codes}
+    when = rules & {Retry.LATER, Retry.HOPELESS, Retry.IF_KNOWN}
+    whether = rules & {Retry.NEVER, Retry.HOPELESS, Retry.IF_KNOWN}
+    return _refs([*(_WHEN if when else ()), *(_WHETHER if whether else ())])
+
+
+def _refs(names: Iterable[str]) -> Json:
+    return {name: {"$ref": REF + name} for name in names}
