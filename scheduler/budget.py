@@ -1,12 +1,11 @@
-"""What one step may hold: rows, tokens, prefill at a pace that decodes can bear, and each lane's own share."""
+"""What one step may hold: rows, tokens, a pace that decodes of the first lane can bear, and each lane's own share."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from scheduler.costs import CostModel
 from scheduler.lanes import Lane, LaneName
-from scheduler.ranking import Standing
-from scheduler.sequence import State
+from scheduler.sequence import Sequence, State
 from scheduler.steps import StepFeatures
 
 LEAST_PREFILL_PART = 8
@@ -26,20 +25,21 @@ class Budget(NamedTuple):
 
 
 def step_budget(
-    ranked: list[Standing], lanes: Mapping[LaneName, Lane], costs: CostModel, max_sequences: int, max_tokens: int
+    begun: Iterable[Sequence], lanes: Mapping[LaneName, Lane], costs: CostModel, max_sequences: int, max_tokens: int
 ) -> Budget:
-    """The budget of a step in which this work stands ready."""
+    """The budget of a step for which this work has begun."""
+    resident = [seq for seq in begun if seq.is_resident]
     return Budget(
         rows=max_sequences,
         tokens=max_tokens,
-        prefill_tokens=_prefill_tokens(ranked, lanes, costs, max_tokens),
-        floors=_floors(ranked, lanes, min(max_sequences, max_tokens)),
+        prefill_tokens=_prefill_tokens(resident, lanes, costs, max_tokens),
+        floors=_floors(resident, lanes, min(max_sequences, max_tokens)),
     )
 
 
-def _prefill_tokens(ranked: list[Standing], lanes: Mapping[LaneName, Lane], costs: CostModel, max_tokens: int) -> int:
+def _prefill_tokens(resident: list[Sequence], lanes: Mapping[LaneName, Lane], costs: CostModel, max_tokens: int) -> int:
     """Prefill that leaves decodes of the first lane the pace that they were promised, once step times are learnt."""
-    decodes = [one.seq for one in ranked if one.seq.state is State.DECODE]
+    decodes = [seq for seq in resident if seq.state is State.DECODE]
     pace_ms = min((seq.job.tpot_ms for seq in decodes if lanes[seq.job.lane].rank == 0), default=None)
     if pace_ms is None:
         return max_tokens
@@ -48,7 +48,7 @@ def _prefill_tokens(ranked: list[Standing], lanes: Mapping[LaneName, Lane], cost
     return max_tokens if within is None else max(1, max_tokens // LEAST_PREFILL_PART, within)
 
 
-def _floors(ranked: list[Standing], lanes: Mapping[LaneName, Lane], most: int) -> dict[LaneName, int]:
+def _floors(resident: list[Sequence], lanes: Mapping[LaneName, Lane], most: int) -> dict[LaneName, int]:
     """Each lane's share of the rows, as far as it has work that runs; never the whole step."""
-    runs = [one.seq.job.lane for one in ranked if one.seq.is_resident and one.seq.is_runnable]
+    runs = [seq.job.lane for seq in resident]
     return {name: min(int(lane.share_floor * most), most - 1, runs.count(name)) for name, lane in lanes.items()}

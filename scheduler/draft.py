@@ -1,27 +1,33 @@
 """One step's plan in the making: what is left of its budgets, and what has been given and taken so far."""
 
+from collections import Counter
+from collections.abc import Iterable
+
 from scheduler.blocks import BlockPool
 from scheduler.budget import Budget
 from scheduler.costs import CostModel
 from scheduler.lanes import LaneName
 from scheduler.messages import Paused, Preempted, Resumed
+from scheduler.roster import Roster
 from scheduler.sequence import Sequence, State
 from scheduler.steps import Copy, Row, SeqId, StepPlan, features
 from scheduler.victims import Victim
 
 
 class Draft:
-    """Gives rows to sequences and takes blocks from victims; every call keeps pool and states consistent."""
+    """Gives rows to sequences and takes blocks from victims; every call keeps pool, states and roster consistent."""
 
-    def __init__(self, budget: Budget, pool: BlockPool, now_ms: float) -> None:
-        self.rows: list[Row] = []
+    def __init__(self, budget: Budget, pool: BlockPool, roster: Roster, now_ms: float) -> None:
         self.running: dict[SeqId, Sequence] = {}
-        """The sequences that have a row."""
+        """The sequences that have a row, in the order in which they got it."""
         self.yielded: set[SeqId] = set()
         """Who was preempted in this step: not to be resumed in it."""
+        self._counts: list[int] = []
+        """Tokens of each row."""
         self._budget = budget
         self._floors = dict(budget.floors)
         self._pool = pool
+        self._roster = roster
         self._now_ms = now_ms
         self._tokens = budget.tokens
         self._prefill_tokens = budget.prefill_tokens
@@ -31,7 +37,7 @@ class Draft:
 
     def rows_left(self, lane: LaneName) -> int:
         """Rows that a sequence of this lane may still have; other lanes' floors are not among them."""
-        return self._budget.rows - len(self.rows) - self._kept_from(lane)
+        return self._budget.rows - len(self.running) - self._kept_from(lane)
 
     def tokens_left(self, seq: Sequence) -> int:
         """Tokens that this sequence may compute in the step."""
@@ -51,6 +57,7 @@ class Draft:
         else:
             self._pool.release(seq.table)
             seq.leave(State.DROPPED, self._now_ms)
+        self._roster.file(seq)
         self.yielded.add(seq.id)
         self._events.append(
             Preempted(
@@ -69,16 +76,40 @@ class Draft:
             seq.move(State.DECODE if seq.pending == 1 and seq.output else State.PREFILL)
         elif not seq.is_resident:
             seq.move(State.PREFILL)
+            self._roster.file(seq)
         self._pool.allocate(seq.table, max(0, self._pool.blocks_for(seq.length) - len(seq.table)))
         self._resume(seq)
-        self._add_row(seq, self.tokens_left(seq))
+        count = self.tokens_left(seq)
+        self._give(seq, count)
+        if seq.pending > 1:
+            self._prefill_tokens -= count
+
+    def all_fit(self, decodes: list[Sequence]) -> bool:
+        """Rows, tokens and blocks suffice for one more token of each of these, and for other lanes' floors."""
+        size = self._pool.block_size
+        taken = Counter(seq.job.lane for seq in decodes)
+        kept = sum(max(0, floor - taken[lane]) for lane, floor in self._floors.items())
+        grown = sum(seq.num_computed >= len(seq.table) * size for seq in decodes)
+        room = min(self._budget.rows - len(self.running), self._tokens)
+        return len(decodes) + kept <= room and self._pool.can_allocate(grown)
+
+    def run_decodes(self, decodes: Iterable[Sequence]) -> None:
+        """Give a row to each of these, which lack a single token and all fit."""
+        size = self._pool.block_size
+        for seq in decodes:
+            if seq.num_computed >= len(seq.table) * size:
+                self._pool.allocate(seq.table, 1)
+            if seq.stalled_since_ms is not None:
+                self._resume(seq)
+            self._give(seq, 1)
 
     def finish(self, number: int, paused: list[Paused], costs: CostModel) -> StepPlan:
         """The plan; the pauses happened since the last one and come first."""
-        copies, work = len(self._swap_out) + len(self._swap_in), features(self.rows)
+        rows = tuple(map(self._row, self.running.values(), self._counts))
+        copies, work = len(self._swap_out) + len(self._swap_in), features(rows)
         return StepPlan(
             number=number,
-            rows=tuple(self.rows),
+            rows=rows,
             swap_out=tuple(self._swap_out),
             swap_in=tuple(self._swap_in),
             events=(*paused, *self._events),
@@ -95,20 +126,16 @@ class Draft:
             self._events.append(Resumed(flight_id=seq.id.flight_id, choice=seq.id.choice, stalled_ms=stalled_ms))
             seq.stalled_since_ms = None
 
-    def _add_row(self, seq: Sequence, count: int) -> None:
-        first = seq.num_computed
-        self.rows.append(
-            Row(
-                seq=seq.id,
-                token_ids=seq.token_ids(first, count),
-                first_position=first,
-                block_table=tuple(seq.table[: self._pool.blocks_for(first + count)]),
-                samples=count == seq.pending,
-                output_index=len(seq.output),
-            )
-        )
+    def _give(self, seq: Sequence, count: int) -> None:
         self.running[seq.id] = seq
+        self._counts.append(count)
         self._tokens -= count
-        if seq.pending > 1:
-            self._prefill_tokens -= count
-        self._floors[seq.job.lane] = max(0, self._floors[seq.job.lane] - 1)
+        lane = seq.job.lane
+        if self._floors[lane]:
+            self._floors[lane] -= 1
+
+    def _row(self, seq: Sequence, count: int) -> Row:
+        first, table, whole = seq.num_computed, seq.table, count == seq.pending
+        if not whole:
+            table = table[: self._pool.blocks_for(first + count)]
+        return Row(seq.id, seq.token_ids(first, count), first, tuple(table), whole, len(seq.output))

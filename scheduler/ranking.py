@@ -1,19 +1,16 @@
-"""The one ranked list of everything that a worker could run: running, resumable and waiting work together."""
+"""The one order of everything that a worker could run: running, resumable and waiting work together."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import NamedTuple
 
 from scheduler.costs import CostModel
-from scheduler.fairness import Counters
-from scheduler.lanes import Lane, LaneName
-from scheduler.messages import Job
+from scheduler.lanes import LaneName
+from scheduler.roster import PROMOTION_AGE, Roster
 from scheduler.sequence import Sequence, State
 
 IDLE = 1_000
 """Lane rank of work that cannot run: at its grant, it ranks below every lane."""
-PROMOTION_AGE = 0.5
-"""Part of its lane's longest wait after which work is promoted one lane."""
 
 
 class Phase(IntEnum):
@@ -25,7 +22,7 @@ class Phase(IntEnum):
     FRESH = 3
 
 
-PHASES: Mapping[State, Phase] = {  # of work that is not fresh
+PHASES = {  # of work that is not fresh
     State.DECODE: Phase.DECODE,
     State.PAUSED: Phase.DECODE,
     State.PREFILL: Phase.PREFILL,
@@ -49,6 +46,11 @@ class Rank(NamedTuple):
     flight_id: str
     choice: int
 
+    @property
+    def group(self) -> tuple[int, bool, bool]:
+        """What sets it above others whatever either of them has begun."""
+        return self[:3]
+
 
 class Standing(NamedTuple):
     """One sequence's place in the order."""
@@ -58,64 +60,50 @@ class Standing(NamedTuple):
 
 
 class Ranking:
-    """Orders sequences, and keeps the service counters of each (lane, tenant) that the order needs."""
+    """The order at one moment."""
 
-    def __init__(self, lanes: Mapping[LaneName, Lane], *, window: float, costs: CostModel) -> None:
-        self._lanes = lanes
+    def __init__(self, roster: Roster, costs: CostModel, now_ms: float) -> None:
+        self._lanes = roster.lanes
         self._costs = costs
-        self._counters = {name: Counters(window) for name in lanes}
+        self.now_ms = now_ms
+        self._eligible_up_to = {name: lane.eligible_up_to() for name, lane in roster.lanes.items()}
 
-    def join(self, job: Job, backlogged: set[str]) -> None:
-        """A job arrives; `backlogged` are the tenants with work in its lane already. A newcomer's counter is lifted."""
-        if job.tenant not in backlogged:
-            self._counters[job.lane].lift(job.tenant, backlogged)
+    def stand(self, seq: Sequence) -> Standing:
+        """Where a sequence stands."""
+        job, counter = seq.job, self._lanes[seq.job.lane].counters.value(seq.job.tenant)
+        fresh = seq.is_fresh
+        rank = Rank(
+            self.lane_rank(seq),
+            counter > self._eligible_up_to[job.lane],
+            not job.guaranteed,
+            Phase.FRESH if fresh else PHASES[seq.state],
+            self._relative_slack(seq) if fresh else seq.envelope.first_due_ms,
+            counter,
+            job.flight_id,
+            seq.id.choice,
+        )
+        return Standing(rank, seq)
 
-    def charge(self, job: Job, tokens: float) -> None:
-        """Count service against the job's tenant in its lane."""
-        self._counters[job.lane].charge(job.tenant, tokens, job.weight)
-
-    def order(self, sequences: list[Sequence], now_ms: float) -> list[Standing]:
-        """Everything that is not over, most urgent first."""
-        outside = self._outside_window(sequences)
-        ranked = [
-            Standing(self._rank(seq, (seq.job.lane, seq.job.tenant) in outside, now_ms), seq) for seq in sequences
-        ]
-        ranked.sort(key=lambda standing: standing.rank)
-        return ranked
-
-    def _outside_window(self, sequences: Iterable[Sequence]) -> set[tuple[LaneName, str]]:
-        backlogged: dict[LaneName, set[str]] = {name: set() for name in self._lanes}
-        for seq in sequences:
-            if seq.is_runnable:
-                backlogged[seq.job.lane].add(seq.job.tenant)
-        return {
-            (lane, tenant)
-            for lane, tenants in backlogged.items()
-            for tenant in tenants
-            if not self._counters[lane].eligible(tenant, tenants)
-        }
-
-    def _rank(self, seq: Sequence, outside_window: bool, now_ms: float) -> Rank:
-        job = seq.job
-        return Rank(
-            lane=self._lane_rank(seq, now_ms),
-            outside_window=outside_window,
-            best_effort=not job.guaranteed,
-            phase=Phase.FRESH if seq.is_fresh else PHASES[seq.state],
-            urgency=self._relative_slack(seq, now_ms) if seq.is_fresh else seq.envelope.first_due_ms,
-            counter=self._counters[job.lane].value(job.tenant),
-            flight_id=job.flight_id,
-            choice=seq.id.choice,
+    def last_group(self, sequences: Iterable[Sequence]) -> tuple[int, bool, bool]:
+        """The last group that any of these could be in; promotions, which could only move it up, are left out."""
+        kinds = {(seq.job.lane, seq.job.tenant, seq.job.guaranteed) for seq in sequences}
+        return max(
+            (self._lanes[lane].lane.rank, self._is_outside(lane, tenant), not guaranteed)
+            for lane, tenant, guaranteed in kinds
         )
 
-    def _lane_rank(self, seq: Sequence, now_ms: float) -> int:
+    def lane_rank(self, seq: Sequence) -> int:
+        """Its lane's rank, one higher once it has waited long; IDLE where it cannot run."""
         if not seq.is_runnable:
             return IDLE
-        lane = self._lanes[seq.job.lane]
-        promoted = now_ms - seq.arrived_ms > PROMOTION_AGE * lane.max_wait_ms
+        lane = self._lanes[seq.job.lane].lane
+        promoted = self.now_ms - seq.arrived_ms > PROMOTION_AGE * lane.max_wait_ms
         return max(0, lane.rank - promoted)
 
-    def _relative_slack(self, seq: Sequence, now_ms: float) -> float:
+    def _is_outside(self, lane: LaneName, tenant: str) -> bool:
+        return self._lanes[lane].counters.value(tenant) > self._eligible_up_to[lane]
+
+    def _relative_slack(self, seq: Sequence) -> float:
         """Time to spare before the first token is due, in units of the time it takes to compute (LARS)."""
         service_ms = max(1.0, self._costs.recompute_ms(seq.length))
-        return (seq.envelope.first_due_ms - now_ms - service_ms) / service_ms
+        return (seq.envelope.first_due_ms - self.now_ms - service_ms) / service_ms

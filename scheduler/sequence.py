@@ -105,6 +105,8 @@ class Sequence:
     def token_ids(self, first: int, count: int) -> tuple[int, ...]:
         """Tokens at positions `first` to `first + count - 1`."""
         prompt = self.job.prompt
+        if count == 1 and first >= len(prompt):
+            return (self.output[first - len(prompt)],)
         beyond = max(0, first - len(prompt)), max(0, first + count - len(prompt))
         return (*prompt[first : first + count], *self.output[beyond[0] : beyond[1]])
 

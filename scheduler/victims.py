@@ -1,8 +1,10 @@
 """Who yields KV blocks to whom, and by which mode.
 
-1. A victim ranks strictly below its beneficiary: in a lower lane, or at its grant and idle. Only work that already
-   runs may also take from its own lane, from the last-ranked upwards. Nobody yields to an equal that waits.
-2. Lower lanes yield first, in order of resume cost per freed block; then equals. Ties: last-ranked first.
+1. A victim ranks strictly below its beneficiary: in a lower lane, at its grant and idle, or of a tenant of the same
+   lane that is outside the fairness window while the beneficiary's is inside. Only work that already runs may also take
+   from other equals, from the last-ranked upwards. Nobody else yields to an equal that waits.
+2. Lower lanes yield first, in order of resume cost per freed block; then the tenants that were served most; then
+   equals. Ties: last-ranked first.
 3. Swap or recompute is what the cost model finds cheaper, if the host has room. `exact` work and the leader (the most
    urgent that runs) never recompute: the one was promised so, the other carries the progress of the whole worker.
    Exact work yields by recompute only as the last resort, when otherwise nothing at all could run.
@@ -46,12 +48,14 @@ def choose(
     if short <= 0:
         return []
     below = [one for one in candidates if one.seq.is_resident and one.rank > beneficiary.rank]
+    below.sort(key=lambda one: one.rank, reverse=True)
     lower = [one for one in below if one.rank.lane > beneficiary.rank.lane]
-    equals = [one for one in below if one.rank.lane == beneficiary.rank.lane and beneficiary.seq.is_resident]
-    for group in (lower, equals):
-        group.sort(key=lambda one: one.rank, reverse=True)
+    same = [one for one in below if one.rank.lane == beneficiary.rank.lane]
+    outside = [one for one in same if one.rank.outside_window and not beneficiary.rank.outside_window]
+    outside.sort(key=lambda one: one.rank.counter, reverse=True)
+    equals = [one for one in same if beneficiary.seq.is_resident and one not in outside]
     lower.sort(key=lambda one: _cost_per_block(one.seq, pool, costs, guard))
-    return _greedy(short, [*lower, *equals], pool, costs, guard)
+    return _greedy(short, [*lower, *outside, *equals], pool, costs, guard)
 
 
 def _greedy(
