@@ -1,8 +1,5 @@
 """One step's plan in the making: what is left of its budgets, and what has been given and taken so far."""
 
-from collections import Counter
-from collections.abc import Iterable
-
 from scheduler.blocks import BlockPool
 from scheduler.budget import Budget
 from scheduler.costs import CostModel
@@ -22,8 +19,7 @@ class Draft:
         """The sequences that have a row, in the order in which they got it."""
         self.yielded: set[SeqId] = set()
         """Who was preempted in this step: not to be resumed in it."""
-        self._counts: list[int] = []
-        """Tokens of each row."""
+        self._rows: list[Row] = []
         self._budget = budget
         self._floors = dict(budget.floors)
         self._pool = pool
@@ -34,6 +30,11 @@ class Draft:
         self._swap_out: list[Copy] = []
         self._swap_in: list[Copy] = []
         self._events: list[Preempted | Resumed] = []
+
+    @property
+    def is_full(self) -> bool:
+        """No sequence can have a row any more."""
+        return len(self.running) >= self._budget.rows
 
     def rows_left(self, lane: LaneName) -> int:
         """Rows that a sequence of this lane may still have; other lanes' floors are not among them."""
@@ -69,6 +70,14 @@ class Draft:
             )
         )
 
+    def set_aside(self, seq: Sequence) -> None:
+        """A decode gets no row in this step; it keeps its blocks. Said once, when it begins to wait."""
+        if seq.stalled_since_ms is None:
+            seq.set_aside(self._now_ms)
+            self._events.append(
+                Preempted(flight_id=seq.id.flight_id, choice=seq.id.choice, mode="keep", blocks=0, predicted_ms=0.0)
+            )
+
     def run(self, seq: Sequence) -> None:
         """Give a sequence its row: bring its KV back if need be, and blocks for all its tokens. The blocks are free."""
         if seq.state is State.SWAPPED:
@@ -79,33 +88,33 @@ class Draft:
             self._roster.file(seq)
         self._pool.allocate(seq.table, max(0, self._pool.blocks_for(seq.length) - len(seq.table)))
         self._resume(seq)
-        count = self.tokens_left(seq)
-        self._give(seq, count)
-        if seq.pending > 1:
-            self._prefill_tokens -= count
+        self._give(seq, self.tokens_left(seq))
 
-    def all_fit(self, decodes: list[Sequence]) -> bool:
-        """Rows, tokens and blocks suffice for one more token of each of these, and for other lanes' floors."""
-        size = self._pool.block_size
-        taken = Counter(seq.job.lane for seq in decodes)
-        kept = sum(max(0, floor - taken[lane]) for lane, floor in self._floors.items())
-        grown = sum(seq.num_computed >= len(seq.table) * size for seq in decodes)
-        room = min(self._budget.rows - len(self.running), self._tokens)
-        return len(decodes) + kept <= room and self._pool.can_allocate(grown)
+    def all_fit(self, lane: LaneName, decodes: list[Sequence]) -> bool:
+        """Rows, tokens and blocks suffice for one more token of each of these decodes."""
+        size, count = self._pool.block_size, len(decodes)
+        if count > self.rows_left(lane) or count > self._tokens - self._kept_from(lane):
+            return False
+        return self._pool.can_allocate(sum(seq.num_computed >= len(seq.table) * size for seq in decodes))
 
-    def run_decodes(self, decodes: Iterable[Sequence]) -> None:
-        """Give a row to each of these, which lack a single token and all fit."""
-        size = self._pool.block_size
+    def run_decodes(self, lane: LaneName, decodes: list[Sequence]) -> None:
+        """Give a row to each of these; `all_fit` has said that there is room."""
+        size, running, rows = self._pool.block_size, self.running, self._rows
         for seq in decodes:
-            if seq.num_computed >= len(seq.table) * size:
+            computed, output = seq.num_computed, seq.output
+            if computed >= len(seq.table) * size:
                 self._pool.allocate(seq.table, 1)
+                seq.table_view = tuple(seq.table)
             if seq.stalled_since_ms is not None:
                 self._resume(seq)
-            self._give(seq, 1)
+            running[seq.id] = seq
+            rows.append(Row(seq.id, (output[-1],), computed, seq.table_view, True, len(output)))
+        self._tokens -= len(decodes)
+        self._floors[lane] = max(0, self._floors[lane] - len(decodes))
 
     def finish(self, number: int, paused: list[Paused], costs: CostModel) -> StepPlan:
         """The plan; the pauses happened since the last one and come first."""
-        rows = tuple(map(self._row, self.running.values(), self._counts))
+        rows = tuple(self._rows)
         copies, work = len(self._swap_out) + len(self._swap_in), features(rows)
         return StepPlan(
             number=number,
@@ -127,15 +136,10 @@ class Draft:
             seq.stalled_since_ms = None
 
     def _give(self, seq: Sequence, count: int) -> None:
+        first, whole, lane = seq.num_computed, count == seq.pending, seq.job.lane
+        seq.table_view = tuple(seq.table if whole else seq.table[: self._pool.blocks_for(first + count)])
+        self._rows.append(Row(seq.id, seq.token_ids(first, count), first, seq.table_view, whole, len(seq.output)))
         self.running[seq.id] = seq
-        self._counts.append(count)
         self._tokens -= count
-        lane = seq.job.lane
-        if self._floors[lane]:
-            self._floors[lane] -= 1
-
-    def _row(self, seq: Sequence, count: int) -> Row:
-        first, table, whole = seq.num_computed, seq.table, count == seq.pending
-        if not whole:
-            table = table[: self._pool.blocks_for(first + count)]
-        return Row(seq.id, seq.token_ids(first, count), first, tuple(table), whole, len(seq.output))
+        self._prefill_tokens -= count if seq.pending > 1 else 0
+        self._floors[lane] = max(0, self._floors[lane] - 1)

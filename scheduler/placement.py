@@ -6,8 +6,8 @@ have made room for the head (EASY backfill), so the head is not delayed. A fresh
 prompt at once, and leaves one free for each running sequence of its lane or above that will still grow: half-begun
 prefills cannot lock each other out. Resumed work needs room for all it has and one token more.
 
-Where all decodes fit and nothing else stands above any of them, the walk over them would end in a row for each: they
-get it at once, and only the rest is walked. That is what makes a step of hundreds of sequences cheap.
+The walk goes by groups: lane, window, class. In each, decodes come first, and where all of them fit they get their
+rows at once: the walk over them would end so. That is what makes a step of hundreds of sequences cheap.
 """
 
 import heapq
@@ -16,14 +16,17 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from functools import cached_property
+from itertools import chain
+from operator import itemgetter
 
 from scheduler.blocks import BlockPool
+from scheduler.budget import Survey
 from scheduler.costs import CostModel
 from scheduler.draft import Draft
 from scheduler.lanes import LaneName
-from scheduler.ranking import IDLE, Phase, Ranking, Standing
+from scheduler.ranking import IDLE, Group, Phase, Ranking, Standing
 from scheduler.roster import Roster
-from scheduler.sequence import Sequence, State
+from scheduler.sequence import Sequence
 from scheduler.steps import SeqId
 from scheduler.victims import Guard, Victim, choose
 
@@ -55,8 +58,11 @@ class WaitReason(StrEnum):
 class Placement:
     """One step's walk."""
 
-    def __init__(self, roster: Roster, ranking: Ranking, draft: Draft, pool: BlockPool, costs: CostModel) -> None:
+    def __init__(
+        self, roster: Roster, begun: Survey, ranking: Ranking, draft: Draft, pool: BlockPool, costs: CostModel
+    ) -> None:
         self._roster = roster
+        self._begun = begun
         self._ranking = ranking
         self._draft = draft
         self._pool = pool
@@ -64,7 +70,9 @@ class Placement:
         self._last_resort = False
         self._head_starts: float | None = None
         """Steps after which running work has made room for the head; None while there is no head."""
-        self._growing: tuple[int, list[int]] = (-1, [])
+        self._reasons: dict[SeqId, WaitReason] = {}
+        self._growing: tuple[int, Counter[int]] = (-1, Counter())
+        """Running sequences that will outgrow their tables, by lane rank, as of so many preemptions."""
 
     def fill(self) -> dict[SeqId, WaitReason]:
         """Place all that fits; the reasons of those that were looked at and wait."""
@@ -72,39 +80,69 @@ class Placement:
         if not self._draft.running and WaitReason.BLOCKS in reasons.values():
             self._last_resort = True
             reasons = self._walk()
+        for seq in chain.from_iterable(self._begun.decodes.values()):
+            if seq.is_resident and seq.id in reasons:
+                self._draft.set_aside(seq)
         for seq in self._roster.idle.values():
             reasons[seq.id] = WaitReason.PREFIX if seq.awaits_prefix and seq.is_runnable else WaitReason.GRANT
         return reasons
 
     def _walk(self) -> dict[SeqId, WaitReason]:
-        self._head_starts = None
+        self._head_starts, self._reasons = None, {}
         fresh = Fresh(self._roster, self._ranking)
-        waiting = self._begin(fresh.first())
+        waiting = [self._ranking.stand(seq) for seq in self._begun.others]
         heapq.heapify(waiting)
-        reasons = {}
-        while waiting:
-            standing = heapq.heappop(waiting)
-            reason = self._place(standing)
-            if reason is not None:
-                reasons[standing.seq.id] = reason
-            if standing.rank.phase is Phase.FRESH:
-                for behind in fresh.behind(standing.seq, reason):
-                    heapq.heappush(waiting, behind)
-        return reasons
+        for group, decodes in sorted(self._groups().items(), key=itemgetter(0)):
+            for name, lane in self._roster.lanes.items():
+                if self._ranking.first_group(lane) < group:
+                    self._show(waiting, fresh, name)
+            while waiting and waiting[0].rank.group < group:
+                self._consider(heapq.heappop(waiting), waiting, fresh)
+            self._run(decodes)
+        for name in self._roster.lanes:
+            self._show(waiting, fresh, name)
+        while waiting and not self._draft.is_full:
+            self._consider(heapq.heappop(waiting), waiting, fresh)
+        self._reasons.update((one.seq.id, WaitReason.SLOTS) for one in waiting)
+        return self._reasons
 
-    def _begin(self, fresh: list[Standing]) -> list[Standing]:
-        """What is to be walked; decodes are not in it where all of them have their row already."""
-        decodes: list[Sequence] = []
-        others: list[Sequence] = []
-        for seq in self._roster.begun.values():
-            (decodes if seq.state is State.DECODE else others).append(seq)
-        waiting = [*map(self._ranking.stand, others), *fresh]
-        if decodes and self._draft.all_fit(decodes):
-            last = self._ranking.last_group(decodes)
-            if all(one.rank.group >= last for one in waiting):
-                self._draft.run_decodes(decodes)
-                return waiting
-        return [*waiting, *map(self._ranking.stand, decodes)]
+    def _groups(self) -> dict[Group, list[list[Sequence]]]:
+        """Decodes by where they stand; in each list they are of one kind."""
+        groups: dict[Group, list[list[Sequence]]] = {}
+        for kind, decodes in self._begun.decodes.items():
+            groups.setdefault(self._ranking.group(kind), []).append(decodes)
+        return groups
+
+    def _show(self, waiting: list[Standing], fresh: "Fresh", name: LaneName) -> None:
+        """Let a lane's fresh work into the walk, unless no row is left for it."""
+        if self._draft.rows_left(name) > 0:
+            for standing in fresh.heads(name):
+                heapq.heappush(waiting, standing)
+
+    def _run(self, kinds: list[list[Sequence]]) -> None:
+        """A group's decodes: a row for each at once where all fit, else from the most urgent down."""
+        decodes = [seq for kind in kinds for seq in kind if seq.id not in self._draft.yielded]
+        lanes = {kind[0].job.lane for kind in kinds}
+        lane = next(iter(lanes))
+        if len(lanes) == 1 and self._draft.all_fit(lane, decodes):
+            self._draft.run_decodes(lane, decodes)
+            return
+        if all(self._draft.rows_left(lane) <= 0 for lane in lanes):
+            self._reasons.update((seq.id, WaitReason.SLOTS) for seq in decodes)
+            return
+        for standing in sorted(map(self._ranking.stand, decodes)):
+            self._refuse(standing.seq, self._place(standing))
+
+    def _consider(self, standing: Standing, waiting: list[Standing], fresh: "Fresh") -> None:
+        seq, was_fresh = standing.seq, standing.rank.phase is Phase.FRESH
+        reason = self._place(standing)
+        self._refuse(seq, reason)
+        for behind in fresh.behind(seq, reason) if was_fresh else ():
+            heapq.heappush(waiting, behind)
+
+    def _refuse(self, seq: Sequence, reason: WaitReason | None) -> None:
+        if reason is not None:
+            self._reasons[seq.id] = reason
 
     def _place(self, standing: Standing) -> WaitReason | None:
         reason = self._barred(standing.seq)
@@ -116,7 +154,10 @@ class Placement:
             return reason
         for victim in victims:
             self._draft.preempt(victim)
+        began = not standing.seq.is_resident
         self._draft.run(standing.seq)
+        if began and self._outgrows(standing.seq):
+            self._growing[1][standing.rank.lane] += 1
         return None
 
     def _barred(self, seq: Sequence) -> WaitReason | None:
@@ -151,16 +192,16 @@ class Placement:
 
     def _growth(self, lane_rank: int) -> int:
         """Blocks to leave free: one for each running sequence, not below this lane, that outgrows its table."""
-        done = len(self._draft.running) + len(self._draft.yielded)
-        if self._growing[0] != done:
-            size = self._pool.block_size
-            outgrow = [
-                self._ranking.lane_rank(seq)
-                for seq in self._resident()
-                if seq.job.max_total_tokens > len(seq.table) * size
-            ]
-            self._growing = (done, outgrow)
-        return sum(rank <= lane_rank for rank in self._growing[1])
+        yielded = len(self._draft.yielded)
+        if self._growing[0] != yielded:
+            ranks = {name: lane.lane.rank for name, lane in self._roster.lanes.items()}
+            outgrow = Counter(ranks[seq.job.lane] for seq in self._resident() if self._outgrows(seq))
+            self._growing = (yielded, outgrow)
+        return sum(count for rank, count in self._growing[1].items() if rank <= lane_rank)
+
+    def _outgrows(self, seq: Sequence) -> bool:
+        job = seq.job
+        return len(job.prompt) + job.max_tokens > len(seq.table) * self._pool.block_size
 
     def _steps_until(self, needed: int) -> float:
         """Steps until so many blocks are free, if everything that runs produces all it may."""
@@ -197,14 +238,11 @@ class Fresh:
         self._refused: Counter[tuple[LaneName, str]] = Counter()
         self._seen: set[SeqId] = set()
 
-    def first(self) -> list[Standing]:
-        """What the walk begins with."""
-        found = []
-        for lane in self._roster.lanes.values():
-            tenants = lane.least_served()
-            heads = (lane.waiting(tenant, 0) for tenant in tenants)
-            found += self._unseen((*heads, *lane.promoted(self._ranking.now_ms)))
-        return found
+    def heads(self, name: LaneName) -> list[Standing]:
+        """What this lane brings into a walk; nothing a second time."""
+        lane = self._roster.lanes[name]
+        firsts = (lane.waiting(tenant, 0) for tenant in lane.least_served())
+        return self._unseen((*firsts, *lane.promoted(self._ranking.now_ms)))
 
     def behind(self, seq: Sequence, reason: WaitReason | None) -> list[Standing]:
         """What comes into view once this was placed, or refused for this reason."""
@@ -217,6 +255,9 @@ class Fresh:
         return self._unseen((lane.waiting(seq.job.tenant, self._refused[place]),))
 
     def _unseen(self, sequences: Iterable[Sequence | None]) -> list[Standing]:
-        fresh = [seq for seq in sequences if seq is not None and seq.id not in self._seen]
-        self._seen.update(seq.id for seq in fresh)
-        return [self._ranking.stand(seq) for seq in fresh]
+        found = []
+        for seq in sequences:
+            if seq is not None and seq.id not in self._seen:
+                self._seen.add(seq.id)
+                found.append(self._ranking.stand(seq))
+        return found

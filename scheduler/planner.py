@@ -10,12 +10,12 @@ from dataclasses import replace
 
 from scheduler import capacity
 from scheduler.blocks import BlockPool
-from scheduler.budget import step_budget
+from scheduler.budget import step_budget, survey
 from scheduler.costs import CostModel
 from scheduler.draft import Draft
 from scheduler.flight import Flight, open_flight
 from scheduler.lanes import Lane, LaneName
-from scheduler.messages import Job, Lease, Paused, PreemptionMode
+from scheduler.messages import Job, Lease, Paused, YieldMode
 from scheduler.outcomes import Outcome
 from scheduler.placement import Placement, WaitReason
 from scheduler.ranking import Ranking
@@ -57,7 +57,7 @@ class Planner:
         self._flights: dict[str, Flight] = {}
         self._ended: list[Ended] = []
         self._paused: list[Paused] = []
-        self._forced: dict[SeqId, PreemptionMode] = {}
+        self._forced: dict[SeqId, YieldMode] = {}
         self._reasons: dict[SeqId, WaitReason] = {}
         self._plan = StepPlan(number=0)
         self._in_flight: dict[SeqId, Sequence] = {}
@@ -102,7 +102,7 @@ class Planner:
         if flight is not None:
             self._release(flight)
 
-    def preempt(self, seq_id: SeqId, mode: PreemptionMode) -> None:
+    def preempt(self, seq_id: SeqId, mode: YieldMode) -> None:
         """Make a sequence yield in the next plan, if it is resident then and, for a swap, the host has room."""
         self._forced[seq_id] = mode
 
@@ -113,12 +113,14 @@ class Planner:
         if not self._plan.is_empty:
             raise StepOrderError(f"the result of step {self._plan.number} has not been applied")
         self._expire(now_ms)
-        begun = self._roster.begun.values()
+        begun = survey(self._roster.begun.values(), self._lanes, now_ms)
         budget = step_budget(begun, self._lanes, self._costs, self._max_sequences, self._max_step_tokens)
         draft = Draft(budget, self._pool, self._roster, now_ms)
-        self._yield_forced(draft)
+        if self._forced:
+            self._yield_forced(draft)
+            begun = survey(self._roster.begun.values(), self._lanes, now_ms)
         ranking = Ranking(self._roster, self._costs, now_ms)
-        self._reasons = Placement(self._roster, ranking, draft, self._pool, self._costs).fill()
+        self._reasons = Placement(self._roster, begun, ranking, draft, self._pool, self._costs).fill()
         events = [event for event in self._paused if event.flight_id in self._flights]
         self._plan, self._paused = draft.finish(self._plan.number + 1, events, self._costs), []
         self._in_flight = self._ran = draft.running

@@ -1,12 +1,11 @@
 """The one order of everything that a worker could run: running, resumable and waiting work together."""
 
-from collections.abc import Iterable
 from enum import IntEnum
 from typing import NamedTuple
 
+from scheduler.budget import Kind
 from scheduler.costs import CostModel
-from scheduler.lanes import LaneName
-from scheduler.roster import PROMOTION_AGE, Roster
+from scheduler.roster import PROMOTION_AGE, LaneRoster, Roster
 from scheduler.sequence import Sequence, State
 
 IDLE = 1_000
@@ -32,6 +31,10 @@ PHASES = {  # of work that is not fresh
 }
 
 
+Group = tuple[int, bool, bool]
+"""What sets work above other work whatever either of them has begun: lane rank, outside the window, best effort."""
+
+
 class Rank(NamedTuple):
     """Lower is more urgent. Of work that has begun nothing here changes with time alone: two running sequences trade
     places only after service was charged, so preemption among them cannot go in circles."""
@@ -47,8 +50,8 @@ class Rank(NamedTuple):
     choice: int
 
     @property
-    def group(self) -> tuple[int, bool, bool]:
-        """What sets it above others whatever either of them has begun."""
+    def group(self) -> Group:
+        """Where it stands but for what it has begun."""
         return self[:3]
 
 
@@ -64,7 +67,7 @@ class Ranking:
 
     def __init__(self, roster: Roster, costs: CostModel, now_ms: float) -> None:
         self._lanes = roster.lanes
-        self._costs = costs
+        self._token_ms, self._pair_ms = costs.prefill_ms()
         self.now_ms = now_ms
         self._eligible_up_to = {name: lane.eligible_up_to() for name, lane in roster.lanes.items()}
 
@@ -84,13 +87,17 @@ class Ranking:
         )
         return Standing(rank, seq)
 
-    def last_group(self, sequences: Iterable[Sequence]) -> tuple[int, bool, bool]:
-        """The last group that any of these could be in; promotions, which could only move it up, are left out."""
-        kinds = {(seq.job.lane, seq.job.tenant, seq.job.guaranteed) for seq in sequences}
-        return max(
-            (self._lanes[lane].lane.rank, self._is_outside(lane, tenant), not guaranteed)
-            for lane, tenant, guaranteed in kinds
-        )
+    def group(self, kind: Kind) -> Group:
+        """Where work of this kind stands."""
+        name, tenant, guaranteed, promoted = kind
+        lane = self._lanes[name]
+        outside = lane.counters.value(tenant) > self._eligible_up_to[name]
+        return max(0, lane.lane.rank - promoted), outside, not guaranteed
+
+    def first_group(self, lane: LaneRoster) -> Group:
+        """The first group that a lane's fresh work could be in."""
+        promotes = next(lane.promoted(self.now_ms), None) is not None
+        return max(0, lane.lane.rank - promotes), False, not lane.guaranteed
 
     def lane_rank(self, seq: Sequence) -> int:
         """Its lane's rank, one higher once it has waited long; IDLE where it cannot run."""
@@ -100,10 +107,8 @@ class Ranking:
         promoted = self.now_ms - seq.arrived_ms > PROMOTION_AGE * lane.max_wait_ms
         return max(0, lane.rank - promoted)
 
-    def _is_outside(self, lane: LaneName, tenant: str) -> bool:
-        return self._lanes[lane].counters.value(tenant) > self._eligible_up_to[lane]
-
     def _relative_slack(self, seq: Sequence) -> float:
         """Time to spare before the first token is due, in units of the time it takes to compute (LARS)."""
-        service_ms = max(1.0, self._costs.recompute_ms(seq.length))
+        tokens = seq.length
+        service_ms = max(1.0, tokens * (self._token_ms + self._pair_ms * tokens))
         return (seq.envelope.first_due_ms - self.now_ms - service_ms) / service_ms

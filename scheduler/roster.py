@@ -15,7 +15,7 @@ from scheduler.messages import Job
 from scheduler.sequence import Sequence
 from scheduler.steps import SeqId
 
-LEAST_SERVED = 64
+LEAST_SERVED = 32
 """Tenants of one lane whose fresh work a step looks at; also the promoted ones."""
 PROMOTION_AGE = 0.5
 """Part of its lane's longest wait after which work is promoted one lane."""
@@ -32,6 +32,8 @@ class LaneRoster:
         self.counters = counters
         self.begun: Counter[str] = Counter()
         """Runnable sequences that have begun, by tenant."""
+        self.guaranteed = 0
+        """How much of the fresh work is guaranteed."""
         self._fresh: dict[str, list[Filed]] = {}
         self._elders: list[Filed] = []
         self._least: list[tuple[float, str]] = []
@@ -57,6 +59,7 @@ class LaneRoster:
         tenant = seq.job.tenant
         insort(self._fresh.setdefault(tenant, []), _by_due(seq))
         insort(self._elders, _by_age(seq))
+        self.guaranteed += seq.job.guaranteed
         if tenant not in self._listed:
             self._listed.add(tenant)
             heapq.heappush(self._least, (self.counters.value(tenant), tenant))
@@ -67,6 +70,7 @@ class LaneRoster:
         waiting = self._fresh[tenant]
         del waiting[bisect_left(waiting, _by_due(seq))]
         del self._elders[bisect_left(self._elders, _by_age(seq))]
+        self.guaranteed -= seq.job.guaranteed
         if not waiting:
             del self._fresh[tenant]
 

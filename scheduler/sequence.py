@@ -62,6 +62,8 @@ class Sequence:
     num_computed: int = 0
     table: list[int] = field(default_factory=list)
     """Device blocks; there may be more than `num_computed` tokens need, never fewer."""
+    table_view: tuple[int, ...] = ()
+    """The table as its last row had it; while it decodes, the table but for a block that the next token needs."""
     slots: list[int] = field(default_factory=list)
     """Host slots, while SWAPPED."""
     state: State = State.WAITING
@@ -121,6 +123,11 @@ class Sequence:
         self.move(to)
         if to is State.DROPPED:
             self.num_computed = 0
+        self.preemptions += 1
+        self._stall(now_ms)
+
+    def set_aside(self, now_ms: float) -> None:
+        """Wait with all its KV on the device."""
         self.preemptions += 1
         self._stall(now_ms)
 

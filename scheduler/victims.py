@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from scheduler.blocks import BlockPool
 from scheduler.costs import CostModel
-from scheduler.messages import PreemptionMode
+from scheduler.messages import YieldMode
 from scheduler.ranking import Standing
 from scheduler.sequence import Sequence
 from scheduler.steps import SeqId
@@ -27,7 +27,7 @@ class Victim(NamedTuple):
     """A sequence that yields, how, and what its way back is expected to cost."""
 
     seq: Sequence
-    mode: PreemptionMode
+    mode: YieldMode
     resume_ms: float
 
 

@@ -5,7 +5,7 @@ import pytest
 from scheduler.blocks import BlockPool
 from scheduler.costs import CostModel
 from scheduler.lanes import Envelope
-from scheduler.messages import PreemptionMode
+from scheduler.messages import YieldMode
 from scheduler.ranking import IDLE, PHASES, Phase, Rank, Standing
 from scheduler.sequence import Sequence, State
 from scheduler.steps import NO_WORK, SeqId, StepFeatures
@@ -86,7 +86,7 @@ def names(victims: list[Victim] | None) -> list[str]:
     return [victim.seq.id.flight_id for victim in victims]
 
 
-def modes(victims: list[Victim] | None) -> list[PreemptionMode]:
+def modes(victims: list[Victim] | None) -> list[YieldMode]:
     assert victims is not None
     return [victim.mode for victim in victims]
 
@@ -181,7 +181,7 @@ def test_choices_that_share_a_prompt_free_it_together() -> None:
 
 
 @pytest.mark.parametrize(("costs", "mode"), [(swap_is_cheap(), "swap"), (recompute_is_cheap(), "recompute")])
-def test_the_mode_is_what_the_cost_model_finds_cheaper(costs: CostModel, mode: PreemptionMode) -> None:
+def test_the_mode_is_what_the_cost_model_finds_cheaper(costs: CostModel, mode: YieldMode) -> None:
     shop = Shop(costs=costs)
     shop.stand("batch")
 
