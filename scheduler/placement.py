@@ -3,8 +3,8 @@
 Whoever finds no room is passed over with a reason. The first that lacks blocks, or just lost them, is the head: from
 then on work that has not begun may start only if, by its longest possible output, it is over before running work can
 have made room for the head (EASY backfill), so the head is not delayed. A fresh sequence gets blocks for its whole
-prompt at once, and leaves one free for each running sequence of its lane or above that will still grow: half-begun
-prefills cannot lock each other out. Resumed work needs room for all it has and one token more.
+prompt at once, and only if the pool is expected to hold it and all that runs at their fullest: half-begun prefills
+cannot lock each other out. Resumed work needs room for all it has and one token more.
 
 The walk goes by groups: lane, window, class. In each, decodes come first, and where all of them fit they get their
 rows at once: the walk over them would end so. That is what makes a step of hundreds of sequences cheap.
@@ -12,9 +12,7 @@ rows at once: the walk over them would end so. That is what makes a step of hund
 
 import heapq
 import math
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from enum import StrEnum
+from collections.abc import Iterator
 from functools import cached_property
 from itertools import chain
 from operator import itemgetter
@@ -23,43 +21,29 @@ from scheduler.blocks import BlockPool
 from scheduler.budget import Survey
 from scheduler.costs import CostModel
 from scheduler.draft import Draft
+from scheduler.forecast import Forecast
+from scheduler.fresh import Fresh, WaitReason
 from scheduler.lanes import LaneName
+from scheduler.lengths import Lengths
 from scheduler.ranking import IDLE, Group, Phase, Ranking, Standing
 from scheduler.roster import Roster
 from scheduler.sequence import Sequence
 from scheduler.steps import SeqId
 from scheduler.victims import Guard, Victim, choose
 
-BACKFILL = 4
-"""How many of a tenant's fresh requests a step looks at behind one that found no blocks."""
-
-
-class WaitReason(StrEnum):
-    """Why a sequence has no row in a step."""
-
-    SLOTS = "slots"
-    """The batch is full of more urgent work."""
-    TOKENS = "tokens"
-    """The step's token budget is spent on more urgent work."""
-    BLOCKS = "blocks"
-    """KV blocks are short, and nobody that may yield holds enough."""
-    HEAD = "head"
-    """It would fit, but would delay a more urgent request that lacks blocks."""
-    GRANT = "grant"
-    """Its budget allows no further token yet."""
-    PREFIX = "prefix"
-    """A sibling choice is computing the prompt that both share."""
-    PREEMPTED = "preempted"
-    """It yielded its blocks in this very step."""
-    ORDER = "order"
-    """Its turn has not come: other work of its tenant, or of tenants served less, waits before it."""
-
 
 class Placement:
     """One step's walk."""
 
     def __init__(
-        self, roster: Roster, begun: Survey, ranking: Ranking, draft: Draft, pool: BlockPool, costs: CostModel
+        self,
+        roster: Roster,
+        begun: Survey,
+        ranking: Ranking,
+        draft: Draft,
+        pool: BlockPool,
+        costs: CostModel,
+        lengths: Lengths,
     ) -> None:
         self._roster = roster
         self._begun = begun
@@ -68,11 +52,12 @@ class Placement:
         self._pool = pool
         self._costs = costs
         self._last_resort = False
+        self._evened = False
+        """A tenant inside the window has taken blocks from one outside, which is enough for one step."""
         self._head_starts: float | None = None
         """Steps after which running work has made room for the head; None while there is no head."""
         self._reasons: dict[SeqId, WaitReason] = {}
-        self._growing: tuple[int, Counter[int]] = (-1, Counter())
-        """Running sequences that will outgrow their tables, by lane rank, as of so many preemptions."""
+        self._forecast = Forecast(begun, ranking, draft, pool, lengths)
 
     def fill(self) -> dict[SeqId, WaitReason]:
         """Place all that fits; the reasons of those that were looked at and wait."""
@@ -113,7 +98,7 @@ class Placement:
             groups.setdefault(self._ranking.group(kind), []).append(decodes)
         return groups
 
-    def _show(self, waiting: list[Standing], fresh: "Fresh", name: LaneName) -> None:
+    def _show(self, waiting: list[Standing], fresh: Fresh, name: LaneName) -> None:
         """Let a lane's fresh work into the walk, unless no row is left for it."""
         if self._draft.rows_left(name) > 0:
             for standing in fresh.heads(name):
@@ -133,7 +118,7 @@ class Placement:
         for standing in sorted(map(self._ranking.stand, decodes)):
             self._refuse(standing.seq, self._place(standing))
 
-    def _consider(self, standing: Standing, waiting: list[Standing], fresh: "Fresh") -> None:
+    def _consider(self, standing: Standing, waiting: list[Standing], fresh: Fresh) -> None:
         seq, was_fresh = standing.seq, standing.rank.phase is Phase.FRESH
         reason = self._place(standing)
         self._refuse(seq, reason)
@@ -154,10 +139,11 @@ class Placement:
             return reason
         for victim in victims:
             self._draft.preempt(victim)
-        began = not standing.seq.is_resident
+            self._evened = self._evened or (
+                not standing.seq.is_resident and victim.seq.job.lane == standing.seq.job.lane
+            )
         self._draft.run(standing.seq)
-        if began and self._outgrows(standing.seq):
-            self._growing[1][standing.rank.lane] += 1
+        self._forecast.add(standing)
         return None
 
     def _barred(self, seq: Sequence) -> WaitReason | None:
@@ -175,33 +161,23 @@ class Placement:
     def _make_room(self, standing: Standing) -> list[Victim] | None:
         """Whom it takes blocks from, perhaps nobody; None where it has to wait."""
         short = self._needed(standing.seq) - self._pool.free_blocks
-        if standing.seq.is_fresh and self._choose(short + self._growth(standing.rank.lane), standing) is None:
-            return None  # it would fit, but leave running work no room to grow
+        if standing.seq.is_fresh:
+            if self._choose(short + self._forecast.growing(standing), standing) is None:
+                return None  # it would fit, but leave running work no room for its next tokens
+            if not self._forecast.admits(standing):
+                return None  # it would fit now, and crowd out running work before that ends
         return self._choose(short, standing)
 
     def _choose(self, short: int, standing: Standing) -> list[Victim] | None:
         if short <= 0:
             return []
-        guard = Guard(self._leader, self._last_resort)
+        guard = Guard(self._leader, self._last_resort, self._evened)
         return choose(short, standing, self._holders, self._pool, self._costs, guard)
 
     def _needed(self, seq: Sequence) -> int:
         """Device blocks that it lacks."""
         resumes = not (seq.is_resident or seq.is_fresh)
         return max(0, self._pool.blocks_for(seq.length + resumes) - len(seq.table))
-
-    def _growth(self, lane_rank: int) -> int:
-        """Blocks to leave free: one for each running sequence, not below this lane, that outgrows its table."""
-        yielded = len(self._draft.yielded)
-        if self._growing[0] != yielded:
-            ranks = {name: lane.lane.rank for name, lane in self._roster.lanes.items()}
-            outgrow = Counter(ranks[seq.job.lane] for seq in self._resident() if self._outgrows(seq))
-            self._growing = (yielded, outgrow)
-        return sum(count for rank, count in self._growing[1].items() if rank <= lane_rank)
-
-    def _outgrows(self, seq: Sequence) -> bool:
-        job = seq.job
-        return len(job.prompt) + job.max_tokens > len(seq.table) * self._pool.block_size
 
     def _steps_until(self, needed: int) -> float:
         """Steps until so many blocks are free, if everything that runs produces all it may."""
@@ -226,38 +202,3 @@ class Placement:
         """The most urgent that runs."""
         runs = [one for one in self._holders if one.rank.lane < IDLE]
         return min(runs).seq.id if runs else None
-
-
-class Fresh:
-    """Fresh work as a walk comes to it: of each tenant the first, the next once that is placed, a few behind one that
-    found no blocks."""
-
-    def __init__(self, roster: Roster, ranking: Ranking) -> None:
-        self._roster = roster
-        self._ranking = ranking
-        self._refused: Counter[tuple[LaneName, str]] = Counter()
-        self._seen: set[SeqId] = set()
-
-    def heads(self, name: LaneName) -> list[Standing]:
-        """What this lane brings into a walk; nothing a second time."""
-        lane = self._roster.lanes[name]
-        firsts = (lane.waiting(tenant, 0) for tenant in lane.least_served())
-        return self._unseen((*firsts, *lane.promoted(self._ranking.now_ms)))
-
-    def behind(self, seq: Sequence, reason: WaitReason | None) -> list[Standing]:
-        """What comes into view once this was placed, or refused for this reason."""
-        place = seq.job.lane, seq.job.tenant
-        if reason is not None:
-            self._refused[place] += 1
-            if reason not in (WaitReason.BLOCKS, WaitReason.HEAD) or self._refused[place] > BACKFILL:
-                return []
-        lane = self._roster.lanes[seq.job.lane]
-        return self._unseen((lane.waiting(seq.job.tenant, self._refused[place]),))
-
-    def _unseen(self, sequences: Iterable[Sequence | None]) -> list[Standing]:
-        found = []
-        for seq in sequences:
-            if seq is not None and seq.id not in self._seen:
-                self._seen.add(seq.id)
-                found.append(self._ranking.stand(seq))
-        return found

@@ -14,10 +14,12 @@ from scheduler.budget import step_budget, survey
 from scheduler.costs import CostModel
 from scheduler.draft import Draft
 from scheduler.flight import Flight, open_flight
+from scheduler.fresh import WaitReason
 from scheduler.lanes import Lane, LaneName
+from scheduler.lengths import Lengths
 from scheduler.messages import Job, Lease, Paused, YieldMode
 from scheduler.outcomes import Outcome
-from scheduler.placement import Placement, WaitReason
+from scheduler.placement import Placement
 from scheduler.ranking import Ranking
 from scheduler.roster import Roster
 from scheduler.sequence import Sequence, State
@@ -52,6 +54,7 @@ class Planner:
         self._costs = costs
         costs.expect_blocks_of(bytes_per_block)
         self._roster = Roster(lanes, window=window)
+        self._lengths = Lengths()
         self._expiries: list[tuple[float, str]] = []
         """When to look whether a deadline of a flight has passed."""
         self._flights: dict[str, Flight] = {}
@@ -120,7 +123,7 @@ class Planner:
             self._yield_forced(draft)
             begun = survey(self._roster.begun.values(), self._lanes, now_ms)
         ranking = Ranking(self._roster, self._costs, now_ms)
-        self._reasons = Placement(self._roster, begun, ranking, draft, self._pool, self._costs).fill()
+        self._reasons = Placement(self._roster, begun, ranking, draft, self._pool, self._costs, self._lengths).fill()
         events = [event for event in self._paused if event.flight_id in self._flights]
         self._plan, self._paused = draft.finish(self._plan.number + 1, events, self._costs), []
         self._in_flight = self._ran = draft.running
@@ -263,6 +266,7 @@ class Planner:
         if reason is not None:
             self._roster.remove(seq)
             self._free(seq)
+            self._lengths.learn(flight.job.lane, flight.job.tenant, len(seq.output))
             if not flight.live:
                 self._ended.append(self._close(flight, Outcome.FINISHED))
         elif not seq.is_runnable:

@@ -31,6 +31,8 @@ PHASES = {  # of work that is not fresh
 }
 
 
+PLENTY = 50.0
+"""Relative slack beyond which a deadline is too far off to order work by."""
 Group = tuple[int, bool, bool]
 """What sets work above other work whatever either of them has begun: lane rank, outside the window, best effort."""
 
@@ -44,8 +46,10 @@ class Rank(NamedTuple):
     best_effort: bool
     phase: Phase
     urgency: float
-    """Of fresh work its relative slack, of begun work when its first token was due."""
+    """Of fresh work its relative slack, of begun work none."""
     counter: float
+    due_ms: float
+    """When its first token is or was due."""
     flight_id: str
     choice: int
 
@@ -80,8 +84,9 @@ class Ranking:
             counter > self._eligible_up_to[job.lane],
             not job.guaranteed,
             Phase.FRESH if fresh else PHASES[seq.state],
-            self._relative_slack(seq) if fresh else seq.envelope.first_due_ms,
+            self._relative_slack(seq) if fresh else 0.0,
             counter,
+            seq.envelope.first_due_ms,
             job.flight_id,
             seq.id.choice,
         )
@@ -108,7 +113,8 @@ class Ranking:
         return max(0, lane.rank - promoted)
 
     def _relative_slack(self, seq: Sequence) -> float:
-        """Time to spare before the first token is due, in units of the time it takes to compute (LARS)."""
+        """Time to spare before the first token is due, in units of the time it takes to compute (LARS); of what has
+        plenty the same for all, so that among those the tenants' counters decide."""
         tokens = seq.length
         service_ms = max(1.0, tokens * (self._token_ms + self._pair_ms * tokens))
-        return (seq.envelope.first_due_ms - self.now_ms - service_ms) / service_ms
+        return min(PLENTY, (seq.envelope.first_due_ms - self.now_ms - service_ms) / service_ms)

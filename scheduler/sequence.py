@@ -59,6 +59,8 @@ class Sequence:
     envelope: Envelope
     granted_until: int
     output: list[int] = field(default_factory=list)
+    expected_output: int = 0
+    """Output tokens that it is expected to have in the end; 0 before anybody asked."""
     num_computed: int = 0
     table: list[int] = field(default_factory=list)
     """Device blocks; there may be more than `num_computed` tokens need, never fewer."""

@@ -30,6 +30,10 @@ def recompute_is_cheap() -> CostModel:
     return costs
 
 
+def _phase(state: State) -> Phase:
+    return Phase.FRESH if state is State.WAITING else PHASES[state]
+
+
 @dataclass
 class Shop:
     """A pool with sequences in it, to choose victims from."""
@@ -66,9 +70,7 @@ class Shop:
             seq.num_computed = blocks * BLOCK_SIZE if computed is None else computed
             self.pool.allocate(seq.table, blocks)
         standing = Standing(
-            Rank(
-                lane_rank, False, True, Phase.FRESH if state is State.WAITING else PHASES[state], urgency, 0.0, name, 0
-            ),
+            Rank(lane_rank, False, True, _phase(state), 0.0, 0.0, urgency, name, 0),
             seq,
         )
         self.standings.append(standing)
