@@ -58,7 +58,8 @@ def read_calibration(document: bytes) -> Calibration:
     try:
         return msgspec.json.decode(document, type=Calibration)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CalibrationError(str(error)) from None
+        rule, _, place = str(error).rstrip("`").partition(" - at `$.")
+        raise CalibrationError(f"{place}: {rule}" if place else rule) from None
 
 
 def of_costs(costs: CostModel, **sizes: int) -> Calibration:
