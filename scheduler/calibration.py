@@ -14,7 +14,9 @@ from scheduler.workload import Hardware
 Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 Size = Annotated[int, msgspec.Meta(ge=1, le=100_000_000)]
 Step = tuple[Milliseconds, Milliseconds, Milliseconds, Milliseconds, Milliseconds]
+MOST_NOISE = 2.0
 _FAR = 1_000_000
+"""So much of a feature that its weight stands out from rounding."""
 
 
 class CalibrationError(ValueError):
@@ -29,7 +31,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     copy: tuple[Milliseconds, Milliseconds] = (0.1, 0.2)
     """Per step with copies, and per block."""
     overhead_ms: Milliseconds = 0.0
-    noise: Annotated[float, msgspec.Meta(ge=0, le=2)] = 0.0
+    noise: Annotated[float, msgspec.Meta(ge=0, le=MOST_NOISE)] = 0.0
     block_size: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 16
     blocks: Size = 4096
     host_slots: Annotated[int, msgspec.Meta(ge=0, le=100_000_000)] = 8192
