@@ -238,7 +238,7 @@ class Simulation:
         if self.queue is None:
             return
         policy, more = self._workers[number].policy, True
-        while more:
+        while more and self._waiting:
             for lease in self.queue.take(int(self.now_ms), str(number), policy.capacity()).leases:
                 policy.add(lease, self.now_ms)
             more = self._hear(self.queue)
@@ -250,10 +250,14 @@ class Simulation:
         queue.forget(end.flight_id for end in ends)
         return bool(ends)
 
+    @property
+    def _waiting(self) -> int:
+        """Jobs in the queue."""
+        return 0 if self.queue is None else sum(one.queued for one in self.queue.depths(int(self.now_ms)).values())
+
     def _check_all_taken(self) -> None:
-        waiting = 0 if self.queue is None else sum(one.queued for one in self.queue.depths(int(self.now_ms)).values())
-        if waiting:
-            raise StuckError(f"{waiting} jobs wait that no worker takes")
+        if self._waiting:
+            raise StuckError(f"{self._waiting} jobs wait that no worker takes")
 
     def _publish(self, number: int, outcome: StepOutcome) -> None:
         if self.queue is None:
