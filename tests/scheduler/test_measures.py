@@ -1,6 +1,8 @@
 """Figures of a run: worked out by hand for small ones, and written as JSON."""
 
 import json
+import random
+from collections import Counter
 
 import msgspec
 import pytest
@@ -8,10 +10,11 @@ import pytest
 from scheduler.lanes import LaneName
 from scheduler.measures import attained, attained_mean_tpot, spread, summarize
 from scheduler.outcomes import Outcome
+from scheduler.overlay import Client, flood
 from scheduler.service import ServiceMeter
 from scheduler.simulate import Step
 from scheduler.steps import Produced, Row, SeqId, StepOutcome, StepPlan
-from scheduler.workload import Record
+from scheduler.workload import Arrival, Record
 from tests.scheduler.simulated import arrival, simulation
 
 
@@ -180,6 +183,56 @@ def test_the_gap_grows_while_both_have_work_waiting() -> None:
     meter.stepped(step(20.0, ("a1", 8, 1), ("b1", 0, 3), out=1))
 
     assert meter.max_gap == 8.0
+
+
+class PlainGap:
+    """The largest gap of two tenants, worked out from the definition: every interval, every step, every request."""
+
+    def __init__(self) -> None:
+        self.most = 0.0
+        self._service = {"a": 0.0, "b": 0.0}
+        self._there: dict[str, Arrival] = {}
+        self._reached: Counter[str] = Counter()
+        self._began: float | None = None
+
+    @property
+    def _apart(self) -> float:
+        return self._service["a"] - self._service["b"]
+
+    def arrived(self, one: Arrival, now_ms: float) -> None:
+        self._there[one.flight_id] = one
+
+    def stepped(self, step: Step) -> None:
+        running = {row.seq.flight_id for row in step.plan.rows}
+        waiting = {one.tenant for flight_id, one in self._there.items() if flight_id not in running}
+        if len(waiting) < 2:
+            self._began = None
+        elif self._began is None:
+            self._began = self._apart
+        for row in step.plan.rows:
+            one = self._there[row.seq.flight_id]
+            reached = min(one.prompt_tokens, row.context_length)
+            self._service[one.tenant] += max(0, reached - self._reached[one.flight_id])
+            self._reached[one.flight_id] = max(reached, self._reached[one.flight_id])
+        for produced in step.outcome.produced:
+            self._service[self._there[produced.seq.flight_id].tenant] += 2.0
+        if self._began is not None:
+            self.most = max(self.most, abs(self._apart - self._began))
+
+    def ended(self, record: Record) -> None:
+        del self._there[record.arrival.flight_id]
+
+
+@pytest.mark.parametrize("seed", [1, 3, 4])
+def test_the_gap_is_what_its_definition_says(seed: int) -> None:
+    meter, plain, draws = ServiceMeter(), PlainGap(), random.Random(seed)
+    clients = [
+        Client(tenant=name, rate_per_s=draws.uniform(3.0, 15.0), prompt=(1, 30), output=(1, 20)) for name in ("a", "b")
+    ]
+
+    simulation(list(flood(clients, 10.0, seed)), observers=[meter, plain]).run()
+
+    assert meter.max_gap == plain.most > 0.0
 
 
 def test_the_gap_is_by_weight() -> None:
