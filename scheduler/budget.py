@@ -1,4 +1,4 @@
-"""What one step may hold: rows, tokens, a pace that decodes of the first lane can bear, and each lane's own share."""
+"""What one step may hold: rows, tokens, time that decodes of the first lane can bear, and each lane's own share."""
 
 import math
 from collections import Counter
@@ -10,7 +10,6 @@ from scheduler.costs import CostModel
 from scheduler.lanes import Lane, LaneName
 from scheduler.roster import PROMOTION_AGE
 from scheduler.sequence import Sequence, State
-from scheduler.steps import StepFeatures
 
 LEAST_PREFILL_PART = 8
 """However tight the pace of decodes, a step may prefill this fraction of its tokens: 1 / 8."""
@@ -29,8 +28,6 @@ class Survey:
     """Prefills in progress, and what is to be resumed."""
     resident: Counter[LaneName] = field(default_factory=Counter)
     """Sequences whose KV is on the device, by lane."""
-    context: int = 0
-    """KV tokens that the decodes attend to."""
     pace_ms: float = math.inf
     """The tightest TPOT of decodes of the first lane."""
 
@@ -49,7 +46,6 @@ def survey(begun: Iterable[Sequence], lanes: Mapping[LaneName, Lane], now_ms: fl
                 found.decodes[kind] = [seq]
             else:
                 alike.append(seq)
-            found.context += seq.num_computed + 1
             found.resident[job.lane] += 1
             if job.lane is first and job.tpot_ms < found.pace_ms:
                 found.pace_ms = job.tpot_ms
@@ -59,37 +55,49 @@ def survey(begun: Iterable[Sequence], lanes: Mapping[LaneName, Lane], now_ms: fl
     return found
 
 
+class Price(NamedTuple):
+    """What a row adds to a step, in milliseconds per unit of each of `StepFeatures`."""
+
+    row: float
+    token: float
+    context: float
+    pair: float
+
+    def of(self, tokens: int, context: int) -> float:
+        """A row that computes so many tokens and ends at this context length."""
+        if tokens == 1:
+            return self.row + self.context * context
+        return self.row + tokens * (self.token + self.pair * context)
+
+
 class Budget(NamedTuple):
     """Limits of one step."""
 
     rows: int
     """Sequences: the batch's slots. A sequence without one keeps its KV blocks and waits."""
     tokens: int
-    prefill_tokens: int
-    """Of `tokens`, those that rows of more than one may use."""
+    least_prefill: int
+    """Prefill tokens that a step may have however tight its time."""
     floors: Mapping[LaneName, int]
     """Rows that are a lane's own: its share floor, as far as it has work that runs; never the whole step."""
+    time_ms: float
+    """What the rows may take together: the pace of first-lane decodes, less what a step takes anyway."""
+    price: Price
 
 
 def step_budget(
     begun: Survey, lanes: Mapping[LaneName, Lane], costs: CostModel, max_sequences: int, max_tokens: int
 ) -> Budget:
-    """The budget of a step for which this work has begun."""
+    """The budget of a step for which this work has begun. Time is no limit before step times are learnt."""
     most = min(max_sequences, max_tokens)
+    base_ms, *price = costs.step_weights()
     return Budget(
         rows=max_sequences,
         tokens=max_tokens,
-        prefill_tokens=_prefill_tokens(begun, lanes, costs, max_tokens),
+        least_prefill=max(1, max_tokens // LEAST_PREFILL_PART),
         floors={
             name: min(int(lane.share_floor * most), most - 1, begun.resident[name]) for name, lane in lanes.items()
         },
+        time_ms=begun.pace_ms - base_ms if costs.has_learnt else math.inf,
+        price=Price(*price),
     )
-
-
-def _prefill_tokens(begun: Survey, lanes: Mapping[LaneName, Lane], costs: CostModel, max_tokens: int) -> int:
-    """Prefill that leaves decodes of the first lane the pace that they were promised, once step times are learnt."""
-    if begun.pace_ms == math.inf:
-        return max_tokens
-    decodes = sum(map(len, begun.decodes.values()))
-    within = costs.prefill_tokens_within(begun.pace_ms, StepFeatures(decodes, 0, begun.context, 0))
-    return max_tokens if within is None else max(1, max_tokens // LEAST_PREFILL_PART, within)

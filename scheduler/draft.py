@@ -1,5 +1,7 @@
 """One step's plan in the making: what is left of its budgets, and what has been given and taken so far."""
 
+import math
+
 from scheduler.blocks import BlockPool
 from scheduler.budget import Budget
 from scheduler.costs import CostModel
@@ -26,7 +28,8 @@ class Draft:
         self._roster = roster
         self._now_ms = now_ms
         self._tokens = budget.tokens
-        self._prefill_tokens = budget.prefill_tokens
+        self._prefilled = 0
+        self._left_ms = budget.time_ms
         self._swap_out: list[Copy] = []
         self._swap_in: list[Copy] = []
         self._events: list[Preempted | Resumed] = []
@@ -41,9 +44,26 @@ class Draft:
         return self._budget.rows - len(self.running) - self._kept_from(lane)
 
     def tokens_left(self, seq: Sequence) -> int:
-        """Tokens that this sequence may compute in the step."""
+        """Tokens that this sequence may compute in the step: as many as there are, and as there is time for."""
         pending, left = seq.pending, self._tokens - self._kept_from(seq.job.lane)
-        return min(pending, left) if pending == 1 else min(pending, left, self._prefill_tokens)
+        if pending == 1:
+            return min(pending, left)
+        return min(pending, left, max(self._in_time(seq), self._budget.least_prefill - self._prefilled))
+
+    def is_late(self, seq: Sequence) -> bool:
+        """A lower lane's decode that would hold up those of the first lane, with no row left of its lane's own."""
+        lane = seq.job.lane
+        if self._left_ms == math.inf or self._floors[lane] or self._roster.lanes[lane].lane.rank == 0:
+            return False
+        return seq.pending == 1 and self._budget.price.of(1, seq.length) > self._left_ms
+
+    def _in_time(self, seq: Sequence) -> int:
+        """Prefill tokens of this sequence that there is time for."""
+        if self._left_ms == math.inf:
+            return self._budget.tokens
+        price = self._budget.price
+        per_token = price.token + price.pair * seq.num_computed
+        return int(max(0.0, self._left_ms - price.row) / per_token) if per_token > 0.0 else self._budget.tokens
 
     def steps_left(self, seq: Sequence) -> int:
         """Steps that a sequence runs for if it produces all it may."""
@@ -95,6 +115,8 @@ class Draft:
         size, count = self._pool.block_size, len(decodes)
         if count > self.rows_left(lane) or count > self._tokens - self._kept_from(lane):
             return False
+        if self._left_ms < math.inf and self._roster.lanes[lane].lane.rank and self._take_ms(decodes) > self._left_ms:
+            return False
         return self._pool.can_allocate(sum(seq.num_computed >= len(seq.table) * size for seq in decodes))
 
     def run_decodes(self, lane: LaneName, decodes: list[Sequence]) -> None:
@@ -110,7 +132,13 @@ class Draft:
             running[seq.id] = seq
             rows.append(Row(seq.id, (output[-1],), computed, seq.table_view, True, len(output)))
         self._tokens -= len(decodes)
+        if self._left_ms < math.inf:
+            self._left_ms -= self._take_ms(decodes)
         self._floors[lane] = max(0, self._floors[lane] - len(decodes))
+
+    def _take_ms(self, decodes: list[Sequence]) -> float:
+        price = self._budget.price
+        return len(decodes) * price.row + price.context * sum(seq.num_computed + 1 for seq in decodes)
 
     def finish(self, number: int, paused: list[Paused], costs: CostModel) -> StepPlan:
         """The plan; the pauses happened since the last one and come first."""
@@ -141,5 +169,6 @@ class Draft:
         self._rows.append(Row(seq.id, seq.token_ids(first, count), first, seq.table_view, whole, len(seq.output)))
         self.running[seq.id] = seq
         self._tokens -= count
-        self._prefill_tokens -= count if seq.pending > 1 else 0
+        self._prefilled += count if seq.pending > 1 else 0
+        self._left_ms -= self._budget.price.of(count, first + count)
         self._floors[lane] = max(0, self._floors[lane] - 1)

@@ -21,6 +21,8 @@ class WaitReason(StrEnum):
     """The batch is full of more urgent work."""
     TOKENS = "tokens"
     """The step's token budget is spent on more urgent work."""
+    PACE = "pace"
+    """With it the step would take longer than decodes of the first lane can bear."""
     BLOCKS = "blocks"
     """KV blocks are short, and nobody that may yield holds enough."""
     HEAD = "head"

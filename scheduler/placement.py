@@ -154,6 +154,8 @@ class Placement:
             return WaitReason.SLOTS
         if self._draft.tokens_left(seq) <= 0:
             return WaitReason.TOKENS
+        if self._draft.is_late(seq):
+            return WaitReason.PACE
         if self._head_starts is not None and not seq.is_resident and self._draft.steps_left(seq) > self._head_starts:
             return WaitReason.HEAD
         return None
