@@ -8,12 +8,13 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-ADMIN_GROUPS = {
+MODULES = {
     "tenants": "Create, show, change, suspend and delete tenants; apply a file of them.",
     "keys": "Create, list, rotate and revoke a tenant's API keys.",
     "quotas": "Show and change a tenant's limits.",
     "usage": "Tokens and requests from the ledger.",
     "workers": "List and drain workers.",
+    "simulate": "The real scheduler in virtual time over a request trace.",
 }
 FORWARD = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
@@ -22,19 +23,19 @@ ConfigFile = Annotated[str | None, Option("--config", help="Settings file; fairl
 
 
 class Commands(TyperGroup):
-    """The admin groups live in modules of their own and are imported when named."""
+    """These live in modules of their own and are imported when named."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401 - typer's own vendored click types are private
-        """Every subcommand, the admin groups last."""
-        return [*super().list_commands(ctx), *ADMIN_GROUPS]
+        """Every subcommand, these last."""
+        return [*super().list_commands(ctx), *MODULES]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401
         """A subcommand by name."""
-        if cmd_name not in ADMIN_GROUPS:
+        if cmd_name not in MODULES:
             return super().get_command(ctx, cmd_name)
         module = importlib.import_module(f"gateway.commands.{cmd_name}")
         command = typer.main.get_command(module.app)
-        command.name, command.help = cmd_name, ADMIN_GROUPS[cmd_name]
+        command.name, command.help = cmd_name, MODULES[cmd_name]
         return command
 
 

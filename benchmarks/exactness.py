@@ -24,7 +24,7 @@ from rich.table import Table
 from benchmarks.work import greedy_lease
 from scheduler.costs import CostModel
 from scheduler.lanes import DEFAULT_LANES
-from scheduler.messages import Preempted, PreemptionMode
+from scheduler.messages import Preempted, YieldMode
 from scheduler.planner import Planner
 from scheduler.settings import DEFAULT_MODEL
 from scheduler.steps import SeqId
@@ -115,7 +115,7 @@ def serve(
 
 
 def _serve(
-    prompts: Sequence[Tokens], model: PagedModel, tokens: int, mode: PreemptionMode | None, seed: int, advance: Advance
+    prompts: Sequence[Tokens], model: PagedModel, tokens: int, mode: YieldMode | None, seed: int, advance: Advance
 ) -> list[Tokens]:
     engine = _engine(model, prompts, tokens)
     for number, prompt in enumerate(prompts):
@@ -138,7 +138,7 @@ def _serve(
 
 def _preempt_some(
     engine: Engine,
-    mode: PreemptionMode,
+    mode: YieldMode,
     chooser: random.Random,
     found: dict[str, Tokens],
     done: Counter[str],

@@ -25,9 +25,10 @@ def count(sequences: Iterable[Sequence], lanes: Iterable[LaneName]) -> Counts:
     """Where the sequences stand, with a figure for every lane."""
     counts = Counts(*({lane.value: 0 for lane in lanes} for _ in range(3)))
     for seq in sequences:
-        runs = seq.state in (State.PREFILL, State.DECODE)
+        computes = seq.state in (State.PREFILL, State.DECODE)
+        runs = computes and seq.stalled_since_ms is None
         (counts.running if runs else counts.waiting)[seq.job.lane] += 1
-        counts.preempted[seq.job.lane] += seq.state in PREEMPTED
+        counts.preempted[seq.job.lane] += seq.state in PREEMPTED or (computes and not runs)
     return counts
 
 

@@ -122,16 +122,14 @@ class CostModel:
 
     def recompute_ms(self, tokens: int) -> float:
         """Expected time that prefilling this many tokens from nothing adds to steps that run anyway."""
+        per_token, per_pair = self.prefill_ms()
+        return tokens * (per_token + per_pair * tokens)
+
+    def prefill_ms(self) -> tuple[float, float]:
+        """What prefill adds to a step per token, and per square of the tokens."""
         _, _, per_token, _, per_pair = self._step.weights
-        return per_token * tokens + per_pair * tokens * tokens / 2.0
+        return per_token, per_pair / 2.0
 
-    def prefill_tokens_within(self, budget_ms: float, others: StepFeatures) -> int | None:
-        """Prefill tokens that keep a step with these other rows within a time; None while nothing is known.
-
-        Attention to the chunk's own earlier context is not in it: the caller bounds chunks anyway.
-        """
-        if not self.has_learnt:
-            return None
-        per_token = self._step.weights[2]
-        left_ms = budget_ms - self.step_ms(others._replace(rows=others.rows + 1))
-        return int(max(0.0, left_ms) / per_token) if per_token > 0.0 else None
+    def step_weights(self) -> tuple[float, ...]:
+        """What a step takes whatever it holds, and what it takes per unit of each of `StepFeatures`."""
+        return self._step.weights

@@ -1,42 +1,69 @@
 """One step's plan in the making: what is left of its budgets, and what has been given and taken so far."""
 
+import math
+
 from scheduler.blocks import BlockPool
 from scheduler.budget import Budget
 from scheduler.costs import CostModel
 from scheduler.lanes import LaneName
 from scheduler.messages import Paused, Preempted, Resumed
+from scheduler.roster import Roster
 from scheduler.sequence import Sequence, State
 from scheduler.steps import Copy, Row, SeqId, StepPlan, features
 from scheduler.victims import Victim
 
 
 class Draft:
-    """Gives rows to sequences and takes blocks from victims; every call keeps pool and states consistent."""
+    """Gives rows to sequences and takes blocks from victims; every call keeps pool, states and roster consistent."""
 
-    def __init__(self, budget: Budget, pool: BlockPool, now_ms: float) -> None:
-        self.rows: list[Row] = []
+    def __init__(self, budget: Budget, pool: BlockPool, roster: Roster, now_ms: float) -> None:
         self.running: dict[SeqId, Sequence] = {}
-        """The sequences that have a row."""
+        """The sequences that have a row, in the order in which they got it."""
         self.yielded: set[SeqId] = set()
         """Who was preempted in this step: not to be resumed in it."""
+        self._rows: list[Row] = []
         self._budget = budget
         self._floors = dict(budget.floors)
         self._pool = pool
+        self._roster = roster
         self._now_ms = now_ms
         self._tokens = budget.tokens
-        self._prefill_tokens = budget.prefill_tokens
+        self._prefilled = 0
+        self._left_ms = budget.time_ms
         self._swap_out: list[Copy] = []
         self._swap_in: list[Copy] = []
         self._events: list[Preempted | Resumed] = []
 
+    @property
+    def is_full(self) -> bool:
+        """No sequence can have a row any more."""
+        return len(self.running) >= self._budget.rows
+
     def rows_left(self, lane: LaneName) -> int:
         """Rows that a sequence of this lane may still have; other lanes' floors are not among them."""
-        return self._budget.rows - len(self.rows) - self._kept_from(lane)
+        return self._budget.rows - len(self.running) - self._kept_from(lane)
 
     def tokens_left(self, seq: Sequence) -> int:
-        """Tokens that this sequence may compute in the step."""
+        """Tokens that this sequence may compute in the step: as many as there are, and as there is time for."""
         pending, left = seq.pending, self._tokens - self._kept_from(seq.job.lane)
-        return min(pending, left) if pending == 1 else min(pending, left, self._prefill_tokens)
+        if pending == 1:
+            return min(pending, left)
+        return min(pending, left, max(self._in_time(seq), self._budget.least_prefill - self._prefilled))
+
+    def is_late(self, seq: Sequence) -> bool:
+        """A lower lane's decode that would hold up those of the first lane, with no row left of its lane's own."""
+        lane = seq.job.lane
+        if self._left_ms == math.inf or self._floors[lane] or self._roster.lanes[lane].lane.rank == 0:
+            return False
+        return seq.pending == 1 and self._budget.price.of(1, seq.length) > self._left_ms
+
+    def _in_time(self, seq: Sequence) -> int:
+        """Prefill tokens of this sequence that there is time for."""
+        if self._left_ms == math.inf:
+            return self._budget.tokens
+        price = self._budget.price
+        per_token = price.token + price.pair * seq.num_computed
+        return int(max(0.0, self._left_ms - price.row) / per_token) if per_token > 0.0 else self._budget.tokens
 
     def steps_left(self, seq: Sequence) -> int:
         """Steps that a sequence runs for if it produces all it may."""
@@ -51,6 +78,7 @@ class Draft:
         else:
             self._pool.release(seq.table)
             seq.leave(State.DROPPED, self._now_ms)
+        self._roster.file(seq)
         self.yielded.add(seq.id)
         self._events.append(
             Preempted(
@@ -62,6 +90,14 @@ class Draft:
             )
         )
 
+    def set_aside(self, seq: Sequence) -> None:
+        """A decode gets no row in this step; it keeps its blocks. Said once, when it begins to wait."""
+        if seq.stalled_since_ms is None:
+            seq.set_aside(self._now_ms)
+            self._events.append(
+                Preempted(flight_id=seq.id.flight_id, choice=seq.id.choice, mode="keep", blocks=0, predicted_ms=0.0)
+            )
+
     def run(self, seq: Sequence) -> None:
         """Give a sequence its row: bring its KV back if need be, and blocks for all its tokens. The blocks are free."""
         if seq.state is State.SWAPPED:
@@ -69,16 +105,48 @@ class Draft:
             seq.move(State.DECODE if seq.pending == 1 and seq.output else State.PREFILL)
         elif not seq.is_resident:
             seq.move(State.PREFILL)
+            self._roster.file(seq)
         self._pool.allocate(seq.table, max(0, self._pool.blocks_for(seq.length) - len(seq.table)))
         self._resume(seq)
-        self._add_row(seq, self.tokens_left(seq))
+        self._give(seq, self.tokens_left(seq))
+
+    def all_fit(self, lane: LaneName, decodes: list[Sequence]) -> bool:
+        """Rows, tokens and blocks suffice for one more token of each of these decodes."""
+        size, count = self._pool.block_size, len(decodes)
+        if count > self.rows_left(lane) or count > self._tokens - self._kept_from(lane):
+            return False
+        if self._left_ms < math.inf and self._roster.lanes[lane].lane.rank and self._take_ms(decodes) > self._left_ms:
+            return False
+        return self._pool.can_allocate(sum(seq.num_computed >= len(seq.table) * size for seq in decodes))
+
+    def run_decodes(self, lane: LaneName, decodes: list[Sequence]) -> None:
+        """Give a row to each of these; `all_fit` has said that there is room."""
+        size, running, rows = self._pool.block_size, self.running, self._rows
+        for seq in decodes:
+            computed, output = seq.num_computed, seq.output
+            if computed >= len(seq.table) * size:
+                self._pool.allocate(seq.table, 1)
+                seq.table_view = tuple(seq.table)
+            if seq.stalled_since_ms is not None:
+                self._resume(seq)
+            running[seq.id] = seq
+            rows.append(Row(seq.id, (output[-1],), computed, seq.table_view, True, len(output)))
+        self._tokens -= len(decodes)
+        if self._left_ms < math.inf:
+            self._left_ms -= self._take_ms(decodes)
+        self._floors[lane] = max(0, self._floors[lane] - len(decodes))
+
+    def _take_ms(self, decodes: list[Sequence]) -> float:
+        price = self._budget.price
+        return len(decodes) * price.row + price.context * sum(seq.num_computed + 1 for seq in decodes)
 
     def finish(self, number: int, paused: list[Paused], costs: CostModel) -> StepPlan:
         """The plan; the pauses happened since the last one and come first."""
-        copies, work = len(self._swap_out) + len(self._swap_in), features(self.rows)
+        rows = tuple(self._rows)
+        copies, work = len(self._swap_out) + len(self._swap_in), features(rows)
         return StepPlan(
             number=number,
-            rows=tuple(self.rows),
+            rows=rows,
             swap_out=tuple(self._swap_out),
             swap_in=tuple(self._swap_in),
             events=(*paused, *self._events),
@@ -95,20 +163,12 @@ class Draft:
             self._events.append(Resumed(flight_id=seq.id.flight_id, choice=seq.id.choice, stalled_ms=stalled_ms))
             seq.stalled_since_ms = None
 
-    def _add_row(self, seq: Sequence, count: int) -> None:
-        first = seq.num_computed
-        self.rows.append(
-            Row(
-                seq=seq.id,
-                token_ids=seq.token_ids(first, count),
-                first_position=first,
-                block_table=tuple(seq.table[: self._pool.blocks_for(first + count)]),
-                samples=count == seq.pending,
-                output_index=len(seq.output),
-            )
-        )
+    def _give(self, seq: Sequence, count: int) -> None:
+        first, whole, lane = seq.num_computed, count == seq.pending, seq.job.lane
+        seq.table_view = tuple(seq.table if whole else seq.table[: self._pool.blocks_for(first + count)])
+        self._rows.append(Row(seq.id, seq.token_ids(first, count), first, seq.table_view, whole, len(seq.output)))
         self.running[seq.id] = seq
         self._tokens -= count
-        if seq.pending > 1:
-            self._prefill_tokens -= count
-        self._floors[seq.job.lane] = max(0, self._floors[seq.job.lane] - 1)
+        self._prefilled += count if seq.pending > 1 else 0
+        self._left_ms -= self._budget.price.of(count, first + count)
+        self._floors[lane] = max(0, self._floors[lane] - 1)

@@ -39,6 +39,10 @@ class Counters:
         self._values[tenant] = max(self.value(tenant), self.floor(others))
         return self._values[tenant]
 
+    def lift_to(self, tenant: str, least: float) -> None:
+        """The same for a caller that knows the smallest backlogged counter."""
+        self._values[tenant] = max(self.value(tenant), least)
+
     def charge(self, tenant: str, tokens: float, weight: float) -> float:
         """Count `tokens` of service (negative: a refund) for a tenant of this weight (> 0); returns its counter."""
         self._values[tenant] = self.value(tenant) + tokens / weight

@@ -52,16 +52,24 @@ class Flight:
             return f"waited longer than the {self.lane.name} lane's {self.lane.max_wait_ms:.0f} ms"
         return ""
 
-    def share_prefix(self, seq: Sequence, pool: BlockPool) -> None:
-        """If the trunk has now computed the shared blocks, give them to the choices that wait for them."""
+    def expiries(self) -> list[float]:
+        """When to ask `expired`, in the clock of `arrived_ms`."""
+        limits = (self.job.deadline_ms, self.job.hard_ttft_ms, self.lane.max_wait_ms)
+        return [self.arrived_ms + limit for limit in limits if limit is not None]
+
+    def share_prefix(self, seq: Sequence, pool: BlockPool) -> list[Sequence]:
+        """If the trunk has now computed the shared blocks, give them to the choices that wait for them: these."""
         if seq.num_computed < self.shared_blocks * pool.block_size:
-            return
+            return []
+        sharing = []
         for sibling in self.choices:
             if sibling.awaits_prefix and sibling is not seq:
                 sibling.awaits_prefix = False
                 sibling.move(State.PREFILL)
                 pool.share(seq.table, self.shared_blocks, sibling.table)
                 sibling.num_computed = self.shared_blocks * pool.block_size
+                sharing.append(sibling)
+        return sharing
 
     def charge(self, row: Row) -> float:
         """Weighted tokens of a row: prompt tokens that nobody computed before, and the token it yields."""

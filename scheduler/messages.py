@@ -14,7 +14,10 @@ from scheduler.outcomes import Outcome
 
 FinishReason = Literal["stop", "length"]
 """Why a choice ended by itself: an end-of-sequence token, or its `max_tokens`."""
-PreemptionMode = Literal["swap", "recompute"]
+YieldMode = Literal["swap", "recompute"]
+"""What becomes of KV whose blocks are taken: it goes to the host, or is computed again."""
+PreemptionMode = Literal["keep"] | YieldMode
+"""`keep`: only the batch slot is lost."""
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,143 +1,206 @@
-"""Who of the ranked list runs in a step: one walk from the most urgent down, no second list and no silent end.
+"""Who runs in a step: one walk from the most urgent down, no second list and no silent end.
 
 Whoever finds no room is passed over with a reason. The first that lacks blocks, or just lost them, is the head: from
 then on work that has not begun may start only if, by its longest possible output, it is over before running work can
 have made room for the head (EASY backfill), so the head is not delayed. A fresh sequence gets blocks for its whole
-prompt at once, and leaves one free for each running sequence of its lane or above that will still grow: half-begun
-prefills cannot lock each other out. Resumed work needs room for all it has and one token more.
+prompt at once, and only if the pool is expected to hold it and all that runs at their fullest: half-begun prefills
+cannot lock each other out. Resumed work needs room for all it has and one token more.
+
+The walk goes by groups: lane, window, class. In each, decodes come first, and where all of them fit they get their
+rows at once: the walk over them would end so. That is what makes a step of hundreds of sequences cheap.
 """
 
+import heapq
 import math
-from enum import StrEnum
+from collections.abc import Iterator
+from functools import cached_property
+from itertools import chain
+from operator import itemgetter
 
 from scheduler.blocks import BlockPool
+from scheduler.budget import Survey
 from scheduler.costs import CostModel
 from scheduler.draft import Draft
-from scheduler.ranking import IDLE, Standing
+from scheduler.forecast import Forecast
+from scheduler.fresh import Fresh, WaitReason
+from scheduler.lanes import LaneName
+from scheduler.lengths import Lengths
+from scheduler.ranking import IDLE, Group, Phase, Ranking, Standing
+from scheduler.roster import Roster
 from scheduler.sequence import Sequence
 from scheduler.steps import SeqId
 from scheduler.victims import Guard, Victim, choose
 
 
-class WaitReason(StrEnum):
-    """Why a sequence has no row in a step."""
-
-    SLOTS = "slots"
-    """The batch is full of more urgent work."""
-    TOKENS = "tokens"
-    """The step's token budget is spent on more urgent work."""
-    BLOCKS = "blocks"
-    """KV blocks are short, and nobody that may yield holds enough."""
-    HEAD = "head"
-    """It would fit, but would delay a more urgent request that lacks blocks."""
-    GRANT = "grant"
-    """Its budget allows no further token yet."""
-    PREFIX = "prefix"
-    """A sibling choice is computing the prompt that both share."""
-    PREEMPTED = "preempted"
-    """It yielded its blocks in this very step."""
-
-
 class Placement:
-    """One step's walk through the ranked list."""
+    """One step's walk."""
 
-    def __init__(self, ranked: list[Standing], draft: Draft, pool: BlockPool, costs: CostModel) -> None:
-        self._ranked = ranked
+    def __init__(
+        self,
+        roster: Roster,
+        begun: Survey,
+        ranking: Ranking,
+        draft: Draft,
+        pool: BlockPool,
+        costs: CostModel,
+        lengths: Lengths,
+    ) -> None:
+        self._roster = roster
+        self._begun = begun
+        self._ranking = ranking
         self._draft = draft
         self._pool = pool
         self._costs = costs
-        self._guard = Guard(leader=self._find_leader())
+        self._last_resort = False
+        self._evened = False
+        """A tenant inside the window has taken blocks from one outside, which is enough for one step."""
         self._head_starts: float | None = None
         """Steps after which running work has made room for the head; None while there is no head."""
+        self._reasons: dict[SeqId, WaitReason] = {}
+        self._forecast = Forecast(begun, ranking, draft, pool, lengths)
 
     def fill(self) -> dict[SeqId, WaitReason]:
-        """Place all that fits; the reasons of those that wait."""
+        """Place all that fits; the reasons of those that were looked at and wait."""
         reasons = self._walk()
-        if not self._draft.rows and WaitReason.BLOCKS in reasons.values():
-            self._guard = self._guard._replace(last_resort=True)
+        if not self._draft.running and WaitReason.BLOCKS in reasons.values():
+            self._last_resort = True
             reasons = self._walk()
+        for seq in chain.from_iterable(self._begun.decodes.values()):
+            if seq.is_resident and seq.id in reasons:
+                self._draft.set_aside(seq)
+        for seq in self._roster.idle.values():
+            reasons[seq.id] = WaitReason.PREFIX if seq.awaits_prefix and seq.is_runnable else WaitReason.GRANT
         return reasons
 
     def _walk(self) -> dict[SeqId, WaitReason]:
-        self._head_starts = None
-        reasons = {}
-        for standing in self._ranked:
-            reason = self._place(standing)
-            if reason is not None:
-                reasons[standing.seq.id] = reason
-        return reasons
+        self._head_starts, self._reasons = None, {}
+        fresh = Fresh(self._roster, self._ranking)
+        waiting = [self._ranking.stand(seq) for seq in self._begun.others]
+        heapq.heapify(waiting)
+        for group, decodes in sorted(self._groups().items(), key=itemgetter(0)):
+            for name, lane in self._roster.lanes.items():
+                if self._ranking.first_group(lane) < group:
+                    self._show(waiting, fresh, name)
+            while waiting and waiting[0].rank.group < group:
+                self._consider(heapq.heappop(waiting), waiting, fresh)
+            self._run(decodes)
+        for name in self._roster.lanes:
+            self._show(waiting, fresh, name)
+        while waiting and not self._draft.is_full:
+            self._consider(heapq.heappop(waiting), waiting, fresh)
+        self._reasons.update((one.seq.id, WaitReason.SLOTS) for one in waiting)
+        return self._reasons
+
+    def _groups(self) -> dict[Group, list[list[Sequence]]]:
+        """Decodes by where they stand; in each list they are of one kind."""
+        groups: dict[Group, list[list[Sequence]]] = {}
+        for kind, decodes in self._begun.decodes.items():
+            groups.setdefault(self._ranking.group(kind), []).append(decodes)
+        return groups
+
+    def _show(self, waiting: list[Standing], fresh: Fresh, name: LaneName) -> None:
+        """Let a lane's fresh work into the walk, unless no row is left for it."""
+        if self._draft.rows_left(name) > 0:
+            for standing in fresh.heads(name):
+                heapq.heappush(waiting, standing)
+
+    def _run(self, kinds: list[list[Sequence]]) -> None:
+        """A group's decodes: a row for each at once where all fit, else from the most urgent down."""
+        decodes = [seq for kind in kinds for seq in kind if seq.id not in self._draft.yielded]
+        lanes = {kind[0].job.lane for kind in kinds}
+        lane = next(iter(lanes))
+        if len(lanes) == 1 and self._draft.all_fit(lane, decodes):
+            self._draft.run_decodes(lane, decodes)
+            return
+        if all(self._draft.rows_left(lane) <= 0 for lane in lanes):
+            self._reasons.update((seq.id, WaitReason.SLOTS) for seq in decodes)
+            return
+        for standing in sorted(map(self._ranking.stand, decodes)):
+            self._refuse(standing.seq, self._place(standing))
+
+    def _consider(self, standing: Standing, waiting: list[Standing], fresh: Fresh) -> None:
+        seq, was_fresh = standing.seq, standing.rank.phase is Phase.FRESH
+        reason = self._place(standing)
+        self._refuse(seq, reason)
+        for behind in fresh.behind(seq, reason) if was_fresh else ():
+            heapq.heappush(waiting, behind)
+
+    def _refuse(self, seq: Sequence, reason: WaitReason | None) -> None:
+        if reason is not None:
+            self._reasons[seq.id] = reason
 
     def _place(self, standing: Standing) -> WaitReason | None:
-        reason = self._barred(standing)
+        reason = self._barred(standing.seq)
         victims = None if reason else self._make_room(standing)
         if victims is None:
             reason = reason or WaitReason.BLOCKS
             if self._head_starts is None and reason in (WaitReason.BLOCKS, WaitReason.PREEMPTED):
-                self._head_starts = self._steps_until(self._needed(standing))
+                self._head_starts = self._steps_until(self._needed(standing.seq))
             return reason
         for victim in victims:
             self._draft.preempt(victim)
+            self._evened = self._evened or (
+                not standing.seq.is_resident and victim.seq.job.lane == standing.seq.job.lane
+            )
         self._draft.run(standing.seq)
+        self._forecast.add(standing)
         return None
 
-    def _barred(self, standing: Standing) -> WaitReason | None:
+    def _barred(self, seq: Sequence) -> WaitReason | None:
         """Why it cannot run whatever blocks are free."""
-        seq = standing.seq
-        if not seq.is_runnable:
-            return WaitReason.GRANT
-        if seq.awaits_prefix:
-            return WaitReason.PREFIX
         if seq.id in self._draft.yielded:
             return WaitReason.PREEMPTED
         if self._draft.rows_left(seq.job.lane) <= 0:
             return WaitReason.SLOTS
         if self._draft.tokens_left(seq) <= 0:
             return WaitReason.TOKENS
-        if self._delays_head(seq):
+        if self._draft.is_late(seq):
+            return WaitReason.PACE
+        if self._head_starts is not None and not seq.is_resident and self._draft.steps_left(seq) > self._head_starts:
             return WaitReason.HEAD
         return None
 
-    def _delays_head(self, seq: Sequence) -> bool:
-        if seq.is_resident or self._head_starts is None:
-            return False
-        return self._draft.steps_left(seq) > self._head_starts
-
     def _make_room(self, standing: Standing) -> list[Victim] | None:
         """Whom it takes blocks from, perhaps nobody; None where it has to wait."""
-        short = self._needed(standing) - self._pool.free_blocks
-        if standing.seq.is_fresh and self._choose(short + self._growth(standing), standing) is None:
-            return None  # it would fit, but leave running work no room to grow
+        short = self._needed(standing.seq) - self._pool.free_blocks
+        if standing.seq.is_fresh:
+            if self._choose(short + self._forecast.growing(standing), standing) is None:
+                return None  # it would fit, but leave running work no room for its next tokens
+            if not self._forecast.admits(standing):
+                return None  # it would fit now, and crowd out running work before that ends
         return self._choose(short, standing)
 
     def _choose(self, short: int, standing: Standing) -> list[Victim] | None:
-        return choose(short, standing, self._ranked, self._pool, self._costs, self._guard)
+        if short <= 0:
+            return []
+        guard = Guard(self._leader, self._last_resort, self._evened)
+        return choose(short, standing, self._holders, self._pool, self._costs, guard)
 
-    def _needed(self, standing: Standing) -> int:
+    def _needed(self, seq: Sequence) -> int:
         """Device blocks that it lacks."""
-        seq = standing.seq
         resumes = not (seq.is_resident or seq.is_fresh)
         return max(0, self._pool.blocks_for(seq.length + resumes) - len(seq.table))
-
-    def _growth(self, standing: Standing) -> int:
-        """Blocks to leave free: one for each running sequence, not below this one's lane, that outgrows its table."""
-        return sum(
-            one.rank.lane <= standing.rank.lane
-            and one.seq.is_resident
-            and self._pool.blocks_for(one.seq.job.max_total_tokens) > len(one.seq.table)
-            for one in self._ranked
-        )
 
     def _steps_until(self, needed: int) -> float:
         """Steps until so many blocks are free, if everything that runs produces all it may."""
         room = self._pool.free_blocks
-        for steps, one in sorted((self._draft.steps_left(one.seq), one) for one in self._resident()):
-            room += len(one.seq.table)
+        for steps, held in sorted((self._draft.steps_left(seq), len(seq.table)) for seq in self._resident()):
+            room += held
             if room >= needed:
                 return steps
         return math.inf
 
-    def _resident(self) -> list[Standing]:
-        return [one for one in self._ranked if one.seq.is_resident and one.rank.lane < IDLE]
+    def _resident(self) -> Iterator[Sequence]:
+        return (seq for seq in self._roster.begun.values() if seq.is_resident)
 
-    def _find_leader(self) -> SeqId | None:
-        return next((one.seq.id for one in self._resident()), None)
+    @cached_property
+    def _holders(self) -> list[Standing]:
+        """All that holds blocks as the step begins, and so may yield them."""
+        held = [*self._resident(), *(seq for seq in self._roster.idle.values() if seq.table)]
+        return [self._ranking.stand(seq) for seq in held]
+
+    @cached_property
+    def _leader(self) -> SeqId | None:
+        """The most urgent that runs."""
+        runs = [one for one in self._holders if one.rank.lane < IDLE]
+        return min(runs).seq.id if runs else None

@@ -4,20 +4,24 @@ Synchronous: a plan that is not empty must be applied before the next. Time is a
 monotonic clock. The same calls with the same times give the same plans.
 """
 
+import heapq
 from collections.abc import Mapping
 from dataclasses import replace
 
 from scheduler import capacity
 from scheduler.blocks import BlockPool
-from scheduler.budget import step_budget
+from scheduler.budget import step_budget, survey
 from scheduler.costs import CostModel
 from scheduler.draft import Draft
 from scheduler.flight import Flight, open_flight
+from scheduler.fresh import WaitReason
 from scheduler.lanes import Lane, LaneName
-from scheduler.messages import Job, Lease, Paused, PreemptionMode
+from scheduler.lengths import Lengths
+from scheduler.messages import Job, Lease, Paused, YieldMode
 from scheduler.outcomes import Outcome
-from scheduler.placement import Placement, WaitReason
+from scheduler.placement import Placement
 from scheduler.ranking import Ranking
+from scheduler.roster import Roster
 from scheduler.sequence import Sequence, State
 from scheduler.steps import Capacity, Ended, Produced, Row, SeqId, StepOutcome, StepPlan, StepResult
 from scheduler.victims import Victim
@@ -49,14 +53,19 @@ class Planner:
         self._max_step_tokens = max_step_tokens
         self._costs = costs
         costs.expect_blocks_of(bytes_per_block)
-        self._ranking = Ranking(lanes, window=window, costs=costs)
+        self._roster = Roster(lanes, window=window)
+        self._lengths = Lengths()
+        self._expiries: list[tuple[float, str]] = []
+        """When to look whether a deadline of a flight has passed."""
         self._flights: dict[str, Flight] = {}
         self._ended: list[Ended] = []
         self._paused: list[Paused] = []
-        self._forced: dict[SeqId, PreemptionMode] = {}
+        self._forced: dict[SeqId, YieldMode] = {}
         self._reasons: dict[SeqId, WaitReason] = {}
         self._plan = StepPlan(number=0)
         self._in_flight: dict[SeqId, Sequence] = {}
+        self._ran: dict[SeqId, Sequence] = {}
+        """What had a row in the last plan."""
 
     # What arrives between two steps.
 
@@ -72,9 +81,11 @@ class Planner:
         elif not flight.live:
             self._ended.append(flight.ended(Outcome.FINISHED))
         else:
-            tenants = {other.job.tenant for other in self._flights.values() if other.job.lane == job.lane}
-            self._ranking.join(job, tenants)
             self._flights[job.flight_id] = flight
+            for seq in flight.live:
+                self._roster.file(seq)
+            for at_ms in flight.expiries():
+                heapq.heappush(self._expiries, (at_ms, job.flight_id))
 
     def cancel(self, flight_id: str) -> Ended | None:
         """End a flight; its blocks are free at once. None if it is not here."""
@@ -86,6 +97,7 @@ class Planner:
         flight = self._flights.get(flight_id)
         for seq in flight.live if flight else ():
             seq.grant(granted_until)
+            self._roster.file(seq)
 
     def drop(self, flight_id: str) -> None:
         """Forget a flight without a word: its lease is somebody else's."""
@@ -93,7 +105,7 @@ class Planner:
         if flight is not None:
             self._release(flight)
 
-    def preempt(self, seq_id: SeqId, mode: PreemptionMode) -> None:
+    def preempt(self, seq_id: SeqId, mode: YieldMode) -> None:
         """Make a sequence yield in the next plan, if it is resident then and, for a swap, the host has room."""
         self._forced[seq_id] = mode
 
@@ -104,14 +116,17 @@ class Planner:
         if not self._plan.is_empty:
             raise StepOrderError(f"the result of step {self._plan.number} has not been applied")
         self._expire(now_ms)
-        ranked = self._ranking.order(self._live(), now_ms)
-        budget = step_budget(ranked, self._lanes, self._costs, self._max_sequences, self._max_step_tokens)
-        draft = Draft(budget, self._pool, now_ms)
-        self._yield_forced(draft)
-        self._reasons = Placement(ranked, draft, self._pool, self._costs).fill()
+        begun = survey(self._roster.begun.values(), self._lanes, now_ms)
+        budget = step_budget(begun, self._lanes, self._costs, self._max_sequences, self._max_step_tokens)
+        draft = Draft(budget, self._pool, self._roster, now_ms)
+        if self._forced:
+            self._yield_forced(draft)
+            begun = survey(self._roster.begun.values(), self._lanes, now_ms)
+        ranking = Ranking(self._roster, self._costs, now_ms)
+        self._reasons = Placement(self._roster, begun, ranking, draft, self._pool, self._costs, self._lengths).fill()
         events = [event for event in self._paused if event.flight_id in self._flights]
         self._plan, self._paused = draft.finish(self._plan.number + 1, events, self._costs), []
-        self._in_flight = draft.running
+        self._in_flight = self._ran = draft.running
         return self._plan
 
     def apply(self, result: StepResult, now_ms: float) -> StepOutcome:
@@ -167,8 +182,11 @@ class Planner:
     def wait_reason(self, flight_id: str) -> WaitReason | None:
         """Why a flight's first waiting choice had no row in the last plan; None where all had one."""
         flight = self._flights.get(flight_id)
-        waiting = (seq.id for seq in flight.live if seq.id in self._reasons) if flight else iter(())
-        return next((self._reasons[seq_id] for seq_id in waiting), None)
+        reasons = map(self._reason, flight.live) if flight else iter(())
+        return next((reason for reason in reasons if reason is not None), None)
+
+    def _reason(self, seq: Sequence) -> WaitReason | None:
+        return None if seq.id in self._ran else self._reasons.get(seq.id, WaitReason.ORDER)
 
     def check_integrity(self) -> None:
         """Compare blocks and states. Raises IntegrityError naming the invariant that is broken."""
@@ -190,16 +208,18 @@ class Planner:
         return ""
 
     def _expire(self, now_ms: float) -> None:
-        for flight in list(self._flights.values()):
-            passed = flight.expired(now_ms)
-            if passed:
+        while self._expiries and self._expiries[0][0] < now_ms:
+            flight = self._flights.get(heapq.heappop(self._expiries)[1])
+            passed = flight.expired(now_ms) if flight else ""
+            if flight and passed:
                 self._ended.append(self._close(flight, Outcome.EXPIRED, passed))
 
     def _yield_forced(self, draft: Draft) -> None:
-        for seq in self._live():
-            mode = self._forced.get(seq.id)
-            blocks = self._pool.blocks_for(seq.num_computed)
-            if mode and seq.is_resident and (mode == "recompute" or (blocks and self._pool.can_swap_out(blocks))):
+        for seq_id, mode in self._forced.items():
+            flight = self._flights.get(seq_id.flight_id)
+            seq = flight.choices[seq_id.choice] if flight else None
+            blocks = self._pool.blocks_for(seq.num_computed) if seq else 0
+            if seq and seq.is_resident and (mode == "recompute" or (blocks and self._pool.can_swap_out(blocks))):
                 draft.preempt(Victim(seq, mode, 0.0))
         self._forced = {}
 
@@ -211,6 +231,7 @@ class Planner:
         for seq in flight.live:
             self._free(seq)
             seq.move(State.FINISHED)
+            self._roster.remove(seq)
         del self._flights[flight.job.flight_id]
 
     def _free(self, seq: Sequence) -> None:
@@ -233,17 +254,21 @@ class Planner:
             return
         flight = self._flights[flight_id]
         charge = flight.charge(row)
-        self._ranking.charge(flight.job, charge)
+        self._roster.charge(flight.job, charge)
         charges[flight_id] = charges.get(flight_id, 0.0) + charge
         seq.num_computed += len(row.token_ids)
-        flight.share_prefix(seq, self._pool)
+        for sibling in flight.share_prefix(seq, self._pool):
+            self._roster.file(sibling)
         if not row.samples:
             return
         reason = seq.append(result.tokens[row.seq], now_ms)
         produced.append(Produced(row.seq, row.output_index, result.tokens[row.seq], reason))
         if reason is not None:
+            self._roster.remove(seq)
             self._free(seq)
+            self._lengths.learn(flight.job.lane, flight.job.tenant, len(seq.output))
             if not flight.live:
                 self._ended.append(self._close(flight, Outcome.FINISHED))
         elif not seq.is_runnable:
+            self._roster.file(seq)
             self._paused.append(Paused(flight_id=flight_id, choice=row.seq.choice))

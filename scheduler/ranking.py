@@ -1,19 +1,15 @@
-"""The one ranked list of everything that a worker could run: running, resumable and waiting work together."""
+"""The one order of everything that a worker could run: running, resumable and waiting work together."""
 
-from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
+from scheduler.budget import Kind
 from scheduler.costs import CostModel
-from scheduler.fairness import Counters
-from scheduler.lanes import Lane, LaneName
-from scheduler.messages import Job
+from scheduler.roster import PROMOTION_AGE, LaneRoster, Roster
 from scheduler.sequence import Sequence, State
 
 IDLE = 1_000
 """Lane rank of work that cannot run: at its grant, it ranks below every lane."""
-PROMOTION_AGE = 0.5
-"""Part of its lane's longest wait after which work is promoted one lane."""
 
 
 class Phase(IntEnum):
@@ -25,7 +21,7 @@ class Phase(IntEnum):
     FRESH = 3
 
 
-PHASES: Mapping[State, Phase] = {  # of work that is not fresh
+PHASES = {  # of work that is not fresh
     State.DECODE: Phase.DECODE,
     State.PAUSED: Phase.DECODE,
     State.PREFILL: Phase.PREFILL,
@@ -33,6 +29,12 @@ PHASES: Mapping[State, Phase] = {  # of work that is not fresh
     State.DROPPED: Phase.RESUME,
     State.WAITING: Phase.RESUME,
 }
+
+
+PLENTY = 50.0
+"""Relative slack beyond which a deadline is too far off to order work by."""
+Group = tuple[int, bool, bool]
+"""What sets work above other work whatever either of them has begun: lane rank, outside the window, best effort."""
 
 
 class Rank(NamedTuple):
@@ -44,10 +46,17 @@ class Rank(NamedTuple):
     best_effort: bool
     phase: Phase
     urgency: float
-    """Of fresh work its relative slack, of begun work when its first token was due."""
+    """Of fresh work its relative slack, of begun work none."""
     counter: float
+    due_ms: float
+    """When its first token is or was due."""
     flight_id: str
     choice: int
+
+    @property
+    def group(self) -> Group:
+        """Where it stands but for what it has begun."""
+        return self[:3]
 
 
 class Standing(NamedTuple):
@@ -58,64 +67,54 @@ class Standing(NamedTuple):
 
 
 class Ranking:
-    """Orders sequences, and keeps the service counters of each (lane, tenant) that the order needs."""
+    """The order at one moment."""
 
-    def __init__(self, lanes: Mapping[LaneName, Lane], *, window: float, costs: CostModel) -> None:
-        self._lanes = lanes
-        self._costs = costs
-        self._counters = {name: Counters(window) for name in lanes}
+    def __init__(self, roster: Roster, costs: CostModel, now_ms: float) -> None:
+        self._lanes = roster.lanes
+        self._token_ms, self._pair_ms = costs.prefill_ms()
+        self.now_ms = now_ms
+        self._eligible_up_to = {name: lane.eligible_up_to() for name, lane in roster.lanes.items()}
 
-    def join(self, job: Job, backlogged: set[str]) -> None:
-        """A job arrives; `backlogged` are the tenants with work in its lane already. A newcomer's counter is lifted."""
-        if job.tenant not in backlogged:
-            self._counters[job.lane].lift(job.tenant, backlogged)
-
-    def charge(self, job: Job, tokens: float) -> None:
-        """Count service against the job's tenant in its lane."""
-        self._counters[job.lane].charge(job.tenant, tokens, job.weight)
-
-    def order(self, sequences: list[Sequence], now_ms: float) -> list[Standing]:
-        """Everything that is not over, most urgent first."""
-        outside = self._outside_window(sequences)
-        ranked = [
-            Standing(self._rank(seq, (seq.job.lane, seq.job.tenant) in outside, now_ms), seq) for seq in sequences
-        ]
-        ranked.sort(key=lambda standing: standing.rank)
-        return ranked
-
-    def _outside_window(self, sequences: Iterable[Sequence]) -> set[tuple[LaneName, str]]:
-        backlogged: dict[LaneName, set[str]] = {name: set() for name in self._lanes}
-        for seq in sequences:
-            if seq.is_runnable:
-                backlogged[seq.job.lane].add(seq.job.tenant)
-        return {
-            (lane, tenant)
-            for lane, tenants in backlogged.items()
-            for tenant in tenants
-            if not self._counters[lane].eligible(tenant, tenants)
-        }
-
-    def _rank(self, seq: Sequence, outside_window: bool, now_ms: float) -> Rank:
-        job = seq.job
-        return Rank(
-            lane=self._lane_rank(seq, now_ms),
-            outside_window=outside_window,
-            best_effort=not job.guaranteed,
-            phase=Phase.FRESH if seq.is_fresh else PHASES[seq.state],
-            urgency=self._relative_slack(seq, now_ms) if seq.is_fresh else seq.envelope.first_due_ms,
-            counter=self._counters[job.lane].value(job.tenant),
-            flight_id=job.flight_id,
-            choice=seq.id.choice,
+    def stand(self, seq: Sequence) -> Standing:
+        """Where a sequence stands."""
+        job, counter = seq.job, self._lanes[seq.job.lane].counters.value(seq.job.tenant)
+        fresh = seq.is_fresh
+        rank = Rank(
+            self.lane_rank(seq),
+            counter > self._eligible_up_to[job.lane],
+            not job.guaranteed,
+            Phase.FRESH if fresh else PHASES[seq.state],
+            self._relative_slack(seq) if fresh else 0.0,
+            counter,
+            seq.envelope.first_due_ms,
+            job.flight_id,
+            seq.id.choice,
         )
+        return Standing(rank, seq)
 
-    def _lane_rank(self, seq: Sequence, now_ms: float) -> int:
+    def group(self, kind: Kind) -> Group:
+        """Where work of this kind stands."""
+        name, tenant, guaranteed, promoted = kind
+        lane = self._lanes[name]
+        outside = lane.counters.value(tenant) > self._eligible_up_to[name]
+        return max(0, lane.lane.rank - promoted), outside, not guaranteed
+
+    def first_group(self, lane: LaneRoster) -> Group:
+        """The first group that a lane's fresh work could be in."""
+        promotes = next(lane.promoted(self.now_ms), None) is not None
+        return max(0, lane.lane.rank - promotes), False, not lane.guaranteed
+
+    def lane_rank(self, seq: Sequence) -> int:
+        """Its lane's rank, one higher once it has waited long; IDLE where it cannot run."""
         if not seq.is_runnable:
             return IDLE
-        lane = self._lanes[seq.job.lane]
-        promoted = now_ms - seq.arrived_ms > PROMOTION_AGE * lane.max_wait_ms
+        lane = self._lanes[seq.job.lane].lane
+        promoted = self.now_ms - seq.arrived_ms > PROMOTION_AGE * lane.max_wait_ms
         return max(0, lane.rank - promoted)
 
-    def _relative_slack(self, seq: Sequence, now_ms: float) -> float:
-        """Time to spare before the first token is due, in units of the time it takes to compute (LARS)."""
-        service_ms = max(1.0, self._costs.recompute_ms(seq.length))
-        return (seq.envelope.first_due_ms - now_ms - service_ms) / service_ms
+    def _relative_slack(self, seq: Sequence) -> float:
+        """Time to spare before the first token is due, in units of the time it takes to compute (LARS); of what has
+        plenty the same for all, so that among those the tenants' counters decide."""
+        tokens = seq.length
+        service_ms = max(1.0, tokens * (self._token_ms + self._pair_ms * tokens))
+        return min(PLENTY, (seq.envelope.first_due_ms - self.now_ms - service_ms) / service_ms)

@@ -59,9 +59,13 @@ class Sequence:
     envelope: Envelope
     granted_until: int
     output: list[int] = field(default_factory=list)
+    expected_output: int = 0
+    """Output tokens that it is expected to have in the end; 0 before anybody asked."""
     num_computed: int = 0
     table: list[int] = field(default_factory=list)
     """Device blocks; there may be more than `num_computed` tokens need, never fewer."""
+    table_view: tuple[int, ...] = ()
+    """The table as its last row had it; while it decodes, the table but for a block that the next token needs."""
     slots: list[int] = field(default_factory=list)
     """Host slots, while SWAPPED."""
     state: State = State.WAITING
@@ -105,6 +109,8 @@ class Sequence:
     def token_ids(self, first: int, count: int) -> tuple[int, ...]:
         """Tokens at positions `first` to `first + count - 1`."""
         prompt = self.job.prompt
+        if count == 1 and first >= len(prompt):
+            return (self.output[first - len(prompt)],)
         beyond = max(0, first - len(prompt)), max(0, first + count - len(prompt))
         return (*prompt[first : first + count], *self.output[beyond[0] : beyond[1]])
 
@@ -119,6 +125,11 @@ class Sequence:
         self.move(to)
         if to is State.DROPPED:
             self.num_computed = 0
+        self.preemptions += 1
+        self._stall(now_ms)
+
+    def set_aside(self, now_ms: float) -> None:
+        """Wait with all its KV on the device."""
         self.preemptions += 1
         self._stall(now_ms)
 

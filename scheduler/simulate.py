@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from scheduler.lane_queue import LaneQueue
-from scheduler.messages import Job, Lease
+from scheduler.messages import Finished, Job, Lease
 from scheduler.outcomes import Outcome
 from scheduler.queue_types import Publication, QueueError
 from scheduler.steps import Capacity, Ended, SeqId, StepOutcome, StepPlan, StepResult
@@ -26,7 +26,7 @@ MOST_RESTS = 100_000
 
 
 class StuckError(RuntimeError):
-    """A policy has work and plans nothing, for ever."""
+    """A policy has work and plans nothing, for ever; or jobs wait that no worker takes."""
 
 
 class Policy(Protocol):
@@ -70,6 +70,10 @@ class Step(NamedTuple):
     ended_ms: float
     plan: StepPlan
     outcome: StepOutcome
+    run_ms: float
+    """Time of the rows."""
+    copy_ms: float
+    """Time of the copies, in which no row runs."""
 
 
 class Observer(Protocol):
@@ -79,13 +83,15 @@ class Observer(Protocol):
         """A request came, and was let in."""
 
     def stepped(self, step: Step) -> None:
-        """A worker ran a step."""
+        """A worker ran a step. What ended in it is told next."""
+
+    def ended(self, record: Record) -> None:
+        """A request that was let in is over."""
 
 
 @dataclass(slots=True)
 class _Worker:
     policy: Policy
-    busy: bool = False
     rests: int = 0
 
 
@@ -112,27 +118,36 @@ class Simulation:
         self._random = random.Random(self.seed)
         self._events: list[tuple[float, int, int]] = []
         """(time, order, worker) of steps to begin; workers without one sleep."""
+        self._asleep = list(range(len(self._workers)))
         self._order = 0
         self._ends: dict[int, tuple[float, StepPlan, float, float]] = {}
 
     def run(self) -> dict[str, Record]:
-        """Play it to the end; the records by flight, in order of arrival. Raises StuckError."""
+        """Play it to the end; the records by flight, in order of arrival.
+
+        Raises StuckError, and ValueError where arrivals are out of order or share a flight.
+        """
         coming = iter(self.arrivals)
         arrival = next(coming, None)
-        while self.now_ms <= self.until_ms:
-            at_ms = self._events[0][0] if self._events else math.inf
-            if arrival is not None and arrival.at_ms <= at_ms:
-                self.now_ms = arrival.at_ms
+        while True:
+            turn_ms = self._events[0][0] if self._events else math.inf
+            at_ms = turn_ms if arrival is None else min(arrival.at_ms, turn_ms)
+            if at_ms == math.inf:
+                self._check_all_taken()
+                return self.records
+            if at_ms > self.until_ms:
+                return self.records
+            if arrival is not None and arrival.at_ms <= turn_ms:
                 self._arrive(arrival)
                 arrival = next(coming, None)
-            elif self._events:
+            else:
                 self.now_ms, _, worker = heapq.heappop(self._events)
                 self._turn(worker)
-            else:
-                break
-        return self.records
 
     def _arrive(self, arrival: Arrival) -> None:
+        if arrival.at_ms < self.now_ms or arrival.flight_id in self.records:
+            raise ValueError(f"{arrival.flight_id} arrives out of order, or twice")
+        self.now_ms = arrival.at_ms
         record = self.records[arrival.flight_id] = Record(arrival)
         guaranteed = False if self.door is None else self.door(arrival, self.now_ms)
         if guaranteed is None or not self._let_in(arrival.job(guaranteed=guaranteed)):
@@ -140,9 +155,13 @@ class Simulation:
             return
         for observer in self.observers:
             observer.arrived(arrival, self.now_ms)
-        for number, worker in enumerate(self._workers):
-            if not worker.busy:
-                self._wake(number, self.now_ms)
+        if self._asleep:  # one for each arrival: idle workers race for jobs, and any of them may win
+            self._wake(self._draw_sleeper(), self.now_ms)
+
+    def _draw_sleeper(self) -> int:
+        place = self._random.randrange(len(self._asleep))
+        self._asleep[place], self._asleep[-1] = self._asleep[-1], self._asleep[place]
+        return self._asleep.pop()
 
     def _let_in(self, job: Job) -> bool:
         if self.queue is None:
@@ -155,7 +174,6 @@ class Simulation:
         return True
 
     def _wake(self, number: int, at_ms: float) -> None:
-        self._workers[number].busy = True
         self._order += 1
         heapq.heappush(self._events, (at_ms, self._order, number))
 
@@ -165,19 +183,25 @@ class Simulation:
             self._finish(number)
         worker = self._workers[number]
         self._take(number)
-        worker.busy = worker.policy.has_work
-        if not worker.busy:
+        if not worker.policy.has_work:
+            self._asleep.append(number)
             return
         plan = worker.policy.plan(self.now_ms)
         if plan.is_empty:
-            self._close(number, worker.policy.collect().ended)
-            worker.rests += 1
-            if worker.rests > MOST_RESTS:
-                raise StuckError(f"worker {number} has work and plans nothing since {MOST_RESTS} turns")
-            self._wake(number, self.now_ms + IDLE_MS)
-            return
-        worker.rests = 0
-        self._begin(number, plan)
+            self._rest(number, worker)
+        else:
+            worker.rests = 0
+            self._begin(number, plan)
+
+    def _rest(self, number: int, worker: _Worker) -> None:
+        """Nothing could run; where something ended instead, there may be room for more at once."""
+        outcome = worker.policy.collect()
+        self._close(outcome.ended)
+        self._publish(number, outcome)
+        worker.rests += 1
+        if worker.rests > MOST_RESTS:
+            raise StuckError(f"worker {number} has work and plans nothing since {MOST_RESTS} turns")
+        self._wake(number, self.now_ms + (0.0 if outcome.ended else IDLE_MS))
 
     def _begin(self, number: int, plan: StepPlan) -> None:
         noise = math.exp(self._random.gauss(0.0, self.hardware.noise)) if self.hardware.noise else 1.0
@@ -195,32 +219,51 @@ class Simulation:
         outcome = self._workers[number].policy.apply(result, self.now_ms)
         for produced in outcome.produced:
             self.records[produced.seq.flight_id].produced(produced.index, self.now_ms)
-        self._close(number, outcome.ended)
-        self._publish(number, outcome)
         for observer in self.observers:
-            observer.stepped(Step(number, started_ms, self.now_ms, plan, outcome))
+            observer.stepped(Step(number, started_ms, self.now_ms, plan, outcome, run_ms, copy_ms))
+        self._close(outcome.ended)
+        self._publish(number, outcome)
 
     def _sample(self, seq: SeqId, index: int) -> int:
         return END_TOKEN if index + 1 >= self.records[seq.flight_id].arrival.output_tokens else 0
 
-    def _close(self, number: int, ended: Iterable[Ended]) -> None:
+    def _close(self, ended: Iterable[Ended]) -> None:
         for end in ended:
             record = self.records[end.flight_id]
             record.outcome, record.end_ms, record.preemptions = end.outcome, self.now_ms, end.preemptions
+            for observer in self.observers:
+                observer.ended(record)
 
     def _take(self, number: int) -> None:
-        if self.queue is not None:
-            self.queue.renew(int(self.now_ms), str(number))
-            worker = self._workers[number]
-            for lease in self.queue.take(int(self.now_ms), str(number), worker.policy.capacity()).leases:
-                worker.policy.add(lease, self.now_ms)
+        if self.queue is None:
+            return
+        policy, more = self._workers[number].policy, True
+        while more and self._waiting:
+            for lease in self.queue.take(int(self.now_ms), str(number), policy.capacity()).leases:
+                policy.add(lease, self.now_ms)
+            more = self._hear(self.queue)
+
+    def _hear(self, queue: LaneQueue) -> bool:
+        """Close what expired in the queue. A `take` expires so many at most: True if the next may find more."""
+        ends = [event for event in queue.events.pop("gateway", ()) if isinstance(event, Finished)]
+        self._close(Ended(end.flight_id, end.outcome, end.error) for end in ends)
+        queue.forget(end.flight_id for end in ends)
+        return bool(ends)
+
+    @property
+    def _waiting(self) -> int:
+        """Jobs in the queue."""
+        return 0 if self.queue is None else sum(one.queued for one in self.queue.depths(int(self.now_ms)).values())
+
+    def _check_all_taken(self) -> None:
+        if self._waiting:
+            raise StuckError(f"{self._waiting} jobs wait that no worker takes")
 
     def _publish(self, number: int, outcome: StepOutcome) -> None:
         if self.queue is None:
             return
         self.queue.publish("gateway", str(number), list(_publications(outcome)))
-        self.queue.events.clear()
-        self.queue.forget([end.flight_id for end in outcome.ended])
+        self.queue.forget(end.flight_id for end in outcome.ended)
 
 
 def _publications(outcome: StepOutcome) -> Iterator[Publication]:

@@ -22,8 +22,7 @@ class Copy(NamedTuple):
     target: int
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One sequence's part of a step: compute `token_ids` at positions from `first_position`."""
 
     seq: SeqId

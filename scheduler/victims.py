@@ -1,8 +1,10 @@
 """Who yields KV blocks to whom, and by which mode.
 
-1. A victim ranks strictly below its beneficiary: in a lower lane, or at its grant and idle. Only work that already
-   runs may also take from its own lane, from the last-ranked upwards. Nobody yields to an equal that waits.
-2. Lower lanes yield first, in order of resume cost per freed block; then equals. Ties: last-ranked first.
+1. A victim ranks strictly below its beneficiary: in a lower lane, at its grant and idle, or of a tenant of the same
+   lane that is outside the fairness window while the beneficiary's is inside. Only work that already runs may also take
+   from other equals, from the last-ranked upwards. Nobody else yields to an equal that waits.
+2. Lower lanes yield first, in order of resume cost per freed block; then the tenants that were served most; then
+   equals. Ties: last-ranked first.
 3. Swap or recompute is what the cost model finds cheaper, if the host has room. `exact` work and the leader (the most
    urgent that runs) never recompute: the one was promised so, the other carries the progress of the whole worker.
    Exact work yields by recompute only as the last resort, when otherwise nothing at all could run.
@@ -15,7 +17,7 @@ from typing import NamedTuple
 
 from scheduler.blocks import BlockPool
 from scheduler.costs import CostModel
-from scheduler.messages import PreemptionMode
+from scheduler.messages import YieldMode
 from scheduler.ranking import Standing
 from scheduler.sequence import Sequence
 from scheduler.steps import SeqId
@@ -25,7 +27,7 @@ class Victim(NamedTuple):
     """A sequence that yields, how, and what its way back is expected to cost."""
 
     seq: Sequence
-    mode: PreemptionMode
+    mode: YieldMode
     resume_ms: float
 
 
@@ -34,6 +36,8 @@ class Guard(NamedTuple):
 
     leader: SeqId | None
     last_resort: bool = False
+    evened: bool = False
+    """In this step blocks went from one tenant to another for fairness already: once a step, or it overshoots."""
 
 
 def choose(
@@ -46,12 +50,15 @@ def choose(
     if short <= 0:
         return []
     below = [one for one in candidates if one.seq.is_resident and one.rank > beneficiary.rank]
+    below.sort(key=lambda one: one.rank, reverse=True)
     lower = [one for one in below if one.rank.lane > beneficiary.rank.lane]
-    equals = [one for one in below if one.rank.lane == beneficiary.rank.lane and beneficiary.seq.is_resident]
-    for group in (lower, equals):
-        group.sort(key=lambda one: one.rank, reverse=True)
+    same = [one for one in below if one.rank.lane == beneficiary.rank.lane]
+    evens = not (guard.evened or beneficiary.rank.outside_window)
+    outside = [one for one in same if one.rank.outside_window and evens]
+    outside.sort(key=lambda one: one.rank.counter, reverse=True)
+    equals = [one for one in same if beneficiary.seq.is_resident and one not in outside]
     lower.sort(key=lambda one: _cost_per_block(one.seq, pool, costs, guard))
-    return _greedy(short, [*lower, *equals], pool, costs, guard)
+    return _greedy(short, [*lower, *outside, *equals], pool, costs, guard)
 
 
 def _greedy(

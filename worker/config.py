@@ -41,7 +41,7 @@ class WorkerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     models_dir: str | None = None
     """Where converted weights are kept; None: `models/` in the data directory."""
     metrics_port: Port = 0
-    """Port of the worker's own `/metrics`; 0: none."""
+    """Port of the worker's own `/metrics` and `/costs`; 0: none."""
     drain_s: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 30.0
     """How long what runs may go on after SIGTERM before it is handed back."""
 

@@ -101,6 +101,7 @@ def build_engine(
     files: ModelFiles,
     *,
     lanes: Mapping[LaneName, Lane],
+    costs: CostModel | None = None,
     kv_bytes: int | None = None,
     host_kv_bytes: int | None = None,
     block_size: int = 16,
@@ -109,7 +110,10 @@ def build_engine(
     dtype: str = "auto",
     device: str = "auto",
 ) -> Engine:
-    """Load, prove and wire up everything for one model. Raises ModelError or KVMemoryError, each in one line."""
+    """Load, prove and wire up everything for one model; `costs` learns from its steps.
+
+    Raises ModelError or KVMemoryError, each in one line.
+    """
     model = load(files, dtype=dtype, device=device)
     selftest.prove(model)
     cache = make_cache(model, kv_bytes, host_kv_bytes, block_size=block_size, max_sequences=max_sequences)
@@ -120,7 +124,7 @@ def build_engine(
         host_slots=cache.host_slots,
         max_sequences=max_sequences,
         max_step_tokens=max_step_tokens,
-        costs=CostModel(),
+        costs=costs or CostModel(),
         bytes_per_block=cache.shape.block_bytes(block_size),
     )
     return Engine(planner, Runner(model, cache))

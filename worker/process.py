@@ -15,14 +15,16 @@ from pathlib import Path
 import redis.asyncio
 import torch
 import uvloop
-from prometheus_client import start_http_server
+from prometheus_client import make_wsgi_app, start_http_server
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
+from scheduler.costs import CostModel
 from scheduler.messages import ModelCard, WorkerStatus
 from scheduler.redis_queue import RedisQueue
 from scheduler.registry import RedisRegistry, card_sha256, queue_name
 from worker.config import WorkerSettings
+from worker.costs_report import CostReport
 from worker.engine import Engine, build_engine
 from worker.engine_thread import EngineThread
 from worker.kv_cache import KVMemoryError
@@ -47,9 +49,11 @@ def serve(settings: WorkerSettings, environ: Mapping[str, str]) -> int:
     torch.set_num_threads(section.threads or usable_cores())
     files = resolve(settings.model, settings.models_directory)
     card = model_card(files)
+    costs = CostModel()
     engine = build_engine(
         files,
         lanes=settings.lanes.lanes(),
+        costs=costs,
         kv_bytes=section.kv_memory,
         host_kv_bytes=section.host_kv_memory,
         block_size=section.block_size,
@@ -59,7 +63,7 @@ def serve(settings: WorkerSettings, environ: Mapping[str, str]) -> int:
         device=section.device,
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(settings, environ, engine, card))
+        return runner.run(_serve(settings, environ, engine, costs, card))
 
 
 def usable_cores(group: Path = Path("/sys/fs/cgroup")) -> int:
@@ -72,7 +76,9 @@ def usable_cores(group: Path = Path("/sys/fs/cgroup")) -> int:
         return cores
 
 
-async def _serve(settings: WorkerSettings, environ: Mapping[str, str], engine: Engine, card: ModelCard) -> int:
+async def _serve(
+    settings: WorkerSettings, environ: Mapping[str, str], engine: Engine, costs: CostModel, card: ModelCard
+) -> int:
     about = _about(settings, engine, card)
     traces = open_traces(environ, worker_id=about.worker_id, model=card.model)
     timeout_s = min(5.0, max(1.0, settings.lease_s / 2))
@@ -85,7 +91,7 @@ async def _serve(settings: WorkerSettings, environ: Mapping[str, str], engine: E
             card=card,
             link=StoreLink(timeout_s),
             vitals=Vitals(about),
-            observers=_observers(settings, about, traces),
+            observers=_observers(settings, about, costs, traces),
             lease_s=settings.lease_s,
             drain_s=settings.worker.drain_s,
             block_s=timeout_s / 2,
@@ -115,12 +121,23 @@ def _about(settings: WorkerSettings, engine: Engine, card: ModelCard) -> WorkerS
     )
 
 
-def _observers(settings: WorkerSettings, about: WorkerStatus, traces: Traces | None) -> list[Observer]:
+def _observers(
+    settings: WorkerSettings, about: WorkerStatus, costs: CostModel, traces: Traces | None
+) -> list[Observer]:
     observers: list[Observer] = [] if traces is None else [traces]
     if settings.worker.metrics_port:
         metrics = Metrics(about)
-        start_http_server(settings.worker.metrics_port, settings.host, metrics.registry)
-        observers.append(metrics)
+        report = CostReport(
+            costs,
+            block_size=about.block_size,
+            blocks=about.blocks_total,
+            host_slots=about.host_slots_total,
+            max_sequences=about.max_sequences,
+            max_step_tokens=settings.worker.max_step_tokens,
+        )
+        server, _ = start_http_server(settings.worker.metrics_port, settings.host, metrics.registry)
+        server.set_app(report.beside(make_wsgi_app(metrics.registry)))
+        observers += [metrics, report]
     return observers
 
 

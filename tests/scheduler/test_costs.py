@@ -126,20 +126,13 @@ def test_recomputing_twice_the_tokens_costs_more_than_twice() -> None:
     assert costs.recompute_ms(2_000) > 2.0 * costs.recompute_ms(1_000) > 0.0
 
 
-def test_a_prefill_chunk_is_sized_to_the_time_that_is_left() -> None:
-    costs = learnt()
-    decodes = StepFeatures(20, 0, 10_000, 0)
+def test_step_weights_add_up_to_the_time_of_a_step() -> None:
+    base_ms, *weights = learnt().step_weights()
+    step = StepFeatures(21, 300, 10_000, 90_000)
 
-    chunk = costs.prefill_tokens_within(100.0, decodes)
-
-    assert chunk is not None
-    assert true_ms(StepFeatures(21, chunk, 10_000, 0)) == pytest.approx(100.0, rel=0.05)
+    assert base_ms + sum(w * x for w, x in zip(weights, step, strict=True)) == pytest.approx(true_ms(step), rel=0.05)
 
 
-def test_no_chunk_fits_a_time_that_decodes_alone_exceed() -> None:
-    assert learnt().prefill_tokens_within(5.0, StepFeatures(20, 0, 10_000, 0)) == 0
-
-
-def test_nothing_is_sized_before_enough_was_seen() -> None:
-    assert learnt(LEARNT_AFTER - 1).prefill_tokens_within(100.0, NO_WORK) is None
-    assert learnt(LEARNT_AFTER).prefill_tokens_within(100.0, NO_WORK) is not None
+def test_a_model_has_learnt_after_enough_steps() -> None:
+    assert not learnt(LEARNT_AFTER - 1).has_learnt
+    assert learnt(LEARNT_AFTER).has_learnt

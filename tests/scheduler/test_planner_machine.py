@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from scheduler.messages import Job, PreemptionMode
+from scheduler.messages import Job, YieldMode
 from scheduler.outcomes import Outcome
 from scheduler.steps import SeqId
 from tests.scheduler.kv_runner import expected_output
@@ -121,7 +121,7 @@ class PlannerMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.live)
     @rule(data=st.data(), mode=st.sampled_from(["swap", "recompute"]))
-    def preempt(self, data: st.DataObject, mode: PreemptionMode) -> None:
+    def preempt(self, data: st.DataObject, mode: YieldMode) -> None:
         one = self.jobs[data.draw(st.sampled_from(self.live))]
         self.world.planner.preempt(SeqId(one.flight_id, data.draw(st.integers(0, one.n - 1))), mode)
         self.forced = True

@@ -253,3 +253,25 @@ def test_prefill_is_cut_to_the_pace_that_chats_were_promised() -> None:
     chunk = next(len(row.token_ids) for row in plan.rows if row.seq == SeqId("batch", 0))
     assert chunk >= 200 // 8
     assert 10.0 + 2.0 * chunk == pytest.approx(DEFAULT_LANES[LATENCY].tpot_ms, rel=0.1)
+
+
+def test_decodes_of_a_lower_lane_step_aside_where_they_would_hold_up_chats() -> None:
+    costs = CostModel()
+    for rows in (1, 4, 8, 16) * 20:
+        costs.observe(StepFeatures(rows, 0, 0, 0), 20.0 + 10.0 * rows, 0, 0.0)
+    world = World(blocks=400, max_sequences=16, max_step_tokens=200, costs=costs)
+    for number in range(12):
+        world.add(job(f"batch-{number}", max_tokens=40))
+    world.step()
+    world.step()
+    assert len(world.rows()) == 12, "nobody is in a hurry"
+    world.add(job("chat", LATENCY, max_tokens=8))
+    world.step()
+
+    world.step()
+
+    pace_ms = DEFAULT_LANES[LATENCY].tpot_ms
+    assert "chat" in world.rows()
+    assert pace_ms - 15.0 <= world.plans[-1].predicted_ms <= pace_ms + 1.0
+    assert "pace" in {world.planner.wait_reason(f"batch-{number}") for number in range(12)}
+    world.finish()

@@ -3,9 +3,9 @@
 import pytest
 
 from scheduler.costs import CostModel
-from scheduler.messages import Preempted, PreemptionMode, Resumed
+from scheduler.messages import Preempted, Resumed, YieldMode
 from scheduler.steps import NO_WORK, SeqId, StepFeatures
-from tests.scheduler.planner_world import LATENCY, World, job
+from tests.scheduler.planner_world import LATENCY, THROUGHPUT, World, job
 
 
 def swap_is_cheap() -> CostModel:
@@ -38,8 +38,10 @@ def test_it_takes_the_slot_of_running_throughput_work_which_keeps_its_blocks() -
 
     assert world.rows()[0] == "chat"
     assert len(world.rows()) == 2
-    assert world.events(Preempted) == []
+    assert [(event.flight_id, event.mode, event.blocks) for event in world.events(Preempted)] == [("b2", "keep", 0)]
+    assert world.planner.counts().preempted[THROUGHPUT] == 1
     world.finish()
+    assert [event.flight_id for event in world.events(Resumed)] == ["b2"], "said once, however long it waited"
     world.check_outputs(chat, *batch)
 
 
@@ -117,7 +119,7 @@ def test_it_takes_nothing_from_its_own_lane() -> None:
 
 
 @pytest.mark.parametrize(("costs", "mode"), [(swap_is_cheap(), "swap"), (recompute_is_cheap(), "recompute")])
-def test_victims_yield_by_the_cheaper_mode(costs: CostModel, mode: PreemptionMode) -> None:
+def test_victims_yield_by_the_cheaper_mode(costs: CostModel, mode: YieldMode) -> None:
     world = World(blocks=8, block_size=4, max_step_tokens=64, costs=costs)
     jobs = [job("leader", prompt=12, max_tokens=12), job("batch", prompt=8, max_tokens=12)]
     for one in jobs:
@@ -247,9 +249,14 @@ def test_with_the_host_full_exact_work_keeps_its_blocks_and_the_request_waits() 
 
 def test_exact_work_that_locks_itself_out_is_recomputed_rather_than_stuck() -> None:
     world = World(blocks=8, block_size=4, host_slots=0, max_step_tokens=64)
-    jobs = [job("a", prompt=8, max_tokens=16, exact=True), job("b", prompt=8, max_tokens=16, exact=True)]
+    jobs = [job(f"short-{number}", prompt=4, max_tokens=2) for number in range(8)]
     for one in jobs:
         world.add(one)
+    world.finish()
+    both = [job("a", prompt=8, max_tokens=16, exact=True), job("b", prompt=8, max_tokens=16, exact=True)]
+    jobs += both
+    for one in both:
+        world.add(one)  # both are expected to end as soon as the others did, and do not
 
     world.finish()
 
@@ -274,14 +281,14 @@ def test_many_streams_on_a_small_pool_all_finish_with_their_own_tokens(host_slot
 
     world.finish()
 
-    assert world.events(Preempted)
+    assert bool(world.events(Preempted)) == bool(host_slots), "nothing begins that would have to be computed twice"
     world.check_outputs(*jobs)
     assert world.planner.blocks_free == 20
     assert world.planner.host_slots_free == host_slots
 
 
 @pytest.mark.parametrize("mode", ["swap", "recompute"])
-def test_preemption_at_every_step_changes_no_token(mode: PreemptionMode) -> None:
+def test_preemption_at_every_step_changes_no_token(mode: YieldMode) -> None:
     world = World(blocks=32, block_size=4, host_slots=32, max_step_tokens=32)
     jobs = [job("a", prompt=9, n=2, max_tokens=8), job("b", LATENCY, prompt=15, max_tokens=8)]
     for one in jobs:

@@ -5,7 +5,7 @@ import pytest
 from scheduler.blocks import BlockPool
 from scheduler.costs import CostModel
 from scheduler.lanes import Envelope
-from scheduler.messages import PreemptionMode
+from scheduler.messages import YieldMode
 from scheduler.ranking import IDLE, PHASES, Phase, Rank, Standing
 from scheduler.sequence import Sequence, State
 from scheduler.steps import NO_WORK, SeqId, StepFeatures
@@ -28,6 +28,10 @@ def recompute_is_cheap() -> CostModel:
     for tokens in (2, 20, 200, 400) * 40:
         costs.observe(StepFeatures(1, tokens, 0, 0), 10.0 + 1e-6 * tokens, 8, 50.0)
     return costs
+
+
+def _phase(state: State) -> Phase:
+    return Phase.FRESH if state is State.WAITING else PHASES[state]
 
 
 @dataclass
@@ -66,9 +70,7 @@ class Shop:
             seq.num_computed = blocks * BLOCK_SIZE if computed is None else computed
             self.pool.allocate(seq.table, blocks)
         standing = Standing(
-            Rank(
-                lane_rank, False, True, Phase.FRESH if state is State.WAITING else PHASES[state], urgency, 0.0, name, 0
-            ),
+            Rank(lane_rank, False, True, _phase(state), 0.0, 0.0, urgency, name, 0),
             seq,
         )
         self.standings.append(standing)
@@ -86,7 +88,7 @@ def names(victims: list[Victim] | None) -> list[str]:
     return [victim.seq.id.flight_id for victim in victims]
 
 
-def modes(victims: list[Victim] | None) -> list[PreemptionMode]:
+def modes(victims: list[Victim] | None) -> list[YieldMode]:
     assert victims is not None
     return [victim.mode for victim in victims]
 
@@ -181,7 +183,7 @@ def test_choices_that_share_a_prompt_free_it_together() -> None:
 
 
 @pytest.mark.parametrize(("costs", "mode"), [(swap_is_cheap(), "swap"), (recompute_is_cheap(), "recompute")])
-def test_the_mode_is_what_the_cost_model_finds_cheaper(costs: CostModel, mode: PreemptionMode) -> None:
+def test_the_mode_is_what_the_cost_model_finds_cheaper(costs: CostModel, mode: YieldMode) -> None:
     shop = Shop(costs=costs)
     shop.stand("batch")
 

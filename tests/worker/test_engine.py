@@ -9,7 +9,7 @@ import pytest
 
 from scheduler.costs import CostModel
 from scheduler.lanes import DEFAULT_LANES, LaneName
-from scheduler.messages import Lease, Preempted, PreemptionMode, Resumed, Sampling, TokenDelta
+from scheduler.messages import Lease, Preempted, Resumed, Sampling, TokenDelta, YieldMode
 from scheduler.outcomes import Outcome
 from scheduler.planner import Planner
 from scheduler.steps import Ended, SeqId
@@ -85,7 +85,7 @@ def test_each_flight_gets_what_it_would_get_alone(tiny: PagedModel) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("mode", ["swap", "recompute", None])
-def test_preemption_at_any_step_changes_nothing(tiny: PagedModel, mode: PreemptionMode | None, seed: int) -> None:
+def test_preemption_at_any_step_changes_nothing(tiny: PagedModel, mode: YieldMode | None, seed: int) -> None:
     chooser = random.Random(seed)
     sampling = Sampling(temperature=0.8, top_p=0.9, seed=seed, frequency_penalty=0.3, repetition_penalty=1.1)
     jobs = [lease(str(index), prompt, max_tokens=12, sampling=sampling) for index, prompt in enumerate(PROMPTS)]
@@ -98,7 +98,7 @@ def test_preemption_at_any_step_changes_nothing(tiny: PagedModel, mode: Preempti
     def disturb(_: int) -> None:
         for flight_id in disturbed.engine.planner.flights():
             if chooser.random() < 0.3:
-                kind: PreemptionMode = mode or ("swap" if chooser.random() < 0.5 else "recompute")
+                kind: YieldMode = mode or ("swap" if chooser.random() < 0.5 else "recompute")
                 disturbed.engine.planner.preempt(SeqId(flight_id, 0), kind)
 
     undisturbed.run()
@@ -136,7 +136,7 @@ def test_a_pool_for_a_third_of_the_work_serves_it_all(tiny: PagedModel, host_slo
 
 
 @pytest.mark.parametrize("mode", ["swap", "recompute"])
-def test_choices_are_those_of_separate_requests_even_when_preempted(tiny: PagedModel, mode: PreemptionMode) -> None:
+def test_choices_are_those_of_separate_requests_even_when_preempted(tiny: PagedModel, mode: YieldMode) -> None:
     chooser = random.Random(1)
     sampling = Sampling(seed=9)
     client = Client(tiny)

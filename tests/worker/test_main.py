@@ -11,11 +11,13 @@ from pathlib import Path
 import httpx
 import pytest
 
+from gateway.commands.calibrate import fetch_calibration
 from gateway.commands.store import EmbeddedStore
 from scheduler.lanes import LaneName
 from scheduler.messages import Job, Sampling
 from scheduler.outcomes import Outcome
 from scheduler.registry import card_sha256, queue_name
+from scheduler.steps import StepFeatures
 from tests.worker.fleet import Fleet, Process
 from tests.worker.listener import Listener, listening
 from tests.worker.tiny_model import VOCABULARY, write_tiny_model
@@ -150,6 +152,18 @@ async def test_a_worker_shows_its_metrics(fleet: Fleet) -> None:
     assert re.search(r'fairlane_worker_tokens_total{kind="output",lane="throughput"} \d', shown)
     assert re.search(r'fairlane_worker_jobs_ended_total{outcome="finished"} \d', shown)
     assert 'fairlane_worker_kv_blocks{pool="device",state="free"} 1024.0' in shown
+
+
+async def test_a_simulator_learns_a_workers_costs_from_it(fleet: Fleet) -> None:
+    fleet.alive(1)
+    async with at(fleet) as listener:
+        await put(listener, "learnt", max_tokens=200)
+        await listener.ended("learnt")
+        port = fleet.of(listener.ends["learnt"].worker_id).metrics_port
+        found = await asyncio.to_thread(fetch_calibration, f"http://127.0.0.1:{port}/metrics")
+    assert (found.blocks, found.max_sequences, found.max_step_tokens) == (1024, 64, 512)
+    assert 0.0 < found.hardware.step_ms(StepFeatures(1, 0, 100, 0)) < 1_000.0
+    assert found.noise > 0.0
 
 
 async def test_a_killed_workers_stream_goes_on_at_another(fleet: Fleet) -> None:

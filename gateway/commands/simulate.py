@@ -1,0 +1,174 @@
+"""`fairlane simulate`: the real scheduler in virtual time over a request trace; tables, JSON and plots of what came."""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from gateway.commands import simulation_report as report
+from gateway.commands.calibrate import fetch_calibration
+from gateway.commands.client import CommandError
+from gateway.commands.files import check_writable, write_whole
+from gateway.commands.simulation import Scenario, check_load
+from scheduler.calibration import Calibration, CalibrationError, read_calibration
+from scheduler.overlay import Overlay, lane_tiers
+from scheduler.simulate import StuckError
+from scheduler.traces import TraceError, TraceRow, read_trace, slice_trace
+
+app = typer.Typer()
+Option = typer.Option
+
+Trace = Annotated[
+    Path | None, Option(metavar="FILE", help="CSV: arrival_s,prompt_tokens,output_tokens; or Mooncake's JSON lines.")
+]
+Workers = Annotated[int, Option(help="1 to 1000; from 2 on they are behind the global queue.")]
+Tenants = Annotated[int, Option(help="How many tenants ask.")]
+Zipf = Annotated[float, Option(help="Exponent of the tenants' shares; 0: all ask alike.")]
+LatencyShare = Annotated[float, Option(help="Part of the requests in the latency lane, 0 to 1.")]
+Loads = Annotated[
+    list[float] | None, Option(help="How many times as fast as recorded; repeat to compare. [default: 1]")
+]
+Slice = Annotated[str | None, Option("--slice", metavar="START:DURATION", help="Seconds of the trace; else all.")]
+Seed = Annotated[int, Option(help="Of tenants, lanes and noise.")]
+Costs = Annotated[Path | None, Option(metavar="FILE", help="What a worker is, in JSON; --calibrate writes it.")]
+Calibrate = Annotated[str | None, Option(metavar="URL", help="Take it from a running worker's metrics port.")]
+Blocks = Annotated[int | None, Option(help="KV blocks of a worker.")]
+HostSlots = Annotated[int | None, Option(help="Blocks that a worker can swap out.")]
+MaxSequences = Annotated[int | None, Option(help="Sequences in one step of a worker.")]
+JsonFile = Annotated[Path | None, Option("--json", metavar="FILE", help="Write every figure there.")]
+Plots = Annotated[Path | None, Option(metavar="DIR", help="Draw latencies, goodput and service there.")]
+
+
+@app.command()
+def simulate(
+    trace: Trace = None,
+    workers: Workers = 1,
+    tenants: Tenants = 8,
+    zipf: Zipf = 1.0,
+    latency_share: LatencyShare = 0.3,
+    load: Loads = None,
+    part: Slice = None,
+    seed: Seed = 0,
+    costs: Costs = None,
+    calibrate: Calibrate = None,
+    blocks: Blocks = None,
+    host_slots: HostSlots = None,
+    max_sequences: MaxSequences = None,
+    json_file: JsonFile = None,
+    plots: Plots = None,
+) -> None:
+    """The real scheduler in virtual time over a request trace.
+
+    Tenants, lanes and the limits that requests state are dealt out from the seed; the same seed gives the same run.
+    """
+    with _errors_in_one_line():
+        calibration = _calibration(costs, calibrate)
+        if trace is None:
+            if calibrate is None or costs is None:
+                raise CommandError("name a trace to run (--trace FILE), or where to keep costs (--calibrate, --costs)")
+            return
+        sizes = {"blocks": blocks, "host_slots": host_slots, "max_sequences": max_sequences}
+        calibration = _resized(calibration, sizes)
+        rows = _rows(trace, part, calibration.kv_tokens)
+        with _refusals():
+            loads = [check_load(each) for each in load or [1.0]]
+            tiers = lane_tiers(latency_share)
+            overlay = Overlay(tenants=tenants, zipf=zipf, tiers=tiers, seed=seed, kv_tokens=calibration.kv_tokens)
+            scenario = Scenario(rows=rows, overlay=overlay, calibration=calibration, workers=workers, seed=seed)
+        report.check(json_file, plots)
+        runs = _run(scenario, loads)
+        report.write(scenario, trace.name, runs, json_file, plots)
+        report.show(runs)
+
+
+@contextmanager
+def _errors_in_one_line() -> Iterator[None]:
+    try:
+        yield
+    except (CommandError, TraceError, StuckError) as error:
+        typer.echo(f"fairlane: {error}", err=True)
+        raise typer.Exit(2) from None
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Settings name themselves and their rule when they are out of range."""
+    try:
+        yield
+    except ValueError as error:
+        raise CommandError(str(error)) from None
+
+
+def _calibration(file: Path | None, url: str | None) -> Calibration:
+    """From a running worker, and then into the file; else from the file; else the defaults."""
+    if url is not None:
+        if file is not None:
+            check_writable(file)
+        calibration = fetch_calibration(url)
+        if file is not None:
+            write_whole(file, calibration.to_json() + b"\n")
+        return calibration
+    if file is None:
+        return Calibration()
+    try:
+        return read_calibration(file.read_bytes())
+    except (OSError, CalibrationError) as error:
+        raise CommandError(f"{file}: {_reason(error)}") from None
+
+
+def _resized(calibration: Calibration, sizes: dict[str, int | None]) -> Calibration:
+    """With the sizes that were given on the command line, checked as those of a file are."""
+    given = {name: size for name, size in sizes.items() if size is not None}
+    try:
+        return read_calibration(msgspec.json.encode({**msgspec.structs.asdict(calibration), **given}))
+    except CalibrationError as error:
+        raise CommandError(str(error)) from None
+
+
+def _rows(file: Path, part: str | None, kv_tokens: int) -> list[TraceRow]:
+    stretch = None if part is None else _stretch(part)
+    try:
+        with file.open(encoding="utf-8") as lines:
+            rows = read_trace(lines, kv_tokens=kv_tokens)
+        return rows if stretch is None else slice_trace(rows, *stretch)
+    except (OSError, UnicodeDecodeError, TraceError) as error:
+        raise CommandError(f"{file}: {_reason(error)}") from None
+
+
+def _stretch(part: str) -> tuple[float, float]:
+    start, _, duration = part.partition(":")
+    try:
+        seconds = float(start), float(duration)
+    except ValueError:
+        seconds = math.nan, math.nan
+    if not (0.0 <= seconds[0] < math.inf and 0.0 < seconds[1] < math.inf):
+        raise CommandError(f"--slice must be START:DURATION in seconds, such as 600:600, not {part[:40]!r}")
+    return seconds
+
+
+def _reason(error: Exception) -> str:
+    match error:
+        case OSError():
+            return f"cannot be read ({error.strerror or type(error).__name__})"
+        case UnicodeDecodeError():
+            return "is no text"
+        case _:
+            return str(error)
+
+
+def _run(scenario: Scenario, loads: Sequence[float]) -> list[report.Run]:
+    """Each load in turn, under a progress bar where somebody watches."""
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        runs = []
+        for load in loads:
+            task = progress.add_task(f"load {load:g}", total=len(scenario.rows))
+            runs.append(report.Run(load, scenario.run(load, partial(progress.advance, task))))
+        return runs

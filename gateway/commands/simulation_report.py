@@ -1,0 +1,116 @@
+"""What `fairlane simulate` shows and writes of its runs: tables, one JSON document, plots."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import typer
+
+from gateway.commands.client import CommandError, show_table
+from gateway.commands.files import check_writable, write_whole
+from gateway.commands.simulation import Scenario
+from scheduler.measures import Group, Spread, Summary
+
+GROUP_COLUMNS = (
+    "requests", "kept %", "ttft p50", "p95", "p99 ms", "tpot p50", "p95", "p99 ms", "late tokens %", "preempted"
+)  # fmt: skip
+RUN_COLUMNS = (
+    "load", "seconds", "kept %", "goodput requests/s", "goodput tokens/s", "tokens/s", "preemption tax %", "service gap"
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One load and what came of it."""
+
+    load: float
+    summary: Summary
+
+
+def check(json_file: Path | None, plots: Path | None) -> None:
+    """Whatever can be known to fail after a long run fails before it. Raises CommandError."""
+    if json_file is not None:
+        check_writable(json_file)
+    if plots is not None:
+        if plots.exists() and not plots.is_dir():
+            raise CommandError(f"{plots}: is no directory")
+        _drawing()
+
+
+def write(scenario: Scenario, trace: str, runs: Sequence[Run], json_file: Path | None, plots: Path | None) -> None:
+    """The files that were asked for. Raises CommandError."""
+    if json_file is not None:
+        document = msgspec.json.encode(_document(scenario, trace, runs))
+        write_whole(json_file, msgspec.json.format(document, indent=2) + b"\n")
+    if plots is not None:
+        drawn = _drawing()([(run.load, run.summary) for run in runs])
+        try:
+            plots.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CommandError(f"{plots}: cannot be made ({error.strerror})") from None
+        for name, picture in drawn.items():
+            write_whole(plots / f"{name}.png", picture)
+
+
+def show(runs: Sequence[Run]) -> None:
+    """Each run by lane and by tenant, then all runs side by side."""
+    for run in runs:
+        for kind, groups in (("lane", run.summary.lanes), ("tenant", run.summary.tenants)):
+            typer.echo(f"load {run.load:g}, by {kind}")
+            show_table((kind, *GROUP_COLUMNS), [(name, *_figures(group)) for name, group in groups.items()])
+            typer.echo()
+    show_table(RUN_COLUMNS, [_line(run) for run in runs])
+
+
+def _drawing() -> Callable[[Sequence[tuple[float, Summary]]], dict[str, bytes]]:
+    """matplotlib is an extra, and slow to import: only who asks for plots needs it."""
+    try:
+        from gateway.commands.plots import draw
+    except ImportError:
+        raise CommandError("plots need matplotlib: pip install 'fairlane[plots]'") from None
+    return draw
+
+
+def _figures(group: Group) -> tuple[object, ...]:
+    return (
+        group.requests,
+        100.0 * group.attained,
+        *_three(group.ttft_ms),
+        *_three(group.tpot_ms),
+        100.0 * group.late_tokens,
+        group.preemptions,
+    )
+
+
+def _three(figures: Spread | None) -> tuple[object, object, object]:
+    return (None, None, None) if figures is None else (figures.p50, figures.p95, figures.p99)
+
+
+def _line(run: Run) -> tuple[object, ...]:
+    summary = run.summary
+    return (
+        f"{run.load:g}",
+        summary.duration_s,
+        100.0 * summary.total.attained,
+        summary.goodput_requests_per_s,
+        summary.goodput_tokens_per_s,
+        summary.tokens_per_s,
+        100.0 * (summary.preemption_tax or 0.0),
+        summary.max_service_gap,
+    )
+
+
+def _document(scenario: Scenario, trace: str, runs: Sequence[Run]) -> dict[str, object]:
+    overlay = scenario.overlay
+    return {
+        "trace": trace,
+        "requests": len(scenario.rows),
+        "workers": scenario.workers,
+        "seed": scenario.seed,
+        "tenants": overlay.tenants,
+        "zipf": overlay.zipf,
+        "tiers": overlay.tiers,
+        "calibration": scenario.calibration,
+        "runs": runs,
+    }

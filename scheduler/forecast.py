@@ -1,0 +1,72 @@
+"""Would the KV pools still hold everything at its fullest, if one more sequence began? Asked before anything starts."""
+
+from bisect import bisect_left, insort
+
+from scheduler.blocks import BlockPool
+from scheduler.budget import Survey
+from scheduler.draft import Draft
+from scheduler.lengths import Lengths, peak_tokens
+from scheduler.ranking import Phase, Ranking, Standing
+from scheduler.sequence import Sequence
+
+Level = tuple[int, bool]
+"""The part of a group that decides who yields blocks: lane rank, outside the window."""
+Outlook = tuple[int, int, bool]
+"""Of what runs: remaining tokens (negative: the longest sorts first), held tokens, whether it outgrows its table."""
+
+
+class Forecast:
+    """Would both KV pools hold everything at its fullest, if this began too? Lower lanes do not count: they yield, and
+    so do tenants outside the window to those inside. What does not fit the device then waits in the host pool, which
+    costs a copy: less than a batch that is half empty, and nothing of it is computed twice."""
+
+    def __init__(self, begun: Survey, ranking: Ranking, draft: Draft, pool: BlockPool, lengths: Lengths) -> None:
+        self._begun = begun
+        self._ranking = ranking
+        self._draft = draft
+        self._pool = pool
+        self._lengths = lengths
+        self._known: dict[Level, list[Outlook]] = {}
+        """What stands at a level or above, the longest remaining first."""
+        self._started: list[tuple[Level, Outlook]] = []
+        """What began in this step."""
+        self._as_of = -1
+
+    def admits(self, standing: Standing) -> bool:
+        """Nothing needs to yield later to what stands no higher."""
+        running = self._running(standing.rank.group[:2])
+        one = self._outlook(standing.seq)
+        place = bisect_left(running, one)
+        peak = peak_tokens((-left, held) for left, held, _ in (*running[:place], one, *running[place:]))
+        return peak <= (self._pool.blocks + self._pool.free_slots) * self._pool.block_size
+
+    def growing(self, standing: Standing) -> int:
+        """Sequences standing no lower that run and will need another block."""
+        return sum(grows for _, _, grows in self._running(standing.rank.group[:2]))
+
+    def add(self, standing: Standing) -> None:
+        """It runs."""
+        if standing.rank.phase is Phase.FRESH:
+            started = standing.rank.group[:2], self._outlook(standing.seq)
+            self._started.append(started)
+            for level, running in self._known.items():
+                if started[0] <= level:
+                    insort(running, started[1])
+
+    def _running(self, level: Level) -> list[Outlook]:
+        if self._as_of != len(self._draft.yielded):
+            self._known, self._as_of = {}, len(self._draft.yielded)
+        if level not in self._known:
+            kinds = self._begun.decodes.items()
+            groups = [decodes for kind, decodes in kinds if self._ranking.group(kind)[:2] <= level]
+            groups.append([seq for seq in self._begun.others if self._ranking.stand(seq).rank.group[:2] <= level])
+            known = [self._outlook(seq) for group in groups for seq in group if seq.table]
+            self._known[level] = sorted(known + [one for since, one in self._started if since <= level])
+        return self._known[level]
+
+    def _outlook(self, seq: Sequence) -> Outlook:
+        produced, room = len(seq.output), len(seq.table) * self._pool.block_size
+        if seq.expected_output <= produced:
+            seq.expected_output = produced + self._lengths.remaining(seq)
+        job = seq.job
+        return produced - seq.expected_output, max(seq.length, room), len(job.prompt) + job.max_tokens > room

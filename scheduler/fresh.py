@@ -1,0 +1,72 @@
+"""Fresh work as a step comes to see it, and why work waits."""
+
+from collections import Counter
+from collections.abc import Iterable
+from enum import StrEnum
+
+from scheduler.lanes import LaneName
+from scheduler.ranking import Ranking, Standing
+from scheduler.roster import Roster
+from scheduler.sequence import Sequence
+from scheduler.steps import SeqId
+
+BACKFILL = 4
+"""How many of a tenant's fresh requests a step looks at behind one that found no blocks."""
+
+
+class WaitReason(StrEnum):
+    """Why a sequence has no row in a step."""
+
+    SLOTS = "slots"
+    """The batch is full of more urgent work."""
+    TOKENS = "tokens"
+    """The step's token budget is spent on more urgent work."""
+    PACE = "pace"
+    """With it the step would take longer than decodes of the first lane can bear."""
+    BLOCKS = "blocks"
+    """KV blocks are short, and nobody that may yield holds enough."""
+    HEAD = "head"
+    """It would fit, but would delay a more urgent request that lacks blocks."""
+    GRANT = "grant"
+    """Its budget allows no further token yet."""
+    PREFIX = "prefix"
+    """A sibling choice is computing the prompt that both share."""
+    PREEMPTED = "preempted"
+    """It yielded its blocks in this very step."""
+    ORDER = "order"
+    """Its turn has not come: other work of its tenant, or of tenants served less, waits before it."""
+
+
+class Fresh:
+    """Fresh work as a walk comes to it: of each tenant the first, the next once that is placed, a few behind one that
+    found no blocks."""
+
+    def __init__(self, roster: Roster, ranking: Ranking) -> None:
+        self._roster = roster
+        self._ranking = ranking
+        self._refused: Counter[tuple[LaneName, str]] = Counter()
+        self._seen: set[SeqId] = set()
+
+    def heads(self, name: LaneName) -> list[Standing]:
+        """What this lane brings into a walk; nothing a second time."""
+        lane = self._roster.lanes[name]
+        firsts = (lane.waiting(tenant, 0) for tenant in lane.least_served())
+        return self._unseen((*firsts, *lane.promoted(self._ranking.now_ms)))
+
+    def behind(self, seq: Sequence, reason: WaitReason | None) -> list[Standing]:
+        """What comes into view once this was placed, or refused for this reason."""
+        place = seq.job.lane, seq.job.tenant
+        if reason is not None:
+            self._refused[place] += 1
+            if reason not in (WaitReason.BLOCKS, WaitReason.HEAD) or self._refused[place] > BACKFILL:
+                return []
+        lane = self._roster.lanes[seq.job.lane]
+        return self._unseen((lane.waiting(seq.job.tenant, self._refused[place]),))
+
+    def _unseen(self, sequences: Iterable[Sequence | None]) -> list[Standing]:
+        found = []
+        for seq in sequences:
+            if seq is not None and seq.id not in self._seen:
+                self._seen.add(seq.id)
+                found.append(self._ranking.stand(seq))
+        return found

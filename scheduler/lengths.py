@@ -1,0 +1,82 @@
+"""How long outputs become, learnt from those that ended, and the KV that running work will need at its peak.
+
+Of each (lane, tenant) the last outputs' lengths are kept; what a sequence will still produce is a quantile of those
+that were longer than it is now. Few samples fall back on the lane's, none on a guess. The peak follows exactly from
+such remainders: with sequences ended one by one, the shortest remainder first, KV is fullest just before an end.
+Source: Past-Future scheduler (LightLLM, ASPLOS 2025).
+"""
+
+from bisect import bisect_right, insort
+from collections import deque
+from collections.abc import Iterable
+
+from scheduler.lanes import LaneName
+from scheduler.sequence import Sequence
+
+REMEMBERED = 256
+"""Lengths kept of each (lane, tenant), and of each lane."""
+ENOUGH = 8
+"""Samples from which on they are relied on."""
+QUANTILE = 0.7
+"""Of the lengths still possible: the share that a prediction is not exceeded by."""
+GUESS_TOKENS = 128
+"""Remaining output where nothing is known."""
+
+
+class History:
+    """The last lengths, in order of arrival and of size."""
+
+    def __init__(self) -> None:
+        self._recent: deque[int] = deque()
+        self._sorted: list[int] = []
+
+    def add(self, length: int) -> None:
+        """An output ended at this length."""
+        if len(self._recent) == REMEMBERED:
+            del self._sorted[bisect_right(self._sorted, self._recent.popleft()) - 1]
+        self._recent.append(length)
+        insort(self._sorted, length)
+
+    def remaining(self, produced: int) -> int | None:
+        """Tokens that an output of this length is expected to gain; None where too few were longer."""
+        first = bisect_right(self._sorted, produced)
+        longer = len(self._sorted) - first
+        if longer < ENOUGH:
+            return None
+        return self._sorted[first + int(QUANTILE * (longer - 1))] - produced
+
+
+class Lengths:
+    """Output lengths by lane and tenant. Tenants beyond `most_tenants` share their lane's."""
+
+    def __init__(self, most_tenants: int = 10_000) -> None:
+        self._most = most_tenants
+        self._lanes: dict[LaneName, History] = {}
+        self._tenants: dict[tuple[LaneName, str], History] = {}
+
+    def learn(self, lane: LaneName, tenant: str, length: int) -> None:
+        """An output ended by itself, or at its limit."""
+        self._lanes.setdefault(lane, History()).add(length)
+        if (lane, tenant) in self._tenants or len(self._tenants) < self._most:
+            self._tenants.setdefault((lane, tenant), History()).add(length)
+
+    def remaining(self, seq: Sequence) -> int:
+        """Output tokens that a sequence is expected to produce yet: at least one, at most what it may."""
+        produced, job = len(seq.output), seq.job
+        for history in (self._tenants.get((job.lane, job.tenant)), self._lanes.get(job.lane)):
+            expected = history.remaining(produced) if history else None
+            if expected is not None:
+                return max(1, min(expected, seq.remaining))
+        return max(1, min(GUESS_TOKENS, seq.remaining))
+
+
+def peak_tokens(running: Iterable[tuple[int, int]]) -> int:
+    """The most KV tokens held at one time by sequences of (remaining, held) tokens, given the longest remaining first.
+
+    Each gains a token a step and gives all back at its end.
+    """
+    peak = held_so_far = 0
+    for count, (remaining, held) in enumerate(running, 1):
+        held_so_far += held
+        peak = max(peak, held_so_far + count * remaining)
+    return peak

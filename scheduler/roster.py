@@ -1,0 +1,163 @@
+"""Every sequence of a worker, filed by what it could do next, so that no step looks at all that waits.
+
+Begun work is held one by one: the KV pools bound it. Fresh work waits by lane, tenant and due time; a step looks at
+the first of the tenants served least, and at the eldest of what has waited long enough to be promoted.
+"""
+
+import heapq
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from scheduler.fairness import Counters
+from scheduler.lanes import Lane, LaneName
+from scheduler.messages import Job
+from scheduler.sequence import Sequence
+from scheduler.steps import SeqId
+
+LEAST_SERVED = 32
+"""Tenants of one lane whose fresh work a step looks at; also the promoted ones."""
+PROMOTION_AGE = 0.5
+"""Part of its lane's longest wait after which work is promoted one lane."""
+
+Filed = tuple[float, float, str, int, Sequence]
+"""A fresh sequence by class and a time in ms; flight and choice break ties."""
+
+
+class LaneRoster:
+    """One lane: what its tenants wait for, and the service that they have had."""
+
+    def __init__(self, lane: Lane, counters: Counters) -> None:
+        self.lane = lane
+        self.counters = counters
+        self.begun: Counter[str] = Counter()
+        """Runnable sequences that have begun, by tenant."""
+        self.guaranteed = 0
+        """How much of the fresh work is guaranteed."""
+        self._fresh: dict[str, list[Filed]] = {}
+        self._elders: list[Filed] = []
+        self._least: list[tuple[float, str]] = []
+        """A heap of tenants with fresh work, by a counter that may have grown since."""
+        self._listed: set[str] = set()
+
+    def eligible_up_to(self) -> float:
+        """The largest counter inside the window: Θ above the least served tenant that has runnable work."""
+        return self._smallest() + self.counters.window
+
+    def lift(self, tenant: str) -> None:
+        """To call before a tenant's work becomes runnable: a newcomer starts where the least served one stands."""
+        if tenant not in self.begun and tenant not in self._fresh:
+            self.counters.lift_to(tenant, self._smallest())
+
+    def _smallest(self) -> float:
+        served = [self._least[0][0]] if self._freshen() else []
+        served += map(self.counters.value, self.begun)
+        return min(served) if served else self.counters.floor(())
+
+    def add(self, seq: Sequence) -> None:
+        """Fresh work waits here from now on."""
+        tenant = seq.job.tenant
+        insort(self._fresh.setdefault(tenant, []), _by_due(seq))
+        insort(self._elders, _by_age(seq))
+        self.guaranteed += seq.job.guaranteed
+        if tenant not in self._listed:
+            self._listed.add(tenant)
+            heapq.heappush(self._least, (self.counters.value(tenant), tenant))
+
+    def remove(self, seq: Sequence) -> None:
+        """It waits no longer."""
+        tenant = seq.job.tenant
+        waiting = self._fresh[tenant]
+        del waiting[bisect_left(waiting, _by_due(seq))]
+        del self._elders[bisect_left(self._elders, _by_age(seq))]
+        self.guaranteed -= seq.job.guaranteed
+        if not waiting:
+            del self._fresh[tenant]
+
+    def waiting(self, tenant: str, index: int) -> Sequence | None:
+        """A tenant's fresh work in order of due time; None past its end."""
+        filed = self._fresh.get(tenant, ())
+        return filed[index][-1] if index < len(filed) else None
+
+    def least_served(self) -> list[str]:
+        """Tenants with fresh work, the least served first."""
+        found: list[tuple[float, str]] = []
+        while len(found) < LEAST_SERVED and self._freshen():
+            found.append(heapq.heappop(self._least))
+        for entry in found:
+            heapq.heappush(self._least, entry)
+        return [tenant for _, tenant in found]
+
+    def promoted(self, now_ms: float) -> Iterator[Sequence]:
+        """Fresh work that has waited long enough to count for the lane above, the eldest first."""
+        for _, arrived_ms, _, _, seq in self._elders[:LEAST_SERVED]:
+            if now_ms - arrived_ms <= PROMOTION_AGE * self.lane.max_wait_ms:
+                return
+            yield seq
+
+    def _freshen(self) -> bool:
+        """Bring the heap's first entry up to date. False: nobody waits."""
+        while self._least:
+            value, tenant = self._least[0]
+            if tenant not in self._fresh:
+                heapq.heappop(self._least)
+                self._listed.discard(tenant)
+            elif self.counters.value(tenant) > value:
+                heapq.heapreplace(self._least, (self.counters.value(tenant), tenant))
+            else:
+                return True
+        return False
+
+
+class Roster:
+    """All sequences that are not over."""
+
+    def __init__(self, lanes: Mapping[LaneName, Lane], *, window: float) -> None:
+        self.lanes = {name: LaneRoster(lane, Counters(window)) for name, lane in lanes.items()}
+        self.begun: dict[SeqId, Sequence] = {}
+        """Runnable work that has begun: resident, or preempted and able to come back."""
+        self.idle: dict[SeqId, Sequence] = {}
+        """At its grant, or waiting for a sibling's prefix. It may hold blocks."""
+        self._fresh: set[SeqId] = set()
+
+    def file(self, seq: Sequence) -> None:
+        """Put a sequence where it belongs now: after every change of its state or grant."""
+        was_runnable = seq.id in self.begun or seq.id in self._fresh
+        lane = self.lanes[seq.job.lane]
+        self.remove(seq)
+        if not seq.is_runnable or seq.awaits_prefix:
+            self.idle[seq.id] = seq
+            return
+        if not was_runnable:
+            lane.lift(seq.job.tenant)
+        if seq.is_fresh:
+            self._fresh.add(seq.id)
+            lane.add(seq)
+        else:
+            self.begun[seq.id] = seq
+            lane.begun[seq.job.tenant] += 1
+
+    def charge(self, job: Job, tokens: float) -> None:
+        """Count service against the job's tenant in its lane."""
+        self.lanes[job.lane].counters.charge(job.tenant, tokens, job.weight)
+
+    def remove(self, seq: Sequence) -> None:
+        """Forget a sequence; one that is unknown is fine."""
+        lane, tenant = self.lanes[seq.job.lane], seq.job.tenant
+        if self.begun.pop(seq.id, None) is not None:
+            lane.begun[tenant] -= 1
+            if not lane.begun[tenant]:
+                del lane.begun[tenant]
+        elif seq.id in self._fresh:
+            self._fresh.remove(seq.id)
+            lane.remove(seq)
+        else:
+            self.idle.pop(seq.id, None)
+
+
+def _by_due(seq: Sequence) -> Filed:
+    return (not seq.job.guaranteed, seq.envelope.first_due_ms, *seq.id, seq)
+
+
+def _by_age(seq: Sequence) -> Filed:
+    return (0, seq.arrived_ms, *seq.id, seq)

@@ -1,0 +1,58 @@
+"""A worker's figures: what its cost model predicts, in a document that others can read."""
+
+import pytest
+
+from scheduler.calibration import Calibration, CalibrationError, of_costs, read_calibration
+from scheduler.costs import CostModel
+from scheduler.steps import StepFeatures
+
+
+def test_a_cost_model_is_told_apart_into_its_weights() -> None:
+    costs = CostModel()
+    for rows in range(1, 60):
+        plan = StepFeatures(rows % 7 + 1, 16 * (rows % 5), 100 * (rows % 11), 900 * (rows % 3))
+        costs.observe(
+            plan, 8.0 + 0.5 * plan.rows + 0.1 * plan.prefill_tokens + 1e-3 * plan.context, rows % 4, 0.3 * (rows % 4)
+        )
+
+    found = of_costs(costs, blocks=77, max_step_tokens=99)
+
+    assert found.learnt
+    assert (found.blocks, found.max_step_tokens, found.block_size) == (77, 99, 16)
+    for plan in (StepFeatures(1, 0, 0, 0), StepFeatures(9, 300, 4_000, 90_000)):
+        assert found.hardware.step_ms(plan) == pytest.approx(costs.step_ms(plan))
+    assert found.hardware.copy_ms(12) == pytest.approx(costs.copy_ms(12))
+
+
+def test_a_worker_that_has_run_nothing_says_so() -> None:
+    assert not of_costs(CostModel()).learnt
+
+
+def test_the_document_is_read_as_it_was_written() -> None:
+    calibration = Calibration(step=(1.0, 2.0, 3.0, 4.0, 5.0), copy=(6.0, 7.0), noise=0.1, blocks=10, block_size=4)
+
+    assert read_calibration(calibration.to_json()) == calibration
+    assert calibration.kv_tokens == 40
+    assert read_calibration(b"{}") == Calibration()
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        (b"", "truncated"),
+        (b"[]", "object"),
+        (b"\xff", "malformed"),
+        (b'{"blocks": 0}', "blocks"),
+        (b'{"blocks": 1.5}', "blocks"),
+        (b'{"step": [1, 2, 3, 4]}', "step"),
+        (b'{"step": [1, 2, 3, 4, -5]}', "step"),
+        (b'{"copy": [1, NaN]}', "malformed"),
+        (b'{"speed": 3}', "speed"),
+    ],
+)
+def test_a_wrong_document_is_refused_in_one_line(document: bytes, words: str) -> None:
+    with pytest.raises(CalibrationError) as raised:
+        read_calibration(document)
+
+    assert words in str(raised.value)
+    assert "\n" not in str(raised.value)
