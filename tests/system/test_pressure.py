@@ -1,6 +1,10 @@
-"""Both lanes at once with KV blocks for a quarter of the demand: everyone finishes, and the books balance."""
+"""Both lanes at once with KV blocks for a quarter of the demand: everyone finishes, and the books balance.
+
+The latency streams come when throughput streams hold all blocks: more than the host pool takes in.
+"""
 
 import asyncio
+from dataclasses import dataclass, field
 
 import httpx
 import pytest
@@ -16,6 +20,7 @@ STREAMS = 64
 OUTPUT_TOKENS = 80
 BLOCK_BYTES = 16 * 23_040  # 16 tokens of SmolLM2-135M's KV in bfloat16
 BLOCKS_PER_STREAM = 8
+RUNNING_FIRST = 16
 AUDIT_LIMIT_S = 30
 
 
@@ -30,7 +35,8 @@ async def test_64_streams_share_kv_blocks_for_16(start_server: StartServer) -> N
     key = server.tenant("both", lanes=["latency", "throughput"])
     await audited(metrics_port, times=1)
 
-    counted = await asyncio.gather(*(stream(server, key, number) for number in range(STREAMS)))
+    crowd = Crowd(RUNNING_FIRST)
+    counted = await asyncio.gather(*(stream(server, key, number, crowd) for number in range(STREAMS)))
 
     assert [output for _, output in counted] == [OUTPUT_TOKENS] * STREAMS
     modes = sums(await audited(metrics_port, times=2), "fairlane_worker_preemptions_total", "mode")
@@ -46,9 +52,25 @@ async def test_64_streams_share_kv_blocks_for_16(start_server: StartServer) -> N
     assert len(workers) == 1
 
 
-async def stream(server: Server, key: str, number: int) -> tuple[int, int]:
+@dataclass
+class Crowd:
+    """Throughput streams that must have begun before the latency streams come and take their blocks."""
+
+    wanted: int
+    full: asyncio.Event = field(default_factory=asyncio.Event)
+    _begun: set[int] = field(default_factory=set)
+
+    def begin(self, number: int) -> None:
+        self._begun.add(number)
+        if len(self._begun) >= self.wanted:
+            self.full.set()
+
+
+async def stream(server: Server, key: str, number: int, crowd: Crowd) -> tuple[int, int]:
     """Prompt and output tokens of one stream, as its usage says, checked against the chunks that came."""
     lane = "latency" if number % 4 == 0 else "throughput"
+    if lane == "latency":
+        await crowd.full.wait()
     async with server.async_sdk(key, timeout=300) as client:
         chunks = await client.completions.create(
             model=MODEL,
@@ -63,6 +85,7 @@ async def stream(server: Server, key: str, number: int) -> tuple[int, int]:
         usage = None
         finishes = []
         async for chunk in chunks:
+            crowd.begin(number)
             usage = chunk.usage or usage
             finishes += [choice.finish_reason for choice in chunk.choices if choice.finish_reason]
     assert finishes == ["length"]
