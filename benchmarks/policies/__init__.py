@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 from benchmarks.policies.bands import Bands
 from benchmarks.policies.base import Engine
@@ -16,11 +17,10 @@ from benchmarks.policies.priority_sglang import PrioritySglang
 from benchmarks.policies.priority_vllm import PriorityVllm
 from benchmarks.policies.setup import Setup
 from benchmarks.policies.vtc import Vtc
-from scheduler.simulate import Policy
 
 __all__ = ["POLICIES", "Engine", "Setup"]
 
-POLICIES: Mapping[str, Callable[[Setup], Policy]] = {
+POLICIES: Mapping[str, Callable[[Setup], Engine[Any]]] = {
     "fcfs-vllm": FcfsVllm,
     "fcfs-sarathi": FcfsSarathi,
     "priority-vllm": PriorityVllm,

@@ -110,6 +110,8 @@ class Bands(FcfsSarathi):
             del band.waiting[tenant]
         flow.in_flight += 1
         self._queued.discard(request.id.flight_id)
+        self._arrivals += 1
+        request.number = self._arrivals  # for the engine it comes only now
         super()._enqueue(request, now_ms)
 
     def _expire(self, band: Band, now_ms: float) -> None:

@@ -154,7 +154,7 @@ class Mlfq(Engine[Ticket]):
         return batch
 
     def _make_room(self, batch: list[tuple[Ticket, int]], now_ms: float) -> tuple[list[Ticket], bool]:
-        """Blocks for the batch and some ahead. Shortens the batch where all others' are not enough.
+        """Blocks for the batch, and some ahead if others have them. Shortens the batch where all others' are too few.
 
         Returns whom it had to leave out, in order, and whether nobody had to yield.
         """
@@ -167,11 +167,18 @@ class Mlfq(Engine[Ticket]):
             short -= len(victim.table)
             self._evict(victim, now_ms)
         left_out: list[Ticket] = []
-        for entry in [entry for entry in reversed(batch) if not entry[0].is_resident]:
-            if self._fits(batch) or len(batch) == 1:
+        lacking = sum(self._need(one, count) for one, count in batch) - self._pool.free_blocks
+        for entry in batch[::-1]:
+            if len(batch) == 1 or lacking <= 0:
                 break
-            batch.remove(entry)
-            left_out.append(entry[0])
+            request, count = entry
+            swaps = request.is_resident and self._pool.can_swap_out(self._blocks(request.num_computed))
+            if swaps or not request.is_resident:
+                batch.remove(entry)
+                left_out.append(request)
+                lacking -= self._blocks(request.num_computed + count)
+            if swaps:
+                self._evict(request, now_ms)
         if not self._fits(batch):
             left_out += self._cut(batch, now_ms)
         left_out.sort(key=_order)
