@@ -174,7 +174,8 @@ class Placement:
         if short <= 0:
             return []
         guard = Guard(self._leader, self._last_resort, self._evened)
-        return choose(short, standing, self._holders, self._pool, self._costs, guard)
+        holders = [one for one in self._holders if one.seq.id not in self._draft.running]
+        return choose(short, standing, holders, self._pool, self._costs, guard)
 
     def _needed(self, seq: Sequence) -> int:
         """Device blocks that it lacks."""
