@@ -103,6 +103,9 @@ class Stage:
     def arrived(self, arrival: Arrival, now_ms: float) -> None:
         """A request was let in."""
 
+    def ended(self, record: Record) -> None:
+        """A request is over."""
+
     def stepped(self, step: Step) -> None:
         """Check a step."""
         self.steps.append(step)
