@@ -80,6 +80,8 @@ class Launcher:
             raise
         finally:  # for a launch or a client that was cancelled: nobody waits for this
             self._settlements.hand_over(booking, Outcome.CANCELLED if launched else Outcome.REJECTED)
+        if booking.settled:
+            caller.statuses = None  # what was reserved and not used is free again
 
     async def _refuse(self, caller: Caller, booking: Booking, error: ApiError, *, launched: bool) -> None:
         outcome = _OUTCOMES.get(error.code, Outcome.CANCELLED) if launched else Outcome.REJECTED

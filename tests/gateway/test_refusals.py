@@ -156,6 +156,17 @@ async def test_limits_stand_on_what_a_recognised_key_is_refused_at_the_rim(serve
         assert answer.headers["x-ratelimit-remaining-requests"] == "10"
 
 
+@pytest.mark.parametrize("asked", [{"max_tokens": 100, "stop": ["France"]}, {}])
+async def test_a_plain_answer_tells_the_limits_as_they_are_after_it(served: Served, asked: dict[str, object]) -> None:
+    await served.tenant(limits={"tokens_per_minute": 500})
+
+    answer = await served.post(CHAT, {**ASKED, **asked})
+
+    status = (await served.limits())["tokens_per_minute"]
+    assert status.used == answer.json()["usage"]["total_tokens"]
+    assert int(answer.headers["x-ratelimit-remaining-tokens"]) == 500 - status.used
+
+
 async def test_a_full_lane_is_overloaded_and_counts_nothing(valkey_url: str) -> None:
     lanes = LanesSettings(latency=LaneSettings(max_queued=1))
     async with serving(settings(valkey_url, lanes=lanes)) as served:
