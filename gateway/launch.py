@@ -20,17 +20,16 @@ from gateway.flight import Booking, Flight, Mailbox
 from gateway.settle import Settlements
 from gateway.store import STORE_TROUBLE, Availability
 from gateway.telemetry import Telemetry
-from quotas.store import AccessDenied, Ask, Denied, QuotaStore, Reservation
+from quotas.limits import RULES
+from quotas.store import AccessDenied, Ask, Denied, LimitStatus, QuotaStore, Reservation
 from scheduler.messages import Job
 from scheduler.outcomes import Outcome
 from scheduler.queue_types import LaneFull, TenantQueueFull
 
 _OUTCOMES = {"deadline_exceeded": Outcome.EXPIRED, "internal_error": Outcome.FAILED}
 """How a flight ends by the error that ended it, once it was in the queue; by any other it is cancelled."""
-_OUTPUT_LIMITS = frozenset(
-    {"tokens_per_minute", "output_tokens_per_minute", "tokens_per_day", "tokens_per_month", "max_output_tokens"}
-)
-_EXCEEDED_PARAMS = {"max_output_tokens": "max_tokens", "max_prompt_tokens": "prompt"}
+_PROMPT_LIMITS = frozenset(rule.name for rule in RULES if {"input", "prompt"} & set(rule.counts))
+_OUTPUT_LIMITS = frozenset(rule.name for rule in RULES if {"output", "choice"} & set(rule.counts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +41,10 @@ class Draft:
     size: Size
     model: str
     queue: str
+    prompt_param: str
+    """The field that a caller shortens where the prompt is too long."""
+    output_param: str
+    """The same where it asks for too much output: the field that says how much, else the prompt's."""
 
 
 class Launcher:
@@ -93,18 +96,18 @@ class Launcher:
 
     async def _start(self, caller: Caller, booking: Booking, drafts: Sequence[Draft], arrived_s: float) -> None:
         with self._telemetry.span("reserve"):
-            booking.reservation = reservation = await self._reserve(booking.ask)
+            booking.reservation = reservation = await self._reserve(booking.ask, drafts[0])
             caller.statuses = list(reservation.statuses)
         for flight, draft in zip(booking.flights, drafts, strict=True):
             flight.limited_by = _limited_by(draft.size, reservation)
             elapsed_ms = (asyncio.get_running_loop().time() - arrived_s) * 1e3
             await self._put(flight, _granted(draft.job, reservation, elapsed_ms), reservation)
 
-    async def _reserve(self, ask: Ask) -> Reservation:
+    async def _reserve(self, ask: Ask, draft: Draft) -> Reservation:
         try:
             reservation = await self._quotas.reserve(ask)
         except Denied as denied:
-            raise _limit_denied(denied) from denied
+            raise _limit_denied(denied, _exceeded_param(denied.status, ask, draft)) from denied
         except AccessDenied as denied:
             raise _access_denied(denied) from denied
         except STORE_TROUBLE as error:
@@ -185,7 +188,15 @@ def _limited_by(size: Size, reservation: Reservation) -> str | None:
     return next(iter([*per_choice, *(status.name for status in spent)]), None)
 
 
-def _limit_denied(denied: Denied) -> ApiError:
+def _exceeded_param(status: LimitStatus, ask: Ask, draft: Draft) -> str | None:
+    """What to shorten where the limit can never be kept; None where the request as such is too much."""
+    is_of_prompt = status.name in _PROMPT_LIMITS
+    if status.name in _OUTPUT_LIMITS and not (is_of_prompt and ask.prompt_tokens >= status.limit):
+        return draft.output_param
+    return draft.prompt_param if is_of_prompt else None
+
+
+def _limit_denied(denied: Denied, exceeded_param: str | None) -> ApiError:
     status = denied.status
     block = LimitBlock(
         name=status.name,
@@ -196,7 +207,7 @@ def _limit_denied(denied: Denied) -> ApiError:
         requested=denied.requested,
         resets_at=status.resets_at,
     )
-    param = _EXCEEDED_PARAMS.get(status.name) if denied.kind == "exceeds" else None
+    param = exceeded_param if denied.kind == "exceeds" else None
     return errors.limit_denied(denied.kind, block, denied.retry_after_s, param)
 
 

@@ -93,7 +93,14 @@ class Preparer:
             verdict = self._admit(sizes, request.n, model, terms, elapsed_ms)
         flights = zip(flight_ids(mint(), len(prompts)), prompts, sizes, strict=True)
         drafts = tuple(
-            self._draft(flight_id, prompt, size, request, model, terms, verdict, caller, follows=number > 0)
+            Draft(
+                self._job(flight_id, prompt, size, request, model, terms, verdict, caller, follows=number > 0),
+                size,
+                model.name,
+                model.queue,
+                prompt_param=kind.prompt_param,
+                output_param=kind.prompt_param if request.max_tokens is None else request.max_tokens_param,
+            )
             for number, (flight_id, prompt, size) in enumerate(flights)
         )
         return Plan(request, model, terms, verdict, drafts)
@@ -112,7 +119,7 @@ class Preparer:
         expected = [verdict.expected_ttft_ms for verdict in verdicts if verdict.expected_ttft_ms is not None]
         return Verdict(all(verdict.guaranteed for verdict in verdicts), max(expected, default=None))
 
-    def _draft(
+    def _job(
         self,
         flight_id: str,
         prompt: Tokens,
@@ -124,10 +131,10 @@ class Preparer:
         caller: Caller,
         *,
         follows: bool,
-    ) -> Draft:
+    ) -> Job:
         tenant = caller.identity.tenant
         seed = secrets.randbits(_SEED_BITS) if request.seed is None else request.seed
-        job = Job(
+        return Job(
             flight_id=flight_id,
             gateway_id=self._gateway_id,
             tenant=tenant.id,
@@ -147,7 +154,6 @@ class Preparer:
             follows=follows,
             traceparent=traceparent(),
         )
-        return Draft(job, size, model.name, model.queue)
 
 
 def allowed_model(directory: Directory, name: str, caller: Caller) -> Model:
