@@ -12,6 +12,8 @@ from quotas.tenants import Tenant, TenantNotFound, VersionConflict
 
 _TRIES = 10
 _DEFAULTS = tenant_view(Tenant(id="", root=""))
+_OF_THE_REST = ("default_lane", "limits")
+"""Fields whose null depends on the tenant's other fields."""
 
 
 async def create_tenant(call: Call, body: TenantBody) -> TenantView:
@@ -36,8 +38,9 @@ async def get_tenant(call: Call, _: Nothing) -> TenantView:
 async def change_tenant(call: Call, body: TenantChange) -> TenantView:
     """Change what is stated: null is the default, limits are merged. Raises TenantNotFound, FieldError."""
     defaults: Document = _DEFAULTS
-    cleared = {name: defaults[name] for name, value in _stated(body).items() if value is None and name != "limits"}
-    return tenant_view(await _change(call, "tenant.update", {**_stated(body), **cleared}))
+    stated = _stated(body)
+    cleared = {name: defaults[name] for name in stated if stated[name] is None and name not in _OF_THE_REST}
+    return tenant_view(await _change(call, "tenant.update", {**stated, **cleared}))
 
 
 async def delete_tenant(call: Call, _: Nothing) -> Deleted:

@@ -115,7 +115,7 @@ def refused(refusal: admission.Refusal, asked: admission.Request) -> ApiError:
 
 
 def queued_limit(statuses: Iterable[LimitStatus]) -> int | None:
-    """How many jobs the tenant may have in the queue."""
+    """How many requests the tenant may have in the queue."""
     limits = [s.limit for s in statuses if s.name == "queued_requests" and s.scope == "tenant" and not s.shadow]
     return min(limits, default=None)
 

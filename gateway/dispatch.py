@@ -5,7 +5,6 @@ each second says that the gateway lives, takes jobs back from dead workers, and 
 """
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -76,6 +75,8 @@ class Dispatcher:
         self._open_link = open_link
         self._availability = availability
         self._flights: dict[str, Flight] = {}
+        self._left: set[str] = set()
+        """Flights that were left to a reaper before their jobs ended: it needs their records."""
         self._lines: dict[str, _Line] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self.idle = asyncio.Event()
@@ -117,15 +118,15 @@ class Dispatcher:
 
     def release(self, flight: Flight) -> None:
         """It is settled. Its record goes at once if the job has ended, else when the worker says so."""
-        self.abandon(flight)
+        self._drop(flight)
         if flight.finished is not None or flight.over:
             self.forget(flight.queue, flight.id)
 
     def abandon(self, flight: Flight) -> None:
         """It is left to a reaper: its reservation is no longer renewed, its record stays."""
-        self._flights.pop(flight.id, None)
-        if not self._flights:
-            self.idle.set()
+        self._drop(flight)
+        if flight.finished is None:
+            self._left.add(flight.id)
 
     def forget(self, queue: str, flight_id: str) -> None:
         """A job that ended and is settled, whoever's it was."""
@@ -137,6 +138,11 @@ class Dispatcher:
         for name in list(self._lines):
             await self._close(self._lines.pop(name))
         await asyncio.gather(*self._closing)
+
+    def _drop(self, flight: Flight) -> None:
+        self._flights.pop(flight.id, None)
+        if not self._flights:
+            self.idle.set()
 
     async def _close(self, line: _Line) -> None:
         for task in line.tasks:
@@ -163,7 +169,10 @@ class Dispatcher:
             flight.accept(event)
         elif isinstance(event, Finished):
             line.strays.discard(event.flight_id)
-            line.ended.add(event.flight_id)
+            if event.flight_id in self._left:
+                self._left.discard(event.flight_id)
+            else:
+                line.ended.add(event.flight_id)
         elif isinstance(event, TokenDelta):
             self.wasted_tokens += len(event.token_ids)
             if len(line.strays) < MAX_STRAYS:
@@ -181,11 +190,3 @@ class Dispatcher:
         if ended:
             await queue.forget(ended)
             line.ended.difference_update(ended)
-
-
-def by_root(flights: Iterable[Flight]) -> dict[str, list[str]]:
-    """Ids of flights by the root of their budgets."""
-    grouped: dict[str, list[str]] = defaultdict(list)
-    for flight in flights:
-        grouped[flight.ask.root].append(flight.id)
-    return grouped

@@ -27,7 +27,7 @@ class Queue(Protocol):
         """How full each lane is."""
 
     async def waiting(self, tenant: str) -> int:
-        """How many jobs of this tenant wait, over all lanes."""
+        """How many requests of this tenant wait, over all lanes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Door:
     workers: Sequence[WorkerStatus]
     depths: Depths
     waiting: int
-    """Jobs of the tenant that wait, over all lanes."""
+    """Requests of the tenant that wait, over all lanes."""
 
 
 class StoredFleet:
@@ -83,5 +83,5 @@ class StoredFleet:
         ]
 
     async def waiting(self, tenant: str) -> int:
-        """How many jobs of a tenant wait where most of them do: its `queued_requests` bounds each model's queue."""
+        """How many requests of a tenant wait where most of them do: its `queued_requests` bounds each model's queue."""
         return max([await self._queue(name).waiting(tenant) for name in sorted(self._directory.queues)], default=0)

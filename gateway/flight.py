@@ -1,11 +1,12 @@
-"""One job in the air: what was promised, what has arrived of it, and its one end.
+"""One request in the air: a booking, and a flight for each of its prompts; what has arrived of each, and its one end.
 
-Who owns a flight, and when it changes hands:
+The booking holds the budget: reserved once for all flights, settled once when the last of them has ended. Who owns a
+flight, and when it changes hands:
 
-    launch       mints it, reserves its tokens, puts its job into the queue; releases both where that fails half-way
-    generation   tells its tokens to the client, and settles it where it ends by itself
+    launch       reserves its booking, puts its job into the queue; releases both where that fails half-way
+    generation   tells its tokens to the client, and ends it where it ends by itself
     settlements  gets every flight that its generation leaves open (client gone, deadline, fault, shutdown): cancels
-                 the job, learns what was published, settles that
+                 the job, learns what was published; settles the booking with what all its flights came to
 
 The dispatcher only delivers: `accept` is called by the one task that reads the flight's queue, in order.
 """
@@ -13,7 +14,7 @@ The dispatcher only delivers: `accept` is called by the one task that reads the 
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -27,9 +28,32 @@ MAX_NOTICES = 256
 """Preemptions and the like that may wait for a slow client; more are dropped. Tokens are bounded by the job."""
 
 
+_GRAVITY = (Outcome.FINISHED, Outcome.CANCELLED, Outcome.EXPIRED, Outcome.FAILED)
+"""How a request of several flights ends: as the one that fared worst."""
+
+
 def mint() -> str:
-    """A flight id: 96 random bits, nothing of the caller's."""
+    """The id of a booking and of its first flight: 96 random bits, nothing of the caller's."""
     return secrets.token_hex(12)
+
+
+def flight_ids(booking_id: str, prompts: int) -> list[str]:
+    """Ids of a booking's flights: whoever finds the reservation finds them all."""
+    return [booking_id, *(f"{booking_id}-{number:03}" for number in range(1, prompts))]
+
+
+def total(charges: Iterable[Charge]) -> Charge:
+    """What a request comes to, from what each of its flights does."""
+    owed = [charge for charge in charges if not charge.is_refund]
+    if not owed:
+        return Charge.refund()
+    return Charge(
+        prompt_tokens=sum(charge.prompt_tokens for charge in owed),
+        cached_tokens=sum(charge.cached_tokens for charge in owed),
+        output_tokens=sum(charge.output_tokens for charge in owed),
+        outcome=max((Outcome(charge.outcome) for charge in owed), key=_GRAVITY.index).value,
+        preemptions=sum(charge.preemptions for charge in owed),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +106,36 @@ class Choice:
 
 
 @dataclass(slots=True, eq=False)
+class Booking:
+    """What one request holds of its budget."""
+
+    ask: Ask
+    flights: list["Flight"] = field(default_factory=list)
+    reservation: Reservation | None = None
+    charges: list[Charge] = field(default_factory=list)
+    """Of the flights that have ended."""
+    settled: bool = False
+    """The store has booked its charge."""
+
+    @property
+    def id(self) -> str:
+        """The id that the budget knows it by."""
+        return self.ask.flight_id
+
+    @property
+    def landed(self) -> bool:
+        """What each of its flights came to is known."""
+        return len(self.charges) == len(self.flights)
+
+
+@dataclass(slots=True, eq=False)
 class Flight:
     """One job, keyed by its id everywhere."""
 
-    ask: Ask
+    id: str
+    """What queue and trace know it by."""
+    booking: Booking = field(repr=False)
+    prompt_tokens: int
     queue: str
     """Name of the queue it is put into."""
     mailbox: Mailbox = field(repr=False)
@@ -93,7 +143,6 @@ class Flight:
     """Index of its choice 0 within the request's answer."""
     limited_by: str | None = None
     """The limit that left its choices less than the context would, where the caller did not say how much it wants."""
-    reservation: Reservation | None = None
     job: Job | None = None
     """Set before it is put: from then on it may be in the queue, whatever `put` answered."""
     choices: list[Choice] = field(default_factory=list)
@@ -102,17 +151,12 @@ class Flight:
     over: bool = False
     """Its job has ended in the queue, as its record says."""
     settled: bool = False
-    """Its settlement is decided; it happens exactly once, now or as soon as the store answers."""
+    """Its end is decided; it is charged exactly once, with its booking."""
     ended: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
     """Set with `finished`."""
 
     def __post_init__(self) -> None:
-        self.choices = [Choice() for _ in range(self.ask.n)]
-
-    @property
-    def id(self) -> str:
-        """The id that queue, budget and trace know it by."""
-        return self.ask.flight_id
+        self.choices = [Choice() for _ in range(self.booking.ask.n)]
 
     @property
     def begun(self) -> bool:
@@ -158,8 +202,8 @@ class Flight:
         owed = output > 0 or (taken and outcome in (Outcome.FINISHED, Outcome.CANCELLED))
         cached = self.finished.cached_tokens if self.finished is not None else 0
         return Charge(
-            prompt_tokens=self.ask.prompt_tokens if owed else 0,
-            cached_tokens=min(cached, self.ask.prompt_tokens) if owed else 0,
+            prompt_tokens=self.prompt_tokens if owed else 0,
+            cached_tokens=min(cached, self.prompt_tokens) if owed else 0,
             output_tokens=output,
             outcome=outcome.value,
             preemptions=self.preemptions,

@@ -1,7 +1,7 @@
-"""From an admitted request to jobs in the queue: reserve each flight's tokens, then put each, all or nothing.
+"""From an admitted request to jobs in the queue: reserve the tokens of all, then put each, all or nothing.
 
-The reservation's lease covers the gap between the two. Whatever ends a launch half-way, every flight of it is given
-back as if it had never been: nothing charged, nothing counted.
+The reservation's lease covers the gap between the two. Whatever ends a launch half-way, all of it is given back as if
+it had never been: nothing charged, nothing counted.
 """
 
 import asyncio
@@ -16,21 +16,20 @@ from gateway.admit import Size, queue_refused, queued_limit
 from gateway.auth import Caller
 from gateway.dispatch import Dispatcher
 from gateway.errors import ApiError, LimitBlock
-from gateway.flight import Flight, Mailbox
+from gateway.flight import Booking, Flight, Mailbox
 from gateway.settle import Settlements
 from gateway.store import STORE_TROUBLE, Availability
 from gateway.telemetry import Telemetry
-from quotas.store import AccessDenied, Ask, Denied, QuotaStore, Reservation
+from quotas.limits import RULES
+from quotas.store import AccessDenied, Ask, Denied, LimitStatus, QuotaStore, Reservation
 from scheduler.messages import Job
 from scheduler.outcomes import Outcome
 from scheduler.queue_types import LaneFull, TenantQueueFull
 
 _OUTCOMES = {"deadline_exceeded": Outcome.EXPIRED, "internal_error": Outcome.FAILED}
 """How a flight ends by the error that ended it, once it was in the queue; by any other it is cancelled."""
-_OUTPUT_LIMITS = frozenset(
-    {"tokens_per_minute", "output_tokens_per_minute", "tokens_per_day", "tokens_per_month", "max_output_tokens"}
-)
-_EXCEEDED_PARAMS = {"max_output_tokens": "max_tokens", "max_prompt_tokens": "prompt"}
+_PROMPT_LIMITS = frozenset(rule.name for rule in RULES if {"input", "prompt"} & set(rule.counts))
+_OUTPUT_LIMITS = frozenset(rule.name for rule in RULES if {"output", "choice"} & set(rule.counts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +41,10 @@ class Draft:
     size: Size
     model: str
     queue: str
-    first_choice: int = 0
-    """Index of its choice 0 within the request's answer."""
+    prompt_param: str
+    """The field that a caller shortens where the prompt is too long."""
+    output_param: str
+    """The same where it asks for too much output: the field that says how much, else the prompt's."""
 
 
 class Launcher:
@@ -71,45 +72,42 @@ class Launcher:
 
         Raises ApiError where one is refused.
         """
-        flights = [_flight(caller, draft, mailbox) for draft in drafts]
+        booking = _book(caller, drafts, mailbox)
         launched = False
         try:
-            await self._start(caller, flights, drafts, arrived_s)
+            await self._start(caller, booking, drafts, arrived_s)
             launched = True
-            yield flights
+            yield booking.flights
         except ApiError as error:
-            await self._refuse(caller, flights, error, launched=launched)
+            await self._refuse(caller, booking, error, launched=launched)
             raise
         finally:  # for a launch or a client that was cancelled: nobody waits for this
-            for flight in flights:
-                self._settlements.hand_over(flight, Outcome.CANCELLED if launched else Outcome.REJECTED)
+            self._settlements.hand_over(booking, Outcome.CANCELLED if launched else Outcome.REJECTED)
+        if booking.settled:
+            caller.statuses = None  # what was reserved and not used is free again
 
-    async def _refuse(self, caller: Caller, flights: Sequence[Flight], error: ApiError, *, launched: bool) -> None:
+    async def _refuse(self, caller: Caller, booking: Booking, error: ApiError, *, launched: bool) -> None:
         outcome = _OUTCOMES.get(error.code, Outcome.CANCELLED) if launched else Outcome.REJECTED
         caller.statuses = None  # whoever wants to tell them asks again
-        for flight in flights:
-            if error.code == "quota_store_unavailable":
-                self._settlements.hand_over(flight, outcome)
-            else:
-                await self._settlements.end(flight, outcome)
+        if error.code == "quota_store_unavailable":
+            self._settlements.hand_over(booking, outcome)
+        else:
+            await self._settlements.end(booking, outcome)
 
-    async def _start(
-        self, caller: Caller, flights: Sequence[Flight], drafts: Sequence[Draft], arrived_s: float
-    ) -> None:
+    async def _start(self, caller: Caller, booking: Booking, drafts: Sequence[Draft], arrived_s: float) -> None:
         with self._telemetry.span("reserve"):
-            for flight, draft in zip(flights, drafts, strict=True):
-                flight.reservation = await self._reserve(caller, flight.ask)
-                flight.limited_by = _limited_by(draft.size, flight.reservation)
-                caller.statuses = list(flight.reservation.statuses)
-        for flight, draft in zip(flights, drafts, strict=True):
+            booking.reservation = reservation = await self._reserve(booking.ask, drafts[0])
+            caller.statuses = list(reservation.statuses)
+        for flight, draft in zip(booking.flights, drafts, strict=True):
+            flight.limited_by = _limited_by(draft.size, reservation)
             elapsed_ms = (asyncio.get_running_loop().time() - arrived_s) * 1e3
-            await self._put(flight, _granted(draft.job, flight.reservation, elapsed_ms))
+            await self._put(flight, _granted(draft.job, reservation, elapsed_ms), reservation)
 
-    async def _reserve(self, caller: Caller, ask: Ask) -> Reservation:
+    async def _reserve(self, ask: Ask, draft: Draft) -> Reservation:
         try:
             reservation = await self._quotas.reserve(ask)
         except Denied as denied:
-            raise _limit_denied(denied) from denied
+            raise _limit_denied(denied, _exceeded_param(denied.status, ask, draft)) from denied
         except AccessDenied as denied:
             raise _access_denied(denied) from denied
         except STORE_TROUBLE as error:
@@ -118,10 +116,10 @@ class Launcher:
         self._availability.answered()
         return reservation
 
-    async def _put(self, flight: Flight, job: Job) -> None:
+    async def _put(self, flight: Flight, job: Job, reservation: Reservation) -> None:
         flight.job = job
         self._dispatcher.register(flight)
-        limit = None if flight.reservation is None else queued_limit(flight.reservation.statuses)
+        limit = None if job.follows else queued_limit(reservation.statuses)
         try:
             await self._dispatcher.queue(flight.queue).put(job, tenant_limit=limit)
         except (LaneFull, TenantQueueFull) as full:
@@ -137,26 +135,39 @@ def store_unavailable() -> ApiError:
     return ApiError("The quota store does not answer.", "quota_store_unavailable", retry_after_s=1.0)
 
 
-def _flight(caller: Caller, draft: Draft, mailbox: Mailbox) -> Flight:
-    job = draft.job
+def _book(caller: Caller, drafts: Sequence[Draft], mailbox: Mailbox) -> Booking:
+    """The request's booking; nothing is held by it yet."""
+    first = drafts[0]
     ask = Ask(
-        flight_id=job.flight_id,
+        flight_id=first.job.flight_id,
         root=caller.root,
-        tenant=job.tenant,
+        tenant=first.job.tenant,
         key_id=caller.key_id,
-        model=draft.model,
-        lane=job.lane.value,
-        prompt_tokens=draft.size.prompt_tokens,
-        max_output_tokens=draft.size.max_tokens,
-        n=job.n,
-        explicit_max=draft.size.stated,
+        model=first.model,
+        lane=first.job.lane.value,
+        prompts=tuple(draft.size.prompt_tokens for draft in drafts),
+        max_output_tokens=max(draft.size.max_tokens for draft in drafts),
+        n=first.job.n,
+        explicit_max=first.size.stated,
     )
-    return Flight(ask, draft.queue, mailbox, draft.first_choice)
+    booking = Booking(ask)
+    booking.flights = [
+        Flight(
+            draft.job.flight_id,
+            booking,
+            draft.size.prompt_tokens,
+            draft.queue,
+            mailbox,
+            first_choice=number * first.job.n,
+        )
+        for number, draft in enumerate(drafts)
+    ]
+    return booking
 
 
-def _granted(job: Job, reservation: Reservation | None, elapsed_ms: float) -> Job:
+def _granted(job: Job, reservation: Reservation, elapsed_ms: float) -> Job:
     """The job with the output that its budget holds, its durations counted from now."""
-    granted = job.max_tokens if reservation is None else min(job.max_tokens, reservation.granted_tokens)
+    granted = min(job.max_tokens, reservation.granted_tokens)
     return msgspec.structs.replace(
         job,
         max_tokens=granted,
@@ -177,7 +188,15 @@ def _limited_by(size: Size, reservation: Reservation) -> str | None:
     return next(iter([*per_choice, *(status.name for status in spent)]), None)
 
 
-def _limit_denied(denied: Denied) -> ApiError:
+def _exceeded_param(status: LimitStatus, ask: Ask, draft: Draft) -> str | None:
+    """What to shorten where the limit can never be kept; None where the request as such is too much."""
+    is_of_prompt = status.name in _PROMPT_LIMITS
+    if status.name in _OUTPUT_LIMITS and not (is_of_prompt and ask.prompt_tokens >= status.limit):
+        return draft.output_param
+    return draft.prompt_param if is_of_prompt else None
+
+
+def _limit_denied(denied: Denied, exceeded_param: str | None) -> ApiError:
     status = denied.status
     block = LimitBlock(
         name=status.name,
@@ -188,7 +207,7 @@ def _limit_denied(denied: Denied) -> ApiError:
         requested=denied.requested,
         resets_at=status.resets_at,
     )
-    param = _EXCEEDED_PARAMS.get(status.name) if denied.kind == "exceeds" else None
+    param = exceeded_param if denied.kind == "exceeds" else None
     return errors.limit_denied(denied.kind, block, denied.retry_after_s, param)
 
 

@@ -18,7 +18,7 @@ _DIMENSIONS = {
 }
 
 Waiting = Callable[[str], Awaitable[int]]
-"""How many jobs of a tenant wait: what its `queued_requests` bounds."""
+"""How many requests of a tenant wait: what its `queued_requests` bounds."""
 
 
 def headers(statuses: Iterable[LimitStatus]) -> list[tuple[bytes, bytes]]:

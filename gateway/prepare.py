@@ -10,7 +10,7 @@ from gateway.admit import Size, Verdict, admit, measure
 from gateway.auth import Caller
 from gateway.directory import Directory, Model
 from gateway.errors import ApiError, invalid, model_not_found
-from gateway.flight import mint
+from gateway.flight import flight_ids, mint
 from gateway.launch import Draft
 from gateway.replies import Headers
 from gateway.schemas import GenerationRequest
@@ -91,9 +91,17 @@ class Preparer:
                 measure(len(prompt), request.max_tokens, model, prompt_param=kind.prompt_param) for prompt in prompts
             ]
             verdict = self._admit(sizes, request.n, model, terms, elapsed_ms)
+        flights = zip(flight_ids(mint(), len(prompts)), prompts, sizes, strict=True)
         drafts = tuple(
-            self._draft(number, prompt, size, request, model, terms, verdict, caller)
-            for number, (prompt, size) in enumerate(zip(prompts, sizes, strict=True))
+            Draft(
+                self._job(flight_id, prompt, size, request, model, terms, verdict, caller, follows=number > 0),
+                size,
+                model.name,
+                model.queue,
+                prompt_param=kind.prompt_param,
+                output_param=kind.prompt_param if request.max_tokens is None else request.max_tokens_param,
+            )
+            for number, (flight_id, prompt, size) in enumerate(flights)
         )
         return Plan(request, model, terms, verdict, drafts)
 
@@ -111,9 +119,9 @@ class Preparer:
         expected = [verdict.expected_ttft_ms for verdict in verdicts if verdict.expected_ttft_ms is not None]
         return Verdict(all(verdict.guaranteed for verdict in verdicts), max(expected, default=None))
 
-    def _draft(
+    def _job(
         self,
-        number: int,
+        flight_id: str,
         prompt: Tokens,
         size: Size,
         request: GenerationRequest,
@@ -121,11 +129,13 @@ class Preparer:
         terms: Terms,
         verdict: Verdict,
         caller: Caller,
-    ) -> Draft:
+        *,
+        follows: bool,
+    ) -> Job:
         tenant = caller.identity.tenant
         seed = secrets.randbits(_SEED_BITS) if request.seed is None else request.seed
-        job = Job(
-            flight_id=mint(),
+        return Job(
+            flight_id=flight_id,
             gateway_id=self._gateway_id,
             tenant=tenant.id,
             weight=tenant.weight,
@@ -141,9 +151,9 @@ class Preparer:
             hard_ttft_ms=terms.hard_ttft_ms,
             guaranteed=verdict.guaranteed,
             exact=tenant.preemption == "exact",
+            follows=follows,
             traceparent=traceparent(),
         )
-        return Draft(job, size, model.name, model.queue, first_choice=number * request.n)
 
 
 def allowed_model(directory: Directory, name: str, caller: Caller) -> Model:

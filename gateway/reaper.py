@@ -6,11 +6,14 @@ their jobs and charges what the job's record says was published. `watch` ends th
 
 import asyncio
 import logging
+from collections import defaultdict
+from collections.abc import Iterable
 from typing import Protocol
 
 from gateway.directory import Directory
-from gateway.dispatch import Dispatcher, by_root
+from gateway.dispatch import Dispatcher
 from gateway.errors import ApiError, invalid_api_key
+from gateway.flight import Booking, flight_ids, total
 from gateway.store import Availability, every
 from quotas.store import Charge, Lapsed, QuotaStore
 from quotas.tenants import Tenant
@@ -69,14 +72,14 @@ class Reaper:
                 tasks.create_task(every(period_s, what, work, self._availability))
 
     async def renew(self) -> None:
-        """Extend the leases of all our flights; one that holds nothing any more was taken from us, and ends."""
-        flights = self._dispatcher.flights
-        for root, ids in by_root(list(flights.values())).items():
+        """Extend the leases of all our bookings; one that holds nothing any more was taken from us, and ends."""
+        bookings = {flight.booking.id: flight.booking for flight in self._dispatcher.flights.values()}
+        for root, ids in _by_root(bookings.values()).items():
             for start in range(0, len(ids), RENEW_BATCH):
                 for lost in await self._quotas.renew(root, ids[start : start + RENEW_BATCH]):
-                    flight = flights.get(lost)
-                    if flight is not None and not flight.settled:
-                        flight.fail(ApiError("The request's reservation was lost.", "quota_store_unavailable"))
+                    for flight in bookings[lost].flights:
+                        if not flight.settled:
+                            flight.fail(ApiError("The request's reservation was lost.", "quota_store_unavailable"))
 
     async def reap(self) -> None:
         """Settle what has lapsed. What a worker still holds is cancelled first and settled on a later round."""
@@ -89,25 +92,27 @@ class Reaper:
     async def watch(self) -> None:
         """End the flights of tenants that were suspended or deleted."""
         flights = list(self._dispatcher.flights.values())
-        for tenant_id in {flight.ask.tenant for flight in flights}:
+        for tenant_id in {flight.booking.ask.tenant for flight in flights}:
             tenant = await self._tenants.get(tenant_id)
             if tenant is not None and tenant.state == "active":
                 continue
             error = invalid_api_key() if tenant is None else ApiError("This tenant is suspended.", "tenant_suspended")
             for flight in flights:
-                if flight.ask.tenant == tenant_id and not flight.settled:
+                if flight.booking.ask.tenant == tenant_id and not flight.settled:
                     flight.fail(error)
 
     async def _reap_one(self, lapsed: Lapsed) -> None:
-        for name in sorted(self._directory.queues_of(lapsed.model)):
-            record = await self._dispatcher.queue(name).cancel(lapsed.flight_id)
-            if record is not None and record.state is not JobState.ENDED:
-                return
-            if record is not None:
-                await self._settle(lapsed, _charge(lapsed, record))
-                self._dispatcher.forget(name, lapsed.flight_id)
-                return
-        await self._settle(lapsed, Charge.refund())  # its gateway died before the job was put
+        found = []
+        for flight_id in flight_ids(lapsed.flight_id, lapsed.prompts):
+            for name in sorted(self._directory.queues_of(lapsed.model)):
+                record = await self._dispatcher.queue(name).cancel(flight_id)
+                if record is not None:  # otherwise its gateway died before the job was put
+                    found.append((name, flight_id, record))
+        if any(record.state is not JobState.ENDED for _, _, record in found):
+            return
+        await self._settle(lapsed, total(_charge(record) for _, _, record in found))
+        for name, flight_id, _ in found:
+            self._dispatcher.forget(name, flight_id)
 
     async def _settle(self, lapsed: Lapsed, charge: Charge) -> None:
         if await self._quotas.settle(lapsed.root, lapsed.flight_id, charge):
@@ -121,10 +126,18 @@ class Reaper:
             )
 
 
-def _charge(lapsed: Lapsed, record: JobRecord) -> Charge:
+def _by_root(bookings: Iterable[Booking]) -> dict[str, list[str]]:
+    """Ids of bookings by the root of their budgets."""
+    grouped: dict[str, list[str]] = defaultdict(list)
+    for booking in bookings:
+        grouped[booking.ask.root].append(booking.id)
+    return grouped
+
+
+def _charge(record: JobRecord) -> Charge:
     outcome = record.outcome or Outcome.CANCELLED
     output = sum(record.generated)
     if not MEANING[outcome].charged:
         return Charge.refund()
     owed = output > 0 or (record.epoch > 0 and outcome is Outcome.CANCELLED)
-    return Charge(prompt_tokens=lapsed.prompt_tokens if owed else 0, output_tokens=output, outcome=outcome.value)
+    return Charge(prompt_tokens=record.prompt_tokens if owed else 0, output_tokens=output, outcome=outcome.value)

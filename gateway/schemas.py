@@ -44,6 +44,8 @@ class GenerationRequest:
     n: int = 1
     max_tokens: int | None = None
     """Output tokens per choice; None: what context and limits leave."""
+    max_tokens_param: str = "max_tokens"
+    """The field that stated it."""
     min_tokens: int = 0
     ignore_eos: bool = False
     stop: tuple[str, ...] = field(default=(), repr=False)
@@ -135,6 +137,7 @@ def _common(body: GenerationBody) -> dict[str, Any]:
         "model": body.model,
         "n": body.n or 1,
         "max_tokens": max_tokens,
+        "max_tokens_param": "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens",
         "min_tokens": min_tokens,
         "ignore_eos": bool(body.ignore_eos),
         "stop": tuple(body.stop or ()),

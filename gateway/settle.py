@@ -1,4 +1,4 @@
-"""The end of every flight: exactly one settlement, whatever becomes of the client, the worker or the store.
+"""The end of every flight, and exactly one settlement of their booking, whatever becomes of client, worker or store.
 
 Settlements run in tasks of their own, so that no cancelled request takes its settlement along. While the store is
 away they wait for it; what this process leaves undone at its end is found by a reaper when its lease has run out.
@@ -6,11 +6,12 @@ away they wait for it; what this process leaves undone at its end is found by a 
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from gateway.dispatch import Dispatcher
-from gateway.flight import Flight
+from gateway.errors import internal_error
+from gateway.flight import Booking, Flight, total
 from gateway.store import STORE_TROUBLE, Availability
 from gateway.telemetry import Telemetry
 from quotas.store import Charge, QuotaStore
@@ -24,10 +25,12 @@ INLINE_S = 0.5
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.05, 2.0
 
 T = TypeVar("T")
+Charging = Callable[[Flight, Outcome], Awaitable[Charge]]
+"""How it is found out what a flight comes to."""
 
 
 class Settlements:
-    """Ends flights. Each flight is ended once: later calls for it do nothing."""
+    """Ends flights, and settles a booking with the last of its own. Later calls for an ended flight do nothing."""
 
     def __init__(
         self,
@@ -53,17 +56,19 @@ class Settlements:
 
     async def settle(self, flight: Flight, outcome: Outcome) -> None:
         """A flight that ended by itself: charge what was counted. Waits for the store at most INLINE_S."""
+        if flight.settled:
+            return
         if flight.finished is None:  # all was told before the worker was done: a stop string
             self._spawn(self._cancel(flight))
-        await self._wait(self._begin(flight, lambda: self._known(flight, outcome)))
+        await _wait([self._begin(flight, self._known, outcome)])
 
-    async def end(self, flight: Flight, outcome: Outcome) -> None:
-        """A flight that has to end: cancel it, charge what was published. Waits for that at most INLINE_S."""
-        await self._wait(self._begin(flight, lambda: self._learn(flight, outcome)))
+    async def end(self, booking: Booking, outcome: Outcome) -> None:
+        """What is open of a booking has to end: cancel it, charge what was published. Waits for it at most INLINE_S."""
+        await _wait(self._begin_all(booking, outcome))
 
-    def hand_over(self, flight: Flight, outcome: Outcome) -> None:
+    def hand_over(self, booking: Booking, outcome: Outcome) -> None:
         """As `end`, and nobody waits for it."""
-        self._begin(flight, lambda: self._learn(flight, outcome))
+        self._begin_all(booking, outcome)
 
     async def aclose(self, timeout_s: float) -> None:
         """Let what is in hand come through for so long; the rest is left to a reaper."""
@@ -75,23 +80,40 @@ class Settlements:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _begin(self, flight: Flight, charge: Callable[[], Awaitable[Charge]]) -> asyncio.Task[None] | None:
-        if flight.settled:
-            return None
-        flight.settled = True
-        return self._spawn(self._carry_out(flight, charge))
+    def _begin_all(self, booking: Booking, outcome: Outcome) -> list[asyncio.Task[None]]:
+        left = [flight for flight in booking.flights if not flight.settled]
+        return [self._begin(flight, self._learn, outcome) for flight in left]
 
-    async def _carry_out(self, flight: Flight, learn: Callable[[], Awaitable[Charge]]) -> None:
+    def _begin(self, flight: Flight, charge: Charging, outcome: Outcome) -> asyncio.Task[None]:
+        flight.settled = True
+        return self._spawn(self._carry_out(flight, charge, outcome))
+
+    async def _carry_out(self, flight: Flight, charge: Charging, outcome: Outcome) -> None:
+        booking = flight.booking
         try:
             with self._telemetry.span("settle"):
-                charge = await learn()
-                await self._persist("settle", lambda: self._quotas.settle(flight.ask.root, flight.id, charge))
+                booking.charges.append(await charge(flight, outcome))
+                if booking.landed:
+                    await self._close(booking)
         except BaseException:
-            self._dispatcher.abandon(flight)
+            self._leave(booking)
             raise
-        self._dispatcher.release(flight)
+
+    async def _close(self, booking: Booking) -> None:
+        ask, charge = booking.ask, total(booking.charges)
+        await self._persist("settle", lambda: self._quotas.settle(ask.root, booking.id, charge))
+        booking.settled = True
+        for flight in booking.flights:
+            self._dispatcher.release(flight)
         if not charge.is_refund:
-            self._telemetry.charged(flight.ask.tenant, flight.ask.lane, charge)
+            self._telemetry.charged(ask.tenant, ask.lane, charge)
+
+    def _leave(self, booking: Booking) -> None:
+        """To a reaper, who settles it whole: what still flies of it ends here."""
+        for flight in booking.flights:
+            self._dispatcher.abandon(flight)
+            if not flight.settled:
+                flight.fail(internal_error())
 
     async def _known(self, flight: Flight, outcome: Outcome) -> Charge:
         return flight.charge(outcome)
@@ -151,6 +173,7 @@ class Settlements:
         if not task.cancelled() and task.exception() is not None:
             log.error("a settlement failed; a reaper will do it", exc_info=task.exception())
 
-    async def _wait(self, task: asyncio.Task[None] | None) -> None:
-        if task is not None:
-            await asyncio.wait({task}, timeout=INLINE_S)
+
+async def _wait(tasks: Sequence[asyncio.Task[None]]) -> None:
+    if tasks:
+        await asyncio.wait(tasks, timeout=INLINE_S)

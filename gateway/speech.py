@@ -73,7 +73,7 @@ class Speech:
         """What the request is charged."""
         finished = [flight.finished for flight in self._flights if flight.finished is not None]
         return Usage(
-            prompt_tokens=sum(flight.ask.prompt_tokens for flight in self._flights),
+            prompt_tokens=sum(flight.prompt_tokens for flight in self._flights),
             completion_tokens=sum(choice.counted for flight in self._flights for choice in flight.choices),
             cached_tokens=sum(end.cached_tokens for end in finished),
         )

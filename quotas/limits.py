@@ -44,7 +44,7 @@ RULES: tuple[Rule, ...] = (  # the same table stands in lua/levels.lua
     Rule("tokens_per_month", "month", ("input", "output"), "quota"),
     Rule("concurrent_requests", "live", ("requests",), "concurrency"),
     Rule("queued_requests", "request", (), "exceeds"),  # enforced by the queue, which knows the depth
-    Rule("max_prompt_tokens", "request", ("input",), "exceeds"),
+    Rule("max_prompt_tokens", "request", ("prompt",), "exceeds"),
     Rule("max_output_tokens", "request", ("choice",), "exceeds"),
 )
 LIMIT_NAMES: tuple[str, ...] = tuple(rule.name for rule in RULES)
@@ -52,7 +52,7 @@ LIMIT_NAMES: tuple[str, ...] = tuple(rule.name for rule in RULES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The limits of one tenant or key; None: none. `max_output_tokens` is per choice."""
+    """The limits of one tenant or key; None: none. The last two are of each prompt and of each choice."""
 
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
@@ -111,12 +111,19 @@ class LimitStatus:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What one request takes: itself, its prompt, and its output per choice and in all."""
+    """What one request takes: itself, its prompts, the longest of them, and its output per choice and in all."""
 
     input: int
     choice: int
     choices: int
     requests: int = 1
+    longest: int | None = None
+    """None: there is one prompt."""
+
+    @property
+    def prompt(self) -> int:
+        """Tokens of the longest prompt."""
+        return self.input if self.longest is None else self.longest
 
     @property
     def output(self) -> int:

@@ -118,7 +118,7 @@ class MemoryQuotaStore:
         if known is not None:
             return self._reservation(known, now_ms)
         _check_access(root, ask, now_ms)
-        demand = Demand(ask.prompt_tokens, ask.max_output_tokens, ask.n)
+        demand = Demand(ask.prompt_tokens, ask.max_output_tokens, ask.choices, longest=max(ask.prompts))
         levels = self._levels(root, ask.tenant, ask.key_id, now_ms)
         if not ask.explicit_max:
             demand = limits.cut_to_room(levels, demand)
@@ -266,5 +266,5 @@ def _lapsed(root: str, ask: Ask) -> Lapsed:
         tenant=ask.tenant,
         model=ask.model,
         lane=ask.lane,
-        prompt_tokens=ask.prompt_tokens,
+        prompts=len(ask.prompts),
     )

@@ -53,8 +53,10 @@ class RedisQuotaStore:
             ask.model,
             ask.lane,
             ask.prompt_tokens,
+            max(ask.prompts),
+            len(ask.prompts),
             ask.max_output_tokens,
-            ask.n,
+            ask.choices,
             int(ask.explicit_max),
             self._lease_ms,
         )
@@ -160,5 +162,5 @@ def _status(reply: list[Any]) -> LimitStatus:
 
 
 def _lapsed(root: str, reply: list[Any]) -> Lapsed:
-    flight_id, tenant, model, lane, prompt_tokens = reply
-    return Lapsed(root=root, flight_id=flight_id, tenant=tenant, model=model, lane=lane, prompt_tokens=prompt_tokens)
+    flight_id, tenant, model, lane, prompts = reply
+    return Lapsed(root=root, flight_id=flight_id, tenant=tenant, model=model, lane=lane, prompts=prompts)

@@ -88,21 +88,33 @@ class Ask:
     """Public id of the key; empty: no key's state and limits are looked at."""
     model: str
     lane: str
-    prompt_tokens: int
+    prompts: tuple[int, ...]
+    """Tokens of each of its prompts."""
     max_output_tokens: int
     """Per choice: what the caller stated, or the most that context and KV pool leave."""
     n: int = 1
+    """Choices of each prompt."""
     explicit_max: bool = True
     """The caller stated `max_output_tokens`; otherwise it is cut to what the limits leave."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.prompt_tokens <= LARGEST_ASK:
-            raise ValueError(f"prompt_tokens must be from 0 to {LARGEST_ASK}")
-        if not 1 <= self.max_output_tokens <= LARGEST_ASK or not 1 <= self.n <= 10_000:
-            raise ValueError("max_output_tokens and n must be at least 1 and not absurd")
+        if not self.prompts or min(self.prompts) < 0 or self.prompt_tokens > LARGEST_ASK:
+            raise ValueError(f"prompts must be of 0 to {LARGEST_ASK} tokens, together too")
+        if not 1 <= self.max_output_tokens <= LARGEST_ASK or not (self.n >= 1 and self.choices <= 10_000):
+            raise ValueError("max_output_tokens and choices must be at least 1 and not absurd")
         for text in (self.flight_id, self.root, self.tenant, self.model, self.lane, self.key_id or "none"):
             if not text or not text.isprintable():
                 raise ValueError("ids, model and lane must be printable and not empty")
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Of all prompts together."""
+        return sum(self.prompts)
+
+    @property
+    def choices(self) -> int:
+        """Of all prompts together."""
+        return self.n * len(self.prompts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,14 +161,15 @@ class Charge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lapsed:
-    """A reservation whose lease has run out: whoever finds it settles it with what was published."""
+    """A reservation whose lease has run out: whoever finds it settles it with what its jobs published."""
 
     root: str
     flight_id: str
     tenant: str
     model: str
     lane: str
-    prompt_tokens: int
+    prompts: int
+    """How many the request has."""
 
 
 class QuotaStore(Protocol):
@@ -167,7 +180,7 @@ class QuotaStore(Protocol):
     """
 
     async def reserve(self, ask: Ask) -> Reservation:
-        """Hold the prompt and n · output tokens against every limit of tenant and key, all or nothing.
+        """Hold the prompts and the output of all choices against every limit of tenant and key, all or nothing.
 
         Reserving a flight twice gives the same answer. After StoreUnavailable the reservation may exist or may still
         arrive: follow with `settle(root, flight_id, Charge.refund())`, in whichever order the store gets the two.

@@ -50,7 +50,7 @@ class Tenant:
     """IANA name; where its days and months begin."""
     weight: float = 1.0
     """Share of the work against other tenants."""
-    default_lane: str = "latency"
+    default_lane: str = LANES[0]
     lanes: tuple[str, ...] = LANES
     models: tuple[str, ...] | None = None
     """Names it may use; None: all."""
@@ -66,16 +66,21 @@ class Tenant:
     version: int = 0
 
     def changed(self, changes: Mapping[str, object]) -> "Tenant":
-        """The tenant with these fields in place of its own; `limits` are merged. Raises FieldError."""
+        """The tenant with these fields in place of its own; `limits` are merged. Raises FieldError.
+
+        A default lane that is not stated gives way where it is none of the new lanes: to the first of them.
+        """
         known = fields.document(changes, "", _PARSERS.keys() | _FUTURE.keys())
         for name, neutral in _FUTURE.items():
             if name in known and known.pop(name) not in neutral:
                 raise FieldError(name, "is not supported yet")
         new: dict[str, Any] = {name: _PARSERS[name](value, self) for name, value in known.items()}
         tenant = dataclasses.replace(self, **new)
-        if tenant.default_lane not in tenant.lanes:
+        if tenant.default_lane in tenant.lanes:
+            return tenant
+        if known.get("default_lane") is not None or not tenant.lanes:
             raise FieldError("default_lane", "must be one of the tenant's lanes")
-        return tenant
+        return dataclasses.replace(tenant, default_lane=tenant.lanes[0])
 
 
 def _timezone(value: object) -> str:
@@ -91,7 +96,7 @@ _PARSERS: dict[str, Callable[[object, Tenant], object]] = {
     "name": lambda value, _: fields.text(value, "name"),
     "timezone": lambda value, _: _timezone(value),
     "weight": lambda value, _: fields.number(value, "weight", 0.001, 1000.0),
-    "default_lane": lambda value, _: fields.one_of(value, "default_lane", LANES),
+    "default_lane": lambda value, _: LANES[0] if value is None else fields.one_of(value, "default_lane", LANES),
     "lanes": lambda value, _: fields.texts(value, "lanes", LANES),
     "models": lambda value, _: None if value is None else fields.texts(value, "models"),
     "limits": lambda value, before: Limits() if value is None else before.limits.merged(value),

@@ -2,6 +2,7 @@
 
 import heapq
 from bisect import bisect_left, insort
+from collections import Counter
 from dataclasses import dataclass, field
 
 from scheduler.fairness import Counters
@@ -87,6 +88,8 @@ class Places:
         self._queues: dict[str, list[Place]] = {}
         self._waiting: list[Place] = []
         self._returned: list[Place] = []
+        self._followers: Counter[str] = Counter()
+        """By tenant: waiting jobs that are not the first of their request."""
 
     def enter(self, entry: Entry) -> None:
         """Seat a job: earliest due first among its tenant's own, a returned one before all that never ran."""
@@ -95,6 +98,7 @@ class Places:
             self.counters.lift(tenant, self._queues)
         insort(self._queues.setdefault(tenant, []), _place(entry))
         insort(self._waiting, (entry.queued_ms, flight))
+        self._followers[tenant] += entry.job.follows
         if entry.returned:
             insort(self._returned, (entry.due_ms, flight))
 
@@ -105,6 +109,7 @@ class Places:
         if not self._queues[tenant]:
             del self._queues[tenant]
         _remove(self._waiting, (entry.queued_ms, flight))
+        self._followers[tenant] -= entry.job.follows
         if entry.returned:
             _remove(self._returned, (entry.due_ms, flight))
 
@@ -117,9 +122,9 @@ class Places:
         """Since when the longest waiting job waits; 0 in an empty lane."""
         return now_ms - int(self._waiting[0][0]) if self._waiting else 0
 
-    def depth_of(self, tenant: str) -> int:
-        """Jobs of this tenant that wait."""
-        return len(self._queues.get(tenant, ()))
+    def requests_of(self, tenant: str) -> int:
+        """Requests of this tenant that wait: those whose first job does."""
+        return len(self._queues.get(tenant, ())) - self._followers[tenant]
 
     def position(self, entry: Entry) -> int:
         """1 + the tenant's own jobs ahead of this waiting one."""

@@ -138,8 +138,8 @@ class LaneQueue:
         }
 
     def waiting(self, tenant: str) -> int:
-        """How many jobs of this tenant wait, over all lanes: what its `queued_requests` bounds."""
-        return sum(places.depth_of(tenant) for places in self._book.places.values())
+        """How many requests of this tenant wait, over all lanes: what its `queued_requests` bounds."""
+        return sum(places.requests_of(tenant) for places in self._book.places.values())
 
     def gateway_alive(self, now_ms: int, gateway_id: str) -> None:
         """A gateway's heartbeat: without it for GATEWAY_LEASES leases, its jobs are cancelled."""

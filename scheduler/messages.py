@@ -41,7 +41,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """One request on its way to a worker; leased and returned whole, its prompt prefilled once for `n` choices."""
+    """One prompt on its way to a worker; leased and returned whole, prefilled once for `n` choices."""
 
     flight_id: str
     gateway_id: str
@@ -68,6 +68,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     guaranteed: bool = False
     exact: bool = False
     """Never recompute while the worker lives: swap, or leave it running."""
+    follows: bool = False
+    """It is not the first job of its request: the request waits as long as the first does, and counts once."""
     traceparent: str = ""
 
     @property

@@ -10,6 +10,7 @@ weighted tokens. Under `fl:{queue}:`
 | `queue:<lane>:<tenant>` | sorted set | the tenant's waiting flights by when they are due; returned ones far ahead |
 | `waiting:<lane>` | sorted set | all waiting flights by when they were queued: depth, oldest wait, promotion |
 | `returned:<lane>` | sorted set | waiting flights that came back from a worker, by when they are due |
+| `followers` | hash | tenant → its waiting jobs, over all lanes, that are not the first of their request |
 | `backlog:<lane>` | sorted set | tenants with waiting jobs by counter |
 | `counters:<lane>` | sorted set | all tenants by counter |
 | `owed` | hash | lane → weighted tokens by which it is behind its share floor |

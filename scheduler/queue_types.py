@@ -58,11 +58,11 @@ class LaneFull(QueueError):
 
 
 class TenantQueueFull(QueueError):
-    """The tenant has as many jobs queued, over all lanes, as it may. `retry_after_ms`: when one of them leaves, at the
-    rate at which the job's lane drains now."""
+    """The tenant has as many requests queued, over all lanes, as it may. `retry_after_ms`: when one of them leaves, at
+    the rate at which the job's lane drains now."""
 
     def __init__(self, limit: int, depth: int, retry_after_ms: int) -> None:
-        super().__init__(f"the tenant has {depth} jobs queued, its limit is {limit}")
+        super().__init__(f"the tenant has {depth} requests queued, its limit is {limit}")
         self.limit, self.depth, self.retry_after_ms = limit, depth, retry_after_ms
 
 

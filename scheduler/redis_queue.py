@@ -125,7 +125,7 @@ class RedisQueue:
         }
 
     async def waiting(self, tenant: str) -> int:
-        """How many jobs of this tenant wait, over all lanes: what its `queued_requests` bounds."""
+        """How many requests of this tenant wait, over all lanes: what its `queued_requests` bounds."""
         return int(await self._call("waiting", tenant))
 
     async def gateway_alive(self, gateway_id: str) -> None:
@@ -242,7 +242,7 @@ def _script(name: str) -> str:
 def _record_fields(job: Job) -> list[Arg]:
     return [
         *("body", encode(job), "weight", repr(job.weight), "n", job.n, "prompt", len(job.prompt)),
-        *("guaranteed", int(job.guaranteed), "granted", job.granted_until),
+        *("guaranteed", int(job.guaranteed), "granted", job.granted_until, "follows", int(job.follows)),
     ]
 
 

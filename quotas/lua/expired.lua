@@ -1,7 +1,7 @@
 -- Finds reservations whose lease has run out; they stay reserved until settled. Called by RedisQuotaStore.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 most to return, 2 lease ms, 3 longest lease there is, ms
--- Returns  {flights in the air, {{flight, tenant, model, lane, prompt tokens}, …}}
+-- Returns  {flights in the air, {{flight, tenant, model, lane, prompts}, …}}
 local prefix, leases, now = KEYS[1], KEYS[1] .. 'leases', now_ms()
 
 -- A lease further away than any lease reaches was dated by a clock that has stepped back since: it starts anew.
@@ -11,7 +11,7 @@ end
 
 local lapsed = {}
 for _, flight in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, ARGV[1])) do
-  local found = redis.call('HMGET', prefix .. 'flight:' .. flight, 'tenant', 'model', 'lane', 'prompt')
+  local found = redis.call('HMGET', prefix .. 'flight:' .. flight, 'tenant', 'model', 'lane', 'prompts')
   if found[1] then
     lapsed[#lapsed + 1] = {flight, found[1], found[2], found[3], tonumber(found[4])}
   else

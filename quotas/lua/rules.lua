@@ -8,7 +8,7 @@ local RULES = {
   {name = 'tokens_per_month', window = 'month', counts = {'input', 'output'}, kind = 'quota'},
   {name = 'concurrent_requests', window = 'live', counts = {'requests'}, kind = 'concurrency'},
   {name = 'queued_requests', window = 'request', counts = {}, kind = 'exceeds'},
-  {name = 'max_prompt_tokens', window = 'request', counts = {'input'}, kind = 'exceeds'},
+  {name = 'max_prompt_tokens', window = 'request', counts = {'prompt'}, kind = 'exceeds'},
   {name = 'max_output_tokens', window = 'request', counts = {'choice'}, kind = 'exceeds'},
 }
 

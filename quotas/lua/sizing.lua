@@ -1,5 +1,5 @@
 -- Stands before reserve, after levels.lua: how much one request gets, and why it does not fit.
--- An ask is {requests, input, choice (output tokens per choice), choices, output (of all choices)}.
+-- An ask is {requests, input, prompt (the longest), choice (output tokens per choice), choices, output (of all)}.
 
 local function set_choice(ask, choice)
   ask.choice, ask.output = choice, choice * ask.choices

@@ -19,14 +19,15 @@ local function seat(job)
   local ahead = job.returned == 1 and HEAD_MS or 0
   call('ZADD', key('queue', lane, job.tenant), job.due - ahead, job.flight)
   call('ZADD', key('waiting', lane), job.queued, job.flight)
+  if job.follows == 1 then call('HINCRBY', key('followers'), job.tenant, 1) end
   if job.returned == 1 then call('ZADD', key('returned', lane), job.due, job.flight) end
   call('ZADD', key('expiry'), expires(job), job.flight)
   IS_BACKLOGGED[lane] = true
 end
 
--- Jobs of a tenant that wait, over all lanes.
+-- Requests of a tenant that wait, over all lanes: those whose first job does.
 local function waiting_of(tenant)
-  local own = 0
+  local own = 0 - (call('HGET', key('followers'), tenant) or 0)
   for _, lane in ipairs(LANES) do own = own + call('ZCARD', key('queue', lane.name, tenant)) end
   return own
 end
@@ -37,6 +38,9 @@ local function unseat(job)
   call('ZREM', queue, job.flight)
   if call('EXISTS', queue) == 0 then call('ZREM', key('backlog', job.lane), job.tenant) end
   call('ZREM', key('waiting', job.lane), job.flight)
+  if job.follows == 1 and call('HINCRBY', key('followers'), job.tenant, -1) == 0 then
+    call('HDEL', key('followers'), job.tenant)
+  end
   call('ZREM', key('returned', job.lane), job.flight)
   call('ZREM', key('expiry'), job.flight)
   IS_BACKLOGGED[job.lane] = nil

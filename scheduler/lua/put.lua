@@ -1,6 +1,6 @@
 -- Queue a job. Called by RedisQueue.put, for gateways. Idempotent by flight; a refusal writes nothing.
 -- ARGV: clock, flight, lane, tenant, tenant_limit ('' = none), gateway, first_due, hard_first, hard_end (ms from
---   arrival), then the record's own fields as pairs (body, weight, n, prompt, guaranteed, granted).
+--   arrival), then the record's own fields as pairs (body, weight, n, prompt, guaranteed, granted, follows).
 -- Returns {'ok', 1 + the tenant's own ahead in the lane (0: no longer queued)}, {'tenant', depth, retry_after_ms}
 --   or {'lane', depth, retry_after_ms}.
 local flight, lane, tenant, tenant_limit, gateway = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]

@@ -120,7 +120,7 @@ class AdminBench:
     async def spend(self, tenant: str, *, lane: str = "latency", prompt: int = 10, output: int = 5) -> None:
         """Settle one request of a tenant."""
         flight = f"flight-{await self.redis.incr('test:flights')}"
-        await self.budgets.reserve(ask(tenant, flight, lane=lane, prompt_tokens=prompt, max_output_tokens=output))
+        await self.budgets.reserve(ask(tenant, flight, lane=lane, prompts=(prompt,), max_output_tokens=output))
         charge = Charge(prompt_tokens=prompt, output_tokens=output, outcome="finished")
         await self.budgets.settle(tenant, flight, charge)
 
@@ -128,7 +128,7 @@ class AdminBench:
 def ask(tenant: str, flight: str, **fields: Any) -> Ask:
     """A request's reservation."""
     known = {"root": tenant, "tenant": tenant, "key_id": "", "model": "tiny", "lane": "latency"}
-    return Ask(**{"flight_id": flight, "prompt_tokens": 10, "max_output_tokens": 5, **known, **fields})
+    return Ask(**{"flight_id": flight, "prompts": (10,), "max_output_tokens": 5, **known, **fields})
 
 
 def parts(redis: Redis, fleet: HandFleet) -> AdminParts:

@@ -46,6 +46,8 @@ class HandWorker:
     worker_id: str = "hand"
     words: str = "The capital of France is Paris."
     limit: int | None = None
+    held: set[str] = field(default_factory=set)
+    """Flights that say nothing for now."""
     taking: bool = True
     lease_ms: int = 6_000
     blocks: int = 256
@@ -135,7 +137,7 @@ class HandWorker:
         if self.fails:
             await self._end(self.leases.pop(job.flight_id), Outcome.FAILED, error=self.fails)
             return
-        if self.limit is not None and len(made) >= self.limit:
+        if job.flight_id in self.held or (self.limit is not None and len(made) >= self.limit):
             return
         token = self._next(lease, len(made))
         made.append(token)

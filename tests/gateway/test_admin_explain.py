@@ -236,12 +236,11 @@ async def test_the_dry_run_agrees_with_the_reservation(
     await tenant(bench, limits=limits)
     for number, prompt in enumerate(earlier):
         with suppress(Denied):
-            await bench.budgets.reserve(ask("acme", f"earlier-{number}", prompt_tokens=prompt))
-    sizes = {"prompt_tokens": prompt_tokens, "max_output_tokens": max_output_tokens}
+            await bench.budgets.reserve(ask("acme", f"earlier-{number}", prompts=(prompt,)))
+    answer = await explain(bench, prompt_tokens=prompt_tokens, max_output_tokens=max_output_tokens)
 
-    answer = await explain(bench, **sizes)
-
-    denied = await _denied(bench, ask("acme", "real", **sizes))
+    wanted = ask("acme", "real", prompts=(prompt_tokens,), max_output_tokens=max_output_tokens)
+    denied = await _denied(bench, wanted)
     assert answer["admitted"] is (denied is None)
     assert denied is None or answer["limit"]["name"] == denied.status.name
 

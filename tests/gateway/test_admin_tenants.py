@@ -146,6 +146,16 @@ async def test_a_change_merges_and_null_is_the_default(bench: AdminBench) -> Non
     assert changed["limits"] == {"tokens_per_day": 100}
 
 
+async def test_lanes_alone_bring_their_default_along(bench: AdminBench) -> None:
+    made = await bench.done("POST", "/tenants", json={"id": "acme", "lanes": ["throughput"]})
+    changed = await bench.done("PATCH", "/tenants/acme", json={"lanes": ["latency"], "default_lane": None})
+    both = await bench.done("PATCH", "/tenants/acme", json={"lanes": None})
+
+    assert [tenant["default_lane"] for tenant in (made, changed, both)] == ["throughput", "latency", "latency"]
+    stated = {"default_lane": "latency", "lanes": ["throughput"]}
+    assert (await bench.refused("PATCH", "/tenants/acme", json=stated))[2] == "default_lane"
+
+
 async def test_limits_that_are_null_are_all_taken_away(bench: AdminBench) -> None:
     await bench.done("POST", "/tenants", json={"id": "acme", "limits": {"tokens_per_day": 100}})
 

@@ -94,7 +94,7 @@ async def test_several_prompts_are_reserved_together_or_not_at_all(served: Serve
 
     refused = await served.post(COMPLETIONS, body, tenant="small")
 
-    assert error_of(refused) == (429, "insufficient_quota")
+    assert error_of(refused) == (400, "request_exceeds_limit")
     limits = await served.limits("small")
     assert {name: (status.used, status.reserved) for name, status in limits.items()} == {
         "tokens_per_day": (0, 0),

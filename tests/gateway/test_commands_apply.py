@@ -23,7 +23,6 @@ tenants:
     timezone: Europe/Berlin
     limits: {tokens_per_day: 1000000, concurrent_requests: 8}
   - id: batch
-    default_lane: throughput
     lanes: [throughput]
 """
 
@@ -60,7 +59,7 @@ def test_the_tenants_of_a_file_are_made(command: Command, file: Path) -> None:
 
     acme, batch = command.json("tenants", "list", "--json")
     assert (acme["weight"], acme["limits"]) == (2.0, {"tokens_per_day": 1_000_000, "concurrent_requests": 8})
-    assert batch["lanes"] == ["throughput"]
+    assert (batch["lanes"], batch["default_lane"]) == (["throughput"], "throughput")
 
 
 def test_a_second_run_changes_nothing(command: Command, file: Path) -> None:

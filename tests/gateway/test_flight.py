@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.errors import internal_error
-from gateway.flight import MAX_NOTICES, Fault, Flight, Mailbox
+from gateway.flight import MAX_NOTICES, Booking, Fault, Flight, Mailbox, flight_ids, total
 from quotas.store import Ask, Charge
 from scheduler.messages import Finished, FinishReason, Preempted, TokenDelta, TokenLogprob
 from scheduler.outcomes import Outcome
@@ -17,11 +17,11 @@ def flight(n: int = 1) -> Flight:
         key_id="",
         model="tiny",
         lane="latency",
-        prompt_tokens=10,
+        prompts=(10,),
         max_output_tokens=9,
         n=n,
     )
-    return Flight(ask, "tiny@0", Mailbox())
+    return Flight("f", Booking(ask), 10, "tiny@0", Mailbox())
 
 
 def tokens(first: int, *ids: int, choice: int = 0, finish: FinishReason | None = None) -> TokenDelta:
@@ -137,3 +137,19 @@ def test_the_end_tells_cached_tokens_and_preemptions() -> None:
     charge = airborne.charge(Outcome.FINISHED)
 
     assert (charge.cached_tokens, charge.preemptions) == (10, 2)
+
+
+def test_a_request_comes_to_the_sum_of_its_flights_and_ends_as_the_worst_of_them() -> None:
+    finished_one = Charge(prompt_tokens=5, cached_tokens=2, output_tokens=7, outcome="finished", preemptions=1)
+    expired_one = Charge(prompt_tokens=0, output_tokens=0, outcome="expired", preemptions=2)
+    cancelled_one = Charge(prompt_tokens=3, output_tokens=1, outcome="cancelled")
+
+    assert total([finished_one, expired_one, cancelled_one, Charge.refund()]) == Charge(
+        prompt_tokens=8, cached_tokens=2, output_tokens=8, outcome="expired", preemptions=3
+    )
+    assert total([finished_one]) == finished_one
+    assert total([Charge.refund(), Charge.refund()]) == total([]) == Charge.refund()
+
+
+def test_the_flights_of_a_booking_are_known_by_its_id() -> None:
+    assert flight_ids("f", 3) == ["f", "f-001", "f-002"]

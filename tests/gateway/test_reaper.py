@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
+from gateway.flight import flight_ids
 from quotas.store import Ask
 from quotas.tenants import TenantStore
 from scheduler.lanes import LaneName
@@ -24,34 +25,34 @@ async def served(valkey_url: str) -> AsyncIterator[Served]:
         yield opened
 
 
-async def orphan(served: Served, *, queued: bool = True) -> str:
-    """A flight of a gateway that died: reserved, perhaps put, and nobody's."""
-    flight_id = secrets.token_hex(12)
+async def orphan(served: Served, *, max_tokens: tuple[int, ...] = (50,), unput: int = 0) -> None:
+    """A request of a gateway that died: reserved, a job put for each of `max_tokens`, some not put; nobody's."""
+    prompts = len(max_tokens) + unput
+    ids = flight_ids(secrets.token_hex(12), prompts)
     ask = Ask(
-        flight_id=flight_id,
+        flight_id=ids[0],
         root="acme",
         tenant="acme",
         key_id="",
         model="tiny",
         lane="latency",
-        prompt_tokens=len(PROMPT),
+        prompts=(len(PROMPT),) * prompts,
         max_output_tokens=50,
     )
     await served.resources.quotas.reserve(ask)
-    if queued:
+    for flight_id, most in zip(ids, max_tokens, strict=False):
         job = Job(
             flight_id=flight_id,
             gateway_id="dead",
             tenant="acme",
             lane=LaneName.LATENCY,
             prompt=PROMPT,
-            max_tokens=50,
-            granted_until=50,
+            max_tokens=most,
+            granted_until=most,
             ttft_ms=1_000.0,
             tpot_ms=100.0,
         )
         await RedisQueue(served.store, served.worker.queue.name, served.worker.lanes).put(job)
-    return flight_id
 
 
 async def reaped(served: Served) -> None:
@@ -80,6 +81,17 @@ async def test_a_finished_orphan_is_charged_as_finished(served: Served) -> None:
     assert await served.ledger() == [("finished", len(PROMPT), 50)]
 
 
+async def test_an_orphan_of_several_prompts_is_settled_once_for_all_that_were_put(served: Served) -> None:
+    served.worker.limit = 3
+    await orphan(served, max_tokens=(2, 50), unput=1)
+
+    await reaped(served)
+
+    assert await served.ledger() == [("cancelled", 2 * len(PROMPT), 2 + 3)]
+    assert len(served.worker.cancelled) == 1
+    assert (await served.limits())["requests_per_minute"].used == 1
+
+
 async def test_a_queued_orphan_costs_nothing(served: Served) -> None:
     served.worker.taking = False
     await orphan(served)
@@ -90,7 +102,7 @@ async def test_a_queued_orphan_costs_nothing(served: Served) -> None:
 
 
 async def test_an_orphan_that_was_never_put_was_never_there(served: Served) -> None:
-    await orphan(served, queued=False)
+    await orphan(served, max_tokens=(), unput=1)
 
     await reaped(served)
 

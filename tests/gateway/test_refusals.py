@@ -68,6 +68,35 @@ async def test_what_could_never_fit_is_not_worth_a_retry(served: Served) -> None
     assert "retry-after" not in refused.headers
 
 
+@pytest.mark.parametrize(
+    ("limits", "path", "asked", "param"),
+    [
+        ({"tokens_per_minute": 100}, CHAT, {"max_tokens": 110}, "max_tokens"),
+        ({"tokens_per_minute": 100}, CHAT, {"max_completion_tokens": 110}, "max_completion_tokens"),
+        ({"tokens_per_minute": 9}, CHAT, {"max_tokens": 5}, "messages"),  # the prompt alone is too long
+        ({"tokens_per_minute": 9}, CHAT, {}, "messages"),
+        ({"tokens_per_day": 100}, COMPLETIONS, {"max_tokens": 110}, "max_tokens"),
+        ({"output_tokens_per_minute": 100}, CHAT, {"max_tokens": 110}, "max_tokens"),
+        ({"max_output_tokens": 5}, COMPLETIONS, {"max_tokens": 6}, "max_tokens"),
+        ({"input_tokens_per_minute": 1}, CHAT, {}, "messages"),
+        ({"max_prompt_tokens": 1}, CHAT, {}, "messages"),
+        ({"max_prompt_tokens": 1}, COMPLETIONS, {}, "prompt"),
+        ({"requests_per_minute": 0}, CHAT, {}, None),
+    ],
+)
+async def test_what_could_never_fit_names_the_field_to_shorten(
+    served: Served, limits: dict[str, int], path: str, asked: dict[str, int], param: str | None
+) -> None:
+    await served.tenant(limits=limits)
+    body = ASKED if path == CHAT else {"model": "tiny", "prompt": [5, 6]}
+
+    refused = await served.post(path, {**body, **asked})
+
+    error = refused.json()["error"]
+    assert (refused.status_code, error["code"], error["param"]) == (400, "request_exceeds_limit", param)
+    assert error["limit"]["name"] == next(iter(limits))
+
+
 async def test_concurrent_requests_are_capped_and_freed(served: Served) -> None:
     await served.tenant(limits={"concurrent_requests": 1})
     served.worker.limit = 1
@@ -154,6 +183,17 @@ async def test_limits_stand_on_what_a_recognised_key_is_refused_at_the_rim(serve
         answer = await served.get("/v1/models", tenant=name)
         assert error_of(answer) == (403, code)
         assert answer.headers["x-ratelimit-remaining-requests"] == "10"
+
+
+@pytest.mark.parametrize("asked", [{"max_tokens": 100, "stop": ["France"]}, {}])
+async def test_a_plain_answer_tells_the_limits_as_they_are_after_it(served: Served, asked: dict[str, object]) -> None:
+    await served.tenant(limits={"tokens_per_minute": 500})
+
+    answer = await served.post(CHAT, {**ASKED, **asked})
+
+    status = (await served.limits())["tokens_per_minute"]
+    assert status.used == answer.json()["usage"]["total_tokens"]
+    assert int(answer.headers["x-ratelimit-remaining-tokens"]) == 500 - status.used
 
 
 async def test_a_full_lane_is_overloaded_and_counts_nothing(valkey_url: str) -> None:

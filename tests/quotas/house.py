@@ -30,7 +30,7 @@ def ask(flight_id: str = "f1", **changes: object) -> Ask:
         "key_id": "",
         "model": "smol",
         "lane": "latency",
-        "prompt_tokens": 10,
+        "prompts": (10,),
         "max_output_tokens": 20,
     }
     return Ask(**(fields | changes))  # type: ignore[arg-type]

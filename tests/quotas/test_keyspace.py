@@ -105,11 +105,13 @@ def test_the_scripts_have_the_rules_of_limits_py() -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("prompt_tokens", -1),
-        ("prompt_tokens", 10**9 + 1),
+        ("prompts", ()),
+        ("prompts", (5, -1)),
+        ("prompts", (10**9, 1)),
         ("max_output_tokens", 0),
         ("n", 0),
         ("n", 10_001),
+        ("prompts", (1,) * 10_001),
         ("flight_id", ""),
         ("model", "a\tb"),
         ("lane", "la\nne"),

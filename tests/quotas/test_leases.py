@@ -20,7 +20,7 @@ async def look_each_second(house: House, from_ms: int, until_ms: int) -> list[La
 
 async def test_a_lapsed_flight_is_found_and_stays_reserved_until_it_is_settled(house: House) -> None:
     await house.tenant(Limits(tokens_per_day=100))
-    await house.store.reserve(ask("f1", model="smol", lane="throughput", prompt_tokens=7))
+    await house.store.reserve(ask("f1", model="smol", lane="throughput", prompts=(3, 4)))
 
     early = await look_each_second(house, START_MS, START_MS + LEASE_MS - 1000)
     found = await look_each_second(house, START_MS + LEASE_MS, START_MS + LEASE_MS)
@@ -29,9 +29,9 @@ async def test_a_lapsed_flight_is_found_and_stays_reserved_until_it_is_settled(h
     settled = await one(house, "tokens_per_day")
 
     assert early == []
-    expected = Lapsed(root="acme", flight_id="f1", tenant="acme", model="smol", lane="throughput", prompt_tokens=7)
+    expected = Lapsed(root="acme", flight_id="f1", tenant="acme", model="smol", lane="throughput", prompts=2)
     assert found == [expected]
-    assert (reserved.used, reserved.reserved) == (0, 27)
+    assert (reserved.used, reserved.reserved) == (0, 47)
     assert (settled.used, settled.reserved) == (10, 0)
     assert await house.store.expired(100) == []
 

@@ -172,7 +172,7 @@ def test_cutting_gives_as_much_as_fits_and_never_more(figure: int, used: int, pr
 
 
 def test_every_rule_counts_something_but_the_queues() -> None:
-    one = Demand(3, 5, 2)
+    one = Demand(3, 5, 2, longest=2)
 
     assert {rule.name: one.amount(rule) for rule in RULES} == {
         "requests_per_minute": 1,
@@ -183,6 +183,6 @@ def test_every_rule_counts_something_but_the_queues() -> None:
         "tokens_per_month": 13,
         "concurrent_requests": 1,
         "queued_requests": 0,
-        "max_prompt_tokens": 3,
+        "max_prompt_tokens": 2,
         "max_output_tokens": 5,
     }

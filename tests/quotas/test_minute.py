@@ -52,8 +52,8 @@ async def test_retry_says_when_enough_has_slid_out_for_this_request(house: House
     await spend(house, START_MS + 10_000, "f2", 20)  # 30
     await spend(house, START_MS + 20_000, "f3", 30)  # 40: 10 are left
 
-    small = await refused(house, prompt_tokens=10, max_output_tokens=20)
-    large = await refused(house, prompt_tokens=10, max_output_tokens=50)
+    small = await refused(house, prompts=(10,), max_output_tokens=20)
+    large = await refused(house, prompts=(10,), max_output_tokens=50)
 
     assert (small.kind, small.retry_after_s) == ("rate", 40.25)
     assert (large.kind, large.retry_after_s) == ("rate", 50.25)
@@ -237,7 +237,7 @@ async def test_a_refund_of_an_older_request_keeps_none_that_came_after_it_longer
 async def test_figures_near_the_largest_stay_exact(house: House) -> None:
     await house.tenant(Limits(tokens_per_month=10**15))
     for number in range(3):
-        await house.store.reserve(ask(f"f{number}", prompt_tokens=10**9, max_output_tokens=10**9 - 1, n=10_000))
+        await house.store.reserve(ask(f"f{number}", prompts=(10**9,), max_output_tokens=10**9 - 1, n=10_000))
         await house.store.settle("acme", f"f{number}", charge(10**9 - 1, 10**9))
 
     status = await one(house, "tokens_per_month")

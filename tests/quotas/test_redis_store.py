@@ -47,8 +47,8 @@ async def test_a_refusal_writes_nothing(house: RedisHouse) -> None:
 
     for refused in (
         ask("f2", key_id="k1"),
-        ask("f2", prompt_tokens=1000),
-        ask("f2", prompt_tokens=60, explicit_max=False),
+        ask("f2", prompts=(1000,)),
+        ask("f2", prompts=(60,), explicit_max=False),
         ask("f2", key_id="gone"),
     ):
         with pytest.raises((Denied, AccessDenied)):

@@ -22,7 +22,7 @@ async def test_a_reservation_holds_prompt_and_output_of_all_choices(house: House
 async def test_without_limits_everything_is_granted_and_nothing_reported(house: House) -> None:
     await house.tenant(Limits())
 
-    reservation = await house.store.reserve(ask(prompt_tokens=10**9, max_output_tokens=10**9))
+    reservation = await house.store.reserve(ask(prompts=(10**9,), max_output_tokens=10**9))
 
     assert (reservation.granted_tokens, reservation.statuses) == (10**9, ())
 
@@ -167,6 +167,36 @@ async def test_an_unstated_maximum_gets_at_least_a_token_per_choice_or_nothing(h
     assert (denied.kind, denied.requested) == ("quota", 11)
 
 
+async def test_several_prompts_are_one_request(house: House) -> None:
+    await house.tenant(Limits(requests_per_minute=1, concurrent_requests=1, tokens_per_minute=100, max_prompt_tokens=6))
+
+    reservation = await house.store.reserve(ask(prompts=(6, 3, 1), max_output_tokens=5, n=2))
+
+    held = {status.name: status.used + status.reserved for status in reservation.statuses}
+    assert held == {
+        "requests_per_minute": 1,
+        "concurrent_requests": 1,
+        "tokens_per_minute": 10 + 3 * 2 * 5,
+        "max_prompt_tokens": 0,
+    }
+
+
+async def test_what_several_prompts_can_never_have_together_exceeds(house: House) -> None:
+    await house.tenant(Limits(tokens_per_minute=14))
+
+    denied = await refused(house, prompts=(4, 4, 4), max_output_tokens=1)
+
+    assert (denied.kind, denied.requested) == ("exceeds", 15)
+
+
+async def test_an_unstated_maximum_is_split_over_all_prompts(house: House) -> None:
+    await house.tenant(Limits(tokens_per_minute=50))
+
+    reservation = await house.store.reserve(ask(prompts=(1, 1), max_output_tokens=4096, explicit_max=False))
+
+    assert reservation.granted_tokens == 24
+
+
 async def test_an_unstated_maximum_still_exceeds_where_the_prompt_alone_does(house: House) -> None:
     await house.tenant(Limits(tokens_per_minute=10))
 
@@ -244,7 +274,7 @@ async def test_a_limit_that_counts_nothing_of_a_request_does_not_refuse_it(house
     await house.store.reserve(ask("f1"))
     await house.store.settle("acme", "f1", charge(prompt_tokens=50))
 
-    assert await house.store.reserve(ask("f2", prompt_tokens=0))
+    assert await house.store.reserve(ask("f2", prompts=(0,)))
 
 
 async def test_the_prompt_counts_whole_though_it_was_cached(house: House) -> None:

@@ -111,7 +111,7 @@ class StoreMachine(RuleBasedStateMachine):
         flight_id=st.sampled_from(FLIGHTS),
         tenant=st.sampled_from(TENANTS),
         key_id=st.sampled_from(KEYS),
-        prompt_tokens=st.sampled_from([0, 1, 10, 29, 100]),
+        prompts=st.sampled_from([(0,), (1,), (10,), (29,), (100,), (1, 9), (20, 0, 9)]),
         max_output_tokens=st.sampled_from([1, 2, 20, 100]),
         n=st.sampled_from([1, 1, 3]),
         explicit_max=st.booleans(),

@@ -207,14 +207,26 @@ async def test_null_takes_a_limit_away_and_put_replaces_all(tenants: TenantStore
         await tenants.put_limits("acme", {"tokens_per_day": 0.5})
 
 
-async def test_the_default_lane_must_stay_one_of_the_lanes(tenants: TenantStore) -> None:
-    await tenants.create({"id": "acme"})
+async def test_a_default_lane_that_is_not_stated_follows_the_lanes(tenants: TenantStore) -> None:
+    made = await tenants.create({"id": "batch", "lanes": ["throughput"]})
+    narrowed = await tenants.update("batch", {"lanes": ["latency"]})
+    widened = await tenants.update("batch", {"lanes": ["throughput", "latency"]})
+
+    assert [tenant.default_lane for tenant in (made, narrowed, widened)] == ["throughput", "latency", "latency"]
+
+
+@pytest.mark.parametrize("change", [{"default_lane": "latency"}, {"default_lane": "latency", "lanes": ["throughput"]}])
+async def test_a_default_lane_that_is_stated_must_be_one_of_the_lanes(
+    tenants: TenantStore, change: dict[str, object]
+) -> None:
+    await tenants.create({"id": "acme", "lanes": ["throughput"]})
 
     with pytest.raises(FieldError, match="default_lane"):
-        await tenants.update("acme", {"lanes": ["throughput"]})
-    updated = await tenants.update("acme", {"lanes": ["throughput"], "default_lane": "throughput"})
+        await tenants.update("acme", change)
+    updated = await tenants.update("acme", {"lanes": ["latency"], "default_lane": "latency"})
 
-    assert updated.lanes == ("throughput",)
+    assert updated.lanes == ("latency",)
+    assert updated.default_lane == "latency"
 
 
 async def test_an_update_of_a_version_that_was_left_behind_is_refused(tenants: TenantStore) -> None:

@@ -81,6 +81,23 @@ async def test_a_tenants_own_limit_counts_its_jobs_in_all_lanes(queue: Queue, cl
     assert await queue.put(job("a3"), tenant_limit=2) == 1
 
 
+async def test_the_jobs_of_one_request_count_once_and_as_long_as_the_first_waits(queue: Queue) -> None:
+    await queue.put(job("a1"), tenant_limit=1)
+    await queue.put(job("a1-1", follows=True))
+    await queue.put(job("a1-2", follows=True))
+    before = await queue.waiting("acme")
+    with pytest.raises(TenantQueueFull):
+        await queue.put(job("a2"), tenant_limit=1)
+
+    await take_one(queue)
+
+    assert (before, await queue.waiting("acme")) == (1, 0)
+    assert await queue.put(job("a2"), tenant_limit=1) == 3
+    for flight_id in ("a1-1", "a1-2"):
+        await queue.cancel(flight_id)
+    assert await queue.waiting("acme") == 1
+
+
 async def test_depths_say_how_many_wait_and_since_when(queue: Queue, clock: Clock) -> None:
     await queue.put(job("a"))
     clock.advance(700)

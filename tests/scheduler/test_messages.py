@@ -45,6 +45,7 @@ JOB = Job(
     deadline_ms=9_000.0,
     guaranteed=True,
     exact=True,
+    follows=True,
     traceparent="00-ab-cd-01",
 )
 EVENTS: list[Event] = [
