@@ -40,6 +40,12 @@ class Verdict:
         return "guaranteed" if self.guaranteed else "best-effort"
 
 
+def too_long(least_tokens: int, max_tokens: int | None, model: Model, *, prompt_param: str) -> ApiError:
+    """Why a prompt is refused that was not even counted."""
+    param = prompt_param if max_tokens is None else "max_tokens"
+    return context_length(model.context_length, f"at least {least_tokens}", max_tokens, param)
+
+
 def measure(prompt_tokens: int, max_tokens: int | None, model: Model, *, prompt_param: str) -> Size:
     """The size of one prompt's flight. Raises ApiError `context_length_exceeded`."""
     room = model.context_length - prompt_tokens

@@ -204,9 +204,10 @@ def invalid(param: str | None, message: str) -> ApiError:
 
 
 def context_length(
-    context_length: int, prompt_tokens: int, max_tokens: int | None, param: str = "max_tokens"
+    context_length: int, prompt_tokens: int | str, max_tokens: int | None, param: str = "max_tokens"
 ) -> ApiError:
-    """Prompt and output together do not fit the model's context. `param`: what the caller should shorten."""
+    """Prompt and output together do not fit the model's context. `prompt_tokens`: how many, or what is known of it;
+    `param`: what the caller should shorten."""
     asked = f"{prompt_tokens} in the prompt" + ("" if max_tokens is None else f", {max_tokens} in the completion")
     message = f"The model's context holds {context_length} tokens, and this request asks for more: {asked}."
     return ApiError(message, "context_length_exceeded", param)

@@ -1,4 +1,4 @@
-"""Reading a JSON body strictly: UTF-8, no doubled key, no lone surrogate in a key, bounded depth.
+"""Reading a JSON body strictly: UTF-8, no doubled key, no lone surrogate in a key, bounded depth and bounded detail.
 
 What is wrong in a body is told with the field it stands in, found by a bounded scan of what came before it.
 """
@@ -7,6 +7,7 @@ import json
 import math
 import re
 from collections import Counter
+from itertools import islice
 from typing import Any
 
 from gateway.errors import ApiError, invalid
@@ -15,9 +16,13 @@ MAX_FIELD_NAME = 64
 """Characters of a caller's field name that an error message repeats."""
 MAX_DEPTH = 100
 """Deeper than any field that we know. The parser itself gives up between 500 and 1,000 levels."""
+MAX_PARTS = 50_000
+"""Strings, names of fields among them, lists and objects of one body: checking them holds up every other thread,
+which even the longest texts and lists of numbers hardly do."""
 _SCAN_TOKENS = 10_000
 """Strings and brackets that the search for a broken field looks at: what a hostile body costs is bounded by it."""
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|$)|[\[\]{}:,]', re.DOTALL)
+_PART = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{]', re.DOTALL)
 _DIGITS = 4000
 """Digits of a whole number; Python refuses to read more than 4,300."""
 
@@ -42,6 +47,7 @@ def read_object(body: bytes) -> dict[str, Any]:
 
     Raises ApiError naming the top-level field in which the body goes wrong, where that can be told.
     """
+    _check_detail(body)
     try:
         value = _read(body.decode("utf-8"))
     except (ApiError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
@@ -51,6 +57,14 @@ def read_object(body: bytes) -> dict[str, Any]:
             return value
         refused = invalid(None, "The body must be a JSON object.")
     raise refused
+
+
+def _check_detail(body: bytes) -> None:
+    if sum(map(body.count, (b'"', b"[", b"{"))) <= MAX_PARTS:
+        return
+    if next(islice(_PART.finditer(body), MAX_PARTS, None), None) is not None:
+        message = f"The body holds more than {MAX_PARTS} strings, lists and objects."
+        raise ApiError(message, "request_too_large")
 
 
 def _read(text: str) -> object:

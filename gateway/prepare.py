@@ -3,10 +3,11 @@
 import asyncio
 import secrets
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
-from gateway.admit import Size, Verdict, admit, measure
+from gateway.admit import Size, Verdict, admit, measure, too_long
 from gateway.auth import Caller
 from gateway.directory import Directory, Model
 from gateway.errors import ApiError, invalid, model_not_found
@@ -16,12 +17,15 @@ from gateway.replies import Headers
 from gateway.schemas import GenerationRequest
 from gateway.telemetry import Telemetry, traceparent
 from gateway.terms import CLASS_HEADER, LANE_HEADER, Terms, agree
-from gateway.text import TextModel
+from gateway.text import PromptTooLong, TextModel
 from scheduler.lanes import Lane, LaneName
 from scheduler.messages import Job, TokenLogprob
 
 LARGE_BODY_BYTES = 16 * 1024
 """Bodies over this are parsed and tokenised in a thread: the loop has streams to serve."""
+HUGE_BODY_BYTES = 256 * 1024
+HUGE_AT_ONCE = 2
+"""Bodies over HUGE_BODY_BYTES that are looked at together: the threads are there for all other requests too."""
 _SEED_BITS = 63
 
 Request = TypeVar("Request", bound=GenerationRequest)
@@ -75,15 +79,13 @@ class Preparer:
         self._lanes = lanes
         self._directory = directory
         self._telemetry = telemetry
+        self._huge_turns = asyncio.Semaphore(HUGE_AT_ONCE)
 
     async def prepare(
         self, kind: Kind[Request], body: bytes, headers: Headers, caller: Caller, arrived_s: float
     ) -> Plan:
         """The plan of one request. `headers`: the ASGI scope's; `arrived_s`: on the event loop's clock."""
-        if len(body) > LARGE_BODY_BYTES:
-            request, model, prompts = await asyncio.to_thread(self._understand, kind, body, caller)
-        else:
-            request, model, prompts = self._understand(kind, body, caller)
+        request, model, prompts = await self._understood(kind, body, caller)
         terms = agree(request, headers, caller.identity, self._lanes)
         elapsed_ms = (asyncio.get_running_loop().time() - arrived_s) * 1e3
         with self._telemetry.span("admit"):
@@ -105,10 +107,22 @@ class Preparer:
         )
         return Plan(request, model, terms, verdict, drafts)
 
+    async def _understood(
+        self, kind: Kind[Request], body: bytes, caller: Caller
+    ) -> tuple[Request, Model, list[Tokens]]:
+        if len(body) <= LARGE_BODY_BYTES:
+            return self._understand(kind, body, caller)
+        async with self._huge_turns if len(body) > HUGE_BODY_BYTES else nullcontext():
+            return await asyncio.to_thread(self._understand, kind, body, caller)
+
     def _understand(self, kind: Kind[Request], body: bytes, caller: Caller) -> tuple[Request, Model, list[Tokens]]:
         request = kind.parse(body)
         model = allowed_model(self._directory, request.model, caller)
-        prompts = kind.prompts(model.text, request)
+        try:
+            prompts = kind.prompts(model.text, request)
+        except PromptTooLong as long:
+            refused = too_long(long.least_tokens, request.max_tokens, model, prompt_param=kind.prompt_param)
+            raise refused from None
         if not all(prompts):
             raise invalid(kind.prompt_param, f"`{kind.prompt_param}` holds no token.")
         return request, model, prompts

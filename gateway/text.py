@@ -16,6 +16,14 @@ from scheduler.messages import ModelCard
 _new_decoder = codecs.getincrementaldecoder("utf-8")
 
 
+class PromptTooLong(Exception):
+    """A text that the model's context cannot hold, whatever its tokens are: it was not tokenised."""
+
+    def __init__(self, least_tokens: int) -> None:
+        super().__init__(f"at least {least_tokens} tokens")
+        self.least_tokens = least_tokens
+
+
 class TextModel:
     """One model's tokenizer and chat template. Immutable, and safe to use from several threads."""
 
@@ -33,7 +41,8 @@ class TextModel:
     def chat_prompt(self, messages: Sequence[Turn]) -> tuple[int, ...]:
         """The conversation as the model reads it, up to where its answer begins.
 
-        Raises ApiError naming `messages` where the model's template refuses them or the model has no template.
+        Raises ApiError naming `messages` where the model's template refuses them or the model has no template,
+        PromptTooLong.
         """
         if self._template is None:
             raise invalid("messages", "This model has no chat template that can be used; /v1/completions works.")
@@ -42,11 +51,14 @@ class TextModel:
         except TemplateRefusal as refusal:
             reason = refusal.reason
         else:
-            return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+            return self._tokenise(text, marked=False)
         raise invalid("messages", reason)
 
     def prompt(self, prompt: Prompt) -> tuple[int, ...]:
-        """A plain completion's prompt. Raises ApiError naming `prompt` for ids outside the vocabulary."""
+        """A plain completion's prompt.
+
+        Raises ApiError naming `prompt` for ids outside the vocabulary, PromptTooLong.
+        """
         if isinstance(prompt, str):
             return self.encode(prompt)
         if max(prompt) >= self.card.vocab_size:
@@ -54,8 +66,8 @@ class TextModel:
         return prompt
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """Token ids of a plain text, with the marks the model wants around one."""
-        return tuple(self._tokenizer.encode(text).ids)
+        """Token ids of a plain text, with the marks the model wants around one. Raises PromptTooLong."""
+        return self._tokenise(text, marked=True)
 
     def token_text(self, token_id: int) -> str:
         """One token alone, as text; half a character reads U+FFFD, a special token its own name."""
@@ -64,6 +76,14 @@ class TextModel:
     def token_bytes(self, token_id: int) -> bytes:
         """One token alone, as bytes."""
         return self.vocabulary.token_bytes(token_id)
+
+    def _tokenise(self, text: str, *, marked: bool) -> tuple[int, ...]:
+        least_tokens = self.vocabulary.least_tokens(text)
+        if least_tokens > self.card.context_length:
+            raise PromptTooLong(least_tokens)
+        # The library's plain `encode` would keep all other threads waiting, the event loop's among them.
+        [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=marked)
+        return tuple(encoding.ids)
 
     def _read_template(self) -> ChatTemplate | None:
         if self.card.chat_template is None:

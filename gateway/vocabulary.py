@@ -7,9 +7,15 @@ others, whose tokens are text, but for the byte tokens `<0x00>` to `<0xFF>` wher
 
 import json
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from tokenizers import Tokenizer
 
+_SQUEEZES: Mapping[str | None, int] = {None: 1, "NFC": 4}
+"""By kind of normalizer: how many bytes of a text it makes one of, at most."""
+_KEEPS_ALL = {"ByteLevel", "Digits", "Split"}
+"""Pre-tokenizers that drop nothing, unless told so."""
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -26,12 +32,16 @@ class Vocabulary:
 
     def __init__(self, tokenizer: Tokenizer, tokenizer_json: str) -> None:
         self._tokenizer = tokenizer
-        kinds = set(_kinds(json.loads(tokenizer_json).get("decoder")))
+        document = json.loads(tokenizer_json)
+        kinds = {part.get("type") for part in _parts(document.get("decoder"))}
         self._alphabet = _byte_alphabet() if "ByteLevel" in kinds else {}
         self._has_byte_tokens = "ByteFallback" in kinds
         added = tokenizer.get_added_tokens_decoder()
         self._special = {token_id: token.content for token_id, token in added.items() if token.special}
         self._anchor = self._find_anchor()
+        spelled = document["model"].get("vocab", ()) if self._alphabet else ()
+        self._mute = bytes(byte for character, byte in self._alphabet.items() if character not in spelled)
+        self._longest = _longest_piece(document, self._mute) if self._alphabet else None
         self._pieces: dict[tuple[int, bool], bytes | None] = {}
 
     def piece(self, token_id: int, *, first: bool) -> bytes | None:
@@ -49,6 +59,10 @@ class Vocabulary:
         if token_id in self._special:
             return self._special[token_id].encode("utf-8")
         return self.piece(token_id, first=False) or b""
+
+    def least_tokens(self, text: str) -> int:
+        """So many tokens a text has at least, told by its length alone; 0 where length tells nothing."""
+        return 0 if self._longest is None else len(text.encode("utf-8").translate(None, self._mute)) // self._longest
 
     def _make_piece(self, token_id: int, first: bool) -> bytes | None:
         token = None if token_id in self._special else self._tokenizer.id_to_token(token_id)
@@ -77,8 +91,29 @@ class Vocabulary:
         return next((token_id for token_id in found if token_id is not None), None)
 
 
-def _kinds(decoder: object) -> list[str]:
-    """The kinds of a decoder and of those it is made of, as the tokenizer's JSON names them."""
-    if not isinstance(decoder, dict):
+def _longest_piece(document: Mapping[str, Any], mute: bytes) -> int | None:
+    """Bytes of text that one token of a byte-level vocabulary stands for at most; None where the tokenizer may drop
+    text, or squeeze it by nobody knows how much. `document`: the tokenizer's JSON; `mute`: bytes that have no token,
+    and are not counted."""
+    model, added = document["model"], document.get("added_tokens", ())
+    squeeze = _SQUEEZES.get((document.get("normalizer") or {}).get("type"))
+    splitters = _parts(document.get("pre_tokenizer"))
+    keeps_all = (
+        model.get("type") == "BPE"
+        and {"ByteLevel"} <= {part["type"] for part in splitters} <= _KEEPS_ALL
+        and all(part.get("behavior") != "Removed" for part in splitters)
+        and not any(token.get("lstrip") or token.get("rstrip") for token in added)
+    )
+    if squeeze is None or not keeps_all or (mute and squeeze > 1):
+        return None
+    return squeeze * max([*map(len, model["vocab"]), *(len(token["content"].encode("utf-8")) for token in added)])
+
+
+def _parts(component: object) -> list[Mapping[str, Any]]:
+    """A decoder or pre-tokenizer as the tokenizer's JSON has it, or those that it is a sequence of."""
+    if not isinstance(component, dict):
         return []
-    return [decoder.get("type", ""), *(kind for part in decoder.get("decoders", ()) for kind in _kinds(part))]
+    if component.get("type") != "Sequence":
+        return [component]
+    listed = component.get("decoders") or component.get("pretokenizers") or ()
+    return [part for each in listed for part in _parts(each)]

@@ -7,7 +7,7 @@ import pytest
 import redis
 
 from gateway.commands.store import EmbeddedStore
-from tests.gateway.served import ASKED, CHAT, Served, error_of, serving, settings
+from tests.gateway.served import ASKED, CHAT, COMPLETIONS, Served, error_of, serving, settings
 
 pytestmark = pytest.mark.anyio
 
@@ -117,6 +117,17 @@ async def test_a_long_prompt_is_read_like_a_short_one(served: Served) -> None:
     answer = await served.post(CHAT, long)
 
     assert error_of(answer) == (400, "context_length_exceeded")
+
+
+@pytest.mark.parametrize(("stated", "param"), [({}, "prompt"), ({"max_tokens": 5}, "max_tokens")])
+async def test_a_prompt_far_over_the_context_is_refused_uncounted(
+    served: Served, stated: dict[str, int], param: str
+) -> None:
+    answer = await served.post(COMPLETIONS, {"model": "tiny", "prompt": "x" * 90_000, **stated})
+
+    assert error_of(answer) == (400, "context_length_exceeded")
+    assert answer.json()["error"]["param"] == param
+    assert "at least" in answer.json()["error"]["message"]
 
 
 async def test_the_callers_request_id_is_given_back(served: Served) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.bodies import MAX_CHOICES, MAX_SEQUENCES, NEUTRAL_CHAT, NEUTRAL_COMPLETION, ChatBody, CompletionBody
 from gateway.errors import ApiError
+from gateway.json_body import MAX_PARTS
 from gateway.schemas import ChatRequest, CompletionRequest, Turn, parse_chat, parse_completion
 
 SECRET = "the prompt that nobody may read"
@@ -406,9 +407,9 @@ BROKEN: dict[str, tuple[bytes, str | None]] = {
     "doubled field": (b'{"model": "m", "model": "n"}', "model"),
     "doubled inside": (b'{"model": "m", "metadata": {"k": "1", "k": "2"}}', "k"),
     "surrogate in a name": (b'{"\\ud800": 1}', "?"),
-    "deep lists": (b'{"model": "m", "tools": ' + b"[" * 100_000, "tools"),
-    "deep objects": (b'{"user": "u", "metadata": ' + b'{"a":' * 100_000, "metadata"),
-    "deep, behind a lot": (b'{"a": [' + b"[]," * 20_000 + b'0], "b":' + b"[" * 100_000, None),
+    "deep lists": (b'{"model": "m", "tools": ' + b"[" * 40_000, "tools"),
+    "deep objects": (b'{"user": "u", "metadata": ' + b'{"a":' * 20_000, "metadata"),
+    "deep, behind a lot": (b'{"a": [' + b"[]," * 20_000 + b'0], "b":' + b"[" * 20_000, None),
 }
 
 
@@ -460,3 +461,22 @@ def test_reprs_show_no_content() -> None:
 def test_openapi_can_show_the_bodies() -> None:
     assert "messages" in ChatBody.model_json_schema()["properties"]
     assert "prompt" in CompletionBody.model_json_schema()["properties"]
+
+
+@pytest.mark.parametrize("part", ['"k%d\\"": 1', '"[%d": []', '"%d": {}', '"%d": "{\\\\"'])
+def test_a_body_of_very_many_parts_is_not_even_parsed(part: str) -> None:
+    body = "{" + ",".join(part % number for number in range(MAX_PARTS + 1)) + "}"
+
+    with pytest.raises(ApiError) as refused:
+        parse_chat(body.encode())
+
+    assert (refused.value.code, refused.value.status) == ("request_too_large", 413)
+
+
+@pytest.mark.parametrize("text", ['{"[', "\\", '\\"{'])
+def test_a_text_may_look_like_very_many_parts(text: str) -> None:
+    assert completion(prompt=text * MAX_PARTS).prompts == (text * MAX_PARTS,)
+
+
+def test_of_very_many_broken_messages_the_first_is_told() -> None:
+    assert param(messages=[*MESSAGES, *[1] * 1_000_000]) == "messages.[1]"

@@ -1,16 +1,21 @@
 """Tokens to text and back, over real tokenizers of both families."""
 
+import asyncio
+import json
 import random
+import time
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tokenizers import Tokenizer
 
 from gateway.errors import ApiError
 from gateway.schemas import Turn
-from gateway.text import TextModel, TokenStream
+from gateway.text import PromptTooLong, TextModel, TokenStream
 from scheduler.messages import ModelCard
 from tests.gateway.cards import CHATML, byte_level_card, metaspace_card
 
@@ -224,3 +229,93 @@ def test_random_text_survives_the_way_there_and_back() -> None:
     )
 
     assert streamed(TokenStream(BYTES), [[token] for token in BYTES.encode(text)])[0] == text
+
+
+@pytest.mark.parametrize("model", [BYTES, PIECES])
+@given(text=texts)
+@settings(max_examples=50)
+def test_a_text_has_the_tokens_that_its_tokenizer_finds(model: TextModel, text: str) -> None:
+    assert model.encode(text) == tuple(TOKENIZERS[id(model)].encode(text).ids)
+
+
+@pytest.mark.anyio
+async def test_a_long_text_holds_up_nobody_while_it_is_tokenised() -> None:
+    letters = random.Random(7)
+    text = "".join(letters.choices("abcdefghijklmnopqrstuvwxyz", k=1_000_000))
+    started_s, longest_s = time.perf_counter(), 0.0
+
+    tokenising = asyncio.create_task(asyncio.to_thread(PIECES.encode, text))
+    while not tokenising.done():
+        before_s = time.perf_counter()
+        await asyncio.sleep(0.001)
+        longest_s = max(longest_s, time.perf_counter() - before_s)
+
+    assert len(tokenising.result()) > 100_000
+    assert longest_s < (time.perf_counter() - started_s) / 2
+
+
+def longest_token(model: TextModel) -> int:
+    return max(len(model.token_bytes(token)) for token in range(model.card.vocab_size))
+
+
+def test_what_no_context_could_hold_is_not_tokenised() -> None:
+    most = "x" * (longest_token(BYTES) * (BYTES.card.context_length + 1))
+
+    assert BYTES.encode(most[:-1])
+    with pytest.raises(PromptTooLong) as refused:
+        BYTES.encode(most)
+    assert refused.value.least_tokens == BYTES.card.context_length + 1 <= len(TOKENIZERS[id(BYTES)].encode(most).ids)
+
+
+WRITTEN = json.loads(byte_level_card().tokenizer_json)
+
+
+def changed(**parts: Any) -> TextModel:
+    """The byte-level model with parts of its tokenizer replaced."""
+    return TextModel(replace(byte_level_card(), tokenizer_json=json.dumps({**WRITTEN, **parts})))
+
+
+def lacking(character: str) -> dict[str, Any]:
+    """The vocabulary without one of its characters."""
+    known = WRITTEN["model"]["vocab"].items()
+    return {**WRITTEN["model"], "vocab": {token: number for token, number in known if token != character}}
+
+
+COMPOSING = changed(normalizer={"type": "NFC"})
+TILDELESS = changed(model=lacking("~"))
+RICH = [
+    "The capital of France",
+    "né à",
+    "<think>",
+    "é",
+    "e\u0301",
+    "\u1100\u1161\u11a8",
+    "\u03b1\u0313\u0300\u0345",
+    "\n ",
+    "~~~",
+]
+
+
+@given(parts=st.lists(st.sampled_from(RICH), max_size=30))
+@settings(max_examples=100)
+def test_a_text_never_has_fewer_tokens_than_its_length_tells(parts: list[str]) -> None:
+    text = "".join(parts)
+    for model in (BYTES, COMPOSING, TILDELESS):
+        assert model.vocabulary.least_tokens(text) <= len(model.encode(text))
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"normalizer": {"type": "Strip", "strip_left": True, "strip_right": True}},
+        {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}]}},
+    ],
+)
+def test_the_length_of_a_text_tells_nothing_where_a_tokenizer_drops_some(parts: dict[str, Any]) -> None:
+    assert changed(**parts).encode(" " * 1_000_000) == ()
+
+
+def test_what_no_token_spells_does_not_count() -> None:
+    assert TILDELESS.encode("~" * 1_000_000) == ()
+    with pytest.raises(PromptTooLong):
+        TILDELESS.encode("~x" * 1_000_000)

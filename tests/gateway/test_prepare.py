@@ -1,0 +1,43 @@
+"""What happens to a request before anything is held for it, where the answer alone does not show it."""
+
+import asyncio
+import threading
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from gateway.chat import CHAT
+from gateway.errors import ApiError, invalid
+from gateway.prepare import HUGE_AT_ONCE, HUGE_BODY_BYTES, LARGE_BODY_BYTES, Preparer
+from gateway.schemas import ChatRequest
+
+pytestmark = pytest.mark.anyio
+
+NONE = cast(Any, None)
+"""For parts that a body which cannot be parsed does not come to."""
+
+
+async def test_huge_bodies_leave_threads_to_the_others() -> None:
+    released, held = threading.Event(), []
+
+    def parse(body: bytes) -> ChatRequest:
+        if len(body) > HUGE_BODY_BYTES:
+            held.append(body)
+            released.wait()
+        raise invalid(None, "no")
+
+    async def prepare(size: int) -> None:
+        with pytest.raises(ApiError):
+            await preparer.prepare(replace(CHAT, parse=parse), b"x" * size, [], NONE, 0.0)
+
+    preparer = Preparer("here", {}, NONE, NONE)
+    huge = [asyncio.create_task(prepare(HUGE_BODY_BYTES + 1)) for _ in range(40)]
+    try:
+        async with asyncio.timeout(10):
+            await prepare(LARGE_BODY_BYTES + 1)
+        assert len(held) == HUGE_AT_ONCE
+    finally:
+        released.set()
+    await asyncio.gather(*huge)
+    assert len(held) == len(huge)
