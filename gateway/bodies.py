@@ -169,7 +169,7 @@ class GenerationBody(_Body):
     top_p: Annotated[Real, Field(ge=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
     min_p: Annotated[Real, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[Real, Field(gt=0, le=10)] | None = None
+    repetition_penalty: Annotated[Real, Field(ge=0.01, le=10)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     seed: Annotated[int, Field(ge=-_INT64, lt=_INT64)] | None = None

@@ -17,6 +17,10 @@ from torch.nn.functional import pad
 from scheduler.messages import Sampling, TokenLogprob
 
 BROKEN_LOGITS = "the model's output for this request is not a number"
+_COLDEST = 1e-6
+"""Temperatures under it are as good as this one; in single precision the least of them would be 0."""
+_LEAST_PENALTY = 0.01
+"""The same of repetition penalties."""
 _MASK64 = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _NUCLEUS_GUESSES = (256, 4096)
@@ -131,7 +135,7 @@ def _penalise(line: torch.Tensor, sampling: Sampling, history: TokenHistory) -> 
     """Repetition over prompt and output (Keskar et al., CTRL), presence and frequency over the output (OpenAI)."""
     if sampling.repetition_penalty != 1.0:
         seen = torch.tensor([*history.prompt | history.generated.keys()], dtype=torch.int64, device=line.device)
-        found, penalty = line[seen], sampling.repetition_penalty
+        found, penalty = line[seen], max(sampling.repetition_penalty, _LEAST_PENALTY)
         line[seen] = torch.where(found > 0, found / penalty, found * penalty)
     if history.generated and (sampling.presence_penalty or sampling.frequency_penalty):
         tokens = torch.tensor([*history.generated], dtype=torch.int64, device=line.device)
@@ -167,7 +171,7 @@ def _first_above(cumulative: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor
 
 def _weights(scores: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tensor:
     """Unnormalised probabilities [rows, vocabulary], the likeliest token's 1, what the filters drop 0. In place."""
-    temperature = _column(scores, [s.temperature for s in samplings])[:, None]
+    temperature = _column(scores, [max(s.temperature, _COLDEST) for s in samplings])[:, None]
     weights = scores.sub_(scores.amax(-1, keepdim=True)).div_(temperature).exp_()
     if any(s.min_p > 0 for s in samplings):
         _keep(weights, _column(weights, [s.min_p for s in samplings]))

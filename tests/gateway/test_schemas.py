@@ -140,7 +140,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "top_p": [-0.1, 1.1],
     "top_k": [-2, 2**31, 1.5],
     "min_p": [-0.1, 1.1],
-    "repetition_penalty": [0, -1, 10.1],
+    "repetition_penalty": [0, -1, 0.009, 1e-300, 10.1],
     "presence_penalty": [-2.1, 2.1],
     "frequency_penalty": [-2.1, 2.1],
     "seed": [2**63, -(2**63) - 1, 1.5],

@@ -135,6 +135,20 @@ def test_temperature_flattens_and_sharpens(temperature: float, least: int, most:
     assert least <= sum(found.tokens.values()) <= most
 
 
+@pytest.mark.parametrize("temperature", [1e-5, 1e-38, 1e-45, 5e-324])
+@pytest.mark.parametrize("penalty", [1.0, 1e-45, 1e-300])
+def test_temperatures_next_to_zero_take_the_likeliest(temperature: float, penalty: float) -> None:
+    sampling = Sampling(temperature=temperature, repetition_penalty=penalty)
+
+    assert token([4.0, 5.0, 1.0], sampling, prompt=(2,) if penalty == 1.0 else (1,)) == 1
+
+
+def test_a_repetition_penalty_next_to_zero_leaves_numbers() -> None:
+    sampling = Sampling(repetition_penalty=1e-300, top_p=0.9)
+
+    assert {token([4.0, 5.0, 0.0], sampling, index=index, prompt=(0, 2)) for index in range(50)} == {0}
+
+
 @pytest.mark.parametrize("temperature", [1e-30, 1e30])
 def test_absurd_temperatures_are_harmless(temperature: float) -> None:
     assert token([0.0, 5.0, 1.0], Sampling(temperature=temperature, seed=1)) in {0, 1, 2}
