@@ -23,7 +23,7 @@ async def get_usage(call: Call, query: UsageQuery) -> UsageView:
         raise TenantNotFound(tenant_id)
     zone = ZoneInfo(tenant.timezone if tenant is not None else "UTC")
     last = datetime.now(zone).date() if query.last is None else _day(query.last, "to", zone)
-    first = last - DAYS if query.first is None else _day(query.first, "from", zone)
+    first = max(last, date.min + DAYS) - DAYS if query.first is None else _day(query.first, "from", zone)
     groups = [name.strip() for name in query.group_by.split(",")] if query.group_by else []
     if len(set(groups)) != len(groups):
         raise FieldError("group_by", "names a group twice")

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 
 from gateway import admin, chat, completions, console_routes, errors, openapi
 from gateway.admin_call import AdminParts
+from gateway.faults import FaultMiddleware
 from gateway.generate import Bounds, Generate, Parts
 from gateway.generation import Rhythm
 from gateway.health import Health
@@ -58,7 +59,7 @@ def create_app(resources: Resources) -> Starlette:
             openapi.route(),
             *console_routes.routes(),
         ],
-        middleware=[Middleware(RequestIdMiddleware)],
+        middleware=[Middleware(RequestIdMiddleware), Middleware(FaultMiddleware)],
         exception_handlers={HTTPException: _routing_error},
         lifespan=lifespan,
     )

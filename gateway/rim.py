@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gateway import errors, limits_headers
 from gateway.auth import Authenticator, Caller, check
 from gateway.errors import ApiError, internal_error
+from gateway.faults import log_fault
 from gateway.store import STORE_TROUBLE, Availability
 from gateway.telemetry import Telemetry, set_attributes
 from quotas.store import LimitStatus, QuotaStore
@@ -83,8 +84,8 @@ class TenantRim:
                 self._availability.failed("a request", error)
                 refused = ApiError("The quota store does not answer.", "quota_store_unavailable", retry_after_s=1.0)
                 await self._refuse(refused, scope, receive, answer, journal)
-            except Exception:  # a fault of ours must not take its cause to the client, nor leave it without an answer
-                log.exception("request %s failed", journal.request_id)
+            except Exception as error:  # noqa: BLE001 - a fault of ours must not leave a client without an answer
+                log_fault(journal.request_id, error)
                 await self._refuse(internal_error(), scope, receive, answer, journal)
             finally:
                 self._record(journal, span, loop.time())

@@ -45,6 +45,11 @@ async def test_days_outside_the_span_do_not_count(bench: AdminBench) -> None:
     assert report["data"] == []
 
 
+async def test_a_report_may_end_in_the_first_days_there_are(bench: AdminBench) -> None:
+    for last in ("0001-01-01", "0001-01-15", "0001-02-01"):
+        assert (await bench.done("GET", f"/tenants/acme/usage?to={last}"))["total"]["requests"] == 0
+
+
 @pytest.mark.parametrize("form", ["{0:%Y-%m-%d}", "{0:%Y-%m-%dT%H:%M:%SZ}", "{1:.0f}", "{1}"])
 async def test_a_moment_may_be_written_in_any_usual_way(bench: AdminBench, form: str) -> None:
     now = datetime.now(UTC)

@@ -26,6 +26,8 @@ from tests.gateway.served import (
 
 pytestmark = pytest.mark.anyio
 
+SENT = "what a client sent"
+
 
 @pytest.fixture
 async def served(valkey_url: str) -> AsyncIterator[Served]:
@@ -182,3 +184,31 @@ async def test_readiness_follows_the_worker(valkey_url: str) -> None:
         gone = await served.post(CHAT, ASKED)
         assert error_of(gone) == (503, "no_worker")
         assert int(gone.headers["retry-after"]) >= 1
+
+
+@pytest.mark.parametrize(
+    ("path", "broken"),
+    [
+        ("/admin/v1/audit", "quotas.audit.Audit.list"),
+        ("/readyz", "gateway.directory.Directory.models"),
+        ("/openapi.json", "starlette.routing.Route.handle"),
+    ],
+)
+async def test_a_fault_of_our_own_anywhere_is_answered_in_our_form_and_logged_without_its_words(
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, path: str, broken: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError(SENT)
+
+    async with served.http as client:
+        with monkeypatch.context() as patch:
+            patch.setattr(broken, property(fail) if broken.endswith("models") else fail)
+            answer = await client.get(
+                path, headers={"authorization": f"Bearer {ADMIN_KEY}", "x-request-id": "mine-500"}
+            )
+        assert error_of(answer) == (500, "internal_error")
+        assert answer.headers["x-request-id"] == "mine-500"
+        assert (await client.get("/healthz")).status_code == 200
+    assert "mine-500" in caplog.text
+    assert "ZeroDivisionError" in caplog.text
+    assert SENT not in caplog.text
