@@ -1,14 +1,16 @@
 """`python -m gateway`: one gateway process, against FAIRLANE_REDIS_URL."""
 
+import asyncio
 import os
 import sys
 
 from gateway import config
+from gateway.port import PortRefused, check_port
 from scheduler.settings import SettingsError
 
 
 def main() -> int:
-    """Check the settings, then serve until SIGTERM. 0 for a clean end, 2 for a bad setting."""
+    """Check the settings, then serve until SIGTERM. 0 for a clean end, 2 for a bad setting or a port that is taken."""
     line = config.parse(sys.argv[1:])
     try:
         settings = config.read(line, os.environ)
@@ -17,6 +19,11 @@ def main() -> int:
         return 2
     if line.check_only:
         return 0
+    try:
+        asyncio.run(check_port(settings.host, settings.port))
+    except PortRefused as error:
+        sys.stderr.write(f"gateway: {error}\n")
+        return 2
     config.start_logging(settings.log_level)
     return _serve(settings)
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import httpx
 import pytest
@@ -23,6 +24,26 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["-m", "gateway"], ["-c", "import fairlane; fairlane.main()", "serve"]],
+)
+def test_a_port_that_is_taken_ends_the_start_with_one_line(tmp_path: Path, command: list[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        environ = {**os.environ, "FAIRLANE_PORT": str(port), "FAIRLANE_DATA_DIR": str(tmp_path)}
+        environ |= {"FAIRLANE_REDIS_URL": "unix:///nowhere", "FAIRLANE_ADMIN_KEY": ADMIN_KEY}
+        ended = subprocess.run(
+            [sys.executable, *command], env=environ, capture_output=True, text=True, timeout=WAIT_S, check=False
+        )
+
+    assert ended.returncode == 2
+    assert ended.stdout == ""
+    (line,) = ended.stderr.splitlines()
+    assert "port" in line
+    assert "already in use" in line
 
 
 @asynccontextmanager
