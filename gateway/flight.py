@@ -110,6 +110,8 @@ class Booking:
     """What one request holds of its budget."""
 
     ask: Ask
+    tenant_since: float = 0.0
+    """When its tenant was made: one of the same id that was made later is another."""
     flights: list["Flight"] = field(default_factory=list)
     reservation: Reservation | None = None
     charges: list[Charge] = field(default_factory=list)

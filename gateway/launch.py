@@ -150,7 +150,7 @@ def _book(caller: Caller, drafts: Sequence[Draft], mailbox: Mailbox) -> Booking:
         n=first.job.n,
         explicit_max=first.size.stated,
     )
-    booking = Booking(ask)
+    booking = Booking(ask, caller.identity.tenant.created_at)
     booking.flights = [
         Flight(
             draft.job.flight_id,

@@ -94,12 +94,11 @@ class Reaper:
         flights = list(self._dispatcher.flights.values())
         for tenant_id in {flight.booking.ask.tenant for flight in flights}:
             tenant = await self._tenants.get(tenant_id)
-            if tenant is not None and tenant.state == "active":
-                continue
-            error = invalid_api_key() if tenant is None else ApiError("This tenant is suspended.", "tenant_suspended")
             for flight in flights:
                 if flight.booking.ask.tenant == tenant_id and not flight.settled:
-                    flight.fail(error)
+                    error = _refusal(flight.booking, tenant)
+                    if error is not None:
+                        flight.fail(error)
 
     async def _reap_one(self, lapsed: Lapsed) -> None:
         found = []
@@ -132,6 +131,13 @@ def _by_root(bookings: Iterable[Booking]) -> dict[str, list[str]]:
     for booking in bookings:
         grouped[booking.ask.root].append(booking.id)
     return grouped
+
+
+def _refusal(booking: Booking, tenant: Tenant | None) -> ApiError | None:
+    """Why a running request ends, if so. `tenant`: who has its tenant's id now."""
+    if tenant is None or tenant.created_at != booking.tenant_since:
+        return invalid_api_key()
+    return None if tenant.state == "active" else ApiError("This tenant is suspended.", "tenant_suspended")
 
 
 def _charge(record: JobRecord) -> Charge:

@@ -123,9 +123,19 @@ async def test_a_flight_that_outlives_many_leases_is_renewed_and_left_alone(serv
     assert served.resources.reaper.reaped == 1
 
 
+async def replace(tenants: TenantStore, tenant_id: str) -> None:
+    """Delete the tenant, and make another of its name."""
+    await tenants.delete(tenant_id)
+    await tenants.create({"id": tenant_id})
+
+
 @pytest.mark.parametrize(
     ("end", "error"),
-    [(TenantStore.suspend, (403, "tenant_suspended")), (TenantStore.delete, (401, "invalid_api_key"))],
+    [
+        (TenantStore.suspend, (403, "tenant_suspended")),
+        (TenantStore.delete, (401, "invalid_api_key")),
+        (replace, (401, "invalid_api_key")),
+    ],
 )
 async def test_the_running_requests_of_a_tenant_that_may_not_go_on_end_with_the_reason(
     served: Served, end: Callable[[TenantStore, str], Awaitable[object]], error: tuple[int, str]
