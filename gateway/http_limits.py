@@ -246,8 +246,11 @@ async def read_body(
     """The whole body. `headers`: the ASGI scope's.
 
     Raises ApiError: `request_too_large` before reading it all (by Content-Length, or as soon as the count is over),
-    `request_timeout` if it is not there in time; starlette's ClientDisconnect if the client went away.
+    `request_timeout` if it is not there in time, 400 where it is compressed; starlette's ClientDisconnect if the client
+    went away.
     """
+    if any(name == b"content-encoding" and value.strip().lower() != b"identity" for name, value in headers):
+        raise invalid("content-encoding", "`content-encoding` is not supported: send the body as it is.")
     declared = next((value for name, value in headers if name == b"content-length"), b"")
     if declared.isdigit() and (len(declared) > _MAX_DIGITS or int(declared) > max_bytes):
         raise request_too_large(max_bytes)

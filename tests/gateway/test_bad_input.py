@@ -133,3 +133,12 @@ async def test_a_prompt_far_over_the_context_is_refused_uncounted(
 async def test_the_callers_request_id_is_given_back(served: Served) -> None:
     assert (await served.post(CHAT, ASKED, x_request_id="mine-1")).headers["x-request-id"] == "mine-1"
     assert (await served.post(CHAT, b"{", x_request_id="mine-2")).headers["x-request-id"] == "mine-2"
+
+
+@pytest.mark.parametrize(("encoding", "status"), [("gzip", 400), ("identity, br", 400), ("Identity", 200)])
+async def test_a_compressed_body_is_refused_as_such(served: Served, encoding: str, status: int) -> None:
+    answer = await served.post(CHAT, ASKED, content_encoding=encoding)
+
+    assert answer.status_code == status
+    if status == 400:
+        assert answer.json()["error"]["param"] == "content-encoding"
