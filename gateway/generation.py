@@ -220,7 +220,7 @@ class Generation:
 
     async def _waiting(self) -> tuple[Notice, ...]:
         """What there is to tell while no token comes."""
-        waiting = next((flight for flight in self.flights if not flight.begun), None)
+        waiting = min((flight for flight in self.flights if not flight.told), key=lambda f: f.begun, default=None)
         if waiting is None:
             return (Notice(self._state),)
         try:
@@ -228,7 +228,7 @@ class Generation:
         except STORE_TROUBLE:
             position = None
         if position is None:
-            return (Notice("prefilling"),)
+            return (Notice(self._state if waiting.begun else "prefilling"),)
         waited_ms = (asyncio.get_running_loop().time() - self.arrived_s) * 1e3
         return (Notice(f"queued position={position} eta_ms={math.ceil(_still_to_wait_ms(self.eta_ms, waited_ms))}"),)
 

@@ -66,6 +66,25 @@ async def test_a_waiting_stream_tells_its_place_in_the_queue(served: Served) -> 
     assert rest[-1] == "data: [DONE]"
 
 
+async def test_a_stream_whose_job_waits_for_another_worker_tells_its_place_again(served: Served) -> None:
+    served.worker.limit = 2
+    body = {**ASKED, "stream": True}
+    headers = {"authorization": f"Bearer {served.keys['acme']}"}
+    async with served.http as client, client.stream("POST", CHAT, json=body, headers=headers) as got:
+        found = (line async for line in got.aiter_lines() if line)
+        assert ": generating" in [await anext(found) for _ in range(4)]
+
+        served.worker.taking = False
+        await served.worker.queue.release("hand", list(served.worker.leases))
+        served.worker.leases.clear()
+        told = [await anext(found) for _ in range(3)]
+        served.worker.limit, served.worker.taking = None, True
+        rest = [line async for line in found]
+
+    assert told[-1].startswith(": queued position=1 eta_ms=")
+    assert rest[-1] == "data: [DONE]"
+
+
 async def test_a_stop_string_is_not_said_and_what_follows_it_not_charged(served: Served) -> None:
     answer = (await served.post(CHAT, {**ASKED, "stop": ["France"]})).json()
     await served.landed()
