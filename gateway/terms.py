@@ -105,7 +105,7 @@ def _patience_ms(given: Mapping[str, str]) -> float:
 
 def _number(text: str) -> float | None:
     try:
-        value = float(text)
+        value = math.nan if "_" in text else float(text)  # 1_000 is a number only to Python
     except ValueError:
         return None
     return value if math.isfinite(value) else None
