@@ -105,6 +105,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._refusal = refusal_of(
             self.parser.get_method(),
             self.url,
+            self.parser.get_http_version(),
             self.headers,
             max_bytes=limits.max_header_bytes,
             max_headers=limits.max_headers,

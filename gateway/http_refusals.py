@@ -13,8 +13,10 @@ Headers = Sequence[tuple[bytes, bytes]]
 _SEPARATORS = len(": " + "\r\n")
 
 
-def refusal_of(method: bytes, url: bytes, headers: Headers, *, max_bytes: int, max_headers: int) -> ApiError | None:
-    """Why a request with these headers is not served, if so. Names are in lower case."""
+def refusal_of(
+    method: bytes, url: bytes, version: str, headers: Headers, *, max_bytes: int, max_headers: int
+) -> ApiError | None:
+    """Why a request with these headers is not served, if so. `version`: of HTTP. Names are in lower case."""
     if method == b"CONNECT":
         return invalid(None, "This is no proxy.")
     size = len(url) + sum(len(name) + len(value) + _SEPARATORS for name, value in headers)
@@ -23,10 +25,18 @@ def refusal_of(method: bytes, url: bytes, headers: Headers, *, max_bytes: int, m
     if len(headers) > max_headers:
         return ApiError(f"The request has more than {max_headers} headers.", "headers_too_large")
     names = [name for name, _ in headers]
-    if names.count(b"host") > 1:
-        return invalid("host", "The header `host` is given twice.")
-    if b"content-length" in names and b"transfer-encoding" in names:
+    if not (0 if version == "1.0" else 1) <= names.count(b"host") <= 1:
+        return invalid("host", "The header `host` must be given once.")
+    return _misframed(headers)
+
+
+def _misframed(headers: Headers) -> ApiError | None:
+    """Why it cannot be told where the body ends, or what was done to it on its way."""
+    codings = [value.strip().lower() for name, value in headers if name == b"transfer-encoding"]
+    if codings and any(name == b"content-length" for name, _ in headers):
         return invalid("content-length", "`content-length` and `transfer-encoding` exclude each other.")
+    if codings not in ([], [b"chunked"]):
+        return invalid("transfer-encoding", "No `transfer-encoding` but `chunked` is supported.")
     return None
 
 
