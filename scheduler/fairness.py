@@ -7,14 +7,19 @@ start-time fair queueing: whoever comes starts from the largest counter, so that
 itself is not made to wait for it afterwards.
 
 Invariant: with every charge at most Δ, and only eligible tenants served while one is, the counters of tenants that stay
-backlogged differ by at most Θ + Δ; neither KV pool nor output lengths enter.
+backlogged differ by at most Θ + Δ; neither KV pool nor output lengths enter. A worker serves the ineligible too where
+rows are free, and takes their blocks away gradually up to 3 Θ: there counters differ by at most 3 Θ + 2 Δ, Δ being a
+step's prefill tokens and twice its sequences, divided by the smallest weight (tests/scheduler/test_planner_fairness.py
+hunts for a violation). Without host slots the leader's remaining cost comes on top.
 Source: Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024); the window is that of WF2Q and EEVDF.
 """
 
 from collections.abc import Iterable
 
 DEFAULT_WINDOW = 4096.0
-"""Θ in weighted tokens: about twice the cost of a mean request; smaller preempts in storms, larger is less fair."""
+"""Θ of the global queue in weighted tokens: jobs are taken whole, so about twice the cost of a mean request."""
+STEP_WINDOW = 512.0
+"""Θ of a worker, which evens out step by step: in VTC's overload smaller ones swapped more and were no fairer."""
 
 
 class Counters:

@@ -52,8 +52,8 @@ class Placement:
         self._pool = pool
         self._costs = costs
         self._last_resort = False
-        self._evened = False
-        """A tenant inside the window has taken blocks from one outside, which is enough for one step."""
+        self._evened = 0
+        """Requests that took blocks from a tenant of their lane that is outside the window."""
         self._head_starts: float | None = None
         """Steps after which running work has made room for the head; None while there is no head."""
         self._reasons: dict[SeqId, WaitReason] = {}
@@ -139,9 +139,8 @@ class Placement:
             return reason
         for victim in victims:
             self._draft.preempt(victim)
-            self._evened = self._evened or (
-                not standing.seq.is_resident and victim.seq.job.lane == standing.seq.job.lane
-            )
+        if victims and not standing.seq.is_resident:
+            self._evened += any(victim.seq.job.lane == standing.seq.job.lane for victim in victims)
         self._draft.run(standing.seq)
         self._forecast.add(standing)
         return None
@@ -173,9 +172,18 @@ class Placement:
     def _choose(self, short: int, standing: Standing) -> list[Victim] | None:
         if short <= 0:
             return []
-        guard = Guard(self._leader, self._last_resort, self._evened)
-        holders = [one for one in self._holders if one.seq.id not in self._draft.running]
+        holders = [
+            one for one in self._holders if one.seq.id not in self._draft.running and self._may_ask(standing, one)
+        ]
+        guard = Guard(self._leader, self._last_resort)
         return choose(short, standing, holders, self._pool, self._costs, guard)
+
+    def _may_ask(self, standing: Standing, holder: Standing) -> bool:
+        """Blocks go from tenant to tenant of a lane for one request a step, since more would overshoot and swing back;
+        for more the further a tenant is beyond 2 Θ, and at 3 Θ for all."""
+        if standing.seq.is_resident or standing.rank.lane != holder.rank.lane or not holder.rank.outside_window:
+            return True
+        return self._evened <= len(self._roster.begun) * max(0.0, self._ranking.excess(holder) - 1.0)
 
     def _needed(self, seq: Sequence) -> int:
         """Device blocks that it lacks."""

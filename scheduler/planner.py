@@ -13,6 +13,7 @@ from scheduler.blocks import BlockPool
 from scheduler.budget import step_budget, survey
 from scheduler.costs import CostModel
 from scheduler.draft import Draft
+from scheduler.fairness import STEP_WINDOW
 from scheduler.flight import Flight, open_flight
 from scheduler.fresh import WaitReason
 from scheduler.lanes import Lane, LaneName
@@ -45,7 +46,7 @@ class Planner:
         max_step_tokens: int,
         costs: CostModel,
         bytes_per_block: int = 0,
-        window: float = 4096.0,
+        window: float = STEP_WINDOW,
     ) -> None:
         self._lanes = lanes
         self._pool = BlockPool(blocks=blocks, block_size=block_size, host_slots=host_slots)

@@ -36,8 +36,6 @@ class Guard(NamedTuple):
 
     leader: SeqId | None
     last_resort: bool = False
-    evened: bool = False
-    """In this step blocks went from one tenant to another for fairness already: once a step, or it overshoots."""
 
 
 def choose(
@@ -53,8 +51,7 @@ def choose(
     below.sort(key=lambda one: one.rank, reverse=True)
     lower = [one for one in below if one.rank.lane > beneficiary.rank.lane]
     same = [one for one in below if one.rank.lane == beneficiary.rank.lane]
-    evens = not (guard.evened or beneficiary.rank.outside_window)
-    outside = [one for one in same if one.rank.outside_window and evens]
+    outside = [one for one in same if one.rank.outside_window and not beneficiary.rank.outside_window]
     outside.sort(key=lambda one: one.rank.counter, reverse=True)
     equals = [one for one in same if beneficiary.seq.is_resident and one not in outside]
     lower.sort(key=lambda one: _cost_per_block(one.seq, pool, costs, guard))
