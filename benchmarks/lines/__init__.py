@@ -1,0 +1,15 @@
+"""The numbered lines of the scheduler's proof: one file for each group, each with a `measure`."""
+
+from collections.abc import Callable, Mapping
+
+from benchmarks.lines import fairness, isolation, tax
+from benchmarks.lines.line import Effort, Line
+
+__all__ = ["MEASURES"]
+
+MEASURES: Mapping[tuple[int, ...], Callable[[Effort], list[Line]]] = {
+    (1, 2): fairness.measure,
+    (3,): isolation.measure,
+    (6,): tax.measure,
+}
+"""By the lines that they yield."""
