@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import Progress, TaskID
 
 from benchmarks.lines import MEASURES
-from benchmarks.lines.line import C, Line, R, Table
+from benchmarks.lines.line import C, Effort, Line, R, Table
 from benchmarks.lines.world import A10G, GPU, THETA
 from benchmarks.machine import describe
 
@@ -61,14 +61,17 @@ def summary(lines: Sequence[Line]) -> Table:
     """All lines with what became of them."""
     said = {True: "yes", False: "NO", None: "-"}
     rows = [
-        (f"{line.line}", line.name, "-" if line.value is None else f"{line.value:g}", f"{line.target:g}")
-        + (said[line.met], line.how)
+        (str(line.line), line.name, _figure(line.value), _figure(line.target), said[line.met], line.how)
         for line in lines
     ]
     return Table("Lines", ("line", "what", "value", "target", "met", "how"), rows)
 
 
-def selected(only: int | None) -> list[Callable[[Run], list[Line]]]:
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:,g}" if value < 1e6 else f"{value:,.0f}"
+
+
+def selected(only: int | None) -> list[Callable[[Effort], list[Line]]]:
     """What measures this line, or all. Raises ValueError where nothing does."""
     found = [measure for lines, measure in MEASURES.items() if only is None or only in lines]
     if not found:

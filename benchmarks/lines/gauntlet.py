@@ -92,7 +92,9 @@ def measure(effort: Effort) -> list[Line]:
     """The line."""
     names = ("axes on which a policy beats ours", "axes on which ours is strictly best")
     if effort.quick:
-        return [unmeasured(7, name, target, "not in a quick run") for name, target in zip(names, (0.0, 3.0), strict=True)]
+        return [
+            unmeasured(7, name, target, "not in a quick run") for name, target in zip(names, (0.0, 3.0), strict=True)
+        ]
     found = {
         policy: effort.each(f"everything at once, {policy}", scores, [Case(policy, seed) for seed in effort.seeds])
         for policy in (OURS, *POLICIES)
@@ -120,9 +122,7 @@ def _best(found: dict[str, list[Scores]]) -> list[str]:
     """Axes on which ours is surely better than every other."""
     counted = _counted(found)
     return [
-        title
-        for axis, title in enumerate(TITLES)
-        if all(_lead(found, policy, axis).low > 0.0 for policy in counted)
+        title for axis, title in enumerate(TITLES) if all(_lead(found, policy, axis).low > 0.0 for policy in counted)
     ]
 
 

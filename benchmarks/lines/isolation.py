@@ -2,8 +2,8 @@
 
 The load is of what first come, first served with chunked prefill can do of the same requests. The envelope's TPOT is
 twice a step at batch 1. What the flood could have is its throughput alone under the same cap on step times, which one
-latency request that decodes all the time sets, less the part of the time that the latency lane alone needs: its rows' part,
-since a step's fixed cost is paid once for both (with it the lane alone would leave next to nothing, and prove as much).
+latency request that decodes all the time sets, less the part of the time that the latency lane alone needs: the part
+of its rows, since a step's fixed cost is paid once for both (with it next to nothing would be left, and little proved).
 """
 
 from dataclasses import dataclass
@@ -49,10 +49,14 @@ class Case(NamedTuple):
         clients = []
         if self.person_per_s:
             prompt, output = PERSON_LENGTHS
-            clients.append(Client(tenant="person", rate_per_s=self.person_per_s, prompt=prompt, output=output, tier=PERSON))
+            clients.append(
+                Client(tenant="person", rate_per_s=self.person_per_s, prompt=prompt, output=output, tier=PERSON)
+            )
         if self.crowd:
             prompt, output = CROWD_LENGTHS
-            clients.append(Client(tenant="crowd", rate_per_s=CROWD_RATE_PER_S, prompt=prompt, output=output, tier=CROWD))
+            clients.append(
+                Client(tenant="crowd", rate_per_s=CROWD_RATE_PER_S, prompt=prompt, output=output, tier=CROWD)
+            )
         paced = [_pacer(self.duration_s)] if self.paced else []
         return paced + list(flood(clients, self.duration_s, self.seed))
 

@@ -24,9 +24,7 @@ MAX_TTFT_MS = 6_000.0
 PERSON = Tier(
     name="person", lane=LaneName.LATENCY, share=1.0, ttft_ms=MAX_TTFT_MS, tpot_ms=50.0, hard_ttft_ms=MAX_TTFT_MS
 )
-BATCH = Tier(
-    name="batch", lane=LaneName.THROUGHPUT, share=1.0, ttft_ms=20_000.0, tpot_ms=100.0, deadline_ms=60_000.0
-)
+BATCH = Tier(name="batch", lane=LaneName.THROUGHPUT, share=1.0, ttft_ms=20_000.0, tpot_ms=100.0, deadline_ms=60_000.0)
 RATE_PER_S = 10.0
 """Of each tier, at load 1: about what the worker can serve."""
 LOADS = (0.5, 0.8, 1.0, 1.2, 1.5, 4.0, 10.0)
@@ -91,9 +89,7 @@ def play(case: Case) -> Kept:
     [policy] = simulation.policies
     promised: set[str] = set()
     if isinstance(policy, Planner):
-        keeper = Doorkeeper(
-            policy, kv_tokens=WORLD.kv_tokens, block_size=BLOCK_SIZE, max_sequences=WORLD.max_sequences
-        )
+        keeper = Doorkeeper(policy, kv_tokens=WORLD.kv_tokens, block_size=BLOCK_SIZE, max_sequences=WORLD.max_sequences)
         simulation.door, simulation.observers, promised = keeper.decide, [keeper], keeper.guaranteed
     return kept(list(simulation.run().values()), promised, case.duration_s)
 
