@@ -10,6 +10,7 @@ import argparse
 import json
 import multiprocessing
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from multiprocessing.pool import Pool
 from pathlib import Path
@@ -79,6 +80,11 @@ def selected(only: int | None) -> list[Callable[[Effort], list[Line]]]:
     return found
 
 
+def _pool(processes: int) -> AbstractContextManager[Pool | None]:
+    """Started before the progress bar's thread, and not by forking: so nothing of it is inherited."""
+    return multiprocessing.get_context("spawn").Pool(processes) if processes > 1 else nullcontext()
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run it; 1 where a line is not met."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
@@ -93,8 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console.print(f"window {THETA:g}; {GPU}; {A10G}", soft_wrap=True)
     seeds = range(options.seeds or (QUICK_SEEDS if options.quick else 10))
     lines: list[Line] = []
-    with multiprocessing.get_context("spawn").Pool(options.processes) as pool, Progress(console=console) as progress:
-        run = Run(options.quick, seeds, console, progress, pool if options.processes > 1 else None)
+    with _pool(options.processes) as pool, Progress(console=console) as progress:
+        run = Run(options.quick, seeds, console, progress, pool)
         for measure in selected(options.only):
             lines += [line for line in measure(run) if options.only in (None, line.line)]
     run.show(summary(lines))

@@ -100,7 +100,7 @@ def measure(effort: Effort) -> list[Line]:
         for policy in (OURS, *POLICIES)
     }
     effort.show(_table(found))
-    beaten, best = _beaten(found), _best(found)
+    beaten, best = beaten_on(found), best_on(found)
     how = f"{len(effort.seeds)} seeds, paired 95 % intervals; "
     return [
         at_most(7, names[0], len(beaten), 0.0, how + (", ".join(beaten) or "none")),
@@ -108,7 +108,7 @@ def measure(effort: Effort) -> list[Line]:
     ]
 
 
-def _beaten(found: dict[str, list[Scores]]) -> list[str]:
+def beaten_on(found: dict[str, list[Scores]]) -> list[str]:
     """Axes on which some policy is surely better than ours, and which."""
     won = []
     for axis, title in enumerate(TITLES):
@@ -118,7 +118,7 @@ def _beaten(found: dict[str, list[Scores]]) -> list[str]:
     return won
 
 
-def _best(found: dict[str, list[Scores]]) -> list[str]:
+def best_on(found: dict[str, list[Scores]]) -> list[str]:
     """Axes on which ours is surely better than every other."""
     counted = _counted(found)
     return [
