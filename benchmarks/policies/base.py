@@ -17,6 +17,7 @@ from scheduler.sequence import State, finish_reason
 from scheduler.steps import Capacity, Copy, Ended, Produced, Row, SeqId, StepFeatures, StepOutcome, StepPlan, StepResult
 
 ONE_TOKEN = (0,)
+DECODE = State.DECODE
 
 
 class Engine(ABC, Generic[R]):
@@ -86,7 +87,7 @@ class Engine(ABC, Generic[R]):
         finished: list[R] = []
         for row, request in zip(self._rows, self._picked, strict=True):
             request.num_computed += len(row.token_ids)
-            charge = 0.0 if request.state is State.DECODE else self._prompt_charge(request)
+            charge = 0.0 if request.state is DECODE else self._prompt_charge(request)
             if row.samples:
                 token = result.tokens[row.seq]
                 reason = _append(request, token, now_ms)
@@ -180,7 +181,11 @@ class Engine(ABC, Generic[R]):
         samples = end == request.prompt_tokens + produced
         self._rows.append(Row(request.id, ONE_TOKEN * count, first, (), samples, produced))
         self._picked.append(request)
-        self._account(count, end, 1)
+        if count == 1:  # as `_account`, without the call: there is one of these for every token
+            self._context += end
+            self._tokens_left -= 1
+        else:
+            self._account(count, end, 1)
 
     def _account(self, count: int, end: int, sign: int) -> None:
         self._tokens_left -= sign * count
@@ -245,7 +250,7 @@ class Engine(ABC, Generic[R]):
 def _append(request: R, token: int, now_ms: float) -> FinishReason | None:
     """As `Sequence.append`, short where a decode just goes on: the hottest line of a simulation."""
     job = request.job
-    if request.state is State.DECODE and token not in job.sampling.stop_token_ids:
+    if request.state is DECODE and token not in job.sampling.stop_token_ids:
         output = request.output
         output.append(token)
         if len(output) < job.max_tokens:

@@ -2,9 +2,10 @@
 
 Every token is a job with a due time, and each step takes them in order of these: preemptive EDF, at no cost, since
 nothing ever has to leave. A step is as long as the tightest token in it, and those left out of it, allow: prompts
-fill it up in chunks. Decodes that are ahead of the first prompt's deadline wait while there are prompts. What cannot
-be in time even by itself is dropped, and of the prompts that cannot all be in time as many of the longest as it takes
-(Moore-Hodgson, which leaves the fewest late).
+fill it up in chunks, but none begins to decode that would cost the others their row per TPOT. Decodes that are ahead
+of the first prompt's deadline wait while there are prompts. What cannot be in time even by itself is dropped, and of
+the prompts that cannot all be in time as many of the longest as it takes (Moore-Hodgson, which leaves the fewest
+late).
 
 It does not know future arrivals, so it is a bound for on-line schedulers in practice and not a proven one.
 """
@@ -86,18 +87,22 @@ class Clairvoyant(Engine[Known]):
         if not self._prompts:
             return min(rows, len(decodes))
         horizon_ms = max(self._prompts[0].first_due_ms, now_ms + 2.0 * decodes_ms)
-        return min(rows - 1, sum(request.due_ms <= horizon_ms for request in decodes))
+        return min(max(1, rows - 1), sum(request.due_ms <= horizon_ms for request in decodes))
 
     def _limit_ms(self, decodes: list[Known], joining: int, decodes_ms: float, now_ms: float) -> float:
-        """How long the step may take. Tokens that are late already set no limit."""
+        """How long the step may take: what is late already gets steps of half its TPOT, so that it can catch up, and
+        the rows of all steps together give each decode one row per TPOT."""
         limits = [self._longest_step_ms]
-        timely = [one.due_ms - now_ms for one in decodes[:joining] if one.due_ms - now_ms >= decodes_ms]
         if joining:
-            limits.append(timely[0] if timely else 2.0 * decodes_ms)
+            slack_ms = decodes[0].due_ms - now_ms
+            limits.append(slack_ms if slack_ms >= decodes_ms else 0.5 * decodes[0].job.tpot_ms)
         if joining < len(decodes):
             limits.append(max(decodes_ms, decodes[joining].due_ms - now_ms - decodes_ms))
         if self._prompts:
             limits.append(self._prompts[0].first_due_ms - now_ms)
+        if self._prompts and decodes:
+            rates = sum(1.0 / request.job.tpot_ms for request in (*decodes, self._prompts[0]))
+            limits.append(max(1, self._setup.max_sequences - 1) / rates - self._setup.hardware.overhead_ms)
         return min(limits)
 
     def _fill(self, limit_ms: float) -> None:

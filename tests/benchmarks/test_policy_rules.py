@@ -309,3 +309,14 @@ def test_the_clairvoyant_serves_deadlines_before_arrivals() -> None:
     worker.play(Clairvoyant)
 
     assert worker.firsts() == ["chat", "batch"]
+
+
+def test_the_clairvoyant_begins_no_more_than_it_can_keep_in_time() -> None:
+    chats = [request(f"chat{number}", LATENCY, at_ms=5.0 * number, prompt=50, output=60) for number in range(100)]
+    worker = Stage(chats, max_sequences=4, holds_kv=False)
+
+    worker.play(Clairvoyant)
+
+    served = [record for record in worker.records.values() if record.outcome is Outcome.FINISHED]
+    assert len(served) >= 20, "four rows per step, and a tenth of the requests due in each"
+    assert sum(record.late_tokens for record in served) <= 0.02 * sum(record.tokens for record in served)
