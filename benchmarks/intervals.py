@@ -22,8 +22,13 @@ class Interval:
     high: float
 
     def __str__(self) -> str:
-        spread = (self.high - self.low) / 2.0
-        return f"{self.mean:.4g}" if math.isinf(spread) else f"{self.mean:.4g} ± {spread:.2g}"
+        half = (self.high - self.low) / 2.0
+        return _figure(self.mean) if math.isinf(half) else f"{_figure(self.mean)} ± {_figure(half)}"
+
+
+def _figure(value: float) -> str:
+    """Whole from a hundred on, else three digits."""
+    return f"{value:,.0f}" if abs(value) >= 100.0 else f"{value:.3g}"
 
 
 def interval(values: Sequence[float]) -> Interval:

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from multiprocessing.pool import Pool
 from pathlib import Path
 
+import rich.box
 import rich.table
 from rich.console import Console
 from rich.progress import Progress, TaskID
@@ -25,6 +26,8 @@ from benchmarks.lines.world import A10G, GPU, THETA
 from benchmarks.machine import describe
 
 QUICK_SEEDS = 2
+FILE_WIDTH = 250
+"""Columns of tables that go into a file: none is broken, so they can be pasted into a document."""
 
 
 @dataclass
@@ -48,7 +51,7 @@ class Run:
 
     def show(self, table: Table) -> None:
         """Print figures behind a line."""
-        printed = rich.table.Table(*table.columns, title=table.title, title_justify="left")
+        printed = rich.table.Table(*table.columns, title=table.title, title_justify="left", box=rich.box.MARKDOWN)
         for row in table.rows:
             printed.add_row(*row)
         self.console.print(printed)
@@ -95,6 +98,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=FILE_WIDTH)
     console.print(describe())
     console.print(f"window {THETA:g}; {GPU}; {A10G}", soft_wrap=True)
     seeds = range(options.seeds or (QUICK_SEEDS if options.quick else 10))
