@@ -1,0 +1,19 @@
+"""The numbered lines of the scheduler's proof: one file for each group, each with a `measure`."""
+
+from collections.abc import Callable, Mapping
+
+from benchmarks.lines import capacity, cost, fairness, gauntlet, isolation, overload, tax
+from benchmarks.lines.line import Effort, Line
+
+__all__ = ["MEASURES"]
+
+MEASURES: Mapping[tuple[int, ...], Callable[[Effort], list[Line]]] = {
+    (1, 2): fairness.measure,
+    (3,): isolation.measure,
+    (4,): capacity.measure,
+    (5,): overload.measure,
+    (6,): tax.measure,
+    (7,): gauntlet.measure,
+    (8,): cost.measure,
+}
+"""By the lines that they yield."""

@@ -1,0 +1,118 @@
+"""The scheduler's proof: fairness, isolation, capacity, overload, preemption and cost, beside the published policies.
+
+python -m benchmarks.scheduling [--quick] [--only N] [--seeds 10] [--processes 2] [--json FILE]
+
+Every policy schedules the same arrivals on the same simulated worker. `--quick` plays small versions of what needs
+little, in about a minute; what it leaves out has no value. Exits with 1 if a line that was measured is not met.
+"""
+
+import argparse
+import json
+import multiprocessing
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from multiprocessing.pool import Pool
+from pathlib import Path
+
+import rich.box
+import rich.table
+from rich.console import Console
+from rich.progress import Progress, TaskID
+
+from benchmarks.lines import MEASURES
+from benchmarks.lines.line import C, Effort, Line, R, Table
+from benchmarks.lines.world import A10G, GPU, THETA
+from benchmarks.machine import describe
+
+QUICK_SEEDS = 2
+FILE_WIDTH = 250
+"""Columns of tables that go into a file: none is broken, so they can be pasted into a document."""
+
+
+@dataclass
+class Run:
+    """How much to run, in how many processes, and where to show it."""
+
+    quick: bool
+    seeds: Sequence[int]
+    console: Console
+    progress: Progress
+    pool: Pool | None = None
+
+    def each(self, what: str, play: Callable[[C], R], cases: Iterable[C]) -> list[R]:
+        """`play` each case, maybe in another process; the results in order."""
+        todo = list(cases)
+        task = self.progress.add_task(what, total=len(todo))
+        played = self.pool.imap(play, todo) if self.pool else map(play, todo)
+        results = [self._advance(task, result) for result in played]
+        self.progress.remove_task(task)
+        return results
+
+    def show(self, table: Table) -> None:
+        """Print figures behind a line."""
+        printed = rich.table.Table(*table.columns, title=table.title, title_justify="left", box=rich.box.MARKDOWN)
+        for row in table.rows:
+            printed.add_row(*row)
+        self.console.print(printed)
+
+    def _advance(self, task: TaskID, result: R) -> R:
+        self.progress.advance(task)
+        return result
+
+
+def summary(lines: Sequence[Line]) -> Table:
+    """All lines with what became of them."""
+    said = {True: "yes", False: "NO", None: "-"}
+    rows = [
+        (str(line.line), line.name, _figure(line.value), _figure(line.target), said[line.met], line.how)
+        for line in lines
+    ]
+    return Table("Lines", ("line", "what", "value", "target", "met", "how"), rows)
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:,g}" if value < 1e6 else f"{value:,.0f}"
+
+
+def selected(only: int | None) -> list[Callable[[Effort], list[Line]]]:
+    """What measures this line, or all. Raises ValueError where nothing does."""
+    found = [measure for lines, measure in MEASURES.items() if only is None or only in lines]
+    if not found:
+        raise ValueError(f"line {only} is not measured here")
+    return found
+
+
+def _pool(processes: int) -> AbstractContextManager[Pool | None]:
+    """Started before the progress bar's thread, and not by forking: so nothing of it is inherited."""
+    return multiprocessing.get_context("spawn").Pool(processes) if processes > 1 else nullcontext()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run it; 1 where a line is not met."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--quick", action="store_true", help="small versions of what needs little")
+    parser.add_argument("--only", type=int, choices=sorted(line for lines in MEASURES for line in lines))
+    parser.add_argument("--seeds", type=int, help="10 by default, 2 with --quick")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args(arguments)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=FILE_WIDTH)
+    console.print(describe())
+    console.print(f"window {THETA:g}; {GPU}; {A10G}", soft_wrap=True)
+    seeds = range(options.seeds or (QUICK_SEEDS if options.quick else 10))
+    lines: list[Line] = []
+    with _pool(options.processes) as pool, Progress(console=console) as progress:
+        run = Run(options.quick, seeds, console, progress, pool)
+        for measure in selected(options.only):
+            lines += [line for line in measure(run) if options.only in (None, line.line)]
+    run.show(summary(lines))
+    if options.json:
+        options.json.write_text(json.dumps([asdict(line) for line in lines], indent=1) + "\n")
+    return 1 if any(line.met is False for line in lines) else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,156 @@
+"""The scheduler's proof: its statistics, its searches, its verdicts, and its command at its smallest."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.intervals import highest, interval
+from benchmarks.lines import capacity, fairness, gauntlet, overload
+from benchmarks.lines.door import Doorkeeper
+from benchmarks.lines.line import at_least, at_most, unmeasured
+from benchmarks.lines.world import BLOCK_SIZE, OURS, World
+from benchmarks.scheduling import main
+from scheduler.outcomes import Outcome
+from scheduler.overlay import Client, flood
+from scheduler.planner import Planner
+from scheduler.workload import Record
+from tests.benchmarks.stage import LATENCY, request
+
+
+def test_an_interval_is_students_t_around_the_mean() -> None:
+    found = interval([1.0, 2.0, 3.0, 4.0])
+
+    assert found.mean == 2.5
+    assert found.high - found.mean == pytest.approx(3.182 * math.sqrt(5.0 / 3.0) / 2.0)
+    assert found.mean - found.low == pytest.approx(found.high - found.mean)
+
+
+def test_equal_values_leave_no_doubt_and_a_single_one_leaves_all() -> None:
+    assert interval([7.0] * 40).low == interval([7.0] * 40).high == 7.0
+    assert interval([7.0]).high == math.inf
+
+
+def test_no_values_have_no_interval() -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        interval([])
+
+
+@pytest.mark.parametrize("limit", [0.013, 0.7, 3.3, 250.0])
+def test_bisection_finds_the_highest_load_that_holds_wherever_it_is(limit: float) -> None:
+    found = highest(lambda load: load <= limit, 1.0, 2.0)
+
+    assert limit / 1.02 <= found <= limit
+
+
+def test_bisection_says_zero_where_nothing_holds() -> None:
+    assert highest(lambda load: False, 1.0, 2.0) == 0.0
+
+
+def test_bisection_refuses_guesses_out_of_order() -> None:
+    with pytest.raises(ValueError, match="0 < low < high"):
+        highest(lambda load: True, 2.0, 1.0)
+
+
+def test_misses_cross_one_percent_between_the_loads_measured() -> None:
+    assert capacity.crossing([(1.0, 0.0), (2.0, 0.005), (3.0, 0.015)]) == pytest.approx(2.5)
+
+
+def test_capacity_is_the_first_load_where_all_miss_too_much_and_the_last_where_none_does() -> None:
+    assert capacity.crossing([(1.0, 0.02), (2.0, 0.5)]) == 1.0
+    assert capacity.crossing([(1.0, 0.0), (2.0, 0.01)]) == 2.0
+
+
+def test_a_figure_is_met_up_to_or_from_its_target_on() -> None:
+    assert [at_most(1, "", value, 2.0, "").met for value in (2.0, 2.1)] == [True, False]
+    assert [at_least(1, "", value, 2.0, "").met for value in (2.0, 1.9)] == [True, False]
+    assert unmeasured(1, "", 2.0, "").met is None
+
+
+def test_the_same_case_gives_the_same_figures() -> None:
+    case = fairness.Case(OURS, fairness.EQUAL, pool=5_000, seed=3, duration_s=20.0)
+
+    assert fairness.share(case) == fairness.share(case)
+
+
+def test_a_tenant_that_floods_is_ahead_under_first_come_first_served_and_not_under_vtc() -> None:
+    gaps = {
+        policy: fairness.share(fairness.Case(policy, fairness.EQUAL, pool=5_000, seed=0, duration_s=120.0)).gap
+        for policy in ("fcfs-vllm", "vtc")
+    }
+
+    assert gaps["fcfs-vllm"] > 4 * gaps["vtc"]
+
+
+def test_policies_have_the_same_arrivals_and_other_loads_the_same_tiers() -> None:
+    case = capacity.Case(OURS, "code", 1.0, 5)
+    asked = capacity.asked(case)
+
+    assert asked == capacity.asked(case._replace(policy="edf"))
+    faster = capacity.asked(case._replace(load=2.0))
+    assert [replace(one, at_ms=0.0) for one in faster] == [replace(one, at_ms=0.0) for one in asked]
+
+
+def test_goodput_counts_what_was_in_time_and_names_what_was_wasted() -> None:
+    in_time, late, refused, expired = (
+        Record(replace(request(name, LATENCY, ttft_ms=1_000.0), deadline_ms=5_000.0)) for name in "abcd"
+    )
+    for record, end_ms in ((in_time, 900.0), (late, 6_000.0)):
+        record.outcome, record.first_ms, record.end_ms = Outcome.FINISHED, 500.0, end_ms
+        record.tokens = record.computed = 10
+    refused.outcome, expired.outcome, expired.computed = Outcome.REJECTED, Outcome.EXPIRED, 70
+
+    found = overload.kept([in_time, late, refused, expired], {"a", "b"}, duration_s=2.0)
+
+    assert (found.goodput, found.attained, found.refused) == (5.0, 0.25, 0.25)
+    assert (found.wasted_tokens, found.guaranteed, found.broken) == (70, 2, 1)
+
+
+def test_the_door_refuses_what_cannot_be_in_time_before_anything_is_computed() -> None:
+    world = World(kv_tokens=20_000)
+    tier = replace(overload.PERSON, hard_ttft_ms=20.0)
+    patient = Client(tenant="patient", rate_per_s=5.0, prompt=(64, 64), output=(8, 8), tier=overload.PERSON)
+    hasty = Client(tenant="hasty", rate_per_s=5.0, prompt=(4_000, 4_000), output=(8, 8), tier=tier, from_ms=500.0)
+    simulation = world.simulation(OURS, list(flood([patient, hasty], 2.0)))
+    [policy] = simulation.policies
+    assert isinstance(policy, Planner)
+    keeper = Doorkeeper(policy, kv_tokens=20_000, block_size=BLOCK_SIZE, max_sequences=16)
+    simulation.door, simulation.observers = keeper.decide, [keeper]
+
+    records = simulation.run().values()
+
+    ends = {(record.arrival.tenant, record.outcome) for record in records}
+    assert ends == {("patient", Outcome.FINISHED), ("hasty", Outcome.REJECTED)}
+    assert all(record.computed == 0 for record in records if record.outcome is Outcome.REJECTED)
+
+
+def test_a_policy_beats_ours_only_where_the_interval_leaves_no_doubt() -> None:
+    def scores(gap: float, batch: float) -> list[gauntlet.Scores]:
+        return [gauntlet.Scores(0.5, 100.0 + seed, gap, batch + seed % 2) for seed in range(4)]
+
+    found = {OURS: scores(10.0, 50.0), "edf": scores(20.0, 60.0), "vtc": scores(30.0, 50.0)}
+
+    assert gauntlet.beaten_on(found) == ["batch, tokens/s (edf)"]
+    assert gauntlet.best_on(found) == ["max gap"]
+
+
+def test_a_policy_with_an_oracle_is_no_rival() -> None:
+    ours, better = ([gauntlet.Scores(*(value,) * 4)] * 2 for value in (1.0, 2.0))
+
+    assert gauntlet.beaten_on({OURS: ours, "clairvoyant": better}) == []
+
+
+def test_the_command_writes_the_figures_of_a_line_and_fails_where_one_is_not_met(tmp_path: Path) -> None:
+    written = tmp_path / "lines.json"
+
+    code = main(["--quick", "--only", "6", "--seeds", "1", "--processes", "1", "--json", str(written)])
+
+    figures = json.loads(written.read_text())
+    assert len(figures) == 2
+    for figure in figures:
+        assert list(figure) == ["line", "name", "value", "target", "met", "how"]
+        assert figure["line"] == 6
+        assert figure["met"] is (figure["value"] <= figure["target"])
+    assert code == any(not figure["met"] for figure in figures)
