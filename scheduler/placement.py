@@ -25,7 +25,7 @@ from scheduler.forecast import Forecast
 from scheduler.fresh import Fresh, WaitReason
 from scheduler.lanes import LaneName
 from scheduler.lengths import Lengths
-from scheduler.ranking import IDLE, Group, Phase, Ranking, Standing
+from scheduler.ranking import IDLE, Group, Phase, Rank, Ranking, Standing
 from scheduler.roster import Roster
 from scheduler.sequence import Sequence
 from scheduler.steps import SeqId
@@ -178,6 +178,15 @@ class Placement:
         guard = Guard(self._leader, self._last_resort)
         return choose(short, standing, holders, self._pool, self._costs, guard)
 
+    def _anyone_yields(self, standing: Standing) -> bool:
+        """Cheap: is there anything at all below?"""
+        rank = standing.rank
+        if standing.seq.is_resident or self._lowest.lane > rank.lane:
+            return True
+        return not rank.outside_window and any(
+            one.rank.outside_window and self._may_ask(standing, one) for one in self._most_served
+        )
+
     def _may_ask(self, standing: Standing, holder: Standing) -> bool:
         """Blocks go from tenant to tenant of a lane for one request a step, since more would overshoot and swing back;
         for more the further a tenant is beyond 2 Θ, and at 3 Θ for all."""
@@ -207,6 +216,20 @@ class Placement:
         """All that holds blocks as the step begins, and so may yield them."""
         held = [*self._resident(), *(seq for seq in self._roster.idle.values() if seq.table)]
         return [self._ranking.stand(seq) for seq in held]
+
+    @cached_property
+    def _lowest(self) -> Rank:
+        return max(one.rank for one in self._holders)
+
+    @cached_property
+    def _most_served(self) -> list[Standing]:
+        """Of each lane the holder whose tenant was served most."""
+        lanes: dict[LaneName, Standing] = {}
+        for one in self._holders:
+            most = lanes.setdefault(one.seq.job.lane, one)
+            if (one.rank.outside_window, one.rank.counter) > (most.rank.outside_window, most.rank.counter):
+                lanes[one.seq.job.lane] = one
+        return list(lanes.values())
 
     @cached_property
     def _leader(self) -> SeqId | None:
