@@ -35,6 +35,11 @@ class Draft:
         self._events: list[Preempted | Resumed] = []
 
     @property
+    def rows(self) -> int:
+        """Rows of the whole step."""
+        return self._budget.rows
+
+    @property
     def is_full(self) -> bool:
         """No sequence can have a row any more."""
         return len(self.running) >= self._budget.rows

@@ -12,6 +12,7 @@ rows at once: the walk over them would end so. That is what makes a step of hund
 
 import heapq
 import math
+from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
 from itertools import chain
@@ -30,6 +31,9 @@ from scheduler.roster import Roster
 from scheduler.sequence import Sequence
 from scheduler.steps import SeqId
 from scheduler.victims import Guard, Victim, choose
+
+ASIDE_PART = 8
+"""Decodes without a row, as a part of the rows, from which on fairness alone begins no more work."""
 
 
 class Placement:
@@ -54,6 +58,8 @@ class Placement:
         self._last_resort = False
         self._evened = 0
         """Requests that took blocks from a tenant of their lane that is outside the window."""
+        self._outsiders: Counter[int] = Counter()
+        """Decodes of tenants outside the window, by lane rank."""
         self._head_starts: float | None = None
         """Steps after which running work has made room for the head; None while there is no head."""
         self._reasons: dict[SeqId, WaitReason] = {}
@@ -73,7 +79,7 @@ class Placement:
         return reasons
 
     def _walk(self) -> dict[SeqId, WaitReason]:
-        self._head_starts, self._reasons = None, {}
+        self._head_starts, self._reasons, self._outsiders = None, {}, Counter()
         fresh = Fresh(self._roster, self._ranking)
         waiting = [self._ranking.stand(seq) for seq in self._begun.others]
         heapq.heapify(waiting)
@@ -95,7 +101,10 @@ class Placement:
         """Decodes by where they stand; in each list they are of one kind."""
         groups: dict[Group, list[list[Sequence]]] = {}
         for kind, decodes in self._begun.decodes.items():
-            groups.setdefault(self._ranking.group(kind), []).append(decodes)
+            group = self._ranking.group(kind)
+            groups.setdefault(group, []).append(decodes)
+            if group[1]:
+                self._outsiders[group[0]] += len(decodes)
         return groups
 
     def _show(self, waiting: list[Standing], fresh: Fresh, name: LaneName) -> None:
@@ -130,7 +139,7 @@ class Placement:
             self._reasons[seq.id] = reason
 
     def _place(self, standing: Standing) -> WaitReason | None:
-        reason = self._barred(standing.seq)
+        reason = self._barred(standing.seq) or self._displaces(standing)
         victims = None if reason else self._make_room(standing)
         if victims is None:
             reason = reason or WaitReason.BLOCKS
@@ -157,6 +166,20 @@ class Placement:
             return WaitReason.PACE
         if self._head_starts is not None and not seq.is_resident and self._draft.steps_left(seq) > self._head_starts:
             return WaitReason.HEAD
+        return None
+
+    def _displaces(self, standing: Standing) -> WaitReason | None:
+        """Fresh work takes the rows of tenants outside the window as it takes their blocks: for one request a step. Nor
+        does it while many are set aside, who hold KV that nobody uses."""
+        rank, lane = standing.rank, standing.seq.job.lane
+        if rank.phase is not Phase.FRESH or rank.outside_window:
+            return None
+        if self._draft.rows_left(lane) > self._outsiders[rank.lane]:
+            return None
+        aside = sum(map(len, self._begun.decodes.values())) - self._draft.rows
+        if self._evened or aside > self._draft.rows // ASIDE_PART:
+            return WaitReason.SLOTS
+        self._evened += 1
         return None
 
     def _make_room(self, standing: Standing) -> list[Victim] | None:
