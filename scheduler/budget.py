@@ -12,7 +12,9 @@ from scheduler.roster import PROMOTION_AGE
 from scheduler.sequence import Sequence, State
 
 LEAST_PREFILL_PART = 8
-"""However tight the pace of decodes, a step may prefill this fraction of its tokens: 1 / 8."""
+"""However tight the pace of decodes, a step may prefill this fraction of its tokens for the first lane: 1 / 8."""
+TRICKLE_PART = 64
+"""The same for the lanes below, which are to go on but not to hold up anybody: 1 / 64."""
 
 
 Kind = tuple[LaneName, str, bool, bool]
@@ -77,7 +79,9 @@ class Budget(NamedTuple):
     """Sequences: the batch's slots. A sequence without one keeps its KV blocks and waits."""
     tokens: int
     least_prefill: int
-    """Prefill tokens that a step may have however tight its time."""
+    """Prefill tokens of the first lane that a step may have however tight its time."""
+    trickle: int
+    """The same for the lanes below."""
     floors: Mapping[LaneName, int]
     """Rows that are a lane's own: its share floor, as far as it has work that runs; never the whole step."""
     time_ms: float
@@ -95,6 +99,7 @@ def step_budget(
         rows=max_sequences,
         tokens=max_tokens,
         least_prefill=max(1, max_tokens // LEAST_PREFILL_PART),
+        trickle=max(1, max_tokens // TRICKLE_PART),
         floors={
             name: min(int(lane.share_floor * most), most - 1, begun.resident[name]) for name, lane in lanes.items()
         },

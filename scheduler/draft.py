@@ -35,6 +35,11 @@ class Draft:
         self._events: list[Preempted | Resumed] = []
 
     @property
+    def rows(self) -> int:
+        """Rows of the whole step."""
+        return self._budget.rows
+
+    @property
     def is_full(self) -> bool:
         """No sequence can have a row any more."""
         return len(self.running) >= self._budget.rows
@@ -48,7 +53,9 @@ class Draft:
         pending, left = seq.pending, self._tokens - self._kept_from(seq.job.lane)
         if pending == 1:
             return min(pending, left)
-        return min(pending, left, max(self._in_time(seq), self._budget.least_prefill - self._prefilled))
+        urgent = self._roster.lanes[seq.job.lane].lane.rank == 0
+        least = self._budget.least_prefill if urgent else self._budget.trickle
+        return min(pending, left, max(self._in_time(seq), least - self._prefilled))
 
     def is_late(self, seq: Sequence) -> bool:
         """A lower lane's decode that would hold up those of the first lane, with no row left of its lane's own."""
@@ -103,6 +110,7 @@ class Draft:
         if seq.state is State.SWAPPED:
             self._swap_in += self._pool.swap_in(seq.slots, seq.table)
             seq.move(State.DECODE if seq.pending == 1 and seq.output else State.PREFILL)
+            self._roster.file(seq)
         elif not seq.is_resident:
             seq.move(State.PREFILL)
             self._roster.file(seq)

@@ -1,12 +1,13 @@
 """Fresh work as a step comes to see it, and why work waits."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
+from itertools import islice
 
 from scheduler.lanes import LaneName
 from scheduler.ranking import Ranking, Standing
-from scheduler.roster import Roster
+from scheduler.roster import LOOK_AHEAD, Roster
 from scheduler.sequence import Sequence
 from scheduler.steps import SeqId
 
@@ -38,20 +39,25 @@ class WaitReason(StrEnum):
 
 
 class Fresh:
-    """Fresh work as a walk comes to it: of each tenant the first, the next once that is placed, a few behind one that
-    found no blocks."""
+    """Fresh work as a walk comes to it: a few of each tenant, the next once one is placed or found no blocks."""
 
     def __init__(self, roster: Roster, ranking: Ranking) -> None:
         self._roster = roster
         self._ranking = ranking
         self._refused: Counter[tuple[LaneName, str]] = Counter()
+        self._next: dict[tuple[LaneName, str], Iterator[Sequence]] = {}
         self._seen: set[SeqId] = set()
 
     def heads(self, name: LaneName) -> list[Standing]:
         """What this lane brings into a walk; nothing a second time."""
-        lane = self._roster.lanes[name]
-        firsts = (lane.waiting(tenant, 0) for tenant in lane.least_served())
-        return self._unseen((*firsts, *lane.promoted(self._ranking.now_ms)))
+        lane, now_ms = self._roster.lanes[name], self._ranking.now_ms
+        tenants = lane.least_served()
+        found = self._unseen(lane.promoted(now_ms))
+        for tenant in tenants:
+            if (name, tenant) not in self._next:
+                self._next[name, tenant] = iter(lane.next_up(tenant, now_ms))
+                found += self._unseen(islice(self._next[name, tenant], max(1, LOOK_AHEAD // len(tenants))))
+        return found
 
     def behind(self, seq: Sequence, reason: WaitReason | None) -> list[Standing]:
         """What comes into view once this was placed, or refused for this reason."""
@@ -60,13 +66,12 @@ class Fresh:
             self._refused[place] += 1
             if reason not in (WaitReason.BLOCKS, WaitReason.HEAD) or self._refused[place] > BACKFILL:
                 return []
-        lane = self._roster.lanes[seq.job.lane]
-        return self._unseen((lane.waiting(seq.job.tenant, self._refused[place]),))
+        return self._unseen(islice(self._next.get(place, iter(())), 1))
 
-    def _unseen(self, sequences: Iterable[Sequence | None]) -> list[Standing]:
+    def _unseen(self, sequences: Iterable[Sequence]) -> list[Standing]:
         found = []
         for seq in sequences:
-            if seq is not None and seq.id not in self._seen:
+            if seq.id not in self._seen:
                 self._seen.add(seq.id)
                 found.append(self._ranking.stand(seq))
         return found

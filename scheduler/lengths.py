@@ -1,7 +1,8 @@
 """How long outputs become, learnt from those that ended, and the KV that running work will need at its peak.
 
 Of each (lane, tenant) the last outputs' lengths are kept; what a sequence will still produce is a quantile of those
-that were longer than it is now. Few samples fall back on the lane's, none on a guess. The peak follows exactly from
+that were longer than it is now. Few samples fall back on the lane's, none on
+all that it may produce. The peak follows exactly from
 such remainders: with sequences ended one by one, the shortest remainder first, KV is fullest just before an end.
 Source: Past-Future scheduler (LightLLM, ASPLOS 2025).
 """
@@ -19,8 +20,6 @@ ENOUGH = 8
 """Samples from which on they are relied on."""
 QUANTILE = 0.7
 """Of the lengths still possible: the share that a prediction is not exceeded by."""
-GUESS_TOKENS = 128
-"""Remaining output where nothing is known."""
 
 
 class History:
@@ -67,7 +66,7 @@ class Lengths:
             expected = history.remaining(produced) if history else None
             if expected is not None:
                 return max(1, min(expected, seq.remaining))
-        return max(1, min(GUESS_TOKENS, seq.remaining))
+        return max(1, seq.remaining)
 
 
 def peak_tokens(running: Iterable[tuple[int, int]]) -> int:

@@ -12,6 +12,7 @@ rows at once: the walk over them would end so. That is what makes a step of hund
 
 import heapq
 import math
+from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
 from itertools import chain
@@ -25,11 +26,14 @@ from scheduler.forecast import Forecast
 from scheduler.fresh import Fresh, WaitReason
 from scheduler.lanes import LaneName
 from scheduler.lengths import Lengths
-from scheduler.ranking import IDLE, Group, Phase, Ranking, Standing
+from scheduler.ranking import IDLE, Group, Phase, Rank, Ranking, Standing
 from scheduler.roster import Roster
 from scheduler.sequence import Sequence
 from scheduler.steps import SeqId
 from scheduler.victims import Guard, Victim, choose
+
+ASIDE_PART = 8
+"""Decodes without a row, as a part of the rows, from which on fairness alone begins no more work."""
 
 
 class Placement:
@@ -54,6 +58,8 @@ class Placement:
         self._last_resort = False
         self._evened = 0
         """Requests that took blocks from a tenant of their lane that is outside the window."""
+        self._outsiders: Counter[int] = Counter()
+        """Decodes of tenants outside the window, by lane rank."""
         self._head_starts: float | None = None
         """Steps after which running work has made room for the head; None while there is no head."""
         self._reasons: dict[SeqId, WaitReason] = {}
@@ -73,7 +79,7 @@ class Placement:
         return reasons
 
     def _walk(self) -> dict[SeqId, WaitReason]:
-        self._head_starts, self._reasons = None, {}
+        self._head_starts, self._reasons, self._outsiders = None, {}, Counter()
         fresh = Fresh(self._roster, self._ranking)
         waiting = [self._ranking.stand(seq) for seq in self._begun.others]
         heapq.heapify(waiting)
@@ -95,7 +101,10 @@ class Placement:
         """Decodes by where they stand; in each list they are of one kind."""
         groups: dict[Group, list[list[Sequence]]] = {}
         for kind, decodes in self._begun.decodes.items():
-            groups.setdefault(self._ranking.group(kind), []).append(decodes)
+            group = self._ranking.group(kind)
+            groups.setdefault(group, []).append(decodes)
+            if group[1]:
+                self._outsiders[group[0]] += len(decodes)
         return groups
 
     def _show(self, waiting: list[Standing], fresh: Fresh, name: LaneName) -> None:
@@ -130,7 +139,7 @@ class Placement:
             self._reasons[seq.id] = reason
 
     def _place(self, standing: Standing) -> WaitReason | None:
-        reason = self._barred(standing.seq)
+        reason = self._barred(standing.seq) or self._displaces(standing)
         victims = None if reason else self._make_room(standing)
         if victims is None:
             reason = reason or WaitReason.BLOCKS
@@ -159,6 +168,20 @@ class Placement:
             return WaitReason.HEAD
         return None
 
+    def _displaces(self, standing: Standing) -> WaitReason | None:
+        """Fresh work takes the rows of tenants outside the window as it takes their blocks: for one request a step. Nor
+        does it while many are set aside, who hold KV that nobody uses."""
+        rank, lane = standing.rank, standing.seq.job.lane
+        if rank.phase is not Phase.FRESH or rank.outside_window:
+            return None
+        if self._draft.rows_left(lane) > self._outsiders[rank.lane]:
+            return None
+        aside = sum(map(len, self._begun.decodes.values())) - self._draft.rows
+        if self._evened or aside > self._draft.rows // ASIDE_PART:
+            return WaitReason.SLOTS
+        self._evened += 1
+        return None
+
     def _make_room(self, standing: Standing) -> list[Victim] | None:
         """Whom it takes blocks from, perhaps nobody; None where it has to wait."""
         short = self._needed(standing.seq) - self._pool.free_blocks
@@ -177,6 +200,15 @@ class Placement:
         ]
         guard = Guard(self._leader, self._last_resort)
         return choose(short, standing, holders, self._pool, self._costs, guard)
+
+    def _anyone_yields(self, standing: Standing) -> bool:
+        """Cheap: is there anything at all below?"""
+        rank = standing.rank
+        if standing.seq.is_resident or self._lowest.lane > rank.lane:
+            return True
+        return not rank.outside_window and any(
+            one.rank.outside_window and self._may_ask(standing, one) for one in self._most_served
+        )
 
     def _may_ask(self, standing: Standing, holder: Standing) -> bool:
         """Blocks go from tenant to tenant of a lane for one request a step, since more would overshoot and swing back;
@@ -207,6 +239,20 @@ class Placement:
         """All that holds blocks as the step begins, and so may yield them."""
         held = [*self._resident(), *(seq for seq in self._roster.idle.values() if seq.table)]
         return [self._ranking.stand(seq) for seq in held]
+
+    @cached_property
+    def _lowest(self) -> Rank:
+        return max(one.rank for one in self._holders)
+
+    @cached_property
+    def _most_served(self) -> list[Standing]:
+        """Of each lane the holder whose tenant was served most."""
+        lanes: dict[LaneName, Standing] = {}
+        for one in self._holders:
+            most = lanes.setdefault(one.seq.job.lane, one)
+            if (one.rank.outside_window, one.rank.counter) > (most.rank.outside_window, most.rank.counter):
+                lanes[one.seq.job.lane] = one
+        return list(lanes.values())
 
     @cached_property
     def _leader(self) -> SeqId | None:

@@ -1,10 +1,12 @@
 """The one order of everything that a worker could run: running, resumable and waiting work together."""
 
+import math
 from enum import IntEnum
 from typing import NamedTuple
 
 from scheduler.budget import Kind
 from scheduler.costs import CostModel
+from scheduler.lanes import LaneName
 from scheduler.roster import PROMOTION_AGE, LaneRoster, Roster
 from scheduler.sequence import Sequence, State
 
@@ -29,12 +31,12 @@ PHASES = {  # of work that is not fresh
     State.DROPPED: Phase.RESUME,
     State.WAITING: Phase.RESUME,
 }
-
-
 PLENTY = 50.0
-"""Relative slack beyond which a deadline is too far off to order work by."""
-Group = tuple[int, bool, bool]
-"""What sets work above other work whatever either of them has begun: lane rank, outside the window, best effort."""
+"""Slack, in units of the time that the first token takes to compute, beyond which a deadline orders nothing."""
+SHORT_FIRST = 30.0
+"""How much sooner a deadline counts for each millisecond that the first token takes to compute."""
+Group = tuple[int, bool, int]
+"""What sets work above other work whatever either of them has begun: lane rank, outside the window, class."""
 
 
 class Rank(NamedTuple):
@@ -43,10 +45,11 @@ class Rank(NamedTuple):
 
     lane: int
     outside_window: bool
-    best_effort: bool
+    standing: int
+    """0 guaranteed, 1 best effort, 2 relegated: fresh work that can no longer be in time gives way to what can."""
     phase: Phase
     urgency: float
-    """Of fresh work its relative slack, of begun work none."""
+    """Of fresh work how near its deadline is, the shorter the nearer; of begun work none."""
     counter: float
     due_ms: float
     """When its first token is or was due."""
@@ -70,21 +73,27 @@ class Ranking:
     """The order at one moment."""
 
     def __init__(self, roster: Roster, costs: CostModel, now_ms: float) -> None:
+        self.now_ms = now_ms
         self._lanes = roster.lanes
         self._token_ms, self._pair_ms = costs.prefill_ms()
-        self.now_ms = now_ms
+        self._step_ms = costs.step_weights()[0]
         self._eligible_up_to = {name: lane.eligible_up_to() for name, lane in roster.lanes.items()}
+        self._newcomer = {name: lane.newcomer() for name, lane in roster.lanes.items()}
 
     def stand(self, seq: Sequence) -> Standing:
         """Where a sequence stands."""
         job, counter = seq.job, self._lanes[seq.job.lane].counters.value(seq.job.tenant)
-        fresh = seq.is_fresh
+        if seq.is_fresh:
+            phase = Phase.FRESH
+            standing, urgency = self._prospects(seq)
+        else:
+            phase, standing, urgency = PHASES[seq.state], int(not job.guaranteed), 0.0
         rank = Rank(
             self.lane_rank(seq),
-            counter > self._eligible_up_to[job.lane],
-            not job.guaranteed,
-            Phase.FRESH if fresh else PHASES[seq.state],
-            self._relative_slack(seq) if fresh else 0.0,
+            self._is_outside(job.lane, job.tenant, counter),
+            standing,
+            phase,
+            urgency,
             counter,
             seq.envelope.first_due_ms,
             job.flight_id,
@@ -96,16 +105,16 @@ class Ranking:
         """Where work of this kind stands."""
         name, tenant, guaranteed, promoted = kind
         lane = self._lanes[name]
-        outside = lane.counters.value(tenant) > self._eligible_up_to[name]
-        return max(0, lane.lane.rank - promoted), outside, not guaranteed
+        outside = self._is_outside(name, tenant, lane.counters.value(tenant))
+        return max(0, lane.lane.rank - promoted), outside, int(not guaranteed)
 
     def first_group(self, lane: LaneRoster) -> Group:
         """The first group that a lane's fresh work could be in."""
         promotes = next(lane.promoted(self.now_ms), None) is not None
-        return max(0, lane.lane.rank - promotes), False, not lane.guaranteed
+        return max(0, lane.lane.rank - promotes), False, int(not lane.guaranteed)
 
     def excess(self, standing: Standing) -> float:
-        """How far its tenant is outside the window, in windows."""
+        """How far its tenant is outside the window, in windows; negative where it is inside."""
         name = standing.seq.job.lane
         return (standing.rank.counter - self._eligible_up_to[name]) / self._lanes[name].counters.window
 
@@ -114,12 +123,31 @@ class Ranking:
         if not seq.is_runnable:
             return IDLE
         lane = self._lanes[seq.job.lane].lane
-        promoted = self.now_ms - seq.arrived_ms > PROMOTION_AGE * lane.max_wait_ms
-        return max(0, lane.rank - promoted)
+        return max(0, lane.rank - self._has_aged(seq))
 
-    def _relative_slack(self, seq: Sequence) -> float:
-        """Time to spare before the first token is due, in units of the time it takes to compute (LARS); of what has
-        plenty the same for all, so that among those the tenants' counters decide."""
-        tokens = seq.length
-        service_ms = max(1.0, tokens * (self._token_ms + self._pair_ms * tokens))
-        return min(PLENTY, (seq.envelope.first_due_ms - self.now_ms - service_ms) / service_ms)
+    def _has_aged(self, seq: Sequence) -> bool:
+        return self.now_ms - seq.arrived_ms > PROMOTION_AGE * self._lanes[seq.job.lane].lane.max_wait_ms
+
+    def _is_outside(self, name: LaneName, tenant: str, counter: float) -> bool:
+        """Had more than Θ above the least served that waits; or has several requests running while a tenant that was
+        served no more has none."""
+        if counter > self._eligible_up_to[name]:
+            return True
+        return counter >= self._newcomer[name] and self._lanes[name].begun[tenant] > 1
+
+    def _prospects(self, seq: Sequence) -> tuple[int, float]:
+        """Class and urgency of fresh work.
+
+        A deadline far off does not order: the tenants' counters do. Of others the earlier comes first, and the shorter
+        far more so (Niyama's blend of EDF and shortest prefill first): under overload few long prompts wait instead of
+        everyone. What is too late anyway is relegated, until it has waited so long that its turn comes first.
+        """
+        guaranteed, tokens = seq.job.guaranteed, seq.length
+        service_ms = 2.0 * self._step_ms + tokens * (self._token_ms + self._pair_ms * tokens)
+        slack_ms = seq.envelope.first_due_ms - self.now_ms - service_ms
+        if slack_ms > PLENTY * service_ms:
+            return int(not guaranteed), math.inf
+        if self._has_aged(seq):
+            return int(not guaranteed), seq.arrived_ms - self.now_ms
+        relegated = slack_ms < 0.0 and not guaranteed
+        return (2 if relegated else int(not guaranteed)), slack_ms + SHORT_FIRST * service_ms

@@ -5,6 +5,7 @@ the first of the tenants served least, and at the eldest of what has waited long
 """
 
 import heapq
+import math
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -15,6 +16,8 @@ from scheduler.messages import Job
 from scheduler.sequence import Sequence
 from scheduler.steps import SeqId
 
+LOOK_AHEAD = 32
+"""Of a tenant's fresh work, what a step could look at."""
 LEAST_SERVED = 32
 """Tenants of one lane whose fresh work a step looks at; also the promoted ones."""
 PROMOTION_AGE = 0.5
@@ -32,6 +35,8 @@ class LaneRoster:
         self.counters = counters
         self.begun: Counter[str] = Counter()
         """Runnable sequences that have begun, by tenant."""
+        self.away: Counter[str] = Counter()
+        """Of these, those whose KV is not on the device."""
         self.guaranteed = 0
         """How much of the fresh work is guaranteed."""
         self._fresh: dict[str, list[Filed]] = {}
@@ -41,18 +46,21 @@ class LaneRoster:
         self._listed: set[str] = set()
 
     def eligible_up_to(self) -> float:
-        """The largest counter inside the window: Θ above the least served tenant that has runnable work."""
-        return self._smallest() + self.counters.window
+        """The largest counter inside the window: Θ above the least served tenant that waits; without one, any."""
+        waiting = [self._least[0][0]] if self._freshen() else []
+        waiting += map(self.counters.value, self.away)
+        return min(waiting, default=math.inf) + self.counters.window
+
+    def newcomer(self) -> float:
+        """The least counter of a tenant that waits and has nothing that has begun; without one, infinity."""
+        return next((self.counters.value(one) for one in self.least_served() if one not in self.begun), math.inf)
 
     def lift(self, tenant: str) -> None:
-        """To call before a tenant's work becomes runnable: a newcomer starts where the least served one stands."""
+        """To call before a tenant's work becomes runnable: it starts where the least served one stands."""
         if tenant not in self.begun and tenant not in self._fresh:
-            self.counters.lift_to(tenant, self._smallest())
-
-    def _smallest(self) -> float:
-        served = [self._least[0][0]] if self._freshen() else []
-        served += map(self.counters.value, self.begun)
-        return min(served) if served else self.counters.floor(())
+            served = [self._least[0][0]] if self._freshen() else []
+            served += map(self.counters.value, self.begun)
+            self.counters.lift_to(tenant, min(served) if served else self.counters.floor(()))
 
     def add(self, seq: Sequence) -> None:
         """Fresh work waits here from now on."""
@@ -74,10 +82,11 @@ class LaneRoster:
         if not waiting:
             del self._fresh[tenant]
 
-    def waiting(self, tenant: str, index: int) -> Sequence | None:
-        """A tenant's fresh work in order of due time; None past its end."""
-        filed = self._fresh.get(tenant, ())
-        return filed[index][-1] if index < len(filed) else None
+    def next_up(self, tenant: str, now_ms: float) -> list[Sequence]:
+        """The first of a tenant's fresh work by class and due time; what is overdue already comes last."""
+        filed = self._fresh.get(tenant, [])
+        first = bisect_left(filed, (True, now_ms)) if filed and filed[0][0] else 0
+        return [one[-1] for one in (filed[first : first + LOOK_AHEAD] + filed[: min(first, LOOK_AHEAD)])]
 
     def least_served(self) -> list[str]:
         """Tenants with fresh work, the least served first."""
@@ -119,6 +128,7 @@ class Roster:
         self.idle: dict[SeqId, Sequence] = {}
         """At its grant, or waiting for a sibling's prefix. It may hold blocks."""
         self._fresh: set[SeqId] = set()
+        self._away: set[SeqId] = set()
 
     def file(self, seq: Sequence) -> None:
         """Put a sequence where it belongs now: after every change of its state or grant."""
@@ -136,6 +146,9 @@ class Roster:
         else:
             self.begun[seq.id] = seq
             lane.begun[seq.job.tenant] += 1
+            if not seq.is_resident:
+                self._away.add(seq.id)
+                lane.away[seq.job.tenant] += 1
 
     def charge(self, job: Job, tokens: float) -> None:
         """Count service against the job's tenant in its lane."""
@@ -145,14 +158,21 @@ class Roster:
         """Forget a sequence; one that is unknown is fine."""
         lane, tenant = self.lanes[seq.job.lane], seq.job.tenant
         if self.begun.pop(seq.id, None) is not None:
-            lane.begun[tenant] -= 1
-            if not lane.begun[tenant]:
-                del lane.begun[tenant]
+            _take(lane.begun, tenant)
+            if seq.id in self._away:
+                self._away.remove(seq.id)
+                _take(lane.away, tenant)
         elif seq.id in self._fresh:
             self._fresh.remove(seq.id)
             lane.remove(seq)
         else:
             self.idle.pop(seq.id, None)
+
+
+def _take(counts: Counter[str], tenant: str) -> None:
+    counts[tenant] -= 1
+    if not counts[tenant]:
+        del counts[tenant]
 
 
 def _by_due(seq: Sequence) -> Filed:
