@@ -47,20 +47,18 @@ class LaneRoster:
 
     def eligible_up_to(self) -> float:
         """The largest counter inside the window: Θ above the least served tenant that waits; without one, any."""
-        waiting = [self._least[0][0]] if self._freshen() else []
-        waiting += map(self.counters.value, self.away)
-        return min(waiting, default=math.inf) + self.counters.window
+        return min(self._waiting(), default=math.inf) + self.counters.window
 
     def newcomer(self) -> float:
         """The least counter of a tenant that waits and has nothing that has begun; without one, infinity."""
         return next((self.counters.value(one) for one in self.least_served() if one not in self.begun), math.inf)
 
     def lift(self, tenant: str) -> None:
-        """To call before a tenant's work becomes runnable: it starts where the least served one stands."""
-        if tenant not in self.begun and tenant not in self._fresh:
-            served = [self._least[0][0]] if self._freshen() else []
-            served += map(self.counters.value, self.begun)
-            self.counters.lift_to(tenant, min(served) if served else self.counters.floor(()))
+        """To call before a tenant's work begins to wait: it starts where the least served that waits stands. Where
+        nobody waits all have had what they asked for: the lane is level again, and nobody is in debt."""
+        if tenant not in self._fresh and tenant not in self.away:
+            waiting = self._waiting()
+            self.counters.lift_to(tenant, min(waiting) if waiting else self.counters.floor(()))
 
     def add(self, seq: Sequence) -> None:
         """Fresh work waits here from now on."""
@@ -104,6 +102,11 @@ class LaneRoster:
                 return
             yield seq
 
+    def _waiting(self) -> list[float]:
+        """Counters of tenants that wait, the smallest among them."""
+        waiting = [self._least[0][0]] if self._freshen() else []
+        return waiting + [self.counters.value(tenant) for tenant in self.away]
+
     def _freshen(self) -> bool:
         """Bring the heap's first entry up to date. False: nobody waits."""
         while self._least:
@@ -132,13 +135,12 @@ class Roster:
 
     def file(self, seq: Sequence) -> None:
         """Put a sequence where it belongs now: after every change of its state or grant."""
-        was_runnable = seq.id in self.begun or seq.id in self._fresh
         lane = self.lanes[seq.job.lane]
         self.remove(seq)
         if not seq.is_runnable or seq.awaits_prefix:
             self.idle[seq.id] = seq
             return
-        if not was_runnable:
+        if seq.is_fresh or not seq.is_resident:
             lane.lift(seq.job.tenant)
         if seq.is_fresh:
             self._fresh.add(seq.id)
