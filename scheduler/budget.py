@@ -11,8 +11,9 @@ from scheduler.lanes import Lane, LaneName
 from scheduler.roster import PROMOTION_AGE
 from scheduler.sequence import Sequence, State
 
-LEAST_PREFILL_PART = 8
-"""However tight the pace of decodes, a step may prefill this fraction of its tokens for the first lane: 1 / 8."""
+LEAST_PREFILL_PART, LEAST_PREFILL = 32, 64
+"""However tight the pace of decodes, a step may prefill this fraction of its tokens for the first lane, 1 / 32, or so
+many tokens."""
 TRICKLE_PART = 64
 """The same for the lanes below, which are to go on but not to hold up anybody: 1 / 64."""
 
@@ -32,6 +33,8 @@ class Survey:
     """Sequences whose KV is on the device, by lane."""
     pace_ms: float = math.inf
     """The tightest TPOT of decodes of the first lane."""
+    slack_ms: float = math.inf
+    """The least time that a decode of the first lane can wait for its next token."""
 
 
 def survey(begun: Iterable[Sequence], lanes: Mapping[LaneName, Lane], now_ms: float) -> Survey:
@@ -49,12 +52,23 @@ def survey(begun: Iterable[Sequence], lanes: Mapping[LaneName, Lane], now_ms: fl
             else:
                 alike.append(seq)
             found.resident[job.lane] += 1
-            if job.lane is first and job.tpot_ms < found.pace_ms:
-                found.pace_ms = job.tpot_ms
+            if job.lane is first:
+                found.pace_ms = min(found.pace_ms, job.tpot_ms)
+                found.slack_ms = min(found.slack_ms, _slack_ms(seq, now_ms))
         else:
             found.others.append(seq)
             found.resident[job.lane] += seq.is_resident
     return found
+
+
+def _slack_ms(seq: Sequence, now_ms: float) -> float:
+    """How long a decode's next token may take: until it is due, less the time of one more token, for what comes
+    unforeseen. Who has been late already hurries nobody beyond its pace; nobody asks for less than half of it."""
+    tpot_ms, first_due_ms = seq.job.tpot_ms, seq.envelope.first_due_ms
+    slack_ms = first_due_ms + len(seq.output) * tpot_ms - now_ms
+    if slack_ms < 0.0 or (seq.first_token_ms or 0.0) > first_due_ms:
+        return tpot_ms
+    return max(slack_ms - tpot_ms, 0.5 * tpot_ms)
 
 
 class Price(NamedTuple):
@@ -78,6 +92,8 @@ class Budget(NamedTuple):
     rows: int
     """Sequences: the batch's slots. A sequence without one keeps its KV blocks and waits."""
     tokens: int
+    prefill: int
+    """Prefill tokens where time is no limit."""
     least_prefill: int
     """Prefill tokens of the first lane that a step may have however tight its time."""
     trickle: int
@@ -86,23 +102,36 @@ class Budget(NamedTuple):
     """Rows that are a lane's own: its share floor, as far as it has work that runs; never the whole step."""
     time_ms: float
     """What the rows may take together: the pace of first-lane decodes, less what a step takes anyway."""
+    spare_ms: float
+    """What prefills of the first lane may take beyond that: decodes ahead of their envelope can wait so long."""
     price: Price
 
 
 def step_budget(
     begun: Survey, lanes: Mapping[LaneName, Lane], costs: CostModel, max_sequences: int, max_tokens: int
 ) -> Budget:
-    """The budget of a step for which this work has begun. Time is no limit before step times are learnt."""
+    """The budget of a step for which this work has begun. Beside first-lane decodes, a step stays
+    small until step times are learnt."""
     most = min(max_sequences, max_tokens)
     base_ms, *price = costs.step_weights()
+    time_ms, slack_ms = _within(begun.pace_ms, base_ms, costs), _within(begun.slack_ms, base_ms, costs)
+    least_prefill = max(LEAST_PREFILL, max_tokens // LEAST_PREFILL_PART)
+    is_blind = begun.pace_ms < math.inf and not costs.has_learnt
     return Budget(
         rows=max_sequences,
         tokens=max_tokens,
-        least_prefill=max(1, max_tokens // LEAST_PREFILL_PART),
+        prefill=least_prefill if is_blind else max_tokens,
+        least_prefill=least_prefill,
         trickle=max(1, max_tokens // TRICKLE_PART),
         floors={
             name: min(int(lane.share_floor * most), most - 1, begun.resident[name]) for name, lane in lanes.items()
         },
-        time_ms=begun.pace_ms - base_ms if costs.has_learnt else math.inf,
+        time_ms=min(time_ms, slack_ms),
+        spare_ms=max(0.0, slack_ms - time_ms) if time_ms < math.inf else 0.0,
         price=Price(*price),
     )
+
+
+def _within(limit_ms: float, base_ms: float, costs: CostModel) -> float:
+    """What rows may take for a step to end within this time; no limit before step times are learnt."""
+    return (limit_ms - costs.between_ms) / costs.margin - base_ms if costs.has_learnt else math.inf

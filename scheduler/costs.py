@@ -17,6 +17,8 @@ LEARNT_AFTER = 32
 """Observations before the model is trusted to size steps."""
 OUTLIER = 4.0
 """Once it has learnt, an observation counts for at most this many times its prediction (a page fault, a compile)."""
+FADING = 0.95
+"""What an older step counts for beside the next in the error and in the time between steps."""
 COPY_BYTES_PER_MS = 2e6
 """Prior of the copy rate: 2 GB/s, a busy machine's memcpy in small blocks."""
 
@@ -90,6 +92,9 @@ class CostModel:
             prior=(10.0, 4.0, 40.0, 5.0, 5.0),
         )
         self._copy = _copy_fit(0.2)
+        self._error = 0.0
+        self.between_ms = 0.0
+        """From a step's end to the next one's start, where work goes on: planning, sampling, publishing."""
 
     def expect_blocks_of(self, size_bytes: int) -> None:
         """Base the prior of copies on the size of a block; 0 leaves it. Before the first observation only."""
@@ -104,9 +109,21 @@ class CostModel:
     def observe(self, plan: StepFeatures, run_ms: float, copied_blocks: int, copy_ms: float) -> None:
         """Learn from a step: the wall time of its rows and, apart, of its copies."""
         if plan.rows and run_ms > 0.0:
+            missed = min(1.0, abs(run_ms / max(1e-9, self.step_ms(plan)) - 1.0))
+            self._error = FADING * self._error + (1.0 - FADING) * missed
             self._step.observe((1.0, *plan), run_ms)
         if copied_blocks and copy_ms > 0.0:
             self._copy.observe((1.0, copied_blocks), copy_ms)
+
+    def observe_between(self, between_ms: float) -> None:
+        """Learn from the time between two steps."""
+        if between_ms >= 0.0:
+            self.between_ms = FADING * self.between_ms + (1.0 - FADING) * between_ms
+
+    @property
+    def margin(self) -> float:
+        """By what to multiply a step's expected time where being late matters: twice the usual error of late."""
+        return 1.0 + 2.0 * self._error
 
     def step_ms(self, plan: StepFeatures) -> float:
         """Expected time of a step's rows."""

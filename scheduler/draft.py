@@ -55,7 +55,8 @@ class Draft:
             return min(pending, left)
         urgent = self._roster.lanes[seq.job.lane].lane.rank == 0
         least = self._budget.least_prefill if urgent else self._budget.trickle
-        return min(pending, left, max(self._in_time(seq), least - self._prefilled))
+        spare_ms = self._budget.spare_ms if urgent else 0.0
+        return min(pending, left, max(self._in_time(seq, spare_ms), least - self._prefilled))
 
     def is_late(self, seq: Sequence) -> bool:
         """A lower lane's decode that would hold up those of the first lane, with no row left of its lane's own."""
@@ -64,13 +65,13 @@ class Draft:
             return False
         return seq.pending == 1 and self._budget.price.of(1, seq.length) > self._left_ms
 
-    def _in_time(self, seq: Sequence) -> int:
-        """Prefill tokens of this sequence that there is time for."""
+    def _in_time(self, seq: Sequence, spare_ms: float) -> int:
+        """Prefill tokens of this sequence that there is time for, `spare_ms` included."""
         if self._left_ms == math.inf:
-            return self._budget.tokens
+            return self._budget.prefill - self._prefilled
         price = self._budget.price
         per_token = price.token + price.pair * seq.num_computed
-        return int(max(0.0, self._left_ms - price.row) / per_token) if per_token > 0.0 else self._budget.tokens
+        return int(max(0.0, self._left_ms + spare_ms - price.row) / per_token) if per_token > 0.0 else self._budget.tokens
 
     def steps_left(self, seq: Sequence) -> int:
         """Steps that a sequence runs for if it produces all it may."""

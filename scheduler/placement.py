@@ -60,6 +60,8 @@ class Placement:
         """Requests that took blocks from a tenant of their lane that is outside the window."""
         self._outsiders: Counter[int] = Counter()
         """Decodes of tenants outside the window, by lane rank."""
+        self._excess: dict[int, float] = {}
+        """How far the farthest of them is outside, in windows."""
         self._head_starts: float | None = None
         """Steps after which running work has made room for the head; None while there is no head."""
         self._reasons: dict[SeqId, WaitReason] = {}
@@ -79,7 +81,7 @@ class Placement:
         return reasons
 
     def _walk(self) -> dict[SeqId, WaitReason]:
-        self._head_starts, self._reasons, self._outsiders = None, {}, Counter()
+        self._head_starts, self._reasons, self._outsiders, self._excess = None, {}, Counter(), {}
         fresh = Fresh(self._roster, self._ranking)
         waiting = [self._ranking.stand(seq) for seq in self._begun.others]
         heapq.heapify(waiting)
@@ -104,7 +106,9 @@ class Placement:
             group = self._ranking.group(kind)
             groups.setdefault(group, []).append(decodes)
             if group[1]:
-                self._outsiders[group[0]] += len(decodes)
+                rank, excess = group[0], self._ranking.excess(*kind[:2])
+                self._outsiders[rank] += len(decodes)
+                self._excess[rank] = max(self._excess.get(rank, excess), excess)
         return groups
 
     def _show(self, waiting: list[Standing], fresh: Fresh, name: LaneName) -> None:
@@ -169,18 +173,24 @@ class Placement:
         return None
 
     def _displaces(self, standing: Standing) -> WaitReason | None:
-        """Fresh work takes the rows of tenants outside the window as it takes their blocks: for one request a step. Nor
-        does it while many are set aside, who hold KV that nobody uses."""
+        """Fresh work takes the rows of tenants outside the window as it takes their blocks (`_may_even`); and not while
+        many are set aside already, who hold KV that nobody uses."""
         rank, lane = standing.rank, standing.seq.job.lane
         if rank.phase is not Phase.FRESH or rank.outside_window:
             return None
         if self._draft.rows_left(lane) > self._outsiders[rank.lane]:
             return None
+        excess = self._excess.get(rank.lane, 0.0)
         aside = sum(map(len, self._begun.decodes.values())) - self._draft.rows
-        if self._evened or aside > self._draft.rows // ASIDE_PART:
+        if not self._may_even(excess) or (excess <= 1.0 and aside > self._draft.rows // ASIDE_PART):
             return WaitReason.SLOTS
         self._evened += 1
         return None
+
+    def _may_even(self, excess: float) -> bool:
+        """Tenants of a lane are evened out by one request a step, since more would overshoot and swing back; by more
+        the further one of them is beyond 2 Θ, and at 3 Θ by all."""
+        return self._evened <= len(self._roster.begun) * max(0.0, excess - 1.0)
 
     def _make_room(self, standing: Standing) -> list[Victim] | None:
         """Whom it takes blocks from, perhaps nobody; None where it has to wait."""
@@ -211,11 +221,10 @@ class Placement:
         )
 
     def _may_ask(self, standing: Standing, holder: Standing) -> bool:
-        """Blocks go from tenant to tenant of a lane for one request a step, since more would overshoot and swing back;
-        for more the further a tenant is beyond 2 Θ, and at 3 Θ for all."""
+        """Blocks go from tenant to tenant of a lane as sparingly as rows do."""
         if standing.seq.is_resident or standing.rank.lane != holder.rank.lane or not holder.rank.outside_window:
             return True
-        return self._evened <= len(self._roster.begun) * max(0.0, self._ranking.excess(holder) - 1.0)
+        return self._may_even(self._ranking.excess(holder.seq.job.lane, holder.seq.job.tenant))
 
     def _needed(self, seq: Sequence) -> int:
         """Device blocks that it lacks."""

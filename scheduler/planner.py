@@ -64,6 +64,9 @@ class Planner:
         self._forced: dict[SeqId, YieldMode] = {}
         self._reasons: dict[SeqId, WaitReason] = {}
         self._plan = StepPlan(number=0)
+        self._planned_ms = 0.0
+        self._ran_ms: float | None = None
+        """What the last step took; None where nothing was left to do after it."""
         self._in_flight: dict[SeqId, Sequence] = {}
         self._ran: dict[SeqId, Sequence] = {}
         """What had a row in the last plan."""
@@ -116,6 +119,9 @@ class Planner:
         """Decide the next step. Expired flights end first. Raises StepOrderError while a result is owed."""
         if not self._plan.is_empty:
             raise StepOrderError(f"the result of step {self._plan.number} has not been applied")
+        if self._ran_ms is not None:
+            self._costs.observe_between(now_ms - self._planned_ms - self._ran_ms)
+        self._planned_ms, self._ran_ms = now_ms, None
         self._expire(now_ms)
         begun = survey(self._roster.begun.values(), self._lanes, now_ms)
         budget = step_budget(begun, self._lanes, self._costs, self._max_sequences, self._max_step_tokens)
@@ -144,6 +150,7 @@ class Planner:
         for row in plan.rows:
             self._advance(row, result, now_ms, produced, charges)
         self._in_flight = {}
+        self._ran_ms = result.run_ms + result.copy_ms if self._flights else None
         return replace(self.collect(), produced=tuple(produced), charges=charges)
 
     def collect(self) -> StepOutcome:

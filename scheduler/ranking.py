@@ -113,10 +113,10 @@ class Ranking:
         promotes = next(lane.promoted(self.now_ms), None) is not None
         return max(0, lane.lane.rank - promotes), False, int(not lane.guaranteed)
 
-    def excess(self, standing: Standing) -> float:
-        """How far its tenant is outside the window, in windows; negative where it is inside."""
-        name = standing.seq.job.lane
-        return (standing.rank.counter - self._eligible_up_to[name]) / self._lanes[name].counters.window
+    def excess(self, name: LaneName, tenant: str) -> float:
+        """How far a tenant is outside the window, in windows; negative where it is inside."""
+        counters = self._lanes[name].counters
+        return (counters.value(tenant) - self._eligible_up_to[name]) / counters.window
 
     def lane_rank(self, seq: Sequence) -> int:
         """Its lane's rank, one higher once it has waited long; IDLE where it cannot run."""
