@@ -1,6 +1,6 @@
 """Fresh work as a step comes to see it, and why work waits."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from itertools import islice
@@ -47,6 +47,9 @@ class Fresh:
         self._refused: Counter[tuple[LaneName, str]] = Counter()
         self._next: dict[tuple[LaneName, str], Iterator[Sequence]] = {}
         self._seen: set[SeqId] = set()
+        self._ahead: defaultdict[tuple[LaneName, str], float] = defaultdict(float)
+        """Weighted tokens of a tenant's work that was seen: what comes behind it stands as if they were charged, as by
+        the start tags of fair queueing. Else one tenant could have a whole step, and the next one another."""
 
     def heads(self, name: LaneName) -> list[Standing]:
         """What this lane brings into a walk; nothing a second time."""
@@ -72,6 +75,8 @@ class Fresh:
         found = []
         for seq in sequences:
             if seq.id not in self._seen:
+                place = seq.job.lane, seq.job.tenant
                 self._seen.add(seq.id)
-                found.append(self._ranking.stand(seq))
+                found.append(self._ranking.stand(seq, self._ahead[place]))
+                self._ahead[place] += seq.length / seq.job.weight
         return found

@@ -80,9 +80,10 @@ class Ranking:
         self._eligible_up_to = {name: lane.eligible_up_to() for name, lane in roster.lanes.items()}
         self._newcomer = {name: lane.newcomer() for name, lane in roster.lanes.items()}
 
-    def stand(self, seq: Sequence) -> Standing:
-        """Where a sequence stands."""
-        job, counter = seq.job, self._lanes[seq.job.lane].counters.value(seq.job.tenant)
+    def stand(self, seq: Sequence, ahead: float = 0.0) -> Standing:
+        """Where a sequence stands, after its tenant was charged as much as is `ahead` of it in this very step."""
+        job = seq.job
+        counter = self._lanes[job.lane].counters.value(job.tenant) + ahead
         if seq.is_fresh:
             phase = Phase.FRESH
             standing, urgency = self._prospects(seq)
