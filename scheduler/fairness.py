@@ -18,7 +18,7 @@ from collections.abc import Iterable
 
 DEFAULT_WINDOW = 4096.0
 """Θ of the global queue in weighted tokens: jobs are taken whole, so about twice the cost of a mean request."""
-STEP_WINDOW = 512.0
+STEP_WINDOW = 800.0
 """Θ of a worker, which evens out step by step: in VTC's overload smaller ones swapped more and were no fairer."""
 
 

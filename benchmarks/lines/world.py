@@ -10,14 +10,15 @@ from dataclasses import dataclass
 
 from benchmarks.policies import POLICIES, Setup
 from scheduler.costs import CostModel
+from scheduler.fairness import STEP_WINDOW
 from scheduler.lanes import DEFAULT_LANES
 from scheduler.planner import Planner
 from scheduler.simulate import Door, Observer, Policy, Simulation
 from scheduler.workload import Arrival, Hardware
 
 OURS = "fairlane"
-THETA = 500.0
-"""Ours in every row: the eligibility window, in weighted tokens."""
+THETA = STEP_WINDOW
+"""Ours in every row: the eligibility window that a worker has, in weighted tokens."""
 BLOCK_SIZE = 16
 
 GPU = Hardware(step=(8.0, 0.02, 0.03, 4e-5, 5e-7), copy=(0.05, 0.04), overhead_ms=0.3)
