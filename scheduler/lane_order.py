@@ -5,8 +5,9 @@ the worker how long a token of one takes to compute there.
 
 Compared for each job taken are the heads of the TENANTS_PER_TAKE tenants of a lane whose counters are lowest at that
 moment, so that a take costs the same however many wait. The least served tenant is always among them, and who is
-outside its window comes after it: the bound of `scheduler.fairness` holds for any such number. What the limit costs is
-urgency across tenants: of more that are all backlogged, those served more have to wait for their turn.
+outside its window comes after it: the bound of `scheduler.fairness` holds for any such number. What the limit costs:
+of more tenants that are backlogged, those served more wait for their turn however urgent their work is, and room that
+fits none of the heads compared stays free.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -87,6 +88,8 @@ class Order:
         One that does not fit is passed over until it is due. From then on nothing behind it is taken from its lane, so
         that room gathers for it and small jobs do not starve it; unless this worker could never hold it.
         """
+        if not any(map(self._room.is_open, range(len(self._lanes)))):
+            return None
         self._eligible_up_to = [places.eligible_up_to() for places in self._lanes]
         for rank, candidates in self._tiers():
             for entry in sorted(candidates, key=self._key):
@@ -101,26 +104,31 @@ class Order:
         return None
 
     def _tiers(self) -> Iterator[tuple[int, list[Entry]]]:
-        """With the rank of a lane: what its share floor is behind enough for; then its own and what is promoted."""
+        """With the rank of a lane: what its share floor is behind enough for; then its own and what is promoted to it.
+
+        In both what came back from a worker comes first.
+        """
         for level, places in enumerate(self._lanes):
             if places.owed > 0.0:
-                yield level, [entry for entry in self._own(level) if places.is_owed(entry)]
+                yield level, list(filter(places.is_owed, self._returned(level)))
+                yield level, list(filter(places.is_owed, self._heads(level)))
         for level in range(len(self._lanes)):
-            yield level, self._own(level) + self._promoted(level + 1)
+            yield level, self._returned(level)
+            yield level, self._heads(level) + self._promoted(level + 1)
 
-    def _own(self, level: int) -> list[Entry]:
-        if not self._room.is_open(level):
-            return []
-        places = self._lanes[level]
-        heads = map(places.head, places.least_served())
-        return self._in_time(level, [*places.returned(), *(head for head in heads if head)])
+    def _returned(self, level: int) -> list[Entry]:
+        return self._in_time(level, self._lanes[level].returned())
+
+    def _heads(self, level: int) -> list[Entry]:
+        heads = map(self._lanes[level].head, self._lanes[level].least_served())
+        return self._in_time(level, filter(None, heads))
 
     def _promoted(self, level: int) -> list[Entry]:
-        if level == len(self._lanes) or not self._room.is_open(level):
-            return []
-        return self._in_time(level, self._lanes[level].promoted(self._now_ms))
+        return self._in_time(level, self._lanes[level].promoted(self._now_ms)) if level < len(self._lanes) else []
 
     def _in_time(self, level: int, flights: Iterable[str]) -> list[Entry]:
+        if not self._room.is_open(level):
+            return []
         max_wait_ms = self._lanes[level].lane.max_wait_ms
         entries = map(self._entries.__getitem__, flights)
         return [entry for entry in entries if self._now_ms < entry.expires_ms(max_wait_ms)]

@@ -75,39 +75,43 @@ local function add_all(jobs, lane, flights)
   end
 end
 
--- Of a lane: the first that came back from a worker, and the heads of the tenants served least.
-local function own(lane)
+-- Of a lane: the first that came back from a worker.
+local function returned(lane)
+  local jobs = {}
+  if is_open(lane) then add_all(jobs, lane, call('ZRANGE', key('returned', lane.name), 0, ELDERS_PER_TAKE - 1)) end
+  return jobs
+end
+
+-- Of a lane: the heads of the tenants served least.
+local function heads(lane)
   local jobs, tenants = {}, {}
-  if not is_open(lane) then return jobs end
-  add_all(jobs, lane, call('ZRANGE', key('returned', lane.name), 0, ELDERS_PER_TAKE - 1))
-  local least = call('ZRANGE', key('backlog', lane.name), 0, TENANTS_PER_TAKE - 1, 'WITHSCORES')
+  local least = is_open(lane) and call('ZRANGE', key('backlog', lane.name), 0, TENANTS_PER_TAKE - 1, 'WITHSCORES') or {}
   if #least == 0 then return jobs end
   for i = 1, #least, 2 do tenants[#tenants + 1] = least[i] end
-  local limit = tonumber(least[2]) + WINDOW
+  local limit = least[2] + WINDOW
   for i, packed in ipairs(call('HMGET', key('heads', lane.name), unpack(tenants))) do
     add(jobs, packed and unpack_head(packed, lane, tenants[i]), tonumber(least[2 * i]), limit)
   end
   return jobs
 end
 
--- Those of a lane that its share floor is behind enough for.
-local function owed(lane)
-  local jobs = {}
-  if lane.share_floor == 0 or owed_to(lane.name) < QUANTUM_COST then return jobs end
-  for _, job in ipairs(own(lane)) do
-    if owed_to(lane.name) >= math.min(provisional_cost(job), OWED_LIMIT) then jobs[#jobs + 1] = job end
-  end
-  return jobs
-end
-
--- Of a lane and, promoted by their long wait, of the lane below.
-local function own_and_promoted(lane)
-  local jobs, below = own(lane), LANES[lane.level + 1]
+-- The same, and what long waits have promoted from the lane below.
+local function heads_and_promoted(lane)
+  local jobs, below = heads(lane), LANES[lane.level + 1]
   if below and is_open(below) then
     local old = NOW - below.max_wait_ms / 2
     add_all(jobs, below, call('ZRANGEBYSCORE', key('waiting', below.name), '-inf', old, 'LIMIT', 0, ELDERS_PER_TAKE))
   end
   return jobs
+end
+
+-- Those of these jobs that their lane's share floor is behind enough for.
+local function owed(jobs)
+  local found = {}
+  for _, job in ipairs(jobs) do
+    if owed_to(job.lane) >= math.min(provisional_cost(job), OWED_LIMIT) then found[#found + 1] = job end
+  end
+  return found
 end
 
 local function precedes(a, b)
@@ -133,10 +137,14 @@ end
 
 -- The next job to take; nil where there is none.
 local function pick()
-  for _, candidates in ipairs({owed, own_and_promoted}) do
-    for _, lane in ipairs(LANES) do
-      local job = first_to_fit(candidates(lane), lane)
+  for _, lane in ipairs(LANES) do
+    if lane.share_floor > 0 and owed_to(lane.name) >= QUANTUM_COST then
+      local job = first_to_fit(owed(returned(lane)), lane) or first_to_fit(owed(heads(lane)), lane)
       if job then return job end
     end
+  end
+  for _, lane in ipairs(LANES) do
+    local job = first_to_fit(returned(lane), lane) or first_to_fit(heads_and_promoted(lane), lane)
+    if job then return job end
   end
 end
