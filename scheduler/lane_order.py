@@ -1,12 +1,23 @@
-"""The order in which one `take` hands out jobs: (owed, lane, returned, outside Θ, class, slack, counter, flight_id)."""
+"""The order in which one `take` hands out jobs: (owed, lane, returned, outside Θ, class, urgency, counter, flight_id).
 
-from collections.abc import Iterable, Mapping, Sequence
+A job's class and urgency are those of `scheduler.urgency`, as far as the queue can tell: it knows prompts, and from
+the worker how long a token of one takes to compute there.
+
+Compared for each job taken are the heads of the TENANTS_PER_TAKE tenants of a lane whose counters are lowest at that
+moment, so that a take costs the same however many wait. The least served tenant is always among them, and who is
+outside its window comes after it: the bound of `scheduler.fairness` holds for any such number. What the limit costs:
+of more tenants that are backlogged, those served more wait for their turn however urgent their work is, and room that
+fits none of the heads compared stays free.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from scheduler.lane_places import Entry, Places
 from scheduler.queue_types import SUSPECT_LOSSES
 from scheduler.steps import Capacity
+from scheduler.urgency import prospects
 
-Key = tuple[bool, int, bool, bool, bool, float, float, str]
+Key = tuple[bool, bool, int, float, float, str]
 
 
 class Room:
@@ -29,9 +40,9 @@ class Room:
 
     def is_open(self, level: int) -> bool:
         """Anything could be started in this lane."""
-        return self._sequences[level] > 0
+        return self._sequences[level] > 0 and self._kv_tokens[level] > 0
 
-    def is_suspect(self, entry: Entry) -> bool:
+    def is_barred(self, entry: Entry) -> bool:
         """May have killed its workers, and one such job is here already: the poisoned one shall fail alone."""
         return self._suspect and entry.losses >= SUSPECT_LOSSES
 
@@ -44,7 +55,7 @@ class Room:
         sequences, kv_tokens = self._most[level]
         return entry.job.n <= sequences and entry.tokens <= kv_tokens
 
-    def take(self, level: int, entry: Entry) -> None:
+    def occupy(self, level: int, entry: Entry) -> None:
         """Give the room to this job."""
         for below in range(level, len(self._sequences)):
             self._sequences[below] -= entry.job.n
@@ -58,70 +69,80 @@ class Room:
 
 
 class Order:
-    """The candidates of one `take`: of each lane the heads of the tenants served least, the returned, the promoted.
+    """What one `take` chooses from, job by job, for a worker that computes a prompt's token in `prefill_ms`.
 
-    Seats are the caller's: after `pick` it takes the job from its place, charges it, and calls `took`.
+    Seats are the caller's: after `pick` it takes the job from its place and charges it before it picks again.
     """
 
-    def __init__(self, lanes: Sequence[Places], entries: Mapping[str, Entry], room: Room, now_ms: int) -> None:
-        self._lanes, self._entries, self._room, self._now_ms = lanes, entries, room, now_ms
+    def __init__(
+        self, lanes: Sequence[Places], entries: Mapping[str, Entry], room: Room, now_ms: int, prefill_ms: float
+    ) -> None:
+        self._lanes, self._entries, self._room = lanes, entries, room
+        self._now_ms, self._prefill_ms = now_ms, prefill_ms
         self._levels = {places.lane.name: level for level, places in enumerate(lanes)}
-        self._tenants = [set(places.lowest()) for places in lanes]
-        self._candidates: dict[str, Entry] = {}
-        for level, places in enumerate(lanes):
-            if not room.is_open(level):
-                continue
-            self._add(places.returned())
-            self._add(places.promoted(now_ms) if level else ())
-            self._add(head for tenant in self._tenants[level] if (head := places.head(tenant)))
+        self._eligible_up_to: list[float] = []
 
     def pick(self) -> Entry | None:
-        """The first candidate that fits. None: nothing more to take.
+        """The first candidate that fits, its room taken. None: nothing more to take.
 
         One that does not fit is passed over until it is due. From then on nothing behind it is taken from its lane, so
         that room gathers for it and small jobs do not starve it; unless this worker could never hold it.
         """
-        while self._candidates:
-            entry = min(self._candidates.values(), key=self._key)
-            del self._candidates[entry.job.flight_id]
-            level = self._levels[entry.job.lane]
-            if self._room.is_suspect(entry):
-                continue
-            if self._room.fits(level, entry):
-                return entry
-            if entry.due_ms <= self._now_ms and self._room.could_fit(level, entry):
-                self._room.close(self._rank(entry), level)
+        if not any(map(self._room.is_open, range(len(self._lanes)))):
+            return None
+        self._eligible_up_to = [places.eligible_up_to() for places in self._lanes]
+        for rank, candidates in self._tiers():
+            for entry in sorted(candidates, key=self._key):
+                level = self._levels[entry.job.lane]
+                if not self._room.is_open(level) or self._room.is_barred(entry):
+                    continue
+                if self._room.fits(level, entry):
+                    self._room.occupy(level, entry)
+                    return entry
+                if entry.due_ms <= self._now_ms and self._room.could_fit(level, entry):
+                    self._room.close(rank, level)
         return None
 
-    def took(self, entry: Entry) -> None:
-        """The picked job was taken: its tenant's next one is a candidate now."""
-        level = self._levels[entry.job.lane]
-        self._room.take(level, entry)
-        head = self._lanes[level].head(entry.job.tenant)
-        if head and entry.job.tenant in self._tenants[level]:
-            self._add((head,))
+    def _tiers(self) -> Iterator[tuple[int, list[Entry]]]:
+        """With the rank of a lane: what its share floor is behind enough for; then its own and what is promoted to it.
 
-    def _add(self, flights: Iterable[str]) -> None:
-        for flight in flights:
-            entry = self._entries[flight]
-            places = self._lanes[self._levels[entry.job.lane]]
-            if self._now_ms < entry.expires_ms(places.lane.max_wait_ms):
-                self._candidates[flight] = entry
+        In both what came back from a worker comes first.
+        """
+        for level, places in enumerate(self._lanes):
+            if places.owed > 0.0:
+                yield level, list(filter(places.is_owed, self._returned(level)))
+                yield level, list(filter(places.is_owed, self._heads(level)))
+        for level in range(len(self._lanes)):
+            yield level, self._returned(level)
+            yield level, self._heads(level) + self._promoted(level + 1)
 
-    def _rank(self, entry: Entry) -> int:
-        level = self._levels[entry.job.lane]
-        return level - (level > 0 and self._lanes[level].is_promoted(entry.queued_ms, self._now_ms))
+    def _returned(self, level: int) -> list[Entry]:
+        return self._in_time(level, self._lanes[level].returned())
+
+    def _heads(self, level: int) -> list[Entry]:
+        heads = map(self._lanes[level].head, self._lanes[level].least_served())
+        return self._in_time(level, filter(None, heads))
+
+    def _promoted(self, level: int) -> list[Entry]:
+        return self._in_time(level, self._lanes[level].promoted(self._now_ms)) if level < len(self._lanes) else []
+
+    def _in_time(self, level: int, flights: Iterable[str]) -> list[Entry]:
+        if not self._room.is_open(level):
+            return []
+        max_wait_ms = self._lanes[level].lane.max_wait_ms
+        entries = map(self._entries.__getitem__, flights)
+        return [entry for entry in entries if self._now_ms < entry.expires_ms(max_wait_ms)]
 
     def _key(self, entry: Entry) -> Key:
-        level = self._levels[entry.job.lane]
-        places, tenant = self._lanes[level], entry.job.tenant
-        return (
-            not places.is_owed(entry),
-            self._rank(entry),
-            not entry.returned,
-            not places.eligible(tenant),
-            not entry.job.guaranteed,
-            entry.slack(self._now_ms),
-            places.counters.value(tenant),
-            entry.job.flight_id,
-        )
+        job, level = entry.job, self._levels[entry.job.lane]
+        counter = self._lanes[level].counters.value(job.tenant)
+        outside = counter > self._eligible_up_to[level]
+        standing, urgency = self._prospects(entry, self._lanes[level].lane.max_wait_ms / 2)
+        return not entry.returned, outside, standing, urgency, counter, job.flight_id
+
+    def _prospects(self, entry: Entry, long_wait_ms: float) -> tuple[int, float]:
+        """Class and urgency. What came back from a worker has begun, and is as urgent as it is late."""
+        service_ms = 0.0 if entry.returned else len(entry.job.prompt) * self._prefill_ms
+        slack_ms = entry.due_ms - self._now_ms - service_ms
+        relegated, urgency = prospects(slack_ms, service_ms, self._now_ms - entry.queued_ms, long_wait_ms)
+        return 0 if entry.job.guaranteed else 1 + relegated, urgency

@@ -10,6 +10,7 @@ from scheduler.lanes import Lane
 from scheduler.messages import Job
 from scheduler.outcomes import Outcome
 from scheduler.queue_types import (
+    ELDERS_PER_TAKE,
     HEAD_MS,
     OWED_LIMIT,
     QUANTUM_COST,
@@ -62,10 +63,6 @@ class Entry:
         """Weighted tokens that taking it is charged: nobody pays again for what was computed before."""
         prompt = 0 if self.produced else len(self.job.prompt)
         return prompt + self.job.n * QUANTUM_COST
-
-    def slack(self, now_ms: int) -> float:
-        """Time left until due, over the tokens to be computed first: orders as LARS' relative slack does."""
-        return (self.due_ms - now_ms) / max(1, len(self.job.prompt) + self.produced)
 
     def expires_ms(self, max_wait_ms: float) -> float:
         """When it ends if it still waits: the lane's maximum wait, or an earlier hard deadline."""
@@ -136,26 +133,22 @@ class Places:
         first = bisect_left(queue, (0, ""))
         return queue[first][1] if first < len(queue) else None
 
-    def lowest(self) -> list[str]:
+    def least_served(self) -> list[str]:
         """The backlogged tenants with the lowest counters, at most TENANTS_PER_TAKE."""
         return heapq.nsmallest(TENANTS_PER_TAKE, self._queues, key=lambda tenant: (self.counters.value(tenant), tenant))
 
     def returned(self) -> list[str]:
         """The first of the flights that came back from a worker."""
-        return [flight for _, flight in self._returned[:TENANTS_PER_TAKE]]
+        return [flight for _, flight in self._returned[:ELDERS_PER_TAKE]]
 
     def promoted(self, now_ms: int) -> list[str]:
-        """The oldest of the flights that have waited half the lane's maximum."""
-        oldest = self._waiting[:TENANTS_PER_TAKE]
-        return [flight for queued_ms, flight in oldest if self.is_promoted(queued_ms, now_ms)]
+        """The eldest of the flights that have waited half the lane's maximum: they are ordered one lane higher."""
+        old_ms = now_ms - self.lane.max_wait_ms / 2
+        return [flight for queued_ms, flight in self._waiting[:ELDERS_PER_TAKE] if queued_ms <= old_ms]
 
-    def is_promoted(self, queued_ms: float, now_ms: int) -> bool:
-        """Has waited half the lane's maximum, and is ordered one lane higher."""
-        return queued_ms <= now_ms - self.lane.max_wait_ms / 2
-
-    def eligible(self, tenant: str) -> bool:
-        """Within the window of the lane's smallest backlogged counter."""
-        return self.counters.eligible(tenant, self._queues)
+    def eligible_up_to(self) -> float:
+        """The largest counter within the window of the lane's smallest backlogged one."""
+        return self.counters.floor(self._queues) + self.counters.window
 
     def is_owed(self, entry: Entry) -> bool:
         """The share floor is behind by what this job costs: it goes before the order."""

@@ -155,11 +155,11 @@ class LaneQueue:
         self._workers.setdefault(worker_id, now_ms + self._lease_ms)
         lanes = tuple(self._book.places.values())
         suspect = any(entry.losses >= SUSPECT_LOSSES for entry in self._book.held(worker_id))
-        order = Order(lanes, self._book.entries, Room(lanes, capacity, self._most[worker_id], suspect=suspect), now_ms)
+        room = Room(lanes, capacity, self._most[worker_id], suspect=suspect)
+        order = Order(lanes, self._book.entries, room, now_ms, capacity.prefill_ms)
         leases = []
         while (entry := order.pick()) is not None:
             leases.append(self._book.lease(entry, worker_id, now_ms))
-            order.took(entry)
         return Taken(tuple(leases))
 
     def renew(self, now_ms: int, worker_id: str, holding: Collection[str] | None = None) -> bool:

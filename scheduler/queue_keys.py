@@ -8,6 +8,7 @@ weighted tokens. Under `fl:{queue}:`
 | `job:<flight>` | hash | the record: `body` (the encoded Job, until it ends) and the FIELDS of lua/base.lua |
 | `ids:<flight>:<choice>` | string | published token ids, 4 bytes each, little-endian |
 | `queue:<lane>:<tenant>` | sorted set | the tenant's waiting flights by when they are due; returned ones far ahead |
+| `heads:<lane>` | hash | tenant → its first flight that never ran, after what orders it (lua/places.lua) |
 | `waiting:<lane>` | sorted set | all waiting flights by when they were queued: depth, oldest wait, promotion |
 | `returned:<lane>` | sorted set | waiting flights that came back from a worker, by when they are due |
 | `followers` | hash | tenant → its waiting jobs, over all lanes, that are not the first of their request |
@@ -27,7 +28,7 @@ weighted tokens. Under `fl:{queue}:`
 | `wake` | stream | one entry: the last time that a job was queued |
 """
 
-from scheduler import queue_types
+from scheduler import queue_types, urgency
 from scheduler.job_book import POISONED
 from scheduler.lanes import Lane, LaneName
 
@@ -35,6 +36,7 @@ STREAM_LENGTH = 16_384
 """Entries that a stream holds at most: minutes of a gateway's steps, against seconds until it counts as dead."""
 _PRELUDES = ("base", "shares", "places", "ends", "moves")
 _LIMITS = (
+    "ELDERS_PER_TAKE",
     "GATEWAY_LEASES",
     "MAX_LOSSES",
     "OWED_LIMIT",
@@ -74,7 +76,7 @@ def control_stream(queue: str, worker_id: str) -> str:
 
 def parts(script: str) -> tuple[str, ...]:
     """The files of `scheduler/lua` that make up a script, in order, after the constants."""
-    return (*_PRELUDES, "order", "room", script) if script == "take" else (*_PRELUDES, script)
+    return (*_PRELUDES, "room", "order", script) if script == "take" else (*_PRELUDES, script)
 
 
 def constants(lanes: dict[LaneName, Lane], lease_ms: int, window: float) -> str:
@@ -85,6 +87,7 @@ def constants(lanes: dict[LaneName, Lane], lease_ms: int, window: float) -> str:
         for lane in queue_types.in_rank_order(lanes)
     )
     numbers = {name: getattr(queue_types, name) for name in _LIMITS}
+    numbers |= {"PLENTY": urgency.PLENTY, "SHORT_FIRST": urgency.SHORT_FIRST}
     numbers |= {"LEASE_MS": lease_ms, "WINDOW": window, "STREAM_LENGTH": STREAM_LENGTH}
     lines = [f"local {name} = {value!r}" for name, value in numbers.items()]
     return "\n".join([f"local LANES = {{{rows}}}", f"local POISONED = '{POISONED}'", *lines])

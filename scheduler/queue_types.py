@@ -14,8 +14,10 @@ QUANTUM_COST = 64 * OUTPUT_TOKEN_COST
 """Weighted tokens charged for each choice when a job is taken, before its worker has reported anything."""
 OWED_LIMIT = 4096.0
 """Weighted tokens that a lane's share floor may run ahead or behind; bounds the burst that pays it back."""
-TENANTS_PER_TAKE = 64
-"""Tenants of one lane that a `take` looks at, lowest counters first; also its returned and its promoted jobs."""
+TENANTS_PER_TAKE = 32
+"""Tenants of one lane whose heads are compared for each job taken: those with the lowest counters at that moment."""
+ELDERS_PER_TAKE = 8
+"""Also compared: of a lane the first that came back from a worker, and the eldest that are promoted."""
 SWEEP = 128
 """Most workers, gateways, flights or expired jobs that one call clears away; the next call goes on."""
 MAX_LOSSES = 5

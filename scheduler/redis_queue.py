@@ -154,7 +154,7 @@ class RedisQueue:
             for lane in self._lanes
             for given in (capacity.sequences.get(lane, 0), capacity.kv_tokens.get(lane, 0))
         ]
-        return [_lease(answer) for answer in await self._call("take", worker_id, *room)]
+        return [_lease(answer) for answer in await self._call("take", worker_id, capacity.prefill_ms, *room)]
 
     async def renew(self, worker_id: str, holding: Collection[str] | None = None) -> bool:
         """A worker's heartbeat, for all it holds. False, once: its lease had lapsed and its jobs were taken away.

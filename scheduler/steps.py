@@ -155,6 +155,8 @@ class Capacity:
 
     sequences: Mapping[str, int]
     kv_tokens: Mapping[str, int]
+    prefill_ms: float = 0.0
+    """What a prompt's token takes to compute here; 0.0 while that is not known."""
 
     @property
     def is_empty(self) -> bool:

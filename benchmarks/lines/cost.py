@@ -104,7 +104,7 @@ async def _operations(store: redis.asyncio.Redis, jobs: int) -> dict[str, float]
     lanes = {name: replace(lane, max_wait_ms=1e9, max_queued=10 * QUEUED) for name, lane in DEFAULT_LANES.items()}
     queue = RedisQueue(store, "model", lanes, lease_ms=600_000)
     await _fill(queue, draws, jobs)
-    one = Capacity(sequences=dict.fromkeys(LaneName, 1), kv_tokens=dict.fromkeys(LaneName, 10**6))
+    one = Capacity(dict.fromkeys(LaneName, 1), dict.fromkeys(LaneName, 10**6), prefill_ms=0.2)
     leases: list[Lease] = []
 
     async def take() -> None:
@@ -115,15 +115,25 @@ async def _operations(store: redis.asyncio.Redis, jobs: int) -> dict[str, float]
         ends = Publication(lease.job.flight_id, lease.epoch, cost=100.0, ends=Outcome.FINISHED)
         await queue.publish("gateway", "worker", [ends])
 
-    operations: dict[str, Callable[[int], Awaitable[object]]] = {
-        "put": lambda number: queue.put(job(jobs + number, draws, 8)),
-        "take": lambda _: take(),
-        "publish": lambda _: publish(),
-        "position": lambda _: queue.position(f"f{draws.randrange(jobs):07d}"),
-        "depths": lambda _: queue.depths(),
-    }
+    def some() -> str:
+        return f"f{draws.randrange(jobs):07d}"
+
+    operations: tuple[tuple[str, Callable[[int], Awaitable[object]]], ...] = (
+        ("put", lambda number: queue.put(job(jobs + number, draws, 8), tenant_limit=jobs)),
+        ("take", lambda _: take()),
+        ("release", lambda _: queue.release("worker", [leases.pop().job.flight_id])),
+        ("take, of returned", lambda _: take()),
+        ("grant", lambda number: queue.grant(leases[number].job.flight_id, 1_000)),
+        ("publish", lambda _: publish()),
+        ("renew", lambda _: queue.renew("worker", [lease.job.flight_id for lease in leases])),
+        ("cancel", lambda _: queue.cancel(some())),
+        ("position", lambda _: queue.position(some())),
+        ("record", lambda _: queue.record(some())),
+        ("depths", lambda _: queue.depths()),
+        ("reclaim", lambda _: queue.reclaim()),
+    )
     took_us = {}
-    for name, operation in operations.items():
+    for name, operation in operations:
         await store.config_resetstat()
         for number in range(CALLS):
             await operation(number)

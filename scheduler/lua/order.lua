@@ -1,8 +1,7 @@
--- Prelude of `take`: the one order of candidates (scheduler/lane_order.py states it). After `moves`.
-local ORDERING = {'lane', 'tenant', 'returned', 'queued', 'due', 'hard_first', 'hard_end', 'prompt', 'generated', 'n',
+-- Prelude of `take`: the one order of candidates (scheduler/lane_order.py states it). After `room`.
+local RANKING = {'lane', 'tenant', 'returned', 'queued', 'due', 'hard_first', 'hard_end', 'prompt', 'generated', 'n',
   'guaranteed', 'losses'}
-local CANDIDATES, COUNTERS, FLOORS = {}, {}, {}
-for _, lane in ipairs(LANES) do COUNTERS[lane.name] = {} end
+local PREFILL_MS, CANDIDATES = tonumber(ARGV[3]), {}
 
 -- Byte by byte, as sorted sets and Python order ids: Lua's own `<` on strings follows the server's locale.
 local function is_before(a, b)
@@ -18,42 +17,134 @@ local function provisional_cost(job)
   return (job.generated > 0 and 0 or job.prompt) + job.n * QUANTUM_COST
 end
 
--- Make a waiting job a candidate, unless its time is over.
-local function offer(flight)
-  local job = not CANDIDATES[flight] and load(flight, ORDERING)
-  if not job or expires(job) <= NOW then return end
-  local lane, counters = LANE[job.lane], COUNTERS[job.lane]
-  local promoted = lane.level > 1 and job.queued <= NOW - lane.max_wait_ms / 2
-  local slack = (job.due - NOW) / math.max(1, job.prompt + job.generated)
-  job.rank = {0, promoted and lane.level - 1 or lane.level, 1 - job.returned, 0, 1 - job.guaranteed, slack, 0}
-  counters[job.tenant] = counters[job.tenant] or tonumber(call('ZSCORE', key('backlog', job.lane), job.tenant))
-  CANDIDATES[flight] = job
+-- Whether to relegate fresh work, and its urgency (scheduler/urgency.py).
+local function prospects(slack_ms, service_ms, waited_ms, long_wait_ms)
+  if service_ms > 0 and slack_ms > PLENTY * service_ms then return false, math.huge end
+  if waited_ms >= long_wait_ms then return false, -waited_ms end
+  return service_ms > 0 and slack_ms < 0, slack_ms + SHORT_FIRST * service_ms
 end
 
--- The parts of a rank that a taking changes: owed, outside the window, counter.
-local function refresh(job)
-  local lane, counter = LANE[job.lane], COUNTERS[job.lane][job.tenant]
-  FLOORS[job.lane] = FLOORS[job.lane] or tonumber(call('ZRANGE', key('backlog', job.lane), 0, 0, 'WITHSCORES')[2])
-  local is_owed = lane.share_floor > 0 and owed_to(job.lane) >= math.min(provisional_cost(job), OWED_LIMIT)
-  job.rank[1] = is_owed and 0 or 1
-  job.rank[4] = counter <= FLOORS[job.lane] + WINDOW and 0 or 1
-  job.rank[7] = counter
+-- Give a job what orders it whoever its tenant is. What has begun before is as urgent as it is late.
+local function judge(job)
+  local service_ms = job.returned == 1 and 0 or job.prompt * PREFILL_MS
+  local waited_ms, long_wait_ms = NOW - job.queued, LANE[job.lane].max_wait_ms / 2
+  local relegated
+  relegated, job.urgency = prospects(job.due - NOW - service_ms, service_ms, waited_ms, long_wait_ms)
+  job.standing = job.guaranteed == 1 and 0 or relegated and 2 or 1
+  job.level, job.kv_tokens = LANE[job.lane].level, job.prompt + job.generated + job.n
+  return job
+end
+
+-- A waiting job of a lane by its flight; nil where the store has dropped its record, or its time is over.
+local function find(flight, lane)
+  local job = CANDIDATES[flight] or load(flight, RANKING)
+  if not job then
+    for _, kind in ipairs({'returned', 'waiting'}) do call('ZREM', key(kind, lane.name), flight) end
+    return nil
+  end
+  CANDIDATES[flight] = CANDIDATES[flight] or judge(job)
+  return expires(job) > NOW and job or nil
+end
+
+-- A tenant's head, as `file_head` has packed it.
+local function unpack_head(packed, lane, tenant)
+  local job = CANDIDATES[packed]
+  if not job then
+    local ends, queued, due, prompt, n, guaranteed, first = struct.unpack(HEAD_FORMAT, packed)
+    job = {flight = packed:sub(first), lane = lane.name, tenant = tenant, ends = ends, queued = queued, due = due,
+      prompt = prompt, n = n, guaranteed = guaranteed, generated = 0, returned = 0, losses = 0}
+    CANDIDATES[packed] = judge(job)
+  end
+  return job.ends > NOW and job or nil
+end
+
+-- Make a job one of those that are compared; its tenant's counter is outside the window if it exceeds `limit`.
+local function add(jobs, job, counter, limit)
+  if not job then return end
+  job.counter, job.outside = counter, counter > limit and 1 or 0
+  jobs[#jobs + 1] = job
+end
+
+local function add_all(jobs, lane, flights)
+  if #flights == 0 then return end
+  local backlog = key('backlog', lane.name)
+  local limit = (call('ZRANGE', backlog, 0, 0, 'WITHSCORES')[2] or 0) + WINDOW
+  for _, flight in ipairs(flights) do
+    local job = find(flight, lane)
+    add(jobs, job, job and tonumber(call('ZSCORE', backlog, job.tenant)), limit)
+  end
+end
+
+-- Of a lane: the first that came back from a worker.
+local function returned(lane)
+  local jobs = {}
+  if is_open(lane) then add_all(jobs, lane, call('ZRANGE', key('returned', lane.name), 0, ELDERS_PER_TAKE - 1)) end
+  return jobs
+end
+
+-- Of a lane: the heads of the tenants served least.
+local function heads(lane)
+  local jobs, tenants = {}, {}
+  local least = is_open(lane) and call('ZRANGE', key('backlog', lane.name), 0, TENANTS_PER_TAKE - 1, 'WITHSCORES') or {}
+  if #least == 0 then return jobs end
+  for i = 1, #least, 2 do tenants[#tenants + 1] = least[i] end
+  local limit = least[2] + WINDOW
+  for i, packed in ipairs(call('HMGET', key('heads', lane.name), unpack(tenants))) do
+    add(jobs, packed and unpack_head(packed, lane, tenants[i]), tonumber(least[2 * i]), limit)
+  end
+  return jobs
+end
+
+-- The same, and what long waits have promoted from the lane below.
+local function heads_and_promoted(lane)
+  local jobs, below = heads(lane), LANES[lane.level + 1]
+  if below and is_open(below) then
+    local old = NOW - below.max_wait_ms / 2
+    add_all(jobs, below, call('ZRANGEBYSCORE', key('waiting', below.name), '-inf', old, 'LIMIT', 0, ELDERS_PER_TAKE))
+  end
+  return jobs
+end
+
+-- Those of these jobs that their lane's share floor is behind enough for.
+local function owed(jobs)
+  local found = {}
+  for _, job in ipairs(jobs) do
+    if owed_to(job.lane) >= math.min(provisional_cost(job), OWED_LIMIT) then found[#found + 1] = job end
+  end
+  return found
 end
 
 local function precedes(a, b)
-  for i = 1, #a.rank do
-    if a.rank[i] ~= b.rank[i] then return a.rank[i] < b.rank[i] end
-  end
+  if a.returned ~= b.returned then return a.returned > b.returned end
+  if a.outside ~= b.outside then return a.outside < b.outside end
+  if a.standing ~= b.standing then return a.standing < b.standing end
+  if a.urgency ~= b.urgency then return a.urgency < b.urgency end
+  if a.counter ~= b.counter then return a.counter < b.counter end
   return is_before(a.flight, b.flight)
 end
 
--- The first candidate, which is one no more; nil where there is none.
-local function pick()
-  local best
-  for _, job in pairs(CANDIDATES) do
-    refresh(job)
-    if not best or precedes(job, best) then best = job end
+-- The first of these jobs that fits. One that is due and could fit once closes its lane, up to `lane`, to those behind.
+local function first_to_fit(jobs, lane)
+  while true do
+    local best
+    for _, job in ipairs(jobs) do
+      if (fits(job) or gathers(job)) and not (best and precedes(best, job)) then best = job end
+    end
+    if not best or fits(best) then return best end
+    close(lane.level, best.level)
   end
-  if best then CANDIDATES[best.flight] = nil end
-  return best
+end
+
+-- The next job to take; nil where there is none.
+local function pick()
+  for _, lane in ipairs(LANES) do
+    if lane.share_floor > 0 and owed_to(lane.name) >= QUANTUM_COST then
+      local job = first_to_fit(owed(returned(lane)), lane) or first_to_fit(owed(heads(lane)), lane)
+      if job then return job end
+    end
+  end
+  for _, lane in ipairs(LANES) do
+    local job = first_to_fit(returned(lane), lane) or first_to_fit(heads_and_promoted(lane), lane)
+    if job then return job end
+  end
 end

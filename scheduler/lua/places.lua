@@ -1,10 +1,22 @@
 -- Prelude: seats in the lanes (scheduler/lane_places.py states the rules). After `base` and `shares`.
 local HEAD_MS = 2 ^ 50
+local HEAD_FIELDS = {'lane', 'due', 'queued', 'hard_first', 'hard_end', 'prompt', 'n', 'guaranteed'}
+local HEAD_FORMAT = '<dddI4I2B' -- when it expires, queued, due, prompt, n, guaranteed; its flight follows
 
 -- When a waiting job's time is over.
 local function expires(job)
   local hard = job.generated > 0 and job.hard_end or math.min(job.hard_end, job.hard_first)
   return math.min(job.queued + LANE[job.lane].max_wait_ms, hard)
+end
+
+-- Keep of a tenant's first job that never ran (returned ones have negative scores) what orders it: one read for many.
+local function file_head(lane, tenant)
+  local flight = call('ZRANGEBYSCORE', key('queue', lane, tenant), 0, '+inf', 'LIMIT', 0, 1)[1]
+  local job = flight and load(flight, HEAD_FIELDS)
+  if not job then return call('HDEL', key('heads', lane), tenant) end
+  job.generated = 0
+  local packed = struct.pack(HEAD_FORMAT, expires(job), job.queued, job.due, job.prompt, job.n, job.guaranteed)
+  call('HSET', key('heads', lane), tenant, packed .. flight)
 end
 
 -- Put a job in its lane as queued since `job.queued`; a tenant that becomes backlogged is lifted.
@@ -22,6 +34,7 @@ local function seat(job)
   if job.follows == 1 then call('HINCRBY', key('followers'), job.tenant, 1) end
   if job.returned == 1 then call('ZADD', key('returned', lane), job.due, job.flight) end
   call('ZADD', key('expiry'), expires(job), job.flight)
+  file_head(lane, job.tenant)
   IS_BACKLOGGED[lane] = true
 end
 
@@ -41,7 +54,8 @@ local function unseat(job)
   if job.follows == 1 and call('HINCRBY', key('followers'), job.tenant, -1) == 0 then
     call('HDEL', key('followers'), job.tenant)
   end
-  call('ZREM', key('returned', job.lane), job.flight)
+  if job.returned == 1 then call('ZREM', key('returned', job.lane), job.flight) end
   call('ZREM', key('expiry'), job.flight)
+  file_head(job.lane, job.tenant)
   IS_BACKLOGGED[job.lane] = nil
 end

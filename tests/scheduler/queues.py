@@ -160,10 +160,10 @@ def job(flight_id: str, tenant: str = "acme", lane: LaneName = LaneName.LATENCY,
     return Job(flight_id=flight_id, tenant=tenant, lane=lane, **(defaults | fields))
 
 
-def room(latency: int = 0, throughput: int = 0, kv_tokens: int = 10**6) -> Capacity:
+def room(latency: int = 0, throughput: int = 0, kv_tokens: int = 10**6, prefill_ms: float = 0.0) -> Capacity:
     """Sequences by lane, with the same KV tokens for each."""
     sequences: dict[str, int] = {LaneName.LATENCY: latency, LaneName.THROUGHPUT: throughput}
-    return Capacity(sequences=sequences, kv_tokens=dict.fromkeys(LaneName, kv_tokens))
+    return Capacity(sequences=sequences, kv_tokens=dict.fromkeys(LaneName, kv_tokens), prefill_ms=prefill_ms)
 
 
 def tokens(

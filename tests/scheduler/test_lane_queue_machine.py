@@ -18,6 +18,7 @@ import redis.asyncio
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
+from scheduler import lane_places, queue_types
 from scheduler.lane_queue import JobState, Publication, QueueError
 from scheduler.lanes import LaneName
 from scheduler.messages import Event, Finished, Lease, Paused, TokenDelta
@@ -112,8 +113,8 @@ class Twins(RuleBasedStateMachine):
     def take(self, rng: Random) -> None:
         sequences: dict[str, int] = {lane: rng.choice([0, 1, 1, 2, 6]) for lane in LaneName}
         kv_tokens: dict[str, int] = {lane: rng.choice([15, 60, 1_000]) for lane in LaneName}
-        worker = rng.choice(WORKERS)
-        leases = self.both(lambda queue: queue.take(worker, Capacity(sequences, kv_tokens)))
+        worker, prefill_ms = rng.choice(WORKERS), rng.choice([0.0, 0.3, 20.0])
+        leases = self.both(lambda queue: queue.take(worker, Capacity(sequences, kv_tokens, prefill_ms)))
         for lease in leases:
             assert lease.epoch > self.epochs[lease.job.flight_id]
             self.epochs[lease.job.flight_id] = lease.epoch
@@ -223,7 +224,13 @@ def _step(lease: Lease, choice: int, first: int, rng: Random) -> Publication:
 
 
 @pytest.mark.parametrize("server", ["valkey", "redis_server"])
-def test_memory_and_store_answer_alike(server: str, request: pytest.FixtureRequest) -> None:
+def test_memory_and_store_answer_alike(
+    server: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (queue_types, lane_places):  # limits that three tenants reach
+        monkeypatch.setattr(module, "TENANTS_PER_TAKE", 2)
+        monkeypatch.setattr(module, "ELDERS_PER_TAKE", 1)
+
     class OnServer(Twins):
         url = request.getfixturevalue(server).url
 

@@ -1,4 +1,4 @@
-"""Which job a worker gets next: (owed, lane, returned, outside Θ, class, slack, counter, flight_id)."""
+"""Which job a worker gets next: (owed, lane, returned, outside Θ, class, urgency, counter, flight_id)."""
 
 import pytest
 
@@ -38,12 +38,51 @@ async def test_ties_are_broken_by_flight_id(queue: Queue) -> None:
     assert await taken(queue) == ["B", "a", "a1", "b", "c"]
 
 
-async def test_less_slack_for_the_work_to_be_done_goes_first(queue: Queue) -> None:
-    await queue.put(job("short", "t1", prompt=tuple(range(10))))
-    await queue.put(job("long", "t2", prompt=tuple(range(100))))
-    await queue.put(job("pressed", "t3", prompt=tuple(range(10)), ttft_ms=50.0))
+async def test_the_earlier_due_goes_first(queue: Queue) -> None:
+    await queue.put(job("patient", "t1"))
+    await queue.put(job("pressed", "t2", prompt=tuple(range(100)), ttft_ms=900.0))
 
-    assert await taken(queue) == ["pressed", "long", "short"]
+    assert await taken(queue) == ["pressed", "patient"]
+
+
+async def test_the_shorter_goes_first_where_its_time_is_known(queue: Queue) -> None:
+    await queue.put(job("long", "t1", prompt=tuple(range(100))))
+    await queue.put(job("short", "t2", ttft_ms=1_100.0))
+
+    assert await taken(queue, room(latency=9, prefill_ms=5.0)) == ["short", "long"]
+
+
+async def test_what_is_too_late_gives_way_to_what_can_be_in_time(queue: Queue) -> None:
+    await queue.put(job("late", "t1", prompt=tuple(range(100)), ttft_ms=100.0))
+    await queue.put(job("promised", "t2", prompt=tuple(range(100)), ttft_ms=100.0, guaranteed=True))
+    await queue.put(job("in time", "t3", prompt=tuple(range(900))))
+
+    assert await taken(queue, room(latency=9, prefill_ms=1.1)) == ["promised", "in time", "late"]
+
+
+async def test_what_is_too_late_gives_way_for_half_its_lanes_longest_wait(queue: Queue, clock: Clock) -> None:
+    await queue.put(job("late", "t1", ttft_ms=1.0))
+    await stay_alive(queue, clock, 29_000)
+    await queue.put(job("young", "t2"))
+    known = room(latency=1, prefill_ms=1.0)
+    assert await taken(queue, known) == ["young"]
+
+    await stay_alive(queue, clock, 1_000)
+    await queue.put(job("younger", "t3"))
+
+    assert await taken(queue, known) == ["late"]
+
+
+@pytest.mark.parametrize(("prefill_ms", "expected"), [(0.0, ["sooner", "later"]), (1.0, ["later", "sooner"])])
+async def test_a_deadline_known_to_be_far_off_leaves_it_to_the_counters(
+    queue: Queue, prefill_ms: float, expected: list[str]
+) -> None:
+    await queue.put(job("first", "t1"))
+    await queue.put(job("sooner", "t1", ttft_ms=10_000.0))
+    await queue.put(job("later", "t2", ttft_ms=90_000.0))
+    assert await taken(queue, room(latency=1)) == ["first"]
+
+    assert await taken(queue, room(latency=2, prefill_ms=prefill_ms)) == expected
 
 
 async def test_guaranteed_work_goes_before_best_effort(queue: Queue) -> None:
@@ -182,12 +221,23 @@ async def test_nothing_is_taken_from_a_lane_without_room(queue: Queue) -> None:
     assert await taken(queue, Capacity(sequences={}, kv_tokens={})) == []
 
 
-async def test_no_more_than_64_tenants_of_a_lane_are_looked_at(queue: Queue) -> None:
-    for index in range(70):
+async def test_the_heads_of_the_32_least_served_are_compared_for_each_job(queue: Queue) -> None:
+    for index in range(39):
         await queue.put(job(f"f{index:02}", f"t{index:02}"))
+    await queue.put(job("pressed", "t39", ttft_ms=10.0))
 
-    assert await taken(queue) == [f"f{index:02}" for index in range(64)]
-    assert len(await taken(queue)) == 6
+    flights = await taken(queue)
+
+    assert flights[:9] == [*(f"f{index:02}" for index in range(8)), "pressed"]
+    assert len(flights) == 40
+
+
+async def test_of_what_came_back_the_first_8_are_compared_for_each_job(queue: Queue) -> None:
+    for index in range(12):
+        await queue.put(job(f"f{index:02}", f"t{index:02}", n=8 if index < 7 else 1))
+    await queue.release("w1", await taken(queue))
+
+    assert await taken(queue, room(latency=7)) == [f"f{index:02}" for index in range(7, 12)]
 
 
 async def test_the_share_floor_lets_the_lower_lane_through(queue: Queue) -> None:

@@ -1,0 +1,25 @@
+"""How urgent work is that has not begun: what can still be in time first, of that the short and the pressed."""
+
+import math
+
+PLENTY = 50.0
+"""Slack, in units of the time that the first token takes to compute, beyond which a deadline orders nothing."""
+SHORT_FIRST = 30.0
+"""How much sooner a deadline counts for each millisecond that the first token takes to compute."""
+
+
+def prospects(slack_ms: float, service_ms: float, waited_ms: float, long_wait_ms: float) -> tuple[bool, float]:
+    """Whether to relegate fresh work of its class, and its urgency (lower is sooner).
+
+    `service_ms`: what its first token takes to compute, 0.0 while nobody knows; `slack_ms`: time to spare before that
+    has to begin. A deadline far off does not order: the tenants' counters do. Of others the earlier comes first, and
+    the shorter far more so (Niyama's blend of EDF and shortest prefill first): under overload few long prompts wait
+    instead of everyone. What is too late anyway is relegated, until it has waited `long_wait_ms`: then the eldest
+    comes first.
+    """
+    is_known = service_ms > 0.0
+    if is_known and slack_ms > PLENTY * service_ms:
+        return False, math.inf
+    if waited_ms >= long_wait_ms:
+        return False, -waited_ms
+    return is_known and slack_ms < 0.0, slack_ms + SHORT_FIRST * service_ms
