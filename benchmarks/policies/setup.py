@@ -32,6 +32,8 @@ class Setup:
     lanes: Mapping[LaneName, Lane] = field(default_factory=lambda: DEFAULT_LANES)
     output_tokens: Callable[[str], int] | None = None
     """How long a flight's output becomes, for the policies that are given an oracle."""
+    fills_rows: bool = False
+    """Rows carry their tokens and block tables, for a model; a simulation reads neither."""
 
     def __post_init__(self) -> None:
         require("blocks", self.blocks, 1)
