@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from scheduler.lanes import DEFAULT_LANES
 from scheduler.messages import Job
+from scheduler.outcomes import Outcome
 from scheduler.planner import StepOrderError
 from tests.scheduler.planner_world import LATENCY, THROUGHPUT, World, job
 
@@ -108,6 +109,17 @@ def test_nobody_waits_longer_than_the_lane_lets_them_whatever_comes(asked: list[
     assert waited_ms.keys() == lane_of.keys() == world.ended.keys()
     for flight_id, ms in waited_ms.items():
         assert ms <= lanes[lane_of[flight_id]].max_wait_ms + STEP_MS
+
+
+def test_work_of_the_lower_lane_begins_under_an_endless_flood_of_the_upper_one() -> None:
+    lanes = {**DEFAULT_LANES, THROUGHPUT: replace(DEFAULT_LANES[THROUGHPUT], max_wait_ms=60 * STEP_MS)}
+    world = World(blocks=16, max_sequences=2, max_step_tokens=16, lanes=lanes)
+    flood = [(step, job(f"chat-{step:03}", LATENCY, max_tokens=8)) for step in range(120)]
+
+    played = Played(world).through(sorted([*flood, (5, job("batch", max_tokens=8))], key=lambda one: one[0]))
+
+    assert world.ended["batch"].outcome is Outcome.FINISHED
+    assert played.waited_ms["batch"] <= 40 * STEP_MS, "promoted after half its longest wait"
 
 
 @pytest.mark.parametrize("misuse", ["plan twice", "another result", "a result twice"])
