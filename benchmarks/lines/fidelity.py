@@ -25,6 +25,7 @@ from scheduler.planner import Planner
 from scheduler.settings import DEFAULT_MODEL
 from scheduler.simulate import Policy, Simulation
 from scheduler.workload import Arrival, Record
+from worker.__main__ import prepare_threads
 from worker.model_files import ModelError, resolve
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ def policy(name: str, bytes_per_block: int) -> Policy:
 
 def compare(case: Case) -> Found:
     """All real runs, one after another on a machine that should do nothing else, then the simulated ones."""
+    prepare_threads(os.environ)  # before torch is imported, as a worker process does
     from benchmarks.real_runs import Learner
 
     bench = _bench()
@@ -125,9 +127,6 @@ def compare(case: Case) -> Found:
 
 def _bench() -> "Bench":
     """The default model, with threads as a worker process has them."""
-    from worker.__main__ import prepare_threads
-
-    prepare_threads(os.environ)
     import torch
 
     from benchmarks.real_runs import Bench
