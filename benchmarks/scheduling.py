@@ -1,9 +1,10 @@
 """The scheduler's proof: fairness, isolation, capacity, overload, preemption and cost, beside the published policies.
 
-python -m benchmarks.scheduling [--quick] [--only N] [--seeds 10] [--processes 2] [--json FILE]
+python -m benchmarks.scheduling [--quick] [--only N] [--seeds 10] [--processes 2] [--json FILE] [--plots DIR]
 
 Every policy schedules the same arrivals on the same simulated worker. `--quick` plays small versions of what needs
 little, in about a minute; what it leaves out has no value. Exits with 1 if a line that was measured is not met.
+`--plots` draws pictures of some worlds instead.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import multiprocessing
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from multiprocessing.pool import Pool
 from pathlib import Path
 
@@ -88,6 +90,22 @@ def _pool(processes: int) -> AbstractContextManager[Pool | None]:
     return multiprocessing.get_context("spawn").Pool(processes) if processes > 1 else nullcontext()
 
 
+def _check_plots(parser: argparse.ArgumentParser, directory: Path) -> None:
+    """What would fail after minutes fails now."""
+    if find_spec("matplotlib") is None:
+        parser.error("--plots needs matplotlib: pip install 'fairlane[plots]'")
+    if directory.exists() and not directory.is_dir():
+        parser.error(f"--plots: {directory} is no directory")
+
+
+def _draw(run: Run, directory: Path) -> int:
+    from benchmarks.plots import draw
+
+    for file in draw(run, directory):
+        run.console.print(str(file))
+    return 0
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run it; 1 where a line is not met."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
@@ -96,7 +114,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, help="10 by default, 2 with --quick")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--plots", type=Path, metavar="DIR", help="draw pictures there, and measure no line")
     options = parser.parse_args(arguments)
+    if options.plots:
+        _check_plots(parser, options.plots)
     console = Console()
     if not console.is_terminal:
         console = Console(width=FILE_WIDTH)
@@ -106,6 +127,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     lines: list[Line] = []
     with _pool(options.processes) as pool, Progress(console=console) as progress:
         run = Run(options.quick, seeds, console, progress, pool)
+        if options.plots:
+            return _draw(run, options.plots)
         for measure in selected(options.only):
             lines += [line for line in measure(run) if options.only in (None, line.line)]
     run.show(summary(lines))

@@ -10,6 +10,7 @@ Host slots that a swap-in reads are retired, not free, until `settle`: the copy 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from scheduler.ranges import require
 from scheduler.steps import Copy
 
 
@@ -26,9 +27,12 @@ class IntegrityError(RuntimeError):
 
 
 class BlockPool:
-    """Device blocks and host slots, free or held."""
+    """Device blocks and host slots, free or held. Raises ValueError for sizes out of range."""
 
     def __init__(self, *, blocks: int, block_size: int, host_slots: int) -> None:
+        require("blocks", blocks, 1)
+        require("block_size", block_size, 1)
+        require("host_slots", host_slots, 0)
         self.blocks = blocks
         self.block_size = block_size
         self.host_slots = host_slots

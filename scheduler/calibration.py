@@ -9,12 +9,11 @@ import msgspec
 
 from scheduler.costs import CostModel
 from scheduler.steps import StepFeatures
-from scheduler.workload import Hardware
+from scheduler.workload import MOST_MS, MOST_NOISE, Hardware
 
-Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=MOST_MS)]
 Size = Annotated[int, msgspec.Meta(ge=1, le=100_000_000)]
 Step = tuple[Milliseconds, Milliseconds, Milliseconds, Milliseconds, Milliseconds]
-MOST_NOISE = 2.0
 _FAR = 1_000_000
 """So much of a feature that its weight stands out from rounding."""
 

@@ -27,10 +27,13 @@ class NonNegativeFit:
     """y = w · x with w >= 0, from a stream of observations.
 
     `typical` holds a usual magnitude of each feature, `prior` how much of y each gives at that magnitude, and `trust`
-    how many observations the prior is worth.
+    how many observations the prior is worth. Each observation counts for `forgetting` of the next (0 to 1).
     """
 
-    def __init__(self, *, typical: Sequence[float], prior: Sequence[float], trust: float = 0.5) -> None:
+    def __init__(
+        self, *, typical: Sequence[float], prior: Sequence[float], trust: float = 0.5, forgetting: float = FORGETTING
+    ) -> None:
+        self._forgetting = forgetting
         self._scale = tuple(1.0 / value for value in typical)
         self._prior = tuple(prior)
         self._trust = trust
@@ -63,8 +66,8 @@ class NonNegativeFit:
         scaled = [value * scale for value, scale in zip(x, self._scale, strict=True)]
         for j, value in enumerate(scaled):
             row = self._products[j]
-            self._products[j] = [FORGETTING * old + value * other for old, other in zip(row, scaled, strict=True)]
-            self._targets[j] = FORGETTING * self._targets[j] + value * y
+            self._products[j] = [self._forgetting * old + value * other for old, other in zip(row, scaled, strict=True)]
+            self._targets[j] = self._forgetting * self._targets[j] + value * y
         self.observations += 1
         for _ in range(SWEEPS):
             self._sweep()
@@ -83,13 +86,15 @@ def _copy_fit(block_ms: float) -> NonNegativeFit:
 class CostModel:
     """Step time, copy time, and what follows from them for victims and step sizes. All in milliseconds.
 
-    The priors are those of a small model on a few CPU cores; a few dozen steps replace them.
+    The priors are those of a small model on a few CPU cores; a few dozen steps replace them. `forgetting` is that of
+    step times: 1 where all that was observed shall count alike.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, forgetting: float = FORGETTING) -> None:
         self._step = NonNegativeFit(
             typical=(1.0, 16.0, 128.0, 8_192.0, 65_536.0),
             prior=(10.0, 4.0, 40.0, 5.0, 5.0),
+            forgetting=forgetting,
         )
         self._copy = _copy_fit(0.2)
         self._error = 0.0

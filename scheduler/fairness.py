@@ -16,6 +16,8 @@ Source: Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024); t
 
 from collections.abc import Iterable
 
+from scheduler.ranges import require
+
 DEFAULT_WINDOW = 4096.0
 """Θ of the global queue in weighted tokens: jobs are taken whole, so about twice the cost of a mean request."""
 STEP_WINDOW = 800.0
@@ -26,6 +28,7 @@ class Counters:
     """The counters of one lane. `backlogged` is always the caller's set of tenants with work to be done."""
 
     def __init__(self, window: float = DEFAULT_WINDOW) -> None:
+        require("window", window, 0.0)
         self.window = window
         self._values: dict[str, float] = {}
 

@@ -21,6 +21,7 @@ from scheduler.lengths import Lengths
 from scheduler.messages import Job, Lease, Paused, YieldMode
 from scheduler.outcomes import Outcome
 from scheduler.placement import Placement
+from scheduler.ranges import require
 from scheduler.ranking import Ranking
 from scheduler.roster import Roster
 from scheduler.sequence import Sequence, State
@@ -33,7 +34,8 @@ class StepOrderError(RuntimeError):
 
 
 class Planner:
-    """Holds a worker's flights and decides each step. Pure: no clock, no I/O."""
+    """Holds a worker's flights and decides each step. Pure: no clock, no I/O. Raises ValueError for parameters out of
+    range."""
 
     def __init__(
         self,
@@ -48,6 +50,8 @@ class Planner:
         bytes_per_block: int = 0,
         window: float = STEP_WINDOW,
     ) -> None:
+        require("max_sequences", max_sequences, 1)
+        require("max_step_tokens", max_step_tokens, 1)
         self._lanes = lanes
         self._pool = BlockPool(blocks=blocks, block_size=block_size, host_slots=host_slots)
         self._max_sequences = max_sequences

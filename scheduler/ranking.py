@@ -146,9 +146,9 @@ class Ranking:
         guaranteed, tokens = seq.job.guaranteed, seq.length
         service_ms = 2.0 * self._step_ms + tokens * (self._token_ms + self._pair_ms * tokens)
         slack_ms = seq.envelope.first_due_ms - self.now_ms - service_ms
-        if slack_ms > PLENTY * service_ms:
-            return int(not guaranteed), math.inf
         if self._has_aged(seq):
             return int(not guaranteed), seq.arrived_ms - self.now_ms
+        if slack_ms > PLENTY * service_ms:
+            return int(not guaranteed), math.inf
         relegated = slack_ms < 0.0 and not guaranteed
         return (2 if relegated else int(not guaranteed)), slack_ms + SHORT_FIRST * service_ms

@@ -5,8 +5,11 @@ from dataclasses import dataclass
 from scheduler.lanes import LaneName
 from scheduler.messages import Job, Sampling
 from scheduler.outcomes import Outcome
+from scheduler.ranges import require
 from scheduler.steps import StepFeatures
 
+MOST_MS = 1e9
+MOST_NOISE = 2.0
 END_TOKEN = 1
 """Ends an output; every other token of a simulated output is 0."""
 
@@ -64,6 +67,12 @@ class Hardware:
     """Between two steps: planning, sampling, publishing."""
     noise: float = 0.0
     """Standard deviation of the logarithm of a step's time."""
+
+    def __post_init__(self) -> None:
+        for name, values in (("step", self.step), ("copy", self.copy), ("overhead_ms", (self.overhead_ms,))):
+            for value in values:
+                require(name, value, 0.0, MOST_MS)
+        require("noise", self.noise, 0.0, MOST_NOISE)
 
     def step_ms(self, features: StepFeatures) -> float:
         """Time of a step's rows."""

@@ -7,9 +7,10 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 import msgspec
 
-from scheduler.calibration import MOST_NOISE, Calibration, of_costs
+from scheduler.calibration import Calibration, of_costs
 from scheduler.costs import CostModel
 from scheduler.messages import Lease
+from scheduler.workload import MOST_NOISE
 from worker.report import Report
 
 FADING = 0.995

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from benchmarks.lines import capacity, cost, fairness, gauntlet, isolation, overload, tax
+from benchmarks.lines import capacity, cost, fairness, fidelity, gauntlet, isolation, overload, safety, tax
 from benchmarks.lines.line import Effort, Line
 
 __all__ = ["MEASURES"]
@@ -15,5 +15,7 @@ MEASURES: Mapping[tuple[int, ...], Callable[[Effort], list[Line]]] = {
     (6,): tax.measure,
     (7,): gauntlet.measure,
     (8,): cost.measure,
+    (9,): fidelity.measure,
+    (10,): safety.measure,
 }
 """By the lines that they yield."""

@@ -14,10 +14,11 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from benchmarks.policies.fcfs_sarathi import FcfsSarathi
-from benchmarks.policies.setup import Request, Setup, require
+from benchmarks.policies.setup import Request, Setup
 from scheduler.flight import DECODE_WEIGHT, PREFILL_WEIGHT
 from scheduler.lanes import LaneName
 from scheduler.outcomes import Outcome
+from scheduler.ranges import require
 
 SERVICE_SHARE = 0.8
 WAIT_SHARE = 0.2

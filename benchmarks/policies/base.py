@@ -1,7 +1,8 @@
 """The engine mechanics that all policies share: blocks, rows, results, ends, preemption by recompute and by swap.
 
 What a policy adds is `_enqueue` and `_schedule`. No deadline ends a request here, since none of the engines has one:
-what comes late shows in the records. Rows carry what a simulation reads: token ids and block tables stay blank.
+what comes late shows in the records. Rows carry what a simulation reads: token ids and block tables stay blank, unless
+the setup asks for them to run a model.
 """
 
 from abc import ABC, abstractmethod
@@ -10,6 +11,7 @@ from typing import Generic
 
 from benchmarks.policies.setup import R, Setup, envelope
 from scheduler.blocks import BlockPool
+from scheduler.capacity import Counts, count
 from scheduler.flight import DECODE_WEIGHT, PREFILL_WEIGHT
 from scheduler.messages import FinishReason, Job, Lease
 from scheduler.outcomes import Outcome
@@ -73,7 +75,7 @@ class Engine(ABC, Generic[R]):
         self._steps += 1
         return StepPlan(
             number=self._steps,
-            rows=tuple(self._rows),
+            rows=tuple(map(self._filled, self._rows) if self._setup.fills_rows else self._rows),
             swap_out=tuple(self._swaps_out),
             swap_in=tuple(self._swaps_in),
             features=self._features,
@@ -112,6 +114,20 @@ class Engine(ABC, Generic[R]):
         room = max(0, self._setup.max_sequences - len(self._requests))
         tokens = max(0, self._pool.free_blocks * self._block_size - waiting)
         return Capacity(dict.fromkeys(self._setup.lanes, room), dict.fromkeys(self._setup.lanes, tokens))
+
+    @property
+    def blocks_free(self) -> int:
+        """Device blocks that nobody holds."""
+        return self._pool.free_blocks
+
+    @property
+    def host_slots_free(self) -> int:
+        """Host slots that nobody holds."""
+        return self._pool.free_slots
+
+    def counts(self) -> Counts:
+        """Sequences running, waiting and preempted, by lane."""
+        return count(self._requests.values(), self._setup.lanes)
 
     def check_integrity(self) -> None:
         """Compare the block accounting with the requests. Raises IntegrityError."""
@@ -186,6 +202,13 @@ class Engine(ABC, Generic[R]):
             self._tokens_left -= 1
         else:
             self._account(count, end, 1)
+
+    def _filled(self, row: Row) -> Row:
+        request = self._requests[row.seq.flight_id]
+        return row._replace(
+            token_ids=request.token_ids(row.first_position, len(row.token_ids)),
+            block_table=tuple(request.table[: self._blocks(row.context_length)]),
+        )
 
     def _account(self, count: int, end: int, sign: int) -> None:
         self._tokens_left -= sign * count

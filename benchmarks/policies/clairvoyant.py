@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from itertools import islice
 
 from benchmarks.policies.base import Engine
-from benchmarks.policies.setup import Request, Setup, envelope, prefill_within, require
+from benchmarks.policies.setup import Request, Setup, envelope, prefill_within
 from scheduler.messages import Job
 from scheduler.outcomes import Outcome
+from scheduler.ranges import require
 from scheduler.sequence import State
 from scheduler.steps import StepFeatures, StepResult
 

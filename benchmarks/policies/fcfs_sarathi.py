@@ -10,7 +10,8 @@ Deviations: a decode asks for a block when it needs one, not at every step. What
 from bisect import insort
 
 from benchmarks.policies.base import Engine
-from benchmarks.policies.setup import Queue, Request, Setup, require
+from benchmarks.policies.setup import Queue, Request, Setup
+from scheduler.ranges import require
 from scheduler.sequence import State
 
 CHUNK_TOKENS = 512

@@ -10,7 +10,8 @@ Deviations: no prefix cache, no speculation, no look-ahead of one step. A prompt
 """
 
 from benchmarks.policies.base import Engine
-from benchmarks.policies.setup import Queue, Request, Setup, require
+from benchmarks.policies.setup import Queue, Request, Setup
+from scheduler.ranges import require
 from scheduler.sequence import State
 
 

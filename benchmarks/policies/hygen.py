@@ -12,7 +12,8 @@ long for the budget by itself still runs its first offline row.
 
 from benchmarks.policies.base import Engine
 from benchmarks.policies.fcfs_sarathi import CHUNK_TOKENS, WATERMARK
-from benchmarks.policies.setup import Queue, Request, Setup, prefill_within, require
+from benchmarks.policies.setup import Queue, Request, Setup, prefill_within
+from scheduler.ranges import require
 from scheduler.sequence import State
 
 LEAST_CHUNK = 32

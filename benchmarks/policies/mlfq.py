@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from benchmarks.policies.base import Engine
-from benchmarks.policies.setup import Request, Setup, require
+from benchmarks.policies.setup import Request, Setup
+from scheduler.ranges import require
 from scheduler.sequence import State
 from scheduler.steps import StepFeatures, StepResult
 

@@ -18,7 +18,8 @@ import math
 from dataclasses import dataclass
 
 from benchmarks.policies.base import Engine
-from benchmarks.policies.setup import Queue, Request, Setup, envelope, require
+from benchmarks.policies.setup import Queue, Request, Setup, envelope
+from scheduler.ranges import require
 from scheduler.sequence import State
 from scheduler.steps import StepFeatures, StepResult
 

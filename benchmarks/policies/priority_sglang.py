@@ -16,7 +16,8 @@ progress yields.
 """
 
 from benchmarks.policies.base import Engine
-from benchmarks.policies.setup import Queue, Request, Setup, require
+from benchmarks.policies.setup import Queue, Request, Setup
+from scheduler.ranges import require
 from scheduler.sequence import State
 
 PRIORITY_PER_RANK = 100

@@ -8,14 +8,9 @@ from typing import Generic, TypeVar
 
 from scheduler.lanes import DEFAULT_LANES, Envelope, Lane, LaneName
 from scheduler.messages import Job
+from scheduler.ranges import require
 from scheduler.sequence import Sequence
 from scheduler.workload import Hardware
-
-
-def require(name: str, value: float, low: float, high: float = math.inf) -> None:
-    """Refuse a parameter that is out of range. Raises ValueError."""
-    if not low <= value <= high:
-        raise ValueError(f"{name} must be between {low} and {high}, not {value}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +27,8 @@ class Setup:
     lanes: Mapping[LaneName, Lane] = field(default_factory=lambda: DEFAULT_LANES)
     output_tokens: Callable[[str], int] | None = None
     """How long a flight's output becomes, for the policies that are given an oracle."""
+    fills_rows: bool = False
+    """Rows carry their tokens and block tables, for a model; a simulation reads neither."""
 
     def __post_init__(self) -> None:
         require("blocks", self.blocks, 1)

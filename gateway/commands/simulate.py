@@ -129,13 +129,14 @@ def _resized(calibration: Calibration, sizes: dict[str, int | None]) -> Calibrat
     try:
         return read_calibration(msgspec.json.encode({**msgspec.structs.asdict(calibration), **given}))
     except CalibrationError as error:
-        raise CommandError(str(error)) from None
+        name, _, _ = str(error).partition(":")
+        raise CommandError(f"{error}, not {given[name]}") from None
 
 
 def _rows(file: Path, part: str | None, kv_tokens: int) -> list[TraceRow]:
     stretch = None if part is None else _stretch(part)
     try:
-        with file.open(encoding="utf-8") as lines:
+        with file.open(encoding="utf-8-sig") as lines:  # spreadsheets begin a CSV with a byte order mark
             rows = read_trace(lines, kv_tokens=kv_tokens)
         return rows if stretch is None else slice_trace(rows, *stretch)
     except (OSError, UnicodeDecodeError, TraceError) as error:

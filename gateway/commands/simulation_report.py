@@ -8,7 +8,7 @@ import msgspec
 import typer
 
 from gateway.commands.client import CommandError, show_table
-from gateway.commands.files import check_writable, write_whole
+from gateway.commands.files import check_directory, check_writable, make_directory, write_whole
 from gateway.commands.simulation import Scenario
 from scheduler.measures import Group, Spread, Summary
 
@@ -33,24 +33,22 @@ def check(json_file: Path | None, plots: Path | None) -> None:
     if json_file is not None:
         check_writable(json_file)
     if plots is not None:
-        if plots.exists() and not plots.is_dir():
-            raise CommandError(f"{plots}: is no directory")
+        check_directory(plots)
         _drawing()
 
 
 def write(scenario: Scenario, trace: str, runs: Sequence[Run], json_file: Path | None, plots: Path | None) -> None:
-    """The files that were asked for. Raises CommandError."""
-    if json_file is not None:
-        document = msgspec.json.encode(_document(scenario, trace, runs))
-        write_whole(json_file, msgspec.json.format(document, indent=2) + b"\n")
+    """The files that were asked for, once all are drawn. Raises CommandError."""
+    files: dict[Path, bytes] = {}
     if plots is not None:
         drawn = _drawing()([(run.load, run.summary) for run in runs])
-        try:
-            plots.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise CommandError(f"{plots}: cannot be made ({error.strerror})") from None
-        for name, picture in drawn.items():
-            write_whole(plots / f"{name}.png", picture)
+        files = {plots / f"{name}.png": picture for name, picture in drawn.items()}
+        make_directory(plots)
+    if json_file is not None:
+        document = msgspec.json.encode(_document(scenario, trace, runs))
+        files[json_file] = msgspec.json.format(document, indent=2) + b"\n"
+    for file, content in files.items():
+        write_whole(file, content)
 
 
 def show(runs: Sequence[Run]) -> None:

@@ -1,5 +1,6 @@
 """`fairlane simulate`: a small trace through the command, what it prints and writes, and what it refuses."""
 
+import errno
 import json
 import sys
 import threading
@@ -180,9 +181,9 @@ def test_plots_without_matplotlib_are_refused_before_anything_runs(
         (("--trace", "binary"), "binary: is no text"),
         (("--trace", "trace.csv", "--costs", "trace.csv"), "trace.csv: JSON is malformed"),
         (("--trace", "trace.csv", "--costs", "nowhere.json"), "nowhere.json: cannot be read"),
-        (("--trace", "trace.csv", "--blocks", "0"), "blocks: Expected `int` >= 1"),
+        (("--trace", "trace.csv", "--blocks", "0"), "blocks: Expected `int` >= 1, not 0"),
         (("--trace", "trace.csv", "--blocks", "2"), "trace.csv: row 4: needs 39 KV tokens, and the pool holds 32"),
-        (("--trace", "trace.csv", "--max-sequences", "-1"), "max_sequences: "),
+        (("--trace", "trace.csv", "--max-sequences", "-1"), "max_sequences: Expected `int` >= 1, not -1"),
         (("--trace", "trace.csv", "--workers", "0"), "workers must be between 1 and 1000, not 0"),
         (("--trace", "trace.csv", "--workers", "1001"), "workers must be between 1 and 1000, not 1001"),
         (("--trace", "trace.csv", "--tenants", "0"), "tenants must be between"),
@@ -196,6 +197,7 @@ def test_plots_without_matplotlib_are_refused_before_anything_runs(
         (("--trace", "trace.csv", "--json", "no/where.json"), "no/where.json: cannot be written"),
         (("--trace", "trace.csv", "--json", "."), "is a directory"),
         (("--trace", "trace.csv", "--plots", "trace.csv"), "trace.csv: is no directory"),
+        (("--trace", "trace.csv", "--json", "out.json", "--plots", "trace.csv/of/it"), "trace.csv: is no directory"),
         (("--calibrate", "http://127.0.0.1:9"), "no worker answers at http://127.0.0.1:9/costs"),
         (("--calibrate", "worker"), "no worker answers at worker/costs"),
     ],
@@ -208,13 +210,47 @@ def test_what_is_wrong_is_one_line(directory: Path, arguments: tuple[str, ...], 
     assert sorted(directory.iterdir()) == before
 
 
-def test_a_bad_row_is_named_and_nothing_is_written(directory: Path) -> None:
-    (directory / "trace.csv").write_text(TRACE + "99,5,-1\n")
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ("99,5,-1", "output_tokens must be a whole number"),
+        ("99,5", "3 columns are expected, not 2"),
+        ("nan,5,5", "arrival_s must be a finite number"),
+        ("1,5,5", "arrives before row 41"),
+        ("99,5000,5", "needs 5005 KV tokens, and the pool holds 1024"),
+    ],
+)
+def test_a_bad_row_is_named_and_nothing_is_written(directory: Path, row: str, words: str) -> None:
+    (directory / "trace.csv").write_text(f"{TRACE}{row}\n")
+    before = sorted(directory.iterdir())
 
-    line = refused("--trace", "trace.csv", "--json", "out.json")
+    line = refused("--trace", "trace.csv", "--costs", "costs.json", "--json", "out.json", "--plots", "pictures")
 
-    assert line.startswith("trace.csv: row 42: output_tokens must be a whole number")
-    assert not (directory / "out.json").exists()
+    assert line.startswith(f"trace.csv: row 42: {words}")
+    assert sorted(directory.iterdir()) == before
+
+
+def test_a_directory_that_cannot_be_made_after_all_leaves_nothing_written(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "mkdir", full)
+    before = sorted(directory.iterdir())
+
+    line = refused("--trace", "trace.csv", "--costs", "costs.json", "--json", "out.json", "--plots", "pictures")
+
+    assert line == "pictures: cannot be made (No space left on device)"
+    assert sorted(directory.iterdir()) == before
+
+
+def test_a_byte_order_mark_is_no_part_of_the_columns(directory: Path) -> None:
+    (directory / "trace.csv").write_text(TRACE, encoding="utf-8-sig")
+
+    assert figures(directory)["requests"] == 40
 
 
 def test_costs_come_from_a_running_worker(directory: Path, metrics_port: dict[str, Any]) -> None:
