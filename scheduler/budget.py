@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from scheduler.costs import CostModel
 from scheduler.lanes import Lane, LaneName
-from scheduler.roster import PROMOTION_AGE
 from scheduler.sequence import Sequence, State
 
 LEAST_PREFILL_PART, LEAST_PREFILL = 32, 64
@@ -40,12 +39,12 @@ class Survey:
 def survey(begun: Iterable[Sequence], lanes: Mapping[LaneName, Lane], now_ms: float) -> Survey:
     """Look at everything that has begun."""
     found = Survey()
-    promoted_before = {name: now_ms - PROMOTION_AGE * lane.max_wait_ms for name, lane in lanes.items()}
+    promoted_before = {name: now_ms - lane.long_wait_ms for name, lane in lanes.items()}
     first = next(name for name, lane in lanes.items() if lane.rank == 0)
     for seq in begun:
         job = seq.job
         if seq.state is State.DECODE:
-            kind = (job.lane, job.tenant, job.guaranteed, seq.arrived_ms < promoted_before[job.lane])
+            kind = (job.lane, job.tenant, job.guaranteed, seq.arrived_ms <= promoted_before[job.lane])
             alike = found.decodes.get(kind)
             if alike is None:
                 found.decodes[kind] = [seq]

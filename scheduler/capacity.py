@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from scheduler.blocks import BlockPool
+from scheduler.costs import CostModel
 from scheduler.lanes import Lane, LaneName
 from scheduler.sequence import Sequence, State
 from scheduler.steps import Capacity
@@ -32,12 +33,15 @@ def count(sequences: Iterable[Sequence], lanes: Iterable[LaneName]) -> Counts:
     return counts
 
 
-def measure(sequences: list[Sequence], lanes: Mapping[LaneName, Lane], pool: BlockPool, max_sequences: int) -> Capacity:
+def measure(
+    sequences: list[Sequence], lanes: Mapping[LaneName, Lane], pool: BlockPool, max_sequences: int, costs: CostModel
+) -> Capacity:
     """What each lane could start in the next step: what is free or held by lanes below, less what work of its own
     lane and above has yet to take, and one block for each of those to grow."""
     return Capacity(
         sequences={name: _free_rows(sequences, lane, lanes, max_sequences) for name, lane in lanes.items()},
         kv_tokens={name: _free_blocks(sequences, lane, lanes, pool) * pool.block_size for name, lane in lanes.items()},
+        prefill_ms=costs.prefill_ms()[0] if costs.has_learnt else 0.0,
     )
 
 

@@ -71,7 +71,8 @@ class Draft:
             return self._budget.prefill - self._prefilled
         price = self._budget.price
         per_token = price.token + price.pair * seq.num_computed
-        return int(max(0.0, self._left_ms + spare_ms - price.row) / per_token) if per_token > 0.0 else self._budget.tokens
+        left_ms = max(0.0, self._left_ms + spare_ms - price.row)
+        return int(left_ms / per_token) if per_token > 0.0 else self._budget.tokens
 
     def steps_left(self, seq: Sequence) -> int:
         """Steps that a sequence runs for if it produces all it may."""

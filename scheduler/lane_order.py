@@ -137,7 +137,7 @@ class Order:
         job, level = entry.job, self._levels[entry.job.lane]
         counter = self._lanes[level].counters.value(job.tenant)
         outside = counter > self._eligible_up_to[level]
-        standing, urgency = self._prospects(entry, self._lanes[level].lane.max_wait_ms / 2)
+        standing, urgency = self._prospects(entry, self._lanes[level].lane.long_wait_ms)
         return not entry.returned, outside, standing, urgency, counter, job.flight_id
 
     def _prospects(self, entry: Entry, long_wait_ms: float) -> tuple[int, float]:

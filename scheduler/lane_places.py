@@ -143,7 +143,7 @@ class Places:
 
     def promoted(self, now_ms: int) -> list[str]:
         """The eldest of the flights that have waited half the lane's maximum: they are ordered one lane higher."""
-        old_ms = now_ms - self.lane.max_wait_ms / 2
+        old_ms = now_ms - self.lane.long_wait_ms
         return [flight for queued_ms, flight in self._waiting[:ELDERS_PER_TAKE] if queued_ms <= old_ms]
 
     def eligible_up_to(self) -> float:

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+PROMOTION_AGE = 0.5
+"""Part of its lane's longest wait after which work is promoted one lane."""
+
 
 class LaneName(StrEnum):
     """The closed set of lanes, most urgent first."""
@@ -27,6 +30,11 @@ class Lane:
     max_queued: int
     """Jobs that may wait in this lane per model before `put` refuses as overloaded."""
     preemptible: bool
+
+    @property
+    def long_wait_ms(self) -> float:
+        """Wait after which work counts for the lane above, and is never relegated: nothing starves."""
+        return PROMOTION_AGE * self.max_wait_ms
 
     def __post_init__(self) -> None:
         for field, low, high in (

@@ -189,7 +189,7 @@ class Planner:
 
     def capacity(self) -> Capacity:
         """What each lane could start in the next step, by preemption of lanes below if need be."""
-        return capacity.measure(self._live(), self._lanes, self._pool, self._max_sequences)
+        return capacity.measure(self._live(), self._lanes, self._pool, self._max_sequences, self._costs)
 
     def wait_reason(self, flight_id: str) -> WaitReason | None:
         """Why a flight's first waiting choice had no row in the last plan; None where all had one."""

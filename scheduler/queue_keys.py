@@ -82,7 +82,7 @@ def parts(script: str) -> tuple[str, ...]:
 def constants(lanes: dict[LaneName, Lane], lease_ms: int, window: float) -> str:
     """What the scripts know of the settings, as Lua text: the same for all processes that share a queue."""
     rows = ", ".join(
-        f"{{name = '{lane.name}', max_wait_ms = {lane.max_wait_ms!r},"
+        f"{{name = '{lane.name}', max_wait_ms = {lane.max_wait_ms!r}, long_wait_ms = {lane.long_wait_ms!r},"
         f" share_floor = {lane.share_floor!r}, max_queued = {lane.max_queued}}}"
         for lane in queue_types.in_rank_order(lanes)
     )

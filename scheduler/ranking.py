@@ -1,14 +1,14 @@
 """The one order of everything that a worker could run: running, resumable and waiting work together."""
 
-import math
 from enum import IntEnum
 from typing import NamedTuple
 
 from scheduler.budget import Kind
 from scheduler.costs import CostModel
 from scheduler.lanes import LaneName
-from scheduler.roster import PROMOTION_AGE, LaneRoster, Roster
+from scheduler.roster import LaneRoster, Roster
 from scheduler.sequence import Sequence, State
+from scheduler.urgency import prospects
 
 IDLE = 1_000
 """Lane rank of work that cannot run: at its grant, it ranks below every lane."""
@@ -31,10 +31,6 @@ PHASES = {  # of work that is not fresh
     State.DROPPED: Phase.RESUME,
     State.WAITING: Phase.RESUME,
 }
-PLENTY = 50.0
-"""Slack, in units of the time that the first token takes to compute, beyond which a deadline orders nothing."""
-SHORT_FIRST = 30.0
-"""How much sooner a deadline counts for each millisecond that the first token takes to compute."""
 Group = tuple[int, bool, int]
 """What sets work above other work whatever either of them has begun: lane rank, outside the window, class."""
 
@@ -124,10 +120,7 @@ class Ranking:
         if not seq.is_runnable:
             return IDLE
         lane = self._lanes[seq.job.lane].lane
-        return max(0, lane.rank - self._has_aged(seq))
-
-    def _has_aged(self, seq: Sequence) -> bool:
-        return self.now_ms - seq.arrived_ms > PROMOTION_AGE * self._lanes[seq.job.lane].lane.max_wait_ms
+        return max(0, lane.rank - (self.now_ms - seq.arrived_ms >= lane.long_wait_ms))
 
     def _is_outside(self, name: LaneName, tenant: str, counter: float) -> bool:
         """Had more than Θ above the least served that waits; or has several requests running while a tenant that was
@@ -137,18 +130,10 @@ class Ranking:
         return counter >= self._newcomer[name] and self._lanes[name].begun[tenant] > 1
 
     def _prospects(self, seq: Sequence) -> tuple[int, float]:
-        """Class and urgency of fresh work.
-
-        A deadline far off does not order: the tenants' counters do. Of others the earlier comes first, and the shorter
-        far more so (Niyama's blend of EDF and shortest prefill first): under overload few long prompts wait instead of
-        everyone. What is too late anyway is relegated, until it has waited so long that its turn comes first.
-        """
-        guaranteed, tokens = seq.job.guaranteed, seq.length
+        """Class and urgency of fresh work. Who was guaranteed its deadline is never relegated."""
+        tokens = seq.length
         service_ms = 2.0 * self._step_ms + tokens * (self._token_ms + self._pair_ms * tokens)
         slack_ms = seq.envelope.first_due_ms - self.now_ms - service_ms
-        if self._has_aged(seq):
-            return int(not guaranteed), seq.arrived_ms - self.now_ms
-        if slack_ms > PLENTY * service_ms:
-            return int(not guaranteed), math.inf
-        relegated = slack_ms < 0.0 and not guaranteed
-        return (2 if relegated else int(not guaranteed)), slack_ms + SHORT_FIRST * service_ms
+        long_wait_ms = self._lanes[seq.job.lane].lane.long_wait_ms
+        relegated, urgency = prospects(slack_ms, service_ms, self.now_ms - seq.arrived_ms, long_wait_ms)
+        return (0 if seq.job.guaranteed else 2 if relegated else 1), urgency

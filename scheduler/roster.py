@@ -20,8 +20,6 @@ LOOK_AHEAD = 32
 """Of a tenant's fresh work, what a step could look at."""
 LEAST_SERVED = 32
 """Tenants of one lane whose fresh work a step looks at; also the promoted ones."""
-PROMOTION_AGE = 0.5
-"""Part of its lane's longest wait after which work is promoted one lane."""
 
 Filed = tuple[float, float, str, int, Sequence]
 """A fresh sequence by class and a time in ms; flight and choice break ties."""
@@ -98,7 +96,7 @@ class LaneRoster:
     def promoted(self, now_ms: float) -> Iterator[Sequence]:
         """Fresh work that has waited long enough to count for the lane above, the eldest first."""
         for _, arrived_ms, _, _, seq in self._elders[:LEAST_SERVED]:
-            if now_ms - arrived_ms <= PROMOTION_AGE * self.lane.max_wait_ms:
+            if now_ms - arrived_ms < self.lane.long_wait_ms:
                 return
             yield seq
 

@@ -18,8 +18,8 @@ def prospects(slack_ms: float, service_ms: float, waited_ms: float, long_wait_ms
     comes first.
     """
     is_known = service_ms > 0.0
-    if is_known and slack_ms > PLENTY * service_ms:
-        return False, math.inf
     if waited_ms >= long_wait_ms:
         return False, -waited_ms
+    if is_known and slack_ms > PLENTY * service_ms:
+        return False, math.inf
     return is_known and slack_ms < 0.0, slack_ms + SHORT_FIRST * service_ms

@@ -19,15 +19,15 @@ end
 
 -- Whether to relegate fresh work, and its urgency (scheduler/urgency.py).
 local function prospects(slack_ms, service_ms, waited_ms, long_wait_ms)
-  if service_ms > 0 and slack_ms > PLENTY * service_ms then return false, math.huge end
   if waited_ms >= long_wait_ms then return false, -waited_ms end
+  if service_ms > 0 and slack_ms > PLENTY * service_ms then return false, math.huge end
   return service_ms > 0 and slack_ms < 0, slack_ms + SHORT_FIRST * service_ms
 end
 
 -- Give a job what orders it whoever its tenant is. What has begun before is as urgent as it is late.
 local function judge(job)
   local service_ms = job.returned == 1 and 0 or job.prompt * PREFILL_MS
-  local waited_ms, long_wait_ms = NOW - job.queued, LANE[job.lane].max_wait_ms / 2
+  local waited_ms, long_wait_ms = NOW - job.queued, LANE[job.lane].long_wait_ms
   local relegated
   relegated, job.urgency = prospects(job.due - NOW - service_ms, service_ms, waited_ms, long_wait_ms)
   job.standing = job.guaranteed == 1 and 0 or relegated and 2 or 1
@@ -99,7 +99,7 @@ end
 local function heads_and_promoted(lane)
   local jobs, below = heads(lane), LANES[lane.level + 1]
   if below and is_open(below) then
-    local old = NOW - below.max_wait_ms / 2
+    local old = NOW - below.long_wait_ms
     add_all(jobs, below, call('ZRANGEBYSCORE', key('waiting', below.name), '-inf', old, 'LIMIT', 0, ELDERS_PER_TAKE))
   end
   return jobs
