@@ -102,7 +102,7 @@ class MeanLengths:
         for key in ((lane, tenant), (lane, None)):
             if key in self._known or len(self._known) < self._most or key[1] is None:
                 old_tokens, old_ends = self._known.get(key, (0.0, 0.0))
-                self._known[key] = fades * old_tokens + tokens, fades * old_ends + ends
+                self._known[key] = fades * old_tokens + tokens, fades * (old_ends + ends)
 
 
 def peak_tokens(running: Iterable[tuple[int, int]]) -> int:
