@@ -101,10 +101,17 @@ class _Assessment:
 
     def _wait_ms(self, load: Load, taken: float) -> float:
         """Until its first token, where others take a part of the time that becomes free."""
-        return time_to_first_ms(self.known.ledger, load, self.tariff.workers) / (1.0 - taken)
+        return time_to_first_ms(self.known.ledger, load, self.known.fleet(self.tariff)) / (1.0 - taken)
 
     def _lateness_ms(self, load: Load) -> float:
-        return lateness_ms(self.known.ledger, load, self.tariff.workers, self.now_ms, margin=MARGIN)
+        return lateness_ms(
+            self.known.ledger,
+            load,
+            self.known.fleet(self.tariff),
+            self.now_ms,
+            margin=MARGIN,
+            taken=self.known.taken(self.now_ms),
+        )
 
     def _refusal(self, load: Load, late_ms: float) -> Refusal:
         """Worth a retry if it would be in time alone."""

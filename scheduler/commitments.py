@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from scheduler.demand import Ledger, Level, Load, Sum
+from scheduler.demand import Fleet, Ledger, Level, Load, Sum
 from scheduler.lanes import Lane, LaneName
 from scheduler.lengths import MeanLengths
 from scheduler.messages import WorkerStatus
@@ -23,8 +23,6 @@ RECENT_MS = 2_000.0
 """Over how long the rate is taken at which requests come."""
 MOST_TAKEN = 0.95
 """Part of the time that others may be taken to need at most: a little always becomes free."""
-LOWER_LANES_PART = 1.0 / 3.0
-"""Of the time that work of a lower lane has, in which it is to go on. What it puts off, lanes above must wait for."""
 COUNTED_EVERY = 8
 """Output tokens of a choice from one look at what is left of it to the next; the first is always looked at."""
 TYPICAL_PROMPT_TOKENS = 512
@@ -176,15 +174,24 @@ class Commitments:
         asked = sum(rate.at(now_ms) for other, rate in self._asked.items() if other < rank)
         return min(asked, MOST_TAKEN, 1.0 - self._lanes[lane].share_floor)
 
+    def taken(self, now_ms: float) -> dict[int, float]:
+        """By lane rank, what the lanes above ask for."""
+        return {lane.rank: self.lanes_above(name, now_ms) for name, lane in self._lanes.items()}
+
     def promised(self, lane: LaneName, now_ms: float) -> float:
         """Part of the workers' time that what goes before this lane's best effort was promised of late, or asks for."""
         rank = self._lanes[lane].rank
         promised = sum(rate.at(now_ms) for other, rate in self._promised.items() if other <= rank)
         return max(self.lanes_above(lane, now_ms), min(promised, MOST_TAKEN))
 
+    def fleet(self, tariff: Tariff) -> Fleet:
+        """Who does the work at these prices."""
+        pace_ms = next(lane.tpot_ms for lane in self._lanes.values() if lane.rank == 0)
+        return Fleet(tariff.workers, tariff.base_ms, pace_ms)
+
     def load(self, request: Request, tariff: Tariff, now_ms: float, *, guaranteed: bool) -> Load:
         """A request that comes now, as the demand test sees it."""
-        return self._load(_Open(request, guaranteed, now_ms), tariff, now_ms)
+        return self._load(_Open(request, guaranteed, now_ms), tariff)
 
     def output_tokens(self, request: Request, produced: int = 0) -> int:
         """Tokens that each choice is expected to have yet to come: at least one, at most what it may."""
@@ -205,9 +212,9 @@ class Commitments:
             rates.setdefault(self._lanes[request.lane].rank, _Rate()).add(work_ms / self.tariff.workers, now_ms)
 
     def _price(self, flight_id: str, found: _Open, now_ms: float, tariff: Tariff) -> None:
-        self.ledger.put(flight_id, self._load(found, tariff, now_ms), now_ms)
+        self.ledger.put(flight_id, self._load(found, tariff), now_ms)
 
-    def _load(self, found: _Open, tariff: Tariff, now_ms: float) -> Load:
+    def _load(self, found: _Open, tariff: Tariff) -> Load:
         request, produced = found.request, found.produced
         left = self.output_tokens(request, produced)
         kv_tokens = request.prompt_tokens + (produced + left) / 2.0
@@ -218,25 +225,10 @@ class Commitments:
             prefill_ms=0.0 if produced else tariff.prefill_ms(request.prompt_tokens),
             decode_ms=left * token_ms,
             output_ms=(produced + left) * token_ms,
+            token_ms=token_ms,
             share=request.choices * tariff.share(request.prompt_tokens + produced + left),
-            due_ms=self._due_ms(found, tariff, now_ms, kv_tokens, left),
+            due_ms=_due_ms(found, tariff, kv_tokens, left),
         )
-
-    def _due_ms(self, found: _Open, tariff: Tariff, now_ms: float, kv_tokens: float, left: int) -> float:
-        """When the next token is due. What is guaranteed may become as long as it may and have the pace of a full
-        worker; best effort is to be as usual, and once it has begun nothing waits for it."""
-        request, pace_ms = found.request, tariff.recent_step_ms
-        if found.guaranteed:
-            pace_ms = MARGIN * max(pace_ms, tariff.full_step_ms(kv_tokens))
-            left = request.max_tokens - found.produced
-        elif found.produced:
-            return math.inf
-        dues = [] if request.deadline_ms is None else [request.deadline_ms - left * pace_ms]
-        if request.ttft_ms is not None and not found.produced:
-            dues.append(request.ttft_ms - pace_ms)
-        left_ms = found.arrived_ms + min(dues, default=math.inf) - now_ms
-        part = LOWER_LANES_PART if found.guaranteed and self._lanes[request.lane].rank else 1.0
-        return now_ms + part * left_ms
 
     def _others(self, lane: LaneName, fresh: int, begun: int, tariff: Tariff) -> Sum:
         """Requests of other doors, as long as those here, or as typical ones; those that have begun are half done."""
@@ -245,6 +237,21 @@ class Commitments:
         output = max(1, round(self._lengths.mean(lane, "") or TYPICAL_OUTPUT_TOKENS))
         like = Request(lane=lane, prompt_tokens=prompt, max_tokens=output)
         others = Sum()
-        others.add(self._load(_Open(like, True, 0.0), tariff, 0.0), fresh)
-        others.add(self._load(_Open(like, True, 0.0, produced=(output + 1) // 2), tariff, 0.0), begun)
+        others.add(self._load(_Open(like, True, 0.0), tariff), fresh)
+        others.add(self._load(_Open(like, True, 0.0, produced=(output + 1) // 2), tariff), begun)
         return others
+
+
+def _due_ms(found: _Open, tariff: Tariff, kv_tokens: float, left: int) -> float:
+    """When the next token is due. What is guaranteed may become as long as it may and have the pace of a full
+    worker; best effort is to be as usual, and once it has begun nothing waits for it."""
+    request, pace_ms = found.request, tariff.recent_step_ms
+    if found.guaranteed:
+        pace_ms = MARGIN * max(pace_ms, tariff.full_step_ms(kv_tokens))
+        left = request.max_tokens - found.produced
+    elif found.produced:
+        return math.inf
+    dues = [] if request.deadline_ms is None else [request.deadline_ms - left * pace_ms]
+    if request.ttft_ms is not None and not found.produced:
+        dues.append(request.ttft_ms - pace_ms)
+    return found.arrived_ms + min(dues, default=math.inf)

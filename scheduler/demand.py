@@ -8,7 +8,7 @@ deadline first, and the Past-Future scheduler's peak (LightLLM, ASPLOS 2025).
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -16,6 +16,18 @@ BUCKET_MS = 250.0
 """Deadlines are told apart to this at best, rounded down."""
 BUCKETS = 64
 """And to this part of the time that is left, so that a test looks at hundreds of them, however many there are."""
+MOST_DECODING = 7.0 / 8.0
+"""Of a step's time: a part of each step is left to prefills, however little the pace of decodes leaves."""
+
+
+class Fleet(NamedTuple):
+    """Who does the work."""
+
+    workers: int
+    base_ms: float
+    """Of a step, whatever it holds."""
+    pace_ms: float
+    """What a step may take at most, so that decodes of the first lane keep their pace."""
 
 
 class Level(NamedTuple):
@@ -37,6 +49,8 @@ class Load:
     """The same of the output that is yet expected."""
     output_ms: float
     """The same of all its output, what is there already too."""
+    token_ms: float
+    """Of one output token."""
     share: float
     """Part of one worker that it takes up at its longest."""
     due_ms: float = math.inf
@@ -56,6 +70,7 @@ class Sum:
     prefill_ms: float = 0.0
     work_ms: float = 0.0
     output_ms: float = 0.0
+    token_ms: float = 0.0
     share: float = 0.0
     dated: dict[int, tuple[int, float]] = field(default_factory=dict)
     """How many have a deadline, and their work, by its bucket."""
@@ -66,6 +81,7 @@ class Sum:
         self.prefill_ms += times * load.prefill_ms
         self.work_ms += times * load.work_ms
         self.output_ms += times * load.output_ms
+        self.token_ms += times * load.token_ms
         self.share += times * load.share
         if load.due_ms < math.inf:
             bucket = int(load.due_ms // BUCKET_MS)
@@ -80,6 +96,7 @@ class Sum:
         self.prefill_ms += other.prefill_ms
         self.work_ms += other.work_ms
         self.output_ms += other.output_ms
+        self.token_ms += other.token_ms
         self.share += other.share
 
 
@@ -126,15 +143,19 @@ class Ledger:
         )
 
 
-def time_to_first_ms(ledger: Ledger, load: Load, workers: int) -> float:
+def time_to_first_ms(ledger: Ledger, load: Load, fleet: Fleet) -> float:
     """From now to a load's first token, behind all that goes before it and is due no later."""
     before = ledger.up_to(load.level)
     later_ms = sum(work_ms for bucket, (_, work_ms) in before.dated.items() if bucket * BUCKET_MS > load.due_ms)
-    return _wait_ms(before, load, before.work_ms - later_ms, workers)
+    return _wait_ms(before, load, before.work_ms - later_ms, fleet)
 
 
-def lateness_ms(ledger: Ledger, load: Load, workers: int, now_ms: float, *, margin: float) -> float:
+def lateness_ms(
+    ledger: Ledger, load: Load, fleet: Fleet, now_ms: float, *, margin: float, taken: Mapping[int, float]
+) -> float:
     """By how much guaranteed work would be late at worst if this load came too and all took `margin` times as long.
+
+    `taken`: by lane rank, the part of the time that becomes free which lanes above go on to take.
 
     Not above 0 where all is kept. What is late already counts as work, and is not tested.
     """
@@ -147,17 +168,31 @@ def lateness_ms(ledger: Ledger, load: Load, workers: int, now_ms: float, *, marg
             due_ms = bucket * BUCKET_MS
             goes_before = level > load.level or due_ms >= load.due_ms
             if goes_before and due_ms >= now_ms:
-                worst_ms = max(worst_ms, margin * _wait_ms(before, load, work_ms, workers) - (due_ms - now_ms))
+                worst_ms = max(
+                    worst_ms,
+                    margin * _wait_ms(before, load, work_ms, fleet) / (1.0 - taken.get(level.rank, 0.0))
+                    - (due_ms - now_ms),
+                )
     return worst_ms
 
 
-def _wait_ms(before: Sum, load: Load, work_ms: float, workers: int) -> float:
+def _wait_ms(before: Sum, load: Load, work_ms: float, fleet: Fleet) -> float:
     """Until this much work of what goes before is done, and the load's prompt too."""
-    prefill_ms, share = before.prefill_ms + load.prefill_ms, before.share + load.share
+    workers, share = fleet.workers, before.share + load.share
+    prefill_ms = (before.prefill_ms + load.prefill_ms) / (1.0 - _decoding(before, fleet))
     if share <= workers:
         return prefill_ms / workers
     in_batch_ms = workers * (before.output_ms + load.output_ms) / share / 2.0
     return max(prefill_ms, work_ms + load.work_ms - in_batch_ms) / workers
+
+
+def _decoding(before: Sum, fleet: Fleet) -> float:
+    """Part of each step that goes to decodes, once all that fits of what goes before decodes."""
+    if not before.loads:
+        return 0.0
+    share = before.share / fleet.workers
+    step_ms = before.token_ms / fleet.workers / max(1.0, share) + fleet.base_ms * max(0.0, 1.0 - share)
+    return min(MOST_DECODING, step_ms / fleet.pace_ms)
 
 
 def _rounded(due_ms: float, now_ms: float) -> float:

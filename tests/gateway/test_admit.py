@@ -138,7 +138,7 @@ def test_a_deadline_that_passed_while_the_body_came_is_refused() -> None:
 def test_the_prompts_of_one_request_stand_behind_each_other() -> None:
     idle, size = model(worker(step_weights=WEIGHTS, step_ms=10.0)), Size(100, 2, stated=True)
 
-    assert let_in(*[size] * 3, of=idle, agreed=terms(hard_ttft_ms=500.0)).guaranteed
+    assert let_in(*[size] * 2, of=idle, agreed=terms(hard_ttft_ms=500.0)).guaranteed
     with pytest.raises(ApiError) as refused:
         let_in(*[size] * 9, of=idle, agreed=terms(hard_ttft_ms=500.0))
     assert refused.value.code == "deadline_unattainable"
