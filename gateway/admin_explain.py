@@ -20,7 +20,8 @@ from gateway.fleet import Door
 from quotas.limits import RULES, Demand, LimitStatus, Refusal, heaviest
 from quotas.store import LARGEST_ASK
 from quotas.tenants import Tenant
-from scheduler.admission import Admitted, Request, assess
+from scheduler.admission import Admitted, assess
+from scheduler.commitments import Commitments, Request
 from scheduler.lanes import Lane, LaneName
 from scheduler.queue_types import LaneDepth, LaneFull, TenantQueueFull, drain_ms
 
@@ -62,7 +63,7 @@ def door_verdict(door: Door, asked: Request, lanes: Mapping[LaneName, Lane]) -> 
     """What the door of one model would say, and the expected wait for the first token where it lets the request in."""
     if asked.prompt_tokens + asked.max_tokens > door.context_length:
         return context_length(door.context_length, asked.prompt_tokens, asked.max_tokens), None
-    verdict = assess(asked, workers=door.workers, depths=door.depths, lanes=lanes)
+    verdict = assess(asked, workers=door.workers, depths=door.depths, commitments=Commitments(lanes), now_ms=0.0)
     return (None, verdict.expected_ttft_ms) if isinstance(verdict, Admitted) else (refused(verdict, asked), None)
 
 

@@ -3,15 +3,15 @@
 What the queue behind it refuses is put into words here too.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gateway.directory import Model
 from gateway.errors import ApiError, LimitBlock, context_length
 from gateway.terms import Terms
 from quotas.store import LimitStatus
-from scheduler import admission
-from scheduler.lanes import Lane, LaneName
+from scheduler.admission import Admitted, Refusal, assess
+from scheduler.commitments import Commitments, Request
 from scheduler.queue_types import LaneFull, TenantQueueFull
 
 
@@ -62,27 +62,66 @@ def measure(prompt_tokens: int, max_tokens: int | None, model: Model, *, prompt_
 
 
 def admit(
-    size: Size, n: int, model: Model, terms: Terms, lanes: Mapping[LaneName, Lane], *, elapsed_ms: float
+    sizes: Sequence[Size],
+    n: int,
+    model: Model,
+    terms: Terms,
+    door: Commitments,
+    *,
+    tenant: str,
+    now_ms: float,
+    elapsed_ms: float,
 ) -> Verdict:
-    """Let one flight in. `elapsed_ms`: since the request arrived, gone from its deadlines.
+    """Let the flights of one request in; the promise to it is the weakest of those to them.
+
+    `now_ms`: on the door's clock; `elapsed_ms`: since the request arrived, gone from its deadlines.
 
     Raises ApiError: `no_worker`, `request_exceeds_limit`, `deadline_unattainable`.
     """
-    _check_width(size, n, model)
-    asked = admission.Request(
-        lane=terms.lane.name,
-        prompt_tokens=size.prompt_tokens,
-        max_tokens=size.max_tokens,
-        max_tokens_stated=size.stated,
-        deadline_ms=None if terms.deadline_ms is None else terms.deadline_ms - elapsed_ms,
-        ttft_ms=None if terms.hard_ttft_ms is None else terms.hard_ttft_ms - elapsed_ms,
-    )
-    if min(ms for ms in (asked.deadline_ms, asked.ttft_ms, 1.0) if ms is not None) <= 0:
+    for size in sizes:
+        _check_width(size, n, model)
+    deadline_ms = None if terms.deadline_ms is None else terms.deadline_ms - elapsed_ms
+    ttft_ms = None if terms.hard_ttft_ms is None else terms.hard_ttft_ms - elapsed_ms
+    if min(ms for ms in (deadline_ms, ttft_ms, 1.0) if ms is not None) <= 0:
         raise ApiError("The deadline passed before the request was read.", "deadline_unattainable")
-    answer = admission.assess(asked, workers=model.workers, depths=model.depths, lanes=lanes)
-    if isinstance(answer, admission.Refusal):
-        raise refused(answer, asked)
-    return Verdict(answer.guaranteed, answer.expected_ttft_ms)
+    asked = [
+        Request(
+            lane=terms.lane.name,
+            tenant=tenant,
+            prompt_tokens=size.prompt_tokens,
+            max_tokens=size.max_tokens,
+            max_tokens_stated=size.stated,
+            choices=n,
+            deadline_ms=deadline_ms,
+            ttft_ms=ttft_ms,
+        )
+        for size in sizes
+    ]
+    answers = _assess_all(asked, model, door, now_ms)
+    expected = [answer.expected_ttft_ms for answer in answers if answer.expected_ttft_ms is not None]
+    return Verdict(all(answer.guaranteed for answer in answers), max(expected, default=None))
+
+
+def _assess_all(asked: Sequence[Request], model: Model, door: Commitments, now_ms: float) -> list[Admitted]:
+    """The door's word on each, behind those before it. Raises ApiError at the first that it refuses."""
+    answers: list[Admitted] = []
+    try:
+        for number, request in enumerate(asked):
+            door.came(request, now_ms)
+            answer = assess(request, workers=model.workers, depths=model.depths, commitments=door, now_ms=now_ms)
+            if isinstance(answer, Refusal):
+                raise refused(answer, request)
+            answers.append(answer)
+            if len(asked) > 1:
+                door.enter(_on_trial(number), request, guaranteed=answer.guaranteed, now_ms=now_ms)
+    finally:
+        for number in range(len(answers)):
+            door.leave(_on_trial(number), finished=False)
+    return answers
+
+
+def _on_trial(number: int) -> str:
+    return f"on-trial-{number}"
 
 
 def _check_width(size: Size, n: int, model: Model) -> None:
@@ -104,7 +143,7 @@ def _exceeds(message: str, param: str | None, name: str, limit: int, requested: 
     return ApiError(message, "request_exceeds_limit", param, block)
 
 
-def refused(refusal: admission.Refusal, asked: admission.Request) -> ApiError:
+def refused(refusal: Refusal, asked: Request) -> ApiError:
     """What admission refuses, in the words of the API."""
     retry_after_s = None if refusal.retry_after_ms is None else refusal.retry_after_ms / 1e3
     match refusal.code:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
+from gateway.doors import Doors
 from gateway.flight import Flight
 from gateway.store import BLOCK_S, Availability, every
 from scheduler.messages import Event, Finished, Job, TokenDelta
@@ -70,10 +71,13 @@ class _Line:
 class Dispatcher:
     """The flights of this gateway by id, and the lines that feed them. Use it as a context: it ends its tasks."""
 
-    def __init__(self, gateway_id: str, open_link: Callable[[str], Link], availability: Availability) -> None:
+    def __init__(
+        self, gateway_id: str, open_link: Callable[[str], Link], availability: Availability, doors: Doors
+    ) -> None:
         self.gateway_id = gateway_id
         self._open_link = open_link
         self._availability = availability
+        self._doors = doors
         self._flights: dict[str, Flight] = {}
         self._left: set[str] = set()
         """Flights that were left to a reaper before their jobs ended: it needs their records."""
@@ -114,6 +118,7 @@ class Dispatcher:
         """Deliver its events from now on; before its job is put."""
         self.queue(flight.queue)
         self._flights[flight.id] = flight
+        self._doors.entered(flight)
         self.idle.clear()
 
     def release(self, flight: Flight) -> None:
@@ -141,6 +146,7 @@ class Dispatcher:
 
     def _drop(self, flight: Flight) -> None:
         self._flights.pop(flight.id, None)
+        self._doors.left(flight)
         if not self._flights:
             self.idle.set()
 
@@ -167,6 +173,8 @@ class Dispatcher:
         flight = self._flights.get(event.flight_id)
         if flight is not None:
             flight.accept(event)
+            if isinstance(event, TokenDelta):
+                self._doors.heard(flight)
         elif isinstance(event, Finished):
             line.strays.discard(event.flight_id)
             if event.flight_id in self._left:

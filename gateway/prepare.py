@@ -10,6 +10,7 @@ from typing import Any, Generic, Literal, TypeVar
 from gateway.admit import Size, Verdict, admit, measure, too_long
 from gateway.auth import Caller
 from gateway.directory import Directory, Model
+from gateway.doors import Doors
 from gateway.errors import ApiError, invalid, model_not_found
 from gateway.flight import flight_ids, mint
 from gateway.launch import Draft
@@ -73,11 +74,17 @@ class Preparer:
     """From bytes to a plan; each refusal is an ApiError."""
 
     def __init__(
-        self, gateway_id: str, lanes: Mapping[LaneName, Lane], directory: Directory, telemetry: Telemetry
+        self,
+        gateway_id: str,
+        lanes: Mapping[LaneName, Lane],
+        directory: Directory,
+        doors: Doors,
+        telemetry: Telemetry,
     ) -> None:
         self._gateway_id = gateway_id
         self._lanes = lanes
         self._directory = directory
+        self._doors = doors
         self._telemetry = telemetry
         self._huge_turns = asyncio.Semaphore(HUGE_AT_ONCE)
 
@@ -92,7 +99,16 @@ class Preparer:
             sizes = [
                 measure(len(prompt), request.max_tokens, model, prompt_param=kind.prompt_param) for prompt in prompts
             ]
-            verdict = self._admit(sizes, request.n, model, terms, elapsed_ms)
+            verdict = admit(
+                sizes,
+                request.n,
+                model,
+                terms,
+                self._doors.at(model.queue),
+                tenant=caller.identity.tenant.id,
+                now_ms=self._doors.now_ms,
+                elapsed_ms=elapsed_ms,
+            )
         flights = zip(flight_ids(mint(), len(prompts)), prompts, sizes, strict=True)
         drafts = tuple(
             Draft(
@@ -126,12 +142,6 @@ class Preparer:
         if not all(prompts):
             raise invalid(kind.prompt_param, f"`{kind.prompt_param}` holds no token.")
         return request, model, prompts
-
-    def _admit(self, sizes: list[Size], n: int, model: Model, terms: Terms, elapsed_ms: float) -> Verdict:
-        """The promise to a request is the weakest of those to its flights."""
-        verdicts = [admit(size, n, model, terms, self._lanes, elapsed_ms=elapsed_ms) for size in sizes]
-        expected = [verdict.expected_ttft_ms for verdict in verdicts if verdict.expected_ttft_ms is not None]
-        return Verdict(all(verdict.guaranteed for verdict in verdicts), max(expected, default=None))
 
     def _job(
         self,

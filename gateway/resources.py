@@ -14,6 +14,7 @@ from gateway.auth import AdminKeys, Authenticator
 from gateway.config import GatewaySettings
 from gateway.directory import Depths, Directory
 from gateway.dispatch import Dispatcher, Link
+from gateway.doors import Doors
 from gateway.errors import ApiError
 from gateway.fleet import StoredFleet
 from gateway.launch import Launcher
@@ -61,7 +62,8 @@ class Resources:
         self.authenticator = Authenticator(KeyStore(short))
         self.registry = RedisRegistry(patient)
         self._queues: dict[str, RedisQueue] = {}
-        self.dispatcher = Dispatcher(self.gateway_id, self._open_link, self.availability)
+        self.doors = Doors(self.lanes)
+        self.dispatcher = Dispatcher(self.gateway_id, self._open_link, self.availability, self.doors)
         self.directory = Directory(self.registry, self._depths, self.availability)
         self.fleet = StoredFleet(self.registry, self.directory, self._calls)
         self.settlements = Settlements(
@@ -72,7 +74,7 @@ class Resources:
             confirm_s=CONFIRM_LEASES * settings.lease_s,
         )
         self.launcher = Launcher(self.quotas, self.dispatcher, self.settlements, self.telemetry, self.availability)
-        self.preparer = Preparer(self.gateway_id, self.lanes, self.directory, self.telemetry)
+        self.preparer = Preparer(self.gateway_id, self.lanes, self.directory, self.doors, self.telemetry)
         self.reaper = Reaper(
             self.quotas,
             self.tenants,

@@ -80,7 +80,8 @@ class Order:
         self._lanes, self._entries, self._room = lanes, entries, room
         self._now_ms, self._prefill_ms = now_ms, prefill_ms
         self._levels = {places.lane.name: level for level, places in enumerate(lanes)}
-        self._eligible_up_to: list[float] = []
+        self._windows = [places.window(prefill_ms) for places in lanes]
+        self._least: list[float] = []
 
     def pick(self) -> Entry | None:
         """The first candidate that fits, its room taken. None: nothing more to take.
@@ -90,7 +91,7 @@ class Order:
         """
         if not any(map(self._room.is_open, range(len(self._lanes)))):
             return None
-        self._eligible_up_to = [places.eligible_up_to() for places in self._lanes]
+        self._least = [places.least_counter() for places in self._lanes]
         for rank, candidates in self._tiers():
             for entry in sorted(candidates, key=self._key):
                 level = self._levels[entry.job.lane]
@@ -136,13 +137,15 @@ class Order:
     def _key(self, entry: Entry) -> Key:
         job, level = entry.job, self._levels[entry.job.lane]
         counter = self._lanes[level].counters.value(job.tenant)
-        outside = counter > self._eligible_up_to[level]
-        standing, urgency = self._prospects(entry, self._lanes[level].lane.long_wait_ms)
-        return not entry.returned, outside, standing, urgency, counter, job.flight_id
+        lead = counter - self._least[level]
+        standing, urgency = self._prospects(entry, lead, self._lanes[level].lane.long_wait_ms)
+        return not entry.returned, lead > self._windows[level], standing, urgency, counter, job.flight_id
 
-    def _prospects(self, entry: Entry, long_wait_ms: float) -> tuple[int, float]:
+    def _prospects(self, entry: Entry, lead: float, long_wait_ms: float) -> tuple[int, float]:
         """Class and urgency. What came back from a worker has begun, and is as urgent as it is late."""
+        guaranteed = entry.job.guaranteed
         service_ms = 0.0 if entry.returned else len(entry.job.prompt) * self._prefill_ms
-        slack_ms = entry.due_ms - self._now_ms - service_ms
-        relegated, urgency = prospects(slack_ms, service_ms, self._now_ms - entry.queued_ms, long_wait_ms)
-        return 0 if entry.job.guaranteed else 1 + relegated, urgency
+        lead_ms = 0.0 if guaranteed or entry.returned else lead * self._prefill_ms
+        slack_ms, waited_ms = entry.due_ms - self._now_ms - service_ms, self._now_ms - entry.queued_ms
+        relegated, urgency = prospects(slack_ms, service_ms, lead_ms, waited_ms, long_wait_ms)
+        return 0 if guaranteed else 1 + relegated, urgency

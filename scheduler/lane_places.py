@@ -146,9 +146,13 @@ class Places:
         old_ms = now_ms - self.lane.long_wait_ms
         return [flight for queued_ms, flight in self._waiting[:ELDERS_PER_TAKE] if queued_ms <= old_ms]
 
-    def eligible_up_to(self) -> float:
-        """The largest counter within the window of the lane's smallest backlogged one."""
-        return self.counters.floor(self._queues) + self.counters.window
+    def least_counter(self) -> float:
+        """The smallest counter of a tenant that waits here."""
+        return self.counters.floor(self._queues)
+
+    def window(self, prefill_ms: float) -> float:
+        """Θ for a worker that computes a prompt's token in `prefill_ms`."""
+        return self.lane.window(self.counters.window, prefill_ms)
 
     def is_owed(self, entry: Entry) -> bool:
         """The share floor is behind by what this job costs: it goes before the order."""

@@ -30,17 +30,26 @@ class Lane:
     max_queued: int
     """Jobs that may wait in this lane per model before `put` refuses as overloaded."""
     preemptible: bool
+    burst_ms: float = 0.0
+    """How far ahead of the least served a tenant may run, in time of a worker that computes prompts: where deadlines
+    press, those of a short burst are met before it is evened out."""
 
     @property
     def long_wait_ms(self) -> float:
         """Wait after which work counts for the lane above, and is never relegated: nothing starves."""
         return PROMOTION_AGE * self.max_wait_ms
 
+    def window(self, least: float, prefill_ms: float) -> float:
+        """Its eligibility window Θ in weighted tokens, `least` or more, where a prompt's token takes `prefill_ms`;
+        0.0 while that is not known."""
+        return max(least, self.burst_ms / prefill_ms) if prefill_ms > 0.0 else least
+
     def __post_init__(self) -> None:
         for field, low, high in (
             ("ttft_ms", 1.0, 1e9),
             ("tpot_ms", 1.0, 1e9),
             ("max_wait_ms", 1.0, 1e9),
+            ("burst_ms", 0.0, 1e9),
             ("share_floor", 0.0, 1.0),
             ("max_queued", 1, 10_000_000),
         ):
@@ -58,6 +67,7 @@ LATENCY = Lane(
     share_floor=0.0,
     max_queued=1_000,
     preemptible=False,
+    burst_ms=3_000.0,
 )
 THROUGHPUT = Lane(
     name=LaneName.THROUGHPUT,

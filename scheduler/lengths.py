@@ -69,6 +69,42 @@ class Lengths:
         return max(1, seq.remaining)
 
 
+class MeanLengths:
+    """Mean output by lane and tenant: tokens produced per end, so that what is still running counts too.
+
+    The lengths of those that have ended alone are too short as long as most are young. A tenant with few ends has its
+    lane's mean.
+    """
+
+    def __init__(self, most_tenants: int = 10_000) -> None:
+        self._most = most_tenants
+        self._known: dict[tuple[LaneName, str | None], tuple[float, float]] = {}
+        """Tokens and ends, the old ones faded."""
+
+    def produced(self, lane: LaneName, tenant: str, tokens: int) -> None:
+        """Outputs that may go on gained so many tokens together."""
+        self._add(lane, tenant, tokens, 0)
+
+    def ended(self, lane: LaneName, tenant: str, outputs: int = 1) -> None:
+        """So many outputs ended by themselves, or at their limit."""
+        self._add(lane, tenant, 0, outputs)
+
+    def mean(self, lane: LaneName, tenant: str) -> float | None:
+        """Tokens of an output; None where too few have ended."""
+        for key in ((lane, tenant), (lane, None)):
+            tokens, ends = self._known.get(key, (0.0, 0.0))
+            if ends >= ENOUGH:
+                return tokens / ends
+        return None
+
+    def _add(self, lane: LaneName, tenant: str, tokens: int, ends: int) -> None:
+        fades = (1.0 - 1.0 / REMEMBERED) ** ends
+        for key in ((lane, tenant), (lane, None)):
+            if key in self._known or len(self._known) < self._most or key[1] is None:
+                old_tokens, old_ends = self._known.get(key, (0.0, 0.0))
+                self._known[key] = fades * old_tokens + tokens, fades * (old_ends + ends)
+
+
 def peak_tokens(running: Iterable[tuple[int, int]]) -> int:
     """The most KV tokens held at one time by sequences of (remaining, held) tokens, given the longest remaining first.
 

@@ -216,7 +216,10 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     step_ms: float = 0.0
     """Recent time of one step."""
     prefill_tokens_per_s: float = 0.0
-    """Measured prefill rate, for the gateway's feasibility test."""
+    """Measured prefill rate, for people."""
+    step_weights: tuple[float, ...] = ()
+    """What a step takes in ms: whatever it holds, and per row, prefilled token, KV token read and attention pair. Empty
+    before the worker has learnt it."""
 
     @property
     def kv_tokens(self) -> int:

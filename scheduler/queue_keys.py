@@ -83,11 +83,11 @@ def constants(lanes: dict[LaneName, Lane], lease_ms: int, window: float) -> str:
     """What the scripts know of the settings, as Lua text: the same for all processes that share a queue."""
     rows = ", ".join(
         f"{{name = '{lane.name}', max_wait_ms = {lane.max_wait_ms!r}, long_wait_ms = {lane.long_wait_ms!r},"
-        f" share_floor = {lane.share_floor!r}, max_queued = {lane.max_queued}}}"
+        f" burst_ms = {lane.burst_ms!r}, share_floor = {lane.share_floor!r}, max_queued = {lane.max_queued}}}"
         for lane in queue_types.in_rank_order(lanes)
     )
     numbers = {name: getattr(queue_types, name) for name in _LIMITS}
-    numbers |= {"PLENTY": urgency.PLENTY, "SHORT_FIRST": urgency.SHORT_FIRST}
+    numbers |= {"PLENTY": urgency.PLENTY, "SHORT_FIRST": urgency.SHORT_FIRST, "LEAD": urgency.LEAD}
     numbers |= {"LEASE_MS": lease_ms, "WINDOW": window, "STREAM_LENGTH": STREAM_LENGTH}
     lines = [f"local {name} = {value!r}" for name, value in numbers.items()]
     return "\n".join([f"local LANES = {{{rows}}}", f"local POISONED = '{POISONED}'", *lines])

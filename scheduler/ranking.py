@@ -73,7 +73,11 @@ class Ranking:
         self._lanes = roster.lanes
         self._token_ms, self._pair_ms = costs.prefill_ms()
         self._step_ms = costs.step_weights()[0]
-        self._eligible_up_to = {name: lane.eligible_up_to() for name, lane in roster.lanes.items()}
+        self._least = {name: lane.least_counter() for name, lane in roster.lanes.items()}
+        self._window = {
+            name: lane.lane.window(lane.counters.window, self._token_ms if costs.has_learnt else 0.0)
+            for name, lane in roster.lanes.items()
+        }
         self._newcomer = {name: lane.newcomer() for name, lane in roster.lanes.items()}
 
     def stand(self, seq: Sequence, ahead: float = 0.0) -> Standing:
@@ -82,7 +86,7 @@ class Ranking:
         counter = self._lanes[job.lane].counters.value(job.tenant) + ahead
         if seq.is_fresh:
             phase = Phase.FRESH
-            standing, urgency = self._prospects(seq)
+            standing, urgency = self._prospects(seq, counter - self._least[job.lane])
         else:
             phase, standing, urgency = PHASES[seq.state], int(not job.guaranteed), 0.0
         rank = Rank(
@@ -112,8 +116,7 @@ class Ranking:
 
     def excess(self, name: LaneName, tenant: str) -> float:
         """How far a tenant is outside the window, in windows; negative where it is inside."""
-        counters = self._lanes[name].counters
-        return (counters.value(tenant) - self._eligible_up_to[name]) / counters.window
+        return (self._lanes[name].counters.value(tenant) - self._least[name]) / self._window[name] - 1.0
 
     def lane_rank(self, seq: Sequence) -> int:
         """Its lane's rank, one higher once it has waited long; IDLE where it cannot run."""
@@ -125,15 +128,16 @@ class Ranking:
     def _is_outside(self, name: LaneName, tenant: str, counter: float) -> bool:
         """Had more than Θ above the least served that waits; or has several requests running while a tenant that was
         served no more has none."""
-        if counter > self._eligible_up_to[name]:
+        if counter > self._least[name] + self._window[name]:
             return True
         return counter >= self._newcomer[name] and self._lanes[name].begun[tenant] > 1
 
-    def _prospects(self, seq: Sequence) -> tuple[int, float]:
-        """Class and urgency of fresh work. Who was guaranteed its deadline is never relegated."""
-        tokens = seq.length
+    def _prospects(self, seq: Sequence, lead: float) -> tuple[int, float]:
+        """Class and urgency of fresh work. Who was guaranteed its deadline is never relegated, nor held back."""
+        tokens, guaranteed = seq.length, seq.job.guaranteed
         service_ms = 2.0 * self._step_ms + tokens * (self._token_ms + self._pair_ms * tokens)
         slack_ms = seq.envelope.first_due_ms - self.now_ms - service_ms
-        long_wait_ms = self._lanes[seq.job.lane].lane.long_wait_ms
-        relegated, urgency = prospects(slack_ms, service_ms, self.now_ms - seq.arrived_ms, long_wait_ms)
-        return (0 if seq.job.guaranteed else 2 if relegated else 1), urgency
+        lead_ms = 0.0 if guaranteed else max(0.0, lead * self._token_ms)
+        waited_ms, long_wait_ms = self.now_ms - seq.arrived_ms, self._lanes[seq.job.lane].lane.long_wait_ms
+        relegated, urgency = prospects(slack_ms, service_ms, lead_ms, waited_ms, long_wait_ms)
+        return (0 if guaranteed else 2 if relegated else 1), urgency

@@ -43,9 +43,9 @@ class LaneRoster:
         """A heap of tenants with fresh work, by a counter that may have grown since."""
         self._listed: set[str] = set()
 
-    def eligible_up_to(self) -> float:
-        """The largest counter inside the window: Θ above the least served tenant that waits; without one, any."""
-        return min(self._waiting(), default=math.inf) + self.counters.window
+    def least_counter(self) -> float:
+        """The counter of the least served tenant that waits; without one, infinity."""
+        return min(self._waiting(), default=math.inf)
 
     def newcomer(self) -> float:
         """The least counter of a tenant that waits and has nothing that has begun; without one, infinity."""

@@ -90,7 +90,7 @@ async def _serve(
             registry=RedisRegistry(client),
             card=card,
             link=StoreLink(timeout_s),
-            vitals=Vitals(about),
+            vitals=Vitals(about, costs),
             observers=_observers(settings, about, costs, traces),
             lease_s=settings.lease_s,
             drain_s=settings.worker.drain_s,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from scheduler.costs import CostModel
 from scheduler.messages import Lease, WorkerStatus
 from worker.report import Load, Report
 
@@ -20,8 +21,10 @@ FADING = 0.95
 class Vitals:
     """Learns from the engine's turns, and fills in a WorkerStatus."""
 
-    def __init__(self, about: WorkerStatus, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, about: WorkerStatus, costs: CostModel, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """`costs`: what the engine learns; only read here."""
         self._about = about
+        self._costs = costs
         self._clock = clock
         self._load = Load()
         self._output: dict[str, _Rate] = {}
@@ -61,6 +64,7 @@ class Vitals:
             tokens_per_s={lane: recent.per_s(now_s) for lane, recent in self._output.items()},
             step_ms=self._steps.value,
             prefill_tokens_per_s=self._prefill.value,
+            step_weights=self._costs.step_weights() if self._costs.has_learnt else (),
         )
 
 

@@ -1,12 +1,14 @@
 """The product's admission at the door of a simulated worker: what a gateway would know of it decides each arrival."""
 
-from collections import Counter
 from typing import Protocol
 
-from scheduler.admission import Admitted, Request, assess
+from scheduler.admission import Admitted, assess
 from scheduler.capacity import Counts
-from scheduler.lanes import DEFAULT_LANES, LaneName
+from scheduler.commitments import Commitments, Request
+from scheduler.costs import CostModel
+from scheduler.lanes import DEFAULT_LANES
 from scheduler.messages import WorkerStatus
+from scheduler.outcomes import Outcome
 from scheduler.simulate import Step
 from scheduler.workload import Arrival, Record
 
@@ -32,23 +34,15 @@ class Doorkeeper:
         self._blocks = kv_tokens // block_size
         self._block_size = block_size
         self._max_sequences = max_sequences
-        self._queued: dict[str, Arrival] = {}
-        """Let in, without a first token."""
-        self._queued_tokens: Counter[LaneName] = Counter()
-        self._steps = self._steps_ms = self._prefilled = self._prefill_s = 0.0
+        self._commitments = Commitments(DEFAULT_LANES)
+        self._costs = CostModel()
+        self._steps = self._steps_ms = 0.0
 
     def decide(self, arrival: Arrival, now_ms: float) -> bool | None:
         """True admits as guaranteed, False as best effort, None refuses."""
-        asked = Request(
-            lane=arrival.lane,
-            prompt_tokens=arrival.prompt_tokens,
-            max_tokens=arrival.max_tokens,
-            deadline_ms=arrival.deadline_ms,
-            ttft_ms=arrival.hard_ttft_ms,
-        )
-        answer = assess(
-            asked, workers=[self._status()], depths={}, lanes=DEFAULT_LANES, queued_tokens=self._queued_tokens
-        )
+        asked = _request(arrival)
+        self._commitments.came(asked, now_ms)
+        answer = assess(asked, workers=[self._status()], depths={}, commitments=self._commitments, now_ms=now_ms)
         if not isinstance(answer, Admitted):
             return None
         if answer.guaranteed:
@@ -57,29 +51,20 @@ class Doorkeeper:
 
     def arrived(self, arrival: Arrival, now_ms: float) -> None:
         """A request came, and was let in."""
-        self._queued[arrival.flight_id] = arrival
-        self._queued_tokens[arrival.lane] += arrival.prompt_tokens
+        guaranteed = arrival.flight_id in self.guaranteed
+        self._commitments.enter(arrival.flight_id, _request(arrival), guaranteed=guaranteed, now_ms=now_ms)
 
     def stepped(self, step: Step) -> None:
-        """A worker ran a step: learn how fast it is."""
+        """A worker ran a step: learn how fast it is, and how far its requests have come."""
         self._steps = FADING * self._steps + 1.0
         self._steps_ms = FADING * self._steps_ms + step.run_ms + step.copy_ms
-        prefilled = sum(len(row.token_ids) for row in step.plan.rows if row.output_index == 0)
-        if prefilled:
-            self._prefilled = FADING * self._prefilled + prefilled
-            self._prefill_s = FADING * self._prefill_s + step.run_ms / 1e3
+        self._costs.observe(step.plan.features, step.run_ms, step.plan.copies, step.copy_ms)
         for produced in step.outcome.produced:
-            if produced.index == 0:
-                self._begun(produced.seq.flight_id)
+            self._commitments.produced(produced.seq.flight_id, produced.index + 1, step.ended_ms)
 
     def ended(self, record: Record) -> None:
         """A request that was let in is over."""
-        self._begun(record.arrival.flight_id)
-
-    def _begun(self, flight_id: str) -> None:
-        arrival = self._queued.pop(flight_id, None)
-        if arrival is not None:
-            self._queued_tokens[arrival.lane] -= arrival.prompt_tokens
+        self._commitments.leave(record.arrival.flight_id, finished=record.outcome is Outcome.FINISHED)
 
     def _status(self) -> WorkerStatus:
         counts = self._policy.counts()
@@ -96,5 +81,16 @@ class Doorkeeper:
             waiting=counts.waiting,
             preempted=counts.preempted,
             step_ms=self._steps_ms / self._steps if self._steps else 0.0,
-            prefill_tokens_per_s=self._prefilled / self._prefill_s if self._prefill_s else 0.0,
+            step_weights=self._costs.step_weights() if self._costs.has_learnt else (),
         )
+
+
+def _request(arrival: Arrival) -> Request:
+    return Request(
+        lane=arrival.lane,
+        tenant=arrival.tenant,
+        prompt_tokens=arrival.prompt_tokens,
+        max_tokens=arrival.max_tokens,
+        deadline_ms=arrival.deadline_ms,
+        ttft_ms=arrival.hard_ttft_ms,
+    )

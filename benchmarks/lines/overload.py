@@ -2,7 +2,9 @@
 
 Half the requests state that their first token must come within 6 s, half that all must be there within 60 s. Ours
 stands behind the product's admission test; the policies to compare with have none. Goodput is output tokens of
-requests that kept their promise, over the time in which requests arrive; the load is in parts of the best goodput's.
+requests that kept their promise, over the time in which requests arrive. What more load takes away is measured against
+the best goodput at no more load: beyond what can be served it grows with the choice of requests that the door has. A
+guarantee is of the deadlines that were stated, not of a tier's targets.
 """
 
 from statistics import fmean
@@ -73,8 +75,12 @@ class Kept(NamedTuple):
     attained: float
     refused: float
     """Parts of all requests."""
-    wasted_tokens: int
-    """Computed for requests that were refused, or ended because their time was over."""
+    refused_tokens: int
+    """Computed for requests that were refused."""
+    expired_tokens: int
+    """Computed for requests that were let in, and ended because their time was over."""
+    computed_tokens: int
+    """Prompt and output tokens of all requests."""
     guaranteed: int
     broken: int
     """How many guarantees were not kept."""
@@ -99,22 +105,27 @@ def kept(records: list[Record], promised: set[str], duration_s: float) -> Kept:
     good = [record for record in records if attained(record) and in_time(record)]
     names = {record.arrival.flight_id for record in good}
     missed = [record.arrival.at_ms for record in records if record.arrival.flight_id not in names]
-    given_up = [record for record in records if record.outcome in (Outcome.REJECTED, Outcome.EXPIRED)]
     return Kept(
         goodput=sum(record.tokens for record in good) / duration_s,
         attained=len(good) / len(records),
         refused=sum(record.outcome is Outcome.REJECTED for record in records) / len(records),
-        wasted_tokens=sum(record.computed for record in given_up),
+        refused_tokens=sum(record.computed for record in records if record.outcome is Outcome.REJECTED),
+        expired_tokens=sum(record.computed for record in records if record.outcome is Outcome.EXPIRED),
+        computed_tokens=sum(record.computed for record in records),
         guaranteed=len(promised),
-        broken=len(promised - names),
+        broken=len(promised - {record.arrival.flight_id for record in records if in_time(record)}),
         last_miss_ms=max(missed, default=0.0),
     )
 
 
 def in_time(record: Record) -> bool:
-    """It was over by the deadline that it stated, if any."""
-    deadline_ms = record.arrival.deadline_ms
-    return deadline_ms is None or (record.end_ms is not None and record.end_ms - record.arrival.at_ms <= deadline_ms)
+    """It finished by the deadlines that it stated, if any."""
+    arrival = record.arrival
+    if record.outcome is not Outcome.FINISHED or record.end_ms is None or record.ttft_ms is None:
+        return False
+    if arrival.deadline_ms is not None and record.end_ms - arrival.at_ms > arrival.deadline_ms:
+        return False
+    return arrival.hard_ttft_ms is None or record.ttft_ms <= arrival.hard_ttft_ms
 
 
 def measure(effort: Effort) -> list[Line]:
@@ -131,24 +142,37 @@ def measure(effort: Effort) -> list[Line]:
 
 
 def _goodput(found: dict[tuple[str, float], list[Kept]]) -> list[Line]:
-    peak = max((found[OURS, load] for load in LOADS), key=lambda runs: fmean(run.goodput for run in runs))
+    goodput = {load: fmean(run.goodput for run in found[OURS, load]) for load in LOADS}
     lines = []
     for load, target in ((4.0, 0.97), (10.0, 0.95)):
-        part = interval([one.goodput / most.goodput for one, most in zip(found[OURS, load], peak, strict=True)])
-        how = f"{part}, {len(peak)} seeds; peak {fmean(one.goodput for one in peak):.0f} tokens/s"
-        lines.append(at_least(5, f"goodput at {load:g}x load over its peak", round(part.mean, 4), target, how))
+        best = max((other for other in LOADS if other <= load), key=goodput.__getitem__)
+        pairs = zip(found[OURS, load], found[OURS, best], strict=True)
+        part = interval([one.goodput / most.goodput for one, most in pairs])
+        how = f"{part}, {len(found[OURS, load])} seeds; best up to there {goodput[best]:.0f} tokens/s at {best:g}x"
+        lines.append(
+            at_least(5, f"goodput at {load:g}x load over the best at no more", round(part.mean, 4), target, how)
+        )
     return lines
 
 
 def _promises(found: dict[tuple[str, float], list[Kept]], burst: list[Kept], burst_ends_ms: float) -> list[Line]:
     runs = [run for load in LOADS for run in found[OURS, load]] + burst
     guaranteed, broken = sum(run.guaranteed for run in runs), sum(run.broken for run in runs)
-    wasted = sum(run.wasted_tokens for run in runs)
+    refused_tokens = sum(run.refused_tokens for run in runs)
+    expired_tokens = sum(run.expired_tokens for run in runs)
+    computed_tokens = sum(run.computed_tokens for run in runs)
     quiet = interval([run.refused for run in found[OURS, QUIET]])
     recovery_ms = max(max(0.0, run.last_miss_ms - burst_ends_ms) for run in burst)
     broken_part = round(broken / max(1, guaranteed), 5)
     return [
-        at_most(5, "tokens computed for requests refused or ended", wasted, 0.0, f"all {len(runs)} runs"),
+        at_most(5, "tokens computed for requests refused", refused_tokens, 0.0, f"all {len(runs)} runs"),
+        at_most(
+            5,
+            "tokens computed for requests that expired, of all",
+            round(expired_tokens / computed_tokens, 5),
+            0.01,
+            f"{expired_tokens:,} of {computed_tokens:,}",
+        ),
         at_most(5, "guaranteed requests that miss", broken_part, 0.001, f"{broken} of {guaranteed}"),
         at_most(5, "feasible requests refused", round(quiet.mean, 5), 0.02, f"{quiet}, at load {QUIET:g}"),
         at_most(

@@ -1,7 +1,8 @@
 -- Prelude of every script. KEYS[1]: the queue's prefix `fl:{queue}:`; every other key is built from it and so shares
 -- its hash tag (the legend is in scheduler/queue_keys.py). ARGV[1]: the clock in ms, '' for the server's own (only
 -- tests set it). Times are ms, costs weighted tokens. scheduler/redis_queue.py writes the constants in capitals above
--- this text: LANES (most urgent first: name, max_wait_ms, long_wait_ms, share_floor, max_queued), LEASE_MS, WINDOW, …
+-- this text: LANES (most urgent first: name, max_wait_ms, long_wait_ms, burst_ms, share_floor, max_queued), LEASE_MS,
+-- WINDOW, …
 -- Numbers go to redis.call as they are: it writes doubles with 17 digits. Never concatenate a double: `..` keeps 14.
 local call = redis.call
 

@@ -18,19 +18,26 @@ local function provisional_cost(job)
 end
 
 -- Whether to relegate fresh work, and its urgency (scheduler/urgency.py).
-local function prospects(slack_ms, service_ms, waited_ms, long_wait_ms)
+local function prospects(slack_ms, service_ms, lead_ms, waited_ms, long_wait_ms)
   if waited_ms >= long_wait_ms then return false, -waited_ms end
   if service_ms > 0 and slack_ms > PLENTY * service_ms then return false, math.huge end
-  return service_ms > 0 and slack_ms < 0, slack_ms + SHORT_FIRST * service_ms
+  return service_ms > 0 and slack_ms < 0, slack_ms + SHORT_FIRST * service_ms + LEAD * lead_ms
 end
 
--- Give a job what orders it whoever its tenant is. What has begun before is as urgent as it is late.
-local function judge(job)
+-- Give a job what orders it, its tenant being ahead by `lead`. What has begun before is as urgent as it is late.
+local function judge(job, lead)
+  local lane = LANE[job.lane]
   local service_ms = job.returned == 1 and 0 or job.prompt * PREFILL_MS
-  local waited_ms, long_wait_ms = NOW - job.queued, LANE[job.lane].long_wait_ms
+  local lead_ms = (job.returned == 1 or job.guaranteed == 1) and 0 or lead * PREFILL_MS
   local relegated
-  relegated, job.urgency = prospects(job.due - NOW - service_ms, service_ms, waited_ms, long_wait_ms)
+  relegated, job.urgency =
+    prospects(job.due - NOW - service_ms, service_ms, lead_ms, NOW - job.queued, lane.long_wait_ms)
   job.standing = job.guaranteed == 1 and 0 or relegated and 2 or 1
+  job.outside = lead > (PREFILL_MS > 0 and math.max(WINDOW, lane.burst_ms / PREFILL_MS) or WINDOW) and 1 or 0
+end
+
+-- Where it waits, and what it takes.
+local function measured(job)
   job.level, job.kv_tokens = LANE[job.lane].level, job.prompt + job.generated + job.n
   return job
 end
@@ -42,7 +49,7 @@ local function find(flight, lane)
     for _, kind in ipairs({'returned', 'waiting'}) do call('ZREM', key(kind, lane.name), flight) end
     return nil
   end
-  CANDIDATES[flight] = CANDIDATES[flight] or judge(job)
+  CANDIDATES[flight] = CANDIDATES[flight] or measured(job)
   return expires(job) > NOW and job or nil
 end
 
@@ -53,25 +60,26 @@ local function unpack_head(packed, lane, tenant)
     local ends, queued, due, prompt, n, guaranteed, first = struct.unpack(HEAD_FORMAT, packed)
     job = {flight = packed:sub(first), lane = lane.name, tenant = tenant, ends = ends, queued = queued, due = due,
       prompt = prompt, n = n, guaranteed = guaranteed, generated = 0, returned = 0, losses = 0}
-    CANDIDATES[packed] = judge(job)
+    CANDIDATES[packed] = measured(job)
   end
   return job.ends > NOW and job or nil
 end
 
--- Make a job one of those that are compared; its tenant's counter is outside the window if it exceeds `limit`.
-local function add(jobs, job, counter, limit)
+-- Make a job one of those that are compared, `least` being the smallest counter of its lane.
+local function add(jobs, job, counter, least)
   if not job then return end
-  job.counter, job.outside = counter, counter > limit and 1 or 0
+  job.counter = counter
+  judge(job, counter - least)
   jobs[#jobs + 1] = job
 end
 
 local function add_all(jobs, lane, flights)
   if #flights == 0 then return end
   local backlog = key('backlog', lane.name)
-  local limit = (call('ZRANGE', backlog, 0, 0, 'WITHSCORES')[2] or 0) + WINDOW
+  local least = call('ZRANGE', backlog, 0, 0, 'WITHSCORES')[2] or 0
   for _, flight in ipairs(flights) do
     local job = find(flight, lane)
-    add(jobs, job, job and tonumber(call('ZSCORE', backlog, job.tenant)), limit)
+    add(jobs, job, job and tonumber(call('ZSCORE', backlog, job.tenant)), least)
   end
 end
 
@@ -88,9 +96,8 @@ local function heads(lane)
   local least = is_open(lane) and call('ZRANGE', key('backlog', lane.name), 0, TENANTS_PER_TAKE - 1, 'WITHSCORES') or {}
   if #least == 0 then return jobs end
   for i = 1, #least, 2 do tenants[#tenants + 1] = least[i] end
-  local limit = least[2] + WINDOW
   for i, packed in ipairs(call('HMGET', key('heads', lane.name), unpack(tenants))) do
-    add(jobs, packed and unpack_head(packed, lane, tenants[i]), tonumber(least[2 * i]), limit)
+    add(jobs, packed and unpack_head(packed, lane, tenants[i]), tonumber(least[2 * i]), least[2])
   end
   return jobs
 end

@@ -105,15 +105,16 @@ def test_goodput_counts_what_was_in_time_and_names_what_was_wasted() -> None:
     found = overload.kept([in_time, late, refused, expired], {"a", "b"}, duration_s=2.0)
 
     assert (found.goodput, found.attained, found.refused) == (5.0, 0.25, 0.25)
-    assert (found.wasted_tokens, found.guaranteed, found.broken) == (70, 2, 1)
+    assert (found.refused_tokens, found.expired_tokens, found.computed_tokens) == (0, 70, 90)
+    assert (found.guaranteed, found.broken) == (2, 1)
 
 
 def test_the_door_refuses_what_cannot_be_in_time_before_anything_is_computed() -> None:
     world = World(kv_tokens=20_000)
     tier = replace(overload.PERSON, hard_ttft_ms=20.0)
     patient = Client(tenant="patient", rate_per_s=5.0, prompt=(64, 64), output=(8, 8), tier=overload.PERSON)
-    hasty = Client(tenant="hasty", rate_per_s=5.0, prompt=(4_000, 4_000), output=(8, 8), tier=tier, from_ms=500.0)
-    simulation = world.simulation(OURS, list(flood([patient, hasty], 2.0)))
+    hasty = Client(tenant="hasty", rate_per_s=5.0, prompt=(4_000, 4_000), output=(8, 8), tier=tier, from_ms=2_000.0)
+    simulation = world.simulation(OURS, list(flood([patient, hasty], 4.0)))
     [policy] = simulation.policies
     assert isinstance(policy, Planner)
     keeper = Doorkeeper(policy, kv_tokens=20_000, block_size=BLOCK_SIZE, max_sequences=16)

@@ -50,6 +50,7 @@ def worker(worker_id: str = "w1", **fields: Any) -> WorkerStatus:
         "tokens_per_s": {"latency": 10.0, "throughput": 30.5},
         "step_ms": 20.0,
         "prefill_tokens_per_s": 1000.0,
+        "step_weights": (20.0, 0.0, 1.0, 0.0, 0.0),
     }
     return WorkerStatus(**{**known, **fields})
 

@@ -52,7 +52,7 @@ class HandWorker:
     lease_ms: int = 6_000
     blocks: int = 256
     lanes: dict[LaneName, Lane] = field(default_factory=lambda: dict(DEFAULT_LANES))
-    prefill_tokens_per_s: float = 0.0
+    step_weights: tuple[float, ...] = ()
     fails: str = ""
     """With this reason each job ends as failed, before its first token."""
     leases: dict[str, Lease] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class HandWorker:
                 blocks_total=self.blocks,
                 blocks_free=self.blocks,
                 max_sequences=8,
-                prefill_tokens_per_s=self.prefill_tokens_per_s,
+                step_weights=self.step_weights,
                 step_ms=1.0,
             )
             await self._sure(partial(registry.beat, status, self.lease_ms))

@@ -5,17 +5,19 @@ from typing import Any
 
 import pytest
 
-from gateway.admit import Size, admit, measure
+from gateway.admit import Size, Verdict, admit, measure
 from gateway.directory import Model
 from gateway.errors import ApiError, LimitBlock
 from gateway.terms import Terms
 from gateway.text import TextModel
+from scheduler.commitments import Commitments
 from scheduler.lanes import DEFAULT_LANES, LATENCY, LaneName
 from scheduler.messages import WorkerStatus
 from scheduler.queue_types import LaneDepth
 from tests.gateway.cards import byte_level_card
 
 CONTEXT = 512
+WEIGHTS = (10.0, 0.0, 1.0, 0.0, 0.0)
 
 
 def worker(**fields: Any) -> WorkerStatus:
@@ -46,9 +48,14 @@ def terms(deadline_ms: float | None = None, hard_ttft_ms: float | None = None) -
     )
 
 
+def let_in(*sizes: Size, of: Model, agreed: Terms | None = None, n: int = 1, elapsed_ms: float = 0.0) -> Verdict:
+    door = Commitments(DEFAULT_LANES)
+    return admit(sizes, n, of, agreed or terms(), door, tenant="acme", now_ms=0.0, elapsed_ms=elapsed_ms)
+
+
 def refusal(size: Size, of: Model, agreed: Terms | None = None, *, n: int = 1, elapsed_ms: float = 0.0) -> ApiError:
     with pytest.raises(ApiError) as refused:
-        admit(size, n, of, agreed or terms(), DEFAULT_LANES, elapsed_ms=elapsed_ms)
+        let_in(size, of=of, agreed=agreed, n=n, elapsed_ms=elapsed_ms)
     return refused.value
 
 
@@ -101,7 +108,7 @@ def test_without_a_worker_nothing_is_admitted(of: Model) -> None:
 
 
 def test_a_deadline_that_cannot_be_met_says_when_it_could() -> None:
-    busy = model(worker(prefill_tokens_per_s=1_000.0, step_ms=10.0), queued=100)
+    busy = model(worker(step_weights=WEIGHTS, step_ms=10.0), queued=100)
     size = Size(12, 2, stated=True)
 
     error = refusal(size, busy, terms(deadline_ms=1_000.0))
@@ -110,13 +117,13 @@ def test_a_deadline_that_cannot_be_met_says_when_it_could() -> None:
     assert error.retry_after_s > 1
     hopeless = refusal(Size(12, 400, stated=True), busy, terms(deadline_ms=1_000.0))
     assert hopeless.retry_after_s is None
-    assert not admit(size, 1, busy, terms(), DEFAULT_LANES, elapsed_ms=0.0).guaranteed
+    assert not let_in(size, of=busy).guaranteed
 
 
 def test_a_stated_deadline_with_room_is_guaranteed() -> None:
-    idle = model(worker(prefill_tokens_per_s=1_000.0, step_ms=10.0))
+    idle = model(worker(step_weights=WEIGHTS, step_ms=10.0))
 
-    verdict = admit(Size(12, 2, stated=True), 1, idle, terms(deadline_ms=60_000.0), DEFAULT_LANES, elapsed_ms=0.0)
+    verdict = let_in(Size(12, 2, stated=True), of=idle, agreed=terms(deadline_ms=60_000.0))
 
     assert verdict.class_name == "guaranteed"
     assert verdict.expected_ttft_ms is not None
@@ -126,3 +133,12 @@ def test_a_deadline_that_passed_while_the_body_came_is_refused() -> None:
     error = refusal(Size(12, 2, stated=True), model(worker()), terms(deadline_ms=50.0), elapsed_ms=60.0)
 
     assert (error.code, error.retry_after_s) == ("deadline_unattainable", None)
+
+
+def test_the_prompts_of_one_request_stand_behind_each_other() -> None:
+    idle, size = model(worker(step_weights=WEIGHTS, step_ms=10.0)), Size(100, 2, stated=True)
+
+    assert let_in(*[size] * 2, of=idle, agreed=terms(hard_ttft_ms=500.0)).guaranteed
+    with pytest.raises(ApiError) as refused:
+        let_in(*[size] * 9, of=idle, agreed=terms(hard_ttft_ms=500.0))
+    assert refused.value.code == "deadline_unattainable"

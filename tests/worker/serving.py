@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import redis.asyncio
 
+from scheduler.costs import CostModel
 from scheduler.lanes import DEFAULT_LANES
 from scheduler.messages import Lease, ModelCard, WorkerStatus
 from scheduler.redis_queue import RedisQueue
@@ -110,7 +111,7 @@ async def working(
         registry=registry,
         card=CARD,
         link=StoreLink(5.0),
-        vitals=Vitals(about),
+        vitals=Vitals(about, CostModel()),
         lease_s=lease_s,
         drain_s=drain_s,
         block_s=1.0,

@@ -8,10 +8,11 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import generate_latest
 
+from scheduler.costs import LEARNT_AFTER, CostModel
 from scheduler.messages import Event, Finished, Lease, Preempted, Resumed, TokenDelta, WorkerStatus
 from scheduler.outcomes import Outcome
 from scheduler.queue_types import Publication
-from scheduler.steps import Capacity, Row, SeqId, StepOutcome, StepPlan, StepResult
+from scheduler.steps import Capacity, Row, SeqId, StepFeatures, StepOutcome, StepPlan, StepResult
 from tests.worker.scripted import job
 from worker.engine import StepReport
 from worker.outbox import token_runs
@@ -150,8 +151,8 @@ def test_a_step_and_its_events_are_counted() -> None:
 
 
 def test_the_heartbeats_rates_follow_the_steps() -> None:
-    now_s = 0.0
-    vitals = Vitals(ABOUT, clock=lambda: now_s)
+    now_s, costs = 0.0, CostModel()
+    vitals = Vitals(ABOUT, costs, clock=lambda: now_s)
     for number in range(1_000):  # 2 tokens each 20 ms
         now_s += 0.02
         vitals.turned(report(step=step(), output=2))
@@ -160,6 +161,10 @@ def test_the_heartbeats_rates_follow_the_steps() -> None:
     status = vitals.status(draining=True)
     assert status.step_ms == pytest.approx(20.0)
     assert status.prefill_tokens_per_s == pytest.approx(2_000.0)
+    assert status.step_weights == ()
+    for _ in range(LEARNT_AFTER):
+        costs.observe(StepFeatures(1, 0, 0, 0), 20.0, 0, 0.0)
+    assert vitals.status(draining=False).step_weights == costs.step_weights()
     assert (status.draining, status.blocks_free, status.running) == (True, 60, {"latency": 2})
     now_s += 100.0
     assert vitals.status(draining=False).tokens_per_s["latency"] < 0.1

@@ -1,0 +1,257 @@
+"""What one door has let in and not yet seen end, and what it has learnt of the requests that come.
+
+A door knows its own requests to the token, and those of other doors by number alone: workers and queues report how
+many there are. Those are taken to be like its own, to go first, and to have no deadlines. Used by one gateway for one
+queue; the simulator's door is the same.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from scheduler.demand import Fleet, Ledger, Level, Load, Sum
+from scheduler.lanes import Lane, LaneName
+from scheduler.lengths import MeanLengths
+from scheduler.messages import WorkerStatus
+from scheduler.tariff import Tariff, tariff_of
+
+MARGIN = 1.5
+"""A guarantee holds if everything takes this much longer than expected."""
+RECENT_MS = 2_000.0
+"""Over how long the rate is taken at which requests come."""
+MOST_TAKEN = 0.95
+"""Part of the time that others may be taken to need at most: a little always becomes free."""
+COUNTED_EVERY = 8
+"""Output tokens of a choice from one look at what is left of it to the next; the first is always looked at."""
+TYPICAL_PROMPT_TOKENS = 512
+TYPICAL_OUTPUT_TOKENS = 128
+"""Assumed of requests of other doors while there are none of its own."""
+
+
+class Depth(Protocol):
+    """What a door needs to know of a lane's queue."""
+
+    @property
+    def queued(self) -> int:
+        """Jobs that wait."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is asked for. Times are milliseconds from its arrival."""
+
+    lane: LaneName
+    tenant: str = ""
+    prompt_tokens: int
+    max_tokens: int
+    """Output tokens per choice."""
+    max_tokens_stated: bool = True
+    """The caller named `max_tokens`; otherwise it is only what fits, and says nothing about the end."""
+    choices: int = 1
+    deadline_ms: float | None = None
+    ttft_ms: float | None = None
+    """Stated, hard deadline of the first token; lane targets do not belong here."""
+
+    @property
+    def kv_tokens(self) -> int:
+        """KV tokens that a worker must be able to hold for it."""
+        return self.prompt_tokens + (self.max_tokens if self.max_tokens_stated else 1)
+
+    @property
+    def states_deadline(self) -> bool:
+        """The caller asked for a time that must be kept."""
+        return self.deadline_ms is not None or self.ttft_ms is not None
+
+
+@dataclass(slots=True)
+class _Open:
+    """A request that was let in."""
+
+    request: Request
+    guaranteed: bool
+    arrived_ms: float
+    produced: int = 0
+    """Output tokens per choice."""
+    counted: int = 0
+    """Of these, what its price and the lengths know of."""
+
+
+class _Rate:
+    """Work of late per time, 1 at most: what came in vain says nothing about later."""
+
+    def __init__(self) -> None:
+        self._rate = self._at_ms = 0.0
+
+    def add(self, work_ms: float, now_ms: float) -> None:
+        self._rate, self._at_ms = min(1.0, self.at(now_ms) + work_ms / RECENT_MS), now_ms
+
+    def at(self, now_ms: float) -> float:
+        return self._rate * math.exp((self._at_ms - now_ms) / RECENT_MS)
+
+
+class Commitments:
+    """Of one door, on one clock in milliseconds."""
+
+    def __init__(self, lanes: Mapping[LaneName, Lane]) -> None:
+        self.tariff: Tariff | None = None
+        """Prices as workers last reported them; None while none knows its costs."""
+        self.ledger = Ledger()
+        self._lanes = lanes
+        self._lengths = MeanLengths()
+        self._open: dict[str, _Open] = {}
+        self._here: Counter[LaneName] = Counter()
+        self._begun: Counter[LaneName] = Counter()
+        """Choices that are open, and of these those that have begun, by lane."""
+        self._asked: dict[int, _Rate] = {}
+        self._promised: dict[int, _Rate] = {}
+        """Work that came, and that was guaranteed; by lane rank."""
+        self._seen: Iterable[WorkerStatus] | None = None
+
+    def look(self, workers: Iterable[WorkerStatus], depths: Mapping[LaneName, Depth]) -> None:
+        """Take in what workers and queue last reported. Cheap where `workers` is what it was the last time."""
+        if workers is self._seen:
+            return
+        self._seen, workers = workers, list(workers)
+        knew, self.tariff = self.tariff is not None, tariff_of(workers)
+        if self.tariff is None:
+            return
+        if not knew:
+            for flight_id, found in self._open.items():
+                self._price(flight_id, found, found.arrived_ms, self.tariff)
+        for name, lane in self._lanes.items():
+            running = sum(one.running.get(name, 0) for one in workers)
+            waiting = sum(one.waiting.get(name, 0) for one in workers) + (depths[name].queued if name in depths else 0)
+            others = max(0, running + waiting - self._here[name])
+            begun = min(others, max(0, running - self._begun[name]))
+            level = Level(lane.rank, best_effort=False)
+            self.ledger.others[level] = self._others(name, others - begun, begun, self.tariff)
+
+    def came(self, request: Request, now_ms: float) -> None:
+        """It asks, whether it will be let in or not."""
+        self._count(self._asked, request, now_ms)
+
+    def enter(self, flight_id: str, request: Request, *, guaranteed: bool, now_ms: float) -> None:
+        """It is let in."""
+        found = self._open[flight_id] = _Open(request, guaranteed, now_ms)
+        self._here[request.lane] += request.choices
+        if guaranteed:
+            self._count(self._promised, request, now_ms)
+        if self.tariff is not None:
+            self._price(flight_id, found, now_ms, self.tariff)
+
+    def produced(self, flight_id: str, tokens: int, now_ms: float) -> None:
+        """Each of its choices has so many tokens now."""
+        found = self._open.get(flight_id)
+        if found is None or tokens <= found.produced:
+            return
+        self._begun[found.request.lane] += 0 if found.produced else found.request.choices
+        found.produced = tokens
+        if found.counted and tokens < found.counted + COUNTED_EVERY:
+            return
+        self._count_output(found)
+        if self.tariff is not None:
+            self._price(flight_id, found, now_ms, self.tariff)
+
+    def leave(self, flight_id: str, *, finished: bool) -> None:
+        """It is over; `finished` by itself, so that its length says something of others'."""
+        found = self._open.pop(flight_id, None)
+        if found is None:
+            return
+        request = found.request
+        self._count_output(found)
+        self.ledger.remove(flight_id)
+        self._here[request.lane] -= request.choices
+        self._begun[request.lane] -= request.choices if found.produced else 0
+        if finished:
+            self._lengths.ended(request.lane, request.tenant, request.choices)
+
+    def lanes_above(self, lane: LaneName, now_ms: float) -> float:
+        """Part of the workers' time that the lanes above have asked for of late, but for what is the lane's own."""
+        rank = self._lanes[lane].rank
+        asked = sum(rate.at(now_ms) for other, rate in self._asked.items() if other < rank)
+        return min(asked, MOST_TAKEN, 1.0 - self._lanes[lane].share_floor)
+
+    def taken(self, now_ms: float) -> dict[int, float]:
+        """By lane rank, what the lanes above ask for."""
+        return {lane.rank: self.lanes_above(name, now_ms) for name, lane in self._lanes.items()}
+
+    def promised(self, lane: LaneName, now_ms: float) -> float:
+        """Part of the workers' time that what goes before this lane's best effort was promised of late, or asks for."""
+        rank = self._lanes[lane].rank
+        promised = sum(rate.at(now_ms) for other, rate in self._promised.items() if other <= rank)
+        return max(self.lanes_above(lane, now_ms), min(promised, MOST_TAKEN))
+
+    def fleet(self, tariff: Tariff) -> Fleet:
+        """Who does the work at these prices."""
+        pace_ms = next(lane.tpot_ms for lane in self._lanes.values() if lane.rank == 0)
+        return Fleet(tariff.workers, tariff.base_ms, pace_ms)
+
+    def load(self, request: Request, tariff: Tariff, now_ms: float, *, guaranteed: bool) -> Load:
+        """A request that comes now, as the demand test sees it."""
+        return self._load(_Open(request, guaranteed, now_ms), tariff)
+
+    def output_tokens(self, request: Request, produced: int = 0) -> int:
+        """Tokens that each choice is expected to have yet to come: at least one, at most what it may."""
+        left = max(1, request.max_tokens - produced)
+        mean = self._lengths.mean(request.lane, request.tenant)
+        if mean is None:
+            return left if request.max_tokens_stated else 1
+        return max(1, min(left, round(max(mean - produced, mean / 2.0))))
+
+    def _count_output(self, found: _Open) -> None:
+        request = found.request
+        self._lengths.produced(request.lane, request.tenant, request.choices * (found.produced - found.counted))
+        found.counted = found.produced
+
+    def _count(self, rates: dict[int, "_Rate"], request: Request, now_ms: float) -> None:
+        if self.tariff is not None:
+            work_ms = self.load(request, self.tariff, now_ms, guaranteed=True).work_ms
+            rates.setdefault(self._lanes[request.lane].rank, _Rate()).add(work_ms / self.tariff.workers, now_ms)
+
+    def _price(self, flight_id: str, found: _Open, now_ms: float, tariff: Tariff) -> None:
+        self.ledger.put(flight_id, self._load(found, tariff), now_ms)
+
+    def _load(self, found: _Open, tariff: Tariff) -> Load:
+        request, produced = found.request, found.produced
+        left = self.output_tokens(request, produced)
+        kv_tokens = request.prompt_tokens + (produced + left) / 2.0
+        token_ms = request.choices * tariff.output_ms(kv_tokens)
+        rank = self._lanes[request.lane].rank
+        return Load(
+            level=Level(rank, not found.guaranteed),
+            prefill_ms=0.0 if produced else tariff.prefill_ms(request.prompt_tokens),
+            decode_ms=left * token_ms,
+            output_ms=(produced + left) * token_ms,
+            token_ms=token_ms,
+            share=request.choices * tariff.share(request.prompt_tokens + produced + left),
+            due_ms=_due_ms(found, tariff, kv_tokens, left),
+        )
+
+    def _others(self, lane: LaneName, fresh: int, begun: int, tariff: Tariff) -> Sum:
+        """Requests of other doors, as long as those here, or as typical ones; those that have begun are half done."""
+        here = [found.request for found in self._open.values() if found.request.lane is lane]
+        prompt = sum(one.prompt_tokens for one in here) // len(here) if here else TYPICAL_PROMPT_TOKENS
+        output = max(1, round(self._lengths.mean(lane, "") or TYPICAL_OUTPUT_TOKENS))
+        like = Request(lane=lane, prompt_tokens=prompt, max_tokens=output)
+        others = Sum()
+        others.add(self._load(_Open(like, True, 0.0), tariff), fresh)
+        others.add(self._load(_Open(like, True, 0.0, produced=(output + 1) // 2), tariff), begun)
+        return others
+
+
+def _due_ms(found: _Open, tariff: Tariff, kv_tokens: float, left: int) -> float:
+    """When the next token is due. What is guaranteed may become as long as it may and have the pace of a full
+    worker; best effort is to be as usual, and once it has begun nothing waits for it."""
+    request, pace_ms = found.request, tariff.recent_step_ms
+    if found.guaranteed:
+        pace_ms = MARGIN * max(pace_ms, tariff.full_step_ms(kv_tokens))
+        left = request.max_tokens - found.produced
+    elif found.produced:
+        return math.inf
+    dues = [] if request.deadline_ms is None else [request.deadline_ms - left * pace_ms]
+    if request.ttft_ms is not None and not found.produced:
+        dues.append(request.ttft_ms - pace_ms)
+    return found.arrived_ms + min(dues, default=math.inf)

@@ -1,0 +1,202 @@
+"""Does one more request still fit? A demand test over the loads that are open, in milliseconds of workers' time.
+
+Two questions. Is there room: would all that goes before, at its longest, fit the workers at once? Then nobody waits
+but for prefills. If not, is there time: a worker that is full is a queue which a millisecond of work leaves each
+millisecond; what goes before a deadline must have left by then, but for what a full batch always holds, which is half
+of its sequences' output. Source: the processor demand criterion (Baruah, Rosier and Howell, 1990) under earliest
+deadline first, and the Past-Future scheduler's peak (LightLLM, ASPLOS 2025).
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+BUCKET_MS = 250.0
+"""Deadlines are told apart to this at best, rounded down."""
+BUCKETS = 64
+"""And to this part of the time that is left, so that a test looks at hundreds of them, however many there are."""
+MOST_DECODING = 7.0 / 8.0
+"""Of a step's time: a part of each step is left to prefills, however little the pace of decodes leaves."""
+
+
+class Fleet(NamedTuple):
+    """Who does the work."""
+
+    workers: int
+    base_ms: float
+    """Of a step, whatever it holds."""
+    pace_ms: float
+    """What a step may take at most, so that decodes of the first lane keep their pace."""
+
+
+class Level(NamedTuple):
+    """What goes before what, whatever its deadline: a lesser level before a greater."""
+
+    rank: int
+    """The lane's."""
+    best_effort: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """One request, or several alike, as the test sees them."""
+
+    level: Level
+    prefill_ms: float
+    """Worker time of what is yet to be prefilled."""
+    decode_ms: float
+    """The same of the output that is yet expected."""
+    output_ms: float
+    """The same of all its output, what is there already too."""
+    token_ms: float
+    """Of one output token."""
+    share: float
+    """Part of one worker that it takes up at its longest."""
+    due_ms: float = math.inf
+    """When its next token is due at the latest, on the door's clock; infinity: no matter when."""
+
+    @property
+    def work_ms(self) -> float:
+        """All that is yet to be done."""
+        return self.prefill_ms + self.decode_ms
+
+
+@dataclass(slots=True)
+class Sum:
+    """Loads together."""
+
+    loads: int = 0
+    prefill_ms: float = 0.0
+    work_ms: float = 0.0
+    output_ms: float = 0.0
+    token_ms: float = 0.0
+    share: float = 0.0
+    dated: dict[int, tuple[int, float]] = field(default_factory=dict)
+    """How many have a deadline, and their work, by its bucket."""
+
+    def add(self, load: Load, times: int = 1) -> None:
+        """Count a load in so many times; out where that is negative."""
+        self.loads += times
+        self.prefill_ms += times * load.prefill_ms
+        self.work_ms += times * load.work_ms
+        self.output_ms += times * load.output_ms
+        self.token_ms += times * load.token_ms
+        self.share += times * load.share
+        if load.due_ms < math.inf:
+            bucket = int(load.due_ms // BUCKET_MS)
+            loads, work_ms = self.dated.get(bucket, (0, 0.0))
+            self.dated[bucket] = loads + times, work_ms + times * load.work_ms
+            if loads + times == 0:
+                del self.dated[bucket]
+
+    def merge(self, other: "Sum") -> None:
+        """Count another's in, without their deadlines."""
+        self.loads += other.loads
+        self.prefill_ms += other.prefill_ms
+        self.work_ms += other.work_ms
+        self.output_ms += other.output_ms
+        self.token_ms += other.token_ms
+        self.share += other.share
+
+
+class Ledger:
+    """Sums of the loads that are open, by level."""
+
+    def __init__(self) -> None:
+        self._loads: dict[str, Load] = {}
+        self._sums: dict[Level, Sum] = {}
+        self.others: dict[Level, Sum] = {}
+        """What was let in elsewhere, without deadlines."""
+
+    def put(self, flight_id: str, load: Load, now_ms: float) -> None:
+        """It is open, and has come so far."""
+        self.remove(flight_id)
+        if load.due_ms < math.inf:
+            load = replace(load, due_ms=_rounded(load.due_ms, now_ms))
+        self._loads[flight_id] = load
+        self._sums.setdefault(load.level, Sum()).add(load)
+
+    def remove(self, flight_id: str) -> None:
+        """It is over, if it ever was open."""
+        load = self._loads.pop(flight_id, None)
+        if load is not None:
+            self._sums[load.level].add(load, -1)
+
+    def at(self, level: Level) -> Sum:
+        """What is open at a level here; not to be changed."""
+        return self._sums.get(level, Sum())
+
+    def up_to(self, level: Level) -> Sum:
+        """All that goes before a greater level, with the deadlines of this one."""
+        total = Sum(dated=self.at(level).dated)
+        for sums in (self._sums, self.others):
+            for other, found in sums.items():
+                if other <= level:
+                    total.merge(found)
+        return total
+
+    def promised(self, since: Level) -> Iterator[Level]:
+        """Levels from this on that hold guaranteed work with deadlines."""
+        return (
+            level for level, found in self._sums.items() if not level.best_effort and level >= since and found.dated
+        )
+
+
+def time_to_first_ms(ledger: Ledger, load: Load, fleet: Fleet) -> float:
+    """From now to a load's first token, behind all that goes before it and is due no later."""
+    before = ledger.up_to(load.level)
+    later_ms = sum(work_ms for bucket, (_, work_ms) in before.dated.items() if bucket * BUCKET_MS > load.due_ms)
+    return _wait_ms(before, load, before.work_ms - later_ms, fleet)
+
+
+def lateness_ms(
+    ledger: Ledger, load: Load, fleet: Fleet, now_ms: float, *, margin: float, taken: Mapping[int, float]
+) -> float:
+    """By how much guaranteed work would be late at worst if this load came too and all took `margin` times as long.
+
+    `taken`: by lane rank, the part of the time that becomes free which lanes above go on to take.
+
+    Not above 0 where all is kept. What is late already counts as work, and is not tested.
+    """
+    worst_ms = -math.inf
+    for level in ledger.promised(load.level):
+        before = ledger.up_to(level)
+        work_ms = before.work_ms - sum(work_ms for _, work_ms in before.dated.values())
+        for bucket, (_, bucket_ms) in sorted(before.dated.items()):
+            work_ms += bucket_ms
+            due_ms = bucket * BUCKET_MS
+            goes_before = level > load.level or due_ms >= load.due_ms
+            if goes_before and due_ms >= now_ms:
+                worst_ms = max(
+                    worst_ms,
+                    margin * _wait_ms(before, load, work_ms, fleet) / (1.0 - taken.get(level.rank, 0.0))
+                    - (due_ms - now_ms),
+                )
+    return worst_ms
+
+
+def _wait_ms(before: Sum, load: Load, work_ms: float, fleet: Fleet) -> float:
+    """Until this much work of what goes before is done, and the load's prompt too."""
+    workers, share = fleet.workers, before.share + load.share
+    prefill_ms = (before.prefill_ms + load.prefill_ms) / (1.0 - _decoding(before, fleet))
+    if share <= workers:
+        return prefill_ms / workers
+    in_batch_ms = workers * (before.output_ms + load.output_ms) / share / 2.0
+    return max(prefill_ms, work_ms + load.work_ms - in_batch_ms) / workers
+
+
+def _decoding(before: Sum, fleet: Fleet) -> float:
+    """Part of each step that goes to decodes, once all that fits of what goes before decodes."""
+    if not before.loads:
+        return 0.0
+    share = before.share / fleet.workers
+    step_ms = before.token_ms / fleet.workers / max(1.0, share) + fleet.base_ms * max(0.0, 1.0 - share)
+    return min(MOST_DECODING, step_ms / fleet.pace_ms)
+
+
+def _rounded(due_ms: float, now_ms: float) -> float:
+    width_ms = BUCKET_MS
+    while width_ms * BUCKETS < due_ms - now_ms:
+        width_ms *= 2.0
+    return due_ms // width_ms * width_ms

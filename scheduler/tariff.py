@@ -1,0 +1,71 @@
+"""What a request costs a worker, in milliseconds of its time, from the weights that workers report.
+
+A prompt costs its prefill. An output token costs its row, the KV that it reads, and a share of what every step costs:
+the larger of the sequence's shares of KV and of batch slots, for so much it keeps from others. Requests that fill a
+worker so pay for its steps exactly; in one that is not full they are told apart by room, not by time.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from scheduler.messages import WorkerStatus
+from scheduler.steps import StepFeatures
+
+WEIGHTS = 1 + len(StepFeatures._fields)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tariff:
+    """Prices at workers like these; the mean of them where they differ."""
+
+    workers: int
+    kv_tokens: float
+    """Of one worker; so the slots."""
+    slots: float
+    base_ms: float
+    """Of a step, whatever it holds."""
+    row_ms: float
+    token_ms: float
+    """Of a token in a prompt."""
+    context_ms: float
+    """Of a KV token that a row reads."""
+    pair_ms: float
+    """Of a pair of prompt tokens, one of which attends to the other."""
+    recent_step_ms: float
+    """What a step took of late."""
+
+    def prefill_ms(self, prompt_tokens: int) -> float:
+        """Of a prompt."""
+        return prompt_tokens * (self.token_ms + self.pair_ms * prompt_tokens / 2.0)
+
+    def share(self, kv_tokens: float) -> float:
+        """Part of a worker that a sequence with so much KV takes up."""
+        return max(kv_tokens / self.kv_tokens, 1.0 / self.slots)
+
+    def output_ms(self, kv_tokens: float) -> float:
+        """Of one output token of such a sequence."""
+        return self.row_ms + self.context_ms * kv_tokens + self.base_ms * self.share(kv_tokens)
+
+    def full_step_ms(self, kv_tokens: float) -> float:
+        """What a step takes in a worker full of such sequences, all of which decode."""
+        return self.output_ms(kv_tokens) / self.share(kv_tokens)
+
+
+def tariff_of(workers: Iterable[WorkerStatus]) -> Tariff | None:
+    """The prices at those workers that know their costs; None where none does."""
+    known = [one for one in workers if len(one.step_weights) == WEIGHTS and one.kv_tokens and one.max_sequences]
+    if not known:
+        return None
+    columns = zip(*(one.step_weights for one in known), strict=True)
+    base_ms, row_ms, token_ms, context_ms, pair_ms = (sum(column) / len(known) for column in columns)
+    return Tariff(
+        workers=len(known),
+        kv_tokens=sum(one.kv_tokens for one in known) / len(known),
+        slots=sum(one.max_sequences for one in known) / len(known),
+        base_ms=base_ms,
+        row_ms=row_ms,
+        token_ms=token_ms,
+        context_ms=context_ms,
+        pair_ms=pair_ms,
+        recent_step_ms=sum(one.step_ms for one in known) / len(known),
+    )

@@ -1,0 +1,51 @@
+"""What a gateway keeps of its flights for its next word on a deadline."""
+
+from gateway.doors import Doors
+from gateway.flight import Booking, Flight, Mailbox
+from quotas.store import Ask
+from scheduler.commitments import Request
+from scheduler.lanes import DEFAULT_LANES
+from scheduler.messages import TokenDelta
+from tests.scheduler.planner_world import LATENCY, job
+
+QUEUE = "tiny@0"
+ALIKE = Request(lane=LATENCY, tenant="acme", prompt_tokens=10, max_tokens=100)
+
+
+def flight(flight_id: str) -> Flight:
+    ask = Ask(
+        flight_id=flight_id,
+        root="acme",
+        tenant="acme",
+        key_id="",
+        model="tiny",
+        lane="latency",
+        prompts=(10,),
+        max_output_tokens=100,
+        n=1,
+    )
+    return Flight(flight_id, Booking(ask), 10, QUEUE, Mailbox())
+
+
+def test_flights_that_told_their_end_teach_the_lengths_to_expect() -> None:
+    doors = Doors(DEFAULT_LANES, clock=lambda: 0.0)
+    for number in range(20):
+        one = flight(f"f{number}")
+        one.job = job(one.id, LATENCY, prompt=10, max_tokens=100)
+        doors.entered(one)
+        one.accept(TokenDelta(flight_id=one.id, epoch=1, choice=0, first_index=0, token_ids=tuple(range(7))))
+        doors.heard(one)
+        one.choices[0].finish_reason = "stop"
+        doors.left(one)
+
+    assert doors.at(QUEUE).output_tokens(ALIKE) == 7
+    assert doors.at("another@0").output_tokens(ALIKE) == 100
+
+
+def test_a_flight_that_was_never_put_leaves_no_trace() -> None:
+    doors = Doors(DEFAULT_LANES, clock=lambda: 0.0)
+
+    doors.entered(flight("refused"))
+    doors.left(flight("refused"))
+
+    assert doors.at(QUEUE).output_tokens(ALIKE) == 100

@@ -1,0 +1,108 @@
+"""What a door keeps of the requests that it let in."""
+
+import pytest
+
+from scheduler.commitments import Commitments, Request
+from scheduler.demand import Level
+from scheduler.lanes import DEFAULT_LANES
+from scheduler.messages import WorkerStatus
+from tests.scheduler.planner_world import LATENCY, THROUGHPUT
+
+WORKERS = (
+    WorkerStatus(
+        worker_id="worker",
+        model="model",
+        queue="model@0",
+        card_sha256="0",
+        started_at_ms=0.0,
+        blocks_total=1_000,
+        max_sequences=64,
+        step_ms=20.0,
+        step_weights=(20.0, 0.1, 1.0, 1e-4, 1e-6),
+    ),
+)
+PROMISED, BEST_EFFORT = Level(0, best_effort=False), Level(0, best_effort=True)
+
+
+def known() -> Commitments:
+    commitments = Commitments(DEFAULT_LANES)
+    commitments.look(WORKERS, {})
+    return commitments
+
+
+def chat(tenant: str = "acme", *, max_tokens: int = 500, ttft_ms: float | None = None) -> Request:
+    return Request(lane=LATENCY, tenant=tenant, prompt_tokens=100, max_tokens=max_tokens, ttft_ms=ttft_ms)
+
+
+def test_what_is_over_leaves_nothing_behind() -> None:
+    commitments = known()
+    for number in range(50):
+        commitments.enter(f"r{number}", chat(ttft_ms=5_000.0), guaranteed=number % 2 == 0, now_ms=number)
+        commitments.produced(f"r{number}", number, 100.0)
+    for number in range(50):
+        commitments.leave(f"r{number}", finished=True)
+
+    for level in (PROMISED, BEST_EFFORT):
+        left = commitments.ledger.at(level)
+        assert (left.loads, left.dated) == (0, {})
+        assert left.work_ms == pytest.approx(0.0, abs=1e-6)
+        assert left.share == pytest.approx(0.0, abs=1e-9)
+
+
+def test_what_nobody_let_in_changes_nothing() -> None:
+    commitments = known()
+
+    commitments.produced("stranger", 5, 0.0)
+    commitments.leave("stranger", finished=True)
+
+    assert commitments.ledger.at(BEST_EFFORT).loads == 0
+
+
+def test_outputs_that_go_on_count_in_the_expected_length() -> None:
+    """Of 40 outputs the first 10 end at 20 tokens; the others have 100 by then and are still there."""
+    commitments = known()
+    for number in range(40):
+        commitments.enter(f"r{number}", chat(), guaranteed=False, now_ms=0.0)
+        commitments.produced(f"r{number}", 20 if number < 10 else 100, 0.0)
+        if number < 10:
+            commitments.leave(f"r{number}", finished=True)
+    assert commitments.output_tokens(chat()) > 100
+
+    for number in range(10, 40):
+        commitments.leave(f"r{number}", finished=True)
+
+    assert commitments.output_tokens(chat()) == pytest.approx(80, abs=10)
+
+
+def test_each_tenant_has_its_own_expected_length_and_a_new_one_its_lanes() -> None:
+    commitments = known()
+    for number in range(40):
+        tenant, tokens = ("short", 4) if number % 2 else ("long", 400)
+        commitments.enter(f"r{number}", chat(tenant), guaranteed=False, now_ms=0.0)
+        commitments.produced(f"r{number}", tokens, 0.0)
+        commitments.leave(f"r{number}", finished=True)
+
+    short, long, new = (commitments.output_tokens(chat(tenant)) for tenant in ("short", "long", "new"))
+
+    assert (short, long) == (4, 400)
+    assert short < new < long
+    assert commitments.output_tokens(chat("long", max_tokens=50)) == 50
+
+
+def test_however_many_deadlines_there_are_a_test_looks_at_hundreds() -> None:
+    commitments = known()
+    for number in range(5_000):
+        asked = Request(lane=THROUGHPUT, prompt_tokens=10, max_tokens=10, deadline_ms=60_000.0 + 7_919.0 * number)
+        commitments.enter(f"r{number}", asked, guaranteed=True, now_ms=float(number))
+
+    assert len(commitments.ledger.at(Level(1, best_effort=False)).dated) < 1_000
+
+
+def test_what_was_asked_for_in_vain_counts_for_the_lanes_below_and_is_soon_forgotten() -> None:
+    commitments = known()
+    for _ in range(1_000):
+        commitments.came(chat(), 0.0)
+
+    assert commitments.lanes_above(LATENCY, 0.0) == 0.0
+    assert commitments.lanes_above(THROUGHPUT, 0.0) > 0.9
+    assert commitments.lanes_above(THROUGHPUT, 10_000.0) < 0.1
