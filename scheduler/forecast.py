@@ -69,4 +69,5 @@ class Forecast:
         if seq.expected_output <= produced:
             seq.expected_output = produced + self._lengths.remaining(seq)
         job = seq.job
-        return produced - seq.expected_output, max(seq.length, room), len(job.prompt) + job.max_tokens > room
+        grows = seq.is_resident and len(job.prompt) + job.max_tokens > room
+        return produced - seq.expected_output, max(seq.length, room), grows

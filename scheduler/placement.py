@@ -185,11 +185,11 @@ class Placement:
     def _make_room(self, standing: Standing) -> list[Victim] | None:
         """Whom it takes blocks from, perhaps nobody; None where it has to wait."""
         short = self._needed(standing.seq) - self._pool.free_blocks
-        if standing.seq.is_fresh:
-            if self._choose(short + self._forecast.growing(standing), standing) is None:
-                return None  # it would fit, but leave running work no room for its next tokens
-            if not self._forecast.admits(standing):
-                return None  # it would fit now, and crowd out running work before that ends
+        stays = standing.seq.is_resident or self._last_resort
+        if not stays and self._choose(short + self._forecast.growing(standing), standing) is None:
+            return None  # it would fit, but leave running work no room for its next tokens
+        if standing.seq.is_fresh and not self._forecast.admits(standing):
+            return None  # it would fit now, and crowd out running work before that ends
         return self._choose(short, standing)
 
     def _choose(self, short: int, standing: Standing) -> list[Victim] | None:
@@ -213,7 +213,9 @@ class Placement:
     def _may_ask(self, standing: Standing, holder: Standing) -> bool:
         """Blocks go from tenant to tenant of a lane for one request a step, since more would overshoot and swing back;
         for more the further a tenant is beyond 2 Θ, and at 3 Θ for all."""
-        if standing.seq.is_resident or standing.rank.lane != holder.rank.lane or not holder.rank.outside_window:
+        if self._last_resort or standing.seq.is_resident or standing.rank.lane != holder.rank.lane:
+            return True
+        if not holder.rank.outside_window:
             return True
         return self._evened <= len(self._roster.begun) * max(0.0, self._ranking.excess(holder) - 1.0)
 
@@ -237,8 +239,8 @@ class Placement:
     @cached_property
     def _holders(self) -> list[Standing]:
         """All that holds blocks as the step begins, and so may yield them."""
-        held = [*self._resident(), *(seq for seq in self._roster.idle.values() if seq.table)]
-        return [self._ranking.stand(seq) for seq in held]
+        begun = chain(self._roster.begun.values(), self._roster.idle.values())
+        return [self._ranking.stand(seq) for seq in begun if seq.table]
 
     @cached_property
     def _lowest(self) -> Rank:

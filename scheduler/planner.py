@@ -221,7 +221,7 @@ class Planner:
             seq = flight.choices[seq_id.choice] if flight else None
             blocks = self._pool.blocks_for(seq.num_computed) if seq else 0
             if seq and seq.is_resident and (mode == "recompute" or (blocks and self._pool.can_swap_out(blocks))):
-                draft.preempt(Victim(seq, mode, 0.0))
+                draft.preempt(Victim(seq, mode, len(seq.table), 0.0))
         self._forced = {}
 
     def _close(self, flight: Flight, outcome: Outcome, error: str = "") -> Ended:

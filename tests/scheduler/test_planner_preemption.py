@@ -72,8 +72,8 @@ def test_it_takes_the_blocks_of_a_prefill_in_progress() -> None:
 
     plan, _ = world.step()
 
-    assert [(event.flight_id, event.blocks) for event in world.events(Preempted)] == [("batch", 14)]
-    assert len(plan.swap_out) == 4, "only what was computed is copied"
+    assert [(event.flight_id, event.blocks) for event in world.events(Preempted)] == [("batch", 4)]
+    assert not plan.swap_out, "nothing was computed in these blocks yet"
     assert world.rows() == ["chat"]
     world.finish()
     world.check_outputs(batch, chat)
@@ -211,6 +211,85 @@ def test_growth_takes_from_the_last_ranked_of_the_same_lane() -> None:
 
     assert {event.flight_id for event in world.events(Preempted)} == {"b"}
     assert list(world.ended) == ["a", "b"]
+    world.check_outputs(*jobs)
+
+
+# Only the end of its KV.
+
+
+def test_a_dropped_end_is_all_that_is_computed_again() -> None:
+    world = World(blocks=16, block_size=4, host_slots=0, max_step_tokens=64)
+    jobs = [job("a", max_tokens=12), job("b", prompt=24, max_tokens=16)]
+    for one in jobs:
+        world.add(one)
+    world.step()
+    jobs.append(job("chat", LATENCY, prompt=34, max_tokens=1))
+    world.add(jobs[-1])
+
+    world.step()
+    (yielded,) = world.events(Preempted)
+    while not any(row.seq.flight_id == "b" for row in world.step()[0].rows):
+        assert world.planner.counts().preempted[THROUGHPUT] == 1
+
+    (row,) = (row for row in world.plans[-1].rows if row.seq.flight_id == "b")
+    assert (yielded.flight_id, yielded.mode) == ("b", "recompute")
+    assert (row.first_position, len(row.token_ids)) == (16, 9), "two blocks: for the chat, and for a's next token"
+    world.finish()
+    world.check_outputs(*jobs)
+
+
+def test_a_swapped_end_is_all_that_is_copied() -> None:
+    world = World(blocks=16, block_size=4, host_slots=16, max_step_tokens=64, costs=swap_is_cheap())
+    jobs = [job("a", max_tokens=12), job("b", prompt=24, max_tokens=16)]
+    for one in jobs:
+        world.add(one)
+    world.step()
+    jobs.append(job("chat", LATENCY, prompt=34, max_tokens=1))
+    world.add(jobs[-1])
+
+    plan, _ = world.step()
+
+    (yielded,) = world.events(Preempted)
+    assert (yielded.flight_id, yielded.mode) == ("b", "swap")
+    assert len(plan.swap_out) == 16 - world.planner.host_slots_free == 2, "one for the chat, one for a's next token"
+    world.finish()
+    assert sum(len(plan.swap_in) for plan in world.plans) == sum(len(plan.swap_out) for plan in world.plans)
+    assert world.planner.host_slots_free == 16
+    world.check_outputs(*jobs)
+
+
+@pytest.mark.parametrize("host_slots", [0, 3, 40])
+def test_those_that_hold_the_pool_and_do_not_run_give_way_to_the_first_of_them(host_slots: int) -> None:
+    world = World(blocks=12, block_size=4, host_slots=host_slots, max_sequences=8, max_step_tokens=64)
+    jobs = [job(f"batch-{number}", prompt=8, max_tokens=20, granted_until=2) for number in range(4)]
+    for one in jobs:
+        world.add(one)
+    for _ in range(6):
+        world.step()
+    chat = job("chat", LATENCY, prompt=16, max_tokens=2)
+    world.add(chat)
+    for one in jobs:
+        world.planner.grant(one.flight_id, 20)
+
+    world.finish()
+
+    world.check_outputs(chat, *jobs)
+    assert (world.planner.blocks_free, world.planner.host_slots_free) == (12, host_slots)
+
+
+def test_work_on_its_way_back_waits_for_room_that_lasts() -> None:
+    world = World(blocks=20, block_size=4, host_slots=40, max_sequences=8, max_step_tokens=64, costs=swap_is_cheap())
+    for number in range(8):
+        world.add(job(f"short-{number}", prompt=4, max_tokens=2))
+    world.finish()
+    jobs = [job(f"batch-{number}", prompt=4, max_tokens=40) for number in range(6)]
+    for one in jobs:
+        world.add(one)
+
+    world.finish()
+
+    preempted = world.events(Preempted)
+    assert 0 < len(preempted) <= 2 * len(jobs), "back and forth"
     world.check_outputs(*jobs)
 
 
