@@ -164,7 +164,8 @@ class Placement:
             return WaitReason.TOKENS
         if self._draft.is_late(seq):
             return WaitReason.PACE
-        if self._head_starts is not None and not seq.is_resident and self._draft.steps_left(seq) > self._head_starts:
+        stays = seq.is_resident or (self._last_resort and not seq.is_fresh)
+        if self._head_starts is not None and not stays and self._draft.steps_left(seq) > self._head_starts:
             return WaitReason.HEAD
         return None
 

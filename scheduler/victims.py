@@ -2,8 +2,9 @@
 
 1. A victim ranks strictly below its beneficiary: in a lower lane, at its grant and idle, or of a tenant of the same
    lane that is outside the fairness window while the beneficiary's is inside. Work that already runs may also take
-   from other equals, from the last-ranked upwards; work that has begun and does not run, from equals that do not run
-   either, since two that hold half of the pool each would else wait for each other. Nobody else yields to an equal.
+   from other equals, from the last-ranked upwards; work on its way back, from equals that are away themselves, and from
+   all where otherwise nothing could run: what holds a part of its blocks must not wait for what holds another. Nobody
+   else yields to an equal.
 2. Lower lanes yield first, in order of resume cost per freed block; then the tenants that were served most; then
    equals. Ties: last-ranked first.
 3. A victim gives its last blocks: what stands before them stays valid, and its way back costs what it gave. Only as
@@ -56,16 +57,16 @@ def choose(
     same = [one for one in below if one.rank.lane == beneficiary.rank.lane]
     outside = [one for one in same if one.rank.outside_window and not beneficiary.rank.outside_window]
     outside.sort(key=lambda one: one.rank.counter, reverse=True)
-    equals = [one for one in same if _yields_to_equal(one, beneficiary) and one not in outside]
+    equals = [one for one in same if _yields_to_equal(one, beneficiary, guard) and one not in outside]
     offers = _Offers(pool, costs, guard)
     lower.sort(key=lambda one: offers.cost_per_block(one.seq, short))
     return offers.fewest(short, [one.seq for one in (*lower, *outside, *equals)])
 
 
-def _yields_to_equal(holder: Standing, beneficiary: Standing) -> bool:
+def _yields_to_equal(holder: Standing, beneficiary: Standing, guard: Guard) -> bool:
     if beneficiary.seq.is_resident:
         return True
-    return beneficiary.rank.phase is Phase.RESUME and not holder.seq.is_resident
+    return beneficiary.rank.phase is Phase.RESUME and (guard.last_resort or not holder.seq.is_resident)
 
 
 class _Offers:

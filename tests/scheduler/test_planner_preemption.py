@@ -277,6 +277,24 @@ def test_those_that_hold_the_pool_and_do_not_run_give_way_to_the_first_of_them(h
     assert (world.planner.blocks_free, world.planner.host_slots_free) == (12, host_slots)
 
 
+def test_a_part_held_by_urgent_work_that_is_away_does_not_lock_out_what_runs() -> None:
+    world = World(blocks=30, block_size=1, host_slots=6, max_sequences=1, max_step_tokens=11, window=4.0)
+    first, second = job("a", LATENCY, prompt=14, max_tokens=12), job("b", LATENCY, prompt=1, max_tokens=1)
+    world.add(first)
+    for _ in range(6):
+        world.step()
+    urgent = job("c", LATENCY, prompt=16, max_tokens=1, guaranteed=True, tenant="globex")
+    world.add(second)
+    world.step()
+    world.add(urgent)
+    world.planner.drop("a")
+    world.add(first, generated=(tuple(world.outputs[SeqId("a", 0)]),))
+
+    world.finish()
+
+    world.check_outputs(first, second, urgent)
+
+
 def test_work_on_its_way_back_waits_for_room_that_lasts() -> None:
     world = World(blocks=20, block_size=4, host_slots=40, max_sequences=8, max_step_tokens=64, costs=swap_is_cheap())
     for number in range(8):

@@ -330,3 +330,14 @@ def test_copies_that_nobody_measured_yet_are_tried() -> None:
     shop.stand("batch", blocks=20, computed=77)
 
     assert modes(shop.choose(1, shop.stand("chat", LATENCY_RANK, state=State.WAITING))) == ["swap"]
+
+
+def test_work_on_its_way_back_takes_from_running_equals_where_nothing_runs_otherwise() -> None:
+    shop = Shop()
+    back, fresh = shop.stand("a", state=State.SWAPPED), shop.stand("b", state=State.WAITING)
+    back, fresh = (one._replace(rank=one.rank._replace(standing=0)) for one in (back, fresh))  # guaranteed
+    shop.stand("c")
+
+    assert shop.choose(1, back) is None
+    assert names(shop.choose(1, back, last_resort=True)) == ["c"]
+    assert shop.choose(1, fresh, last_resort=True) is None
