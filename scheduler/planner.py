@@ -267,7 +267,7 @@ class Planner:
         if reason is not None:
             self._roster.remove(seq)
             self._free(seq)
-            self._lengths.learn(flight.job.lane, flight.job.tenant, len(seq.output))
+            self._lengths.learn(flight.job, len(seq.output))
             if not flight.live:
                 self._ended.append(self._close(flight, Outcome.FINISHED))
         elif not seq.is_runnable:
