@@ -295,6 +295,24 @@ def test_a_part_held_by_urgent_work_that_is_away_does_not_lock_out_what_runs() -
     world.check_outputs(first, second, urgent)
 
 
+def test_no_more_begins_than_both_pools_will_hold_with_what_is_away() -> None:
+    world = World(blocks=16, block_size=4, host_slots=12, max_sequences=8, max_step_tokens=64, costs=swap_is_cheap())
+    jobs = [job(f"batch-{number}", prompt=4, max_tokens=28) for number in range(5)]
+    for one in jobs:
+        world.add(one)
+
+    world.step()
+    assert len(world.rows()) == 3, "8 blocks each, of 28"
+
+    begun: set[str] = set()
+    while not world.ended:
+        world.step()
+        begun.update(world.rows())
+        assert len(begun) == 3, "what was swapped out will need its blocks again"
+    world.finish()
+    world.check_outputs(*jobs)
+
+
 def test_work_on_its_way_back_waits_for_room_that_lasts() -> None:
     world = World(blocks=20, block_size=4, host_slots=40, max_sequences=8, max_step_tokens=64, costs=swap_is_cheap())
     for number in range(8):
