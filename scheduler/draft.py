@@ -6,7 +6,7 @@ from scheduler.blocks import BlockPool
 from scheduler.budget import Budget
 from scheduler.costs import CostModel
 from scheduler.lanes import LaneName
-from scheduler.messages import Paused, Preempted, Resumed
+from scheduler.messages import Paused, Preempted, Resumed, YieldMode
 from scheduler.roster import Roster
 from scheduler.sequence import Sequence, State
 from scheduler.steps import Copy, Row, SeqId, StepPlan, features
@@ -99,6 +99,14 @@ class Draft:
                     predicted_ms=victim.resume_ms,
                 )
             )
+
+    def force(self, seq: Sequence, mode: YieldMode, most: int | None) -> None:
+        """Take a sequence's last blocks, all or at most so many, if it holds any and the host has room for a swap."""
+        held = len(seq.table)
+        blocks = held if most is None else min(most, held)
+        copied = min(held, self._pool.blocks_for(seq.num_computed)) - (held - blocks)
+        if blocks and (mode == "recompute" or (copied > 0 and self._pool.can_swap_out(copied))):
+            self.preempt(Victim(seq, mode, blocks, 0.0))
 
     def set_aside(self, seq: Sequence) -> None:
         """A decode gets no row in this step; it keeps its blocks. Said once, when it begins to wait."""
