@@ -144,11 +144,11 @@ def _preempt_some(
     done: Counter[str],
     tokens: int,
 ) -> None:
-    """Random sequences at random steps; towards its end each that was never chosen."""
+    """Random sequences at random steps, wholly or their last blocks; towards its end each that was never chosen."""
     for flight_id in engine.planner.flights():
         is_late = not done[flight_id] and len(found[flight_id]) >= tokens // 2
         if is_late or chooser.random() < PREEMPT_SHARE:
-            engine.planner.preempt(SeqId(flight_id, 0), mode)
+            engine.planner.preempt(SeqId(flight_id, 0), mode, chooser.choice((None, 1, 2)))
 
 
 def _engine(model: PagedModel, prompts: Sequence[Tokens], tokens: int) -> Engine:

@@ -1,10 +1,12 @@
 """Which KV blocks are in use, in integers. The bytes live in the worker's KV cache.
 
-A block table is the list of device blocks that hold a sequence's KV, in order of position. A device block may stand
-in several tables (choices that share their prompt); a host slot belongs to one sequence. Callers ask `can_x` before
-`x`: what cannot be done raises `OutOfBlocks` and changes nothing.
+A block table is the list of device blocks that hold a sequence's KV, in order of position; host slots hold what
+follows, where it was swapped out. A device block may stand in several tables (choices that share their prompt); a host
+slot belongs to one sequence. Callers ask `can_x` before `x`: what cannot be done raises `OutOfBlocks` and changes
+nothing.
 
-Host slots that a swap-in reads are retired, not free, until `settle`: the copy has not run when the plan is made.
+Host slots that a copy of this step reads or writes are retired, not free, until `settle`: it has not run when the plan
+is made.
 """
 
 from collections import Counter
@@ -83,32 +85,37 @@ class BlockPool:
             self._references[block] += 1
             table.append(block)
 
-    def release(self, table: list[int]) -> None:
-        """Empty a table; blocks that no other table holds become free."""
-        while table:
+    def release(self, table: list[int], keep: int = 0) -> None:
+        """Shorten a table to its first `keep` blocks; those that no other table holds become free."""
+        while len(table) > keep:
             self._drop(table.pop())
 
     def can_swap_out(self, count: int) -> bool:
         """Are this many host slots free?"""
         return count <= len(self._free_slots)
 
-    def swap_out(self, table: list[int], count: int, slots: list[int]) -> list[Copy]:
-        """Move the first `count` blocks of a table to host slots and empty it. The copies must run before the blocks
-        are written again."""
-        if not self.can_swap_out(count):
-            raise OutOfBlocks(f"{count} host slots asked for, {len(self._free_slots)} free")
-        copies = [Copy(block, self._free_slots.pop()) for block in table[:count]]
-        slots.extend(copy.target for copy in copies)
-        self.release(table)
+    def swap_out(self, table: list[int], count: int, slots: list[int], keep: int = 0) -> list[Copy]:
+        """Move what follows the first `keep` of a table's first `count` blocks to host slots, before what the slots
+        hold already, and shorten the table to `keep`. The copies must run before the blocks are written again."""
+        moved = table[keep:count]
+        if not self.can_swap_out(len(moved)):
+            raise OutOfBlocks(f"{len(moved)} host slots asked for, {len(self._free_slots)} free")
+        copies = [Copy(block, self._free_slots.pop()) for block in moved]
+        slots[:0] = [copy.target for copy in copies]
+        self.release(table, keep)
         return copies
 
     def swap_in(self, slots: list[int], table: list[int]) -> list[Copy]:
-        """Move what the slots hold into new blocks of an empty table. The slots are free after the next `settle`."""
+        """Move what the slots hold into new blocks at a table's end. The slots are free after the next `settle`."""
         self.allocate(table, len(slots))
-        copies = [Copy(slot, block) for slot, block in zip(slots, table, strict=True)]
+        copies = [Copy(slot, block) for slot, block in zip(slots, table[-len(slots) :], strict=True)]
+        self.retire_slots(slots)
+        return copies
+
+    def retire_slots(self, slots: list[int]) -> None:
+        """Forget what a sequence holds in host slots that this step's copies may still read or write."""
         self._retired.extend(slots)
         slots.clear()
-        return copies
 
     def release_slots(self, slots: list[int]) -> None:
         """Forget what a sequence holds in host slots."""

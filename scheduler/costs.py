@@ -111,6 +111,11 @@ class CostModel:
         """Step times may be used to size steps."""
         return self._step.has_learnt
 
+    @property
+    def knows_copies(self) -> bool:
+        """Copies were measured often enough to compare them with anything."""
+        return self._copy.has_learnt
+
     def observe(self, plan: StepFeatures, run_ms: float, copied_blocks: int, copy_ms: float) -> None:
         """Learn from a step: the wall time of its rows and, apart, of its copies."""
         if plan.rows and run_ms > 0.0:

@@ -6,7 +6,7 @@ from scheduler.blocks import BlockPool
 from scheduler.budget import Budget
 from scheduler.costs import CostModel
 from scheduler.lanes import LaneName
-from scheduler.messages import Paused, Preempted, Resumed
+from scheduler.messages import Paused, Preempted, Resumed, YieldMode
 from scheduler.roster import Roster
 from scheduler.sequence import Sequence, State
 from scheduler.steps import Copy, Row, SeqId, StepPlan, features
@@ -79,25 +79,36 @@ class Draft:
         return seq.remaining - 1 + -(-seq.pending // self._budget.tokens)
 
     def preempt(self, victim: Victim) -> None:
-        """Take all blocks of a resident sequence, now."""
-        seq, held = victim.seq, len(victim.seq.table)
+        """Take a sequence's last blocks, now: it does not run until it has them again. Said once, when it begins."""
+        seq, keep, ran = victim.seq, len(victim.seq.table) - victim.blocks, victim.seq.is_resident
         if victim.mode == "swap":
-            self._swap_out += self._pool.swap_out(seq.table, self._pool.blocks_for(seq.num_computed), seq.slots)
+            computed = self._pool.blocks_for(seq.num_computed)
+            self._swap_out += self._pool.swap_out(seq.table, computed, seq.slots, keep)
             seq.leave(State.SWAPPED, self._now_ms)
         else:
-            self._pool.release(seq.table)
-            seq.leave(State.DROPPED, self._now_ms)
+            self._pool.release(seq.table, keep)
+            self._pool.retire_slots(seq.slots)
+            seq.leave(State.DROPPED, self._now_ms, keep * self._pool.block_size)
         self._roster.file(seq)
         self.yielded.add(seq.id)
-        self._events.append(
-            Preempted(
-                flight_id=seq.id.flight_id,
-                choice=seq.id.choice,
-                mode=victim.mode,
-                blocks=held,
-                predicted_ms=victim.resume_ms,
+        if ran:
+            self._events.append(
+                Preempted(
+                    flight_id=seq.id.flight_id,
+                    choice=seq.id.choice,
+                    mode=victim.mode,
+                    blocks=victim.blocks,
+                    predicted_ms=victim.resume_ms,
+                )
             )
-        )
+
+    def force(self, seq: Sequence, mode: YieldMode, most: int | None) -> None:
+        """Take a sequence's last blocks, all or at most so many, if it holds any and the host has room for a swap."""
+        held = len(seq.table)
+        blocks = held if most is None else min(most, held)
+        copied = min(held, self._pool.blocks_for(seq.num_computed)) - (held - blocks)
+        if blocks and (mode == "recompute" or (copied > 0 and self._pool.can_swap_out(copied))):
+            self.preempt(Victim(seq, mode, blocks, 0.0))
 
     def set_aside(self, seq: Sequence) -> None:
         """A decode gets no row in this step; it keeps its blocks. Said once, when it begins to wait."""

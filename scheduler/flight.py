@@ -81,10 +81,12 @@ class Flight:
     def check_integrity(self, pool: BlockPool) -> None:
         """KV is where the states say, and no block that choices share is ever written. Raises IntegrityError."""
         for seq in self.choices:
-            needed = pool.blocks_for(seq.num_computed)
-            on_device = len(seq.table) >= needed if seq.is_resident else not seq.table
-            on_host = len(seq.slots) == (needed if seq.state is State.SWAPPED else 0)
-            if not (on_device and on_host):
+            held, needed = len(seq.table) + len(seq.slots), pool.blocks_for(seq.num_computed)
+            if seq.state is State.SWAPPED:
+                is_right = bool(seq.slots) and held == needed
+            else:
+                is_right = not seq.slots and (held >= needed if seq.may_hold_blocks else held == 0)
+            if not is_right:
                 raise IntegrityError("kv_location", f"{seq}: {len(seq.table)} blocks, {len(seq.slots)} slots")
             written = seq.table[seq.num_computed // pool.block_size :]
             if any(pool.references(block) > 1 for block in written):

@@ -12,13 +12,16 @@ from scheduler.sequence import Sequence
 Level = tuple[int, bool]
 """The part of a group that decides who yields blocks: lane rank, outside the window."""
 Outlook = tuple[int, int, bool]
-"""Of what runs: remaining tokens (negative: the longest sorts first), held tokens, whether it outgrows its table."""
+"""Of what has begun: remaining tokens (negative: the longest sorts first), tokens it holds or needs to go on, whether
+it runs and outgrows its table."""
 
 
 class Forecast:
     """Would both KV pools hold everything at its fullest, if this began too? Lower lanes do not count: they yield, and
     so do tenants outside the window to those inside. What does not fit the device then waits in the host pool, which
-    costs a copy: less than a batch that is half empty, and nothing of it is computed twice."""
+    costs a copy: less than a batch that is half empty, and nothing of it is computed twice. Counting on only three
+    quarters of the device's size there would halve the copies of a single tenant's batch, but tie tenants to each
+    other's lengths: whoever runs longer could begin too little to keep up."""
 
     def __init__(self, begun: Survey, ranking: Ranking, draft: Draft, pool: BlockPool, lengths: Lengths) -> None:
         self._begun = begun
@@ -38,7 +41,7 @@ class Forecast:
         one = self._outlook(standing.seq)
         place = bisect_left(running, one)
         peak = peak_tokens((-left, held) for left, held, _ in (*running[:place], one, *running[place:]))
-        return peak <= (self._pool.blocks + self._pool.free_slots) * self._pool.block_size
+        return peak <= (self._pool.blocks + self._pool.host_slots) * self._pool.block_size
 
     def growing(self, standing: Standing) -> int:
         """Sequences standing no lower that run and will need another block."""
@@ -60,7 +63,7 @@ class Forecast:
             kinds = self._begun.decodes.items()
             groups = [decodes for kind, decodes in kinds if self._ranking.group(kind)[:2] <= level]
             groups.append([seq for seq in self._begun.others if self._ranking.stand(seq).rank.group[:2] <= level])
-            known = [self._outlook(seq) for group in groups for seq in group if seq.table]
+            known = [self._outlook(seq) for group in groups for seq in group]
             self._known[level] = sorted(known + [one for since, one in self._started if since <= level])
         return self._known[level]
 
@@ -69,4 +72,5 @@ class Forecast:
         if seq.expected_output <= produced:
             seq.expected_output = produced + self._lengths.remaining(seq)
         job = seq.job
-        return produced - seq.expected_output, max(seq.length, room), len(job.prompt) + job.max_tokens > room
+        grows = seq.is_resident and len(job.prompt) + job.max_tokens > room
+        return produced - seq.expected_output, max(seq.length, room), grows

@@ -1,9 +1,10 @@
 """How long outputs become, learnt from those that ended, and the KV that running work will need at its peak.
 
-Of each (lane, tenant) the last outputs' lengths are kept; what a sequence will still produce is a quantile of those
-that were longer than it is now. Few samples fall back on the lane's, none on
-all that it may produce. The peak follows exactly from
-such remainders: with sequences ended one by one, the shortest remainder first, KV is fullest just before an end.
+Of each lane and tenant the last outputs' lengths are kept, also by the size of `max_tokens`: who states one often knows
+about how long the answer will be. What a sequence will still produce is a quantile of those that were longer than it
+is now; with few of its own kind, of the tenant's or the lane's, with none all that it may produce. The peak follows
+exactly from such remainders: with sequences ended one by one, the shortest remainder first, KV is fullest just before
+an end.
 Source: Past-Future scheduler (LightLLM, ASPLOS 2025).
 """
 
@@ -12,10 +13,11 @@ from collections import deque
 from collections.abc import Iterable
 
 from scheduler.lanes import LaneName
+from scheduler.messages import Job
 from scheduler.sequence import Sequence
 
 REMEMBERED = 256
-"""Lengths kept of each (lane, tenant), and of each lane."""
+"""Lengths kept in each history."""
 ENOUGH = 8
 """Samples from which on they are relied on."""
 QUANTILE = 0.7
@@ -45,28 +47,36 @@ class History:
         return self._sorted[first + int(QUANTILE * (longer - 1))] - produced
 
 
+Key = tuple[LaneName] | tuple[LaneName, str] | tuple[LaneName, str, int]
+"""Whose outputs are alike: lane, tenant, and the power of two that holds `max_tokens`."""
+
+
 class Lengths:
-    """Output lengths by lane and tenant. Tenants beyond `most_tenants` share their lane's."""
+    """Output lengths by lane, tenant and size. Beyond `most` histories, newcomers share those of their lane."""
 
-    def __init__(self, most_tenants: int = 10_000) -> None:
-        self._most = most_tenants
-        self._lanes: dict[LaneName, History] = {}
-        self._tenants: dict[tuple[LaneName, str], History] = {}
+    def __init__(self, most: int = 20_000) -> None:
+        self._most = most
+        self._histories: dict[Key, History] = {}
 
-    def learn(self, lane: LaneName, tenant: str, length: int) -> None:
-        """An output ended by itself, or at its limit."""
-        self._lanes.setdefault(lane, History()).add(length)
-        if (lane, tenant) in self._tenants or len(self._tenants) < self._most:
-            self._tenants.setdefault((lane, tenant), History()).add(length)
+    def learn(self, job: Job, length: int) -> None:
+        """An output of this job ended by itself, or at its limit."""
+        for key in _keys(job):
+            if key in self._histories or len(key) == 1 or len(self._histories) < self._most:
+                self._histories.setdefault(key, History()).add(length)
 
     def remaining(self, seq: Sequence) -> int:
         """Output tokens that a sequence is expected to produce yet: at least one, at most what it may."""
-        produced, job = len(seq.output), seq.job
-        for history in (self._tenants.get((job.lane, job.tenant)), self._lanes.get(job.lane)):
-            expected = history.remaining(produced) if history else None
+        for key in _keys(seq.job):
+            history = self._histories.get(key)
+            expected = history.remaining(len(seq.output)) if history else None
             if expected is not None:
                 return max(1, min(expected, seq.remaining))
         return max(1, seq.remaining)
+
+
+def _keys(job: Job) -> tuple[Key, ...]:
+    """The narrowest first."""
+    return (job.lane, job.tenant, job.max_tokens.bit_length()), (job.lane, job.tenant), (job.lane,)
 
 
 class MeanLengths:

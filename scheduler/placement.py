@@ -26,7 +26,7 @@ from scheduler.forecast import Forecast
 from scheduler.fresh import Fresh, WaitReason
 from scheduler.lanes import LaneName
 from scheduler.lengths import Lengths
-from scheduler.ranking import IDLE, Group, Phase, Rank, Ranking, Standing
+from scheduler.ranking import IDLE, Group, Phase, Ranking, Standing
 from scheduler.roster import Roster
 from scheduler.sequence import Sequence
 from scheduler.steps import SeqId
@@ -168,7 +168,8 @@ class Placement:
             return WaitReason.TOKENS
         if self._draft.is_late(seq):
             return WaitReason.PACE
-        if self._head_starts is not None and not seq.is_resident and self._draft.steps_left(seq) > self._head_starts:
+        stays = seq.is_resident or (self._last_resort and not seq.is_fresh)
+        if self._head_starts is not None and not stays and self._draft.steps_left(seq) > self._head_starts:
             return WaitReason.HEAD
         return None
 
@@ -195,11 +196,11 @@ class Placement:
     def _make_room(self, standing: Standing) -> list[Victim] | None:
         """Whom it takes blocks from, perhaps nobody; None where it has to wait."""
         short = self._needed(standing.seq) - self._pool.free_blocks
-        if standing.seq.is_fresh:
-            if self._choose(short + self._forecast.growing(standing), standing) is None:
-                return None  # it would fit, but leave running work no room for its next tokens
-            if not self._forecast.admits(standing):
-                return None  # it would fit now, and crowd out running work before that ends
+        stays = standing.seq.is_resident or self._last_resort
+        if not stays and self._choose(short + self._forecast.growing(standing), standing) is None:
+            return None  # it would fit, but leave running work no room for its next tokens
+        if standing.seq.is_fresh and not self._forecast.admits(standing):
+            return None  # it would fit now, and crowd out running work before that ends
         return self._choose(short, standing)
 
     def _choose(self, short: int, standing: Standing) -> list[Victim] | None:
@@ -211,18 +212,11 @@ class Placement:
         guard = Guard(self._leader, self._last_resort)
         return choose(short, standing, holders, self._pool, self._costs, guard)
 
-    def _anyone_yields(self, standing: Standing) -> bool:
-        """Cheap: is there anything at all below?"""
-        rank = standing.rank
-        if standing.seq.is_resident or self._lowest.lane > rank.lane:
-            return True
-        return not rank.outside_window and any(
-            one.rank.outside_window and self._may_ask(standing, one) for one in self._most_served
-        )
-
     def _may_ask(self, standing: Standing, holder: Standing) -> bool:
         """Blocks go from tenant to tenant of a lane as sparingly as rows do."""
-        if standing.seq.is_resident or standing.rank.lane != holder.rank.lane or not holder.rank.outside_window:
+        if self._last_resort or standing.seq.is_resident or standing.rank.lane != holder.rank.lane:
+            return True
+        if not holder.rank.outside_window:
             return True
         return self._may_even(self._ranking.excess(holder.seq.job.lane, holder.seq.job.tenant))
 
@@ -246,22 +240,8 @@ class Placement:
     @cached_property
     def _holders(self) -> list[Standing]:
         """All that holds blocks as the step begins, and so may yield them."""
-        held = [*self._resident(), *(seq for seq in self._roster.idle.values() if seq.table)]
-        return [self._ranking.stand(seq) for seq in held]
-
-    @cached_property
-    def _lowest(self) -> Rank:
-        return max(one.rank for one in self._holders)
-
-    @cached_property
-    def _most_served(self) -> list[Standing]:
-        """Of each lane the holder whose tenant was served most."""
-        lanes: dict[LaneName, Standing] = {}
-        for one in self._holders:
-            most = lanes.setdefault(one.seq.job.lane, one)
-            if (one.rank.outside_window, one.rank.counter) > (most.rank.outside_window, most.rank.counter):
-                lanes[one.seq.job.lane] = one
-        return list(lanes.values())
+        begun = chain(self._roster.begun.values(), self._roster.idle.values())
+        return [self._ranking.stand(seq) for seq in begun if seq.table]
 
     @cached_property
     def _leader(self) -> SeqId | None:

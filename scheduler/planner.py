@@ -26,7 +26,6 @@ from scheduler.ranking import Ranking
 from scheduler.roster import Roster
 from scheduler.sequence import Sequence, State
 from scheduler.steps import Capacity, Ended, Produced, Row, SeqId, StepOutcome, StepPlan, StepResult
-from scheduler.victims import Victim
 
 
 class StepOrderError(RuntimeError):
@@ -65,7 +64,7 @@ class Planner:
         self._flights: dict[str, Flight] = {}
         self._ended: list[Ended] = []
         self._paused: list[Paused] = []
-        self._forced: dict[SeqId, YieldMode] = {}
+        self._forced: dict[SeqId, tuple[YieldMode, int | None]] = {}
         self._reasons: dict[SeqId, WaitReason] = {}
         self._plan = StepPlan(number=0)
         self._planned_ms = 0.0
@@ -113,9 +112,10 @@ class Planner:
         if flight is not None:
             self._release(flight)
 
-    def preempt(self, seq_id: SeqId, mode: YieldMode) -> None:
-        """Make a sequence yield in the next plan, if it is resident then and, for a swap, the host has room."""
-        self._forced[seq_id] = mode
+    def preempt(self, seq_id: SeqId, mode: YieldMode, blocks: int | None = None) -> None:
+        """Make a sequence yield its last `blocks`, all by default, in the next plan, if it holds any then and, for a
+        swap, the host has room."""
+        self._forced[seq_id] = mode, blocks
 
     # The step.
 
@@ -227,12 +227,10 @@ class Planner:
                 self._ended.append(self._close(flight, Outcome.EXPIRED, passed))
 
     def _yield_forced(self, draft: Draft) -> None:
-        for seq_id, mode in self._forced.items():
+        for seq_id, (mode, blocks) in self._forced.items():
             flight = self._flights.get(seq_id.flight_id)
-            seq = flight.choices[seq_id.choice] if flight else None
-            blocks = self._pool.blocks_for(seq.num_computed) if seq else 0
-            if seq and seq.is_resident and (mode == "recompute" or (blocks and self._pool.can_swap_out(blocks))):
-                draft.preempt(Victim(seq, mode, 0.0))
+            if flight:
+                draft.force(flight.choices[seq_id.choice], mode, blocks)
         self._forced = {}
 
     def _close(self, flight: Flight, outcome: Outcome, error: str = "") -> Ended:
@@ -278,7 +276,7 @@ class Planner:
         if reason is not None:
             self._roster.remove(seq)
             self._free(seq)
-            self._lengths.learn(flight.job.lane, flight.job.tenant, len(seq.output))
+            self._lengths.learn(flight.job, len(seq.output))
             if not flight.live:
                 self._ended.append(self._close(flight, Outcome.FINISHED))
         elif not seq.is_runnable:

@@ -3,12 +3,13 @@
     WAITING ──► PREFILL ──► DECODE ◄──► PAUSED        on the device (resident)
        ▲           │  ▲       │  ▲        │
        │           ▼  │       ▼  │        ▼
-       │        DROPPED       SWAPPED             KV lost / KV in host slots
+       │        DROPPED ◄──► SWAPPED              the end of its KV lost / in host slots
        └ new                          any ──► FINISHED
 
-`num_computed` tokens from the start have KV. A sequence that decodes lacks exactly one: the token sampled last. A
-sequence at its grant is not planned, in whatever state; PAUSED is that state on the device. An illegal move raises
-`IllegalTransition` and changes nothing.
+`num_computed` tokens from the start have KV. A sequence that decodes lacks exactly one: the token sampled last. What
+yields gives up its last blocks, perhaps not all: DROPPED and SWAPPED work may hold those before them; it does not run
+until there is room for the rest, and may have to yield more. A sequence at its grant is not planned, in whatever state;
+PAUSED is that state on the device. An illegal move raises `IllegalTransition` and changes nothing.
 """
 
 from collections.abc import Mapping
@@ -37,8 +38,8 @@ MOVES: Mapping[State, frozenset[State]] = {
     State.PREFILL: frozenset({State.DECODE, State.PAUSED, State.SWAPPED, State.DROPPED, State.FINISHED}),
     State.DECODE: frozenset({State.PAUSED, State.SWAPPED, State.DROPPED, State.FINISHED}),
     State.PAUSED: frozenset({State.DECODE, State.SWAPPED, State.DROPPED, State.FINISHED}),
-    State.SWAPPED: frozenset({State.PREFILL, State.DECODE, State.FINISHED}),
-    State.DROPPED: frozenset({State.PREFILL, State.FINISHED}),
+    State.SWAPPED: frozenset({State.PREFILL, State.DECODE, State.SWAPPED, State.DROPPED, State.FINISHED}),
+    State.DROPPED: frozenset({State.PREFILL, State.SWAPPED, State.DROPPED, State.FINISHED}),
     State.FINISHED: frozenset(),
 }
 RESIDENT = frozenset({State.PREFILL, State.DECODE, State.PAUSED})
@@ -67,7 +68,7 @@ class Sequence:
     table_view: tuple[int, ...] = ()
     """The table as its last row had it; while it decodes, the table but for a block that the next token needs."""
     slots: list[int] = field(default_factory=list)
-    """Host slots, while SWAPPED."""
+    """Host slots, while SWAPPED: they hold what follows the table."""
     state: State = State.WAITING
     awaits_prefix: bool = False
     """A sibling is computing the prompt blocks that this choice will share."""
@@ -93,8 +94,13 @@ class Sequence:
 
     @property
     def is_resident(self) -> bool:
-        """Its KV is on the device, as far as it is computed."""
+        """All its KV is on the device, as far as it is computed."""
         return self.state in RESIDENT
+
+    @property
+    def may_hold_blocks(self) -> bool:
+        """It has begun here and is not over: some of its KV may be on the device."""
+        return self.state not in (State.WAITING, State.FINISHED)
 
     @property
     def is_fresh(self) -> bool:
@@ -120,12 +126,14 @@ class Sequence:
             raise IllegalTransition(f"{self.id}: {self.state} to {to}")
         self.state = to
 
-    def leave(self, to: State, now_ms: float) -> None:
-        """Yield the device: SWAPPED keeps what is computed, DROPPED forgets it. Raises IllegalTransition."""
+    def leave(self, to: State, now_ms: float, kept_tokens: int = 0) -> None:
+        """Yield blocks: SWAPPED keeps what is computed, DROPPED forgets what follows the tokens kept. Raises
+        IllegalTransition."""
+        ran = self.is_resident
         self.move(to)
         if to is State.DROPPED:
-            self.num_computed = 0
-        self.preemptions += 1
+            self.num_computed = min(self.num_computed, kept_tokens)
+        self.preemptions += ran
         self._stall(now_ms)
 
     def set_aside(self, now_ms: float) -> None:

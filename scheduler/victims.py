@@ -1,14 +1,17 @@
-"""Who yields KV blocks to whom, and by which mode.
+"""Who yields KV blocks to whom, how many, and by which mode.
 
 1. A victim ranks strictly below its beneficiary: in a lower lane, at its grant and idle, or of a tenant of the same
-   lane that is outside the fairness window while the beneficiary's is inside. Only work that already runs may also take
-   from other equals, from the last-ranked upwards. Nobody else yields to an equal that waits.
+   lane that is outside the fairness window while the beneficiary's is inside. Work that already runs may also take
+   from other equals, from the last-ranked upwards; work on its way back, from equals that are away themselves, and from
+   all where otherwise nothing could run: what holds a part of its blocks must not wait for what holds another. Nobody
+   else yields to an equal.
 2. Lower lanes yield first, in order of resume cost per freed block; then the tenants that were served most; then
    equals. Ties: last-ranked first.
-3. Swap or recompute is what the cost model finds cheaper, if the host has room. `exact` work and the leader (the most
-   urgent that runs) never recompute: the one was promised so, the other carries the progress of the whole worker.
+3. A victim gives its last blocks: what stands before them stays valid, and its way back costs what it gave. Only as
+   many are taken as are needed, of as few as suffice; if all together hold too few, nobody yields.
+4. Swap or recompute is what the cost model finds cheaper, if the host has room. `exact` work and the leader (the most
+   urgent that has begun) never recompute: the one was promised so, the other carries the progress of the whole worker.
    Exact work yields by recompute only as the last resort, when otherwise nothing at all could run.
-4. Only as many yield as are needed; if all together are too few, nobody does.
 """
 
 from collections import Counter
@@ -18,16 +21,17 @@ from typing import NamedTuple
 from scheduler.blocks import BlockPool
 from scheduler.costs import CostModel
 from scheduler.messages import YieldMode
-from scheduler.ranking import Standing
+from scheduler.ranking import Phase, Standing
 from scheduler.sequence import Sequence
 from scheduler.steps import SeqId
 
 
 class Victim(NamedTuple):
-    """A sequence that yields, how, and what its way back is expected to cost."""
+    """A sequence that yields, how, how many of its last blocks, and what their way back is expected to cost."""
 
     seq: Sequence
     mode: YieldMode
+    blocks: int
     resume_ms: float
 
 
@@ -47,74 +51,102 @@ def choose(
     """
     if short <= 0:
         return []
-    below = [one for one in candidates if one.seq.is_resident and one.rank > beneficiary.rank]
+    below = [one for one in candidates if one.seq.table and one.rank > beneficiary.rank]
     below.sort(key=lambda one: one.rank, reverse=True)
     lower = [one for one in below if one.rank.lane > beneficiary.rank.lane]
     same = [one for one in below if one.rank.lane == beneficiary.rank.lane]
     outside = [one for one in same if one.rank.outside_window and not beneficiary.rank.outside_window]
     outside.sort(key=lambda one: one.rank.counter, reverse=True)
-    equals = [one for one in same if beneficiary.seq.is_resident and one not in outside]
-    lower.sort(key=lambda one: _cost_per_block(one.seq, pool, costs, guard))
-    return _greedy(short, [*lower, *outside, *equals], pool, costs, guard)
+    equals = [one for one in same if _yields_to_equal(one, beneficiary, guard) and one not in outside]
+    offers = _Offers(pool, costs, guard)
+    lower.sort(key=lambda one: offers.cost_per_block(one.seq, short))
+    return offers.fewest(short, [one.seq for one in (*lower, *outside, *equals)])
 
 
-def _greedy(
-    short: int, candidates: list[Standing], pool: BlockPool, costs: CostModel, guard: Guard
-) -> list[Victim] | None:
-    haul = _Haul(pool)
-    for one in candidates:
-        victim = yielding(one.seq, pool.free_slots - haul.slots, pool, costs, guard)
-        if victim is not None:
-            haul.add(victim)
-        if haul.freed >= short:
-            haul.shrink(short)
-            return haul.victims
-    return None
+def _yields_to_equal(holder: Standing, beneficiary: Standing, guard: Guard) -> bool:
+    if beneficiary.seq.is_resident:
+        return True
+    return beneficiary.rank.phase is Phase.RESUME and (guard.last_resort or not holder.seq.is_resident)
 
 
-class _Haul:
-    """The victims so far and the blocks that they free together: a shared block is free once all its holders yield."""
+class _Offers:
+    """What sequences would give, and what that would cost."""
 
-    def __init__(self, pool: BlockPool) -> None:
-        self.victims: list[Victim] = []
-        self.freed = 0
-        self.slots = 0
+    def __init__(self, pool: BlockPool, costs: CostModel, guard: Guard) -> None:
         self._pool = pool
-        self._held: Counter[int] = Counter()
+        self._costs = costs
+        self._guard = guard
 
-    def add(self, victim: Victim) -> None:
-        self.victims.append(victim)
-        self._held.update(victim.seq.table)
-        self.freed += self._freed_with(victim)
-        if victim.mode == "swap":
-            self.slots += self._pool.blocks_for(victim.seq.num_computed)
+    def fewest(self, short: int, candidates: list[Sequence]) -> list[Victim] | None:
+        """As many of the candidates, in this order, as are needed; the dearest of them go free if the others suffice.
+        None where all together hold too few."""
+        victims = self._gather(short, candidates)
+        for dearest in sorted(victims or (), key=lambda one: one.resume_ms, reverse=True):
+            others = [one.seq for one in victims or () if one.seq is not dearest.seq]
+            victims = self._gather(short, others) or victims
+        return victims
 
-    def shrink(self, short: int) -> None:
-        """Let go whom the need does not require, the dearest first."""
-        for victim in sorted(self.victims, key=lambda one: one.resume_ms, reverse=True):
-            without = self.freed - self._freed_with(victim)
-            if without >= short:
-                self.victims.remove(victim)
-                self._held.subtract(victim.seq.table)
-                self.freed = without
+    def cost_per_block(self, seq: Sequence, short: int) -> float:
+        """Milliseconds that its way back takes for each block that it frees, of as many as are short or it has."""
+        blocks = min(short, self._pool.freed_by([seq.table]))
+        victims = self._gather(blocks, [seq]) if blocks else None
+        return victims[0].resume_ms / blocks if victims else float("inf")
 
-    def _freed_with(self, victim: Victim) -> int:
-        """Blocks that are free with this victim among the others and would not be without it."""
-        return sum(self._held[block] == self._pool.references(block) for block in victim.seq.table)
+    def _gather(self, short: int, candidates: list[Sequence]) -> list[Victim] | None:
+        """Take block after block, the last of each table first, until enough are free. A block that choices share is
+        free once all of them have given it."""
+        given: list[tuple[Sequence, int]] = []
+        held: Counter[int] = Counter()
+        room, freed = self._pool.free_slots, 0
+        for seq in candidates:
+            count, most = 0, self._most(seq, room)
+            while count < most and freed < short:
+                count += 1
+                held[seq.table[-count]] += 1
+                freed += held[seq.table[-count]] == self._pool.references(seq.table[-count])
+            if count:
+                given.append((seq, count))
+                room -= self._copied(seq, count) if self._offer(seq, count, room).mode == "swap" else 0
+            if freed >= short:
+                return self._trimmed(given, held)
+        return None
 
+    def _trimmed(self, given: list[tuple[Sequence, int]], held: Counter[int]) -> list[Victim]:
+        """Leave everybody the shared blocks that are not free even so."""
+        victims, room = [], self._pool.free_slots
+        for seq, count in given:
+            while count and held[seq.table[-count]] < self._pool.references(seq.table[-count]):
+                held[seq.table[-count]] -= 1
+                count -= 1
+            if count:
+                victims.append(self._offer(seq, count, room))
+                room -= self._copied(seq, count) if victims[-1].mode == "swap" else 0
+        return victims
 
-def yielding(seq: Sequence, room: int, pool: BlockPool, costs: CostModel, guard: Guard) -> Victim | None:
-    """How this sequence would yield, with `room` host slots free; None where it may not."""
-    blocks = pool.blocks_for(seq.num_computed)
-    keeps = seq.num_computed > 0 and (seq.id == guard.leader or (seq.job.exact and not guard.last_resort))
-    recompute = None if keeps else Victim(seq, "recompute", costs.recompute_ms(seq.num_computed))
-    swap = Victim(seq, "swap", costs.swap_ms(blocks)) if 0 < blocks <= room else None
-    if swap is None or recompute is None:
-        return swap or recompute
-    prefer_swap = seq.job.exact or swap.resume_ms <= recompute.resume_ms
-    return swap if prefer_swap else recompute
+    def _most(self, seq: Sequence, room: int) -> int:
+        """Blocks that it may give, with `room` host slots free: all, or what of its KV the host can keep."""
+        return len(seq.table) - (max(0, self._computed(seq) - room) if self._must_keep(seq) else 0)
 
+    def _must_keep(self, seq: Sequence) -> bool:
+        return seq.id == self._guard.leader or (seq.job.exact and not self._guard.last_resort)
 
-def _cost_per_block(seq: Sequence, pool: BlockPool, costs: CostModel, guard: Guard) -> float:
-    victim = yielding(seq, pool.free_slots, pool, costs, guard)
-    return victim.resume_ms / max(1, pool.freed_by([seq.table])) if victim else float("inf")
+    def _offer(self, seq: Sequence, blocks: int, room: int) -> Victim:
+        """How it gives so many blocks, which it may."""
+        lost = seq.num_computed - (len(seq.table) - blocks) * self._pool.block_size
+        if lost <= 0:
+            return Victim(seq, "recompute", blocks, 0.0)
+        recompute_ms = self._costs.recompute_ms(seq.num_computed) - self._costs.recompute_ms(seq.num_computed - lost)
+        copied = self._copied(seq, blocks)
+        swap_ms = self._costs.swap_ms(copied)
+        swaps = swap_ms <= recompute_ms or seq.job.exact or self._must_keep(seq) or not self._costs.knows_copies
+        if swaps and copied <= room:
+            return Victim(seq, "swap", blocks, swap_ms)
+        return Victim(seq, "recompute", blocks, recompute_ms)
+
+    def _copied(self, seq: Sequence, blocks: int) -> int:
+        """Of its last so many blocks those that hold KV."""
+        return max(0, self._computed(seq) - (len(seq.table) - blocks))
+
+    def _computed(self, seq: Sequence) -> int:
+        """Blocks of its table that hold KV."""
+        return min(len(seq.table), self._pool.blocks_for(seq.num_computed))

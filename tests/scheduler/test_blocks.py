@@ -73,6 +73,40 @@ def test_a_swap_out_copies_only_what_holds_kv_and_frees_the_whole_table(pool: Bl
     assert (pool.free_blocks, pool.free_slots) == (8, 2)
 
 
+def test_a_table_can_be_released_from_its_end(pool: BlockPool) -> None:
+    table = table_of(pool, 5)
+    held = list(table)
+
+    pool.release(table, keep=2)
+
+    assert (table, pool.free_blocks) == (held[:2], 6)
+
+
+def test_what_is_swapped_out_piece_by_piece_from_the_end_comes_back_in_order(pool: BlockPool) -> None:
+    table, slots = table_of(pool, 4), list[int]()
+    held, host = list(table), dict[int, int]()
+    for keep in (3, 1):
+        copies = pool.swap_out(table, len(table), slots, keep)
+        host |= {copy.target: copy.source for copy in copies}
+        assert (table, pool.free_blocks) == (held[:keep], 8 - keep)
+
+    copies = pool.swap_in(slots, table)
+
+    assert [host[copy.source] for copy in copies] == held[1:]
+    assert table == [held[0], *(copy.target for copy in copies)]
+
+
+def test_retired_slots_are_free_once_the_copies_have_run(pool: BlockPool) -> None:
+    slots = list[int]()
+    pool.swap_out(table_of(pool, 3), 3, slots)
+
+    pool.retire_slots(slots)
+
+    assert (slots, pool.free_slots) == ([], 1)
+    pool.settle()
+    assert pool.free_slots == 4
+
+
 def test_a_swap_out_without_host_room_raises_and_changes_nothing(pool: BlockPool) -> None:
     table, slots = table_of(pool, 5), list[int]()
 

@@ -120,10 +120,10 @@ class PlannerMachine(RuleBasedStateMachine):
         self._grant(flight_id, self.granted[flight_id] + more)
 
     @precondition(lambda self: self.live)
-    @rule(data=st.data(), mode=st.sampled_from(["swap", "recompute"]))
-    def preempt(self, data: st.DataObject, mode: YieldMode) -> None:
+    @rule(data=st.data(), mode=st.sampled_from(["swap", "recompute"]), blocks=st.none() | st.integers(1, 5))
+    def preempt(self, data: st.DataObject, mode: YieldMode, blocks: int | None) -> None:
         one = self.jobs[data.draw(st.sampled_from(self.live))]
-        self.world.planner.preempt(SeqId(one.flight_id, data.draw(st.integers(0, one.n - 1))), mode)
+        self.world.planner.preempt(SeqId(one.flight_id, data.draw(st.integers(0, one.n - 1))), mode, blocks)
         self.forced = True
 
     @precondition(lambda self: self.live)

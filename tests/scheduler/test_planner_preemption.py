@@ -4,23 +4,9 @@ import pytest
 
 from scheduler.costs import CostModel
 from scheduler.messages import Preempted, Resumed, YieldMode
-from scheduler.steps import NO_WORK, SeqId, StepFeatures
+from scheduler.steps import SeqId
 from tests.scheduler.planner_world import LATENCY, THROUGHPUT, World, job
-
-
-def swap_is_cheap() -> CostModel:
-    costs = CostModel()
-    for blocks in (1, 2, 4, 8) * 20:
-        costs.observe(NO_WORK, 0.0, blocks, 0.001 * blocks)
-    return costs
-
-
-def recompute_is_cheap() -> CostModel:
-    costs = CostModel()
-    for tokens in (2, 20, 200, 400) * 40:
-        costs.observe(StepFeatures(1, tokens, 0, 0), 10.0 + 1e-6 * tokens, 8, 50.0)
-    return costs
-
+from tests.scheduler.victim_shop import recompute_is_cheap, swap_is_cheap
 
 # What a waiting latency request takes.
 
@@ -72,8 +58,8 @@ def test_it_takes_the_blocks_of_a_prefill_in_progress() -> None:
 
     plan, _ = world.step()
 
-    assert [(event.flight_id, event.blocks) for event in world.events(Preempted)] == [("batch", 14)]
-    assert len(plan.swap_out) == 4, "only what was computed is copied"
+    assert [(event.flight_id, event.blocks) for event in world.events(Preempted)] == [("batch", 4)]
+    assert not plan.swap_out, "nothing was computed in these blocks yet"
     assert world.rows() == ["chat"]
     world.finish()
     world.check_outputs(batch, chat)
@@ -288,7 +274,8 @@ def test_many_streams_on_a_small_pool_all_finish_with_their_own_tokens(host_slot
 
 
 @pytest.mark.parametrize("mode", ["swap", "recompute"])
-def test_preemption_at_every_step_changes_no_token(mode: YieldMode) -> None:
+@pytest.mark.parametrize("blocks", [None, 1, 2])
+def test_preemption_at_every_step_changes_no_token(mode: YieldMode, blocks: int | None) -> None:
     world = World(blocks=32, block_size=4, host_slots=32, max_step_tokens=32)
     jobs = [job("a", prompt=9, n=2, max_tokens=8), job("b", LATENCY, prompt=15, max_tokens=8)]
     for one in jobs:
@@ -298,7 +285,7 @@ def test_preemption_at_every_step_changes_no_token(mode: YieldMode) -> None:
     while world.planner.has_work:
         for seq_id in (SeqId("a", turn % 2), SeqId("b", 0)):
             if turn % 3 == 0:
-                world.planner.preempt(seq_id, mode)
+                world.planner.preempt(seq_id, mode, blocks)
         world.step()
         turn += 1
 

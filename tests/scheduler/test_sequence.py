@@ -59,10 +59,11 @@ def test_every_state_can_end_and_the_end_is_final() -> None:
     assert not MOVES[State.FINISHED]
 
 
-def test_only_a_sequence_on_the_device_can_be_preempted() -> None:
+def test_only_a_sequence_that_may_hold_blocks_can_be_preempted() -> None:
     preemptible = {state for state in State if State.SWAPPED in MOVES[state]}
 
-    assert preemptible == RESIDENT
+    assert preemptible == {state for state in State if State.DROPPED in MOVES[state]}
+    assert preemptible == RESIDENT | {State.SWAPPED, State.DROPPED}
 
 
 def test_tokens_run_from_the_prompt_into_the_output() -> None:
@@ -97,6 +98,25 @@ def test_dropping_forgets_what_was_computed_and_swapping_does_not() -> None:
 
     assert (dropped.num_computed, swapped.num_computed) == (0, 4)
     assert (dropped.preemptions, dropped.stalled_since_ms) == (1, 20.0)
+
+
+def test_dropping_the_end_keeps_what_was_computed_before_it() -> None:
+    seq = decoding(sequence(prompt=40))
+
+    seq.leave(State.DROPPED, 20.0, kept_tokens=32)
+    assert (seq.num_computed, seq.pending, seq.is_resident) == (32, 9, False)
+
+    seq.leave(State.DROPPED, 30.0, kept_tokens=36)
+    assert seq.num_computed == 32, "what is lost stays lost"
+
+
+def test_yielding_once_more_while_away_is_no_second_preemption() -> None:
+    seq = decoding(sequence())
+
+    for state, now_ms in ((State.SWAPPED, 20.0), (State.SWAPPED, 30.0), (State.DROPPED, 40.0)):
+        seq.leave(state, now_ms)
+
+    assert (seq.preemptions, seq.stalled_since_ms) == (1, 20.0)
 
 
 def test_a_refused_preemption_changes_nothing() -> None:
