@@ -13,6 +13,8 @@ from scheduler.sequence import Sequence, State
 LEAST_PREFILL_PART, LEAST_PREFILL = 32, 64
 """However tight the pace of decodes, a step may prefill this fraction of its tokens for the first lane, 1 / 32, or so
 many tokens."""
+STRETCH = 1.2
+"""How much longer than the pace of first-lane decodes a step may take for lower lanes, while all are ahead enough."""
 TRICKLE_PART = 64
 """The same for the lanes below, which are to go on but not to hold up anybody: 1 / 64."""
 
@@ -100,7 +102,7 @@ class Budget(NamedTuple):
     floors: Mapping[LaneName, int]
     """Rows that are a lane's own: its share floor, as far as it has work that runs; never the whole step."""
     time_ms: float
-    """What the rows may take together: the pace of first-lane decodes, less what a step takes anyway."""
+    """What the rows may take together: about the pace of first-lane decodes, less what a step takes anyway."""
     spare_ms: float
     """What prefills of the first lane may take beyond that: decodes ahead of their envelope can wait so long."""
     price: Price
@@ -113,7 +115,7 @@ def step_budget(
     small until step times are learnt."""
     most = min(max_sequences, max_tokens)
     base_ms, *price = costs.step_weights()
-    time_ms, slack_ms = _within(begun.pace_ms, base_ms, costs), _within(begun.slack_ms, base_ms, costs)
+    time_ms, slack_ms = _within(STRETCH * begun.pace_ms, base_ms, costs), _within(begun.slack_ms, base_ms, costs)
     least_prefill = max(LEAST_PREFILL, max_tokens // LEAST_PREFILL_PART)
     is_blind = begun.pace_ms < math.inf and not costs.has_learnt
     return Budget(

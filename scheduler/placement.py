@@ -213,12 +213,14 @@ class Placement:
         return choose(short, standing, holders, self._pool, self._costs, guard)
 
     def _may_ask(self, standing: Standing, holder: Standing) -> bool:
-        """Blocks go from tenant to tenant of a lane as sparingly as rows do."""
+        """Blocks go from tenant to tenant of a lane as sparingly as rows do; from 2 Θ on for what comes back, or two
+        tenants at the window's edge would take turns in the host pool."""
         if self._last_resort or standing.seq.is_resident or standing.rank.lane != holder.rank.lane:
             return True
         if not holder.rank.outside_window:
             return True
-        return self._may_even(self._ranking.excess(holder.seq.job.lane, holder.seq.job.tenant))
+        excess = self._ranking.excess(holder.seq.job.lane, holder.seq.job.tenant)
+        return self._may_even(excess) and (standing.rank.phase is not Phase.RESUME or excess > 1.0)
 
     def _needed(self, seq: Sequence) -> int:
         """Device blocks that it lacks."""
