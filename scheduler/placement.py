@@ -55,6 +55,7 @@ class Placement:
         self._draft = draft
         self._pool = pool
         self._costs = costs
+        self._decoding = sum(map(len, begun.decodes.values()))
         self._last_resort = False
         self._evened = 0
         """Requests that took blocks from a tenant of their lane that is outside the window."""
@@ -118,16 +119,20 @@ class Placement:
                 heapq.heappush(waiting, standing)
 
     def _run(self, kinds: list[list[Sequence]]) -> None:
-        """A group's decodes: a row for each at once where all fit, else from the most urgent down."""
+        """A group's decodes: a row for each at once where all fit; where only rows are short, for the first of them;
+        else from the most urgent down."""
         decodes = [seq for kind in kinds for seq in kind if seq.id not in self._draft.yielded]
         lanes = {kind[0].job.lane for kind in kinds}
         lane = next(iter(lanes))
-        if len(lanes) == 1 and self._draft.all_fit(lane, decodes):
-            self._draft.run_decodes(lane, decodes)
-            return
-        if all(self._draft.rows_left(lane) <= 0 for lane in lanes):
-            self._reasons.update((seq.id, WaitReason.SLOTS) for seq in decodes)
-            return
+        if len(lanes) == 1:
+            rows = max(0, self._draft.rows_left(lane))
+            first = decodes if len(decodes) <= rows else self._ranking.first_decodes(decodes, rows)
+            if self._draft.all_fit(lane, first):
+                self._draft.run_decodes(lane, first)
+                if len(first) < len(decodes):
+                    waiting = (seq.id for seq in decodes if seq.id not in self._draft.running)
+                    self._reasons.update(dict.fromkeys(waiting, WaitReason.SLOTS))
+                return
         for standing in sorted(map(self._ranking.stand, decodes)):
             self._refuse(standing.seq, self._place(standing))
 
@@ -182,7 +187,7 @@ class Placement:
         if self._draft.rows_left(lane) > self._outsiders[rank.lane]:
             return None
         excess = self._excess.get(rank.lane, 0.0)
-        aside = sum(map(len, self._begun.decodes.values())) - self._draft.rows
+        aside = self._decoding - self._draft.rows
         if not self._may_even(excess) or (excess <= 1.0 and aside > self._draft.rows // ASIDE_PART):
             return WaitReason.SLOTS
         self._evened += 1

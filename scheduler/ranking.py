@@ -78,6 +78,7 @@ class Ranking:
             name: lane.lane.window(lane.counters.window, self._token_ms if costs.has_learnt else 0.0)
             for name, lane in roster.lanes.items()
         }
+        self._groups: dict[Kind, Group] = {}
         self._newcomer = {name: lane.newcomer() for name, lane in roster.lanes.items()}
 
     def stand(self, seq: Sequence, ahead: float = 0.0) -> Standing:
@@ -102,12 +103,21 @@ class Ranking:
         )
         return Standing(rank, seq)
 
+    def first_decodes(self, decodes: list[Sequence], count: int) -> list[Sequence]:
+        """The most urgent of decodes of one group and lane: as their ranks say, without making them."""
+        counters = self._lanes[decodes[0].job.lane].counters
+        ranked = sorted(decodes, key=lambda seq: (counters.value(seq.job.tenant), seq.envelope.first_due_ms, seq.id))
+        return ranked[:count]
+
     def group(self, kind: Kind) -> Group:
         """Where work of this kind stands."""
-        name, tenant, guaranteed, promoted = kind
-        lane = self._lanes[name]
-        outside = self._is_outside(name, tenant, lane.counters.value(tenant))
-        return max(0, lane.lane.rank - promoted), outside, int(not guaranteed)
+        known = self._groups.get(kind)
+        if known is None:
+            name, tenant, guaranteed, promoted = kind
+            lane = self._lanes[name]
+            outside = self._is_outside(name, tenant, lane.counters.value(tenant))
+            known = self._groups[kind] = max(0, lane.lane.rank - promoted), outside, int(not guaranteed)
+        return known
 
     def first_group(self, lane: LaneRoster) -> Group:
         """The first group that a lane's fresh work could be in."""
