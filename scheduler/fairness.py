@@ -1,16 +1,19 @@
-"""Who has had how much: weighted virtual token counters of one lane (VTC), with an eligibility window Θ.
+"""How much each tenant of a lane has had: weighted virtual token counters (VTC), with an eligibility window Θ.
 
-A counter is the weighted service a tenant has had: `tokens / weight`, summed. It never falls behind on idleness:
-a tenant that becomes backlogged is lifted to the smallest counter of those that already are (credit is use it or
-lose it, debt is kept). Where nobody is backlogged the lane is level again, as at the end of a busy period in
-start-time fair queueing: whoever comes starts from the largest counter, so that a tenant that had the lane to
-itself is not made to wait for it afterwards.
+A counter is the weighted service a tenant has had: `tokens / weight`, summed. It never falls behind on idleness: a
+tenant that begins to wait is lifted to the smallest counter of those that already do (credit is use it or lose it,
+debt is kept). Where nobody waits everyone has had what it asked for, and the lane is level again, as at the end of a
+busy period in start-time fair queueing: whoever comes starts from the largest counter, so that a tenant that had the
+lane to itself is not made to wait for it afterwards.
 
-Invariant: with every charge at most Δ, and only eligible tenants served while one is, the counters of tenants that stay
-backlogged differ by at most Θ + Δ; neither KV pool nor output lengths enter. A worker serves the ineligible too where
-rows are free, and takes their blocks away gradually up to 3 Θ: there counters differ by at most 3 Θ + 2 Δ, Δ being a
-step's prefill tokens and twice its sequences, divided by the smallest weight (tests/scheduler/test_planner_fairness.py
-hunts for a violation). Without host slots the leader's remaining cost comes on top.
+Invariant: with every charge at most Δ, and only those within Θ of the smallest counter served while one of them is,
+the counters of tenants that go on waiting differ by at most Θ + Δ; neither KV pool nor output lengths enter. A worker
+serves the others too where rows are free, and takes their blocks and rows away gradually up to 3 Θ: there counters
+differ by at most 3 Θ + 2 Δ, Δ being a step's prefill tokens and twice its sequences, divided by the smallest weight;
+but for what a tenant cannot use, because its own requests leave the pool no room for its next one
+(tests/scheduler/test_planner_fairness.py hunts for a violation). Without host slots the leader's remaining cost comes
+on top; over several workers each adds what it has taken and not reported yet, a quantum and a batch of reports. Θ is
+that of the lane (`Lane.window`): where deadlines press, what a worker computes in `Lane.burst_ms` at least.
 Source: Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024); the window is that of WF2Q and EEVDF.
 """
 
@@ -21,7 +24,7 @@ from scheduler.ranges import require
 DEFAULT_WINDOW = 4096.0
 """Θ of the global queue in weighted tokens: jobs are taken whole, so about twice the cost of a mean request."""
 STEP_WINDOW = 800.0
-"""Θ of a worker, which evens out step by step: in VTC's overload smaller ones swapped more and were no fairer."""
+"""Θ of a worker, which evens out step by step: in VTC's overload, about the cost of one request."""
 
 
 class Counters:
@@ -55,7 +58,3 @@ class Counters:
         """Count `tokens` of service (negative: a refund) for a tenant of this weight (> 0); returns its counter."""
         self._values[tenant] = self.value(tenant) + tokens / weight
         return self._values[tenant]
-
-    def eligible(self, tenant: str, backlogged: Iterable[str]) -> bool:
-        """Within Θ of the smallest backlogged counter. Orders work, never idles: the ineligible come after."""
-        return self.value(tenant) <= self.floor(backlogged) + self.window

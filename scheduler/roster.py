@@ -37,6 +37,8 @@ class LaneRoster:
         """Of these, those whose KV is not on the device."""
         self.guaranteed = 0
         """How much of the fresh work is guaranteed."""
+        self._most_served = 0.0
+        """The largest counter."""
         self._fresh: dict[str, list[Filed]] = {}
         self._elders: list[Filed] = []
         self._least: list[tuple[float, str]] = []
@@ -56,7 +58,11 @@ class LaneRoster:
         nobody waits all have had what they asked for: the lane is level again, and nobody is in debt."""
         if tenant not in self._fresh and tenant not in self.away:
             waiting = self._waiting()
-            self.counters.lift_to(tenant, min(waiting) if waiting else self.counters.floor(()))
+            self.counters.lift_to(tenant, min(waiting, default=self._most_served))
+
+    def charge(self, tenant: str, tokens: float, weight: float) -> None:
+        """Count service."""
+        self._most_served = max(self._most_served, self.counters.charge(tenant, tokens, weight))
 
     def add(self, seq: Sequence) -> None:
         """Fresh work waits here from now on."""
@@ -152,7 +158,7 @@ class Roster:
 
     def charge(self, job: Job, tokens: float) -> None:
         """Count service against the job's tenant in its lane."""
-        self.lanes[job.lane].counters.charge(job.tenant, tokens, job.weight)
+        self.lanes[job.lane].charge(job.tenant, tokens, job.weight)
 
     def remove(self, seq: Sequence) -> None:
         """Forget a sequence; one that is unknown is fine."""

@@ -1,6 +1,5 @@
 """Weighted virtual token counters: lift, charge, window; and the bound that follows from them."""
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -63,20 +62,6 @@ def test_where_nobody_is_backlogged_all_start_level() -> None:
     assert counters.lift("new", []) == 50.0
 
 
-@pytest.mark.parametrize(("value", "expected"), [(0.0, True), (130.0, True), (130.5, False)])
-def test_eligible_is_within_the_window_of_the_floor(value: float, expected: bool) -> None:
-    counters = charged(a=30.0, b=value, idle=0.0)
-
-    assert counters.eligible("b", ["a", "b"]) is (expected if value > 30.0 else True)
-
-
-def test_the_smallest_is_always_eligible() -> None:
-    counters = charged(window=0.0, a=30.0, b=40.0)
-
-    assert counters.eligible("a", ["a", "b"])
-    assert not counters.eligible("b", ["a", "b"])
-
-
 @given(
     charges=st.lists(st.tuples(st.integers(0, 3), st.floats(0.1, 50.0)), min_size=10, max_size=200),
     window=st.sampled_from([0.0, 100.0, 1_000.0]),
@@ -90,7 +75,8 @@ def test_backlogged_tenants_stay_within_the_window_and_one_charge(
     counters, tenants = Counters(window), [f"t{index}" for index in range(4)]
     largest = max(tokens for _, tokens in charges) / min(weights)
     for choice, tokens in charges:
-        eligible = [index for index, tenant in enumerate(tenants) if counters.eligible(tenant, tenants)]
+        limit = counters.floor(tenants) + window
+        eligible = [index for index, tenant in enumerate(tenants) if counters.value(tenant) <= limit]
         index = eligible[choice % len(eligible)]
         counters.charge(tenants[index], tokens, weights[index])
 
