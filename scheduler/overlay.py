@@ -44,13 +44,21 @@ class Tier:
                 raise ValueError(f"tier {self.name}: {name} must be above 0 and finite, not {value}")
 
 
-def lane_tiers(latency_share: float) -> tuple[Tier, ...]:
-    """One tier for each lane, with the lane's own targets; `latency_share` from 0 to 1 is the lane mix."""
+def lane_tiers(latency_share: float, hard_ttft_ms: float | None = None) -> tuple[Tier, ...]:
+    """One tier for each lane, with the lane's own targets; `latency_share` from 0 to 1 is the lane mix. With
+    `hard_ttft_ms` those of the latency lane state that their first token must come by then."""
     if not 0.0 <= latency_share <= 1.0:
         raise ValueError(f"latency_share must be between 0 and 1, not {latency_share}")
     shares = ((LATENCY, latency_share), (THROUGHPUT, 1.0 - latency_share))
     return tuple(
-        Tier(name=lane.name.value, lane=lane.name, share=share, ttft_ms=lane.ttft_ms, tpot_ms=lane.tpot_ms)
+        Tier(
+            name=lane.name.value,
+            lane=lane.name,
+            share=share,
+            ttft_ms=lane.ttft_ms,
+            tpot_ms=lane.tpot_ms,
+            hard_ttft_ms=hard_ttft_ms if lane is LATENCY else None,
+        )
         for lane, share in shares
     )
 

@@ -5,7 +5,8 @@ one of Niyama's tiers at random: first token in 6 s and 50 ms per token on the l
 1,800 s on the throughput lane. Each policy's load is found by bisection on two seeds, and then, seed by seed, by the
 crossing of 1 % among loads around it. The compressed minutes are shorter than the batch tiers' deadlines, so it is
 the interactive tier that sets the capacity, amid the work of the others. The bound is the best, seed by seed, of the
-clairvoyant policy and all the others.
+clairvoyant policy and all the others. Eight tenants ask, the first of them for a third of everything: what being fair
+to the others costs shows a row of ours with all requests of one tenant.
 """
 
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from scheduler.traces import TraceRow, read_trace, scale_load
 from scheduler.workload import Arrival, Record
 
 TRACES = ("code", "conversation")
+UNFAIR = f"{OURS}, one tenant"
 PEERS = ("fcfs-sarathi", "edf", "niyama", "clairvoyant")
 TIERS = (
     Tier(name="interactive", lane=LaneName.LATENCY, share=1.0, ttft_ms=6_000.0, tpot_ms=50.0),
@@ -59,7 +61,7 @@ def recorded(trace: str) -> Sequence[TraceRow]:
 
 def asked(case: Case) -> list[Arrival]:
     """The trace at this load, with tiers dealt out."""
-    overlay = Overlay(tenants=8, tiers=TIERS, seed=case.seed)
+    overlay = Overlay(tenants=1 if case.policy == UNFAIR else 8, tiers=TIERS, seed=case.seed)
     return list(overlay.arrivals(scale_load(recorded(case.trace), case.load)))
 
 
@@ -73,7 +75,8 @@ def kept(record: Record) -> bool:
 
 def misses(case: Case) -> float:
     """The largest share of misses of any tier."""
-    run = WORLD.simulation(case.policy, asked(case)).run()
+    policy = OURS if case.policy == UNFAIR else case.policy
+    run = WORLD.simulation(policy, asked(case)).run()
     tiers: dict[str, list[bool]] = {}
     for record in run.values():
         tiers.setdefault(record.arrival.tier, []).append(kept(record))
@@ -115,7 +118,7 @@ def measure(effort: Effort) -> list[Line]:
     names = [(f"capacity over {peer}'s, {trace}", peer, target) for trace in TRACES for peer, target in TARGETS]
     if effort.quick:
         return [unmeasured(4, name, target, "not in a quick run") for name, _, target in names]
-    policies = (OURS, *PEERS)
+    policies = (OURS, UNFAIR, *PEERS)
     guesses = [Case(policy, trace, 2.0, 0) for trace in TRACES for policy in policies]
     loads = effort.each("capacity, search", search, guesses)
     found = {
@@ -138,7 +141,7 @@ def measure(effort: Effort) -> list[Line]:
 
 def _table(found: dict[tuple[str, str], list[float]]) -> Table:
     rows = []
-    for policy in (OURS, *PEERS, BOUND):
+    for policy in (OURS, UNFAIR, *PEERS, BOUND):
         cells = [policy]
         for trace in TRACES:
             own, ours = found[policy, trace], found[OURS, trace]

@@ -11,9 +11,9 @@ from statistics import fmean
 from typing import NamedTuple
 
 from benchmarks.intervals import interval
-from benchmarks.lines.door import Doorkeeper
 from benchmarks.lines.line import Effort, Line, Table, at_least, at_most
 from benchmarks.lines.world import BLOCK_SIZE, OURS, World
+from scheduler.doorkeeper import Doorkeeper
 from scheduler.lanes import LaneName
 from scheduler.measures import attained
 from scheduler.outcomes import Outcome
@@ -95,7 +95,9 @@ def play(case: Case) -> Kept:
     [policy] = simulation.policies
     promised: set[str] = set()
     if isinstance(policy, Planner):
-        keeper = Doorkeeper(policy, kv_tokens=WORLD.kv_tokens, block_size=BLOCK_SIZE, max_sequences=WORLD.max_sequences)
+        keeper = Doorkeeper(
+            [policy], kv_tokens=WORLD.kv_tokens, block_size=BLOCK_SIZE, max_sequences=WORLD.max_sequences
+        )
         simulation.door, simulation.observers, promised = keeper.decide, [keeper], keeper.guaranteed
     return kept(list(simulation.run().values()), promised, case.duration_s)
 

@@ -32,6 +32,10 @@ Workers = Annotated[int, Option(help="1 to 1000; from 2 on they are behind the g
 Tenants = Annotated[int, Option(help="How many tenants ask.")]
 Zipf = Annotated[float, Option(help="Exponent of the tenants' shares; 0: all ask alike.")]
 LatencyShare = Annotated[float, Option(help="Part of the requests in the latency lane, 0 to 1.")]
+TtftLimit = Annotated[
+    float | None,
+    Option(help="Seconds by which latency requests state that their first token must come; else they are refused."),
+]
 Loads = Annotated[
     list[float] | None, Option(help="How many times as fast as recorded; repeat to compare. [default: 1]")
 ]
@@ -53,6 +57,7 @@ def simulate(
     tenants: Tenants = 8,
     zipf: Zipf = 1.0,
     latency_share: LatencyShare = 0.3,
+    ttft_limit: TtftLimit = None,
     load: Loads = None,
     part: Slice = None,
     seed: Seed = 0,
@@ -67,6 +72,7 @@ def simulate(
     """The real scheduler in virtual time over a request trace.
 
     Tenants, lanes and the limits that requests state are dealt out from the seed; the same seed gives the same run.
+    Admission, global queue and planner are those that serve.
     """
     with _errors_in_one_line():
         calibration = _calibration(costs, calibrate)
@@ -79,7 +85,7 @@ def simulate(
         rows = _rows(trace, part, calibration.kv_tokens)
         with _refusals():
             loads = [check_load(each) for each in load or [1.0]]
-            tiers = lane_tiers(latency_share)
+            tiers = lane_tiers(latency_share, None if ttft_limit is None else 1e3 * ttft_limit)
             overlay = Overlay(tenants=tenants, zipf=zipf, tiers=tiers, seed=seed, kv_tokens=calibration.kv_tokens)
             scenario = Scenario(rows=rows, overlay=overlay, calibration=calibration, workers=workers, seed=seed)
         report.check(json_file, plots)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from scheduler.calibration import Calibration
 from scheduler.costs import CostModel
+from scheduler.doorkeeper import Doorkeeper
 from scheduler.lane_queue import LaneQueue
 from scheduler.lanes import DEFAULT_LANES
 from scheduler.measures import Summary, summarize
@@ -40,15 +41,21 @@ class Scenario:
     def run(self, load: float, on_end: Callable[[], object]) -> Summary:
         """Play the trace `load` times as fast; `on_end` is called for each request that was let in and is over.
 
-        One worker gets its jobs directly; more are behind the global queue. Raises StuckError.
+        The door refuses what states a limit that cannot be kept. One worker gets its jobs directly; more are behind
+        the global queue. Raises StuckError.
         """
         meter = ServiceMeter(bucket_ms=self._bucket_ms(load), every_ms=LOOK_MS)
+        planners, sizes = [self._planner() for _ in range(self.workers)], self.calibration
+        door = Doorkeeper(
+            planners, kv_tokens=sizes.kv_tokens, block_size=sizes.block_size, max_sequences=sizes.max_sequences
+        )
         records = Simulation(
             arrivals=self.overlay.arrivals(scale_load(self.rows, load)),
-            policies=[self._planner() for _ in range(self.workers)],
+            policies=planners,
             hardware=self.calibration.hardware,
             queue=LaneQueue(DEFAULT_LANES) if self.workers > 1 else None,
-            observers=(meter, _Ends(on_end)),
+            door=door.decide,
+            observers=(meter, door, _Ends(on_end)),
             seed=self.seed,
         ).run()
         return summarize(records.values(), meter)

@@ -9,10 +9,10 @@ import pytest
 
 from benchmarks.intervals import highest, interval
 from benchmarks.lines import capacity, fairness, gauntlet, overload
-from benchmarks.lines.door import Doorkeeper
 from benchmarks.lines.line import at_least, at_most, unmeasured
 from benchmarks.lines.world import BLOCK_SIZE, OURS, World
 from benchmarks.scheduling import main
+from scheduler.doorkeeper import Doorkeeper
 from scheduler.outcomes import Outcome
 from scheduler.overlay import Client, flood
 from scheduler.planner import Planner
@@ -117,7 +117,7 @@ def test_the_door_refuses_what_cannot_be_in_time_before_anything_is_computed() -
     simulation = world.simulation(OURS, list(flood([patient, hasty], 4.0)))
     [policy] = simulation.policies
     assert isinstance(policy, Planner)
-    keeper = Doorkeeper(policy, kv_tokens=20_000, block_size=BLOCK_SIZE, max_sequences=16)
+    keeper = Doorkeeper([policy], kv_tokens=20_000, block_size=BLOCK_SIZE, max_sequences=16)
     simulation.door, simulation.observers = keeper.decide, [keeper]
 
     records = simulation.run().values()

@@ -72,6 +72,20 @@ def metrics_port() -> Iterator[dict[str, Any]]:
         thread.join()
 
 
+def test_the_door_refuses_what_states_a_limit_that_cannot_be_kept(directory: Path) -> None:
+    slow = Calibration(step=(100.0, 1.0, 1.0, 0.0, 0.0), copy=(0.1, 0.1), blocks=64, host_slots=64, max_sequences=8)
+    (directory / "costs.json").write_bytes(slow.to_json())
+
+    patient = figures(directory, "--latency-share", "1")["runs"][0]["summary"]["total"]["outcomes"]
+    pressed = figures(directory, "--latency-share", "1", "--ttft-limit", "0.1")["runs"][0]["summary"]["total"][
+        "outcomes"
+    ]
+
+    assert patient == {"finished": 40}
+    assert pressed["rejected"] > 10, "from when it knows how long a step takes"
+    assert sum(pressed.values()) == 40
+
+
 def test_it_shows_lanes_tenants_and_loads() -> None:
     done = simulate("--trace", "trace.csv", "--costs", "costs.json", "--tenants", "3", "--load", "1", "--load", "20")
 

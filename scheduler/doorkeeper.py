@@ -1,5 +1,6 @@
-"""The product's admission at the door of a simulated worker: what a gateway would know of it decides each arrival."""
+"""Admission at the door of a simulation: what a gateway would know of the workers decides each arrival."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from scheduler.admission import Admitted, assess
@@ -25,12 +26,13 @@ class Counted(Protocol):
 
 
 class Doorkeeper:
-    """Observes a simulation, and is its door. Unlike a gateway's, its knowledge is never stale."""
+    """Observes a simulation of workers that are alike, and is its door. Unlike a gateway's, its knowledge is never
+    stale."""
 
-    def __init__(self, policy: Counted, *, kv_tokens: int, block_size: int, max_sequences: int) -> None:
+    def __init__(self, policies: Sequence[Counted], *, kv_tokens: int, block_size: int, max_sequences: int) -> None:
         self.guaranteed: set[str] = set()
         """Flights that were promised their deadlines."""
-        self._policy = policy
+        self._policies = policies
         self._blocks = kv_tokens // block_size
         self._block_size = block_size
         self._max_sequences = max_sequences
@@ -42,7 +44,9 @@ class Doorkeeper:
         """True admits as guaranteed, False as best effort, None refuses."""
         asked = _request(arrival)
         self._commitments.came(asked, now_ms)
-        answer = assess(asked, workers=[self._status()], depths={}, commitments=self._commitments, now_ms=now_ms)
+        answer = assess(
+            asked, workers=[*map(self._status, self._policies)], depths={}, commitments=self._commitments, now_ms=now_ms
+        )
         if not isinstance(answer, Admitted):
             return None
         if answer.guaranteed:
@@ -66,8 +70,8 @@ class Doorkeeper:
         """A request that was let in is over."""
         self._commitments.leave(record.arrival.flight_id, finished=record.outcome is Outcome.FINISHED)
 
-    def _status(self) -> WorkerStatus:
-        counts = self._policy.counts()
+    def _status(self, policy: Counted) -> WorkerStatus:
+        counts = policy.counts()
         return WorkerStatus(
             worker_id="worker",
             model="model",
