@@ -15,6 +15,8 @@ LEAST_PREFILL_PART, LEAST_PREFILL = 32, 64
 many tokens."""
 STRETCH = 1.2
 """How much longer than the pace of first-lane decodes a step may take for lower lanes, while all are ahead enough."""
+CATCHING_UP = 0.95
+"""Of its pace, what a token may take of a stream that has been late."""
 TRICKLE_PART = 64
 """The same for the lanes below, which are to go on but not to hold up anybody: 1 / 64."""
 
@@ -64,11 +66,11 @@ def survey(begun: Iterable[Sequence], lanes: Mapping[LaneName, Lane], now_ms: fl
 
 def _slack_ms(seq: Sequence, now_ms: float) -> float:
     """How long a decode's next token may take: until it is due, less the time of one more token, for what comes
-    unforeseen. Who has been late already hurries nobody beyond its pace; nobody asks for less than half of it."""
+    unforeseen; nobody asks for less than half its pace. Who has been late already is kept a little faster than that."""
     tpot_ms, first_due_ms = seq.job.tpot_ms, seq.envelope.first_due_ms
     slack_ms = first_due_ms + len(seq.output) * tpot_ms - now_ms
     if slack_ms < 0.0 or (seq.first_token_ms or 0.0) > first_due_ms:
-        return tpot_ms
+        return CATCHING_UP * tpot_ms
     return max(slack_ms - tpot_ms, 0.5 * tpot_ms)
 
 
