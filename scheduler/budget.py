@@ -2,12 +2,13 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from scheduler.costs import CostModel
 from scheduler.lanes import Lane, LaneName
+from scheduler.roster import Roster
 from scheduler.sequence import Sequence, State
 
 LEAST_PREFILL_PART, LEAST_PREFILL = 32, 64
@@ -18,7 +19,7 @@ STRETCH = 1.2
 CATCHING_UP = 0.95
 """Of its pace, what a token may take of a stream that has been late."""
 TRICKLE_PART = 64
-"""The same for the lanes below, which are to go on but not to hold up anybody: 1 / 64."""
+"""The same for the lanes below together, which are to go on but not to hold up anybody: 1 / 64."""
 
 
 Kind = tuple[LaneName, str, bool, bool]
@@ -32,20 +33,24 @@ class Survey:
     decodes: dict[Kind, list[Sequence]] = field(default_factory=dict)
     others: list[Sequence] = field(default_factory=list)
     """Prefills in progress, and what is to be resumed."""
-    resident: Counter[LaneName] = field(default_factory=Counter)
-    """Sequences whose KV is on the device, by lane."""
+    claims: Counter[LaneName] = field(default_factory=Counter)
+    """Rows that a lane could use: for the sequences whose KV is on the device, and for one that waits."""
+    trickles: bool = False
+    """There is something to prefill below the first lane."""
     pace_ms: float = math.inf
     """The tightest TPOT of decodes of the first lane."""
     slack_ms: float = math.inf
     """The least time that a decode of the first lane can wait for its next token."""
 
 
-def survey(begun: Iterable[Sequence], lanes: Mapping[LaneName, Lane], now_ms: float) -> Survey:
+def survey(roster: Roster, now_ms: float) -> Survey:
     """Look at everything that has begun."""
-    found = Survey()
-    promoted_before = {name: now_ms - lane.long_wait_ms for name, lane in lanes.items()}
+    lanes = {name: one.lane for name, one in roster.lanes.items()}
+    waiting = [name for name, one in roster.lanes.items() if one.waits]
     first = next(name for name, lane in lanes.items() if lane.rank == 0)
-    for seq in begun:
+    found = Survey(claims=Counter(waiting), trickles=any(name is not first for name in waiting))
+    promoted_before = {name: now_ms - lane.long_wait_ms for name, lane in lanes.items()}
+    for seq in roster.begun.values():
         job = seq.job
         if seq.state is State.DECODE:
             kind = (job.lane, job.tenant, job.guaranteed, seq.arrived_ms <= promoted_before[job.lane])
@@ -54,19 +59,21 @@ def survey(begun: Iterable[Sequence], lanes: Mapping[LaneName, Lane], now_ms: fl
                 found.decodes[kind] = [seq]
             else:
                 alike.append(seq)
-            found.resident[job.lane] += 1
+            found.claims[job.lane] += 1
             if job.lane is first:
                 found.pace_ms = min(found.pace_ms, job.tpot_ms)
                 found.slack_ms = min(found.slack_ms, _slack_ms(seq, now_ms))
         else:
             found.others.append(seq)
-            found.resident[job.lane] += seq.is_resident
+            found.claims[job.lane] += seq.is_resident
+            found.trickles |= job.lane is not first
     return found
 
 
 def _slack_ms(seq: Sequence, now_ms: float) -> float:
     """How long a decode's next token may take: until it is due, less the time of one more token, for what comes
-    unforeseen; nobody asks for less than half its pace. Who has been late already is kept a little faster than that."""
+    unforeseen; nobody asks for less than half its pace. A stream that has been late is kept to its pace, and a little
+    faster."""
     tpot_ms, first_due_ms = seq.job.tpot_ms, seq.envelope.first_due_ms
     slack_ms = first_due_ms + len(seq.output) * tpot_ms - now_ms
     if slack_ms < 0.0 or (seq.first_token_ms or 0.0) > first_due_ms:
@@ -100,7 +107,7 @@ class Budget(NamedTuple):
     least_prefill: int
     """Prefill tokens of the first lane that a step may have however tight its time."""
     trickle: int
-    """The same for the lanes below."""
+    """The same for the lanes below together: theirs, whatever the first lane has to prefill."""
     floors: Mapping[LaneName, int]
     """Rows that are a lane's own: its share floor, as far as it has work that runs; never the whole step."""
     time_ms: float
@@ -125,10 +132,8 @@ def step_budget(
         tokens=max_tokens,
         prefill=least_prefill if is_blind else max_tokens,
         least_prefill=least_prefill,
-        trickle=max(1, max_tokens // TRICKLE_PART),
-        floors={
-            name: min(int(lane.share_floor * most), most - 1, begun.resident[name]) for name, lane in lanes.items()
-        },
+        trickle=max(1, max_tokens // TRICKLE_PART) if begun.trickles else 0,
+        floors={name: min(int(lane.share_floor * most), most - 1, begun.claims[name]) for name, lane in lanes.items()},
         time_ms=min(time_ms, slack_ms),
         spare_ms=max(0.0, slack_ms - time_ms) if time_ms < math.inf else 0.0,
         price=Price(*price),

@@ -128,6 +128,7 @@ class CostModel:
     def observe_between(self, between_ms: float) -> None:
         """Learn from the time between two steps."""
         if between_ms >= 0.0:
+            between_ms = min(between_ms, OUTLIER * max(self.between_ms, self.step_ms(StepFeatures(1, 0, 0, 0))))
             self.between_ms = FADING * self.between_ms + (1.0 - FADING) * between_ms
 
     @property

@@ -28,7 +28,8 @@ class Draft:
         self._roster = roster
         self._now_ms = now_ms
         self._tokens = budget.tokens
-        self._prefilled = 0
+        self._prefilled = self._trickled = 0
+        """Prefill tokens of the first lane, and of those below."""
         self._left_ms = budget.time_ms
         self._swap_out: list[Copy] = []
         self._swap_in: list[Copy] = []
@@ -53,10 +54,12 @@ class Draft:
         pending, left = seq.pending, self._tokens - self._kept_from(seq.job.lane)
         if pending == 1:
             return min(pending, left)
-        urgent = self._roster.lanes[seq.job.lane].lane.rank == 0
-        least = self._budget.least_prefill if urgent else self._budget.trickle
-        spare_ms = self._budget.spare_ms if urgent else 0.0
-        return min(pending, left, max(self._in_time(seq, spare_ms), least - self._prefilled))
+        trickle = max(0, self._budget.trickle - self._trickled)
+        if self._is_first(seq.job.lane):
+            least = self._budget.least_prefill - self._prefilled
+            left -= trickle if left > trickle else 0
+            return min(pending, left, max(self._in_time(seq, self._budget.spare_ms), least))
+        return min(pending, left, max(self._in_time(seq, 0.0), trickle))
 
     def is_late(self, seq: Sequence) -> bool:
         """A lower lane's decode that would hold up those of the first lane, with no row left of its lane's own."""
@@ -68,7 +71,7 @@ class Draft:
     def _in_time(self, seq: Sequence, spare_ms: float) -> int:
         """Prefill tokens of this sequence that there is time for, `spare_ms` included."""
         if self._left_ms == math.inf:
-            return self._budget.prefill - self._prefilled
+            return self._budget.prefill - self._prefilled - self._trickled
         price = self._budget.price
         per_token = price.token + price.pair * seq.num_computed
         left_ms = max(0.0, self._left_ms + spare_ms - price.row)
@@ -80,7 +83,7 @@ class Draft:
 
     def preempt(self, victim: Victim) -> None:
         """Take a sequence's last blocks, now: it does not run until it has them again. Said once, when it begins."""
-        seq, keep, ran = victim.seq, len(victim.seq.table) - victim.blocks, victim.seq.is_resident
+        seq, keep, ran = victim.seq, len(victim.seq.table) - victim.blocks, victim.seq.runs
         if victim.mode == "swap":
             computed = self._pool.blocks_for(seq.num_computed)
             self._swap_out += self._pool.swap_out(seq.table, computed, seq.slots, keep)
@@ -175,6 +178,9 @@ class Draft:
             predicted_ms=costs.step_ms(work) + costs.copy_ms(copies),
         )
 
+    def _is_first(self, lane: LaneName) -> bool:
+        return self._roster.lanes[lane].lane.rank == 0
+
     def _kept_from(self, lane: LaneName) -> int:
         return sum(self._floors.values()) - self._floors[lane]
 
@@ -190,6 +196,9 @@ class Draft:
         self._rows.append(Row(seq.id, seq.token_ids(first, count), first, seq.table_view, whole, len(seq.output)))
         self.running[seq.id] = seq
         self._tokens -= count
-        self._prefilled += count if seq.pending > 1 else 0
+        if seq.pending > 1 and self._is_first(lane):
+            self._prefilled += count
+        elif seq.pending > 1:
+            self._trickled += count
         self._left_ms -= self._budget.price.of(count, first + count)
         self._floors[lane] = max(0, self._floors[lane] - 1)

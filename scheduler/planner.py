@@ -27,6 +27,9 @@ from scheduler.roster import Roster
 from scheduler.sequence import Sequence, State
 from scheduler.steps import Capacity, Ended, Produced, Row, SeqId, StepOutcome, StepPlan, StepResult
 
+MOST_STALE = 8
+"""Noted deadlines for each flight that is here, from which on those of flights that are over are thrown out."""
+
 
 class StepOrderError(RuntimeError):
     """`plan` before the last plan's result was applied, or a result of another plan."""
@@ -91,8 +94,7 @@ class Planner:
             self._flights[job.flight_id] = flight
             for seq in flight.live:
                 self._roster.file(seq)
-            for at_ms in flight.expiries():
-                heapq.heappush(self._expiries, (at_ms, job.flight_id))
+            self._watch(flight)
 
     def cancel(self, flight_id: str) -> Ended | None:
         """End a flight; its blocks are free at once. None if it is not here."""
@@ -127,12 +129,12 @@ class Planner:
             self._costs.observe_between(now_ms - self._planned_ms - self._ran_ms)
         self._planned_ms, self._ran_ms = now_ms, None
         self._expire(now_ms)
-        begun = survey(self._roster.begun.values(), self._lanes, now_ms)
+        begun = survey(self._roster, now_ms)
         budget = step_budget(begun, self._lanes, self._costs, self._max_sequences, self._max_step_tokens)
         draft = Draft(budget, self._pool, self._roster, now_ms)
         if self._forced:
             self._yield_forced(draft)
-            begun = survey(self._roster.begun.values(), self._lanes, now_ms)
+            begun = survey(self._roster, now_ms)
         ranking = Ranking(self._roster, self._costs, now_ms)
         self._reasons = Placement(self._roster, begun, ranking, draft, self._pool, self._costs, self._lengths).fill()
         events = [event for event in self._paused if event.flight_id in self._flights]
@@ -218,6 +220,14 @@ class Planner:
             most = self._pool.blocks * self._pool.block_size
             return f"prompt and max_tokens need {job.max_total_tokens} KV tokens, and the worker holds {most}"
         return ""
+
+    def _watch(self, flight: Flight) -> None:
+        """Note its deadlines. Those of flights that are over go where they have become the most."""
+        for at_ms in flight.expiries():
+            heapq.heappush(self._expiries, (at_ms, flight.job.flight_id))
+        if len(self._expiries) > MOST_STALE * (1 + len(self._flights)):
+            self._expiries = [(at_ms, one.job.flight_id) for one in self._flights.values() for at_ms in one.expiries()]
+            heapq.heapify(self._expiries)
 
     def _expire(self, now_ms: float) -> None:
         while self._expiries and self._expiries[0][0] < now_ms:

@@ -75,7 +75,7 @@ class Ranking:
         self._step_ms = costs.step_weights()[0]
         self._least = {name: lane.least_counter() for name, lane in roster.lanes.items()}
         self._window = {
-            name: lane.lane.window(lane.counters.window, self._token_ms if costs.has_learnt else 0.0)
+            name: max(1.0, lane.lane.window(lane.counters.window, self._token_ms if costs.has_learnt else 0.0))
             for name, lane in roster.lanes.items()
         }
         self._groups: dict[Kind, Group] = {}

@@ -9,6 +9,7 @@ import math
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import chain, islice
 
 from scheduler.fairness import Counters
 from scheduler.lanes import Lane, LaneName
@@ -53,6 +54,11 @@ class LaneRoster:
         """The least counter of a tenant that waits and has nothing that has begun; without one, infinity."""
         return next((self.counters.value(one) for one in self.least_served() if one not in self.begun), math.inf)
 
+    @property
+    def waits(self) -> bool:
+        """Anybody's fresh work waits."""
+        return bool(self._fresh)
+
     def lift(self, tenant: str) -> None:
         """To call before a tenant's work begins to wait: it starts where the least served that waits stands. Where
         nobody waits all have had what they asked for: the lane is level again, and nobody is in debt."""
@@ -87,8 +93,10 @@ class LaneRoster:
     def next_up(self, tenant: str, now_ms: float) -> list[Sequence]:
         """The first of a tenant's fresh work by class and due time; what is overdue already comes last."""
         filed = self._fresh.get(tenant, [])
-        first = bisect_left(filed, (True, now_ms)) if filed and filed[0][0] else 0
-        return [one[-1] for one in (filed[first : first + LOOK_AHEAD] + filed[: min(first, LOOK_AHEAD)])]
+        promised, in_time = bisect_left(filed, (True, -math.inf)), bisect_left(filed, (True, now_ms))
+        spans = (0, promised), (in_time, len(filed)), (promised, in_time)
+        found = chain.from_iterable(filed[first : min(end, first + LOOK_AHEAD)] for first, end in spans)
+        return [one[-1] for one in islice(found, LOOK_AHEAD)]
 
     def least_served(self) -> list[str]:
         """Tenants with fresh work, the least served first."""

@@ -103,6 +103,11 @@ class Sequence:
         return self.state not in (State.WAITING, State.FINISHED)
 
     @property
+    def runs(self) -> bool:
+        """It is on the device, and was not stopped."""
+        return self.is_resident and self.stalled_since_ms is None
+
+    @property
     def is_fresh(self) -> bool:
         """Nothing of it has run, here or at an earlier holder."""
         return self.state is State.WAITING and not self.output
@@ -129,7 +134,7 @@ class Sequence:
     def leave(self, to: State, now_ms: float, kept_tokens: int = 0) -> None:
         """Yield blocks: SWAPPED keeps what is computed, DROPPED forgets what follows the tokens kept. Raises
         IllegalTransition."""
-        ran = self.is_resident
+        ran = self.runs
         self.move(to)
         if to is State.DROPPED:
             self.num_computed = min(self.num_computed, kept_tokens)
