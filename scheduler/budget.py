@@ -35,8 +35,6 @@ class Survey:
     """Prefills in progress, and what is to be resumed."""
     claims: Counter[LaneName] = field(default_factory=Counter)
     """Rows that a lane could use: for the sequences whose KV is on the device, and for one that waits."""
-    trickles: bool = False
-    """There is something to prefill below the first lane."""
     pace_ms: float = math.inf
     """The tightest TPOT of decodes of the first lane."""
     slack_ms: float = math.inf
@@ -48,7 +46,7 @@ def survey(roster: Roster, now_ms: float) -> Survey:
     lanes = {name: one.lane for name, one in roster.lanes.items()}
     waiting = [name for name, one in roster.lanes.items() if one.waits]
     first = next(name for name, lane in lanes.items() if lane.rank == 0)
-    found = Survey(claims=Counter(waiting), trickles=any(name is not first for name in waiting))
+    found = Survey(claims=Counter(waiting))
     promoted_before = {name: now_ms - lane.long_wait_ms for name, lane in lanes.items()}
     for seq in roster.begun.values():
         job = seq.job
@@ -66,7 +64,6 @@ def survey(roster: Roster, now_ms: float) -> Survey:
         else:
             found.others.append(seq)
             found.claims[job.lane] += seq.is_resident
-            found.trickles |= job.lane is not first
     return found
 
 
@@ -107,7 +104,7 @@ class Budget(NamedTuple):
     least_prefill: int
     """Prefill tokens of the first lane that a step may have however tight its time."""
     trickle: int
-    """The same for the lanes below together: theirs, whatever the first lane has to prefill."""
+    """Tokens of the lanes below together: not the first lane's to prefill, and theirs however tight its time."""
     floors: Mapping[LaneName, int]
     """Rows that are a lane's own: its share floor, as far as it has work that runs; never the whole step."""
     time_ms: float
@@ -120,20 +117,22 @@ class Budget(NamedTuple):
 def step_budget(
     begun: Survey, lanes: Mapping[LaneName, Lane], costs: CostModel, max_sequences: int, max_tokens: int
 ) -> Budget:
-    """The budget of a step for which this work has begun. Beside first-lane decodes, a step stays
-    small until step times are learnt."""
+    """The budget of a step for which this work has begun. Beside first-lane decodes, a step stays small until step
+    times are learnt."""
     most = min(max_sequences, max_tokens)
     base_ms, *price = costs.step_weights()
     time_ms, slack_ms = _within(STRETCH * begun.pace_ms, base_ms, costs), _within(begun.slack_ms, base_ms, costs)
     least_prefill = max(LEAST_PREFILL, max_tokens // LEAST_PREFILL_PART)
     is_blind = begun.pace_ms < math.inf and not costs.has_learnt
+    floors = {name: min(int(lane.share_floor * most), most - 1, begun.claims[name]) for name, lane in lanes.items()}
+    trickle = min(max(1, max_tokens // TRICKLE_PART), max_tokens - 1 - sum(floors.values()))
     return Budget(
         rows=max_sequences,
         tokens=max_tokens,
         prefill=least_prefill if is_blind else max_tokens,
         least_prefill=least_prefill,
-        trickle=max(1, max_tokens // TRICKLE_PART) if begun.trickles else 0,
-        floors={name: min(int(lane.share_floor * most), most - 1, begun.claims[name]) for name, lane in lanes.items()},
+        trickle=max(0, trickle) if any(begun.claims[name] for name, lane in lanes.items() if lane.rank) else 0,
+        floors=floors,
         time_ms=min(time_ms, slack_ms),
         spare_ms=max(0.0, slack_ms - time_ms) if time_ms < math.inf else 0.0,
         price=Price(*price),

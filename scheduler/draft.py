@@ -57,8 +57,7 @@ class Draft:
         trickle = max(0, self._budget.trickle - self._trickled)
         if self._is_first(seq.job.lane):
             least = self._budget.least_prefill - self._prefilled
-            left -= trickle if left > trickle else 0
-            return min(pending, left, max(self._in_time(seq, self._budget.spare_ms), least))
+            return min(pending, left - trickle, max(self._in_time(seq, self._budget.spare_ms), least))
         return min(pending, left, max(self._in_time(seq, 0.0), trickle))
 
     def is_late(self, seq: Sequence) -> bool:

@@ -1,0 +1,143 @@
+"""How long a step may take beside chats, and what lower lanes and other tenants have of it."""
+
+import pytest
+
+from scheduler.budget import STRETCH
+from scheduler.costs import OUTLIER, CostModel
+from scheduler.lanes import DEFAULT_LANES
+from scheduler.messages import Preempted, Resumed
+from scheduler.steps import SeqId, StepFeatures
+from tests.scheduler.planner_world import LATENCY, THROUGHPUT, World, job
+
+PACE_MS = DEFAULT_LANES[LATENCY].tpot_ms
+
+
+def known_costs() -> CostModel:
+    """10 ms a step and 2 ms a prompt token, seen often enough."""
+    costs = CostModel()
+    for tokens in (2, 50, 100, 200) * 20:
+        costs.observe(StepFeatures(2, tokens, 0, 0), 10.0 + 2.0 * tokens, 0, 0.0)
+    return costs
+
+
+def prefilled(world: World, flight_id: str) -> int:
+    """Prompt tokens of a flight in the last step."""
+    return sum(len(row.token_ids) for row in world.plans[-1].rows if row.seq.flight_id == flight_id)
+
+
+def test_a_prompt_of_the_first_lane_may_use_the_time_that_chats_are_ahead() -> None:
+    world = World(blocks=400, max_step_tokens=400, costs=known_costs())
+    world.add(job("chat", LATENCY, max_tokens=40))
+    world.step()
+    world.add(job("prompt", LATENCY, prompt=300))
+    world.add(job("batch", THROUGHPUT, prompt=300))
+
+    world.step()
+
+    assert 10.0 + 2.0 * prefilled(world, "prompt") > 3.0 * PACE_MS, "the chat's next token is due in a second"
+
+
+def test_a_prompt_of_a_lower_lane_may_not() -> None:
+    world = World(blocks=400, max_step_tokens=400, costs=known_costs())
+    world.add(job("chat", LATENCY, max_tokens=40))
+    world.step()
+    world.add(job("batch", THROUGHPUT, prompt=300))
+
+    world.step()
+
+    assert 10.0 + 2.0 * prefilled(world, "batch") <= STRETCH * PACE_MS
+
+
+def test_beside_chats_steps_stay_small_until_their_times_are_known() -> None:
+    world = World(blocks=400, max_step_tokens=400)
+    world.add(job("chat", LATENCY, max_tokens=40))
+    world.step()
+    world.add(job("prompt", LATENCY, prompt=300))
+
+    world.step()
+
+    assert 0 < prefilled(world, "prompt") <= 400 // 4
+
+
+def test_lower_lanes_go_on_under_a_flood_of_prompts_of_the_first() -> None:
+    world = World(blocks=2_000, max_sequences=8, max_step_tokens=640)
+    world.add(job("batch", THROUGHPUT, prompt=40, max_tokens=4))
+
+    for number in range(20):
+        world.add(job(f"chat-{number}", LATENCY, prompt=700, max_tokens=1))
+        world.step()
+
+    assert "batch" in world.ended
+
+
+def test_tenants_share_the_prefill_of_one_step() -> None:
+    world = World(blocks=100, max_sequences=8, max_step_tokens=16, window=100.0)
+    for number in range(4):
+        for tenant in ("acme", "zeta"):
+            world.add(job(f"{tenant}-{number}", prompt=4, tenant=tenant))
+
+    world.step()
+
+    assert sorted(world.rows()) == ["acme-0", "acme-1", "zeta-0", "zeta-1"]
+
+
+def test_who_had_the_worker_alone_owes_nothing() -> None:
+    world = World(blocks=400, max_sequences=4, max_step_tokens=64, window=8.0)
+    world.add(job("alone", prompt=8, max_tokens=400, tenant="acme"))
+    for _ in range(100):
+        world.step()
+
+    for number in range(12):
+        for tenant in ("acme", "zeta"):
+            world.add(job(f"{tenant}-{number}", prompt=4, max_tokens=4, tenant=tenant))
+    for _ in range(12):
+        world.step()
+
+    assert {"acme-0", "zeta-0"} <= set(world.ended)
+
+
+def test_one_guaranteed_request_does_not_hide_what_can_be_in_time_behind_what_is_late() -> None:
+    world = World(blocks=400, max_sequences=1, max_step_tokens=64, costs=known_costs())
+    for number in range(40):
+        world.add(job(f"late-{number:02}", LATENCY), arrived_ms_ago=5_000.0)
+    world.add(job("in-time", LATENCY, max_tokens=1))
+    world.add(job("promised", LATENCY, guaranteed=True, hard_ttft_ms=5_000.0, max_tokens=1))
+
+    world.step()
+    world.step()
+
+    assert list(world.ended) == ["promised", "in-time"]
+
+
+def test_one_stop_is_told_and_counted_once() -> None:
+    world = World(blocks=40, max_sequences=1, max_step_tokens=64, host_slots=40)
+    world.add(job("batch", THROUGHPUT, max_tokens=20))
+    world.step()
+    world.add(job("chat", LATENCY, max_tokens=3))
+    world.step()
+    world.planner.preempt(SeqId("batch", 0), "swap")
+
+    world.finish()
+
+    assert (len(world.events(Preempted)), len(world.events(Resumed))) == (1, 1)
+    assert world.ended["batch"].preemptions == 1
+
+
+@pytest.mark.parametrize("stall_ms", [2_000.0, 60_000.0])
+def test_one_stall_between_steps_does_not_take_the_time_of_the_next_ones(stall_ms: float) -> None:
+    costs = known_costs()
+    for _ in range(50):
+        costs.observe_between(1.0)
+
+    costs.observe_between(stall_ms)
+
+    assert costs.between_ms < 1.0 + OUTLIER * 10.0 * 0.1
+
+
+def test_ended_flights_leave_no_deadlines_behind() -> None:
+    world = World()
+    for number in range(500):
+        world.add(job(f"f{number}", deadline_ms=60_000.0))
+        world.planner.cancel(f"f{number}")
+
+    assert len(world.planner._expiries) < 50
