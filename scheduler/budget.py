@@ -14,7 +14,7 @@ from scheduler.sequence import Sequence, State
 LEAST_PREFILL_PART, LEAST_PREFILL = 32, 64
 """However tight the pace of decodes, a step may prefill this fraction of its tokens for the first lane, 1 / 32, or so
 many tokens."""
-STRETCH = 1.2
+STRETCH = 1.1
 """How much longer than the pace of first-lane decodes a step may take for lower lanes, while all are ahead enough."""
 CATCHING_UP = 0.95
 """Of its pace, what a token may take of a stream that has been late."""
