@@ -9,7 +9,7 @@ Lower lanes count on the time that the lanes above do not ask for, whether those
 batch work cannot book what interactive work needs. Best effort goes behind what is guaranteed, now and later.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -47,7 +47,7 @@ class Refusal:
 def assess(
     request: Request,
     *,
-    workers: Iterable[WorkerStatus],
+    workers: Sequence[WorkerStatus],
     depths: Mapping[LaneName, Depth],
     commitments: Commitments,
     now_ms: float,

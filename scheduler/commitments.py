@@ -7,7 +7,7 @@ queue; the simulator's door is the same.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -108,13 +108,13 @@ class Commitments:
         self._asked: dict[int, _Rate] = {}
         self._promised: dict[int, _Rate] = {}
         """Work that came, and that was guaranteed; by lane rank."""
-        self._seen: Iterable[WorkerStatus] | None = None
+        self._seen: Sequence[WorkerStatus] | None = None
 
-    def look(self, workers: Iterable[WorkerStatus], depths: Mapping[LaneName, Depth]) -> None:
+    def look(self, workers: Sequence[WorkerStatus], depths: Mapping[LaneName, Depth]) -> None:
         """Take in what workers and queue last reported. Cheap where `workers` is what it was the last time."""
         if workers is self._seen:
             return
-        self._seen, workers = workers, list(workers)
+        self._seen = workers
         knew, self.tariff = self.tariff is not None, tariff_of(workers)
         if self.tariff is None:
             return

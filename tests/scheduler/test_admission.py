@@ -194,6 +194,20 @@ def test_more_workers_make_the_wait_shorter() -> None:
     assert waits[0] != waits[2]
 
 
+def test_workers_that_drain_promise_nothing() -> None:
+    alone, beside = Door(worker()), Door(worker(), *[worker(draining=True)] * 9)
+    asked = request(ttft_ms=6_000.0)
+
+    assert guarantees(beside.ask(asked, times=100)) == guarantees(alone.ask(asked, times=100)) > 0
+
+
+def test_workers_that_have_not_learnt_their_costs_count_as_the_others() -> None:
+    known, fresh = Door(*[worker()] * 10), Door(worker(), *[worker(learnt=False)] * 9)
+    asked = request(ttft_ms=3_000.0)
+
+    assert fresh.ask(asked, times=100) == known.ask(asked, times=100)
+
+
 def test_while_there_is_room_for_all_only_prompts_stand_before_a_prompt() -> None:
     door = Door(worker(blocks=1_000))
     door.ask(request(output=1_000), times=3)
