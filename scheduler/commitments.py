@@ -6,7 +6,7 @@ queue; the simulator's door is the same.
 """
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -23,6 +23,10 @@ RECENT_MS = 2_000.0
 """Over how long the rate is taken at which requests come."""
 MOST_TAKEN = 0.95
 """Part of the time that others may be taken to need at most: a little always becomes free."""
+MOST_IN_VAIN = 0.5
+"""Of this, what one tenant's requests that were refused may claim for a lane."""
+MOST_TENANTS = 10_000
+"""With so many that were refused, all of them start anew."""
 COUNTED_EVERY = 8
 """Output tokens of a choice from one look at what is left of it to the next; the first is always looked at."""
 TYPICAL_PROMPT_TOKENS = 512
@@ -77,6 +81,8 @@ class _Open:
     """Output tokens per choice."""
     counted: int = 0
     """Of these, what its price and the lengths know of."""
+    asked_ms: float = 0.0
+    """Its work when it came, as the rates know it."""
 
 
 class _Rate:
@@ -86,7 +92,10 @@ class _Rate:
         self._rate = self._at_ms = 0.0
 
     def add(self, work_ms: float, now_ms: float) -> None:
-        self._rate, self._at_ms = min(1.0, self.at(now_ms) + work_ms / RECENT_MS), now_ms
+        self._rate, self._at_ms = min(1.0, max(0.0, self.at(now_ms) + work_ms / RECENT_MS)), now_ms
+
+    def take_back(self, work_ms: float, came_ms: float, now_ms: float) -> None:
+        self.add(-work_ms * math.exp((came_ms - now_ms) / RECENT_MS), now_ms)
 
     def at(self, now_ms: float) -> float:
         return self._rate * math.exp((self._at_ms - now_ms) / RECENT_MS)
@@ -105,9 +114,11 @@ class Commitments:
         self._here: Counter[LaneName] = Counter()
         self._begun: Counter[LaneName] = Counter()
         """Choices that are open, and of these those that have begun, by lane."""
-        self._asked: dict[int, _Rate] = {}
-        self._promised: dict[int, _Rate] = {}
+        self._asked: defaultdict[int, _Rate] = defaultdict(_Rate)
+        self._promised: defaultdict[int, _Rate] = defaultdict(_Rate)
         """Work that came, and that was guaranteed; by lane rank."""
+        self._in_vain: defaultdict[tuple[int, str], _Rate] = defaultdict(_Rate)
+        """Of what came, that which was refused; by lane rank and tenant."""
         self._seen: Sequence[WorkerStatus] | None = None
 
     def look(self, workers: Sequence[WorkerStatus], depths: Mapping[LaneName, Depth]) -> None:
@@ -129,18 +140,33 @@ class Commitments:
             level = Level(lane.rank, best_effort=False)
             self.ledger.others[level] = self._others(name, others - begun, begun, self.tariff)
 
-    def came(self, request: Request, now_ms: float) -> None:
-        """It asks, whether it will be let in or not."""
-        self._count(self._asked, request, now_ms)
+    def turned_away(self, request: Request, now_ms: float) -> None:
+        """It was refused and might have been in time: lower lanes leave it room, but little for what costs nothing."""
+        rank = self._lanes[request.lane].rank
+        if len(self._in_vain) >= MOST_TENANTS:
+            self._in_vain.clear()
+        in_vain = self._in_vain[rank, request.tenant]
+        work_ms = min(self._asked_ms(request), (MOST_IN_VAIN - in_vain.at(now_ms)) * RECENT_MS)
+        for rate in (in_vain, self._asked[rank]):
+            rate.add(work_ms, now_ms)
 
     def enter(self, flight_id: str, request: Request, *, guaranteed: bool, now_ms: float) -> None:
-        """It is let in."""
-        found = self._open[flight_id] = _Open(request, guaranteed, now_ms)
+        """It is let in; instead of what went by this id before."""
+        self.withdraw(flight_id, now_ms)
+        found = self._open[flight_id] = _Open(request, guaranteed, now_ms, asked_ms=self._asked_ms(request))
         self._here[request.lane] += request.choices
-        if guaranteed:
-            self._count(self._promised, request, now_ms)
+        for rate in self._rates(found):
+            rate.add(found.asked_ms, now_ms)
         if self.tariff is not None:
             self._price(flight_id, found, now_ms, self.tariff)
+
+    def withdraw(self, flight_id: str, now_ms: float) -> None:
+        """What was let in is not put after all: as if it had never come."""
+        found = self._open.get(flight_id)
+        if found is not None:
+            for rate in self._rates(found):
+                rate.take_back(found.asked_ms, found.arrived_ms, now_ms)
+            self.leave(flight_id, finished=False)
 
     def produced(self, flight_id: str, tokens: int, now_ms: float) -> None:
         """Each of its choices has so many tokens now."""
@@ -206,10 +232,16 @@ class Commitments:
         self._lengths.produced(request.lane, request.tenant, request.choices * (found.produced - found.counted))
         found.counted = found.produced
 
-    def _count(self, rates: dict[int, "_Rate"], request: Request, now_ms: float) -> None:
-        if self.tariff is not None:
-            work_ms = self.load(request, self.tariff, now_ms, guaranteed=True).work_ms
-            rates.setdefault(self._lanes[request.lane].rank, _Rate()).add(work_ms / self.tariff.workers, now_ms)
+    def _asked_ms(self, request: Request) -> float:
+        """Its work, spread over all workers."""
+        if self.tariff is None:
+            return 0.0
+        return self.load(request, self.tariff, 0.0, guaranteed=True).work_ms / self.tariff.workers
+
+    def _rates(self, found: _Open) -> list[_Rate]:
+        """Those in which what was let in counts."""
+        rank = self._lanes[found.request.lane].rank
+        return [self._asked[rank], self._promised[rank]] if found.guaranteed else [self._asked[rank]]
 
     def _price(self, flight_id: str, found: _Open, now_ms: float, tariff: Tariff) -> None:
         self.ledger.put(flight_id, self._load(found, tariff), now_ms)

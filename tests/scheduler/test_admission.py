@@ -85,12 +85,13 @@ class Door:
         """Its word on each of so many, of which those that it admits are let in."""
         answers = []
         for _ in range(times):
-            self.known.came(asked, self.now_ms)
             answer = self.say(asked)
             answers.append(answer)
             if isinstance(answer, Admitted):
                 self.entered += 1
                 self.known.enter(f"r{self.entered}", asked, guaranteed=answer.guaranteed, now_ms=self.now_ms)
+            elif answer.retry_after_ms is not None:
+                self.known.turned_away(asked, self.now_ms)
         return answers
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler.commitments import Commitments, Request
+from scheduler.commitments import MOST_IN_VAIN, Commitments, Request
 from scheduler.demand import Level
 from scheduler.lanes import DEFAULT_LANES
 from scheduler.messages import WorkerStatus
@@ -100,9 +100,31 @@ def test_however_many_deadlines_there_are_a_test_looks_at_hundreds() -> None:
 
 def test_what_was_asked_for_in_vain_counts_for_the_lanes_below_and_is_soon_forgotten() -> None:
     commitments = known()
-    for _ in range(1_000):
-        commitments.came(chat(), 0.0)
+    for number in range(1_000):
+        commitments.turned_away(chat(f"tenant-{number % 4}"), 0.0)
 
     assert commitments.lanes_above(LATENCY, 0.0) == 0.0
     assert commitments.lanes_above(THROUGHPUT, 0.0) > 0.9
     assert commitments.lanes_above(THROUGHPUT, 10_000.0) < 0.1
+
+
+def test_what_one_tenant_asks_for_in_vain_claims_a_part_at_most() -> None:
+    commitments = known()
+    for _ in range(1_000):
+        commitments.turned_away(chat(), 0.0)
+
+    assert commitments.lanes_above(THROUGHPUT, 0.0) == pytest.approx(MOST_IN_VAIN)
+
+
+def test_what_is_withdrawn_was_never_asked_for() -> None:
+    commitments = known()
+    commitments.enter("stays", chat(), guaranteed=True, now_ms=0.0)
+    asked, promised = commitments.lanes_above(THROUGHPUT, 100.0), commitments.promised(LATENCY, 100.0)
+
+    commitments.enter("goes", chat(), guaranteed=True, now_ms=50.0)
+    commitments.enter("goes", chat(), guaranteed=True, now_ms=60.0)
+    commitments.withdraw("goes", 100.0)
+
+    assert commitments.ledger.at(PROMISED).loads == 1
+    assert commitments.lanes_above(THROUGHPUT, 100.0) == pytest.approx(asked)
+    assert commitments.promised(LATENCY, 100.0) == pytest.approx(promised)
