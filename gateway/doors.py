@@ -55,4 +55,4 @@ class Doors:
         if flight.job is None:
             self.at(flight.queue).withdraw(flight.id, self.now_ms)
         else:
-            self.at(flight.queue).leave(flight.id, finished=flight.told)
+            self.at(flight.queue).leave(flight.id, finished=flight.told, now_ms=self.now_ms)

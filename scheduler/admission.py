@@ -59,7 +59,7 @@ def assess(
     largest = max(worker.kv_tokens for worker in serving)
     if largest < request.kv_tokens:
         return Refusal("exceeds_kv", None, largest)
-    commitments.look(workers, depths)
+    commitments.look(workers, depths, now_ms)
     if commitments.tariff is None:
         return Admitted(guaranteed=False, expected_ttft_ms=None)
     return _Assessment(request, commitments, commitments.tariff, now_ms).answer()

@@ -6,7 +6,7 @@ queue; the simulator's door is the same.
 """
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,7 +15,8 @@ from scheduler.demand import Fleet, Ledger, Level, Load, Sum
 from scheduler.lanes import Lane, LaneName
 from scheduler.lengths import MeanLengths
 from scheduler.messages import WorkerStatus
-from scheduler.tariff import Tariff, tariff_of
+from scheduler.presence import Presence
+from scheduler.tariff import TYPICAL_PROMPT_TOKENS, Tariff, tariff_of
 
 MARGIN = 1.5
 """A guarantee holds if everything takes this much longer than expected."""
@@ -29,9 +30,8 @@ MOST_TENANTS = 10_000
 """With so many that were refused, all of them start anew."""
 COUNTED_EVERY = 8
 """Output tokens of a choice from one look at what is left of it to the next; the first is always looked at."""
-TYPICAL_PROMPT_TOKENS = 512
 TYPICAL_OUTPUT_TOKENS = 128
-"""Assumed of requests of other doors while there are none of its own."""
+"""Assumed of requests of other doors while there are none of its own, as TYPICAL_PROMPT_TOKENS is."""
 
 
 class Depth(Protocol):
@@ -111,9 +111,9 @@ class Commitments:
         self._lanes = lanes
         self._lengths = MeanLengths()
         self._open: dict[str, _Open] = {}
-        self._here: Counter[LaneName] = Counter()
-        self._begun: Counter[LaneName] = Counter()
-        """Choices that are open, and of these those that have begun, by lane."""
+        self._here: defaultdict[LaneName, Presence] = defaultdict(Presence)
+        self._priced: Tariff | None = None
+        """Prices of what is open."""
         self._asked: defaultdict[int, _Rate] = defaultdict(_Rate)
         self._promised: defaultdict[int, _Rate] = defaultdict(_Rate)
         """Work that came, and that was guaranteed; by lane rank."""
@@ -121,22 +121,24 @@ class Commitments:
         """Of what came, that which was refused; by lane rank and tenant."""
         self._seen: Sequence[WorkerStatus] | None = None
 
-    def look(self, workers: Sequence[WorkerStatus], depths: Mapping[LaneName, Depth]) -> None:
+    def look(self, workers: Sequence[WorkerStatus], depths: Mapping[LaneName, Depth], now_ms: float) -> None:
         """Take in what workers and queue last reported. Cheap where `workers` is what it was the last time."""
         if workers is self._seen:
             return
         self._seen = workers
-        knew, self.tariff = self.tariff is not None, tariff_of(workers)
+        self.tariff = tariff_of(workers)
         if self.tariff is None:
             return
-        if not knew:
+        if self._priced is None or self.tariff.differs(self._priced):
+            self._priced = self.tariff
             for flight_id, found in self._open.items():
-                self._price(flight_id, found, found.arrived_ms, self.tariff)
+                self._price(flight_id, found, now_ms, self.tariff)
         for name, lane in self._lanes.items():
             running = sum(one.running.get(name, 0) for one in workers)
-            waiting = sum(one.waiting.get(name, 0) for one in workers) + (depths[name].queued if name in depths else 0)
-            others = max(0, running + waiting - self._here[name])
-            begun = min(others, max(0, running - self._begun[name]))
+            taken = running + sum(one.waiting.get(name, 0) for one in workers)
+            here, queued = self._here[name], depths[name].queued if name in depths else 0
+            others = here.elsewhere(taken, queued, now_ms)
+            begun = min(others, max(0, running - here.reported(now_ms)))
             level = Level(lane.rank, best_effort=False)
             self.ledger.others[level] = self._others(name, others - begun, begun, self.tariff)
 
@@ -154,7 +156,7 @@ class Commitments:
         """It is let in; instead of what went by this id before."""
         self.withdraw(flight_id, now_ms)
         found = self._open[flight_id] = _Open(request, guaranteed, now_ms, asked_ms=self._asked_ms(request))
-        self._here[request.lane] += request.choices
+        self._here[request.lane].enter(request.choices, now_ms)
         for rate in self._rates(found):
             rate.add(found.asked_ms, now_ms)
         if self.tariff is not None:
@@ -166,14 +168,15 @@ class Commitments:
         if found is not None:
             for rate in self._rates(found):
                 rate.take_back(found.asked_ms, found.arrived_ms, now_ms)
-            self.leave(flight_id, finished=False)
+            self.leave(flight_id, finished=False, now_ms=now_ms)
 
     def produced(self, flight_id: str, tokens: int, now_ms: float) -> None:
         """Each of its choices has so many tokens now."""
         found = self._open.get(flight_id)
         if found is None or tokens <= found.produced:
             return
-        self._begun[found.request.lane] += 0 if found.produced else found.request.choices
+        if not found.produced:
+            self._here[found.request.lane].begin(found.request.choices)
         found.produced = tokens
         if found.counted and tokens < found.counted + COUNTED_EVERY:
             return
@@ -181,7 +184,7 @@ class Commitments:
         if self.tariff is not None:
             self._price(flight_id, found, now_ms, self.tariff)
 
-    def leave(self, flight_id: str, *, finished: bool) -> None:
+    def leave(self, flight_id: str, *, finished: bool, now_ms: float) -> None:
         """It is over; `finished` by itself, so that its length says something of others'."""
         found = self._open.pop(flight_id, None)
         if found is None:
@@ -189,8 +192,7 @@ class Commitments:
         request = found.request
         self._count_output(found)
         self.ledger.remove(flight_id)
-        self._here[request.lane] -= request.choices
-        self._begun[request.lane] -= request.choices if found.produced else 0
+        self._here[request.lane].leave(request.choices, now_ms, begun=found.produced > 0)
         if finished:
             self._lengths.ended(request.lane, request.tenant, request.choices)
 

@@ -71,7 +71,8 @@ class Doorkeeper:
 
     def ended(self, record: Record) -> None:
         """A request that was let in is over."""
-        self._commitments.leave(record.arrival.flight_id, finished=record.outcome is Outcome.FINISHED)
+        finished, ended_ms = record.outcome is Outcome.FINISHED, record.end_ms or 0.0
+        self._commitments.leave(record.arrival.flight_id, finished=finished, now_ms=ended_ms)
 
     def _status(self, policy: Counted) -> WorkerStatus:
         counts = policy.counts()

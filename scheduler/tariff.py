@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from scheduler.messages import WorkerStatus
 from scheduler.steps import StepFeatures
 
+TYPICAL_PROMPT_TOKENS = 512
+REPRICED_BEYOND = 0.2
 WEIGHTS = 1 + len(StepFeatures._fields)
 
 
@@ -49,6 +51,18 @@ class Tariff:
     def full_step_ms(self, kv_tokens: float) -> float:
         """What a step takes in a worker full of such sequences, all of which decode."""
         return self.output_ms(kv_tokens) / self.share(kv_tokens)
+
+    def differs(self, other: "Tariff") -> bool:
+        """A price of something typical is another by more than REPRICED_BEYOND."""
+        return any(
+            abs(mine - others) > REPRICED_BEYOND * others
+            for mine, others in zip(self._typical, other._typical, strict=True)
+        )
+
+    @property
+    def _typical(self) -> tuple[float, ...]:
+        tokens = TYPICAL_PROMPT_TOKENS
+        return self.prefill_ms(tokens), self.output_ms(tokens), self.share(tokens), self.full_step_ms(tokens)
 
 
 def tariff_of(workers: Sequence[WorkerStatus]) -> Tariff | None:

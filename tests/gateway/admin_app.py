@@ -153,7 +153,11 @@ def parts(redis: Redis, fleet: HandFleet, doors: Doors) -> AdminParts:
 
 def application(redis: Redis, fleet: HandFleet, doors: Doors | None = None) -> Starlette:
     """The admin API, its document and its console."""
-    routes = [admin.mount(parts(redis, fleet, doors or Doors(DEFAULT_LANES))), openapi.route(), *console_routes.routes()]
+    routes = [
+        admin.mount(parts(redis, fleet, doors or Doors(DEFAULT_LANES))),
+        openapi.route(),
+        *console_routes.routes(),
+    ]
     return Starlette(routes=routes, exception_handlers={HTTPException: _unrouted})
 
 

@@ -32,7 +32,7 @@ def flight(flight_id: str) -> Flight:
 
 def known() -> Doors:
     doors = Doors(DEFAULT_LANES, clock=lambda: 0.0)
-    doors.at(QUEUE).look(WORKERS, {})
+    doors.at(QUEUE).look(WORKERS, {}, 0.0)
     return doors
 
 
