@@ -24,8 +24,8 @@ RECENT_MS = 2_000.0
 """Over how long the rate is taken at which requests come."""
 MOST_TAKEN = 0.95
 """Part of the time that others may be taken to need at most: a little always becomes free."""
-MOST_IN_VAIN = 0.5
-"""Of this, what one tenant's requests that were refused may claim for a lane."""
+MOST_IN_VAIN = 4.0
+"""What a tenant's requests that were refused may claim for a lane, beside those that were let in, which it pays for."""
 MOST_TENANTS = 10_000
 """With so many that were refused, all of them start anew."""
 COUNTED_EVERY = 8
@@ -118,7 +118,8 @@ class Commitments:
         self._promised: defaultdict[int, _Rate] = defaultdict(_Rate)
         """Work that came, and that was guaranteed; by lane rank."""
         self._in_vain: defaultdict[tuple[int, str], _Rate] = defaultdict(_Rate)
-        """Of what came, that which was refused; by lane rank and tenant."""
+        self._let_in: defaultdict[tuple[int, str], _Rate] = defaultdict(_Rate)
+        """Of what came, that which was refused, and the rest; by lane rank and tenant."""
         self._seen: Sequence[WorkerStatus] | None = None
 
     def look(self, workers: Sequence[WorkerStatus], depths: Mapping[LaneName, Depth], now_ms: float) -> None:
@@ -147,8 +148,11 @@ class Commitments:
         rank = self._lanes[request.lane].rank
         if len(self._in_vain) >= MOST_TENANTS:
             self._in_vain.clear()
+        if len(self._let_in) >= MOST_TENANTS:
+            self._let_in.clear()
         in_vain = self._in_vain[rank, request.tenant]
-        work_ms = min(self._asked_ms(request), (MOST_IN_VAIN - in_vain.at(now_ms)) * RECENT_MS)
+        room = MOST_IN_VAIN * self._let_in[rank, request.tenant].at(now_ms) - in_vain.at(now_ms)
+        work_ms = min(self._asked_ms(request), max(0.0, room) * RECENT_MS)
         for rate in (in_vain, self._asked[rank]):
             rate.add(work_ms, now_ms)
 
@@ -243,7 +247,8 @@ class Commitments:
     def _rates(self, found: _Open) -> list[_Rate]:
         """Those in which what was let in counts."""
         rank = self._lanes[found.request.lane].rank
-        return [self._asked[rank], self._promised[rank]] if found.guaranteed else [self._asked[rank]]
+        rates = [self._asked[rank], self._let_in[rank, found.request.tenant]]
+        return [*rates, self._promised[rank]] if found.guaranteed else rates
 
     def _price(self, flight_id: str, found: _Open, now_ms: float, tariff: Tariff) -> None:
         self.ledger.put(flight_id, self._load(found, tariff), now_ms)

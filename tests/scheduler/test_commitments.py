@@ -103,20 +103,25 @@ def test_however_many_deadlines_there_are_a_test_looks_at_hundreds() -> None:
 
 def test_what_was_asked_for_in_vain_counts_for_the_lanes_below_and_is_soon_forgotten() -> None:
     commitments = known()
-    for number in range(1_000):
-        commitments.turned_away(chat(f"tenant-{number % 4}"), 0.0)
+    for number in range(5):
+        commitments.enter(f"r{number}", chat(), guaranteed=False, now_ms=0.0)
+    for _ in range(1_000):
+        commitments.turned_away(chat(), 0.0)
 
     assert commitments.lanes_above(LATENCY, 0.0) == 0.0
     assert commitments.lanes_above(THROUGHPUT, 0.0) > 0.9
     assert commitments.lanes_above(THROUGHPUT, 10_000.0) < 0.1
 
 
-def test_what_one_tenant_asks_for_in_vain_claims_a_part_at_most() -> None:
+def test_what_a_tenant_asks_for_in_vain_claims_no_more_than_it_pays_for_several_times() -> None:
     commitments = known()
+    commitments.enter("paid", chat(max_tokens=10), guaranteed=False, now_ms=0.0)
+    paid = commitments.lanes_above(THROUGHPUT, 0.0)
     for _ in range(1_000):
         commitments.turned_away(chat(), 0.0)
+        commitments.turned_away(chat("pays nothing"), 0.0)
 
-    assert commitments.lanes_above(THROUGHPUT, 0.0) == pytest.approx(MOST_IN_VAIN)
+    assert commitments.lanes_above(THROUGHPUT, 0.0) == pytest.approx((1.0 + MOST_IN_VAIN) * paid)
 
 
 def test_what_is_withdrawn_was_never_asked_for() -> None:
