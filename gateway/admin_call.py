@@ -13,6 +13,7 @@ from starlette.responses import Response
 from gateway import errors
 from gateway.auth import AdminKeys
 from gateway.bodies import Neutral
+from gateway.doors import Doors
 from gateway.errors import ApiError, Code, invalid, not_found
 from gateway.fleet import Door
 from gateway.http_limits import read_body
@@ -72,6 +73,8 @@ class AdminParts:
     audit: Audit
     fleet: Fleet
     lanes: Mapping[LaneName, Lane]
+    doors: Doors
+    """What this gateway has let in."""
     changed: Callable[[], None]
     """To be called once a call may have changed a tenant or a key, before it is answered."""
 

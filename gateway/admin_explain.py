@@ -6,7 +6,7 @@ the request. A refilling limit is said to fit when it is full again,
 at the latest; the refusal of a real request knows that moment exactly.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import msgspec
 
@@ -15,18 +15,19 @@ from gateway.admin_call import Call
 from gateway.admin_shapes import ExplainView
 from gateway.admin_tenants import the_tenant
 from gateway.admit import queue_refused, queued_limit, refused
+from gateway.doors import Doors
 from gateway.errors import ApiError, LimitBlock, context_length, limit_denied
 from gateway.fleet import Door
 from quotas.limits import RULES, Demand, LimitStatus, Refusal, heaviest
 from quotas.store import LARGEST_ASK
 from quotas.tenants import Tenant
 from scheduler.admission import Admitted, assess
-from scheduler.commitments import Commitments, Request
+from scheduler.commitments import Request
 from scheduler.lanes import Lane, LaneName
 from scheduler.queue_types import LaneDepth, LaneFull, TenantQueueFull, drain_ms
 
 _RULES = {rule.name: rule for rule in RULES}
-NOWHERE = Door(context_length=2 * LARGEST_ASK, workers=(), depths={}, waiting=0)
+NOWHERE = Door(context_length=2 * LARGEST_ASK, workers=(), depths={}, waiting=0, queue="")
 """Where a request goes whose tenant may use no model that there is: nothing stands in its way, and nobody serves it."""
 
 
@@ -36,6 +37,7 @@ async def explain(call: Call, body: ExplainBody) -> ExplainView:
     statuses = await call.parts.budgets.statuses(tenant.root, tenant.id)
     asked = Request(
         lane=LaneName(body.lane),
+        tenant=tenant.id,
         prompt_tokens=body.prompt_tokens,
         max_tokens=body.max_output_tokens,
         deadline_ms=body.deadline_ms,
@@ -44,7 +46,7 @@ async def explain(call: Call, body: ExplainBody) -> ExplainView:
     access, limited = access_refusal(tenant, body.lane), limit_refusal(statuses, demand)
     found = []
     for door in await call.parts.fleet.doors(tenant.id, tenant.models) or [NOWHERE]:
-        at_door, wait_ms = door_verdict(door, asked, call.parts.lanes)
+        at_door, wait_ms = door_verdict(door, asked, call.parts.doors)
         queue = queue_refusal(door, call.parts.lanes[asked.lane], statuses)
         found.append((access or at_door or limited or queue, wait_ms))
     return _view(*min(found, key=lambda each: each[0] is not None))  # one model that serves it is enough
@@ -59,11 +61,12 @@ def access_refusal(tenant: Tenant, lane: str) -> ApiError | None:
     return None
 
 
-def door_verdict(door: Door, asked: Request, lanes: Mapping[LaneName, Lane]) -> tuple[ApiError | None, float | None]:
+def door_verdict(door: Door, asked: Request, doors: Doors) -> tuple[ApiError | None, float | None]:
     """What the door of one model would say, and the expected wait for the first token where it lets the request in."""
     if asked.prompt_tokens + asked.max_tokens > door.context_length:
         return context_length(door.context_length, asked.prompt_tokens, asked.max_tokens), None
-    verdict = assess(asked, workers=door.workers, depths=door.depths, commitments=Commitments(lanes), now_ms=0.0)
+    let_in = doors.at(door.queue)
+    verdict = assess(asked, workers=door.workers, depths=door.depths, commitments=let_in, now_ms=doors.now_ms)
     return (None, verdict.expected_ttft_ms) if isinstance(verdict, Admitted) else (refused(verdict, asked), None)
 
 

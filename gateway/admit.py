@@ -3,7 +3,7 @@
 What the queue behind it refuses is put into words here too.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gateway.directory import Model
@@ -62,7 +62,7 @@ def measure(prompt_tokens: int, max_tokens: int | None, model: Model, *, prompt_
 
 
 def admit(
-    sizes: Sequence[Size],
+    sizes: Mapping[str, Size],
     n: int,
     model: Model,
     terms: Terms,
@@ -74,18 +74,21 @@ def admit(
 ) -> Verdict:
     """Let the flights of one request in; the promise to it is the weakest of those to them.
 
-    `now_ms`: on the door's clock; `elapsed_ms`: since the request arrived, gone from its deadlines.
+    From here on they are among the door's commitments, by their ids: the next request finds them there, however long
+    they take to the queue. Who does not put them withdraws them.
+
+    `sizes`: by flight id; `now_ms`: on the door's clock; `elapsed_ms`: since the request arrived, gone from its dues.
 
     Raises ApiError: `no_worker`, `request_exceeds_limit`, `deadline_unattainable`.
     """
-    for size in sizes:
+    for size in sizes.values():
         _check_width(size, n, model)
     deadline_ms = None if terms.deadline_ms is None else terms.deadline_ms - elapsed_ms
     ttft_ms = None if terms.hard_ttft_ms is None else terms.hard_ttft_ms - elapsed_ms
     if min(ms for ms in (deadline_ms, ttft_ms, 1.0) if ms is not None) <= 0:
         raise ApiError("The deadline passed before the request was read.", "deadline_unattainable")
-    asked = [
-        Request(
+    asked = {
+        flight_id: Request(
             lane=terms.lane.name,
             tenant=tenant,
             prompt_tokens=size.prompt_tokens,
@@ -95,33 +98,27 @@ def admit(
             deadline_ms=deadline_ms,
             ttft_ms=ttft_ms,
         )
-        for size in sizes
-    ]
+        for flight_id, size in sizes.items()
+    }
     answers = _assess_all(asked, model, door, now_ms)
     expected = [answer.expected_ttft_ms for answer in answers if answer.expected_ttft_ms is not None]
     return Verdict(all(answer.guaranteed for answer in answers), max(expected, default=None))
 
 
-def _assess_all(asked: Sequence[Request], model: Model, door: Commitments, now_ms: float) -> list[Admitted]:
-    """The door's word on each, behind those before it. Raises ApiError at the first that it refuses."""
-    answers: list[Admitted] = []
-    try:
-        for number, request in enumerate(asked):
-            door.came(request, now_ms)
-            answer = assess(request, workers=model.workers, depths=model.depths, commitments=door, now_ms=now_ms)
-            if isinstance(answer, Refusal):
-                raise refused(answer, request)
-            answers.append(answer)
-            if len(asked) > 1:
-                door.enter(_on_trial(number), request, guaranteed=answer.guaranteed, now_ms=now_ms)
-    finally:
-        for number in range(len(answers)):
-            door.leave(_on_trial(number), finished=False)
-    return answers
-
-
-def _on_trial(number: int) -> str:
-    return f"on-trial-{number}"
+def _assess_all(asked: Mapping[str, Request], model: Model, door: Commitments, now_ms: float) -> list[Admitted]:
+    """The door's word on each, behind those before it. Raises ApiError at the first refusal; then none is in."""
+    answers: dict[str, Admitted] = {}
+    for flight_id, request in asked.items():
+        answer = assess(request, workers=model.workers, depths=model.depths, commitments=door, now_ms=now_ms)
+        if isinstance(answer, Refusal):
+            for entered in answers:
+                door.withdraw(entered, now_ms)
+            if answer.code == "deadline_unattainable" and answer.retry_after_ms is not None:
+                door.turned_away(request, now_ms)
+            raise refused(answer, request)
+        door.enter(flight_id, request, guaranteed=answer.guaranteed, now_ms=now_ms)
+        answers[flight_id] = answer
+    return list(answers.values())
 
 
 def _check_width(size: Size, n: int, model: Model) -> None:

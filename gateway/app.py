@@ -94,6 +94,7 @@ def _admin(resources: Resources) -> AdminParts:
         audit=resources.audit,
         fleet=resources.fleet,
         lanes=resources.lanes,
+        doors=resources.doors,
         changed=resources.authenticator.forget,
     )
 

@@ -1,20 +1,23 @@
 """What this gateway has let into each queue and not yet seen end: what its next word on a deadline rests upon."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from gateway.flight import Flight
-from scheduler.commitments import Commitments, Request
+from scheduler.commitments import Commitments
 from scheduler.lanes import Lane, LaneName
 
 
 class Doors:
-    """One for each queue; told of every flight as it is put, gains tokens, and is over."""
+    """One for each queue; told of every flight as it is let in, put, gains tokens, and is over."""
 
     def __init__(self, lanes: Mapping[LaneName, Lane], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._lanes = lanes
         self._clock = clock
         self._doors: dict[str, Commitments] = {}
+        self._held: set[str] = set()
+        """Flights on their way to the queue."""
 
     @property
     def now_ms(self) -> float:
@@ -27,20 +30,20 @@ class Doors:
             self._doors[queue] = Commitments(self._lanes)
         return self._doors[queue]
 
+    @contextmanager
+    def held(self, queue: str, flight_ids: Sequence[str]) -> Iterator[None]:
+        """A block in which these flights may be let in; at its end those are withdrawn that were never put."""
+        self._held.update(flight_ids)
+        try:
+            yield
+        finally:
+            for flight_id in self._held.intersection(flight_ids):
+                self._held.discard(flight_id)
+                self.at(queue).withdraw(flight_id, self.now_ms)
+
     def entered(self, flight: Flight) -> None:
-        """Its job is about to be put."""
-        job = flight.job
-        if job is not None:
-            request = Request(
-                lane=job.lane,
-                tenant=job.tenant,
-                prompt_tokens=len(job.prompt),
-                max_tokens=job.max_tokens,
-                choices=job.n,
-                deadline_ms=job.deadline_ms,
-                ttft_ms=job.hard_ttft_ms,
-            )
-            self.at(flight.queue).enter(flight.id, request, guaranteed=job.guaranteed, now_ms=self.now_ms)
+        """Its job is about to be put: from now on it stays until it has `left`."""
+        self._held.discard(flight.id)
 
     def heard(self, flight: Flight) -> None:
         """It has more tokens."""
@@ -49,4 +52,7 @@ class Doors:
 
     def left(self, flight: Flight) -> None:
         """It is over, if it ever was put."""
-        self.at(flight.queue).leave(flight.id, finished=flight.told)
+        if flight.job is None:
+            self.at(flight.queue).withdraw(flight.id, self.now_ms)
+        else:
+            self.at(flight.queue).leave(flight.id, finished=flight.told, now_ms=self.now_ms)

@@ -34,6 +34,7 @@ class Queue(Protocol):
 class Door:
     """One model as a request of one tenant finds it."""
 
+    queue: str
     context_length: int
     workers: Sequence[WorkerStatus]
     depths: Depths
@@ -74,6 +75,7 @@ class StoredFleet:
         models = [model for name, model in self._directory.models.items() if allowed is None or name in allowed]
         return [
             Door(
+                queue=model.queue,
                 context_length=model.context_length,
                 workers=model.workers,
                 depths=await self._queue(model.queue).depths(),

@@ -61,14 +61,15 @@ class Generate(Generic[Request]):
         body = await read_body(
             receive, scope["headers"], max_bytes=bounds.max_body_bytes, timeout_s=bounds.body_timeout_s
         )
-        plan = await self._parts.preparer.prepare(self._kind, body, scope["headers"], caller, journal.arrived_s)
-        journal.lane = plan.terms.lane.name.value
-        self._note(journal, plan)
-        with self._parts.telemetry.in_flight.labels(journal.lane).track_inprogress():
-            if plan.request.stream:
-                await self._stream(plan, caller, journal, receive, send)
-            else:
-                await self._plain(plan, caller, journal, receive, send)
+        prepare = self._parts.preparer.prepare
+        async with prepare(self._kind, body, scope["headers"], caller, journal.arrived_s) as plan:
+            journal.lane = plan.terms.lane.name.value
+            self._note(journal, plan)
+            with self._parts.telemetry.in_flight.labels(journal.lane).track_inprogress():
+                if plan.request.stream:
+                    await self._stream(plan, caller, journal, receive, send)
+                else:
+                    await self._plain(plan, caller, journal, receive, send)
 
     async def _plain(self, plan: Plan, caller: Caller, journal: Journal, receive: Receive, send: Send) -> None:
         async with while_connected(receive):

@@ -2,8 +2,8 @@
 
 import asyncio
 import secrets
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
@@ -88,17 +88,37 @@ class Preparer:
         self._telemetry = telemetry
         self._huge_turns = asyncio.Semaphore(HUGE_AT_ONCE)
 
+    @asynccontextmanager
     async def prepare(
         self, kind: Kind[Request], body: bytes, headers: Headers, caller: Caller, arrived_s: float
-    ) -> Plan:
-        """The plan of one request. `headers`: the ASGI scope's; `arrived_s`: on the event loop's clock."""
+    ) -> AsyncIterator[Plan]:
+        """The plan of one request; what of it is not launched within the block is withdrawn from the door.
+
+        `headers`: the ASGI scope's; `arrived_s`: on the event loop's clock.
+        """
         request, model, prompts = await self._understood(kind, body, caller)
+        ids = flight_ids(mint(), len(prompts))
+        with self._doors.held(model.queue, ids):
+            yield self._plan(kind, request, model, dict(zip(ids, prompts, strict=True)), headers, caller, arrived_s)
+
+    def _plan(
+        self,
+        kind: Kind[Request],
+        request: Request,
+        model: Model,
+        prompts: Mapping[str, Tokens],
+        headers: Headers,
+        caller: Caller,
+        arrived_s: float,
+    ) -> Plan:
+        """Let the request in. Nothing is awaited here: no other request comes between its assessment and its entry."""
         terms = agree(request, headers, caller.identity, self._lanes)
         elapsed_ms = (asyncio.get_running_loop().time() - arrived_s) * 1e3
         with self._telemetry.span("admit"):
-            sizes = [
-                measure(len(prompt), request.max_tokens, model, prompt_param=kind.prompt_param) for prompt in prompts
-            ]
+            sizes = {
+                flight_id: measure(len(prompt), request.max_tokens, model, prompt_param=kind.prompt_param)
+                for flight_id, prompt in prompts.items()
+            }
             verdict = admit(
                 sizes,
                 request.n,
@@ -109,17 +129,18 @@ class Preparer:
                 now_ms=self._doors.now_ms,
                 elapsed_ms=elapsed_ms,
             )
-        flights = zip(flight_ids(mint(), len(prompts)), prompts, sizes, strict=True)
         drafts = tuple(
             Draft(
-                self._job(flight_id, prompt, size, request, model, terms, verdict, caller, follows=number > 0),
-                size,
+                self._job(
+                    flight_id, prompt, sizes[flight_id], request, model, terms, verdict, caller, follows=number > 0
+                ),
+                sizes[flight_id],
                 model.name,
                 model.queue,
                 prompt_param=kind.prompt_param,
                 output_param=kind.prompt_param if request.max_tokens is None else request.max_tokens_param,
             )
-            for number, (flight_id, prompt, size) in enumerate(flights)
+            for number, (flight_id, prompt) in enumerate(prompts.items())
         )
         return Plan(request, model, terms, verdict, drafts)
 

@@ -9,7 +9,7 @@ Lower lanes count on the time that the lanes above do not ask for, whether those
 batch work cannot book what interactive work needs. Best effort goes behind what is guaranteed, now and later.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -47,7 +47,7 @@ class Refusal:
 def assess(
     request: Request,
     *,
-    workers: Iterable[WorkerStatus],
+    workers: Sequence[WorkerStatus],
     depths: Mapping[LaneName, Depth],
     commitments: Commitments,
     now_ms: float,
@@ -59,7 +59,7 @@ def assess(
     largest = max(worker.kv_tokens for worker in serving)
     if largest < request.kv_tokens:
         return Refusal("exceeds_kv", None, largest)
-    commitments.look(workers, depths)
+    commitments.look(workers, depths, now_ms)
     if commitments.tariff is None:
         return Admitted(guaranteed=False, expected_ttft_ms=None)
     return _Assessment(request, commitments, commitments.tariff, now_ms).answer()

@@ -6,8 +6,8 @@ queue; the simulator's door is the same.
 """
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,7 +15,8 @@ from scheduler.demand import Fleet, Ledger, Level, Load, Sum
 from scheduler.lanes import Lane, LaneName
 from scheduler.lengths import MeanLengths
 from scheduler.messages import WorkerStatus
-from scheduler.tariff import Tariff, tariff_of
+from scheduler.presence import Presence
+from scheduler.tariff import TYPICAL_PROMPT_TOKENS, Tariff, tariff_of
 
 MARGIN = 1.5
 """A guarantee holds if everything takes this much longer than expected."""
@@ -23,11 +24,14 @@ RECENT_MS = 2_000.0
 """Over how long the rate is taken at which requests come."""
 MOST_TAKEN = 0.95
 """Part of the time that others may be taken to need at most: a little always becomes free."""
+MOST_IN_VAIN = 4.0
+"""What a tenant's requests that were refused may claim for a lane, beside those that were let in, which it pays for."""
+MOST_TENANTS = 10_000
+"""With so many that were refused, all of them start anew."""
 COUNTED_EVERY = 8
 """Output tokens of a choice from one look at what is left of it to the next; the first is always looked at."""
-TYPICAL_PROMPT_TOKENS = 512
 TYPICAL_OUTPUT_TOKENS = 128
-"""Assumed of requests of other doors while there are none of its own."""
+"""Assumed of requests of other doors while there are none of its own, as TYPICAL_PROMPT_TOKENS is."""
 
 
 class Depth(Protocol):
@@ -77,6 +81,8 @@ class _Open:
     """Output tokens per choice."""
     counted: int = 0
     """Of these, what its price and the lengths know of."""
+    asked_ms: float = 0.0
+    """Its work when it came, as the rates know it."""
 
 
 class _Rate:
@@ -86,7 +92,10 @@ class _Rate:
         self._rate = self._at_ms = 0.0
 
     def add(self, work_ms: float, now_ms: float) -> None:
-        self._rate, self._at_ms = min(1.0, self.at(now_ms) + work_ms / RECENT_MS), now_ms
+        self._rate, self._at_ms = min(1.0, max(0.0, self.at(now_ms) + work_ms / RECENT_MS)), now_ms
+
+    def take_back(self, work_ms: float, came_ms: float, now_ms: float) -> None:
+        self.add(-work_ms * math.exp((came_ms - now_ms) / RECENT_MS), now_ms)
 
     def at(self, now_ms: float) -> float:
         return self._rate * math.exp((self._at_ms - now_ms) / RECENT_MS)
@@ -102,52 +111,76 @@ class Commitments:
         self._lanes = lanes
         self._lengths = MeanLengths()
         self._open: dict[str, _Open] = {}
-        self._here: Counter[LaneName] = Counter()
-        self._begun: Counter[LaneName] = Counter()
-        """Choices that are open, and of these those that have begun, by lane."""
-        self._asked: dict[int, _Rate] = {}
-        self._promised: dict[int, _Rate] = {}
+        self._here: defaultdict[LaneName, Presence] = defaultdict(Presence)
+        self._priced: Tariff | None = None
+        """Prices of what is open."""
+        self._asked: defaultdict[int, _Rate] = defaultdict(_Rate)
+        self._promised: defaultdict[int, _Rate] = defaultdict(_Rate)
         """Work that came, and that was guaranteed; by lane rank."""
-        self._seen: Iterable[WorkerStatus] | None = None
+        self._in_vain: defaultdict[tuple[int, str], _Rate] = defaultdict(_Rate)
+        self._let_in: defaultdict[tuple[int, str], _Rate] = defaultdict(_Rate)
+        """Of what came, that which was refused, and the rest; by lane rank and tenant."""
+        self._seen: Sequence[WorkerStatus] | None = None
 
-    def look(self, workers: Iterable[WorkerStatus], depths: Mapping[LaneName, Depth]) -> None:
+    def look(self, workers: Sequence[WorkerStatus], depths: Mapping[LaneName, Depth], now_ms: float) -> None:
         """Take in what workers and queue last reported. Cheap where `workers` is what it was the last time."""
         if workers is self._seen:
             return
-        self._seen, workers = workers, list(workers)
-        knew, self.tariff = self.tariff is not None, tariff_of(workers)
+        self._seen = workers
+        self.tariff = tariff_of(workers)
         if self.tariff is None:
             return
-        if not knew:
+        if self._priced is None or self.tariff.differs(self._priced):
+            self._priced = self.tariff
             for flight_id, found in self._open.items():
-                self._price(flight_id, found, found.arrived_ms, self.tariff)
+                self._price(flight_id, found, now_ms, self.tariff)
         for name, lane in self._lanes.items():
             running = sum(one.running.get(name, 0) for one in workers)
-            waiting = sum(one.waiting.get(name, 0) for one in workers) + (depths[name].queued if name in depths else 0)
-            others = max(0, running + waiting - self._here[name])
-            begun = min(others, max(0, running - self._begun[name]))
+            taken = running + sum(one.waiting.get(name, 0) for one in workers)
+            here, queued = self._here[name], depths[name].queued if name in depths else 0
+            others = here.elsewhere(taken, queued, now_ms)
+            begun = min(others, max(0, running - here.reported(now_ms)))
             level = Level(lane.rank, best_effort=False)
             self.ledger.others[level] = self._others(name, others - begun, begun, self.tariff)
 
-    def came(self, request: Request, now_ms: float) -> None:
-        """It asks, whether it will be let in or not."""
-        self._count(self._asked, request, now_ms)
+    def turned_away(self, request: Request, now_ms: float) -> None:
+        """It was refused and might have been in time: lower lanes leave it room, but little for what costs nothing."""
+        rank = self._lanes[request.lane].rank
+        if len(self._in_vain) >= MOST_TENANTS:
+            self._in_vain.clear()
+        if len(self._let_in) >= MOST_TENANTS:
+            self._let_in.clear()
+        in_vain = self._in_vain[rank, request.tenant]
+        room = MOST_IN_VAIN * self._let_in[rank, request.tenant].at(now_ms) - in_vain.at(now_ms)
+        work_ms = min(self._asked_ms(request), max(0.0, room) * RECENT_MS)
+        for rate in (in_vain, self._asked[rank]):
+            rate.add(work_ms, now_ms)
 
     def enter(self, flight_id: str, request: Request, *, guaranteed: bool, now_ms: float) -> None:
-        """It is let in."""
-        found = self._open[flight_id] = _Open(request, guaranteed, now_ms)
-        self._here[request.lane] += request.choices
-        if guaranteed:
-            self._count(self._promised, request, now_ms)
+        """It is let in; instead of what went by this id before."""
+        self.withdraw(flight_id, now_ms)
+        found = self._open[flight_id] = _Open(request, guaranteed, now_ms, asked_ms=self._asked_ms(request))
+        self._here[request.lane].enter(request.choices, now_ms)
+        for rate in self._rates(found):
+            rate.add(found.asked_ms, now_ms)
         if self.tariff is not None:
             self._price(flight_id, found, now_ms, self.tariff)
+
+    def withdraw(self, flight_id: str, now_ms: float) -> None:
+        """What was let in is not put after all: as if it had never come."""
+        found = self._open.get(flight_id)
+        if found is not None:
+            for rate in self._rates(found):
+                rate.take_back(found.asked_ms, found.arrived_ms, now_ms)
+            self.leave(flight_id, finished=False, now_ms=now_ms)
 
     def produced(self, flight_id: str, tokens: int, now_ms: float) -> None:
         """Each of its choices has so many tokens now."""
         found = self._open.get(flight_id)
         if found is None or tokens <= found.produced:
             return
-        self._begun[found.request.lane] += 0 if found.produced else found.request.choices
+        if not found.produced:
+            self._here[found.request.lane].begin(found.request.choices)
         found.produced = tokens
         if found.counted and tokens < found.counted + COUNTED_EVERY:
             return
@@ -155,7 +188,7 @@ class Commitments:
         if self.tariff is not None:
             self._price(flight_id, found, now_ms, self.tariff)
 
-    def leave(self, flight_id: str, *, finished: bool) -> None:
+    def leave(self, flight_id: str, *, finished: bool, now_ms: float) -> None:
         """It is over; `finished` by itself, so that its length says something of others'."""
         found = self._open.pop(flight_id, None)
         if found is None:
@@ -163,8 +196,7 @@ class Commitments:
         request = found.request
         self._count_output(found)
         self.ledger.remove(flight_id)
-        self._here[request.lane] -= request.choices
-        self._begun[request.lane] -= request.choices if found.produced else 0
+        self._here[request.lane].leave(request.choices, now_ms, begun=found.produced > 0)
         if finished:
             self._lengths.ended(request.lane, request.tenant, request.choices)
 
@@ -206,10 +238,17 @@ class Commitments:
         self._lengths.produced(request.lane, request.tenant, request.choices * (found.produced - found.counted))
         found.counted = found.produced
 
-    def _count(self, rates: dict[int, "_Rate"], request: Request, now_ms: float) -> None:
-        if self.tariff is not None:
-            work_ms = self.load(request, self.tariff, now_ms, guaranteed=True).work_ms
-            rates.setdefault(self._lanes[request.lane].rank, _Rate()).add(work_ms / self.tariff.workers, now_ms)
+    def _asked_ms(self, request: Request) -> float:
+        """Its work, spread over all workers."""
+        if self.tariff is None:
+            return 0.0
+        return self.load(request, self.tariff, 0.0, guaranteed=True).work_ms / self.tariff.workers
+
+    def _rates(self, found: _Open) -> list[_Rate]:
+        """Those in which what was let in counts."""
+        rank = self._lanes[found.request.lane].rank
+        rates = [self._asked[rank], self._let_in[rank, found.request.tenant]]
+        return [*rates, self._promised[rank]] if found.guaranteed else rates
 
     def _price(self, flight_id: str, found: _Open, now_ms: float, tariff: Tariff) -> None:
         self.ledger.put(flight_id, self._load(found, tariff), now_ms)

@@ -39,24 +39,27 @@ class Doorkeeper:
         self._commitments = Commitments(DEFAULT_LANES)
         self._costs = CostModel()
         self._steps = self._steps_ms = 0.0
+        self._promised = False
+        """What was said to the last arrival."""
 
     def decide(self, arrival: Arrival, now_ms: float) -> bool | None:
         """True admits as guaranteed, False as best effort, None refuses."""
         asked = _request(arrival)
-        self._commitments.came(asked, now_ms)
         answer = assess(
             asked, workers=[*map(self._status, self._policies)], depths={}, commitments=self._commitments, now_ms=now_ms
         )
-        if not isinstance(answer, Admitted):
-            return None
-        if answer.guaranteed:
-            self.guaranteed.add(arrival.flight_id)
-        return answer.guaranteed
+        if isinstance(answer, Admitted):
+            self._promised = answer.guaranteed
+            return answer.guaranteed
+        if answer.code == "deadline_unattainable" and answer.retry_after_ms is not None:
+            self._commitments.turned_away(asked, now_ms)
+        return None
 
     def arrived(self, arrival: Arrival, now_ms: float) -> None:
-        """A request came, and was let in."""
-        guaranteed = arrival.flight_id in self.guaranteed
-        self._commitments.enter(arrival.flight_id, _request(arrival), guaranteed=guaranteed, now_ms=now_ms)
+        """The request that was decided upon last was let in, by the queue too."""
+        if self._promised:
+            self.guaranteed.add(arrival.flight_id)
+        self._commitments.enter(arrival.flight_id, _request(arrival), guaranteed=self._promised, now_ms=now_ms)
 
     def stepped(self, step: Step) -> None:
         """A worker ran a step: learn how fast it is, and how far its requests have come."""
@@ -68,7 +71,8 @@ class Doorkeeper:
 
     def ended(self, record: Record) -> None:
         """A request that was let in is over."""
-        self._commitments.leave(record.arrival.flight_id, finished=record.outcome is Outcome.FINISHED)
+        finished, ended_ms = record.outcome is Outcome.FINISHED, record.end_ms or 0.0
+        self._commitments.leave(record.arrival.flight_id, finished=finished, now_ms=ended_ms)
 
     def _status(self, policy: Counted) -> WorkerStatus:
         counts = policy.counts()

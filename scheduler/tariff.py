@@ -5,12 +5,14 @@ the larger of the sequence's shares of KV and of batch slots, for so much it kee
 worker so pay for its steps exactly; in one that is not full they are told apart by room, not by time.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scheduler.messages import WorkerStatus
 from scheduler.steps import StepFeatures
 
+TYPICAL_PROMPT_TOKENS = 512
+REPRICED_BEYOND = 0.2
 WEIGHTS = 1 + len(StepFeatures._fields)
 
 
@@ -50,18 +52,31 @@ class Tariff:
         """What a step takes in a worker full of such sequences, all of which decode."""
         return self.output_ms(kv_tokens) / self.share(kv_tokens)
 
+    def differs(self, other: "Tariff") -> bool:
+        """A price of something typical is another by more than REPRICED_BEYOND."""
+        return any(
+            abs(mine - others) > REPRICED_BEYOND * others
+            for mine, others in zip(self._typical, other._typical, strict=True)
+        )
 
-def tariff_of(workers: Iterable[WorkerStatus]) -> Tariff | None:
-    """The prices at those workers that know their costs; None where none does."""
-    known = [one for one in workers if len(one.step_weights) == WEIGHTS and one.kv_tokens and one.max_sequences]
+    @property
+    def _typical(self) -> tuple[float, ...]:
+        tokens = TYPICAL_PROMPT_TOKENS
+        return self.prefill_ms(tokens), self.output_ms(tokens), self.share(tokens), self.full_step_ms(tokens)
+
+
+def tariff_of(workers: Sequence[WorkerStatus]) -> Tariff | None:
+    """The prices of all that serve, as those say that know their costs; None where none does."""
+    serving = [one for one in workers if not one.draining and one.kv_tokens and one.max_sequences]
+    known = [one for one in serving if len(one.step_weights) == WEIGHTS]
     if not known:
         return None
     columns = zip(*(one.step_weights for one in known), strict=True)
     base_ms, row_ms, token_ms, context_ms, pair_ms = (sum(column) / len(known) for column in columns)
     return Tariff(
-        workers=len(known),
-        kv_tokens=sum(one.kv_tokens for one in known) / len(known),
-        slots=sum(one.max_sequences for one in known) / len(known),
+        workers=len(serving),
+        kv_tokens=sum(one.kv_tokens for one in serving) / len(serving),
+        slots=sum(one.max_sequences for one in serving) / len(serving),
         base_ms=base_ms,
         row_ms=row_ms,
         token_ms=token_ms,

@@ -127,6 +127,26 @@ def test_the_door_refuses_what_cannot_be_in_time_before_anything_is_computed() -
     assert all(record.computed == 0 for record in records if record.outcome is Outcome.REJECTED)
 
 
+def test_what_the_queue_refuses_was_not_promised_anything() -> None:
+    world = World(kv_tokens=20_000)
+    client = Client(tenant="acme", rate_per_s=20.0, prompt=(64, 64), output=(8, 8), tier=overload.PERSON)
+    simulation = world.simulation(OURS, list(flood([client], 2.0)))
+    [policy] = simulation.policies
+    assert isinstance(policy, Planner)
+    keeper = Doorkeeper([policy], kv_tokens=20_000, block_size=BLOCK_SIZE, max_sequences=16)
+    simulation.observers = [keeper]
+    simulation.run()
+    before = set(keeper.guaranteed)
+
+    last = list(flood([client], 2.0))[-1]
+    decided = keeper.decide(last, 60_000.0)
+
+    assert decided is True
+    assert keeper.guaranteed == before
+    keeper.arrived(last, 60_000.0)
+    assert keeper.guaranteed == {*before, last.flight_id}
+
+
 def test_a_policy_beats_ours_only_where_the_interval_leaves_no_doubt() -> None:
     def scores(gap: float, batch: float) -> list[gauntlet.Scores]:
         return [gauntlet.Scores(0.5, 100.0 + seed, gap, batch + seed % 2) for seed in range(4)]

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from gateway import admin, console_routes, errors, openapi
 from gateway.admin_call import AdminParts
 from gateway.auth import AdminKeys
+from gateway.doors import Doors
 from gateway.fleet import Door
 from quotas.api_keys import KeyStore
 from quotas.audit import Audit
@@ -27,6 +28,7 @@ from scheduler.messages import WorkerStatus
 from scheduler.queue_types import LaneDepth
 
 ADMIN_KEY = "the-admin-key-of-these-tests"
+QUEUE = "tiny@0123456789ab"
 CONTEXT = 3000
 """Tokens of the only model, more than its only worker holds."""
 HEADERS = {"authorization": f"Bearer {ADMIN_KEY}"}
@@ -37,7 +39,7 @@ def worker(worker_id: str = "w1", **fields: Any) -> WorkerStatus:
     known: dict[str, Any] = {
         "worker_id": worker_id,
         "model": "tiny",
-        "queue": "tiny@0123456789ab",
+        "queue": QUEUE,
         "card_sha256": "0" * 64,
         "started_at_ms": 1_700_000_000_000.0,
         "blocks_total": 100,
@@ -79,7 +81,7 @@ class HandFleet:
         if allowed is not None and "tiny" not in allowed:
             return []
         waiting = await self.waiting(tenant)
-        return [Door(context_length=CONTEXT, workers=self.statuses, depths=self.depth, waiting=waiting)]
+        return [Door(queue=QUEUE, context_length=CONTEXT, workers=self.statuses, depths=self.depth, waiting=waiting)]
 
     async def waiting(self, tenant: str) -> int:
         return self.queued.get(tenant, 0)
@@ -94,6 +96,7 @@ class AdminBench:
     fleet: HandFleet
     budgets: RedisQuotaStore
     keys: KeyStore
+    doors: Doors
 
     async def call(self, method: str, path: str, **options: Any) -> httpx.Response:
         """One call as the operator."""
@@ -132,7 +135,7 @@ def ask(tenant: str, flight: str, **fields: Any) -> Ask:
     return Ask(**{"flight_id": flight, "prompts": (10,), "max_output_tokens": 5, **known, **fields})
 
 
-def parts(redis: Redis, fleet: HandFleet) -> AdminParts:
+def parts(redis: Redis, fleet: HandFleet, doors: Doors) -> AdminParts:
     """What the admin API works on, over one store."""
     return AdminParts(
         admin_keys=AdminKeys(redis, ADMIN_KEY),
@@ -143,13 +146,18 @@ def parts(redis: Redis, fleet: HandFleet) -> AdminParts:
         audit=Audit(redis),
         fleet=fleet,
         lanes=DEFAULT_LANES,
+        doors=doors,
         changed=lambda: None,
     )
 
 
-def application(redis: Redis, fleet: HandFleet) -> Starlette:
+def application(redis: Redis, fleet: HandFleet, doors: Doors | None = None) -> Starlette:
     """The admin API, its document and its console."""
-    routes = [admin.mount(parts(redis, fleet)), openapi.route(), *console_routes.routes()]
+    routes = [
+        admin.mount(parts(redis, fleet, doors or Doors(DEFAULT_LANES))),
+        openapi.route(),
+        *console_routes.routes(),
+    ]
     return Starlette(routes=routes, exception_handlers={HTTPException: _unrouted})
 
 
@@ -161,8 +169,8 @@ async def _unrouted(_: Request, error: Exception) -> Response:
 @asynccontextmanager
 async def admin_bench(url: str) -> AsyncIterator[AdminBench]:
     """The admin API over the store at `url`, spoken to in this process."""
-    fleet = HandFleet()
+    fleet, doors = HandFleet(), Doors(DEFAULT_LANES)
     async with Redis.from_url(url) as redis:
-        transport = httpx.ASGITransport(application(redis, fleet))
+        transport = httpx.ASGITransport(application(redis, fleet, doors))
         async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
-            yield AdminBench(http, redis, fleet, RedisQuotaStore(redis), KeyStore(redis))
+            yield AdminBench(http, redis, fleet, RedisQuotaStore(redis), KeyStore(redis), doors)

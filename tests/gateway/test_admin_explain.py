@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from gateway.admin_explain import limit_refusal
 from quotas.limits import RULES, Demand, LimitStatus
 from quotas.store import Ask, Denied
+from scheduler.commitments import Request
 from scheduler.lanes import DEFAULT_LANES, LaneName
 from scheduler.queue_types import LaneDepth
-from tests.gateway.admin_app import AdminBench, ask, worker
+from tests.gateway.admin_app import QUEUE, AdminBench, ask, worker
 
 pytestmark = pytest.mark.anyio
 
@@ -128,6 +129,20 @@ async def test_a_deadline_that_cannot_be_met_is_refused(bench: AdminBench) -> No
 
     assert (late["admitted"], late["code"]) == (False, "deadline_unattainable")
     assert relaxed["admitted"] is True
+
+
+async def test_what_this_gateway_let_in_counts(bench: AdminBench) -> None:
+    await tenant(bench)
+    door, now_ms = bench.doors.at(QUEUE), bench.doors.now_ms
+    in_time = await explain(bench, deadline_ms=2_000)
+    for number in range(20):
+        other = Request(lane=LaneName.LATENCY, prompt_tokens=500, max_tokens=5, ttft_ms=60_000.0)
+        door.enter(f"other-{number}", other, guaranteed=True, now_ms=now_ms)
+
+    late = await explain(bench, deadline_ms=2_000)
+
+    assert in_time["admitted"] is True
+    assert (late["admitted"], late["code"]) == (False, "deadline_unattainable")
 
 
 async def test_what_no_context_can_hold_is_refused(bench: AdminBench) -> None:

@@ -1,6 +1,7 @@
 """The door: sizes, the KV pool, width, deadlines."""
 
 import math
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -11,12 +12,14 @@ from gateway.errors import ApiError, LimitBlock
 from gateway.terms import Terms
 from gateway.text import TextModel
 from scheduler.commitments import Commitments
+from scheduler.demand import Level
 from scheduler.lanes import DEFAULT_LANES, LATENCY, LaneName
 from scheduler.messages import WorkerStatus
 from scheduler.queue_types import LaneDepth
 from tests.gateway.cards import byte_level_card
 
 CONTEXT = 512
+PROMISED, BEST_EFFORT = Level(0, best_effort=False), Level(0, best_effort=True)
 WEIGHTS = (10.0, 0.0, 1.0, 0.0, 0.0)
 
 
@@ -48,9 +51,25 @@ def terms(deadline_ms: float | None = None, hard_ttft_ms: float | None = None) -
     )
 
 
+def known() -> Commitments:
+    return Commitments(DEFAULT_LANES)
+
+
 def let_in(*sizes: Size, of: Model, agreed: Terms | None = None, n: int = 1, elapsed_ms: float = 0.0) -> Verdict:
-    door = Commitments(DEFAULT_LANES)
-    return admit(sizes, n, of, agreed or terms(), door, tenant="acme", now_ms=0.0, elapsed_ms=elapsed_ms)
+    return at(known(), *sizes, of=of, agreed=agreed, n=n, elapsed_ms=elapsed_ms)
+
+
+def at(
+    door: Commitments,
+    *sizes: Size,
+    of: Model,
+    agreed: Terms | None = None,
+    n: int = 1,
+    elapsed_ms: float = 0.0,
+    ids: str = "f",
+) -> Verdict:
+    named = {f"{ids}{number}": size for number, size in enumerate(sizes)}
+    return admit(named, n, of, agreed or terms(), door, tenant="acme", now_ms=0.0, elapsed_ms=elapsed_ms)
 
 
 def refusal(size: Size, of: Model, agreed: Terms | None = None, *, n: int = 1, elapsed_ms: float = 0.0) -> ApiError:
@@ -142,3 +161,32 @@ def test_the_prompts_of_one_request_stand_behind_each_other() -> None:
     with pytest.raises(ApiError) as refused:
         let_in(*[size] * 9, of=idle, agreed=terms(hard_ttft_ms=500.0))
     assert refused.value.code == "deadline_unattainable"
+
+
+def test_requests_on_their_way_to_the_queue_count_for_those_that_come_meanwhile() -> None:
+    idle, size, door = model(worker(step_weights=WEIGHTS, step_ms=10.0)), Size(100, 2, stated=True), known()
+    asked = terms(hard_ttft_ms=2_000.0)
+
+    verdicts: list[Verdict] = []
+    with suppress(ApiError):
+        verdicts.extend(at(door, size, of=idle, agreed=asked, ids=f"{number}-") for number in range(100))
+
+    assert 0 < sum(verdict.guaranteed for verdict in verdicts) < 20
+
+
+def test_a_request_of_which_one_prompt_is_refused_leaves_nothing_at_the_door() -> None:
+    idle, size, door = model(worker(step_weights=WEIGHTS, step_ms=10.0)), Size(100, 2, stated=True), known()
+
+    with pytest.raises(ApiError):
+        at(door, *[size] * 9, of=idle, agreed=terms(hard_ttft_ms=500.0))
+
+    assert door.ledger.at(PROMISED).loads == 0
+    assert door.promised(LaneName.LATENCY, 0.0) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_an_unstated_length_enters_as_such() -> None:
+    idle, door = model(worker(blocks_total=4_000, step_weights=WEIGHTS, step_ms=10.0)), known()
+
+    at(door, Size(100, 400, stated=False), of=idle)
+
+    assert door.ledger.at(BEST_EFFORT).work_ms < 200.0

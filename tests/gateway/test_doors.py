@@ -1,5 +1,7 @@
 """What a gateway keeps of its flights for its next word on a deadline."""
 
+from contextlib import suppress
+
 from gateway.doors import Doors
 from gateway.flight import Booking, Flight, Mailbox
 from quotas.store import Ask
@@ -7,6 +9,7 @@ from scheduler.commitments import Request
 from scheduler.lanes import DEFAULT_LANES
 from scheduler.messages import TokenDelta
 from tests.scheduler.planner_world import LATENCY, job
+from tests.scheduler.test_commitments import PROMISED, WORKERS
 
 QUEUE = "tiny@0"
 ALIKE = Request(lane=LATENCY, tenant="acme", prompt_tokens=10, max_tokens=100)
@@ -27,12 +30,24 @@ def flight(flight_id: str) -> Flight:
     return Flight(flight_id, Booking(ask), 10, QUEUE, Mailbox())
 
 
+def known() -> Doors:
+    doors = Doors(DEFAULT_LANES, clock=lambda: 0.0)
+    doors.at(QUEUE).look(WORKERS, {}, 0.0)
+    return doors
+
+
+def let_in(doors: Doors, one: Flight) -> None:
+    with doors.held(QUEUE, [one.id]):
+        doors.at(QUEUE).enter(one.id, ALIKE, guaranteed=True, now_ms=0.0)
+        doors.entered(one)
+
+
 def test_flights_that_told_their_end_teach_the_lengths_to_expect() -> None:
     doors = Doors(DEFAULT_LANES, clock=lambda: 0.0)
     for number in range(20):
         one = flight(f"f{number}")
         one.job = job(one.id, LATENCY, prompt=10, max_tokens=100)
-        doors.entered(one)
+        let_in(doors, one)
         one.accept(TokenDelta(flight_id=one.id, epoch=1, choice=0, first_index=0, token_ids=tuple(range(7))))
         doors.heard(one)
         one.choices[0].finish_reason = "stop"
@@ -43,9 +58,21 @@ def test_flights_that_told_their_end_teach_the_lengths_to_expect() -> None:
 
 
 def test_a_flight_that_was_never_put_leaves_no_trace() -> None:
-    doors = Doors(DEFAULT_LANES, clock=lambda: 0.0)
+    doors = known()
 
-    doors.entered(flight("refused"))
-    doors.left(flight("refused"))
+    with suppress(RuntimeError), doors.held(QUEUE, ["refused"]):
+        doors.at(QUEUE).enter("refused", ALIKE, guaranteed=True, now_ms=0.0)
+        raise RuntimeError
 
-    assert doors.at(QUEUE).output_tokens(ALIKE) == 100
+    assert doors.at(QUEUE).ledger.at(PROMISED).loads == 0
+
+
+def test_a_flight_that_was_put_stays_until_it_is_over() -> None:
+    doors, one = known(), flight("put")
+
+    one.job = job(one.id, LATENCY, prompt=10, max_tokens=100)
+    let_in(doors, one)
+    stayed = doors.at(QUEUE).ledger.at(PROMISED).loads
+    doors.left(one)
+
+    assert (stayed, doors.at(QUEUE).ledger.at(PROMISED).loads) == (1, 0)

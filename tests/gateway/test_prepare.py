@@ -29,7 +29,8 @@ async def test_huge_bodies_leave_threads_to_the_others() -> None:
 
     async def prepare(size: int) -> None:
         with pytest.raises(ApiError):
-            await preparer.prepare(replace(CHAT, parse=parse), b"x" * size, [], NONE, 0.0)
+            async with preparer.prepare(replace(CHAT, parse=parse), b"x" * size, [], NONE, 0.0):
+                pass
 
     preparer = Preparer("here", {}, NONE, NONE, NONE)
     huge = [asyncio.create_task(prepare(HUGE_BODY_BYTES + 1)) for _ in range(40)]

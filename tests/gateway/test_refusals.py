@@ -7,6 +7,7 @@ import pytest
 
 from scheduler.settings import LaneSettings, LanesSettings
 from tests.gateway.served import ASKED, CHAT, COMPLETIONS, Served, error_of, gateway, serving, settings, until
+from tests.scheduler.test_commitments import BEST_EFFORT, PROMISED, WORKERS
 
 pytestmark = pytest.mark.anyio
 
@@ -55,6 +56,17 @@ async def test_a_spent_limit_names_itself_and_a_time(
     assert {name: (s.used, s.reserved) for name, s in after.items()} == {
         name: (s.used, s.reserved) for name, s in before.items()
     }
+
+
+async def test_what_the_quota_refuses_leaves_nothing_at_the_door(served: Served) -> None:
+    await served.tenant(limits={"tokens_per_minute": 9})
+    door = served.resources.doors.at(served.worker.queue.name)
+
+    answer = await served.post(COMPLETIONS, {**ONE_TOKEN, "prompt": [[5], [6], [7]]})
+    door.look(WORKERS, {}, served.resources.doors.now_ms)
+
+    assert answer.status_code == 400
+    assert [door.ledger.at(level).loads for level in (PROMISED, BEST_EFFORT)] == [0, 0]
 
 
 async def test_what_could_never_fit_is_not_worth_a_retry(served: Served) -> None:

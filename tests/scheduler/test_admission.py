@@ -85,12 +85,13 @@ class Door:
         """Its word on each of so many, of which those that it admits are let in."""
         answers = []
         for _ in range(times):
-            self.known.came(asked, self.now_ms)
             answer = self.say(asked)
             answers.append(answer)
             if isinstance(answer, Admitted):
                 self.entered += 1
                 self.known.enter(f"r{self.entered}", asked, guaranteed=answer.guaranteed, now_ms=self.now_ms)
+            elif answer.retry_after_ms is not None:
+                self.known.turned_away(asked, self.now_ms)
         return answers
 
 
@@ -194,6 +195,20 @@ def test_more_workers_make_the_wait_shorter() -> None:
     assert waits[0] != waits[2]
 
 
+def test_workers_that_drain_promise_nothing() -> None:
+    alone, beside = Door(worker()), Door(worker(), *[worker(draining=True)] * 9)
+    asked = request(ttft_ms=6_000.0)
+
+    assert guarantees(beside.ask(asked, times=100)) == guarantees(alone.ask(asked, times=100)) > 0
+
+
+def test_workers_that_have_not_learnt_their_costs_count_as_the_others() -> None:
+    known, fresh = Door(*[worker()] * 10), Door(worker(), *[worker(learnt=False)] * 9)
+    asked = request(ttft_ms=3_000.0)
+
+    assert fresh.ask(asked, times=100) == known.ask(asked, times=100)
+
+
 def test_while_there_is_room_for_all_only_prompts_stand_before_a_prompt() -> None:
     door = Door(worker(blocks=1_000))
     door.ask(request(output=1_000), times=3)
@@ -231,7 +246,7 @@ def test_what_has_begun_and_what_is_over_makes_room() -> None:
 
     door.known.produced("r1", 25, 500.0)
     waits.append(admitted(door.say(request())).expected_ttft_ms)
-    door.known.leave("r1", finished=True)
+    door.known.leave("r1", finished=True, now_ms=500.0)
     waits.append(admitted(door.say(request())).expected_ttft_ms)
 
     assert waits == sorted(waits, key=lambda wait: -(wait or 0.0))
@@ -259,7 +274,7 @@ def test_shorter_answers_than_stated_let_more_in() -> None:
         for number in range(learnt):
             door.known.enter(f"old{number}", request(), guaranteed=False, now_ms=0.0)
             door.known.produced(f"old{number}", 5, 0.0)
-            door.known.leave(f"old{number}", finished=True)
+            door.known.leave(f"old{number}", finished=True, now_ms=0.0)
         return guarantees(door.ask(request(ttft_ms=6_000.0), times=30))
 
     assert kept(learnt=20) > kept(learnt=0) > 0

@@ -1,11 +1,14 @@
 """What a door keeps of the requests that it let in."""
 
 import pytest
+from msgspec import structs
 
-from scheduler.commitments import Commitments, Request
+from scheduler.commitments import MOST_IN_VAIN, Commitments, Request
 from scheduler.demand import Level
 from scheduler.lanes import DEFAULT_LANES
 from scheduler.messages import WorkerStatus
+from scheduler.presence import STALE_MS
+from scheduler.queue_types import LaneDepth
 from tests.scheduler.planner_world import LATENCY, THROUGHPUT
 
 WORKERS = (
@@ -26,7 +29,7 @@ PROMISED, BEST_EFFORT = Level(0, best_effort=False), Level(0, best_effort=True)
 
 def known() -> Commitments:
     commitments = Commitments(DEFAULT_LANES)
-    commitments.look(WORKERS, {})
+    commitments.look(WORKERS, {}, 0.0)
     return commitments
 
 
@@ -40,7 +43,7 @@ def test_what_is_over_leaves_nothing_behind() -> None:
         commitments.enter(f"r{number}", chat(ttft_ms=5_000.0), guaranteed=number % 2 == 0, now_ms=number)
         commitments.produced(f"r{number}", number, 100.0)
     for number in range(50):
-        commitments.leave(f"r{number}", finished=True)
+        commitments.leave(f"r{number}", finished=True, now_ms=100.0)
 
     for level in (PROMISED, BEST_EFFORT):
         left = commitments.ledger.at(level)
@@ -53,7 +56,7 @@ def test_what_nobody_let_in_changes_nothing() -> None:
     commitments = known()
 
     commitments.produced("stranger", 5, 0.0)
-    commitments.leave("stranger", finished=True)
+    commitments.leave("stranger", finished=True, now_ms=0.0)
 
     assert commitments.ledger.at(BEST_EFFORT).loads == 0
 
@@ -65,11 +68,11 @@ def test_outputs_that_go_on_count_in_the_expected_length() -> None:
         commitments.enter(f"r{number}", chat(), guaranteed=False, now_ms=0.0)
         commitments.produced(f"r{number}", 20 if number < 10 else 100, 0.0)
         if number < 10:
-            commitments.leave(f"r{number}", finished=True)
+            commitments.leave(f"r{number}", finished=True, now_ms=0.0)
     assert commitments.output_tokens(chat()) > 100
 
     for number in range(10, 40):
-        commitments.leave(f"r{number}", finished=True)
+        commitments.leave(f"r{number}", finished=True, now_ms=0.0)
 
     assert commitments.output_tokens(chat()) == pytest.approx(80, abs=10)
 
@@ -80,7 +83,7 @@ def test_each_tenant_has_its_own_expected_length_and_a_new_one_its_lanes() -> No
         tenant, tokens = ("short", 4) if number % 2 else ("long", 400)
         commitments.enter(f"r{number}", chat(tenant), guaranteed=False, now_ms=0.0)
         commitments.produced(f"r{number}", tokens, 0.0)
-        commitments.leave(f"r{number}", finished=True)
+        commitments.leave(f"r{number}", finished=True, now_ms=0.0)
 
     short, long, new = (commitments.output_tokens(chat(tenant)) for tenant in ("short", "long", "new"))
 
@@ -100,9 +103,78 @@ def test_however_many_deadlines_there_are_a_test_looks_at_hundreds() -> None:
 
 def test_what_was_asked_for_in_vain_counts_for_the_lanes_below_and_is_soon_forgotten() -> None:
     commitments = known()
+    for number in range(5):
+        commitments.enter(f"r{number}", chat(), guaranteed=False, now_ms=0.0)
     for _ in range(1_000):
-        commitments.came(chat(), 0.0)
+        commitments.turned_away(chat(), 0.0)
 
     assert commitments.lanes_above(LATENCY, 0.0) == 0.0
     assert commitments.lanes_above(THROUGHPUT, 0.0) > 0.9
     assert commitments.lanes_above(THROUGHPUT, 10_000.0) < 0.1
+
+
+def test_what_a_tenant_asks_for_in_vain_claims_no_more_than_it_pays_for_several_times() -> None:
+    commitments = known()
+    commitments.enter("paid", chat(max_tokens=10), guaranteed=False, now_ms=0.0)
+    paid = commitments.lanes_above(THROUGHPUT, 0.0)
+    for _ in range(1_000):
+        commitments.turned_away(chat(), 0.0)
+        commitments.turned_away(chat("pays nothing"), 0.0)
+
+    assert commitments.lanes_above(THROUGHPUT, 0.0) == pytest.approx((1.0 + MOST_IN_VAIN) * paid)
+
+
+def test_what_is_withdrawn_was_never_asked_for() -> None:
+    commitments = known()
+    commitments.enter("stays", chat(), guaranteed=True, now_ms=0.0)
+    asked, promised = commitments.lanes_above(THROUGHPUT, 100.0), commitments.promised(LATENCY, 100.0)
+
+    commitments.enter("goes", chat(), guaranteed=True, now_ms=50.0)
+    commitments.enter("goes", chat(), guaranteed=True, now_ms=60.0)
+    commitments.withdraw("goes", 100.0)
+
+    assert commitments.ledger.at(PROMISED).loads == 1
+    assert commitments.lanes_above(THROUGHPUT, 100.0) == pytest.approx(asked)
+    assert commitments.promised(LATENCY, 100.0) == pytest.approx(promised)
+
+
+def others(commitments: Commitments) -> int:
+    return commitments.ledger.others[PROMISED].loads
+
+
+def test_a_queued_job_of_several_choices_is_one_job() -> None:
+    commitments = known()
+    for number in range(10):
+        asked = Request(lane=LATENCY, prompt_tokens=100, max_tokens=100, choices=4)
+        commitments.enter(f"r{number}", asked, guaranteed=False, now_ms=0.0)
+
+    commitments.look((*WORKERS,), {LATENCY: LaneDepth(40, 0)}, 0.0)
+
+    assert others(commitments) == 30
+
+
+def test_what_has_just_ended_is_not_taken_for_the_work_of_others() -> None:
+    commitments = known()
+    for number in range(200):
+        commitments.enter(f"r{number}", chat(), guaranteed=False, now_ms=0.0)
+        commitments.produced(f"r{number}", 10, 900.0)
+    for number in range(200):
+        commitments.leave(f"r{number}", finished=True, now_ms=1_000.0)
+    reported = (structs.replace(WORKERS[0], running={"latency": 205}),)
+
+    commitments.look(reported, {}, 1_500.0)
+    soon = others(commitments)
+    commitments.look((*reported,) * 2, {}, 1_000.0 + 3 * STALE_MS)
+
+    assert (soon, others(commitments)) == (5, 410)
+
+
+def test_a_price_that_moves_counts_for_what_is_open() -> None:
+    commitments = known()
+    commitments.enter("r", chat(), guaranteed=False, now_ms=0.0)
+    before_ms = commitments.ledger.at(BEST_EFFORT).work_ms
+
+    slower = tuple(3.0 * weight for weight in WORKERS[0].step_weights)
+    commitments.look((structs.replace(WORKERS[0], step_weights=slower),), {}, 100.0)
+
+    assert commitments.ledger.at(BEST_EFFORT).work_ms == pytest.approx(3.0 * before_ms)
