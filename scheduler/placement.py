@@ -58,7 +58,7 @@ class Placement:
         self._decoding = sum(map(len, begun.decodes.values()))
         self._last_resort = False
         self._evened = 0
-        """Requests that took blocks from a tenant of their lane that is outside the window."""
+        """Requests that took blocks or rows from others of their lane in this step."""
         self._outsiders: Counter[int] = Counter()
         """Decodes of tenants outside the window, by lane rank."""
         self._excess: dict[int, float] = {}

@@ -6,8 +6,6 @@ PLENTY = 50.0
 """Slack, in units of the time that the first token takes to compute, beyond which a deadline orders nothing."""
 SHORT_FIRST = 30.0
 """How much sooner a deadline counts for each millisecond that the first token takes to compute."""
-
-
 LEAD = 3.0
 """How much later a deadline counts for each millisecond of the worker's time by which its tenant is ahead."""
 
