@@ -3,31 +3,15 @@
 from contextlib import suppress
 
 from gateway.doors import Doors
-from gateway.flight import Booking, Flight, Mailbox
-from quotas.store import Ask
+from gateway.flight import Flight
 from scheduler.commitments import Request
 from scheduler.lanes import DEFAULT_LANES
 from scheduler.messages import TokenDelta
+from tests.gateway.one_flight import QUEUE, flight
 from tests.scheduler.planner_world import LATENCY, job
 from tests.scheduler.test_commitments import PROMISED, WORKERS
 
-QUEUE = "tiny@0"
 ALIKE = Request(lane=LATENCY, tenant="acme", prompt_tokens=10, max_tokens=100)
-
-
-def flight(flight_id: str) -> Flight:
-    ask = Ask(
-        flight_id=flight_id,
-        root="acme",
-        tenant="acme",
-        key_id="",
-        model="tiny",
-        lane="latency",
-        prompts=(10,),
-        max_output_tokens=100,
-        n=1,
-    )
-    return Flight(flight_id, Booking(ask), 10, QUEUE, Mailbox())
 
 
 def known() -> Doors:
@@ -45,7 +29,7 @@ def let_in(doors: Doors, one: Flight) -> None:
 def test_flights_that_told_their_end_teach_the_lengths_to_expect() -> None:
     doors = Doors(DEFAULT_LANES, clock=lambda: 0.0)
     for number in range(20):
-        one = flight(f"f{number}")
+        one = flight(f"f{number}", max_output_tokens=100)
         one.job = job(one.id, LATENCY, prompt=10, max_tokens=100)
         let_in(doors, one)
         one.accept(TokenDelta(flight_id=one.id, epoch=1, choice=0, first_index=0, token_ids=tuple(range(7))))
@@ -68,7 +52,7 @@ def test_a_flight_that_was_never_put_leaves_no_trace() -> None:
 
 
 def test_a_flight_that_was_put_stays_until_it_is_over() -> None:
-    doors, one = known(), flight("put")
+    doors, one = known(), flight("put", max_output_tokens=100)
 
     one.job = job(one.id, LATENCY, prompt=10, max_tokens=100)
     let_in(doors, one)

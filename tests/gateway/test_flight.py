@@ -3,25 +3,11 @@
 import pytest
 
 from gateway.errors import internal_error
-from gateway.flight import MAX_NOTICES, Booking, Fault, Flight, Mailbox, flight_ids, total
-from quotas.store import Ask, Charge
+from gateway.flight import MAX_NOTICES, Fault, Flight, flight_ids, total
+from quotas.store import Charge
 from scheduler.messages import Finished, FinishReason, Preempted, TokenDelta, TokenLogprob
 from scheduler.outcomes import Outcome
-
-
-def flight(n: int = 1) -> Flight:
-    ask = Ask(
-        flight_id="f",
-        root="acme",
-        tenant="acme",
-        key_id="",
-        model="tiny",
-        lane="latency",
-        prompts=(10,),
-        max_output_tokens=9,
-        n=n,
-    )
-    return Flight("f", Booking(ask), 10, "tiny@0", Mailbox())
+from tests.gateway.one_flight import flight
 
 
 def tokens(first: int, *ids: int, choice: int = 0, finish: FinishReason | None = None) -> TokenDelta:
