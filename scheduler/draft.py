@@ -63,7 +63,7 @@ class Draft:
     def is_late(self, seq: Sequence) -> bool:
         """A lower lane's decode that would hold up those of the first lane, with no row left of its lane's own."""
         lane = seq.job.lane
-        if self._left_ms == math.inf or self._floors[lane] or self._roster.lanes[lane].lane.rank == 0:
+        if self._left_ms == math.inf or self._floors[lane] or self._is_first(lane):
             return False
         return seq.pending == 1 and self._budget.price.of(1, seq.length) > self._left_ms
 
@@ -138,7 +138,7 @@ class Draft:
         size, count = self._pool.block_size, len(decodes)
         if count > self.rows_left(lane) or count > self._tokens - self._kept_from(lane):
             return False
-        if self._left_ms < math.inf and self._roster.lanes[lane].lane.rank and self._take_ms(decodes) > self._left_ms:
+        if self._left_ms < math.inf and not self._is_first(lane) and self._take_ms(decodes) > self._left_ms:
             return False
         return self._pool.can_allocate(sum(seq.num_computed >= len(seq.table) * size for seq in decodes))
 
