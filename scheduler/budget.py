@@ -9,7 +9,7 @@ from typing import NamedTuple
 from scheduler.costs import CostModel
 from scheduler.lanes import Lane, LaneName
 from scheduler.roster import Roster
-from scheduler.sequence import Sequence, State
+from scheduler.sequence import Kind, Sequence, State
 
 LEAST_PREFILL_PART, LEAST_PREFILL = 32, 64
 """However tight the pace of decodes, a step may prefill this fraction of its tokens for the first lane, 1 / 32, or so
@@ -20,10 +20,6 @@ CATCHING_UP = 0.95
 """Of its pace, what a token may take of a stream that has been late."""
 TRICKLE_PART = 64
 """The same for the lanes below together, which are to go on but not to hold up anybody: 1 / 64."""
-
-
-Kind = tuple[LaneName, str, bool, bool]
-"""What decodes that stand in one group have in common: lane, tenant, guaranteed, promoted."""
 
 
 @dataclass(slots=True)
@@ -46,24 +42,28 @@ def survey(roster: Roster, now_ms: float) -> Survey:
     lanes = {name: one.lane for name, one in roster.lanes.items()}
     waiting = [name for name, one in roster.lanes.items() if one.waits]
     first = next(name for name, lane in lanes.items() if lane.rank == 0)
-    found = Survey(claims=Counter(waiting))
+    found, urgent = Survey(claims=Counter(waiting)), []
+    decodes, decode = found.decodes, State.DECODE
     promoted_before = {name: now_ms - lane.long_wait_ms for name, lane in lanes.items()}
     for seq in roster.begun.values():
-        job = seq.job
-        if seq.state is State.DECODE:
-            kind = (job.lane, job.tenant, job.guaranteed, seq.arrived_ms <= promoted_before[job.lane])
-            alike = found.decodes.get(kind)
-            if alike is None:
-                found.decodes[kind] = [seq]
-            else:
-                alike.append(seq)
-            found.claims[job.lane] += 1
-            if job.lane is first:
-                found.pace_ms = min(found.pace_ms, job.tpot_ms)
-                found.slack_ms = min(found.slack_ms, _slack_ms(seq, now_ms))
-        else:
+        if seq.state is not decode:
             found.others.append(seq)
-            found.claims[job.lane] += seq.is_resident
+            found.claims[seq.job.lane] += seq.is_resident
+            continue
+        kind = seq.kind
+        if seq.arrived_ms <= promoted_before[kind[0]]:
+            kind = (*kind[:3], True)
+        alike = decodes.get(kind)
+        if alike is None:
+            decodes[kind] = [seq]
+        else:
+            alike.append(seq)
+        if kind[0] is first:
+            urgent.append(seq)
+    for kind, alike in decodes.items():
+        found.claims[kind[0]] += len(alike)
+    found.pace_ms = min([seq.job.tpot_ms for seq in urgent], default=math.inf)
+    found.slack_ms = min([_slack_ms(seq, now_ms) for seq in urgent], default=math.inf)
     return found
 
 

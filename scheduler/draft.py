@@ -1,6 +1,7 @@
 """One step's plan in the making: what is left of its budgets, and what has been given and taken so far."""
 
 import math
+from operator import add
 
 from scheduler.blocks import BlockPool
 from scheduler.budget import Budget
@@ -9,7 +10,7 @@ from scheduler.lanes import LaneName
 from scheduler.messages import Paused, Preempted, Resumed, YieldMode
 from scheduler.roster import Roster
 from scheduler.sequence import Sequence, State
-from scheduler.steps import Copy, Row, SeqId, StepPlan, features
+from scheduler.steps import NO_WORK, Copy, Row, SeqId, StepFeatures, StepPlan, features
 from scheduler.victims import Victim
 
 
@@ -22,6 +23,8 @@ class Draft:
         self.yielded: set[SeqId] = set()
         """Who was preempted in this step: not to be resumed in it."""
         self._rows: list[Row] = []
+        self._work = NO_WORK
+        """Of the rows so far."""
         self._budget = budget
         self._floors = dict(budget.floors)
         self._pool = pool
@@ -133,49 +136,48 @@ class Draft:
         self._resume(seq)
         self._give(seq, self.tokens_left(seq))
 
-    def all_fit(self, lane: LaneName, decodes: list[Sequence]) -> bool:
-        """Rows, tokens and blocks suffice for one more token of each of these decodes."""
-        size, count = self._pool.block_size, len(decodes)
+    def run_decodes(self, lane: LaneName, decodes: list[Sequence]) -> bool:
+        """Give a row to each of these if rows, tokens, time and blocks suffice for one more token of all; else to
+        none of them. False: they do not."""
+        size, count, price = self._pool.block_size, len(decodes), self._budget.price
+        context = count + sum([seq.num_computed for seq in decodes])
+        take_ms = count * price.row + price.context * context
+        full = [seq for seq in decodes if seq.num_computed >= len(seq.table) * size]
         if count > self.rows_left(lane) or count > self._tokens - self._kept_from(lane):
             return False
-        if self._left_ms < math.inf and not self._is_first(lane) and self._take_ms(decodes) > self._left_ms:
+        if (take_ms > self._left_ms and not self._is_first(lane)) or not self._pool.can_allocate(len(full)):
             return False
-        return self._pool.can_allocate(sum(seq.num_computed >= len(seq.table) * size for seq in decodes))
-
-    def run_decodes(self, lane: LaneName, decodes: list[Sequence]) -> None:
-        """Give a row to each of these; `all_fit` has said that there is room."""
-        size, running, rows = self._pool.block_size, self.running, self._rows
+        for seq in full:
+            self._pool.allocate(seq.table, 1)
+            seq.table_view = tuple(seq.table)
         for seq in decodes:
-            computed, output = seq.num_computed, seq.output
-            if computed >= len(seq.table) * size:
-                self._pool.allocate(seq.table, 1)
-                seq.table_view = tuple(seq.table)
             if seq.stalled_since_ms is not None:
                 self._resume(seq)
-            running[seq.id] = seq
-            rows.append(Row(seq.id, (output[-1],), computed, seq.table_view, True, len(output)))
-        self._tokens -= len(decodes)
-        if self._left_ms < math.inf:
-            self._left_ms -= self._take_ms(decodes)
-        self._floors[lane] = max(0, self._floors[lane] - len(decodes))
-
-    def _take_ms(self, decodes: list[Sequence]) -> float:
-        price = self._budget.price
-        return len(decodes) * price.row + price.context * sum(seq.num_computed + 1 for seq in decodes)
+        self.running.update([(seq.id, seq) for seq in decodes])
+        self._rows += [
+            Row(seq.id, (seq.output[-1],), seq.num_computed, seq.table_view, True, len(seq.output)) for seq in decodes
+        ]
+        self._add_work(StepFeatures(count, 0, context, 0))
+        self._tokens -= count
+        self._left_ms -= take_ms
+        self._floors[lane] = max(0, self._floors[lane] - count)
+        return True
 
     def finish(self, number: int, paused: list[Paused], costs: CostModel) -> StepPlan:
         """The plan; the pauses happened since the last one and come first."""
-        rows = tuple(self._rows)
-        copies, work = len(self._swap_out) + len(self._swap_in), features(rows)
+        copies, work = len(self._swap_out) + len(self._swap_in), self._work
         return StepPlan(
             number=number,
-            rows=rows,
+            rows=tuple(self._rows),
             swap_out=tuple(self._swap_out),
             swap_in=tuple(self._swap_in),
             events=(*paused, *self._events),
             features=work,
             predicted_ms=costs.step_ms(work) + costs.copy_ms(copies),
         )
+
+    def _add_work(self, more: StepFeatures) -> None:
+        self._work = StepFeatures(*map(add, self._work, more))
 
     def _is_first(self, lane: LaneName) -> bool:
         return self._roster.lanes[lane].lane.rank == 0
@@ -192,7 +194,9 @@ class Draft:
     def _give(self, seq: Sequence, count: int) -> None:
         first, whole, lane = seq.num_computed, count == seq.pending, seq.job.lane
         seq.table_view = tuple(seq.table if whole else seq.table[: self._pool.blocks_for(first + count)])
-        self._rows.append(Row(seq.id, seq.token_ids(first, count), first, seq.table_view, whole, len(seq.output)))
+        row = Row(seq.id, seq.token_ids(first, count), first, seq.table_view, whole, len(seq.output))
+        self._rows.append(row)
+        self._add_work(features([row]))
         self.running[seq.id] = seq
         self._tokens -= count
         if seq.pending > 1 and self._is_first(lane):

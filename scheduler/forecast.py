@@ -7,6 +7,7 @@ from scheduler.budget import Survey
 from scheduler.draft import Draft
 from scheduler.lengths import Lengths, peak_tokens
 from scheduler.ranking import Phase, Ranking, Standing
+from scheduler.roster import Roster
 from scheduler.sequence import Sequence
 
 Level = tuple[int, bool]
@@ -23,7 +24,10 @@ class Forecast:
     quarters of the device's size there would halve the copies of a single tenant's batch, but tie tenants to each
     other's lengths: whoever runs longer could begin too little to keep up."""
 
-    def __init__(self, begun: Survey, ranking: Ranking, draft: Draft, pool: BlockPool, lengths: Lengths) -> None:
+    def __init__(
+        self, roster: Roster, begun: Survey, ranking: Ranking, draft: Draft, pool: BlockPool, lengths: Lengths
+    ) -> None:
+        self._roster = roster
         self._begun = begun
         self._ranking = ranking
         self._draft = draft
@@ -37,11 +41,15 @@ class Forecast:
 
     def admits(self, standing: Standing) -> bool:
         """Nothing needs to yield later to what stands no higher."""
+        most, size = standing.seq.job.max_total_tokens + self._roster.most_tokens, self._pool.block_size
+        room = (self._pool.blocks + self._pool.host_slots) * size
+        if most + size * (1 + len(self._roster.begun)) <= room:
+            return True
         running = self._running(standing.rank.group[:2])
         one = self._outlook(standing.seq)
         place = bisect_left(running, one)
         peak = peak_tokens((-left, held) for left, held, _ in (*running[:place], one, *running[place:]))
-        return peak <= (self._pool.blocks + self._pool.host_slots) * self._pool.block_size
+        return peak <= room
 
     def growing(self, standing: Standing) -> int:
         """Sequences standing no lower that run and will need another block."""

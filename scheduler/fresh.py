@@ -55,12 +55,14 @@ class Fresh:
         """What this lane brings into a walk; nothing a second time."""
         lane, now_ms = self._roster.lanes[name], self._ranking.now_ms
         tenants = lane.least_served()
-        found = self._unseen(lane.promoted(now_ms))
+        first = [*lane.promoted(now_ms)]
+        each = max(1, LOOK_AHEAD // max(1, len(tenants)))
         for tenant in tenants:
-            if (name, tenant) not in self._next:
-                self._next[name, tenant] = iter(lane.next_up(tenant, now_ms))
-                found += self._unseen(islice(self._next[name, tenant], max(1, LOOK_AHEAD // len(tenants))))
-        return found
+            place = name, tenant
+            if place not in self._next:
+                self._next[place] = waiting = lane.next_up(tenant, now_ms)
+                first += islice(waiting, each)
+        return self._unseen(first)
 
     def behind(self, seq: Sequence, reason: WaitReason | None) -> list[Standing]:
         """What comes into view once this was placed, or refused for this reason."""
@@ -72,11 +74,13 @@ class Fresh:
         return self._unseen(islice(self._next.get(place, iter(())), 1))
 
     def _unseen(self, sequences: Iterable[Sequence]) -> list[Standing]:
-        found = []
+        found, seen, all_ahead, stand = [], self._seen, self._ahead, self._ranking.stand
         for seq in sequences:
-            if seq.id not in self._seen:
-                place = seq.job.lane, seq.job.tenant
-                self._seen.add(seq.id)
-                found.append(self._ranking.stand(seq, self._ahead[place]))
-                self._ahead[place] += seq.length / seq.job.weight
+            if seq.id not in seen:
+                seen.add(seq.id)
+                job = seq.job
+                place = job.lane, job.tenant
+                ahead = all_ahead[place]
+                found.append(stand(seq, ahead))
+                all_ahead[place] = ahead + seq.length / job.weight
         return found

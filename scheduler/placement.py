@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
 from itertools import chain
-from operator import itemgetter
 
 from scheduler.blocks import BlockPool
 from scheduler.budget import Survey
@@ -59,6 +58,8 @@ class Placement:
         self._last_resort = False
         self._evened = 0
         """Requests that took blocks or rows from others of their lane in this step."""
+        self._closed: set[tuple[int, LaneName]] = set()
+        """Where fresh work was refused the rows of others: lane rank and lane. So would be all that follows."""
         self._outsiders: Counter[int] = Counter()
         """Decodes of tenants outside the window, by lane rank."""
         self._excess: dict[int, float] = {}
@@ -66,7 +67,7 @@ class Placement:
         self._head_starts: float | None = None
         """Steps after which running work has made room for the head; None while there is no head."""
         self._reasons: dict[SeqId, WaitReason] = {}
-        self._forecast = Forecast(begun, ranking, draft, pool, lengths)
+        self._forecast = Forecast(roster, begun, ranking, draft, pool, lengths)
 
     def fill(self) -> dict[SeqId, WaitReason]:
         """Place all that fits; the reasons of those that were looked at and wait."""
@@ -82,11 +83,12 @@ class Placement:
         return reasons
 
     def _walk(self) -> dict[SeqId, WaitReason]:
-        self._head_starts, self._reasons, self._outsiders, self._excess = None, {}, Counter(), {}
+        self._head_starts, self._reasons, self._closed = None, {}, set()
+        self._outsiders, self._excess = Counter(), {}
         fresh = Fresh(self._roster, self._ranking)
         waiting = [self._ranking.stand(seq) for seq in self._begun.others]
         heapq.heapify(waiting)
-        for group, decodes in sorted(self._groups().items(), key=itemgetter(0)):
+        for group, decodes in sorted(self._groups().items()):
             for name, lane in self._roster.lanes.items():
                 if self._ranking.first_group(lane) < group:
                     self._show(waiting, fresh, name)
@@ -100,12 +102,18 @@ class Placement:
         self._reasons.update((one.seq.id, WaitReason.SLOTS) for one in waiting)
         return self._reasons
 
-    def _groups(self) -> dict[Group, list[list[Sequence]]]:
-        """Decodes by where they stand; in each list they are of one kind."""
-        groups: dict[Group, list[list[Sequence]]] = {}
+    def _groups(self) -> dict[Group, dict[LaneName, list[Sequence]]]:
+        """Decodes by where they stand, and by lane: a promoted one stands with those of the lane above."""
+        groups: dict[Group, dict[LaneName, list[Sequence]]] = {}
         for kind, decodes in self._begun.decodes.items():
-            group = self._ranking.group(kind)
-            groups.setdefault(group, []).append(decodes)
+            group, name = self._ranking.group(kind), kind[0]
+            lanes = groups.get(group)
+            if lanes is None:
+                groups[group] = {name: [*decodes]}
+            elif name in lanes:
+                lanes[name] += decodes
+            else:
+                lanes[name] = [*decodes]
             if group[1]:
                 rank, excess = group[0], self._ranking.excess(*kind[:2])
                 self._outsiders[rank] += len(decodes)
@@ -118,17 +126,17 @@ class Placement:
             for standing in fresh.heads(name):
                 heapq.heappush(waiting, standing)
 
-    def _run(self, kinds: list[list[Sequence]]) -> None:
+    def _run(self, lanes: dict[LaneName, list[Sequence]]) -> None:
         """A group's decodes: a row for each at once where all fit; where only rows are short, for the first of them;
         else from the most urgent down."""
-        decodes = [seq for kind in kinds for seq in kind if seq.id not in self._draft.yielded]
-        lanes = {kind[0].job.lane for kind in kinds}
-        lane = next(iter(lanes))
+        decodes = [*chain.from_iterable(lanes.values())]
+        if self._draft.yielded:
+            decodes = [seq for seq in decodes if seq.id not in self._draft.yielded]
         if len(lanes) == 1:
+            lane = next(iter(lanes))
             rows = max(0, self._draft.rows_left(lane))
             first = decodes if len(decodes) <= rows else self._ranking.first_decodes(decodes, rows)
-            if self._draft.all_fit(lane, first):
-                self._draft.run_decodes(lane, first)
+            if self._draft.run_decodes(lane, first):
                 if len(first) < len(decodes):
                     waiting = (seq.id for seq in decodes if seq.id not in self._draft.running)
                     self._reasons.update(dict.fromkeys(waiting, WaitReason.SLOTS))
@@ -138,10 +146,16 @@ class Placement:
 
     def _consider(self, standing: Standing, waiting: list[Standing], fresh: Fresh) -> None:
         seq, was_fresh = standing.seq, standing.rank.phase is Phase.FRESH
+        if was_fresh and self._closed and self._is_closed(standing):
+            self._reasons[seq.id] = WaitReason.SLOTS
+            return
         reason = self._place(standing)
         self._refuse(seq, reason)
         for behind in fresh.behind(seq, reason) if was_fresh else ():
             heapq.heappush(waiting, behind)
+
+    def _is_closed(self, standing: Standing) -> bool:
+        return (standing.rank.lane, standing.seq.job.lane) in self._closed and not standing.rank.outside_window
 
     def _refuse(self, seq: Sequence, reason: WaitReason | None) -> None:
         if reason is not None:
@@ -189,6 +203,7 @@ class Placement:
         excess = self._excess.get(rank.lane, 0.0)
         aside = self._decoding - self._draft.rows
         if not self._may_even(excess) or (excess <= 1.0 and aside > self._draft.rows // ASIDE_PART):
+            self._closed.add((rank.lane, lane))
             return WaitReason.SLOTS
         self._evened += 1
         return None
@@ -201,8 +216,8 @@ class Placement:
     def _make_room(self, standing: Standing) -> list[Victim] | None:
         """Whom it takes blocks from, perhaps nobody; None where it has to wait."""
         short = self._needed(standing.seq) - self._pool.free_blocks
-        stays = standing.seq.is_resident or self._last_resort
-        if not stays and self._choose(short + self._forecast.growing(standing), standing) is None:
+        crowds = not (standing.seq.is_resident or self._last_resort) and short > -len(self._roster.begun)
+        if crowds and self._choose(short + self._forecast.growing(standing), standing) is None:
             return None  # it would fit, but leave running work no room for its next tokens
         if standing.seq.is_fresh and not self._forecast.admits(standing):
             return None  # it would fit now, and crowd out running work before that ends

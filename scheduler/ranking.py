@@ -3,11 +3,10 @@
 from enum import IntEnum
 from typing import NamedTuple
 
-from scheduler.budget import Kind
 from scheduler.costs import CostModel
 from scheduler.lanes import LaneName
 from scheduler.roster import LaneRoster, Roster
-from scheduler.sequence import Sequence, State
+from scheduler.sequence import Kind, Sequence, State
 from scheduler.urgency import prospects
 
 IDLE = 1_000
@@ -78,21 +77,23 @@ class Ranking:
             name: max(1.0, lane.lane.window(lane.counters.window, self._token_ms if costs.has_learnt else 0.0))
             for name, lane in roster.lanes.items()
         }
-        self._groups: dict[Kind, Group] = {}
+        self._ends = {name: self._least[name] + self._window[name] for name in roster.lanes}
+        """Counters up to which a tenant is inside the window."""
         self._newcomer = {name: lane.newcomer() for name, lane in roster.lanes.items()}
 
     def stand(self, seq: Sequence, ahead: float = 0.0) -> Standing:
         """Where a sequence stands, after its tenant was charged as much as is `ahead` of it in this very step."""
         job = seq.job
-        counter = self._lanes[job.lane].counters.value(job.tenant) + ahead
+        name, tenant = job.lane, job.tenant
+        counter = self._lanes[name].counters.value(tenant) + ahead
         if seq.is_fresh:
             phase = Phase.FRESH
-            standing, urgency = self._prospects(seq, counter - self._least[job.lane])
+            standing, urgency = self._prospects(seq, counter - self._least[name])
         else:
             phase, standing, urgency = PHASES[seq.state], int(not job.guaranteed), 0.0
         rank = Rank(
             self.lane_rank(seq),
-            self._is_outside(job.lane, job.tenant, counter),
+            self._is_outside(name, tenant, counter),
             standing,
             phase,
             urgency,
@@ -111,13 +112,11 @@ class Ranking:
 
     def group(self, kind: Kind) -> Group:
         """Where work of this kind stands."""
-        known = self._groups.get(kind)
-        if known is None:
-            name, tenant, guaranteed, promoted = kind
-            lane = self._lanes[name]
-            outside = self._is_outside(name, tenant, lane.counters.value(tenant))
-            known = self._groups[kind] = max(0, lane.lane.rank - promoted), outside, int(not guaranteed)
-        return known
+        name, tenant, guaranteed, promoted = kind
+        lane = self._lanes[name]
+        outside = self._is_outside(name, tenant, lane.counters.value(tenant))
+        rank = lane.lane.rank
+        return max(0, rank - 1) if promoted else rank, outside, 0 if guaranteed else 1
 
     def first_group(self, lane: LaneRoster) -> Group:
         """The first group that a lane's fresh work could be in."""
@@ -138,7 +137,7 @@ class Ranking:
     def _is_outside(self, name: LaneName, tenant: str, counter: float) -> bool:
         """Had more than Θ above the least served that waits; or has several requests running while a tenant that was
         served no more has none."""
-        if counter > self._least[name] + self._window[name]:
+        if counter > self._ends[name]:
             return True
         return counter >= self._newcomer[name] and self._lanes[name].begun[tenant] > 1
 

@@ -10,6 +10,7 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import chain, islice
+from operator import itemgetter
 
 from scheduler.fairness import Counters
 from scheduler.lanes import Lane, LaneName
@@ -44,6 +45,8 @@ class LaneRoster:
         self._elders: list[Filed] = []
         self._least: list[tuple[float, str]] = []
         """A heap of tenants with fresh work, by a counter that may have grown since."""
+        self._least_served: list[str] | None = None
+        """What `least_served` said, until anything changes that it rests on."""
         self._listed: set[str] = set()
 
     def least_counter(self) -> float:
@@ -65,9 +68,11 @@ class LaneRoster:
         if tenant not in self._fresh and tenant not in self.away:
             waiting = self._waiting()
             self.counters.lift_to(tenant, min(waiting, default=self._most_served))
+            self._least_served = None
 
     def charge(self, tenant: str, tokens: float, weight: float) -> None:
         """Count service."""
+        self._least_served = None
         self._most_served = max(self._most_served, self.counters.charge(tenant, tokens, weight))
 
     def add(self, seq: Sequence) -> None:
@@ -76,6 +81,7 @@ class LaneRoster:
         insort(self._fresh.setdefault(tenant, []), _by_due(seq))
         insort(self._elders, _by_age(seq))
         self.guaranteed += seq.job.guaranteed
+        self._least_served = None
         if tenant not in self._listed:
             self._listed.add(tenant)
             heapq.heappush(self._least, (self.counters.value(tenant), tenant))
@@ -89,23 +95,29 @@ class LaneRoster:
         self.guaranteed -= seq.job.guaranteed
         if not waiting:
             del self._fresh[tenant]
+            self._least_served = None
 
-    def next_up(self, tenant: str, now_ms: float) -> list[Sequence]:
-        """The first of a tenant's fresh work by class and due time; what is overdue already comes last."""
-        filed = self._fresh.get(tenant, [])
+    def next_up(self, tenant: str, now_ms: float) -> Iterator[Sequence]:
+        """The first of a tenant's fresh work as it is now, by class and due time; what is overdue comes last."""
+        filed = self._fresh[tenant]
+        if filed[0] > (True, now_ms):  # nothing is promised, nothing overdue
+            return map(itemgetter(-1), filed[:LOOK_AHEAD])
         promised, in_time = bisect_left(filed, (True, -math.inf)), bisect_left(filed, (True, now_ms))
         spans = (0, promised), (in_time, len(filed)), (promised, in_time)
-        found = chain.from_iterable(filed[first : min(end, first + LOOK_AHEAD)] for first, end in spans)
-        return [one[-1] for one in islice(found, LOOK_AHEAD)]
+        found = [filed[first : min(end, first + LOOK_AHEAD)] for first, end in spans]
+        return map(itemgetter(-1), islice(chain.from_iterable(found), LOOK_AHEAD))
 
     def least_served(self) -> list[str]:
         """Tenants with fresh work, the least served first."""
+        if self._least_served is not None:
+            return self._least_served
         found: list[tuple[float, str]] = []
         while len(found) < LEAST_SERVED and self._freshen():
             found.append(heapq.heappop(self._least))
         for entry in found:
             heapq.heappush(self._least, entry)
-        return [tenant for _, tenant in found]
+        self._least_served = [tenant for _, tenant in found]
+        return self._least_served
 
     def promoted(self, now_ms: float) -> Iterator[Sequence]:
         """Fresh work that has waited long enough to count for the lane above, the eldest first."""
@@ -142,6 +154,8 @@ class Roster:
         """Runnable work that has begun: resident, or preempted and able to come back."""
         self.idle: dict[SeqId, Sequence] = {}
         """At its grant, or waiting for a sibling's prefix. It may hold blocks."""
+        self.most_tokens = 0
+        """KV tokens that all that has begun can grow to."""
         self._fresh: set[SeqId] = set()
         self._away: set[SeqId] = set()
 
@@ -159,6 +173,7 @@ class Roster:
             lane.add(seq)
         else:
             self.begun[seq.id] = seq
+            self.most_tokens += seq.job.max_total_tokens
             lane.begun[seq.job.tenant] += 1
             if not seq.is_resident:
                 self._away.add(seq.id)
@@ -172,6 +187,7 @@ class Roster:
         """Forget a sequence; one that is unknown is fine."""
         lane, tenant = self.lanes[seq.job.lane], seq.job.tenant
         if self.begun.pop(seq.id, None) is not None:
+            self.most_tokens -= seq.job.max_total_tokens
             _take(lane.begun, tenant)
             if seq.id in self._away:
                 self._away.remove(seq.id)

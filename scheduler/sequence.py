@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from scheduler.lanes import Envelope
+from scheduler.lanes import Envelope, LaneName
 from scheduler.messages import FinishReason, Job
 from scheduler.steps import SeqId
 
@@ -43,6 +43,10 @@ MOVES: Mapping[State, frozenset[State]] = {
     State.FINISHED: frozenset(),
 }
 RESIDENT = frozenset({State.PREFILL, State.DECODE, State.PAUSED})
+
+
+Kind = tuple[LaneName, str, bool, bool]
+"""What sequences that stand together in the order have in common: lane, tenant, guaranteed, promoted."""
 
 
 class IllegalTransition(RuntimeError):
@@ -76,6 +80,11 @@ class Sequence:
     stalled_since_ms: float | None = None
     """Since when it has been paused or preempted; None while it is neither."""
     preemptions: int = 0
+    kind: Kind = field(init=False)
+    """While it is not promoted; kept, since every step asks for that of hundreds."""
+
+    def __post_init__(self) -> None:
+        self.kind = self.job.lane, self.job.tenant, self.job.guaranteed, False
 
     @property
     def length(self) -> int:

@@ -27,6 +27,7 @@ from worker.config import WorkerSettings
 from worker.costs_report import CostReport
 from worker.engine import Engine, build_engine
 from worker.engine_thread import EngineThread
+from worker.garbage import collect_seldom
 from worker.kv_cache import KVMemoryError
 from worker.model_files import ModelError, model_card, resolve
 from worker.report import Observer
@@ -62,6 +63,7 @@ def serve(settings: WorkerSettings, environ: Mapping[str, str]) -> int:
         dtype=section.dtype,
         device=section.device,
     )
+    collect_seldom()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(settings, environ, engine, costs, card))
 

@@ -29,6 +29,7 @@ from scheduler.planner import Planner
 from scheduler.queue_types import Publication
 from scheduler.redis_queue import RedisQueue
 from scheduler.steps import Capacity, StepResult
+from worker.garbage import collect_seldom
 
 RUNNING, TENANTS = 256, 1_000
 DECADES = (1_000, 10_000, 100_000)
@@ -65,7 +66,8 @@ def job(number: int, draws: random.Random, prompt_tokens: int | None = None) -> 
 
 
 def timed(waiting: int, steps: int = STEPS) -> Timed:
-    """Time `plan` with so many waiting."""
+    """Time `plan` with so many waiting, in a process that collects garbage as a worker does."""
+    collect_seldom()
     draws, blocks = random.Random(1), RUNNING * 40
     planner = Planner(
         lanes=DEFAULT_LANES,
