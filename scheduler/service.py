@@ -4,6 +4,7 @@ Service is VTC's: 1 for a prompt token computed for the first time, 2 for an out
 Source: Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024).
 """
 
+import math
 from collections import defaultdict
 from dataclasses import dataclass, field
 
@@ -41,6 +42,7 @@ class ServiceMeter:
 
     def __post_init__(self) -> None:
         self._asked: dict[str, _Asked] = {}
+        self._arriving: list[tuple[float, Arrival]] = []
         self._rows: dict[int, set[str]] = {}
         self._gaps: defaultdict[LaneName, _Gaps] = defaultdict(_Gaps)
         self._looked_ms = 0.0
@@ -62,13 +64,15 @@ class ServiceMeter:
     def arrived(self, arrival: Arrival, now_ms: float) -> None:
         """A request came, and was let in."""
         self._asked[arrival.flight_id] = _Asked(arrival)
-        self._gaps[arrival.lane].wait(arrival.tenant)
+        self._arriving.append((now_ms, arrival))
 
     def stepped(self, step: Step) -> None:
         """A worker ran a step: who had a row in it, who did not, and what they got."""
         self.run_ms += step.run_ms
         self.copy_ms += step.copy_ms
+        self._join(step.started_ms)
         self._turn(step)
+        self._join(step.ended_ms)
         bucket = int(step.ended_ms / self.bucket_ms)
         for row in step.plan.rows:
             asked = self._asked[row.seq.flight_id]
@@ -82,9 +86,17 @@ class ServiceMeter:
 
     def ended(self, record: Record) -> None:
         """A request that was let in is over."""
+        self._join(math.inf)
         asked = self._asked.pop(record.arrival.flight_id)
         if asked.worker is None:
             self._gaps[record.arrival.lane].stop_waiting(record.arrival.tenant)
+
+    def _join(self, until_ms: float) -> None:
+        """What came until then waits. A step's rows stop waiting as it begins, and it is told of as it ends: who came
+        in between has not waited with them."""
+        while self._arriving and self._arriving[0][0] <= until_ms:
+            arrival = self._arriving.pop(0)[1]
+            self._gaps[arrival.lane].wait(arrival.tenant)
 
     def _turn(self, step: Step) -> None:
         """Rows run; what had one in this worker's last step and has none now waits again."""

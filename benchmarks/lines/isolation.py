@@ -122,7 +122,7 @@ def rate_per_s(duration_s: float = 60.0) -> float:
 
 def measure(effort: Effort) -> list[Line]:
     """The line."""
-    duration_s = 30.0 if effort.quick else 180.0
+    duration_s = 60.0 if effort.quick else 180.0
     rate = rate_per_s()
 
     def play(policy: str, person: float, crowd: bool, paced: bool = False) -> list[Isolated]:
