@@ -19,7 +19,8 @@ STRETCH = 1.1
 CATCHING_UP = 0.95
 """Of its pace, what a token may take of a stream that has been late."""
 TRICKLE_PART = 64
-"""The same for the lanes below together, which are to go on but not to hold up anybody: 1 / 64."""
+"""The same for the lanes below together, which are to go on but not to hold up anybody: 1 / 64, and no more than their
+share floors of the tokens that there is time for."""
 
 
 @dataclass(slots=True)
@@ -120,23 +121,36 @@ def step_budget(
     """The budget of a step for which this work has begun. Beside first-lane decodes, a step stays small until step
     times are learnt."""
     most = min(max_sequences, max_tokens)
-    base_ms, *price = costs.step_weights()
+    base_ms, *weights = costs.step_weights()
+    price = Price(*weights)
     time_ms, slack_ms = _within(STRETCH * begun.pace_ms, base_ms, costs), _within(begun.slack_ms, base_ms, costs)
     least_prefill = max(LEAST_PREFILL, max_tokens // LEAST_PREFILL_PART)
     is_blind = begun.pace_ms < math.inf and not costs.has_learnt
     floors = {name: min(int(lane.share_floor * most), most - 1, begun.claims[name]) for name, lane in lanes.items()}
-    trickle = min(max(1, max_tokens // TRICKLE_PART), max_tokens - 1 - sum(floors.values()))
+    time_ms = min(time_ms, slack_ms)
+    has_lower = any(begun.claims[name] for name, lane in lanes.items() if lane.rank)
+    trickle = min(_trickle(begun, lanes, max_tokens, time_ms, price), max_tokens - 1 - sum(floors.values()))
     return Budget(
         rows=max_sequences,
         tokens=max_tokens,
         prefill=least_prefill if is_blind else max_tokens,
         least_prefill=least_prefill,
-        trickle=max(0, trickle) if any(begun.claims[name] for name, lane in lanes.items() if lane.rank) else 0,
+        trickle=max(0, trickle) if has_lower else 0,
         floors=floors,
-        time_ms=min(time_ms, slack_ms),
+        time_ms=time_ms,
         spare_ms=max(0.0, slack_ms - time_ms) if time_ms < math.inf else 0.0,
-        price=Price(*price),
+        price=price,
     )
+
+
+def _trickle(begun: Survey, lanes: Mapping[LaneName, Lane], max_tokens: int, time_ms: float, price: Price) -> int:
+    """Prefill tokens of the lanes below. They come on top of what the first lane fills the time with: beside a pace, a
+    part of the largest step would be several times their share of one that keeps to it."""
+    share = sum(lane.share_floor for name, lane in lanes.items() if lane.rank and begun.claims[name])
+    most = float(max_tokens // TRICKLE_PART)
+    if time_ms < math.inf and price.token > 0.0:
+        most = min(most, share * time_ms / price.token)
+    return max(1, int(most))
 
 
 def _within(limit_ms: float, base_ms: float, costs: CostModel) -> float:

@@ -255,6 +255,24 @@ def test_prefill_is_cut_to_the_pace_that_chats_were_promised() -> None:
     assert 0.75 * pace_ms <= 10.0 + 2.0 * chunk <= STRETCH * pace_ms, "with a margin for the model's error"
 
 
+def test_beside_a_pace_a_lower_lane_prefills_no_more_than_its_share_of_the_step() -> None:
+    costs = CostModel()
+    for tokens in (2, 50, 100, 200) * 20:
+        costs.observe(StepFeatures(2, tokens, 0, 0), 10.0 + 0.5 * tokens, 0, 0.0)
+    world = World(blocks=8_000, max_sequences=8, max_step_tokens=6_400, costs=costs)
+    world.add(job("chat", LATENCY, max_tokens=40))
+    world.step()
+    world.add(job("flood", LATENCY, prompt=20_000))
+    world.add(job("batch", prompt=1_000))
+
+    for _ in range(4):
+        plan, _ = world.step()
+        chunks = {row.seq.flight_id: len(row.token_ids) for row in plan.rows}
+        assert chunks["flood"] > 100, "which fills the time"
+        in_time = STRETCH * DEFAULT_LANES[LATENCY].tpot_ms / 0.5
+        assert 1 <= chunks["batch"] <= DEFAULT_LANES[THROUGHPUT].share_floor * in_time
+
+
 def test_decodes_of_a_lower_lane_step_aside_where_they_would_hold_up_chats() -> None:
     costs = CostModel()
     for rows in (1, 4, 8, 16) * 20:
