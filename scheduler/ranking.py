@@ -4,13 +4,20 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from scheduler.costs import CostModel
+from scheduler.flight import DECODE_WEIGHT
 from scheduler.lanes import LaneName
+from scheduler.messages import Job
 from scheduler.roster import LaneRoster, Roster
 from scheduler.sequence import Kind, Sequence, State
+from scheduler.steps import SeqId
 from scheduler.urgency import prospects
 
 IDLE = 1_000
 """Lane rank of work that cannot run: at its grant, it ranks below every lane."""
+FORESIGHT = 64
+"""Steps by which the order of begun work looks ahead: a tenant's rows count as if they had run so often already. Who
+yields and who comes back shows in the counters only steps later; by these alone tenants would swing past each other,
+the more the larger the batch."""
 
 
 class Phase(IntEnum):
@@ -46,6 +53,7 @@ class Rank(NamedTuple):
     urgency: float
     """Of fresh work how near its deadline is, the shorter the nearer; of begun work none."""
     counter: float
+    """Weighted tokens that its tenant has had, and foresees."""
     due_ms: float
     """When its first token is or was due."""
     flight_id: str
@@ -79,6 +87,7 @@ class Ranking:
         }
         self._ends = {name: self._least[name] + self._window[name] for name in roster.lanes}
         """Counters up to which a tenant is inside the window."""
+        self._foreseen: dict[tuple[LaneName, str], float] = {}
         self._newcomer = {name: lane.newcomer() for name, lane in roster.lanes.items()}
 
     def stand(self, seq: Sequence, ahead: float = 0.0) -> Standing:
@@ -97,7 +106,7 @@ class Ranking:
             standing,
             phase,
             urgency,
-            counter,
+            counter + self._foresees(job),
             seq.envelope.first_due_ms,
             job.flight_id,
             seq.id.choice,
@@ -107,8 +116,11 @@ class Ranking:
     def first_decodes(self, decodes: list[Sequence], count: int) -> list[Sequence]:
         """The most urgent of decodes of one group and lane: as their ranks say, without making them."""
         counters = self._lanes[decodes[0].job.lane].counters
-        ranked = sorted(decodes, key=lambda seq: (counters.value(seq.job.tenant), seq.envelope.first_due_ms, seq.id))
-        return ranked[:count]
+
+        def place(seq: Sequence) -> tuple[float, float, SeqId]:
+            return counters.value(seq.job.tenant) + self._foresees(seq.job), seq.envelope.first_due_ms, seq.id
+
+        return sorted(decodes, key=place)[:count]
 
     def group(self, kind: Kind) -> Group:
         """Where work of this kind stands."""
@@ -133,6 +145,16 @@ class Ranking:
             return IDLE
         lane = self._lanes[seq.job.lane].lane
         return max(0, lane.rank - (self.now_ms - seq.arrived_ms >= lane.long_wait_ms))
+
+    def _foresees(self, job: Job) -> float:
+        """What the rows that a tenant has as the step begins will give it in the next steps. Kept: an order that
+        moved amid a step would be none."""
+        known = self._foreseen.get((job.lane, job.tenant))
+        if known is None:
+            lane = self._lanes[job.lane]
+            rows = lane.begun[job.tenant] - lane.away[job.tenant]
+            known = self._foreseen[job.lane, job.tenant] = FORESIGHT * DECODE_WEIGHT * rows / job.weight
+        return known
 
     def _is_outside(self, name: LaneName, tenant: str, counter: float) -> bool:
         """Had more than Θ above the least served that waits; or has several requests running while a tenant that was

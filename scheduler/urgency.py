@@ -21,12 +21,14 @@ def prospects(
     A deadline far off does not order: the tenants' counters do. Of others the earlier comes first, and the shorter far
     more so (Niyama's blend of EDF and shortest prefill first): under overload few long prompts wait instead of
     everyone. Who has had more counts as due later, step by step: the window alone would let a tenant run ahead
-    unhindered, and then stop it dead. What is too late anyway is relegated, until it has waited `long_wait_ms`: then
-    the eldest comes first.
+    unhindered, and then stop it dead. What is too late anyway is relegated: among that no deadline orders any more, but
+    the tenants' counters do. Once it has waited `long_wait_ms`, the eldest comes first.
     """
     is_known = service_ms > 0.0
     if waited_ms >= long_wait_ms:
         return False, -waited_ms
     if is_known and slack_ms > PLENTY * service_ms:
         return False, math.inf
-    return is_known and slack_ms < 0.0, slack_ms + SHORT_FIRST * service_ms + LEAD * lead_ms
+    if is_known and slack_ms < 0.0:
+        return True, math.inf
+    return False, slack_ms + SHORT_FIRST * service_ms + LEAD * lead_ms

@@ -21,7 +21,8 @@ end
 local function prospects(slack_ms, service_ms, lead_ms, waited_ms, long_wait_ms)
   if waited_ms >= long_wait_ms then return false, -waited_ms end
   if service_ms > 0 and slack_ms > PLENTY * service_ms then return false, math.huge end
-  return service_ms > 0 and slack_ms < 0, slack_ms + SHORT_FIRST * service_ms + LEAD * lead_ms
+  if service_ms > 0 and slack_ms < 0 then return true, math.huge end
+  return false, slack_ms + SHORT_FIRST * service_ms + LEAD * lead_ms
 end
 
 -- Give a job what orders it, its tenant being ahead by `lead`. What has begun before is as urgent as it is late.

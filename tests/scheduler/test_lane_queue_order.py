@@ -60,6 +60,16 @@ async def test_what_is_too_late_gives_way_to_what_can_be_in_time(queue: Queue) -
     assert await taken(queue, room(latency=9, prefill_ms=1.1)) == ["promised", "in time", "late"]
 
 
+async def test_of_what_is_too_late_that_of_the_least_served_goes_first(queue: Queue) -> None:
+    await queue.put(job("first", "t1"))
+    await queue.put(job("other", "t2", ttft_ms=90_000.0))
+    assert await taken(queue, room(latency=1)) == ["first"]
+    await queue.put(job("short", "t1", prompt=tuple(range(100)), ttft_ms=90.0))
+    await queue.put(job("long", "t2", prompt=tuple(range(300)), ttft_ms=100.0))
+
+    assert await taken(queue, room(latency=3, prefill_ms=1.1)) == ["long", "other", "short"]
+
+
 async def test_what_is_too_late_gives_way_for_half_its_lanes_longest_wait(queue: Queue, clock: Clock) -> None:
     await queue.put(job("late", "t1", ttft_ms=1.0))
     await stay_alive(queue, clock, 29_000)

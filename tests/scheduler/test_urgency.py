@@ -22,8 +22,8 @@ def test_a_tenant_that_is_ahead_counts_as_due_later() -> None:
     assert prospects(100.0, 10.0, 40.0, 0.0, LONG_WAIT_MS) == (False, 100.0 + SHORT_FIRST * 10.0 + LEAD * 40.0)
 
 
-def test_what_is_too_late_is_relegated() -> None:
-    assert prospects(-1.0, 10.0, 0.0, LONG_WAIT_MS - 1.0, LONG_WAIT_MS) == (True, SHORT_FIRST * 10.0 - 1.0)
+def test_what_is_too_late_is_relegated_and_ordered_by_counters_alone() -> None:
+    assert prospects(-1.0, 10.0, 0.0, LONG_WAIT_MS - 1.0, LONG_WAIT_MS) == (True, math.inf)
 
 
 @pytest.mark.parametrize("slack_ms", [-1.0, 400.0])
