@@ -12,7 +12,6 @@ rows at once: the walk over them would end so. That is what makes a step of hund
 
 import heapq
 import math
-from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
 from itertools import chain
@@ -21,6 +20,7 @@ from scheduler.blocks import BlockPool
 from scheduler.budget import Survey
 from scheduler.costs import CostModel
 from scheduler.draft import Draft
+from scheduler.evening import Evening
 from scheduler.forecast import Forecast
 from scheduler.fresh import Fresh, WaitReason
 from scheduler.lanes import LaneName
@@ -30,9 +30,6 @@ from scheduler.roster import Roster
 from scheduler.sequence import Sequence
 from scheduler.steps import SeqId
 from scheduler.victims import Guard, Victim, choose
-
-ASIDE_PART = 8
-"""Decodes without a row, as a part of the rows, from which on fairness alone begins no more work."""
 
 
 class Placement:
@@ -54,20 +51,12 @@ class Placement:
         self._draft = draft
         self._pool = pool
         self._costs = costs
-        self._decoding = sum(map(len, begun.decodes.values()))
         self._last_resort = False
-        self._evened = 0
-        """Requests that took blocks or rows from others of their lane in this step."""
-        self._closed: set[tuple[int, LaneName]] = set()
-        """Where fresh work was refused the rows of others: lane rank and lane. So would be all that follows."""
-        self._outsiders: Counter[int] = Counter()
-        """Decodes of tenants outside the window, by lane rank."""
-        self._excess: dict[int, float] = {}
-        """How far the farthest of them is outside, in windows."""
         self._head_starts: float | None = None
         """Steps after which running work has made room for the head; None while there is no head."""
         self._reasons: dict[SeqId, WaitReason] = {}
         self._forecast = Forecast(roster, begun, ranking, draft, pool, lengths)
+        self._evening = Evening(roster, ranking, draft, sum(map(len, begun.decodes.values())))
 
     def fill(self) -> dict[SeqId, WaitReason]:
         """Place all that fits; the reasons of those that were looked at and wait."""
@@ -83,8 +72,8 @@ class Placement:
         return reasons
 
     def _walk(self) -> dict[SeqId, WaitReason]:
-        self._head_starts, self._reasons, self._closed = None, {}, set()
-        self._outsiders, self._excess = Counter(), {}
+        self._head_starts, self._reasons = None, {}
+        self._evening.begin_walk()
         fresh = Fresh(self._roster, self._ranking)
         waiting = [self._ranking.stand(seq) for seq in self._begun.others]
         heapq.heapify(waiting)
@@ -115,9 +104,7 @@ class Placement:
             else:
                 lanes[name] = [*decodes]
             if group[1]:
-                rank, excess = group[0], self._ranking.excess(*kind[:2])
-                self._outsiders[rank] += len(decodes)
-                self._excess[rank] = max(self._excess.get(rank, excess), excess)
+                self._evening.note_outside(group[0], kind, len(decodes))
         return groups
 
     def _show(self, waiting: list[Standing], fresh: Fresh, name: LaneName) -> None:
@@ -146,7 +133,7 @@ class Placement:
 
     def _consider(self, standing: Standing, waiting: list[Standing], fresh: Fresh) -> None:
         seq, was_fresh = standing.seq, standing.rank.phase is Phase.FRESH
-        if was_fresh and self._closed and self._is_closed(standing):
+        if was_fresh and self._evening.is_closed_to(standing):
             self._reasons[seq.id] = WaitReason.SLOTS
             return
         reason = self._place(standing)
@@ -154,15 +141,14 @@ class Placement:
         for behind in fresh.behind(seq, reason) if was_fresh else ():
             heapq.heappush(waiting, behind)
 
-    def _is_closed(self, standing: Standing) -> bool:
-        return (standing.rank.lane, standing.seq.job.lane) in self._closed and not standing.rank.outside_window
-
     def _refuse(self, seq: Sequence, reason: WaitReason | None) -> None:
         if reason is not None:
             self._reasons[seq.id] = reason
 
     def _place(self, standing: Standing) -> WaitReason | None:
-        reason = self._barred(standing.seq) or self._displaces(standing)
+        reason = self._barred(standing.seq)
+        if reason is None and self._evening.refuses_row(standing):
+            reason = WaitReason.SLOTS
         victims = None if reason else self._make_room(standing)
         if victims is None:
             reason = reason or WaitReason.BLOCKS
@@ -171,8 +157,7 @@ class Placement:
             return reason
         for victim in victims:
             self._draft.preempt(victim)
-        if victims and not standing.seq.is_resident:
-            self._evened += any(victim.seq.job.lane == standing.seq.job.lane for victim in victims)
+        self._evening.count(standing, victims)
         self._draft.run(standing.seq)
         self._forecast.add(standing)
         return None
@@ -192,27 +177,6 @@ class Placement:
             return WaitReason.HEAD
         return None
 
-    def _displaces(self, standing: Standing) -> WaitReason | None:
-        """Fresh work takes the rows of tenants outside the window as it takes their blocks (`_may_even`); and not while
-        many are set aside already, who hold KV that nobody uses."""
-        rank, lane = standing.rank, standing.seq.job.lane
-        if rank.phase is not Phase.FRESH or rank.outside_window:
-            return None
-        if self._draft.rows_left(lane) > self._outsiders[rank.lane]:
-            return None
-        excess = self._excess.get(rank.lane, 0.0)
-        aside = self._decoding - self._draft.rows
-        if not self._may_even(excess) or (excess <= 1.0 and aside > self._draft.rows // ASIDE_PART):
-            self._closed.add((rank.lane, lane))
-            return WaitReason.SLOTS
-        self._evened += 1
-        return None
-
-    def _may_even(self, excess: float) -> bool:
-        """Tenants of a lane are evened out by one request a step, since more would overshoot and swing back; by more
-        the further one of them is beyond 2 Θ, and at 3 Θ by all."""
-        return self._evened <= len(self._roster.begun) * max(0.0, excess - 1.0)
-
     def _make_room(self, standing: Standing) -> list[Victim] | None:
         """Whom it takes blocks from, perhaps nobody; None where it has to wait."""
         short = self._needed(standing.seq) - self._pool.free_blocks
@@ -227,20 +191,12 @@ class Placement:
         if short <= 0:
             return []
         holders = [
-            one for one in self._holders if one.seq.id not in self._draft.running and self._may_ask(standing, one)
+            one
+            for one in self._holders
+            if one.seq.id not in self._draft.running and (self._last_resort or self._evening.may_ask(standing, one))
         ]
         guard = Guard(self._leader, self._last_resort)
         return choose(short, standing, holders, self._pool, self._costs, guard)
-
-    def _may_ask(self, standing: Standing, holder: Standing) -> bool:
-        """Blocks go from tenant to tenant of a lane as sparingly as rows do; from 2 Θ on for what comes back, or two
-        tenants at the window's edge would take turns in the host pool."""
-        if self._last_resort or standing.seq.is_resident or standing.rank.lane != holder.rank.lane:
-            return True
-        if not holder.rank.outside_window:
-            return True
-        excess = self._ranking.excess(holder.seq.job.lane, holder.seq.job.tenant)
-        return self._may_even(excess) and (standing.rank.phase is not Phase.RESUME or excess > 1.0)
 
     def _needed(self, seq: Sequence) -> int:
         """Device blocks that it lacks."""

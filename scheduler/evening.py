@@ -1,0 +1,81 @@
+"""How a step evens out the tenants of a lane: how much may be taken from those outside the window, rows and blocks.
+
+One request a step takes from others of its lane, since more would overshoot and swing back; more the further one of
+them is beyond 2 Θ, and at 3 Θ all. Counted over the whole step; what stands outside is looked up for each walk.
+"""
+
+from collections import Counter
+
+from scheduler.draft import Draft
+from scheduler.lanes import LaneName
+from scheduler.ranking import Phase, Ranking, Standing
+from scheduler.roster import Roster
+from scheduler.sequence import Kind
+from scheduler.victims import Victim
+
+ASIDE_PART = 8
+"""Decodes without a row, as a part of the rows, from which on fairness alone begins no more work."""
+
+
+class Evening:
+    """One step's share of it."""
+
+    def __init__(self, roster: Roster, ranking: Ranking, draft: Draft, decoding: int) -> None:
+        self._roster = roster
+        self._ranking = ranking
+        self._draft = draft
+        self._decoding = decoding
+        self._taken = 0
+        """Requests that took blocks or rows from others of their lane."""
+        self.begin_walk()
+
+    def begin_walk(self) -> None:
+        """Forget who stands outside."""
+        self._closed: set[tuple[int, LaneName]] = set()
+        """Where fresh work was refused the rows of others: lane rank and lane. So would be all that follows."""
+        self._outsiders: Counter[int] = Counter()
+        """Decodes of tenants outside the window, by lane rank."""
+        self._excess: dict[int, float] = {}
+        """How far the farthest of them is outside, in windows."""
+
+    def note_outside(self, rank: int, kind: Kind, decodes: int) -> None:
+        """So many decodes of a tenant outside the window stand at this lane rank."""
+        excess = self._ranking.excess(*kind[:2])
+        self._outsiders[rank] += decodes
+        self._excess[rank] = max(self._excess.get(rank, excess), excess)
+
+    def is_closed_to(self, standing: Standing) -> bool:
+        """Fresh work like this was refused in this walk: so would it be."""
+        return (standing.rank.lane, standing.seq.job.lane) in self._closed and not standing.rank.outside_window
+
+    def refuses_row(self, standing: Standing) -> bool:
+        """Fresh work takes the rows of tenants outside the window as it takes their blocks; and not while many are set
+        aside already, who hold KV that nobody uses. False: there is a row; if it is another's, that is counted."""
+        rank, lane = standing.rank, standing.seq.job.lane
+        if rank.phase is not Phase.FRESH or rank.outside_window:
+            return False
+        if self._draft.rows_left(lane) > self._outsiders[rank.lane]:
+            return False
+        excess = self._excess.get(rank.lane, 0.0)
+        aside = self._decoding - self._draft.rows
+        if not self._may_take(excess) or (excess <= 1.0 and aside > self._draft.rows // ASIDE_PART):
+            self._closed.add((rank.lane, lane))
+            return True
+        self._taken += 1
+        return False
+
+    def may_ask(self, standing: Standing, holder: Standing) -> bool:
+        """Blocks go from tenant to tenant of a lane as sparingly as rows do; from 2 Θ on for what comes back, or two
+        tenants at the window's edge would take turns in the host pool."""
+        if standing.seq.is_resident or standing.rank.lane != holder.rank.lane or not holder.rank.outside_window:
+            return True
+        excess = self._ranking.excess(holder.seq.job.lane, holder.seq.job.tenant)
+        return self._may_take(excess) and (standing.rank.phase is not Phase.RESUME or excess > 1.0)
+
+    def count(self, standing: Standing, victims: list[Victim]) -> None:
+        """It runs, and these yielded to it."""
+        if victims and not standing.seq.is_resident:
+            self._taken += any(victim.seq.job.lane == standing.seq.job.lane for victim in victims)
+
+    def _may_take(self, excess: float) -> bool:
+        return self._taken <= len(self._roster.begun) * max(0.0, excess - 1.0)
