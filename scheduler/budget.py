@@ -19,8 +19,8 @@ STRETCH = 1.1
 CATCHING_UP = 0.95
 """Of its pace, what a token may take of a stream that has been late."""
 TRICKLE_PART = 64
-"""The same for the lanes below together, which are to go on but not to hold up anybody: 1 / 64, and no more than their
-share floors of the tokens that there is time for."""
+"""And this fraction for the lanes below together, which are to go on but not to hold up anybody: 1 / 64, but no more
+than their share floors of what the first lane may prefill at its pace."""
 
 
 @dataclass(slots=True)
@@ -129,7 +129,10 @@ def step_budget(
     floors = {name: min(int(lane.share_floor * most), most - 1, begun.claims[name]) for name, lane in lanes.items()}
     time_ms = min(time_ms, slack_ms)
     has_lower = any(begun.claims[name] for name, lane in lanes.items() if lane.rank)
-    trickle = min(_trickle(begun, lanes, max_tokens, time_ms, price), max_tokens - 1 - sum(floors.values()))
+    in_time = time_ms / price.token if price.token > 0.0 else math.inf
+    trickle = min(
+        _trickle(begun, lanes, max_tokens, max(least_prefill, in_time)), max_tokens - 1 - sum(floors.values())
+    )
     return Budget(
         rows=max_sequences,
         tokens=max_tokens,
@@ -143,14 +146,11 @@ def step_budget(
     )
 
 
-def _trickle(begun: Survey, lanes: Mapping[LaneName, Lane], max_tokens: int, time_ms: float, price: Price) -> int:
-    """Prefill tokens of the lanes below. They come on top of what the first lane fills the time with: beside a pace, a
+def _trickle(begun: Survey, lanes: Mapping[LaneName, Lane], max_tokens: int, prefill: float) -> int:
+    """Prefill tokens of the lanes below, where the first one could have `prefill`. They come on top: beside a pace, a
     part of the largest step would be several times their share of one that keeps to it."""
     share = sum(lane.share_floor for name, lane in lanes.items() if lane.rank and begun.claims[name])
-    most = float(max_tokens // TRICKLE_PART)
-    if time_ms < math.inf and price.token > 0.0:
-        most = min(most, share * time_ms / price.token)
-    return max(1, int(most))
+    return max(1, int(min(max_tokens // TRICKLE_PART, share * prefill)))
 
 
 def _within(limit_ms: float, base_ms: float, costs: CostModel) -> float:

@@ -32,7 +32,7 @@ class Evening:
     def begin_walk(self) -> None:
         """Forget who stands outside."""
         self._closed: set[tuple[int, LaneName]] = set()
-        """Where fresh work was refused the rows of others: lane rank and lane. So would be all that follows."""
+        """Where fresh work was refused the rows of others: lane rank and lane. What follows is no more urgent."""
         self._outsiders: Counter[int] = Counter()
         """Decodes of tenants outside the window, by lane rank."""
         self._excess: dict[int, float] = {}
@@ -45,23 +45,20 @@ class Evening:
         self._excess[rank] = max(self._excess.get(rank, excess), excess)
 
     def is_closed_to(self, standing: Standing) -> bool:
-        """Fresh work like this was refused in this walk: so would it be."""
+        """Fresh work like this, and more urgent, was refused in this walk."""
         return (standing.rank.lane, standing.seq.job.lane) in self._closed and not standing.rank.outside_window
 
     def refuses_row(self, standing: Standing) -> bool:
         """Fresh work takes the rows of tenants outside the window as it takes their blocks; and not while many are set
-        aside already, who hold KV that nobody uses. False: there is a row; if it is another's, that is counted."""
-        rank, lane = standing.rank, standing.seq.job.lane
-        if rank.phase is not Phase.FRESH or rank.outside_window:
+        aside already, who hold KV that nobody uses."""
+        if not self._takes_row(standing):
             return False
-        if self._draft.rows_left(lane) > self._outsiders[rank.lane]:
-            return False
-        excess = self._excess.get(rank.lane, 0.0)
+        rank = standing.rank.lane
+        excess = self._excess.get(rank, 0.0)
         aside = self._decoding - self._draft.rows
         if not self._may_take(excess) or (excess <= 1.0 and aside > self._draft.rows // ASIDE_PART):
-            self._closed.add((rank.lane, lane))
+            self._closed.add((rank, standing.seq.job.lane))
             return True
-        self._taken += 1
         return False
 
     def may_ask(self, standing: Standing, holder: Standing) -> bool:
@@ -73,9 +70,17 @@ class Evening:
         return self._may_take(excess) and (standing.rank.phase is not Phase.RESUME or excess > 1.0)
 
     def count(self, standing: Standing, victims: list[Victim]) -> None:
-        """It runs, and these yielded to it."""
-        if victims and not standing.seq.is_resident:
-            self._taken += any(victim.seq.job.lane == standing.seq.job.lane for victim in victims)
+        """It is about to run, and these yield to it."""
+        lane = standing.seq.job.lane
+        takes_blocks = not standing.seq.is_resident and any(victim.seq.job.lane is lane for victim in victims)
+        self._taken += takes_blocks or self._takes_row(standing)
+
+    def _takes_row(self, standing: Standing) -> bool:
+        """It is fresh and inside the window, and only rows of those outside are left."""
+        rank, lane = standing.rank, standing.seq.job.lane
+        if rank.phase is not Phase.FRESH or rank.outside_window:
+            return False
+        return self._draft.rows_left(lane) <= self._outsiders[rank.lane]
 
     def _may_take(self, excess: float) -> bool:
         return self._taken <= len(self._roster.begun) * max(0.0, excess - 1.0)

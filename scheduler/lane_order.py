@@ -147,5 +147,5 @@ class Order:
         service_ms = 0.0 if entry.returned else len(entry.job.prompt) * self._prefill_ms
         lead_ms = 0.0 if guaranteed or entry.returned else lead * self._prefill_ms
         slack_ms, waited_ms = entry.due_ms - self._now_ms - service_ms, self._now_ms - entry.queued_ms
-        relegated, urgency = prospects(slack_ms, service_ms, lead_ms, waited_ms, long_wait_ms)
+        relegated, urgency = prospects(slack_ms, service_ms, lead_ms, waited_ms, long_wait_ms, guaranteed=guaranteed)
         return 0 if guaranteed else 1 + relegated, urgency

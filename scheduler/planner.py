@@ -135,7 +135,7 @@ class Planner:
         if self._forced:
             self._yield_forced(draft)
             begun = survey(self._roster, now_ms)
-        ranking = Ranking(self._roster, self._costs, now_ms)
+        ranking = Ranking(self._roster, begun, self._costs, now_ms)
         self._reasons = Placement(self._roster, begun, ranking, draft, self._pool, self._costs, self._lengths).fill()
         events = [event for event in self._paused if event.flight_id in self._flights]
         self._plan, self._paused = draft.finish(self._plan.number + 1, events, self._costs), []

@@ -1,8 +1,10 @@
 """The one order of everything that a worker could run: running, resumable and waiting work together."""
 
 from enum import IntEnum
+from itertools import chain, product
 from typing import NamedTuple
 
+from scheduler.budget import Survey
 from scheduler.costs import CostModel
 from scheduler.flight import DECODE_WEIGHT
 from scheduler.lanes import LaneName
@@ -14,8 +16,8 @@ from scheduler.urgency import prospects
 
 IDLE = 1_000
 """Lane rank of work that cannot run: at its grant, it ranks below every lane."""
-FORESIGHT = 64
-"""Steps by which the order of begun work looks ahead: a tenant's rows count as if they had run so often already. Who
+FORESIGHT = 32
+"""Steps by which the order looks ahead: the decodes of a tenant that run count as if they had run so often already. Who
 yields and who comes back shows in the counters only steps later; by these alone tenants would swing past each other,
 the more the larger the batch."""
 
@@ -42,8 +44,9 @@ Group = tuple[int, bool, int]
 
 
 class Rank(NamedTuple):
-    """Lower is more urgent. Of work that has begun nothing here changes with time alone: two running sequences trade
-    places only after service was charged, so preemption among them cannot go in circles."""
+    """Lower is more urgent. Of work that has begun nothing here changes with time alone, nor within a step: two running
+    sequences trade places only after service was charged, or rows went from tenant to tenant, and each step serves
+    those that kept theirs; so preemption among them cannot go in circles."""
 
     lane: int
     outside_window: bool
@@ -75,8 +78,9 @@ class Standing(NamedTuple):
 class Ranking:
     """The order at one moment."""
 
-    def __init__(self, roster: Roster, costs: CostModel, now_ms: float) -> None:
+    def __init__(self, roster: Roster, begun: Survey, costs: CostModel, now_ms: float) -> None:
         self.now_ms = now_ms
+        self._begun = begun
         self._lanes = roster.lanes
         self._token_ms, self._pair_ms = costs.prefill_ms()
         self._step_ms = costs.step_weights()[0]
@@ -88,6 +92,7 @@ class Ranking:
         self._ends = {name: self._least[name] + self._window[name] for name in roster.lanes}
         """Counters up to which a tenant is inside the window."""
         self._foreseen: dict[tuple[LaneName, str], float] = {}
+        self._several: dict[tuple[LaneName, str], bool] = {}
         self._newcomer = {name: lane.newcomer() for name, lane in roster.lanes.items()}
 
     def stand(self, seq: Sequence, ahead: float = 0.0) -> Standing:
@@ -151,8 +156,9 @@ class Ranking:
         moved amid a step would be none."""
         known = self._foreseen.get((job.lane, job.tenant))
         if known is None:
-            lane = self._lanes[job.lane]
-            rows = lane.begun[job.tenant] - lane.away[job.tenant]
+            kinds = product((job.lane,), (job.tenant,), (False, True), (False, True))
+            decodes = chain.from_iterable(self._begun.decodes.get(kind, ()) for kind in kinds)
+            rows = sum(seq.stalled_since_ms is None for seq in decodes)
             known = self._foreseen[job.lane, job.tenant] = FORESIGHT * DECODE_WEIGHT * rows / job.weight
         return known
 
@@ -161,7 +167,11 @@ class Ranking:
         served no more has none."""
         if counter > self._ends[name]:
             return True
-        return counter >= self._newcomer[name] and self._lanes[name].begun[tenant] > 1
+        return counter >= self._newcomer[name] and self._has_several(name, tenant)
+
+    def _has_several(self, name: LaneName, tenant: str) -> bool:
+        """Several of a tenant's requests had begun when this was first asked in the step; kept, too."""
+        return self._several.setdefault((name, tenant), self._lanes[name].begun[tenant] > 1)
 
     def _prospects(self, seq: Sequence, lead: float) -> tuple[int, float]:
         """Class and urgency of fresh work. Who was guaranteed its deadline is never relegated, nor held back."""
@@ -170,5 +180,5 @@ class Ranking:
         slack_ms = seq.envelope.first_due_ms - self.now_ms - service_ms
         lead_ms = 0.0 if guaranteed else max(0.0, lead * self._token_ms)
         waited_ms, long_wait_ms = self.now_ms - seq.arrived_ms, self._lanes[seq.job.lane].lane.long_wait_ms
-        relegated, urgency = prospects(slack_ms, service_ms, lead_ms, waited_ms, long_wait_ms)
+        relegated, urgency = prospects(slack_ms, service_ms, lead_ms, waited_ms, long_wait_ms, guaranteed=guaranteed)
         return (0 if guaranteed else 2 if relegated else 1), urgency

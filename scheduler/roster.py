@@ -68,7 +68,6 @@ class LaneRoster:
         if tenant not in self._fresh and tenant not in self.away:
             waiting = self._waiting()
             self.counters.lift_to(tenant, min(waiting, default=self._most_served))
-            self._least_served = None
 
     def charge(self, tenant: str, tokens: float, weight: float) -> None:
         """Count service."""

@@ -11,9 +11,16 @@ LEAD = 3.0
 
 
 def prospects(
-    slack_ms: float, service_ms: float, lead_ms: float, waited_ms: float, long_wait_ms: float
+    slack_ms: float,
+    service_ms: float,
+    lead_ms: float,
+    waited_ms: float,
+    long_wait_ms: float,
+    *,
+    guaranteed: bool = False,
 ) -> tuple[bool, float]:
-    """Whether to relegate fresh work of its class, and its urgency (lower is sooner).
+    """Whether to relegate fresh work of its class, and its urgency (lower is sooner). What was guaranteed its deadline
+    is never relegated.
 
     `service_ms`: what its first token takes to compute, 0.0 while nobody knows; `slack_ms`: time to spare before that
     has to begin; `lead_ms`: how long its tenant's lead over the least served would take to compute as prompts.
@@ -29,6 +36,6 @@ def prospects(
         return False, -waited_ms
     if is_known and slack_ms > PLENTY * service_ms:
         return False, math.inf
-    if is_known and slack_ms < 0.0:
+    if is_known and slack_ms < 0.0 and not guaranteed:
         return True, math.inf
     return False, slack_ms + SHORT_FIRST * service_ms + LEAD * lead_ms

@@ -11,7 +11,7 @@ THRESHOLDS = 20_000, 20, 20
 
 
 def collect_seldom() -> None:
-    """To call once, when all that stays has been made: that is never looked at again."""
+    """To call when all that stays has been made: that is never looked at again."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*THRESHOLDS)

@@ -18,10 +18,10 @@ local function provisional_cost(job)
 end
 
 -- Whether to relegate fresh work, and its urgency (scheduler/urgency.py).
-local function prospects(slack_ms, service_ms, lead_ms, waited_ms, long_wait_ms)
+local function prospects(slack_ms, service_ms, lead_ms, waited_ms, long_wait_ms, guaranteed)
   if waited_ms >= long_wait_ms then return false, -waited_ms end
   if service_ms > 0 and slack_ms > PLENTY * service_ms then return false, math.huge end
-  if service_ms > 0 and slack_ms < 0 then return true, math.huge end
+  if service_ms > 0 and slack_ms < 0 and not guaranteed then return true, math.huge end
   return false, slack_ms + SHORT_FIRST * service_ms + LEAD * lead_ms
 end
 
@@ -32,7 +32,7 @@ local function judge(job, lead)
   local lead_ms = (job.returned == 1 or job.guaranteed == 1) and 0 or lead * PREFILL_MS
   local relegated
   relegated, job.urgency =
-    prospects(job.due - NOW - service_ms, service_ms, lead_ms, NOW - job.queued, lane.long_wait_ms)
+    prospects(job.due - NOW - service_ms, service_ms, lead_ms, NOW - job.queued, lane.long_wait_ms, job.guaranteed == 1)
   job.standing = job.guaranteed == 1 and 0 or relegated and 2 or 1
   job.outside = lead > (PREFILL_MS > 0 and math.max(WINDOW, lane.burst_ms / PREFILL_MS) or WINDOW) and 1 or 0
 end

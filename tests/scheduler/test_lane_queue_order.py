@@ -102,6 +102,13 @@ async def test_guaranteed_work_goes_before_best_effort(queue: Queue) -> None:
     assert await taken(queue) == ["promised", "pressed"]
 
 
+async def test_of_guaranteed_work_what_may_be_late_goes_first(queue: Queue) -> None:
+    await queue.put(job("calm", "t1", prompt=tuple(range(100)), ttft_ms=900.0, guaranteed=True))
+    await queue.put(job("pressed", "t2", prompt=tuple(range(100)), ttft_ms=100.0, guaranteed=True))
+
+    assert await taken(queue, room(latency=9, prefill_ms=1.1)) == ["pressed", "calm"]
+
+
 async def test_backlogged_tenants_are_served_alike(make_queue: MakeQueue) -> None:
     queue = make_queue(window=100.0)
     for index in range(12):

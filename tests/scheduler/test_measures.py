@@ -204,10 +204,10 @@ class PlainGap:
 
     def stepped(self, step: Step) -> None:
         running = {row.seq.flight_id for row in step.plan.rows}
-        waiting = {one.tenant for flight_id, one in self._there.items() if flight_id not in running}
-        if len(waiting) < 2:
+        waiting = [one for flight_id, one in self._there.items() if flight_id not in running]
+        if len({one.tenant for one in waiting if one.at_ms <= step.started_ms}) < 2:
             self._began = None
-        elif self._began is None:
+        if self._began is None and len({one.tenant for one in waiting}) == 2:
             self._began = self._apart
         for row in step.plan.rows:
             one = self._there[row.seq.flight_id]
@@ -233,6 +233,18 @@ def test_the_gap_is_what_its_definition_says(seed: int) -> None:
     simulation(list(flood(clients, 10.0, seed)), observers=[meter, plain]).run()
 
     assert meter.max_gap == plain.most > 0.0
+
+
+def test_who_comes_while_all_runs_that_its_tenant_asked_for_has_not_waited_with_it() -> None:
+    meter = meter_of("a", "b")
+    meter.stepped(step(10.0, ("a1", 0, 2), ("b1", 0, 1), ("b2", 0, 1)))
+
+    meter.arrived(arrival("b3", tenant="b"), 15.0)
+    meter.stepped(step(20.0, ("a1", 2, 4), ("b1", 0, 1), ("b2", 0, 1)))
+    meter.arrived(arrival("b4", tenant="b"), 25.0)
+    meter.stepped(step(30.0, ("a1", 6, 2), ("b1", 0, 1), ("b2", 0, 1), ("b3", 0, 1)))
+
+    assert meter.max_gap == 4.0  # b3 no longer waits when b4 comes; else it were five
 
 
 def test_the_gap_is_by_weight() -> None:

@@ -1,5 +1,6 @@
 """The service gap between tenants of a lane that both have work waiting: bounded, whatever lengths and pools are."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 import pytest
@@ -14,7 +15,7 @@ from scheduler.messages import Preempted
 from scheduler.planner import Planner
 from scheduler.simulate import Simulation, Step
 from scheduler.workload import Arrival, Hardware, Record
-from tests.scheduler.planner_world import THROUGHPUT
+from tests.scheduler.planner_world import THROUGHPUT, World, job
 
 HARDWARE = Hardware(step=(10.0, 0.1, 0.02, 0.0, 0.0), copy=(0.1, 0.01))
 REQUESTS = 40
@@ -114,6 +115,41 @@ def test_the_service_gap_of_backlogged_tenants_is_bounded(
 def test_tenants_do_not_swing_past_each_other_in_a_large_batch(seed: int) -> None:
     gap = share(Case(OURS, HARDER, 20_000, seed, 120.0)).gap
     assert gap < 1.6 * THETA  # by counters alone, which lag behind what is under way, 1.7 and 2
+
+
+def test_who_has_no_rows_is_not_taken_for_somebody_who_has() -> None:
+    world = World(blocks=400, block_size=64, host_slots=0, max_sequences=8, max_step_tokens=512, window=800.0)
+    for number in range(40):
+        world.add(job(f"a{number:02}", tenant="a", max_tokens=400, granted_until=1))
+    for _ in range(6):
+        world.step()
+    for number in range(8):
+        world.add(job(f"b{number}", tenant="b", max_tokens=400))
+    world.step()
+    for number in range(40):
+        world.planner.grant(f"a{number:02}", 400)
+
+    served: Counter[str] = Counter()
+    for _ in range(40):
+        world.step()
+        served.update(flight[0] for flight in world.rows())
+
+    assert abs(served["a"] - served["b"]) <= 3 * 8, "all that decode have their turn"
+
+
+def test_who_needs_both_a_row_and_blocks_of_a_tenant_ahead_has_them_together() -> None:
+    world = World(blocks=48, host_slots=200, max_sequences=4, max_step_tokens=256, window=20.0)
+    world.add(job("c0", tenant="c", prompt=4, max_tokens=60))
+    for number in range(3):
+        world.add(job(f"a{number}", tenant="a", prompt=40, max_tokens=60))
+    for _ in range(3):
+        world.step()
+    world.add(job("c1", tenant="c", prompt=40, max_tokens=8))
+
+    for _ in range(7):  # after five the other one is ahead by more than the window
+        world.step()
+
+    assert "c1" in world.rows()
 
 
 def arrival(tenant: str, number: int, sizes: tuple[int, int], weight: float) -> Arrival:

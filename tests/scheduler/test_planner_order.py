@@ -270,7 +270,7 @@ def test_beside_a_pace_a_lower_lane_prefills_no_more_than_its_share_of_the_step(
         chunks = {row.seq.flight_id: len(row.token_ids) for row in plan.rows}
         assert chunks["flood"] > 100, "which fills the time"
         in_time = STRETCH * DEFAULT_LANES[LATENCY].tpot_ms / 0.5
-        assert 1 <= chunks["batch"] <= DEFAULT_LANES[THROUGHPUT].share_floor * in_time
+        assert 0.8 <= chunks["batch"] / (DEFAULT_LANES[THROUGHPUT].share_floor * in_time) <= 1.0
 
 
 def test_decodes_of_a_lower_lane_step_aside_where_they_would_hold_up_chats() -> None:

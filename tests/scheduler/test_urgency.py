@@ -26,6 +26,11 @@ def test_what_is_too_late_is_relegated_and_ordered_by_counters_alone() -> None:
     assert prospects(-1.0, 10.0, 0.0, LONG_WAIT_MS - 1.0, LONG_WAIT_MS) == (True, math.inf)
 
 
+def test_what_is_guaranteed_is_never_relegated() -> None:
+    expected = (False, SHORT_FIRST * 10.0 - 1.0)
+    assert prospects(-1.0, 10.0, 0.0, 0.0, LONG_WAIT_MS, guaranteed=True) == expected
+
+
 @pytest.mark.parametrize("slack_ms", [-1.0, 400.0])
 def test_what_has_waited_long_is_ordered_by_age(slack_ms: float) -> None:
     assert prospects(slack_ms, 10.0, 0.0, LONG_WAIT_MS, LONG_WAIT_MS) == (False, -LONG_WAIT_MS)
