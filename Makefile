@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: serve test check unit bench-engine clean
+.PHONY: serve test check unit bench-engine bench-gateway clean
 
 serve: $(VENV)/.serve
 	$(BIN)/fairlane serve
@@ -22,6 +22,9 @@ unit: $(VENV)/.dev
 
 bench-engine: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.engine --requests 48 --rounds 3
+
+bench-gateway: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.gateway
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

@@ -1,0 +1,1 @@
+"""What the gateway's benchmark stands on: an instant engine, a load generator, and the processes around them."""

@@ -1,0 +1,175 @@
+"""An engine that answers at once, behind the real queue: what is left of a request's time and cost is the gateway's.
+
+python -m benchmarks.front.instant REDIS_URL
+
+It takes what waits as soon as it waits, and each step brings every sequence its next tokens in one publication, as a
+worker's does. A request's `seed` says how many tokens each step brings it: 1 is a stream as engines make it, more than
+it asks for is a whole answer at once.
+"""
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import redis.asyncio
+import uvloop
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from scheduler.lanes import DEFAULT_LANES, LaneName
+from scheduler.messages import Cancel, Event, Finished, FinishReason, Lease, ModelCard, TokenDelta, WorkerStatus
+from scheduler.outcomes import Outcome
+from scheduler.queue_types import Publication
+from scheduler.redis_queue import RedisQueue
+from scheduler.registry import RedisRegistry, queue_name
+from scheduler.steps import Capacity
+
+MODEL = "instant"
+WORKER_ID = "instant"
+LEASE_MS = 6_000
+SEQUENCES = 512
+BLOCKS = 65_536
+STEP_WEIGHTS = (0.05, 0.0005, 0.0001, 0.0, 0.0)
+"""What it says that its steps cost, so that the door weighs every request as it would before a real engine."""
+IDLE_MS = 1_000
+SPECIAL = ("<|im_start|>", "<|im_end|>")
+WORDS = tuple(f" word{number}" for number in range(64))
+TEMPLATE = (
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n'}}"
+    "{% endfor %}{{ '<|im_start|>assistant\n' }}"
+)
+
+
+def card() -> ModelCard:
+    """A byte-level model that reads letter by letter and answers in words."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={letter: number for number, letter in enumerate(letters)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(list(SPECIAL))
+    tokenizer.add_tokens([AddedToken(word, special=False) for word in WORDS])
+    return ModelCard(
+        model=MODEL,
+        tokenizer_json=tokenizer.to_str(),
+        chat_template=TEMPLATE,
+        context_length=8_192,
+        vocab_size=tokenizer.get_vocab_size(),
+        eos_token_ids=(tokenizer.get_vocab()[SPECIAL[1]],),
+        eos_token=SPECIAL[1],
+    )
+
+
+@dataclass(slots=True)
+class Row:
+    """One sequence."""
+
+    lease: Lease
+    made: int = 0
+
+    def step(self, words: Sequence[int]) -> Publication:
+        """Its next tokens, and its end with the last."""
+        job, epoch, first = self.lease.job, self.lease.epoch, self.made
+        count = min(max(1, job.sampling.seed), job.max_tokens - first)
+        ids = tuple(words[(first + offset) % len(words)] for offset in range(count))
+        self.made += count
+        reason: FinishReason | None = "length" if self.is_over else None
+        events: tuple[Event, ...] = (
+            TokenDelta(
+                flight_id=job.flight_id, epoch=epoch, choice=0, first_index=first, token_ids=ids, finish_reason=reason
+            ),
+        )
+        if self.is_over:
+            end = Finished(flight_id=job.flight_id, epoch=epoch, outcome=Outcome.FINISHED, worker_id=WORKER_ID)
+            events = (*events, end)
+        ends = Outcome.FINISHED if self.is_over else None
+        return Publication(job.flight_id, epoch, events, ((0, first, ids),), cost=float(count), ends=ends)
+
+    @property
+    def is_over(self) -> bool:
+        """It has all its tokens."""
+        return self.made >= self.lease.job.max_tokens
+
+
+@dataclass
+class Engine:
+    """The queue's jobs and their rows; single choices only."""
+
+    queue: RedisQueue
+    words: Sequence[int]
+    rows: dict[str, Row] = field(default_factory=dict)
+    filled: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def take_in(self) -> None:
+        """Take jobs and hear of cancellations, until cancelled."""
+        last_id = "0-0"
+        while True:
+            last_id, controls, _ = await self.queue.read_control(WORKER_ID, last_id, IDLE_MS)
+            for control in controls:
+                if isinstance(control, Cancel) and control.flight_id in self.rows:
+                    await self._cancel(self.rows.pop(control.flight_id))
+            free = SEQUENCES - len(self.rows)
+            room = Capacity(sequences=dict.fromkeys(LaneName, free), kv_tokens=dict.fromkeys(LaneName, BLOCKS * 16))
+            for lease in await self.queue.take(WORKER_ID, room):
+                self.rows[lease.job.flight_id] = Row(lease)
+            if self.rows:
+                self.filled.set()
+
+    async def step(self) -> None:
+        """Step all rows, again and again, until cancelled: one call to the store for each gateway's."""
+        while True:
+            await self.filled.wait()
+            steps: dict[str, list[Publication]] = {}
+            for flight_id, row in list(self.rows.items()):
+                steps.setdefault(row.lease.job.gateway_id, []).append(row.step(self.words))
+                if row.is_over:
+                    del self.rows[flight_id]
+            if not self.rows:
+                self.filled.clear()
+            for gateway_id, step in steps.items():
+                for flight_id in await self.queue.publish(gateway_id, WORKER_ID, step):
+                    self.rows.pop(flight_id, None)
+
+    async def _cancel(self, row: Row) -> None:
+        flight_id, epoch = row.lease.job.flight_id, row.lease.epoch
+        end = Finished(flight_id=flight_id, epoch=epoch, outcome=Outcome.CANCELLED, worker_id=WORKER_ID)
+        cancelled = Publication(flight_id, epoch, (end,), ends=Outcome.CANCELLED)
+        await self.queue.publish(row.lease.job.gateway_id, WORKER_ID, [cancelled])
+
+
+async def beat(queue: RedisQueue, registry: RedisRegistry, sha256: str) -> None:
+    """Be known, until cancelled."""
+    status = WorkerStatus(
+        worker_id=WORKER_ID,
+        model=MODEL,
+        queue=queue.name,
+        card_sha256=sha256,
+        started_at_ms=0.0,
+        blocks_total=BLOCKS,
+        blocks_free=BLOCKS,
+        max_sequences=SEQUENCES,
+        step_weights=STEP_WEIGHTS,
+        step_ms=1.0,
+    )
+    while True:
+        await registry.beat(status, LEASE_MS)
+        await queue.renew(WORKER_ID)
+        await asyncio.sleep(LEASE_MS / 4e3)
+
+
+async def serve(url: str) -> None:
+    """Serve until cancelled."""
+    known = card()
+    client = redis.asyncio.from_url(url)
+    registry = RedisRegistry(client)
+    sha256 = await registry.announce(known)
+    queue = RedisQueue(client, queue_name(MODEL, sha256), dict(DEFAULT_LANES), lease_ms=LEASE_MS)
+    ids = Tokenizer.from_str(known.tokenizer_json).get_vocab()
+    engine = Engine(queue, [ids[word] for word in WORDS])
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(beat(queue, registry, sha256))
+        tasks.create_task(engine.take_in())
+        tasks.create_task(engine.step())
+
+
+if __name__ == "__main__":
+    uvloop.run(serve(sys.argv[1]))

@@ -1,0 +1,192 @@
+"""The gateway on one core with everything on, in front of an engine that answers at once: rates, latency, and CPU.
+
+python -m benchmarks.gateway [--quick] [--rounds 5] [--seconds 5] [--json FILE]
+
+Keys, quotas in the embedded store, queue, settlement and traces (10 % of requests) are all on; the load generator,
+the engine and the store are processes of their own on the other cores. Loads take turns, so that what else the machine
+does falls on all of them. `--quick` does it once, in about half a minute. Exits with 1 if a line that was measured is
+not met.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+
+import rich.box
+import rich.table
+from rich.console import Console
+from rich.progress import Progress
+
+from benchmarks.front.load import LoadKind, Seen
+from benchmarks.front.stand import Stand, StandError, stand
+from benchmarks.lines.line import Line, at_most, unmeasured
+from benchmarks.machine import cpu_name
+
+LINE = 8
+CLIENTS = 64
+PLAIN_TOKENS = 16
+STREAM_TOKENS = 200
+WARM_UP_S = 1.0
+FILE_WIDTH = 250
+"""Columns of tables that go into a file: none is broken, so they can be pasted into a document."""
+PACKAGES = ("uvicorn", "uvloop", "httptools", "starlette", "redis", "tokenizers", "opentelemetry-sdk")
+
+
+@dataclass(frozen=True)
+class Load:
+    """One of the loads that take turns."""
+
+    name: str
+    kind: LoadKind
+    clients: int
+    tokens: int
+
+
+PLAIN = Load(f"plain, {CLIENTS} clients", "plain", CLIENTS, PLAIN_TOKENS)
+STREAM = Load(f"streams, {CLIENTS} clients", "stream", CLIENTS, STREAM_TOKENS)
+ALONE = Load("plain, 1 client", "plain", 1, PLAIN_TOKENS)
+DIRECT = Load("engine without gateway, 1 client", "direct", 1, PLAIN_TOKENS)
+LOADS = (PLAIN, STREAM, ALONE, DIRECT)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One load once."""
+
+    seen: Seen
+    cpu_s: float
+    """That the gateway took."""
+
+    @property
+    def requests_per_s(self) -> float:
+        """Whole answers."""
+        return self.seen.requests / self.seen.seconds
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Output tokens, as clients read them."""
+        return self.seen.tokens / self.seen.seconds
+
+    @property
+    def cpu_us_per_request(self) -> float:
+        """All of the gateway's processor time, its background work included."""
+        return self.cpu_s / self.seen.requests * 1e6
+
+    @property
+    def cpu_us_per_token(self) -> float:
+        """The same: what a request costs besides its tokens is in it."""
+        return self.cpu_s / self.seen.tokens * 1e6
+
+    def latency_ms(self, percent: int) -> float:
+        """A percentile of the time from a request's first byte to its answer's last."""
+        return statistics.quantiles(self.seen.latencies_ms, n=100, method="inclusive")[percent - 1]
+
+
+Turns = dict[Load, list[Turn]]
+
+
+def measure(on: Stand, rounds: int, seconds: float, progress: Progress) -> Turns:
+    """Let the loads take turns. Raises StandError where an answer is not as it should be."""
+    on.load("plain", seconds=WARM_UP_S, tokens=PLAIN_TOKENS, clients=8)
+    on.load("stream", seconds=WARM_UP_S, tokens=STREAM_TOKENS, clients=8)
+    turns: Turns = {load: [] for load in LOADS}
+    task = progress.add_task("measuring", total=rounds * len(LOADS))
+    for _ in range(rounds):
+        for load in LOADS:
+            before_s = on.cpu_s()
+            seen = on.load(load.kind, seconds=seconds, tokens=load.tokens, clients=load.clients)
+            turns[load].append(Turn(seen, on.cpu_s() - before_s))
+            progress.advance(task)
+    if not on.sink.batches:
+        raise StandError("no trace arrived: tracing was not on")
+    return turns
+
+
+def lines(turns: Turns) -> list[Line]:
+    """What issue line 8 asks for."""
+    alone, direct = turns[ALONE], turns[DIRECT]
+    floor_ms = _median(turn.latency_ms(50) for turn in direct)
+    rounds = len(alone)
+    how = f"median of {rounds} rounds; client to last byte, less the median of a job put straight into the queue"
+    cost = f"median of {rounds} rounds; all processor time of the gateway's process at {CLIENTS} clients"
+    peer = "the peer is not installed here"
+    return [
+        unmeasured(LINE, "plain requests/s, times LiteLLM's", 15.0, peer),
+        unmeasured(LINE, "plain requests/s, times Portkey's", 2.0, peer),
+        unmeasured(LINE, "streamed tokens/s, times LiteLLM's", 30.0, peer),
+        at_most(LINE, "added latency p50, ms", _median(t.latency_ms(50) for t in alone) - floor_ms, 1.0, how),
+        at_most(LINE, "added latency p99, ms", _median(t.latency_ms(99) for t in alone) - floor_ms, 5.0, how),
+        at_most(LINE, "CPU per plain request, µs", _median(t.cpu_us_per_request for t in turns[PLAIN]), 300.0, cost),
+        at_most(LINE, "CPU per streamed token, µs", _median(t.cpu_us_per_token for t in turns[STREAM]), 10.0, cost),
+    ]
+
+
+def _median(figures: Iterable[float]) -> float:
+    return statistics.median(figures)
+
+
+def table(turns: Turns) -> rich.table.Table:
+    """Every load, its median over all rounds and the rates' spread."""
+    columns = ("load", "requests/s", "lowest to highest", "tokens/s", "p50 ms", "p99 ms", "CPU µs/request", "µs/token")
+    found = rich.table.Table(*columns, box=rich.box.MARKDOWN)
+    for load, each in turns.items():
+        rates = [turn.requests_per_s for turn in each]
+        figures = (
+            f"{_median(rates):,.0f}",
+            f"{min(rates):,.0f} to {max(rates):,.0f}",
+            f"{_median(turn.tokens_per_s for turn in each):,.0f}",
+            f"{_median(turn.latency_ms(50) for turn in each):.2f}",
+            f"{_median(turn.latency_ms(99) for turn in each):.2f}",
+            f"{_median(turn.cpu_us_per_request for turn in each):,.0f}" if load is not DIRECT else "-",
+            f"{_median(turn.cpu_us_per_token for turn in each):.1f}" if load is not DIRECT else "-",
+        )
+        found.add_row(load.name, *figures)
+    return found
+
+
+def summary(found: Sequence[Line]) -> rich.table.Table:
+    """The lines with what became of them."""
+    said = {True: "yes", False: "NO", None: "-"}
+    shown = rich.table.Table("line", "what", "value", "target", "met", "how", box=rich.box.MARKDOWN)
+    for line in found:
+        value = "-" if line.value is None else f"{line.value:,.2f}"
+        shown.add_row(str(line.line), line.name, value, f"{line.target:g}", said[line.met], line.how)
+    return shown
+
+
+def describe() -> str:
+    """Processor, cores and versions in one line."""
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("fairlane", *PACKAGES))
+    return f"{cpu_name()}, {os.cpu_count()} cores, Python {platform.python_version()}, {versions}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run it; 1 where a line is not met."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gateway", description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="one round, where nothing else is said")
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each load in each round")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args(arguments)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=FILE_WIDTH)
+    console.print(describe(), soft_wrap=True)
+    rounds = options.rounds or (1 if options.quick else 5)
+    with stand() as on, Progress(console=console) as progress:
+        turns = measure(on, rounds, options.seconds, progress)
+    found = lines(turns)
+    console.print(table(turns), summary(found))
+    if options.json:
+        options.json.write_text(json.dumps([asdict(line) for line in found], indent=1) + "\n")
+    return 1 if any(line.met is False for line in found) else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,79 @@
+"""The gateway's benchmark: what its client takes for an answer, its verdicts, and the whole of it at its smallest."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.front.instant import card
+from benchmarks.front.load import Order, Seen, request_bytes, tokens_of
+from benchmarks.gateway import ALONE, DIRECT, PLAIN, STREAM, Turn, lines, main
+from gateway.text import TextModel
+
+OK = b"HTTP/1.1 200 OK\r\n\r\n"
+STREAMED = (
+    OK + b'data: {"delta":{"content":""}}\n\ndata: {"delta":{"content":"a"}}\n\ndata: {"delta":{"content":"b"}}\n\n'
+)
+
+
+def order(kind: str, tokens: int) -> Order:
+    return Order(kind=kind, url="http://127.0.0.1:1", seconds=1.0, tokens=tokens, model="instant")  # type: ignore[arg-type]
+
+
+def turn(*, requests: int, tokens: int, latency_ms: float, cpu_s: float) -> Turn:
+    return Turn(Seen(1.0, requests, tokens, 0, [latency_ms] * requests), cpu_s)
+
+
+def test_a_stream_counts_where_all_its_tokens_and_its_end_came() -> None:
+    whole = STREAMED + b"data: [DONE]\n\n"
+
+    assert tokens_of(whole, order("stream", 2)) == 2
+    assert tokens_of(whole, order("stream", 3)) == 0
+    assert tokens_of(STREAMED, order("stream", 2)) == 0
+
+
+def test_an_answer_that_is_no_200_counts_for_nothing() -> None:
+    body = b'{"usage": {"completion_tokens": 2}}'
+
+    assert tokens_of(OK + body, order("plain", 2)) == 2
+    assert tokens_of(b"HTTP/1.1 503 no\r\n\r\n" + body, order("plain", 2)) == 0
+
+
+def test_a_request_says_how_long_its_body_is() -> None:
+    head, _, body = request_bytes(order("plain", 2)).partition(b"\r\n\r\n")
+
+    assert f"content-length: {len(body)}".encode() in head
+
+
+def test_the_instant_model_reads_prompts_and_speaks_in_words() -> None:
+    text = TextModel(card())
+
+    assert "".join(map(text.token_text, text.encode("Hello"))) == "Hello"
+    assert text.token_text(card().vocab_size - 1).startswith(" word")
+
+
+def test_latency_is_what_the_gateway_adds_and_cost_is_all_that_it_takes() -> None:
+    turns = {
+        PLAIN: [turn(requests=1_000, tokens=16_000, latency_ms=9.0, cpu_s=0.2)],
+        STREAM: [turn(requests=10, tokens=2_000, latency_ms=9.0, cpu_s=0.03)],
+        ALONE: [turn(requests=10, tokens=160, latency_ms=1.5, cpu_s=1.0)],
+        DIRECT: [turn(requests=10, tokens=160, latency_ms=0.75, cpu_s=0.0)],
+    }
+
+    found = {line.name: (line.value, line.met) for line in lines(turns) if line.value is not None}
+
+    assert found == {
+        "added latency p50, ms": (0.75, True),
+        "added latency p99, ms": (0.75, True),
+        "CPU per plain request, µs": (pytest.approx(200.0), True),
+        "CPU per streamed token, µs": (pytest.approx(15.0), False),
+    }
+
+
+@pytest.mark.system
+def test_the_command_measures_a_whole_gateway(tmp_path: Path) -> None:
+    found = tmp_path / "lines.json"
+
+    assert main(["--rounds", "1", "--seconds", "0.5", "--json", str(found)]) in (0, 1)
+
+    assert {line["line"] for line in json.loads(found.read_text())} == {8}
