@@ -6,13 +6,16 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import redis
 import redis.asyncio
+from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
+from gateway.store_pipe import Pipe
 from quotas.store import StoreUnavailable
 
 log = logging.getLogger(__name__)
@@ -48,7 +51,10 @@ class Connections:
 
 def connections(url: str, *, timeout_s: float, limit: int) -> Connections:
     """Open nothing yet. `timeout_s`: of a short question; `limit`: connections of each client."""
-    return Connections(url, _client(url, timeout_s, limit), _client(url, timeout_s * PATIENCE, limit))
+    shared = _client(url, timeout_s, limit), _client(url, timeout_s * PATIENCE, limit)
+    for client in shared:
+        client.pipe = Pipe(partial(_connected, client.connection_pool), client.limit_s)
+    return Connections(url, *shared)
 
 
 class BoundedRedis(redis.asyncio.Redis):
@@ -59,11 +65,21 @@ class BoundedRedis(redis.asyncio.Redis):
     """
 
     limit_s: float = math.inf
+    pipe: Pipe | None = None
+    """The way of scripts that are known to the store, where this client has one."""
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - redis-py's own signature
         """One command and its reply."""
+        if self.pipe is not None and args[0] == "EVALSHA":
+            return await self.pipe.call(*args)
         async with asyncio.timeout(self.limit_s):
             return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+
+    async def aclose(self, close_connection_pool: bool | None = None) -> None:
+        """Close every connection."""
+        if self.pipe is not None:
+            await self.pipe.aclose()
+        await super().aclose(close_connection_pool)
 
 
 def _client(url: str, timeout_s: float, limit: int) -> BoundedRedis:
@@ -80,6 +96,13 @@ def _client(url: str, timeout_s: float, limit: int) -> BoundedRedis:
     client.limit_s = timeout_s
     client.auto_close_connection_pool = True  # the pool is its own
     return client
+
+
+async def _connected(pool: redis.asyncio.ConnectionPool) -> AbstractConnection:
+    """A connection as the pool would make it, for a pipe."""
+    connection: AbstractConnection = pool.connection_class(**{**pool.connection_kwargs, "protocol": 2})
+    await connection.connect()  # type: ignore[no-untyped-call]
+    return connection
 
 
 async def every(period_s: float, what: str, work: Callable[[], Awaitable[None]], availability: "Availability") -> None:

@@ -1,0 +1,177 @@
+"""One connection to the store for all scripts that requests run: what one loop tick asks goes out as one write.
+
+A pool lends each call a connection for a whole round trip, and pays for the lending, a write and a read each time.
+Here calls follow each other on one connection, and their replies come back in the same order:
+
+    ask ──> queue ──flush, once a tick──> store ──> replies, oldest first ──> ask's future
+
+A reply that does not come in time fails its call alone; its place is kept, and the connection takes no further calls:
+a network that swallows what it is given would swallow them too.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import hiredis
+import redis
+from redis.asyncio.connection import AbstractConnection
+
+Argument = str | bytes | int | float
+Connect = Callable[[], Awaitable[AbstractConnection]]
+_NOTHING = object()
+_ATTEMPTS = 2
+"""A connection may have died unnoticed: one more try. All that is sent may be sent twice."""
+
+
+class Pipe:
+    """Calls in the order in which they are made, each bounded by `limit_s`. Opens a connection when it needs one."""
+
+    def __init__(self, connect: Connect, limit_s: float) -> None:
+        """`connect`: a new connection that has said who it is and speaks RESP2."""
+        self._connect = connect
+        self._limit_s = limit_s
+        self._wire: _Wire | None = None
+        self._wires: set[_Wire] = set()
+        """Also those that take no further calls, while replies are still expected."""
+        self._opening: asyncio.Task[_Wire] | None = None
+        self._is_closed = False
+
+    async def call(self, *command: Argument) -> Any:  # noqa: ANN401 - whatever the command replies
+        """One command and its reply. Raises redis.RedisError, OSError, TimeoutError."""
+        packed = hiredis.pack_command(command)  # type: ignore[arg-type] # of any length
+        for attempt in range(_ATTEMPTS):
+            if self._is_closed:
+                raise redis.ConnectionError("the connection to the store is closed")
+            wire = self._wire
+            if wire is None or not wire.takes_calls:
+                async with asyncio.timeout(self._limit_s):
+                    wire = await self._opened()
+            try:
+                return await wire.ask(packed)
+            except redis.ConnectionError:
+                if attempt + 1 == _ATTEMPTS:
+                    raise
+        raise AssertionError  # the last attempt has returned or raised
+
+    async def aclose(self) -> None:
+        """Close; what is still asked fails."""
+        self._is_closed = True
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
+        for wire in list(self._wires):
+            wire.close()
+
+    async def _opened(self) -> "_Wire":
+        """A wire that takes calls, opened once for all that wait for it."""
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._open())
+            self._opening.add_done_callback(self._has_opened)
+        return await asyncio.shield(self._opening)  # who else waits must not lose it
+
+    def _has_opened(self, opening: "asyncio.Task[_Wire]") -> None:
+        self._opening = None
+        if not opening.cancelled():
+            opening.exception()  # where nobody waits any more, nobody needs to hear of it
+
+    async def _open(self) -> "_Wire":
+        self._wire = wire = _Wire(await self._connect(), self._limit_s, self._wires.discard)
+        self._wires.add(wire)
+        return wire
+
+
+class _Wire(asyncio.Protocol):
+    """One connection, taken over once it is open."""
+
+    def __init__(self, connection: AbstractConnection, limit_s: float, lost: Callable[["_Wire"], None]) -> None:
+        self._limit_s = limit_s
+        self._lost = lost
+        self._loop = asyncio.get_running_loop()
+        self._reader = hiredis.Reader(protocolError=redis.InvalidResponse, replyError=_error, notEnoughData=_NOTHING)
+        self._asked: deque[tuple[asyncio.Future[Any], float]] = deque()
+        """What has no reply yet, and until when it may come."""
+        self._unsent: list[bytes] = []
+        self._alarm: asyncio.TimerHandle | None = None
+        self.takes_calls = True
+        self._streams = connection._reader, connection._writer  # its transport would close with them
+        self._transport: asyncio.Transport = connection._writer.transport  # type: ignore[union-attr, assignment]
+        self._transport.set_protocol(self)
+        connection._reader = connection._writer = None  # it is ours now
+
+    def ask(self, packed: bytes) -> "asyncio.Future[Any]":
+        """The reply to come."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+        expires_s = self._loop.time() + self._limit_s
+        self._asked.append((future, expires_s))
+        if not self._unsent:
+            self._loop.call_soon(self._flush)
+        self._unsent.append(packed)
+        if self._alarm is None:
+            self._alarm = self._loop.call_at(expires_s, self._expire)
+        return future
+
+    def data_received(self, data: bytes) -> None:
+        """Replies, or parts of them."""
+        self._reader.feed(data)
+        try:
+            while (reply := self._reader.gets()) is not _NOTHING:
+                self._answer(reply)
+        except redis.InvalidResponse:
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """No reply will come any more."""
+        self.takes_calls = False
+        if self._alarm is not None:
+            self._alarm.cancel()
+        for future, _ in self._asked:
+            if not future.done():
+                future.set_exception(redis.ConnectionError("the connection to the store was lost"))
+        self._asked.clear()
+        self._lost(self)
+
+    def close(self) -> None:
+        """At once."""
+        self.takes_calls = False
+        self._transport.abort()
+
+    def _flush(self) -> None:
+        packed, self._unsent = self._unsent, []
+        if not self._transport.is_closing():
+            self._transport.write(b"".join(packed))
+
+    def _answer(self, reply: object) -> None:
+        if not self._asked:
+            self._transport.abort()  # nobody asked: this is no store
+            return
+        future, _ = self._asked.popleft()
+        if future.done():  # it was cancelled, or came too late
+            return
+        if isinstance(reply, redis.RedisError):
+            future.set_exception(reply)
+        else:
+            future.set_result(reply)
+
+    def _expire(self) -> None:
+        """Fail what is overdue, and look again when the next may be."""
+        self._alarm = None
+        now_s = self._loop.time()
+        for future, expires_s in self._asked:
+            if expires_s > now_s:
+                self._alarm = self._loop.call_at(expires_s, self._expire)
+                return
+            if not future.done():
+                future.set_exception(TimeoutError("the store did not answer in time"))
+            self.takes_calls = False
+        if self._asked:  # and nobody waits for any of them
+            self._transport.abort()
+
+
+def _error(message: str) -> redis.RedisError:
+    kinds = {"NOSCRIPT": redis.exceptions.NoScriptError, "READONLY": redis.ReadOnlyError}
+    kind, _, rest = message.partition(" ")
+    if kind in ("LOADING", "MASTERDOWN", "CLUSTERDOWN"):
+        return redis.BusyLoadingError(rest)
+    return kinds.get(kind, redis.ResponseError)(message)
