@@ -3,10 +3,10 @@
 No prompt, completion or key anywhere: spans and labels carry ids, counts and words of ours.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
-from opentelemetry import trace
+from opentelemetry import context, trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
@@ -29,6 +29,7 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 _TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.5, 1.0, 2.5)
 _OTHER = "other"
 _propagator = TraceContextTextMapPropagator()
+_NO_SPAN = nullcontext(trace.INVALID_SPAN)
 
 
 def tracer_provider(exporter: SpanExporter | None, *, sample: float) -> TracerProvider | None:
@@ -111,21 +112,40 @@ class Telemetry:
         """Prometheus' text. Takes a while where there are many tenants: call it in a thread."""
         return generate_latest(self.registry)
 
-    @contextmanager
-    def request_span(self, name: str, headers: Sequence[tuple[bytes, bytes]]) -> Iterator[Span]:
+    def request_span(self, name: str, headers: Sequence[tuple[bytes, bytes]]) -> AbstractContextManager[Span]:
         """One request's own span, in the caller's trace if it sent one."""
-        with self._tracer.start_as_current_span(
+        span = self._tracer.start_span(
             name, context=_callers_context(headers), kind=SpanKind.SERVER, record_exception=False
-        ) as span:
-            yield span
+        )
+        if span.is_recording():
+            return trace.use_span(span, end_on_exit=True, record_exception=False)
+        return _Unrecorded(span)
 
     def span(self, name: str) -> AbstractContextManager[Span]:
         """A child of the current span, for the length of a block."""
+        if not trace.get_current_span().is_recording():  # then neither would its child be
+            return _NO_SPAN
         return self._tracer.start_as_current_span(name, record_exception=False)
 
     def open_span(self, name: str) -> Span:
         """A child of the current span that its owner ends."""
-        return self._tracer.start_span(name)
+        return self._tracer.start_span(name) if trace.get_current_span().is_recording() else trace.INVALID_SPAN
+
+
+class _Unrecorded:
+    """Makes a span current that only carries the trace's id on: nine requests of ten, so at little cost."""
+
+    __slots__ = ("_span", "_token")
+
+    def __init__(self, span: Span) -> None:
+        self._span = span
+
+    def __enter__(self) -> Span:
+        self._token = context.attach(trace.set_span_in_context(self._span))
+        return self._span
+
+    def __exit__(self, *_: object) -> None:
+        context.detach(self._token)
 
 
 def traceparent() -> str:
@@ -136,6 +156,8 @@ def traceparent() -> str:
 
 
 def _callers_context(headers: Sequence[tuple[bytes, bytes]]) -> Context:
+    if not any(name.lower() == b"traceparent" for name, _ in headers):
+        return Context()
     names = (b"traceparent", b"tracestate")
     carrier: Mapping[str, str] = {
         name.decode(): value.decode("latin-1") for name, value in headers if name.lower() in names
