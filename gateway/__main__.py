@@ -30,6 +30,7 @@ def main() -> int:
 
 def _serve(settings: config.GatewaySettings) -> int:
     """Imports here what checking the settings does not need."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # one text at a time needs no pool of threads
     import uvloop
 
     from gateway import server, telemetry
