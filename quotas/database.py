@@ -31,6 +31,8 @@ PARTS: dict[str, tuple[str, ...]] = {
 }
 """Each script: the parts that stand before it, and its own."""
 
+_SEQUENCES = (list, tuple)
+
 
 class Database:
     """One Redis, Valkey, Sentinel or Cluster client. Every trouble with it is StoreUnavailable."""
@@ -74,8 +76,8 @@ def _join(parts: tuple[str, ...], clock: str | None) -> tuple[str, str]:
 def _as_text(reply: Reply) -> Reply:
     if isinstance(reply, bytes):
         return reply.decode()
-    if isinstance(reply, list | tuple):
-        return [_as_text(item) for item in reply]
+    if isinstance(reply, _SEQUENCES):
+        return [item if type(item) is int else _as_text(item) for item in reply]
     if isinstance(reply, dict):
         return {_as_text(name): _as_text(value) for name, value in reply.items()}
     return reply
