@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 
 from gateway import admin, chat, completions, console_routes, errors, openapi
 from gateway.admin_call import AdminParts
+from gateway.express import Express
 from gateway.faults import FaultMiddleware
 from gateway.generate import Bounds, Generate, Parts
 from gateway.generation import Rhythm
@@ -65,6 +66,13 @@ def create_app(resources: Resources) -> Starlette:
     )
     app.router.redirect_slashes = False  # a client that posts to the wrong path should learn so
     return app
+
+
+def with_express(app: Starlette) -> ASGIApp:
+    """The application as it is served: generation goes the short way."""
+    paths = (chat.PATH, completions.PATH)
+    found = [route for route in app.routes if isinstance(route, Route) and route.path in paths]
+    return Express(app, {("POST", route.path): RequestIdMiddleware(FaultMiddleware(route.app)) for route in found})
 
 
 def _generation(resources: Resources) -> Parts:

@@ -64,6 +64,7 @@ class Fault:
 
 
 News = Event | Fault
+_NOTICES = (Preempted, Resumed, Paused)
 
 
 class Mailbox:
@@ -75,7 +76,7 @@ class Mailbox:
 
     def put(self, flight: "Flight", news: News) -> None:
         """Deliver. What is no token and no end may be dropped where too much waits."""
-        if isinstance(news, Preempted | Resumed | Paused) and len(self._news) > MAX_NOTICES:
+        if len(self._news) > MAX_NOTICES and isinstance(news, _NOTICES):
             return
         self._news.append((flight, news))
         self._filled.set()

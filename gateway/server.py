@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import uvicorn
 
-from gateway.app import create_app
+from gateway.app import create_app, with_express
 from gateway.config import GatewaySettings
 from gateway.http_limits import limited_protocol
 from gateway.resources import Resources
@@ -57,7 +57,7 @@ class Server(uvicorn.Server):
 def configure(settings: GatewaySettings, resources: Resources) -> uvicorn.Config:
     """How uvicorn serves the application."""
     return uvicorn.Config(
-        create_app(resources),
+        with_express(create_app(resources)),
         host=settings.host,
         port=settings.port,
         loop="uvloop",
