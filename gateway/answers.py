@@ -4,9 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import msgspec
+
+from gateway import sse
 from scheduler.messages import FinishReason
 
 Json = dict[str, Any]
+_ANY_TEXT = "\0text\0"
+"""Stands for a text in a frame: what comes after it cannot hold the like."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,12 @@ class Answers:
             said = {"delta": {"content": text} if text else {}}
         choice = {"index": index, **said, "logprobs": logprobs, "finish_reason": finish_reason}
         return self._chunk([choice]) | _limited(limited_by)
+
+    def text_frame(self, index: int) -> tuple[bytes, bytes]:
+        """What stands before and after the text, as JSON, in a frame of `chunk` that says nothing else."""
+        frame = sse.data(self.chunk(index, _ANY_TEXT))
+        before, _, after = frame.rpartition(msgspec.json.encode(_ANY_TEXT))
+        return before, after
 
     def usage_chunk(self, usage: Usage) -> Json:
         """The chunk before `[DONE]` where `stream_options.include_usage` asked for it."""

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from gateway import sse
 from gateway.answers import Answers, Choice, Usage
 from gateway.flight import Flight
@@ -12,6 +14,8 @@ from scheduler.messages import FinishReason, TokenLogprob
 
 TellLogprobs = Callable[[tuple[int, ...], tuple[TokenLogprob, ...], int], Mapping[str, Any]]
 """(token ids, their log-probabilities, characters before them) → the `logprobs` object."""
+
+_encode = msgspec.json.Encoder().encode
 
 
 @dataclass(slots=True)
@@ -23,6 +27,8 @@ class _Told:
     logprobs: list[TokenLogprob] = field(default_factory=list)
     characters: int = 0
     finish_reason: FinishReason | None = None
+    frame: tuple[bytes, bytes] = (b"", b"")
+    """What stands around a text in a frame of the stream that tells nothing else."""
 
 
 class Speech:
@@ -79,26 +85,29 @@ class Speech:
         )
 
     def _said(self, said: Said) -> list[bytes]:
-        frames = []
         told = self._choices.get(said.index)
         if told is None:
-            told = self._choices[said.index] = _Told()
+            told = self._choices[said.index] = _Told(frame=self._answers.text_frame(said.index))
             opening = self._answers.opening(said.index)
-            frames += [] if opening is None else [sse.data(opening)]
+            return [*([] if opening is None else [sse.data(opening)]), *self._news(said, told)]
+        return self._news(said, told)
+
+    def _news(self, said: Said, told: _Told) -> list[bytes]:
         logprobs = None
         if self._tell_logprobs is not None and said.token_ids:
             logprobs = self._tell_logprobs(said.token_ids, said.logprobs, told.characters)
         told.characters += len(said.text)
-        if said.text or logprobs is not None or said.finish_reason is not None:
-            chunk = self._answers.chunk(
-                said.index,
-                said.text,
-                finish_reason=said.finish_reason,
-                logprobs=logprobs,
-                limited_by=self._limited_by(said.index, said.finish_reason),
-            )
-            frames.append(sse.data(chunk))
-        return frames
+        if logprobs is None and said.finish_reason is None:
+            before, after = told.frame
+            return [before, _encode(said.text), after] if said.text else []
+        chunk = self._answers.chunk(
+            said.index,
+            said.text,
+            finish_reason=said.finish_reason,
+            logprobs=logprobs,
+            limited_by=self._limited_by(said.index, said.finish_reason),
+        )
+        return [sse.data(chunk)]
 
     def _whole_logprobs(self, told: _Told) -> Mapping[str, Any] | None:
         if self._tell_logprobs is None:

@@ -1,11 +1,14 @@
 """The answers, checked by the official SDK's own types where it has them."""
 
 import math
+from typing import Literal
 
+import msgspec
 import pytest
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
+from gateway import sse
 from gateway.answers import Answers, Choice, Usage
 from gateway.logprobs import chat_logprobs, completion_logprobs
 from gateway.text import TextModel
@@ -136,3 +139,23 @@ def test_no_tokens_no_logprobs() -> None:
 def test_tokens_and_their_logprobs_have_to_match() -> None:
     with pytest.raises(ValueError, match="shorter"):
         chat_logprobs(MODEL, [1, 2], [TokenLogprob(-1.0, ())])
+
+
+@pytest.mark.parametrize("kind", ["chat", "completion"])
+@pytest.mark.parametrize("include_usage", [False, True])
+@pytest.mark.parametrize("text", ["a", '"\\\n\r\t', "\x00text\x00", "é\u2028🙂"])
+def test_a_frame_made_around_a_text_is_the_frame_of_its_chunk(
+    kind: Literal["chat", "completion"], include_usage: bool, text: str
+) -> None:
+    answers = Answers(
+        kind=kind,
+        id="x",
+        model='"\x00text\x00"',
+        created_s=1,
+        service_tier="default",
+        include_usage=include_usage,
+    )
+
+    before, after = answers.text_frame(3)
+
+    assert before + msgspec.json.encode(text) + after == sse.data(answers.chunk(3, text))
