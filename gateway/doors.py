@@ -26,9 +26,10 @@ class Doors:
 
     def at(self, queue: str) -> Commitments:
         """What was let into a queue."""
-        if queue not in self._doors:
-            self._doors[queue] = Commitments(self._lanes)
-        return self._doors[queue]
+        door = self._doors.get(queue)
+        if door is None:
+            door = self._doors[queue] = Commitments(self._lanes)
+        return door
 
     @contextmanager
     def held(self, queue: str, flight_ids: Sequence[str]) -> Iterator[None]:
@@ -47,8 +48,9 @@ class Doors:
 
     def heard(self, flight: Flight) -> None:
         """It has more tokens."""
-        published = sum(choice.published for choice in flight.choices)
-        self.at(flight.queue).produced(flight.id, published // len(flight.choices), self.now_ms)
+        choices = flight.choices
+        published = choices[0].published if len(choices) == 1 else sum(choice.published for choice in choices)
+        self.at(flight.queue).produced(flight.id, published // len(choices), self._clock() * 1e3)
 
     def left(self, flight: Flight) -> None:
         """It is over, if it ever was put."""

@@ -12,8 +12,8 @@ The dispatcher only delivers: `accept` is called by the one task that reads the 
 """
 
 import asyncio
+import math
 import secrets
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -71,23 +71,39 @@ class Mailbox:
     """What arrived for one request and was not yet told; one reader, and writers on the same loop."""
 
     def __init__(self) -> None:
-        self._news: deque[tuple[Flight, News]] = deque()
-        self._filled = asyncio.Event()
+        self._news: list[tuple[Flight, News]] = []
+        self._reader: asyncio.Future[None] | None = None
 
     def put(self, flight: "Flight", news: News) -> None:
         """Deliver. What is no token and no end may be dropped where too much waits."""
         if len(self._news) > MAX_NOTICES and isinstance(news, _NOTICES):
             return
         self._news.append((flight, news))
-        self._filled.set()
+        if self._reader is not None:
+            _wake(self._reader)
 
-    async def take(self) -> "list[tuple[Flight, News]]":
-        """All that waits, in order; waits for the first."""
-        await self._filled.wait()
-        self._filled.clear()
-        taken = list(self._news)
-        self._news.clear()
+    async def take(self, until_s: float = math.inf) -> "list[tuple[Flight, News]]":
+        """All that waits, in order; waits for the first. Nothing where none comes until then, on the loop's clock."""
+        if not self._news:
+            await self._first(until_s)
+        taken, self._news = self._news, []
         return taken
+
+    async def _first(self, until_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._reader = loop.create_future()
+        alarm = loop.call_at(until_s, _wake, self._reader) if until_s < math.inf else None
+        try:
+            await self._reader
+        finally:
+            self._reader = None
+            if alarm is not None:
+                alarm.cancel()
+
+
+def _wake(reader: "asyncio.Future[None]") -> None:
+    if not reader.done():
+        reader.set_result(None)
 
 
 @dataclass(slots=True)

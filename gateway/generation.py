@@ -2,9 +2,10 @@
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 from opentelemetry.trace import Span
 
 from gateway.dispatch import Queue
@@ -19,8 +20,7 @@ from scheduler.outcomes import Outcome
 from scheduler.queue_types import JobState
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
+class Said(msgspec.Struct, frozen=True):
     """New output of one choice. Its last one has the finish reason."""
 
     index: int
@@ -35,8 +35,7 @@ class Said:
         return f"Said({self.index}, {len(self.token_ids)} tokens, {self.finish_reason})"
 
 
-@dataclass(frozen=True, slots=True)
-class Notice:
+class Notice(msgspec.Struct, frozen=True):
     """What a waiting client may want to know."""
 
     text: str
@@ -85,7 +84,10 @@ class Generation:
     last_token_s: float | None = None
     _voices: dict[tuple[str, int], Voice] = field(default_factory=dict)
     _max_wait_over: bool = False
+    _begun: bool = False
     _state: str = "generating"
+    _told: list[Flight] = field(default_factory=list)
+    """Flights of which the client has heard all, and that are not settled."""
 
     def __post_init__(self) -> None:
         for flight in self.flights:
@@ -106,74 +108,79 @@ class Generation:
 
         Raises ApiError where a flight cannot be brought to its end: deadline, a worker's failure, a fault of ours.
         """
+        loop = asyncio.get_running_loop()
         notice_at = self.arrived_s + rhythm.first_s
         while any(not flight.settled for flight in self.flights):
-            alarm_at = min(notice_at, self._deadline())
-            try:
-                async with asyncio.timeout_at(alarm_at if alarm_at < math.inf else None):
-                    news = await self.mailbox.take()
-            except TimeoutError:
-                now_s = asyncio.get_running_loop().time()
+            news = await self.mailbox.take(min(notice_at, self._deadline()))
+            if not news:
+                now_s = loop.time()
                 await self._check_deadlines(now_s)
                 if now_s >= notice_at:
                     notice_at = now_s + rhythm.every_s
                     yield await self._waiting()
                 continue
-            self._clock_tokens(news)
-            pieces, error = self._hear_all(news)
+            pieces, error = self._hear_all(news, loop.time())
             if pieces:
-                notice_at = max(notice_at, asyncio.get_running_loop().time() + rhythm.every_s)
-                yield pieces
+                notice_at = max(notice_at, loop.time() + rhythm.every_s)
+                yield tuple(pieces)
             if error is not None:
                 raise error
-            for flight in {flight for flight, _ in news if flight.told and not flight.settled}:
-                await self.settlements.settle(flight, Outcome.FINISHED)
+            while self._told:
+                await self.settlements.settle(self._told.pop(), Outcome.FINISHED)
 
-    def _clock_tokens(self, news: Sequence[tuple[Flight, News]]) -> None:
-        if any(isinstance(item, TokenDelta) for _, item in news):
-            self.last_token_s = asyncio.get_running_loop().time()
-            if self.first_token_s is None:
-                self.first_token_s = self.last_token_s
-                self.queue_span.end()
-
-    def _hear_all(self, news: Sequence[tuple[Flight, News]]) -> tuple[tuple[Piece, ...], ApiError | None]:
+    def _hear_all(self, news: Sequence[tuple[Flight, News]], now_s: float) -> tuple[list[Piece], ApiError | None]:
         """What there is to say of it, and what ends the request after that: tokens before a fault are said."""
         pieces: list[Piece] = []
         try:
             for flight, item in news:
-                pieces += self._hear(flight, item)
+                piece = self._hear(flight, item, now_s)
+                if piece is not None:
+                    pieces.append(piece)
         except ApiError as error:
-            return tuple(pieces), error
-        return tuple(pieces), None
+            return pieces, error
+        return pieces, None
 
-    def _hear(self, flight: Flight, news: News) -> Iterator[Piece]:
+    def _hear(self, flight: Flight, news: News, now_s: float) -> Piece | None:
+        if isinstance(news, TokenDelta):
+            self._clock_token(now_s)
+            return self._speak(flight, self._voices[flight.id, news.choice], news)
         match news:
-            case TokenDelta():
-                yield from self._speak(self._voices[flight.id, news.choice], news)
             case Fault():
                 raise news.error
             case Finished():
                 self._check_end(flight, news)
             case Preempted() | Resumed() | Paused():
                 self._state = type(news).__name__.lower()
-                yield Notice(self._state)
+                return Notice(self._state)
+        return None
 
-    def _speak(self, voice: Voice, delta: TokenDelta) -> Iterator[Said]:
+    def _clock_token(self, now_s: float) -> None:
+        self.last_token_s = now_s
+        if self.first_token_s is None:
+            self.first_token_s = now_s
+            self.queue_span.end()
+
+    def _speak(self, flight: Flight, voice: Voice, delta: TokenDelta) -> Said | None:
         choice = voice.choice
         if choice.finish_reason is not None:  # beyond its stop string, or told twice
-            return
+            return None
         piece = voice.stream.push(delta.token_ids)
         text, finish = piece.text, delta.finish_reason
         if finish is not None and not piece.stopped:
             piece = voice.stream.flush()
             text += piece.text
-        counted = len(delta.token_ids)
+        token_ids, logprobs = delta.token_ids, delta.logprobs
         if piece.stopped:
             finish, choice.stopped_at = "stop", piece.counted
             counted = max(0, piece.counted - delta.first_index)
-        choice.finish_reason = finish
+            token_ids, logprobs = token_ids[:counted], logprobs[:counted]
+        if finish is not None:
+            choice.finish_reason = finish
+            if flight.told and not flight.settled:
+                self._told.append(flight)
         if text or finish is not None or delta.token_ids:
-            yield Said(voice.index, text, delta.token_ids[:counted], delta.logprobs[:counted], finish)
+            return Said(voice.index, text, token_ids, logprobs, finish)
+        return None
 
     def _check_end(self, flight: Flight, finished: Finished) -> None:
         """Whether the end that the queue tells is the one that the tokens told."""
@@ -191,17 +198,23 @@ class Generation:
 
     def _deadline(self) -> float:
         """When the next of the deadlines that still matter passes."""
-        due_ms = [self.terms.deadline_ms]
-        if any(not flight.begun for flight in self.flights):
-            due_ms.append(self.terms.hard_ttft_ms)
-            due_ms.append(None if self._max_wait_over else self.terms.max_wait_ms)
-        return self.arrived_s + min((ms / 1e3 for ms in due_ms if ms is not None), default=math.inf)
+        terms = self.terms
+        due_ms = math.inf if terms.deadline_ms is None else terms.deadline_ms
+        if not self._all_begun():
+            first_ms = math.inf if terms.hard_ttft_ms is None else terms.hard_ttft_ms
+            due_ms = min(due_ms, first_ms, math.inf if self._max_wait_over else terms.max_wait_ms)
+        return self.arrived_s + due_ms / 1e3
+
+    def _all_begun(self) -> bool:
+        """Asked before each token: what has begun once is not looked at again."""
+        self._begun = self._begun or all(flight.begun for flight in self.flights)
+        return self._begun
 
     async def _check_deadlines(self, now_s: float) -> None:
         waited_ms = (now_s - self.arrived_s) * 1e3
         if self.terms.deadline_ms is not None and waited_ms >= self.terms.deadline_ms:
             raise _deadline_exceeded(f"it was not done within {self.terms.deadline_ms:g} ms")
-        if all(flight.begun for flight in self.flights):
+        if self._all_begun():
             return
         if self.terms.hard_ttft_ms is not None and waited_ms >= self.terms.hard_ttft_ms:
             raise _deadline_exceeded(f"there was no token within {self.terms.hard_ttft_ms:g} ms")

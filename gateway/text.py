@@ -2,8 +2,8 @@
 
 import codecs
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 from tokenizers import Tokenizer
 
 from gateway.chat_template import ChatTemplate, TemplateRefusal
@@ -115,8 +115,7 @@ def _as_template_reads(turn: Turn) -> dict[str, str]:
     return message
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(msgspec.Struct, frozen=True):
     """What a push brought."""
 
     text: str
