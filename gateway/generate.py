@@ -6,7 +6,6 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Generic
 
-from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from gateway import sse
@@ -89,18 +88,17 @@ class Generate(Generic[Request]):
             return speech.whole()
 
     async def _stream(self, plan: Plan, caller: Caller, journal: Journal, receive: Receive, send: Send) -> None:
-        out = EventStream(send, plan.headers, write_timeout_s=self._parts.bounds.write_timeout_s)
         fault: Exception | None = None
-        async with while_connected(receive):
-            try:
-                await self._say(plan, caller, journal, out)
-            except ClientDisconnect:
-                raise
-            except Exception as error:  # whatever it is, a stream that has begun ends with a frame that says so
-                if not out.started:
-                    raise
-                fault = error
-                await out.write(sse.data(error_body(error if isinstance(error, ApiError) else internal_error())))
+        async with while_connected(receive) as connection:
+            timeout_s = self._parts.bounds.write_timeout_s
+            with EventStream(send, plan.headers, connection, write_timeout_s=timeout_s) as out:
+                try:
+                    await self._say(plan, caller, journal, out)
+                except Exception as error:  # whatever it is, a stream that has begun ends with a frame that says so
+                    if not out.started:
+                        raise
+                    fault = error
+                    await out.write(sse.data(error_body(error if isinstance(error, ApiError) else internal_error())))
         await out.close()
         if fault is not None:
             raise fault  # for the rim's record

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import msgspec
 from starlette.requests import ClientDisconnect
@@ -13,26 +14,38 @@ from gateway import sse
 Headers = list[tuple[bytes, bytes]]
 
 
+class Connection:
+    """A request's client, as the block of `while_connected` sees it."""
+
+    def __init__(self, task: "asyncio.Task[Any]") -> None:
+        self._task = task
+        self.is_gone = False
+
+    def gone(self) -> None:
+        """It has left, or is treated so: the block ends."""
+        if not self.is_gone:
+            self.is_gone = True
+            self._task.cancel()
+
+
 @asynccontextmanager
-async def while_connected(receive: Receive) -> AsyncIterator[None]:
+async def while_connected(receive: Receive) -> AsyncIterator[Connection]:
     """Ends the block with ClientDisconnect as soon as the client goes. Only for a request whose body was read."""
     task = asyncio.current_task()
     assert task is not None  # noqa: S101 - a coroutine always runs in one
-    gone = False
+    connection = Connection(task)
 
     async def watch() -> None:
-        nonlocal gone
         while (await receive())["type"] != "http.disconnect":
             pass
-        gone = True
-        task.cancel()
+        connection.gone()
 
     before = task.cancelling()
     watcher = asyncio.create_task(watch())
     try:
-        yield
+        yield connection
     except asyncio.CancelledError:
-        if gone and task.uncancel() <= before:
+        if connection.is_gone and task.uncancel() <= before:
             raise ClientDisconnect from None
         raise
     finally:
@@ -40,25 +53,47 @@ async def while_connected(receive: Receive) -> AsyncIterator[None]:
 
 
 class EventStream:
-    """A `text/event-stream` answer. Its headers go out with its first frame."""
+    """A `text/event-stream` answer. Its headers go out with its first frame.
 
-    def __init__(self, send: Send, headers: Headers, *, write_timeout_s: float) -> None:
+    Use it as a context: within it, a client that takes nothing for `write_timeout_s` is gone. One alarm watches over
+    all writes, since a stream has one for each token and hardly any of them ever waits.
+    """
+
+    def __init__(self, send: Send, headers: Headers, connection: Connection, *, write_timeout_s: float) -> None:
         self._send = send
         stream = {"content-type": sse.MEDIA_TYPE, **sse.HEADERS}
         self._headers = [*headers, *((name.encode(), value.encode()) for name, value in stream.items())]
+        self._connection = connection
         self._write_timeout_s = write_timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._writing_since: float | None = None
+        self._alarm: asyncio.TimerHandle | None = None
         self.started = False
 
+    def __enter__(self) -> "EventStream":
+        self._alarm = self._loop.call_later(self._write_timeout_s, self._look)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+
     async def write(self, frames: bytes) -> None:
-        """Send what is ready. Raises ClientDisconnect where the client takes nothing for too long."""
-        try:
-            async with asyncio.timeout(self._write_timeout_s):
-                if not self.started:
-                    self.started = True
-                    await self._send({"type": "http.response.start", "status": 200, "headers": self._headers})
-                await self._send({"type": "http.response.body", "body": frames, "more_body": True})
-        except TimeoutError:
-            raise ClientDisconnect from None
+        """Send what is ready."""
+        self._writing_since = self._loop.time()
+        if not self.started:
+            self.started = True
+            await self._send({"type": "http.response.start", "status": 200, "headers": self._headers})
+        await self._send({"type": "http.response.body", "body": frames, "more_body": True})
+        self._writing_since = None
+
+    def _look(self) -> None:
+        now_s = self._loop.time()
+        since_s = now_s if self._writing_since is None else self._writing_since
+        if now_s - since_s >= self._write_timeout_s:
+            self._connection.gone()
+        else:
+            self._alarm = self._loop.call_at(since_s + self._write_timeout_s, self._look)
 
     async def close(self) -> None:
         """The end of the body."""
