@@ -144,6 +144,8 @@ class TokenStream:
         self._min_tokens = min_tokens
         self._counted = 0
         self._begun = False
+        self._is_partial = False
+        """A character's first bytes wait for the rest."""
 
     def push(self, token_ids: Sequence[int]) -> Piece:
         """The text that these next tokens bring. After a stop: nothing more."""
@@ -167,7 +169,11 @@ class TokenStream:
         if piece is None:
             return ""
         self._begun = True
-        return self._utf8.decode(piece)
+        if piece.isascii() and not self._is_partial:
+            return piece.decode("ascii")
+        text = self._utf8.decode(piece)
+        self._is_partial = bool(self._utf8.getstate()[0])
+        return text
 
     def _shown(self, text: str) -> str:
         return self._stops.feed(text) if self._counted > self._min_tokens else text

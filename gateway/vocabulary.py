@@ -42,17 +42,18 @@ class Vocabulary:
         spelled = document["model"].get("vocab", ()) if self._alphabet else ()
         self._mute = bytes(byte for character, byte in self._alphabet.items() if character not in spelled)
         self._longest = _longest_piece(document, self._mute) if self._alphabet else None
-        self._pieces: dict[tuple[int, bool], bytes | None] = {}
+        self._first: dict[int, bytes | None] = {}
+        self._later: dict[int, bytes | None] = {}
 
     def piece(self, token_id: int, *, first: bool) -> bytes | None:
         """What a token adds to a text; None for what no text shows: special tokens and unknown ids.
 
         `first`: nothing was shown before it (some vocabularies drop the space at the start of a text).
         """
-        key = (token_id, first)
-        if key not in self._pieces:
-            self._pieces[key] = self._make_piece(token_id, first)
-        return self._pieces[key]
+        pieces = self._first if first else self._later
+        if token_id not in pieces:
+            pieces[token_id] = self._make_piece(token_id, first)
+        return pieces[token_id]
 
     def token_bytes(self, token_id: int) -> bytes:
         """A token alone, as bytes: a special token's own name, nothing for an unknown id."""
