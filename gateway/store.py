@@ -70,10 +70,14 @@ class BoundedRedis(redis.asyncio.Redis):
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - redis-py's own signature
         """One command and its reply."""
-        if self.pipe is not None and args[0] == "EVALSHA":
-            return await self.pipe.call(*args)
         async with asyncio.timeout(self.limit_s):
             return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+
+    async def evalsha(self, sha: str, numkeys: int, *keys_and_args: Any) -> Any:  # noqa: ANN401 - as above
+        """One script that the store knows by its digest."""
+        if self.pipe is None:
+            return await super().evalsha(sha, numkeys, *keys_and_args)
+        return await self.pipe.call("EVALSHA", sha, numkeys, *keys_and_args)
 
     async def aclose(self, close_connection_pool: bool | None = None) -> None:
         """Close every connection."""

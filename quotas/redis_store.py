@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 from quotas import keyspace
@@ -139,6 +140,7 @@ class RedisQuotaStore:
         )
 
 
+@lru_cache(maxsize=4096)
 def _levels(tenant: str, key_id: str) -> str:
     """Whose limits a request must fit, all of them; the scripts take any list."""
     levels = [("tenant", keyspace.tenant_level(tenant))]
