@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from quotas.store import LimitStatus
 
 _DIMENSIONS = {
-    "requests": ("requests_per_minute",),
-    "tokens": (
+    b"requests": ("requests_per_minute",),
+    b"tokens": (
         "tokens_per_minute",
         "input_tokens_per_minute",
         "output_tokens_per_minute",
@@ -33,9 +33,9 @@ def headers(statuses: Iterable[LimitStatus]) -> list[tuple[bytes, bytes]]:
         if buckets:
             tightest = min(buckets, key=lambda status: (status.remaining, -status.reset_after_s))
             told += [
-                (f"x-ratelimit-limit-{dimension}".encode(), str(tightest.limit).encode()),
-                (f"x-ratelimit-remaining-{dimension}".encode(), str(tightest.remaining).encode()),
-                (f"x-ratelimit-reset-{dimension}".encode(), duration(tightest.reset_after_s).encode()),
+                (b"x-ratelimit-limit-" + dimension, b"%d" % tightest.limit),
+                (b"x-ratelimit-remaining-" + dimension, b"%d" % tightest.remaining),
+                (b"x-ratelimit-reset-" + dimension, duration(tightest.reset_after_s).encode()),
             ]
     return told
 

@@ -3,8 +3,10 @@
 No prompt, completion or key anywhere: spans and labels carry ids, counts and words of ours.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Generic, TypeVar
 
 from opentelemetry import context, trace
 from opentelemetry.context import Context
@@ -43,6 +45,16 @@ def tracer_provider(exporter: SpanExporter | None, *, sample: float) -> TracerPr
     return provider
 
 
+M = TypeVar("M", Counter, Gauge, Histogram)
+
+
+class Labelled(Generic[M]):
+    """A metric whose children are looked up once for each set of labels, of which there are few."""
+
+    def __init__(self, metric: M) -> None:
+        self.labels: Callable[..., M] = functools.cache(metric.labels)
+
+
 class Telemetry:
     """The metrics in a registry of their own, and the tracer."""
 
@@ -72,10 +84,10 @@ class Telemetry:
         self.queued = self._gauge("lane_queued", "Jobs that wait for a worker", "model", "lane")
         self.oldest_wait = self._gauge("lane_oldest_wait_seconds", "Age of the oldest", "model", "lane")
         self.workers = self._gauge("workers", "Workers that take jobs of a model", "model")
-        self.store_up = self._gauge("store_up", "1 while the store answers")
-        self.settlements_in_hand = self._gauge("settlements_in_hand", "Settlements that wait for a worker or the store")
-        self.reaped = self._gauge("reaped", "Lapsed reservations settled here so far")
-        self.wasted_tokens = self._gauge("wasted_tokens", "Tokens published here so far that nobody is charged")
+        self.store_up = self._level("store_up", "1 while the store answers")
+        self.settlements_in_hand = self._level("settlements_in_hand", "Settlements that wait for a worker or the store")
+        self.reaped = self._level("reaped", "Lapsed reservations settled here so far")
+        self.wasted_tokens = self._level("wasted_tokens", "Tokens published here so far that nobody is charged")
 
     def tenant_label(self, tenant: str) -> str:
         """The tenant's name in metrics: the first few by name, the others together."""
@@ -99,14 +111,18 @@ class Telemetry:
                 self.queued.labels(model.name, lane.value).set(depth.queued)
                 self.oldest_wait.labels(model.name, lane.value).set(depth.oldest_wait_ms / 1e3)
 
-    def _counter(self, name: str, documentation: str, *labels: str) -> Counter:
-        return Counter(f"{_PREFIX}{name}", documentation, labels, registry=self.registry)
+    def _counter(self, name: str, documentation: str, *labels: str) -> Labelled[Counter]:
+        return Labelled(Counter(f"{_PREFIX}{name}", documentation, labels, registry=self.registry))
 
-    def _gauge(self, name: str, documentation: str, *labels: str) -> Gauge:
-        return Gauge(f"{_PREFIX}{name}", documentation, labels, registry=self.registry)
+    def _gauge(self, name: str, documentation: str, *labels: str) -> Labelled[Gauge]:
+        return Labelled(Gauge(f"{_PREFIX}{name}", documentation, labels, registry=self.registry))
 
-    def _histogram(self, name: str, documentation: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(f"{_PREFIX}{name}", documentation, ["lane"], buckets=buckets, registry=self.registry)
+    def _level(self, name: str, documentation: str) -> Gauge:
+        return Gauge(f"{_PREFIX}{name}", documentation, registry=self.registry)
+
+    def _histogram(self, name: str, documentation: str, buckets: tuple[float, ...]) -> Labelled[Histogram]:
+        found = Histogram(f"{_PREFIX}{name}", documentation, ["lane"], buckets=buckets, registry=self.registry)
+        return Labelled(found)
 
     def exposition(self) -> bytes:
         """Prometheus' text. Takes a while where there are many tenants: call it in a thread."""

@@ -77,7 +77,9 @@ def _as_text(reply: Reply) -> Reply:
     if isinstance(reply, bytes):
         return reply.decode()
     if isinstance(reply, _SEQUENCES):
-        return [item if type(item) is int else _as_text(item) for item in reply]
+        return [
+            item if type(item) is int else item.decode() if type(item) is bytes else _as_text(item) for item in reply
+        ]
     if isinstance(reply, dict):
         return {_as_text(name): _as_text(value) for name, value in reply.items()}
     return reply
