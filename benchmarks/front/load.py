@@ -23,6 +23,7 @@ from scheduler.redis_queue import RedisQueue
 
 END_OF_CHUNKS = b"\r\n0\r\n\r\n"
 PROMPT = "Tell me in a few words what the capital of France is known for, and why people like to go there."
+COMPLAINT_BYTES = 500
 DIRECT = "direct"
 """The gateway that the engine's own clients say they are."""
 
@@ -54,6 +55,8 @@ class Seen:
     tokens: int = 0
     failed: int = 0
     """Answers that were no 200, or not whole."""
+    complaint: str = ""
+    """The first such answer, as far as it tells why."""
     latencies_ms: list[float] = field(default_factory=list)
 
 
@@ -140,11 +143,14 @@ async def over_http(order: Order) -> Seen:
         _, client = await loop.create_connection(Client, place.hostname or "", place.port or 80)
         while time.perf_counter() - began < order.seconds:
             asked = time.perf_counter()
-            tokens = tokens_of(await client.ask(request), order)
+            answer = await client.ask(request)
+            tokens = tokens_of(answer, order)
             seen.latencies_ms.append((time.perf_counter() - asked) * 1e3)
             seen.requests += 1
             seen.tokens += tokens
-            seen.failed += tokens == 0
+            if not tokens:
+                seen.failed += 1
+                seen.complaint = seen.complaint or answer[-COMPLAINT_BYTES:].decode(errors="replace")
         client.close()
 
     await asyncio.gather(*(one() for _ in range(order.clients)))

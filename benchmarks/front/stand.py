@@ -116,7 +116,7 @@ class Stand:
             raise StandError(f"the load generator failed: {done.stderr.decode()[-2000:]}")
         seen = msgspec.json.decode(done.stdout, type=Seen)
         if seen.failed:
-            raise StandError(f"{seen.failed} of {seen.requests} answers were not whole")
+            raise StandError(f"{seen.failed} of {seen.requests} answers were not whole, such as: {seen.complaint}")
         return seen
 
 

@@ -21,7 +21,7 @@ def order(kind: str, tokens: int) -> Order:
 
 
 def turn(*, requests: int, tokens: int, latency_ms: float, cpu_s: float) -> Turn:
-    return Turn(Seen(1.0, requests, tokens, 0, [latency_ms] * requests), cpu_s)
+    return Turn(Seen(1.0, requests, tokens, latencies_ms=[latency_ms] * requests), cpu_s)
 
 
 def test_a_stream_counts_where_all_its_tokens_and_its_end_came() -> None:
