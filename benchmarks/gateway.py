@@ -1,11 +1,11 @@
 """The gateway on one core with everything on, in front of an engine that answers at once: rates, latency, and CPU.
 
-python -m benchmarks.gateway [--quick] [--rounds 5] [--seconds 5] [--json FILE]
+python -m benchmarks.gateway [--quick] [--rounds 5] [--seconds 5] [--json FILE] [--litellm URL] [--portkey URL]
 
 Keys, quotas in the embedded store, queue, settlement and traces (10 % of requests) are all on; the load generator,
 the engine and the store are processes of their own on the other cores. Loads take turns, so that what else the machine
-does falls on all of them. `--quick` does it once, in about half a minute. Exits with 1 if a line that was measured is
-not met.
+does falls on all of them. `--quick` does it once, in about half a minute. Peers take part where they run: see
+benchmarks/peers.md. Exits with 1 if a line that was measured is not met.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import os
 import platform
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
@@ -24,8 +24,9 @@ from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks.front.load import LoadKind, Seen
-from benchmarks.front.stand import Stand, StandError, stand
-from benchmarks.lines.line import Line, at_most, unmeasured
+from benchmarks.front.stand import Peer, Stand, StandError, stand
+from benchmarks.intervals import interval
+from benchmarks.lines.line import Line, at_least, at_most, unmeasured
 from benchmarks.machine import cpu_name
 
 LINE = 8
@@ -33,6 +34,9 @@ CLIENTS = 64
 PLAIN_TOKENS = 16
 STREAM_TOKENS = 200
 WARM_UP_S = 1.0
+LITELLM, PORTKEY = "LiteLLM", "Portkey"
+MOCK_PORT = 9009
+"""Where `benchmarks.front.mock` stands behind the peers."""
 FILE_WIDTH = 250
 """Columns of tables that go into a file: none is broken, so they can be pasted into a document."""
 PACKAGES = ("uvicorn", "uvloop", "httptools", "starlette", "redis", "tokenizers", "opentelemetry-sdk")
@@ -46,6 +50,12 @@ class Load:
     kind: LoadKind
     clients: int
     tokens: int
+    peer: Peer | None = None
+    """Whom to ask; None: ours."""
+
+    def at(self, peer: Peer) -> "Load":
+        """The same before a peer."""
+        return replace(self, name=f"{peer.name}: {self.name}", peer=peer)
 
 
 PLAIN = Load(f"plain, {CLIENTS} clients", "plain", CLIENTS, PLAIN_TOKENS)
@@ -91,16 +101,16 @@ class Turn:
 Turns = dict[Load, list[Turn]]
 
 
-def measure(on: Stand, rounds: int, seconds: float, progress: Progress) -> Turns:
+def measure(on: Stand, loads: Sequence[Load], rounds: int, seconds: float, progress: Progress) -> Turns:
     """Let the loads take turns. Raises StandError where an answer is not as it should be."""
-    on.load("plain", seconds=WARM_UP_S, tokens=PLAIN_TOKENS, clients=8)
-    on.load("stream", seconds=WARM_UP_S, tokens=STREAM_TOKENS, clients=8)
-    turns: Turns = {load: [] for load in LOADS}
-    task = progress.add_task("measuring", total=rounds * len(LOADS))
+    for load in loads:
+        on.load(load.kind, seconds=WARM_UP_S, tokens=load.tokens, clients=min(8, load.clients), peer=load.peer)
+    turns: Turns = {load: [] for load in loads}
+    task = progress.add_task("measuring", total=rounds * len(loads))
     for _ in range(rounds):
-        for load in LOADS:
+        for load in loads:
             before_s = on.cpu_s()
-            seen = on.load(load.kind, seconds=seconds, tokens=load.tokens, clients=load.clients)
+            seen = on.load(load.kind, seconds=seconds, tokens=load.tokens, clients=load.clients, peer=load.peer)
             turns[load].append(Turn(seen, on.cpu_s() - before_s))
             progress.advance(task)
     if not on.sink.batches:
@@ -115,16 +125,28 @@ def lines(turns: Turns) -> list[Line]:
     rounds = len(alone)
     how = f"median of {rounds} rounds; client to last byte, less the median of a job put straight into the queue"
     cost = f"median of {rounds} rounds; all processor time of the gateway's process at {CLIENTS} clients"
-    peer = "the peer is not installed here"
     return [
-        unmeasured(LINE, "plain requests/s, times LiteLLM's", 15.0, peer),
-        unmeasured(LINE, "plain requests/s, times Portkey's", 2.0, peer),
-        unmeasured(LINE, "streamed tokens/s, times LiteLLM's", 30.0, peer),
+        _ratio("plain requests/s, times LiteLLM's", 15.0, turns, PLAIN, LITELLM),
+        _ratio("plain requests/s, times Portkey's", 2.0, turns, PLAIN, PORTKEY),
+        _ratio("streamed tokens/s, times LiteLLM's", 30.0, turns, STREAM, LITELLM),
         at_most(LINE, "added latency p50, ms", _median(t.latency_ms(50) for t in alone) - floor_ms, 1.0, how),
         at_most(LINE, "added latency p99, ms", _median(t.latency_ms(99) for t in alone) - floor_ms, 5.0, how),
         at_most(LINE, "CPU per plain request, µs", _median(t.cpu_us_per_request for t in turns[PLAIN]), 300.0, cost),
         at_most(LINE, "CPU per streamed token, µs", _median(t.cpu_us_per_token for t in turns[STREAM]), 10.0, cost),
     ]
+
+
+def _ratio(name: str, target: float, turns: Turns, load: Load, peer: str) -> Line:
+    """Ours over a peer's, round by round: it counts by the lower end of its 95 % interval."""
+    theirs = [turns[other] for other in turns if other.peer and other.peer.name == peer and other.kind == load.kind]
+    if not theirs:
+        return unmeasured(LINE, name, target, f"no {peer} ran here: see benchmarks/peers.md")
+    rates = zip(turns[load], theirs[0], strict=True)
+    found = interval([mine.tokens_per_s / other.tokens_per_s for mine, other in rates])
+    value, how = (
+        (found.low, "lower end of the 95 % interval of the rounds") if len(theirs[0]) > 1 else (found.mean, "one round")
+    )
+    return at_least(LINE, name, value, target, how)
 
 
 def _median(figures: Iterable[float]) -> float:
@@ -136,18 +158,29 @@ def table(turns: Turns) -> rich.table.Table:
     columns = ("load", "requests/s", "lowest to highest", "tokens/s", "p50 ms", "p99 ms", "CPU µs/request", "µs/token")
     found = rich.table.Table(*columns, box=rich.box.MARKDOWN)
     for load, each in turns.items():
-        rates = [turn.requests_per_s for turn in each]
+        rates, is_ours = [turn.requests_per_s for turn in each], load.peer is None and load is not DIRECT
         figures = (
             f"{_median(rates):,.0f}",
             f"{min(rates):,.0f} to {max(rates):,.0f}",
             f"{_median(turn.tokens_per_s for turn in each):,.0f}",
             f"{_median(turn.latency_ms(50) for turn in each):.2f}",
             f"{_median(turn.latency_ms(99) for turn in each):.2f}",
-            f"{_median(turn.cpu_us_per_request for turn in each):,.0f}" if load is not DIRECT else "-",
-            f"{_median(turn.cpu_us_per_token for turn in each):.1f}" if load is not DIRECT else "-",
+            f"{_median(turn.cpu_us_per_request for turn in each):,.0f}" if is_ours else "-",
+            f"{_median(turn.cpu_us_per_token for turn in each):.1f}" if is_ours else "-",
         )
         found.add_row(load.name, *figures)
     return found
+
+
+def peer_loads(litellm: str | None, portkey: str | None) -> list[Load]:
+    """What the peers that run are measured with; Portkey's streams are part of no line."""
+    loads: list[Load] = []
+    if litellm:
+        loads += [load.at(Peer(LITELLM, litellm)) for load in (PLAIN, STREAM)]
+    if portkey:
+        headers = {"x-portkey-provider": "openai", "x-portkey-custom-host": f"http://127.0.0.1:{MOCK_PORT}/v1"}
+        loads.append(PLAIN.at(Peer(PORTKEY, portkey, headers=headers)))
+    return loads
 
 
 def summary(found: Sequence[Line]) -> rich.table.Table:
@@ -173,6 +206,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--seconds", type=float, default=5.0, help="of each load in each round")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--litellm", metavar="URL")
+    parser.add_argument("--portkey", metavar="URL")
     options = parser.parse_args(arguments)
     console = Console()
     if not console.is_terminal:
@@ -180,7 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console.print(describe(), soft_wrap=True)
     rounds = options.rounds or (1 if options.quick else 5)
     with stand() as on, Progress(console=console) as progress:
-        turns = measure(on, rounds, options.seconds, progress)
+        turns = measure(on, (*LOADS, *peer_loads(options.litellm, options.portkey)), rounds, options.seconds, progress)
     found = lines(turns)
     console.print(table(turns), summary(found))
     if options.json:

@@ -45,6 +45,16 @@ class StandError(RuntimeError):
     """Something that a measurement needs did not start, or did not do what it was asked."""
 
 
+@dataclass(frozen=True)
+class Peer:
+    """Another gateway, that somebody has started before `benchmarks.front.mock`: see benchmarks/peers.md."""
+
+    name: str
+    url: str
+    key: str = "sk-bench"
+    headers: dict[str, str] = field(default_factory=dict, hash=False)
+
+
 class _Sink(http.server.BaseHTTPRequestHandler):
     """Takes traces in and drops them."""
 
@@ -97,16 +107,22 @@ class Stand:
         """Processor time that the gateway has taken so far, all its threads together."""
         return cpu_s(self.gateway.pid)
 
-    def load(self, kind: LoadKind, *, seconds: float, tokens: int, clients: int = 1) -> Seen:
-        """Put a load on it, from a process of its own. Raises StandError where an answer was not as it should be."""
-        url = self.store_url if kind == "direct" else self.url
+    def load(
+        self, kind: LoadKind, *, seconds: float, tokens: int, clients: int = 1, peer: "Peer | None" = None
+    ) -> Seen:
+        """Put a load on it, or on a peer, from a process of its own.
+
+        Raises StandError where an answer was not as it should be.
+        """
+        url = peer.url if peer else self.store_url if kind == "direct" else self.url
         order = Order(
             kind=kind,
             url=url,
             seconds=seconds,
             tokens=tokens,
             clients=clients,
-            key=self.key,
+            key=peer.key if peer else self.key,
+            headers=peer.headers if peer else {},
             model=MODEL,
             queue=self.queue,
         )

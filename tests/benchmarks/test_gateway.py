@@ -7,7 +7,8 @@ import pytest
 
 from benchmarks.front.instant import card
 from benchmarks.front.load import Order, Seen, request_bytes, tokens_of
-from benchmarks.gateway import ALONE, DIRECT, PLAIN, STREAM, Turn, lines, main
+from benchmarks.front.mock import answer
+from benchmarks.gateway import ALONE, DIRECT, LOADS, PLAIN, STREAM, Turn, lines, main, peer_loads
 from gateway.text import TextModel
 
 OK = b"HTTP/1.1 200 OK\r\n\r\n"
@@ -68,6 +69,26 @@ def test_latency_is_what_the_gateway_adds_and_cost_is_all_that_it_takes() -> Non
         "CPU per plain request, µs": (pytest.approx(200.0), True),
         "CPU per streamed token, µs": (pytest.approx(15.0), False),
     }
+
+
+def test_the_mock_behind_the_peers_answers_as_the_client_expects() -> None:
+    for kind in ("plain", "stream"):
+        asked = order(kind, 3)
+        _, _, body = request_bytes(asked).partition(b"\r\n\r\n")
+
+        assert tokens_of(answer(json.loads(body)), asked) == 3
+
+
+def test_a_peer_counts_by_the_lower_end_of_its_rounds() -> None:
+    (peer,) = peer_loads(None, "http://127.0.0.1:1")
+    fast, slow = (turn(requests=requests, tokens=16 * requests, latency_ms=1.0, cpu_s=0.1) for requests in (300, 100))
+    turns = {load: [fast, fast] for load in LOADS} | {peer: [slow, slow]}
+
+    found = {line.name: line for line in lines(turns)}
+
+    assert found["plain requests/s, times Portkey's"].value == pytest.approx(3.0)
+    assert found["plain requests/s, times Portkey's"].met
+    assert found["plain requests/s, times LiteLLM's"].met is None
 
 
 @pytest.mark.system
