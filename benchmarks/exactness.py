@@ -30,8 +30,9 @@ from scheduler.settings import DEFAULT_MODEL
 from scheduler.steps import SeqId
 from worker.engine import Engine
 from worker.kv_cache import KVCache
-from worker.model import PagedModel, load
+from worker.model import Model
 from worker.model_files import ModelFiles, resolve
+from worker.paths import load_fastest
 from worker.runner import Runner
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def generate(reference: "PreTrainedModel", prompt: Tokens, tokens: int) -> Token
 
 
 def serve(
-    model: PagedModel,
+    model: Model,
     prompts: Sequence[Tokens],
     tokens: int,
     way: Way,
@@ -115,7 +116,7 @@ def serve(
 
 
 def _serve(
-    prompts: Sequence[Tokens], model: PagedModel, tokens: int, mode: YieldMode | None, seed: int, advance: Advance
+    prompts: Sequence[Tokens], model: Model, tokens: int, mode: YieldMode | None, seed: int, advance: Advance
 ) -> list[Tokens]:
     engine = _engine(model, prompts, tokens)
     for number, prompt in enumerate(prompts):
@@ -151,7 +152,7 @@ def _preempt_some(
             engine.planner.preempt(SeqId(flight_id, 0), mode, chooser.choice((None, 1, 2)))
 
 
-def _engine(model: PagedModel, prompts: Sequence[Tokens], tokens: int) -> Engine:
+def _engine(model: Model, prompts: Sequence[Tokens], tokens: int) -> Engine:
     """An engine with room for all prompts at once, on the device and on the host."""
     blocks = sum(-(-(len(prompt) + tokens) // BLOCK_SIZE) for prompt in prompts) + len(prompts)
     cache = KVCache(model.shape, blocks=blocks, host_slots=blocks, block_size=BLOCK_SIZE, device=model.device)
@@ -219,7 +220,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _prove(options: argparse.Namespace, console: Console) -> int:
     files = resolve(options.model, options.models_dir)
-    model, reference = load(files, dtype="float32"), load_reference(files)
+    model, reference = load_fastest(files, dtype="float32"), load_reference(files)
     prompts = make_prompts(options.prompts, options.longest, model.vocab_size, options.seed)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     differences: list[Difference] = []

@@ -22,7 +22,7 @@ from worker.costs_report import CostReport
 from worker.engine import Engine
 from worker.engine_thread import EngineThread
 from worker.kv_cache import KVCache
-from worker.model import PagedModel
+from worker.model import Model
 from worker.report import Report
 from worker.runner import Runner
 
@@ -50,7 +50,7 @@ class Learner:
 class Bench:
     """A model, and the sizes of the worker that runs it."""
 
-    model: PagedModel
+    model: Model
     block_size: int
     blocks: int
     host_slots: int

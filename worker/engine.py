@@ -9,10 +9,10 @@ from scheduler.lanes import Lane, LaneName
 from scheduler.messages import Event, Lease, TokenDelta
 from scheduler.planner import Planner
 from scheduler.steps import Ended, Produced, StepOutcome, StepPlan, StepResult
-from worker import selftest
 from worker.kv_cache import KVCache, size_pools
-from worker.model import PagedModel, load
+from worker.model import Model
 from worker.model_files import ModelFiles
+from worker.paths import load_fastest
 from worker.runner import Runner
 
 _log = logging.getLogger(__name__)
@@ -114,8 +114,7 @@ def build_engine(
 
     Raises ModelError or KVMemoryError, each in one line.
     """
-    model = load(files, dtype=dtype, device=device)
-    selftest.prove(model)
+    model = load_fastest(files, dtype=dtype, device=device)
     cache = make_cache(model, kv_bytes, host_kv_bytes, block_size=block_size, max_sequences=max_sequences)
     planner = Planner(
         lanes=lanes,
@@ -131,7 +130,7 @@ def build_engine(
 
 
 def make_cache(
-    model: PagedModel, kv_bytes: int | None, host_kv_bytes: int | None, *, block_size: int, max_sequences: int
+    model: Model, kv_bytes: int | None, host_kv_bytes: int | None, *, block_size: int, max_sequences: int
 ) -> KVCache:
     """Both pools, as large as set or as fits. Raises KVMemoryError."""
     sizes = size_pools(

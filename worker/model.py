@@ -60,8 +60,29 @@ class _AttentionModule(Protocol):
     fairlane_layer: _Layer
 
 
+class Model(Protocol):
+    """What the runner needs of a model, whichever path computes it."""
+
+    name: str
+    vocab_size: int
+    context_length: int
+    shape: KVShape
+    device: torch.device
+    backend: str
+
+    def forward(self, packed: Packed, cache: KVCache) -> torch.Tensor:
+        """Compute the rows, write their keys and values, and return logits [rows that sample, vocabulary]."""
+
+
+class Rotary(Protocol):
+    """A rotary embedding as transformers computes it."""
+
+    def __call__(self, like: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosines and sines of `positions` [1, tokens], in `like`'s dtype: [1, tokens, head_dim] each."""
+
+
 class PagedModel:
-    """The model. Keys and values live in whichever cache `forward` is given; the model itself keeps nothing."""
+    """The reference path: transformers' modules. Keys and values live in whichever cache `forward` is given."""
 
     def __init__(self, name: str, causal_lm: "PreTrainedModel", *, backend: str = "sdpa") -> None:
         config = causal_lm.config
@@ -69,7 +90,7 @@ class PagedModel:
         self.vocab_size = int(config.vocab_size)
         self.context_length = int(config.max_position_embeddings)
         self._model = causal_lm
-        self._backend = backend
+        self.backend = backend
         self._modules = _attention_modules(name, causal_lm)
         self.device: torch.device = causal_lm.device
         self.shape = KVShape(
@@ -80,14 +101,14 @@ class PagedModel:
         )
 
     @property
-    def backend(self) -> str:
-        """Name of the attention backend."""
-        return self._backend
+    def causal_lm(self) -> "PreTrainedModel":
+        """The model as transformers loaded it, with our attention in it."""
+        return self._model
 
     def forward(self, packed: Packed, cache: KVCache) -> torch.Tensor:
         """Compute the rows, write their keys and values, and return logits [rows that sample, vocabulary]."""
         for module, kv in zip(self._modules, cache.layers, strict=True):
-            module.fairlane_layer = _Layer(kv, packed.metadata, self._backend)
+            module.fairlane_layer = _Layer(kv, packed.metadata, self.backend)
         output = self._model(
             input_ids=packed.token_ids[None],
             position_ids=packed.positions[None],

@@ -11,7 +11,7 @@ from scheduler.messages import Lease, TokenLogprob
 from scheduler.steps import Row, SeqId, StepPlan, StepResult
 from worker.attention import BACKENDS
 from worker.kv_cache import KVCache
-from worker.model import Packed, PagedModel
+from worker.model import Model, Packed
 from worker.sampling import Draw, TokenHistory, draw_tokens
 from worker.transfer import transfer_for
 
@@ -51,7 +51,7 @@ def _on_device(numbers: list[int], cache: KVCache) -> torch.Tensor:
 class Runner:
     """Executes plans on one model and one cache, and keeps what sampling needs to know of each flight."""
 
-    def __init__(self, model: PagedModel, cache: KVCache) -> None:
+    def __init__(self, model: Model, cache: KVCache) -> None:
         self._model = model
         self._cache = cache
         self._transfer = transfer_for(cache)

@@ -1,45 +1,72 @@
-"""Proof at start that the model computes the same through our attention as through its own. Fails closed.
+"""Proof at start that the model computes the same through our paths as through its own. Fails closed.
 
-A static check knows only the kinds of attention that exist today; this one knows none, and compares.
+A static check knows only the kinds of attention that exist today; this one knows none, and compares. So does the
+proof of the lean path: every logit of two sequences, packed, in chunks and token by token.
 """
 
 import random
+from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 
 from scheduler.steps import Row, SeqId
 from worker.kv_cache import KVCache
-from worker.model import PagedModel
+from worker.model import Model, PagedModel
 from worker.model_files import ModelError
 from worker.runner import pack
 
 _TOLERANCE = {torch.float32: 1e-3}
 _COARSE_TOLERANCE = 0.15
 """Relative, of the logits: rounding in 16 bits stays well below, another attention well above."""
+_LEAN_TOLERANCE = {torch.float32: 1e-4}
+_LEAN_COARSE_TOLERANCE = 0.1
+"""Of the lean path, whose attention is the same, as a share of the largest logit: no logit may be further off."""
 _BLOCK_SIZE = 8
+_LENGTHS = {"long": 21, "short": 7}
 
 
 @torch.inference_mode()
 def prove(model: PagedModel) -> None:
-    """Run two sequences packed, in chunks and token by token, and compare. Raises ModelError where they differ."""
+    """Compare our attention with the model's own. Raises ModelError where they differ."""
+    *_, shorts, longs = _logits(model)
+    prompts = _prompts(model)
+    for name, found in (("short", shorts[0]), ("long", longs[0])):
+        expected = model.plain_logits(prompts[name]).float()
+        error = float((found - expected).norm() / expected.norm())
+        if not error <= _TOLERANCE.get(model.shape.dtype, _COARSE_TOLERANCE):
+            raise ModelError(f"model {model.name}: its attention is not the one we know (logits differ by {error:.2g})")
+
+
+@torch.inference_mode()
+def disagreement(lean: Model, reference: Model) -> str | None:
+    """How the two paths' logits differ by more than rounding, at any token; None where they agree."""
+    limit = _LEAN_TOLERANCE.get(lean.shape.dtype, _LEAN_COARSE_TOLERANCE)
+    for found, expected in zip(_logits(lean), _logits(reference), strict=True):
+        error = float((found - expected).abs().max() / expected.abs().max())
+        if not error <= limit:  # nor where it is not a number
+            return f"its logits differ by {error:.2g} of the largest, more than {limit:.2g}"
+    return None
+
+
+def _logits(model: Model) -> Iterator[torch.Tensor]:
+    """Every token's logits, step by step. The last two steps end a sequence with their first row."""
     cache = KVCache(model.shape, blocks=8, host_slots=0, block_size=_BLOCK_SIZE, device=model.device)
-    chooser = random.Random(0)
-    long, short = ([chooser.randrange(model.vocab_size) for _ in range(length)] for length in (21, 7))
-    steps = [
+    long, short = (_prompts(model)[name] for name in ("long", "short"))
+    for rows in (
         [_row("long", long, 0, 10, (6, 1)), _row("short", short, 0, 6, (3,))],
         [_row("short", short, 6, 7, (3,)), _row("long", long, 10, 20, (6, 1, 4))],
         [_row("long", long, 20, 21, (6, 1, 4))],
-    ]
-    logits = [model.forward(pack(rows, cache, model.backend), cache) for rows in steps]
-    for tokens, found in ((short, logits[1][0]), (long, logits[2][0])):
-        _compare(model, found.float(), model.plain_logits(tokens).float())
+    ):
+        packed = pack(rows, cache, model.backend)
+        every = torch.arange(len(packed.token_ids), device=model.device)
+        yield model.forward(replace(packed, logit_rows=every), cache).float()
+
+
+def _prompts(model: Model) -> dict[str, list[int]]:
+    chooser = random.Random(0)
+    return {name: [chooser.randrange(model.vocab_size) for _ in range(length)] for name, length in _LENGTHS.items()}
 
 
 def _row(name: str, tokens: list[int], start: int, end: int, table: tuple[int, ...]) -> Row:
     return Row(SeqId(name, 0), tuple(tokens[start:end]), start, table, samples=end - start == 1, output_index=0)
-
-
-def _compare(model: PagedModel, found: torch.Tensor, expected: torch.Tensor) -> None:
-    error = float((found - expected).norm() / expected.norm())
-    if not error <= _TOLERANCE.get(model.shape.dtype, _COARSE_TOLERANCE):
-        raise ModelError(f"model {model.name}: its attention is not the one we know (logits differ by {error:.2g})")

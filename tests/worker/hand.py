@@ -7,7 +7,7 @@ from scheduler.lanes import LaneName
 from scheduler.messages import Job, Lease, Sampling
 from scheduler.steps import Copy, Row, SeqId, StepPlan, StepResult
 from worker.kv_cache import KVCache
-from worker.model import PagedModel
+from worker.model import Model
 from worker.runner import Runner
 
 GREEDY = Sampling(temperature=0.0)
@@ -51,7 +51,7 @@ class Line:
 class Hand:
     """A runner on a small cache, and sequences whose rows it plans on demand."""
 
-    def __init__(self, model: PagedModel, *, blocks: int = 64, host_slots: int = 16, block_size: int = 4) -> None:
+    def __init__(self, model: Model, *, blocks: int = 64, host_slots: int = 16, block_size: int = 4) -> None:
         self.cache = KVCache(model.shape, blocks=blocks, host_slots=host_slots, block_size=block_size)
         self.runner = Runner(model, self.cache)
         self.free = list(range(blocks))

@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.exactness import WAYS, Way, compare, generate, load_reference, make_prompts, serve
+from worker.lean import LeanModel
 from worker.model import PagedModel
 from worker.model_files import ModelFiles
+from worker.paths import lean_path
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -27,6 +29,27 @@ def prompts(default_model: PagedModel) -> list[list[int]]:
 @pytest.fixture(scope="module")
 def expected(reference: "PreTrainedModel", prompts: list[list[int]]) -> list[list[int]]:
     return [generate(reference, prompt, TOKENS) for prompt in prompts]
+
+
+@pytest.fixture(scope="module")
+def lean_model(default_model: PagedModel) -> LeanModel:
+    found = lean_path(default_model)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_lean_paths_greedy_output_is_token_identical_to_generate(
+    lean_model: LeanModel,
+    reference: "PreTrainedModel",
+    prompts: list[list[int]],
+    expected: list[list[int]],
+    way: Way,
+) -> None:
+    found = serve(lean_model, prompts, TOKENS, way)
+
+    differences = compare(reference, prompts, expected, found, way)
+    assert [difference for difference in differences if not difference.is_near_tie] == []
 
 
 @pytest.mark.parametrize("way", WAYS)

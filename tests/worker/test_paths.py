@@ -1,0 +1,105 @@
+"""The lean path serves where it is proven; in all other cases the reference does, and one log line says why."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+import transformers
+
+from tests.worker.test_support import GROUPED, SERVED, random_model
+from tests.worker.tiny_model import write_tiny_model
+from worker import lean_weights, model, paths
+from worker.lean import LeanModel, Norm
+from worker.linear import Linear, make_linear
+from worker.model import PagedModel
+from worker.model_files import ModelFiles, resolve
+from worker.paths import lean_path, load_fastest
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
+    directory = write_tiny_model(tmp_path_factory.mktemp("tiny"))
+    return resolve(str(directory), directory.parent)
+
+
+def perturbed(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
+    weight = weight.clone()
+    weight[0] += weight.std()
+    return make_linear(weight, bias)
+
+
+def broken(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
+    return make_linear(weight.clone().fill_(float("nan")), bias)
+
+
+def misshapen(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
+    return make_linear(weight[1:], None)
+
+
+def test_the_lean_path_serves_the_family(files: ModelFiles) -> None:
+    assert isinstance(load_fastest(files, dtype="float32", device="cpu"), LeanModel)
+
+
+def test_the_references_weights_are_freed(files: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[weakref.ref[torch.Tensor]] = []
+
+    def load(*arguments: object, **others: object) -> PagedModel:
+        found = model.load(*arguments, **others)  # type: ignore[arg-type]
+        loaded.extend(weakref.ref(parameter) for parameter in found.causal_lm.parameters() if parameter.ndim > 1)
+        return found
+
+    monkeypatch.setattr(paths, "load", load)
+
+    serving = load_fastest(files, dtype="float32", device="cpu")
+    gc.collect()
+
+    left = [reference() for reference in loaded if reference() is not None]
+    assert isinstance(serving, LeanModel)
+    assert [tensor.shape for tensor in left if tensor is not None] == [(97, 32)]  # the embedding, which both use
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("wrong", [perturbed, broken, misshapen])
+def test_a_wrong_weight_makes_it_yield(
+    wrong: object, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(lean_weights, "make_linear", wrong)
+
+    assert lean_path(random_model(SERVED["llama"], dtype)) is None
+
+    (record,) = caplog.records
+    assert record.getMessage().startswith("random is served by transformers' modules, slower: ")
+
+
+def test_a_norm_that_scales_otherwise_makes_it_yield(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lean_weights, "_norm", lambda module: Norm(1 + module.weight, 1e-6))
+
+    assert lean_path(random_model(SERVED["llama"])) is None
+
+
+@pytest.mark.parametrize("name", ["gemma", "phi3", "olmo2", "granite", "mixtral", "gpt2"])
+def test_other_architectures_keep_the_reference(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert lean_path(random_model(SERVED[name])) is None
+
+    assert "is not of the Llama family" in caplog.records[-1].getMessage()
+
+
+def test_another_activation_keeps_the_reference(caplog: pytest.LogCaptureFixture) -> None:
+    assert lean_path(random_model(transformers.LlamaConfig(**GROUPED, hidden_act="gelu"))) is None
+
+    assert "activation gelu is not silu" in caplog.records[-1].getMessage()
+
+
+def test_a_layer_with_an_unknown_part_keeps_the_reference(caplog: pytest.LogCaptureFixture) -> None:
+    random = random_model(SERVED["llama"])
+    random.causal_lm.model.layers[1].mlp.adapter = torch.nn.Linear(32, 32)
+
+    assert lean_path(random) is None
+    assert "LlamaMLP holds an unknown adapter" in caplog.records[-1].getMessage()
+
+
+def test_the_reference_serves_where_the_lean_path_yields(files: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lean_weights, "make_linear", perturbed)
+
+    assert isinstance(load_fastest(files, dtype="float32", device="cpu"), PagedModel)
