@@ -7,6 +7,7 @@ import time
 import torch
 
 from worker import selftest
+from worker.attention import fastest_backends
 from worker.lean import LeanModel
 from worker.lean_weights import NotLeanError, take_weights
 from worker.model import Model, PagedModel, load
@@ -23,7 +24,12 @@ def load_fastest(files: ModelFiles, *, dtype: str = "auto", device: str = "auto"
     lean = lean_path(reference)
     if lean is None:
         return reference
-    _log.info("the lean path of %s is proven, in %.1f s", files.name, time.perf_counter() - began)
+    _log.info(
+        "the lean path of %s, on %s attention, is proven in %.1f s",
+        files.name,
+        lean.backend,
+        time.perf_counter() - began,
+    )
     del reference
     gc.collect()  # transformers' modules refer to each other in circles
     return lean
@@ -31,21 +37,25 @@ def load_fastest(files: ModelFiles, *, dtype: str = "auto", device: str = "auto"
 
 @torch.inference_mode()
 def lean_path(reference: PagedModel) -> LeanModel | None:
-    """The lean path beside the reference, or None where it yields; the log says why."""
+    """The lean path beside the reference, on the fastest attention with which they agree, or None; the log says why."""
+    reasons: list[str] = []
     try:
-        lean = LeanModel(
-            reference.name,
-            take_weights(reference.causal_lm),
-            reference.shape,
-            context_length=reference.context_length,
-            backend=reference.backend,
-        )
-        why_not = selftest.disagreement(lean, reference)
-    except NotLeanError as reason:
-        why_not = str(reason)
-    except (RuntimeError, AttributeError, TypeError) as error:  # a model that only looks like one of the family
-        why_not = f"{type(error).__name__}: {error}".partition("\n")[0]
-    if why_not is None:
-        return lean
-    _log.warning("%s is served by transformers' modules, slower: %s", reference.name, why_not)
+        weights = take_weights(reference.causal_lm)
+        for backend in fastest_backends(reference.shape, reference.device):
+            lean = LeanModel(
+                reference.name, weights, reference.shape, context_length=reference.context_length, backend=backend
+            )
+            reason = selftest.disagreement(lean, reference)
+            if reason is None:
+                return _found(lean, reasons)
+            reasons.append(f"with {backend} attention {reason}")
+    except (NotLeanError, AttributeError, RuntimeError) as error:  # or it only looks like one of the family
+        reasons.append(str(error).partition("\n")[0])
+    _log.warning("%s is served by transformers' modules, slower: %s", reference.name, "; ".join(reasons))
     return None
+
+
+def _found(lean: LeanModel, reasons: list[str]) -> LeanModel:
+    if reasons:
+        _log.warning("%s is served with %s attention, slower: %s", lean.name, lean.backend, "; ".join(reasons))
+    return lean

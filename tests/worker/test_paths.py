@@ -10,6 +10,9 @@ import transformers
 from tests.worker.test_support import GROUPED, SERVED, random_model
 from tests.worker.tiny_model import write_tiny_model
 from worker import lean_weights, model, paths
+from worker.attention import BACKENDS
+from worker.attention.base import Metadata
+from worker.attention.sdpa import SdpaGather
 from worker.lean import LeanModel, Norm
 from worker.linear import Linear, make_linear
 from worker.model import PagedModel
@@ -21,6 +24,19 @@ from worker.paths import lean_path, load_fastest
 def files(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
     directory = write_tiny_model(tmp_path_factory.mktemp("tiny"))
     return resolve(str(directory), directory.parent)
+
+
+class Doubling(SdpaGather):
+    def attend(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        kv: torch.Tensor,
+        metadata: Metadata,
+        scaling: float,
+    ) -> torch.Tensor:
+        return super().attend(query, key, value, kv, metadata, 2 * scaling)
 
 
 def perturbed(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
@@ -68,8 +84,21 @@ def test_a_wrong_weight_makes_it_yield(
 
     assert lean_path(random_model(SERVED["llama"], dtype)) is None
 
-    (record,) = caplog.records
+    (record,) = (each for each in caplog.records if each.name == "worker.paths")
     assert record.getMessage().startswith("random is served by transformers' modules, slower: ")
+
+
+def test_an_attention_that_computes_something_else_yields_to_the_reference_attention(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(BACKENDS, "cpu", Doubling())
+    monkeypatch.setattr(paths, "fastest_backends", lambda *_: ["cpu", "sdpa"])
+
+    lean = lean_path(random_model(SERVED["llama"]))
+
+    assert lean is not None
+    assert lean.backend == "sdpa"
+    assert "random is served with sdpa attention, slower: with cpu attention" in caplog.records[-1].getMessage()
 
 
 def test_a_norm_that_scales_otherwise_makes_it_yield(monkeypatch: pytest.MonkeyPatch) -> None:

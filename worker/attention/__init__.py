@@ -5,10 +5,19 @@ Write-and-attend is a single node: `torch.compile` would otherwise turn the writ
 
 import torch
 
+from worker.attention import cpu
 from worker.attention.base import AttentionBackend, Metadata
+from worker.attention.cpu import CpuKernel
 from worker.attention.sdpa import SdpaGather
+from worker.kv_cache import KVShape
 
-BACKENDS: dict[str, AttentionBackend] = {backend.name: backend for backend in (SdpaGather(),)}
+REFERENCE = "sdpa"
+BACKENDS: dict[str, AttentionBackend] = {backend.name: backend for backend in (SdpaGather(), CpuKernel())}
+
+
+def fastest_backends(shape: KVShape, device: torch.device) -> list[str]:
+    """Names of the backends that serve such keys and values here, the fastest first, the reference last."""
+    return [CpuKernel.name, REFERENCE] if cpu.serves(shape, device) else [REFERENCE]
 
 
 @torch.library.custom_op("fairlane::paged_attention", mutates_args=("kv",))

@@ -1,0 +1,79 @@
+"""Compile a C++ source once per processor, and load it.
+
+Not by `torch.utils.cpp_extension.load`: that needs ninja, and a process that is killed while it compiles leaves a lock
+behind on which every later one waits for ever. Here a finished library appears under its name in one move.
+"""
+
+import ctypes
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+_FLAGS = ("-O3", "-march=native", "-std=c++20", "-fPIC", "-shared", "-fopenmp")
+_LIMIT_S = 300.0
+
+_log = logging.getLogger(__name__)
+
+
+class BuildError(Exception):
+    """There is no library; the message says why in one line."""
+
+
+def load_library(source: Path, cache: Path | None = None) -> ctypes.CDLL:
+    """The library made of `source`, now or earlier. Raises BuildError."""
+    made_for = f"{source.read_text()} {_FLAGS} {_processor()}"
+    try:
+        cache = cache or Path.home() / ".cache" / "fairlane"
+        library = cache / f"{source.stem}-{hashlib.sha256(made_for.encode()).hexdigest()[:16]}.so"
+        if not library.exists():
+            cache.mkdir(parents=True, exist_ok=True)
+            _compile(source, library)
+        return ctypes.CDLL(str(library))
+    except (OSError, RuntimeError) as error:  # nowhere to write, no home, or not loadable
+        raise BuildError(str(error).partition("\n")[0]) from error
+
+
+def compiler() -> str | None:
+    """The C++ compiler's path, where there is one."""
+    return shutil.which("g++") or shutil.which("c++")
+
+
+def _compile(source: Path, library: Path) -> None:
+    command = compiler()
+    if command is None:
+        raise BuildError("there is no C++ compiler")
+    _log.info("compiling %s, once for this processor", source.name)
+    with tempfile.TemporaryDirectory(dir=library.parent) as directory:
+        made = Path(directory) / library.name
+        try:
+            done = subprocess.run(
+                [command, *_FLAGS, str(source), "-o", str(made)],
+                capture_output=True,
+                text=True,
+                timeout=_LIMIT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise BuildError(f"{command} was not done in {_LIMIT_S:.0f} s") from error
+        if done.returncode != 0:
+            raise BuildError(f"{command}: {_first_error(done.stderr)}")
+        os.replace(made, library)
+
+
+def _first_error(output: str) -> str:
+    lines = output.strip().splitlines() or ["failed"]
+    return next((line for line in lines if "error" in line), lines[0])
+
+
+def _processor() -> str:
+    """What `-march=native` depends on."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
