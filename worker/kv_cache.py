@@ -9,6 +9,7 @@ import math
 import mmap
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -165,7 +166,11 @@ def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> t
     count = math.prod(size)
     if device.type != "cpu" or count == 0:
         return torch.zeros(size, dtype=dtype, device=device)
-    return torch.frombuffer(mmap.mmap(-1, count * dtype.itemsize), dtype=dtype).view(size)
+    memory = mmap.mmap(-1, count * dtype.itemsize)
+    if hasattr(mmap, "MADV_HUGEPAGE"):  # blocks lie apart: small pages cost a look-up for nearly every one
+        with suppress(OSError):  # a kernel without them
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=dtype).view(size)
 
 
 def _page_lock(pool: torch.Tensor) -> None:
