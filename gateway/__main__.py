@@ -1,16 +1,13 @@
 """`python -m gateway`: one gateway process, against FAIRLANE_REDIS_URL."""
 
 import asyncio
-import gc
 import os
 import sys
 
 from gateway import config
 from gateway.port import PortRefused, check_port
+from scheduler.garbage import OF_A_GATEWAY, collect_seldom
 from scheduler.settings import SettingsError
-
-GARBAGE = 10_000, 20, 100
-"""More objects made than freed, collections of the youngest, and of the middle, before the next collection."""
 
 
 def main() -> int:
@@ -48,17 +45,9 @@ def _serve(settings: config.GatewaySettings) -> int:
     provider = telemetry.tracer_provider(exporter, sample=settings.gateway.trace_sample)
     resources = Resources(settings, provider)
     serving = server.Server(server.configure(settings, resources), resources)
-    _collect_seldom()
+    collect_seldom(OF_A_GATEWAY)
     uvloop.run(serving.serve())
     return 0 if serving.started else 1
-
-
-def _collect_seldom() -> None:
-    """All that stays has been made, and is never looked at again. What requests make goes with its last reference; by
-    Python's defaults it would set off a collection every few of them."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*GARBAGE)
 
 
 if __name__ == "__main__":

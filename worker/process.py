@@ -20,6 +20,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from scheduler.costs import CostModel
+from scheduler.garbage import OF_A_WORKER, collect_seldom
 from scheduler.messages import ModelCard, WorkerStatus
 from scheduler.redis_queue import RedisQueue
 from scheduler.registry import RedisRegistry, card_sha256, queue_name
@@ -27,7 +28,6 @@ from worker.config import WorkerSettings
 from worker.costs_report import CostReport
 from worker.engine import Engine, build_engine
 from worker.engine_thread import EngineThread
-from worker.garbage import collect_seldom
 from worker.kv_cache import KVMemoryError
 from worker.model_files import ModelError, model_card, resolve
 from worker.report import Observer
@@ -63,7 +63,7 @@ def serve(settings: WorkerSettings, environ: Mapping[str, str]) -> int:
         dtype=section.dtype,
         device=section.device,
     )
-    collect_seldom()
+    collect_seldom(OF_A_WORKER)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(settings, environ, engine, costs, card))
 

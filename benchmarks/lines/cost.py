@@ -22,6 +22,7 @@ from benchmarks.lines.line import Effort, Line, Table, at_most, unmeasured
 from benchmarks.lines.world import BLOCK_SIZE, THETA
 from gateway.commands.store import EmbeddedStore
 from scheduler.costs import CostModel
+from scheduler.garbage import OF_A_WORKER, collect_seldom
 from scheduler.lanes import DEFAULT_LANES, LaneName
 from scheduler.messages import Job, Lease, Sampling
 from scheduler.outcomes import Outcome
@@ -29,7 +30,6 @@ from scheduler.planner import Planner
 from scheduler.queue_types import Publication
 from scheduler.redis_queue import RedisQueue
 from scheduler.steps import Capacity, StepResult
-from worker.garbage import collect_seldom
 
 RUNNING, TENANTS = 256, 1_000
 DECADES = (1_000, 10_000, 100_000)
@@ -67,7 +67,7 @@ def job(number: int, draws: random.Random, prompt_tokens: int | None = None) -> 
 
 def timed(waiting: int, steps: int = STEPS) -> Timed:
     """Time `plan` with so many waiting, in a process that collects garbage as a worker does."""
-    collect_seldom()
+    collect_seldom(OF_A_WORKER)
     draws, blocks = random.Random(1), RUNNING * 40
     planner = Planner(
         lanes=DEFAULT_LANES,

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import pytest
 
 from benchmarks.lines.world import World
+from scheduler.garbage import OF_A_WORKER, collect_seldom
 from scheduler.lanes import LaneName
 from scheduler.messages import Job, Lease, Sampling
 from scheduler.steps import StepResult
-from worker.garbage import collect_seldom
 
 STREAMS, STEPS = 200, 20
 
@@ -55,7 +55,7 @@ def stepped(steps: int) -> None:
 def test_steps_of_hundreds_of_streams_set_off_no_collection(collections: list[int]) -> None:
     stepped(STEPS)
     assert collections, "by the interpreter's defaults they do"
-    collect_seldom()
+    collect_seldom(OF_A_WORKER)
     collections.clear()
     stepped(STEPS)
     assert collections == []
