@@ -9,18 +9,16 @@ benchmarks/peers.md. Exits with 1 if a line that was measured is not met.
 """
 
 import argparse
-import json
 import os
 import platform
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
 import rich.box
 import rich.table
-from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks.front.load import LoadKind, Seen
@@ -28,6 +26,7 @@ from benchmarks.front.stand import Peer, Stand, StandError, stand
 from benchmarks.intervals import interval
 from benchmarks.lines.line import Line, at_least, at_most, unmeasured
 from benchmarks.machine import cpu_name
+from benchmarks.report import conclude, open_console
 
 LINE = 8
 CLIENTS = 64
@@ -37,7 +36,6 @@ WARM_UP_S = 1.0
 LITELLM, PORTKEY = "LiteLLM", "Portkey"
 MOCK_PORT = 9009
 """Where `benchmarks.front.mock` stands behind the peers."""
-FILE_WIDTH = 250
 """Columns of tables that go into a file: none is broken, so they can be pasted into a document."""
 PACKAGES = ("uvicorn", "uvloop", "httptools", "starlette", "redis", "tokenizers", "opentelemetry-sdk")
 
@@ -209,18 +207,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--litellm", metavar="URL")
     parser.add_argument("--portkey", metavar="URL")
     options = parser.parse_args(arguments)
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=FILE_WIDTH)
+    console = open_console()
     console.print(describe(), soft_wrap=True)
     rounds = options.rounds or (1 if options.quick else 5)
     with stand() as on, Progress(console=console) as progress:
         turns = measure(on, (*LOADS, *peer_loads(options.litellm, options.portkey)), rounds, options.seconds, progress)
     found = lines(turns)
     console.print(table(turns), summary(found))
-    if options.json:
-        options.json.write_text(json.dumps([asdict(line) for line in found], indent=1) + "\n")
-    return 1 if any(line.met is False for line in found) else 0
+    return conclude(found, options.json)
 
 
 if __name__ == "__main__":

@@ -8,11 +8,10 @@ little, in about a minute; what it leaves out has no value. Exits with 1 if a li
 """
 
 import argparse
-import json
 import multiprocessing
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.util import find_spec
 from multiprocessing.pool import Pool
 from pathlib import Path
@@ -26,10 +25,9 @@ from benchmarks.lines import MEASURES
 from benchmarks.lines.line import C, Effort, Line, R, Table
 from benchmarks.lines.world import A10G, GPU, THETA
 from benchmarks.machine import describe
+from benchmarks.report import conclude, open_console
 
 QUICK_SEEDS = 2
-FILE_WIDTH = 250
-"""Columns of tables that go into a file: none is broken, so they can be pasted into a document."""
 
 
 @dataclass
@@ -118,9 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.plots:
         _check_plots(parser, options.plots)
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=FILE_WIDTH)
+    console = open_console()
     console.print(describe())
     console.print(f"window {THETA:g}; {GPU}; {A10G}", soft_wrap=True)
     seeds = range(options.seeds or (QUICK_SEEDS if options.quick else 10))
@@ -132,9 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for measure in selected(options.only):
             lines += [line for line in measure(run) if options.only in (None, line.line)]
     run.show(summary(lines))
-    if options.json:
-        options.json.write_text(json.dumps([asdict(line) for line in lines], indent=1) + "\n")
-    return 1 if any(line.met is False for line in lines) else 0
+    return conclude(lines, options.json)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,26 @@
+"""How a benchmark of numbered lines shows and keeps them: a console, a file of its lines, and its exit status."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.lines.line import Line
+
+FILE_WIDTH = 250
+"""Columns of tables that go into a file: none is broken, so they can be pasted into a document."""
+
+
+def open_console() -> Console:
+    """The terminal, or a file as wide as its tables."""
+    console = Console()
+    return console if console.is_terminal else Console(width=FILE_WIDTH)
+
+
+def conclude(lines: Sequence[Line], file: Path | None) -> int:
+    """Write the lines as JSON where a file is named; the exit status: 1 where one that was measured is not met."""
+    if file is not None:
+        file.write_text(json.dumps([asdict(line) for line in lines], indent=1) + "\n")
+    return 1 if any(line.met is False for line in lines) else 0
