@@ -3,13 +3,12 @@
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from scheduler.costs import CostModel
 from scheduler.lanes import Lane, LaneName
 from scheduler.roster import Roster
-from scheduler.sequence import Kind, Sequence, State
+from scheduler.sequence import Kind, Sequence
 
 LEAST_PREFILL_PART, LEAST_PREFILL = 32, 64
 """However tight the pace of decodes, a step may prefill this fraction of its tokens for the first lane, 1 / 32, or so
@@ -23,49 +22,35 @@ TRICKLE_PART = 64
 than their share floors of what the first lane may prefill at its pace."""
 
 
-@dataclass(slots=True)
-class Survey:
-    """What has begun, in one pass: hundreds of decodes, and a few others."""
+class Survey(NamedTuple):
+    """What has begun: hundreds of decodes, and a few others."""
 
-    decodes: dict[Kind, list[Sequence]] = field(default_factory=dict)
-    others: list[Sequence] = field(default_factory=list)
+    decodes: dict[Kind, tuple[Sequence, ...]]
+    others: list[Sequence]
     """Prefills in progress, and what is to be resumed."""
-    claims: Counter[LaneName] = field(default_factory=Counter)
+    claims: Counter[LaneName]
     """Rows that a lane could use: for the sequences whose KV is on the device, and for one that waits."""
-    pace_ms: float = math.inf
+    pace_ms: float
     """The tightest TPOT of decodes of the first lane."""
-    slack_ms: float = math.inf
+    slack_ms: float
     """The least time that a decode of the first lane can wait for its next token."""
 
 
 def survey(roster: Roster, now_ms: float) -> Survey:
     """Look at everything that has begun."""
-    lanes = {name: one.lane for name, one in roster.lanes.items()}
-    waiting = [name for name, one in roster.lanes.items() if one.waits]
-    first = next(name for name, lane in lanes.items() if lane.rank == 0)
-    found, urgent = Survey(claims=Counter(waiting)), []
-    decodes, decode = found.decodes, State.DECODE
-    promoted_before = {name: now_ms - lane.long_wait_ms for name, lane in lanes.items()}
-    for seq in roster.begun.values():
-        if seq.state is not decode:
-            found.others.append(seq)
-            found.claims[seq.job.lane] += seq.is_resident
-            continue
-        kind = seq.kind
-        if seq.arrived_ms <= promoted_before[kind[0]]:
-            kind = (*kind[:3], True)
-        alike = decodes.get(kind)
-        if alike is None:
-            decodes[kind] = [seq]
-        else:
-            alike.append(seq)
-        if kind[0] is first:
-            urgent.append(seq)
-    for kind, alike in decodes.items():
-        found.claims[kind[0]] += len(alike)
-    found.pace_ms = min([seq.job.tpot_ms for seq in urgent], default=math.inf)
-    found.slack_ms = min([_slack_ms(seq, now_ms) for seq in urgent], default=math.inf)
-    return found
+    first = next(name for name, one in roster.lanes.items() if one.lane.rank == 0)
+    decodes, others = roster.decodes.by_kind(now_ms), [*roster.others.values()]
+    claims = Counter([name for name, one in roster.lanes.items() if one.waits])
+    claims.update(roster.decodes.counts)
+    claims.update(seq.job.lane for seq in others if seq.is_resident)
+    urgent = [seq for kind, alike in decodes.items() if kind[0] is first for seq in alike]
+    return Survey(
+        decodes=decodes,
+        others=others,
+        claims=claims,
+        pace_ms=min([seq.job.tpot_ms for seq in urgent], default=math.inf),
+        slack_ms=min([_slack_ms(seq, now_ms) for seq in urgent], default=math.inf),
+    )
 
 
 def _slack_ms(seq: Sequence, now_ms: float) -> float:

@@ -69,9 +69,9 @@ class Forecast:
             self._known, self._as_of = {}, len(self._draft.yielded)
         if level not in self._known:
             kinds = self._begun.decodes.items()
-            groups = [decodes for kind, decodes in kinds if self._ranking.group(kind)[:2] <= level]
-            groups.append([seq for seq in self._begun.others if self._ranking.stand(seq).rank.group[:2] <= level])
-            known = [self._outlook(seq) for group in groups for seq in group]
+            begun = [seq for kind, alike in kinds if self._ranking.group(kind)[:2] <= level for seq in alike]
+            begun += [seq for seq in self._begun.others if self._ranking.stand(seq).rank.group[:2] <= level]
+            known = [self._outlook(seq) for seq in begun]
             self._known[level] = sorted(known + [one for since, one in self._started if since <= level])
         return self._known[level]
 

@@ -55,6 +55,8 @@ class Placement:
         self._head_starts: float | None = None
         """Steps after which running work has made room for the head; None while there is no head."""
         self._reasons: dict[SeqId, WaitReason] = {}
+        self._passed_over: list[Sequence] = []
+        """Decodes that did not get their rows at once; most of them none at all."""
         self._forecast = Forecast(roster, begun, ranking, draft, pool, lengths)
         self._evening = Evening(roster, ranking, draft, sum(map(len, begun.decodes.values())))
 
@@ -64,7 +66,7 @@ class Placement:
         if not self._draft.running and WaitReason.BLOCKS in reasons.values():
             self._last_resort = True
             reasons = self._walk()
-        for seq in chain.from_iterable(self._begun.decodes.values()):
+        for seq in self._passed_over:
             if seq.is_resident and seq.id in reasons:
                 self._draft.set_aside(seq)
         for seq in self._roster.idle.values():
@@ -72,7 +74,7 @@ class Placement:
         return reasons
 
     def _walk(self) -> dict[SeqId, WaitReason]:
-        self._head_starts, self._reasons = None, {}
+        self._head_starts, self._reasons, self._passed_over = None, {}, []
         self._evening.begin_walk()
         fresh = Fresh(self._roster, self._ranking)
         waiting = [self._ranking.stand(seq) for seq in self._begun.others]
@@ -125,9 +127,11 @@ class Placement:
             first = decodes if len(decodes) <= rows else self._ranking.first_decodes(decodes, rows)
             if self._draft.run_decodes(lane, first):
                 if len(first) < len(decodes):
-                    waiting = (seq.id for seq in decodes if seq.id not in self._draft.running)
-                    self._reasons.update(dict.fromkeys(waiting, WaitReason.SLOTS))
+                    waiting = [seq for seq in decodes if seq.id not in self._draft.running]
+                    self._passed_over += waiting
+                    self._reasons.update((seq.id, WaitReason.SLOTS) for seq in waiting)
                 return
+        self._passed_over += decodes
         for standing in sorted(map(self._ranking.stand, decodes)):
             self._refuse(standing.seq, self._place(standing))
 

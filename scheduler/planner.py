@@ -281,6 +281,7 @@ class Planner:
             self._roster.file(sibling)
         if not row.samples:
             return
+        before = seq.state
         reason = seq.append(result.tokens[row.seq], now_ms)
         produced.append(Produced(row.seq, row.output_index, result.tokens[row.seq], reason))
         if reason is not None:
@@ -289,6 +290,7 @@ class Planner:
             self._lengths.learn(flight.job, len(seq.output))
             if not flight.live:
                 self._ended.append(self._close(flight, Outcome.FINISHED))
-        elif not seq.is_runnable:
+        elif seq.state is not before:
             self._roster.file(seq)
+        if seq.state is State.PAUSED:
             self._paused.append(Paused(flight_id=flight_id, choice=row.seq.choice))

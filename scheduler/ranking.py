@@ -1,11 +1,12 @@
 """The one order of everything that a worker could run: running, resumable and waiting work together."""
 
 from enum import IntEnum
-from itertools import chain, product
+from itertools import chain
 from typing import NamedTuple
 
 from scheduler.budget import Survey
 from scheduler.costs import CostModel
+from scheduler.decodes import kinds_of
 from scheduler.flight import DECODE_WEIGHT
 from scheduler.lanes import LaneName
 from scheduler.messages import Job
@@ -91,6 +92,11 @@ class Ranking:
         }
         self._ends = {name: self._least[name] + self._window[name] for name in roster.lanes}
         """Counters up to which a tenant is inside the window."""
+        self._lane_ranks = (
+            {name: lane.lane.rank for name, lane in roster.lanes.items()},
+            {name: max(0, lane.lane.rank - 1) for name, lane in roster.lanes.items()},
+        )
+        """Of what has not waited long, and of what has."""
         self._foreseen: dict[tuple[LaneName, str], float] = {}
         self._several: dict[tuple[LaneName, str], bool] = {}
         self._newcomer = {name: lane.newcomer() for name, lane in roster.lanes.items()}
@@ -130,15 +136,13 @@ class Ranking:
     def group(self, kind: Kind) -> Group:
         """Where work of this kind stands."""
         name, tenant, guaranteed, promoted = kind
-        lane = self._lanes[name]
-        outside = self._is_outside(name, tenant, lane.counters.value(tenant))
-        rank = lane.lane.rank
-        return max(0, rank - 1) if promoted else rank, outside, 0 if guaranteed else 1
+        counter = self._lanes[name].counters.value(tenant)
+        return self._lane_ranks[promoted][name], self._is_outside(name, tenant, counter), 0 if guaranteed else 1
 
     def first_group(self, lane: LaneRoster) -> Group:
         """The first group that a lane's fresh work could be in."""
         promotes = next(lane.promoted(self.now_ms), None) is not None
-        return max(0, lane.lane.rank - promotes), False, int(not lane.guaranteed)
+        return self._lane_ranks[promotes][lane.lane.name], False, int(not lane.guaranteed)
 
     def excess(self, name: LaneName, tenant: str) -> float:
         """How far a tenant is outside the window, in windows; negative where it is inside."""
@@ -149,16 +153,18 @@ class Ranking:
         if not seq.is_runnable:
             return IDLE
         lane = self._lanes[seq.job.lane].lane
-        return max(0, lane.rank - (self.now_ms - seq.arrived_ms >= lane.long_wait_ms))
+        return self._lane_ranks[self.now_ms - seq.arrived_ms >= lane.long_wait_ms][lane.name]
 
     def _foresees(self, job: Job) -> float:
         """What the rows that a tenant has as the step begins will give it in the next steps. Kept: an order that
         moved amid a step would be none."""
         known = self._foreseen.get((job.lane, job.tenant))
         if known is None:
-            kinds = product((job.lane,), (job.tenant,), (False, True), (False, True))
-            decodes = chain.from_iterable(self._begun.decodes.get(kind, ()) for kind in kinds)
-            rows = sum(seq.stalled_since_ms is None for seq in decodes)
+            rows = 0
+            if job.tenant in self._lanes[job.lane].begun:
+                kinds = kinds_of(job.lane, job.tenant)
+                decodes = chain.from_iterable(self._begun.decodes.get(kind, ()) for kind in kinds)
+                rows = sum(seq.stalled_since_ms is None for seq in decodes)
             known = self._foreseen[job.lane, job.tenant] = FORESIGHT * DECODE_WEIGHT * rows / job.weight
         return known
 

@@ -12,10 +12,11 @@ from collections.abc import Iterator, Mapping
 from itertools import chain, islice
 from operator import itemgetter
 
+from scheduler.decodes import Decodes
 from scheduler.fairness import Counters
 from scheduler.lanes import Lane, LaneName
 from scheduler.messages import Job
-from scheduler.sequence import Sequence
+from scheduler.sequence import Sequence, State
 from scheduler.steps import SeqId
 
 LOOK_AHEAD = 32
@@ -151,6 +152,9 @@ class Roster:
         self.lanes = {name: LaneRoster(lane, Counters(window)) for name, lane in lanes.items()}
         self.begun: dict[SeqId, Sequence] = {}
         """Runnable work that has begun: resident, or preempted and able to come back."""
+        self.others: dict[SeqId, Sequence] = {}
+        """Of that, what does not decode: prefills in progress, and what is to be resumed."""
+        self.decodes = Decodes(lanes)
         self.idle: dict[SeqId, Sequence] = {}
         """At its grant, or waiting for a sibling's prefix. It may hold blocks."""
         self.most_tokens = 0
@@ -172,6 +176,10 @@ class Roster:
             lane.add(seq)
         else:
             self.begun[seq.id] = seq
+            if seq.state is State.DECODE:
+                self.decodes.add(seq)
+            else:
+                self.others[seq.id] = seq
             self.most_tokens += seq.job.max_total_tokens
             lane.begun[seq.job.tenant] += 1
             if not seq.is_resident:
@@ -186,6 +194,8 @@ class Roster:
         """Forget a sequence; one that is unknown is fine."""
         lane, tenant = self.lanes[seq.job.lane], seq.job.tenant
         if self.begun.pop(seq.id, None) is not None:
+            self.others.pop(seq.id, None)
+            self.decodes.remove(seq)
             self.most_tokens -= seq.job.max_total_tokens
             _take(lane.begun, tenant)
             if seq.id in self._away:
