@@ -4,10 +4,10 @@ import torch
 
 
 def upload(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A copy on the device; on a CPU the tensor itself.
+    """The numbers on the device; on a CPU the tensor itself.
 
     A GPU fetches it from page-locked memory: a copy from any other may first wait for all that was asked of the GPU.
     """
-    if device.type != "cuda":
-        return numbers
+    if device.type != "cuda" or numbers.numel() == 0:
+        return numbers.to(device)
     return numbers.pin_memory().to(device, non_blocking=True)
