@@ -107,7 +107,7 @@ def prefill_share(stand: Stand, ceilings: Ceilings) -> float:
     pairs = PREFILL_TOKENS * (PREFILL_TOKENS + 1) // 2
     attention = 4 * config.num_hidden_layers * config.num_attention_heads * config.head_dim * pairs
     operations = PREFILL_ROWS * (2 * stand.linear_parameters * PREFILL_TOKENS + attention)
-    return operations / taken_s / ceilings.flops_per_s
+    return float(operations / taken_s / ceilings.flops_per_s)
 
 
 def swap_shares(stand: Stand, ceilings: Ceilings) -> tuple[float, float]:

@@ -67,13 +67,15 @@ class Stand:
     def linear_parameters(self) -> int:
         """Of the matrices that every token passes; the head's are apart, and an embedding is looked up."""
         everything = sum(parameter.numel() for parameter in self.causal_lm.parameters())
-        return everything - self.causal_lm.lm_head.weight.numel() - self.causal_lm.model.embed_tokens.weight.numel()
+        return int(
+            everything - self.causal_lm.lm_head.weight.numel() - self.causal_lm.model.embed_tokens.weight.numel()
+        )
 
     @property
     def read_bytes(self) -> int:
         """Weights that a decode step reads."""
         item = self.cache.dtype.itemsize
-        return (self.linear_parameters + self.causal_lm.lm_head.weight.numel()) * item
+        return (self.linear_parameters + int(self.causal_lm.lm_head.weight.numel())) * item
 
     @property
     def token_bytes(self) -> int:
@@ -108,13 +110,13 @@ def device_s(work: Callable[[], object], repeats: int = 10) -> float:
         work()
     spans = []
     for _ in range(repeats):
-        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         began.record()
         work()
         ended.record()
         spans.append((began, ended))
     torch.cuda.synchronize()
-    return median(began.elapsed_time(ended) for began, ended in spans) / 1e3
+    return float(median(began.elapsed_time(ended) for began, ended in spans)) / 1e3
 
 
 def wall_s(work: Callable[[], object], repeats: int = 5) -> float:
