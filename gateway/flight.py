@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from gateway.errors import ApiError, internal_error
-from quotas.store import Ask, Charge, Reservation
+from quotas.store import Ask, Charge, LimitStatus, Reservation
 from scheduler.messages import Event, Finished, FinishReason, Job, Paused, Preempted, Resumed, TokenDelta
 from scheduler.outcomes import MEANING, Outcome
 
@@ -135,6 +135,8 @@ class Booking:
     """Of the flights that have ended."""
     settled: bool = False
     """The store has booked its charge."""
+    statuses: tuple[LimitStatus, ...] | None = None
+    """The caller's limits as that left them; None: the store has not said."""
 
     @property
     def id(self) -> str:

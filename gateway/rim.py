@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from opentelemetry.trace import Span, Status, StatusCode
@@ -108,10 +108,10 @@ class TenantRim:
         if not answer.started:
             await errors.response(error)(scope, receive, answer)
 
-    async def _limits(self, caller: Caller) -> list[LimitStatus]:
+    async def _limits(self, caller: Caller) -> Sequence[LimitStatus]:
         """The caller's limits as last seen, or as the store has them; none where it does not say in time."""
         if caller.statuses is None:
-            caller.statuses = []
+            caller.statuses = ()
             if not self._availability.is_away:
                 try:
                     caller.statuses = await self._quotas.statuses(caller.root, caller.tenant_id, caller.key_id)
@@ -153,7 +153,7 @@ class TenantRim:
 class _Answer:
     """`send` of one request: puts the limits on the first message once the caller is known."""
 
-    def __init__(self, send: Send, limits: Callable[[Caller], Awaitable[list[LimitStatus]]]) -> None:
+    def __init__(self, send: Send, limits: Callable[[Caller], Awaitable[Sequence[LimitStatus]]]) -> None:
         self._send = send
         self._limits = limits
         self.caller: Caller | None = None

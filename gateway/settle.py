@@ -101,7 +101,8 @@ class Settlements:
 
     async def _close(self, booking: Booking) -> None:
         ask, charge = booking.ask, total(booking.charges)
-        await self._persist("settle", lambda: self._quotas.settle(ask.root, booking.id, charge))
+        done = await self._persist("settle", lambda: self._quotas.settle(ask.root, booking.id, charge))
+        booking.statuses = done.statuses
         booking.settled = True
         for flight in booking.flights:
             self._dispatcher.release(flight)
