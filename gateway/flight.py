@@ -45,8 +45,8 @@ def flight_ids(booking_id: str, prompts: int) -> list[str]:
 def total(charges: Iterable[Charge]) -> Charge:
     """What a request comes to, from what each of its flights does."""
     owed = [charge for charge in charges if not charge.is_refund]
-    if not owed:
-        return Charge.refund()
+    if len(owed) <= 1:
+        return owed[0] if owed else Charge.refund()
     return Charge(
         prompt_tokens=sum(charge.prompt_tokens for charge in owed),
         cached_tokens=sum(charge.cached_tokens for charge in owed),
