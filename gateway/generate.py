@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 from gateway import sse
 from gateway.answers import Answers
 from gateway.auth import Caller
+from gateway.departure import EXTENSION, Departure
 from gateway.dispatch import Dispatcher
 from gateway.errors import ApiError, error_body, internal_error
 from gateway.flight import Flight, Mailbox
@@ -18,7 +19,7 @@ from gateway.generation import Generation, Rhythm
 from gateway.http_limits import read_body
 from gateway.launch import Launcher
 from gateway.prepare import Kind, Plan, Preparer, Request
-from gateway.replies import EventStream, send_json, while_connected
+from gateway.replies import Connection, EventStream, send_json
 from gateway.rim import Journal
 from gateway.settle import Settlements
 from gateway.speech import Speech
@@ -60,18 +61,19 @@ class Generate(Generic[Request]):
         body = await read_body(
             receive, scope["headers"], max_bytes=bounds.max_body_bytes, timeout_s=bounds.body_timeout_s
         )
+        departure = scope["extensions"][EXTENSION]
         prepare = self._parts.preparer.prepare
         async with prepare(self._kind, body, scope["headers"], caller, journal.arrived_s) as plan:
             journal.lane = plan.terms.lane.name.value
             self._note(journal, plan)
             with self._parts.telemetry.in_flight.labels(journal.lane).track_inprogress():
                 if plan.request.stream:
-                    await self._stream(plan, caller, journal, receive, send)
+                    await self._stream(plan, caller, journal, departure, send)
                 else:
-                    await self._plain(plan, caller, journal, receive, send)
+                    await self._plain(plan, caller, journal, departure, send)
 
-    async def _plain(self, plan: Plan, caller: Caller, journal: Journal, receive: Receive, send: Send) -> None:
-        async with while_connected(receive):
+    async def _plain(self, plan: Plan, caller: Caller, journal: Journal, departure: Departure, send: Send) -> None:
+        with Connection(departure):
             answer = await self._collect(plan, caller, journal)
         await send_json(send, answer, plan.headers)
 
@@ -87,9 +89,9 @@ class Generate(Generic[Request]):
                 self._conclude(generation, speech, journal)
             return speech.whole()
 
-    async def _stream(self, plan: Plan, caller: Caller, journal: Journal, receive: Receive, send: Send) -> None:
+    async def _stream(self, plan: Plan, caller: Caller, journal: Journal, departure: Departure, send: Send) -> None:
         fault: Exception | None = None
-        async with while_connected(receive) as connection:
+        with Connection(departure) as connection:
             timeout_s = self._parts.bounds.write_timeout_s
             with EventStream(send, plan.headers, connection, write_timeout_s=timeout_s) as out:
                 try:
