@@ -42,7 +42,7 @@ def _serve(settings: config.GatewaySettings) -> int:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
         exporter = OTLPSpanExporter()
-    provider = telemetry.tracer_provider(exporter, sample=settings.gateway.trace_sample)
+    provider = telemetry.tracer_provider(exporter)
     resources = Resources(settings, provider)
     serving = server.Server(server.configure(settings, resources), resources)
     collect_seldom(OF_A_GATEWAY)

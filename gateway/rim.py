@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 CLIENT_CLOSED = "client_closed"
 """The code of a request whose client went away; nobody reads it as an answer."""
 OK = "ok"
+Notes = dict[str, str | int | float | bool | None]
+"""Attributes of a span."""
 
 
 @dataclass(slots=True)
@@ -37,7 +39,7 @@ class Journal:
     prompt_tokens: int = 0
     output_tokens: int = 0
     first_token_s: float | None = None
-    notes: dict[str, str | int | float | bool | None] = field(default_factory=dict)
+    notes: Notes = field(default_factory=dict)
     """Attributes of its span."""
 
 
@@ -125,18 +127,8 @@ class TenantRim:
         telemetry.duration.labels(journal.lane).observe(took_s)
         if journal.first_token_s is not None:
             telemetry.time_to_first_token.labels(journal.lane).observe(journal.first_token_s - journal.arrived_s)
-        set_attributes(
-            span,
-            {
-                "fairlane.request_id": journal.request_id,
-                "fairlane.tenant": journal.tenant,
-                "fairlane.code": journal.code,
-                **journal.notes,
-            },
-        )
-        if journal.code not in (OK, CLIENT_CLOSED):
-            span.set_status(Status(StatusCode.ERROR, journal.code))
-            span.set_attribute("error.type", journal.code)
+        if span.is_recording():
+            _tell(journal, span)
         log.info(
             "%s %s tenant=%s lane=%s code=%s prompt=%d output=%d ms=%.0f",
             journal.request_id,
@@ -148,6 +140,19 @@ class TenantRim:
             journal.output_tokens,
             took_s * 1e3,
         )
+
+
+def _tell(journal: Journal, span: Span) -> None:
+    """What a trace keeps of a request."""
+    own = {
+        "fairlane.request_id": journal.request_id,
+        "fairlane.tenant": journal.tenant,
+        "fairlane.code": journal.code,
+    }
+    set_attributes(span, own | journal.notes)
+    if journal.code not in (OK, CLIENT_CLOSED):
+        span.set_status(Status(StatusCode.ERROR, journal.code))
+        span.set_attribute("error.type", journal.code)
 
 
 class _Answer:
