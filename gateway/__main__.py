@@ -5,6 +5,7 @@ import os
 import sys
 
 from gateway import config
+from gateway.log_lines import start_logging
 from gateway.port import PortRefused, check_port
 from scheduler.garbage import OF_A_GATEWAY, collect_seldom
 from scheduler.settings import SettingsError
@@ -25,7 +26,7 @@ def main() -> int:
     except PortRefused as error:
         sys.stderr.write(f"gateway: {error}\n")
         return 2
-    config.start_logging(settings.log_level)
+    start_logging(settings.log_level)
     return _serve(settings)
 
 
