@@ -62,8 +62,8 @@ class Generate(Generic[Request]):
             receive, scope["headers"], max_bytes=bounds.max_body_bytes, timeout_s=bounds.body_timeout_s
         )
         departure = scope["extensions"][EXTENSION]
-        prepare = self._parts.preparer.prepare
-        async with prepare(self._kind, body, scope["headers"], caller, journal.arrived_s) as plan:
+        plan = await self._parts.preparer.prepare(self._kind, body, scope["headers"], caller, journal.arrived_s)
+        with plan.hold:
             journal.lane = plan.terms.lane.name.value
             if is_recording():
                 self._note(journal, plan)

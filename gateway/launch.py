@@ -7,7 +7,6 @@ it had never been: nothing charged, nothing counted.
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 import msgspec
 
@@ -32,8 +31,7 @@ _PROMPT_LIMITS = frozenset(rule.name for rule in RULES if {"input", "prompt"} & 
 _OUTPUT_LIMITS = frozenset(rule.name for rule in RULES if {"output", "choice"} & set(rule.counts))
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(msgspec.Struct, frozen=True):
     """One flight before its launch: the job with all but its budget."""
 
     job: Job
