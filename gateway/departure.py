@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-EXTENSION = "fairlane.departure"
-"""Where a scope's `extensions` hold its connection's `Departure`."""
+STATE = "departure"
+"""Where the `state` of a scope has its connection's `Departure`."""
 
 
 class Departure:

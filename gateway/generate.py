@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from gateway import sse
 from gateway.answers import Answers, Usage
 from gateway.auth import Caller
-from gateway.departure import EXTENSION, Departure
+from gateway.departure import STATE, Departure
 from gateway.dispatch import Dispatcher
 from gateway.errors import ApiError, error_body, internal_error
 from gateway.flight import Flight, Mailbox
@@ -61,7 +61,7 @@ class Generate(Generic[Request]):
         body = await read_body(
             receive, scope["headers"], max_bytes=bounds.max_body_bytes, timeout_s=bounds.body_timeout_s
         )
-        departure = scope["extensions"][EXTENSION]
+        departure = scope["state"][STATE]
         plan = await self._parts.preparer.prepare(self._kind, body, scope["headers"], caller, journal.arrived_s)
         with plan.hold:
             journal.lane = plan.terms.lane.name.value

@@ -25,7 +25,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from gateway.departure import EXTENSION, Departure
+from gateway.departure import STATE, Departure
 from gateway.errors import ApiError, headers_too_large, invalid, request_timeout, request_too_large
 from gateway.http_refusals import answer_bytes, refusal_of
 from gateway.http_upgrade import plain_head
@@ -119,7 +119,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if self.parser.should_upgrade():
             self._wishes_upgrade = True
             return
-        self.scope["extensions"] = {EXTENSION: self._departure}
+        self.scope["state"][STATE] = self._departure
         super().on_headers_complete()
         if self.cycle is not None:
             self.cycle.transport = _AnsweringTransport(self)  # type: ignore[assignment] # all of it that a cycle uses

@@ -61,4 +61,4 @@ class Stamped(logging.Formatter):
         if second != self._second:
             self._called = time.strftime(self.default_time_format, time.localtime(second))
             self._second = second
-        return self.default_msec_format % (self._called, record.msecs)
+        return f"{self._called},{int(record.msecs):03d}"
