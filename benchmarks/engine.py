@@ -14,6 +14,7 @@ import platform
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -110,6 +111,8 @@ class Bench:
 
     def _advance(self, what: str) -> None:
         self.progress.update(self._task, advance=1, description=what)
+        if not self.progress.console.is_terminal:
+            self.progress.console.print(f"{time.strftime('%H:%M:%S')} {what}")
 
 
 def prefix_lines(*, quick: bool) -> list[Line]:

@@ -1,6 +1,7 @@
 """The numbered lines, from what the engines answered. A ratio is taken round by round and counts by the end of its
 95 % interval that is worse for us; of a single round it is what it is."""
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 
@@ -9,12 +10,14 @@ from benchmarks.engines.bound import bound
 from benchmarks.engines.footprint import MIB, Footprint
 from benchmarks.engines.turns import Answer
 from benchmarks.engines.work import load
-from benchmarks.intervals import interval
+from benchmarks.intervals import Interval, interval
 from benchmarks.lines.line import Line, at_least, at_most, unmeasured
 
 ABSENT = "did not take part: see benchmarks/peers.md"
 QUICK = "left out by --quick"
 LEAK_REQUESTS = 100_000
+SMALLEST = 1e-6
+"""What a share counts for that is nothing or, by the clock's grain, less."""
 Latencies = Mapping[float, Mapping[str, Sequence[float]]]
 """Seconds from arrival to last token, by load and policy."""
 
@@ -42,16 +45,17 @@ def scheduling(results: p.Results, latencies: Latencies) -> list[Line]:
     how = f"{how}; bound {most.time:.2f}x by the steps' measured costs ({most.steps:.2f}x in steps)"
     worst = [
         max(
-            _percentile(by[p.IN_PAGED], part) / _percentile(by[other], part)
-            for by in latencies.values()
+            (_percentile(by[p.IN_PAGED], part) / _percentile(by[other], part), f"at {at:g}, beside {other}")
+            for at, by in latencies.items()
             for other in (p.IN_STATIC, p.IN_RESERVE)
         )
         for part in _PARTS.values()
     ]
-    said = f"W2 by Poisson arrivals at {', '.join(f'{one:g}' for one in latencies)} of paged throughput, one round each"
+    rates = ", ".join(f"{one:g}" for one in latencies)
+    said = f"of W2 by Poisson arrivals at {rates} of paged throughput, one round each"
     return [
         at_least(2, names[0], value, 0.9, how),
-        *(at_most(2, name, one, 1.0, said) for name, one in zip(names[1:], worst, strict=True)),
+        *(at_most(2, name, one, 1.0, f"{where}, {said}") for name, (one, where) in zip(names[1:], worst, strict=True)),
     ]
 
 
@@ -134,17 +138,25 @@ def _at_least(line: int, name: str, target: float, ratios: Sequence[float]) -> L
     return at_least(line, name, value, target, how)
 
 
+def _interval(values: Sequence[float]) -> Interval:
+    """Of ratios: taken on logarithms, so that a ratio and its inverse say the same, and none falls below zero."""
+    found = interval([math.log(max(value, SMALLEST)) for value in values])
+    return Interval(math.exp(found.mean), math.exp(found.low), math.exp(found.high))
+
+
 def _low(values: Sequence[float]) -> tuple[float, str]:
-    found = interval(values)
+    found = _interval(values)
     return (
-        (found.low, f"lower end of {found} over {len(values)} rounds") if len(values) > 1 else (found.mean, "one round")
+        (found.low, f"lower end of {found.low:.3g} to {found.high:.3g} over {len(values)} rounds")
+        if len(values) > 1
+        else (found.mean, "one round")
     )
 
 
 def _high(values: Sequence[float]) -> tuple[float, str]:
-    found = interval(values)
+    found = _interval(values)
     return (
-        (found.high, f"upper end of {found} over {len(values)} rounds")
+        (found.high, f"upper end of {found.low:.3g} to {found.high:.3g} over {len(values)} rounds")
         if len(values) > 1
         else (found.mean, "one round")
     )
