@@ -21,7 +21,7 @@ unit: $(VENV)/.dev
 	$(BIN)/pytest
 
 bench-engine: $(VENV)/.dev
-	$(BIN)/python -m benchmarks.engine --requests 48 --rounds 3
+	$(BIN)/python -m benchmarks.engine
 
 bench-gateway: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.gateway

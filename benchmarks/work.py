@@ -6,12 +6,12 @@ from scheduler.lanes import LaneName
 from scheduler.messages import Job, Lease, Sampling
 
 
-def greedy_lease(number: int, prompt: Sequence[int], tokens: int) -> Lease:
+def greedy_lease(number: int, prompt: Sequence[int], tokens: int, *, tenant: str = "benchmark") -> Lease:
     """A greedy request of the throughput lane that runs to its last token."""
     job = Job(
         flight_id=str(number),
         gateway_id="benchmark",
-        tenant="benchmark",
+        tenant=tenant,
         lane=LaneName.THROUGHPUT,
         prompt=tuple(prompt),
         max_tokens=tokens,

@@ -1,16 +1,38 @@
-"""The benchmarks' own arithmetic, on the tiny model."""
+"""What the benchmarks do with an engine, on the tiny model."""
 
-from benchmarks.engine import Series, make_requests, markdown, measure, ours
+import pytest
+import torch
+
+from benchmarks.engines.ours import Ledger, admission, serve
+from benchmarks.engines.overhead import TimedModel, overhead
+from benchmarks.engines.profile import decode
+from benchmarks.engines.programme import arrivals_s
 from benchmarks.exactness import make_prompts
+from benchmarks.forced import Agreement, served_logits
+from scheduler.steps import StepFeatures
 from tests.worker.test_engine import Client
 from worker.model import PagedModel
 
+REQUESTS = [([number + 1] * 5, tokens) for number, tokens in enumerate((4, 1, 6, 2, 3))]
+NO_LIMIT = 0
 
-def test_requests_are_the_same_in_every_run() -> None:
-    requests = make_requests(40, 100, 64, 512, 1000)
 
-    assert requests == make_requests(40, 100, 64, 512, 1000)
-    assert all(1 <= len(prompt) <= 512 and 1 <= tokens <= 512 for prompt, tokens in requests)
+def most_live(model: PagedModel, rule: str, slots: int) -> list[int]:
+    """How many rows each step of a run had."""
+    engine = Client(model).engine
+    rows: list[int] = []
+    step = engine.step
+
+    def counted(now_ms: float) -> object:
+        report = step(now_ms)
+        rows.append(len(report.plan.rows))
+        return report
+
+    engine.step = counted  # type: ignore[method-assign, assignment] # watched, not changed
+    served = serve(engine, REQUESTS, admission(rule, slots))
+    assert [len(each) for each in served.outputs.values()] == [tokens for _, tokens in REQUESTS]
+    assert len(served.latencies_s) == len(REQUESTS)
+    return rows
 
 
 def test_prompts_reach_from_one_token_to_the_longest() -> None:
@@ -19,19 +41,69 @@ def test_prompts_reach_from_one_token_to_the_longest() -> None:
     assert (lengths[0], lengths[-1], len(lengths)) == (1, 2000, 50)
 
 
-def test_contenders_take_turns_and_do_all_the_work(tiny: PagedModel) -> None:
-    turns: list[str] = []
-    run = ours(Client(tiny).engine)
+def test_static_batches_end_before_others_begin_and_a_reserved_slot_is_filled_at_once(tiny: PagedModel) -> None:
+    static, reserve, paged = (most_live(tiny, rule, 2) for rule in ("static", "reserve", "paged"))
 
-    series = measure({"a": run, "b": run}, make_requests(3, 5, 4, 20, 97), 2, turns.append)
-
-    assert turns == ["a", "b", "a", "b", "b", "a"]
-    assert all(len(one.tokens_per_s) == 2 for one in series)
+    assert max(static) == max(reserve) == 2
+    assert max(paged) == 5
+    assert len(static) > len(reserve) > len(paged)
 
 
-def test_the_table_compares_medians() -> None:
-    table = markdown([Series("ours", [10.0, 30.0, 20.0]), Series("theirs", [4.0, 5.0, 90.0])], {"cores": "2"}, "work")
+def test_arrivals_come_by_the_clock_and_each_waits_its_turn(tiny: PagedModel) -> None:
+    served = serve(Client(tiny).engine, REQUESTS, admission("paged", NO_LIMIT), arrivals_s(len(REQUESTS), 200.0))
 
-    assert "| ours | 20 | 10 to 30 | 1.00x |" in table
-    assert "| theirs | 5 | 4 to 90 | 4.00x |" in table
-    assert "cores 2" in table
+    assert len(served.latencies_s) == len(REQUESTS)
+    assert served.seconds >= arrivals_s(len(REQUESTS), 200.0)[-1]
+
+
+def test_a_ledger_keeps_what_was_predicted_before_it_learns() -> None:
+    ledger = Ledger()
+    expected = ledger.copy_ms(4)
+
+    ledger.observe(StepFeatures(1, 0, 10, 0), 5.0, 4, 2.0)
+    ledger.observe(StepFeatures(1, 0, 10, 0), 5.0, 0, 0.0)
+
+    assert ledger.copies == [(expected, 2.0)]
+    assert ledger.lifelong.step_ms(StepFeatures(1, 0, 10, 0)) > 0.0
+
+
+def test_what_is_not_the_forward_pass_is_part_of_a_step(tiny: PagedModel) -> None:
+    found = overhead(TimedModel(tiny), [([number + 1] * 5, 12) for number in range(4)])
+
+    assert 0.0 < found["share"] < 1.0
+    assert found["steps"] >= 8
+
+
+def test_a_profile_names_the_operators_of_decode_steps(tiny: PagedModel) -> None:
+    engine = Client(tiny).engine
+    alone_ms, found, _ = decode(engine, [([number + 1] * 5, 20) for number in range(3)], 4)
+
+    assert alone_ms > 0.0
+    assert {"aten::mm", "attention (sdpa)", "plan", "apply"} <= set(found)
+    assert engine.planner.blocks_free == engine.runner.cache.blocks
+
+
+def test_served_logits_are_those_of_the_whole_text_at_once(tiny: PagedModel) -> None:
+    texts = [([1, 2, 3], [4, 5]), ([9] * 20, [6, 7])]
+    agreement = Agreement()
+
+    for number, (text, found) in enumerate(zip(texts, served_logits(tiny, texts), strict=True)):
+        with torch.inference_mode():
+            expected = torch.stack([tiny.plain_logits([*text[0], *text[1][:place]]) for place in range(len(text[1]))])
+        agreement.add(number, expected, found)
+
+    assert agreement.places == 4
+    assert agreement.share == 1.0
+    assert agreement.largest_error < 1e-5
+
+
+def test_another_choice_is_a_near_tie_within_bfloat16s_rounding_only() -> None:
+    expected = torch.tensor([[20.0, 19.9, 0.0], [20.0, 19.0, 0.0], [20.0, 19.0, 0.0]])
+    found = torch.tensor([[19.9, 20.0, 0.0], [19.0, 20.0, 0.0], [20.0, 19.0, 0.0]])
+    agreement = Agreement()
+
+    agreement.add(0, expected, found)
+
+    assert [one.is_near_tie for one in agreement.disagreements] == [True, False]
+    assert agreement.share == pytest.approx(1 / 3)
+    assert agreement.largest_error == pytest.approx(1 / 20)

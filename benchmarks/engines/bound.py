@@ -1,0 +1,42 @@
+"""How much faster than static batches any scheduling can be, at the same KV bytes and costs per step.
+
+A step costs a base, whatever it holds, and something for each row, token and KV token in it. Whoever serves the same
+requests pays the same for the latter; schedules differ by their number of steps. Static batches of s take as many as
+the longest output of each batch. Nobody takes fewer than the longest output of all, nor fewer than it takes to hold
+every sequence's KV for every one of its steps in a pool of so many tokens, were it always full.
+
+The idea is Anyscale's decomposition (slot waste times over-reservation), with the steps' cost not taken for constant.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchmarks.engines.turns import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Of paged continuous batching over static batches."""
+
+    steps: float
+    """The ratio of the numbers of steps: the bound where a step costs the same whatever it holds."""
+    time: float
+    """The ratio of times."""
+
+
+def bound(requests: Sequence[Request], slots: int, kv_tokens: int, weights: Sequence[float]) -> Bound:
+    """For static batches of `slots` in order of arrival; `weights` as `CostModel.step_weights` gives them."""
+    base_ms = weights[0]
+    outputs = [tokens for _, tokens in requests]
+    static = sum(max(outputs[start : start + slots]) for start in range(0, len(outputs), slots))
+    held = sum(tokens * len(prompt) + tokens * (tokens + 1) // 2 for prompt, tokens in requests)
+    fewest = max(max(outputs), held / kv_tokens)
+    shared_ms = sum(_own_ms(len(prompt), tokens, weights) for prompt, tokens in requests)
+    return Bound(static / fewest, (shared_ms + base_ms * static) / (shared_ms + base_ms * fewest))
+
+
+def _own_ms(prompt: int, tokens: int, weights: Sequence[float]) -> float:
+    """What a request costs in whichever steps: its prefill in one piece, then its single-token rows."""
+    _, row_ms, token_ms, context_ms, pair_ms = weights
+    contexts = sum(range(prompt + 1, prompt + tokens))
+    return row_ms * tokens + token_ms * prompt + pair_ms * prompt * prompt + context_ms * contexts

@@ -1,0 +1,91 @@
+"""What a worker takes besides weights and pools, how long it takes to start, and whether it grows: the whole of
+`fairlane serve` as users start it, measured from outside."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from benchmarks.front.load import Order, Seen, over_http
+from tests.system.harness import MODEL, Server
+
+KV_MEMORY = "64MiB"
+"""Of the device pool; there is no host pool. Both are small, since what of them is in use cannot be seen from outside:
+none of it is taken off."""
+CLIENTS = 32
+SLICE_S = 5.0
+MIB = 2**20
+LIMITS = {
+    "requests_per_minute": 10**9,
+    "tokens_per_minute": 10**12,
+    "tokens_per_day": 10**14,
+    "concurrent_requests": 10**6,
+    "queued_requests": 10**6,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Of one worker."""
+
+    start_s: float
+    """From the command to a gateway that serves: store, gateway, and a worker with its weights."""
+    bare_bytes: int
+    """Of a process that has imported torch and transformers, and no more."""
+    worker_bytes: int
+    """Resident, after some load."""
+    grown_bytes: int
+    """From a tenth of the requests to their end."""
+    requests: int
+
+
+def footprint(models_dir: Path, requests: int) -> Footprint:
+    """Start, load with tiny requests, stop. Raises TurnError or AssertionError where something fails."""
+    settings = {
+        "WORKER__KV_MEMORY": KV_MEMORY,
+        "WORKER__HOST_KV_MEMORY": "0",
+        "WORKER__MODELS_DIR": str(models_dir.resolve()),
+    }
+    with tempfile.TemporaryDirectory(prefix="fairlane-bench-") as directory:
+        began = time.perf_counter()
+        server = Server(Path(directory), settings, environ={"PYTHONPATH": str(Path.cwd())}).start()
+        start_s = time.perf_counter() - began
+        try:
+            key, worker = server.tenant("bench", limits=LIMITS), server.child("worker")
+            done = _load(server, key, max(CLIENTS, requests // 10))
+            before = worker.memory_info().rss
+            done += _load(server, key, requests - done)
+            after = worker.memory_info().rss
+        finally:
+            server.stop()
+    return Footprint(start_s, bare_bytes(), after, after - before, done)
+
+
+def _load(server: Server, key: str, requests: int) -> int:
+    """At least so many; how many they were."""
+    done = 0
+    while done < requests:
+        order = Order(kind="plain", url=server.url, seconds=SLICE_S, clients=CLIENTS, tokens=1, key=key, model=MODEL)
+        seen: Seen = asyncio.run(over_http(order))
+        assert not seen.failed, seen.complaint  # noqa: S101 - a figure of failed requests is none
+        done += seen.requests
+    return done
+
+
+def bare_bytes() -> int:
+    """Resident bytes of a Python that has imported what every worker imports."""
+    code = "import sys, torch, transformers; sys.stdout.write('.'); sys.stdout.flush(); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ
+    ) as process:
+        assert process.stdout is not None  # noqa: S101 - a pipe, as asked for
+        process.stdout.read(1)
+        found: int = psutil.Process(process.pid).memory_info().rss
+        process.kill()
+    return found

@@ -1,0 +1,167 @@
+"""The numbered lines, from what the engines answered. A ratio is taken round by round and counts by the end of its
+95 % interval that is worse for us; of a single round it is what it is."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+
+from benchmarks.engines import programme as p
+from benchmarks.engines.bound import bound
+from benchmarks.engines.footprint import MIB, Footprint
+from benchmarks.engines.turns import Answer
+from benchmarks.engines.work import load
+from benchmarks.intervals import Interval, interval
+from benchmarks.lines.line import Line, at_least, at_most, unmeasured
+
+ABSENT = "did not take part: see benchmarks/peers.md"
+QUICK = "left out by --quick"
+LEAK_REQUESTS = 100_000
+SMALLEST = 1e-6
+"""What a share counts for that is nothing or, by the clock's grain, less."""
+Latencies = Mapping[float, Mapping[str, Sequence[float]]]
+"""Seconds from arrival to last token, by load and policy."""
+
+
+def throughput(results: p.Results) -> list[Line]:
+    """Lines 1 and 2, but for what our engine says about itself."""
+    w1 = [(p.VLLM, 1.1), (p.OPENVINO, 1.3), (p.CONTINUOUS, 8.0), (p.STATIC_32, 13.0)]
+    w2 = [(p.VLLM, 1.1), (p.STATIC_16, 10.0), (p.STATIC_32, 7.0)]
+    return [
+        _at_least(line, f"{name} output tokens/s, times those of {peer}", target, _faster(results, name, peer))
+        for line, name, peers in ((1, p.W1, w1), (2, p.W2, w2))
+        for peer, target in peers
+    ]
+
+
+def scheduling(results: p.Results, latencies: Latencies) -> list[Line]:
+    """Line 2 inside our engine: static batches, continuous with reservation, paged, at the same KV bytes."""
+    names = ("share of the bound of paged over static", *(f"{part} latency over the others', worst" for part in _PARTS))
+    if not results.get((p.W2, p.IN_PAGED)):
+        return [unmeasured(2, name, target, QUICK) for name, target in zip(names, (0.9, 1.0, 1.0), strict=True)]
+    weights = results[p.W2, p.IN_PAGED][-1]["step_weights"]
+    most = bound(load("w2"), p.SLOTS, p.EQUAL_KV_TOKENS, weights)
+    pairs = zip(*(p.seconds(results, p.W2, name) for name in (p.IN_STATIC, p.IN_PAGED)), strict=True)
+    value, how = _low([static / paged / most.time for static, paged in pairs])
+    how = f"{how}; bound {most.time:.2f}x by the steps' measured costs ({most.steps:.2f}x in steps)"
+    worst = [
+        max(
+            (_percentile(by[p.IN_PAGED], part) / _percentile(by[other], part), f"at {at:g}, beside {other}")
+            for at, by in latencies.items()
+            for other in (p.IN_STATIC, p.IN_RESERVE)
+        )
+        for part in _PARTS.values()
+    ]
+    rates = ", ".join(f"{one:g}" for one in latencies)
+    said = f"of W2 by Poisson arrivals at {rates} of paged throughput, one round each"
+    return [
+        at_least(2, names[0], value, 0.9, how),
+        *(at_most(2, name, one, 1.0, f"{where}, {said}") for name, (one, where) in zip(names[1:], worst, strict=True)),
+    ]
+
+
+def alone(results: p.Results, bandwidth: Answer) -> list[Line]:
+    """Line 3."""
+    name = "TTFT of a 512-token prompt over vLLM's"
+    theirs, ours = (p.seconds(results, p.FIRST, peer) for peer in (p.VLLM, p.OURS))
+    if theirs:
+        value, how = _high([mine / other for mine, other in zip(ours, theirs, strict=True)])
+        first = at_most(3, name, value, 1.0, how)
+    else:
+        first = unmeasured(3, name, 1.0, ABSENT)
+    roofline_s = bandwidth["weight_bytes"] / bandwidth["bytes_per_s"]
+    value, how = _low([roofline_s / one for one in tpot_s(results, p.OURS)])
+    how = f"{how}; {bandwidth['weight_bytes'] / 1e6:.0f} MB of weights at {bandwidth['bytes_per_s'] / 1e9:.1f} GB/s"
+    return [first, at_least(3, "share of the memory roofline at batch 1", value, 0.7, how)]
+
+
+def tpot_s(results: p.Results, name: str) -> list[float]:
+    """Seconds per output token after the first, in each round."""
+    pairs = zip(p.seconds(results, p.ALONE, name), p.seconds(results, p.FIRST, name), strict=True)
+    return [(whole - first) / p.ALONE_TOKENS for whole, first in pairs]
+
+
+def overhead(answers: Sequence[Answer]) -> list[Line]:
+    """Line 4."""
+    value, how = _high([answer["share"] for answer in answers])
+    step_ms = statistics.median(answer["step_ms"] for answer in answers)
+    how = f"{how}; engine thread with its reports, steps of {step_ms:.1f} ms"
+    return [at_most(4, "share of a step at batch 64 outside the forward pass", value, 0.03, how)]
+
+
+def pressure(results: p.Results, parted: int | None) -> list[Line]:
+    """Line 6; `parted` is how many sequences came out otherwise in float32."""
+    quarter, ample = (p.seconds(results, p.PRESSURE, name) for name in (p.QUARTER, p.AMPLE))
+    value, how = _low([enough / little for little, enough in zip(quarter, ample, strict=True)])
+    answers = results[p.PRESSURE, p.QUARTER]
+    preemptions = statistics.median(answer["preemptions"] for answer in answers)
+    errors = [abs(expected / took - 1.0) for answer in answers for expected, took in answer["copies"]]
+    name, same = "error of predicted copy times, median", "sequences that differ from those with ample KV, float32"
+    return [
+        at_least(
+            6, "throughput with KV for a quarter over ample KV", value, 0.95, f"{how}; {preemptions:g} preemptions"
+        ),
+        at_most(6, name, statistics.median(errors), 0.25, f"{len(errors)} steps that copied")
+        if errors
+        else unmeasured(6, name, 0.25, "no step copied anything"),
+        unmeasured(6, same, 0.0, QUICK)
+        if parted is None
+        else at_most(6, same, float(parted), 0.0, f"the first {p.QUICK_REQUESTS} requests of W1"),
+    ]
+
+
+def footprint(found: Footprint, weight_bytes: int) -> list[Line]:
+    """Line 9."""
+    beyond = (found.worker_bytes - found.bare_bytes - weight_bytes) / MIB
+    said = f"worker {found.worker_bytes / MIB:.0f}, bare process {found.bare_bytes / MIB:.0f}; its small pools count"
+    name, rest = "growth in the last nine tenths of the requests, MiB", f"{found.requests} requests"
+    return [
+        at_most(9, "worker's memory beyond imports and weights, MiB", beyond, 300.0, said),
+        at_most(9, "start-up from cached weights, s", found.start_s, 10.0, "all of `fairlane serve`, to its greeting"),
+        at_most(9, name, found.grown_bytes / MIB, 16.0, rest)
+        if found.requests >= LEAK_REQUESTS
+        else unmeasured(9, name, 16.0, f"only with --requests {LEAK_REQUESTS}"),
+    ]
+
+
+_PARTS = {"p50": 0.5, "p95": 0.95}
+
+
+def _faster(results: p.Results, name: str, peer: str) -> list[float]:
+    pairs = zip(p.rates(results, name, p.OURS), p.rates(results, name, peer), strict=False)
+    return [mine / theirs for mine, theirs in pairs]
+
+
+def _at_least(line: int, name: str, target: float, ratios: Sequence[float]) -> Line:
+    if not ratios:
+        return unmeasured(line, name, target, ABSENT)
+    value, how = _low(ratios)
+    return at_least(line, name, value, target, how)
+
+
+def _interval(values: Sequence[float]) -> Interval:
+    """Of ratios: taken on logarithms, so that a ratio and its inverse say the same, and none falls below zero."""
+    found = interval([math.log(max(value, SMALLEST)) for value in values])
+    return Interval(math.exp(found.mean), math.exp(found.low), math.exp(found.high))
+
+
+def _low(values: Sequence[float]) -> tuple[float, str]:
+    found = _interval(values)
+    return (
+        (found.low, f"lower end of {found.low:.3g} to {found.high:.3g} over {len(values)} rounds")
+        if len(values) > 1
+        else (found.mean, "one round")
+    )
+
+
+def _high(values: Sequence[float]) -> tuple[float, str]:
+    found = _interval(values)
+    return (
+        (found.high, f"upper end of {found.low:.3g} to {found.high:.3g} over {len(values)} rounds")
+        if len(values) > 1
+        else (found.mean, "one round")
+    )
+
+
+def _percentile(values: Sequence[float], part: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(part * len(ordered)))]

@@ -1,0 +1,196 @@
+"""Our engine, in a process of its own. Besides serving it measures what only it can tell of itself.
+
+The scheduling of others can be played inside it, on the same arithmetic and the same KV bytes: what is handed over
+when makes static batches of a loop that serves continuously.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.engines.overhead import TimedModel, overhead
+from benchmarks.engines.turns import THREADS, Answer, Order, Request, answer_turns
+from benchmarks.engines.work import demand_tokens
+from benchmarks.work import greedy_lease
+from scheduler.costs import CostModel
+from scheduler.garbage import OF_A_WORKER, collect_seldom
+from scheduler.lanes import DEFAULT_LANES
+from scheduler.messages import Preempted
+from scheduler.planner import Planner
+from scheduler.steps import StepFeatures
+from worker.engine import Engine
+from worker.kv_cache import KVCache
+from worker.model import Model
+from worker.model_files import resolve
+from worker.paths import load_fastest
+from worker.runner import Runner
+
+BLOCK_SIZE = 16
+MAX_STEP_TOKENS = 512
+SMALLEST_REST_S = 0.001
+GIB = 2**30
+READS = 7
+
+
+class Ledger(CostModel):
+    """A cost model that keeps what it predicted of copies beside what they took, and forgets no step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.copies: list[tuple[float, float]] = []
+        self.lifelong = CostModel(forgetting=1.0)
+
+    def observe(self, plan: StepFeatures, run_ms: float, copied_blocks: int, copy_ms: float) -> None:
+        """Note, then learn."""
+        if copied_blocks and copy_ms > 0.0:
+            self.copies.append((self.copy_ms(copied_blocks), copy_ms))
+        self.lifelong.observe(plan, run_ms, copied_blocks, copy_ms)
+        super().observe(plan, run_ms, copied_blocks, copy_ms)
+
+
+Admit = Callable[[int, int], int]
+"""Of how many that wait, while how many are live, how many to hand over."""
+
+
+def admission(name: str, slots: int) -> Admit:
+    """`paged` hands over all at once; `reserve` keeps at most `slots` live, each with room for its longest output;
+    `static` fills the slots only once all are empty."""
+    rules: dict[str, Admit] = {
+        "paged": lambda waiting, _: waiting,
+        "reserve": lambda waiting, live: min(waiting, slots - live),
+        "static": lambda waiting, live: 0 if live else min(waiting, slots),
+    }
+    return rules[name]
+
+
+@dataclass
+class Served:
+    """What came of a run."""
+
+    seconds: float = 0.0
+    outputs: dict[str, list[int]] = field(default_factory=dict)
+    latencies_s: list[float] = field(default_factory=list)
+    """From arrival to the last token."""
+    preemptions: int = 0
+
+
+def serve(engine: Engine, requests: Sequence[Request], admit: Admit, arrivals_s: Sequence[float] = ()) -> Served:
+    """Serve all to their ends; without arrivals all come at once. Each run is a tenant of its own, so that no prefix
+    of an earlier one is found."""
+    found = Served(outputs={str(number): [] for number in range(len(requests))})
+    came = dict(enumerate(arrivals_s or [0.0] * len(requests)))
+    waiting, live, began = deque(sorted(came, key=lambda number: came[number])), 0, time.perf_counter()
+    tenant = f"run-{time.monotonic_ns()}"
+    while waiting or engine.has_work:
+        now_s = time.perf_counter() - began
+        due = sum(1 for number in waiting if came[number] <= now_s)
+        for _ in range(admit(due, live)):
+            number = waiting.popleft()
+            engine.add(greedy_lease(number, *requests[number], tenant=tenant), time.monotonic() * 1e3)
+            live += 1
+        if not engine.has_work:
+            time.sleep(max(SMALLEST_REST_S, came[waiting[0]] - now_s))
+            continue
+        report = engine.step(time.monotonic() * 1e3)
+        for one in report.outcome.produced:
+            found.outputs[one.seq.flight_id].append(one.token_id)
+        found.preemptions += sum(isinstance(event, Preempted) for event in report.plan.events)
+        for ended in report.outcome.ended:
+            live -= 1
+            found.latencies_s.append(time.perf_counter() - began - came[int(ended.flight_id)])
+    found.seconds = time.perf_counter() - began
+    return found
+
+
+class Ours:
+    """One model and its engines, one for each size of the pools."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        torch.set_num_threads(THREADS)
+        self._files = resolve(options["model"], Path(options["models_dir"]))
+        self._model = TimedModel(load_fastest(self._files, dtype=options["dtype"]))
+        self._max_sequences = int(options["max_sequences"])
+        self._engines: dict[tuple[int, int], Engine] = {}
+        self._ledgers: dict[tuple[int, int], Ledger] = {}
+        collect_seldom(OF_A_WORKER)
+
+    def answer(self, order: Order) -> Answer:
+        """Do what is asked for: serve requests, or measure."""
+        match order.get("measure"):
+            case "overhead":
+                return overhead(self._model, order["requests"])
+            case "bandwidth":
+                return {"bytes_per_s": read_bandwidth(), "weight_bytes": self._weight_bytes()}
+        return self._serve(order)
+
+    def _serve(self, order: Order) -> Answer:
+        requests: Sequence[Request] = order["requests"]
+        sizes = (order.get("kv_tokens") or demand_tokens(requests), order.get("host_tokens", 0))
+        engine = self.engine(sizes)
+        done, ledger = self._model.forward_s, self._ledgers[sizes]
+        copies = len(ledger.copies)
+        rule = admission(order.get("admission", "paged"), order.get("slots", 0))
+        served = serve(engine, requests, rule, order.get("arrivals_s", ()))
+        engine.planner.check_integrity()
+        return {
+            "seconds": served.seconds,
+            "tokens": sum(map(len, served.outputs.values())),
+            "latencies_s": served.latencies_s,
+            "preemptions": served.preemptions,
+            "copies": ledger.copies[copies:],
+            "step_weights": ledger.lifelong.step_weights(),
+            "forward_s": self._model.forward_s - done,
+            "outputs": list(served.outputs.values()) if order.get("outputs") else [],
+        }
+
+    def engine(self, sizes: tuple[int, int]) -> Engine:
+        """With pools of so many tokens: on the device, on the host."""
+        if sizes not in self._engines:
+            blocks, host_slots = (tokens // BLOCK_SIZE for tokens in sizes)
+            self._ledgers[sizes] = Ledger()
+            self._engines[sizes] = _build(self._model, blocks, host_slots, self._max_sequences, self._ledgers[sizes])
+        return self._engines[sizes]
+
+    def _weight_bytes(self) -> int:
+        """Of the weights that a step reads: each once, in the dtype that computes."""
+        from safetensors import safe_open
+
+        count = 0
+        for path in self._files.directory.glob("*.safetensors"):
+            with safe_open(path, framework="pt") as file:
+                count += sum(file.get_tensor(name).numel() for name in file.keys())  # noqa: SIM118 - no mapping
+        return count * self._model.shape.dtype.itemsize
+
+
+def _build(model: Model, blocks: int, host_slots: int, max_sequences: int, costs: CostModel) -> Engine:
+    cache = KVCache(model.shape, blocks=blocks, host_slots=host_slots, block_size=BLOCK_SIZE, device=model.device)
+    planner = Planner(
+        lanes=DEFAULT_LANES,
+        block_size=BLOCK_SIZE,
+        blocks=blocks,
+        host_slots=host_slots,
+        max_sequences=max_sequences,
+        max_step_tokens=MAX_STEP_TOKENS,
+        costs=costs,
+        bytes_per_block=model.shape.block_bytes(BLOCK_SIZE),
+    )
+    return Engine(planner, Runner(model, cache))
+
+
+def read_bandwidth() -> float:
+    """Bytes per second that the threads read from memory: the best of a few passes over a GiB."""
+    memory, best_s = torch.ones(GIB // 4), float("inf")
+    for _ in range(READS):
+        began = time.perf_counter()
+        memory.sum()
+        best_s = min(best_s, time.perf_counter() - began)
+    return GIB / best_s
+
+
+if __name__ == "__main__":
+    answer_turns(lambda options: Ours(options).answer, "fairlane", "torch")

@@ -1,0 +1,98 @@
+"""What a step takes besides the forward pass, in the engine's own thread, reporting as a worker does."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from benchmarks.engines.turns import Answer, Request
+from benchmarks.engines.work import demand_tokens
+from benchmarks.work import greedy_lease
+from scheduler.costs import CostModel
+from scheduler.lanes import DEFAULT_LANES
+from scheduler.planner import Planner
+from worker.engine import Engine
+from worker.engine_thread import EngineThread
+from worker.kv_cache import KVCache
+from worker.model import Model, Packed
+from worker.report import Report
+from worker.runner import Runner
+
+BLOCK_SIZE = 16
+
+
+class TimedModel:
+    """A model that counts the time of its forward passes."""
+
+    def __init__(self, model: Model) -> None:
+        self.name, self.vocab_size, self.context_length = model.name, model.vocab_size, model.context_length
+        self.shape, self.device, self.backend = model.shape, model.device, model.backend
+        self.forward_s = 0.0
+        self._model = model
+
+    def forward(self, packed: Packed, cache: KVCache) -> torch.Tensor:
+        """As the model's."""
+        began = time.perf_counter()
+        logits = self._model.forward(packed, cache)
+        self.forward_s += time.perf_counter() - began
+        return logits
+
+
+@dataclass
+class _Watch:
+    """Sees every report; keeps when steps of the full batch ended, and how much of it was forward pass."""
+
+    model: TimedModel
+    batch: int
+    ends_s: list[float] = field(default_factory=list)
+    forwards_s: list[float] = field(default_factory=list)
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    failure: Exception | None = None
+    begun: bool = False
+
+    def reported(self, report: Report) -> None:
+        """A report came."""
+        if report.step is not None and len(report.step.outcome.produced) == self.batch:
+            self.ends_s.append(time.perf_counter())
+            self.forwards_s.append(self.model.forward_s)
+        self.begun = self.begun or report.flights > 0
+        if self.begun and report.flights == 0:
+            self.over.set()
+
+    def failed(self, error: Exception) -> None:
+        """The engine broke."""
+        self.failure = error
+        self.over.set()
+
+
+def overhead(model: TimedModel, requests: Sequence[Request]) -> Answer:
+    """Serve them as one batch; the share of the steps in which all of them decode that was no forward pass."""
+    seen = asyncio.run(_watched(model, requests))
+    steps = len(seen.ends_s) - 1
+    took_s, forward_s = (times[-1] - times[0] for times in (seen.ends_s, seen.forwards_s))
+    return {"share": 1.0 - forward_s / took_s, "steps": steps, "step_ms": took_s / steps * 1e3}
+
+
+async def _watched(model: TimedModel, requests: Sequence[Request]) -> _Watch:
+    blocks, batch = demand_tokens(requests, BLOCK_SIZE) // BLOCK_SIZE, len(requests)
+    cache = KVCache(model.shape, blocks=blocks, host_slots=0, block_size=BLOCK_SIZE, device=model.device)
+    planner = Planner(
+        lanes=DEFAULT_LANES,
+        block_size=BLOCK_SIZE,
+        blocks=blocks,
+        host_slots=0,
+        max_sequences=batch,
+        max_step_tokens=512,
+        costs=CostModel(),
+    )
+    thread = EngineThread(Engine(planner, Runner(model, cache)), "benchmark")
+    watch = _Watch(model, batch)
+    thread.start(watch.reported, watch.failed)
+    thread.tell(*(greedy_lease(number, *one) for number, one in enumerate(requests)))
+    await watch.over.wait()
+    await thread.stop()
+    if watch.failure is not None:
+        raise watch.failure
+    return watch

@@ -1,0 +1,67 @@
+"""Transformers' own generation, in its defaults: static batches, and its continuous batching."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import transformers
+
+from benchmarks.engines.turns import THREADS, Answer, Order, Request, TurnError, answer_turns, timed
+
+RESULT_TIMEOUT_S = 600.0
+
+
+def build(options: Mapping[str, Any]) -> Callable[[Order], Answer]:
+    """One model for both; an order's `batch` asks for static batches of that size."""
+    torch.set_num_threads(THREADS)
+    transformers.utils.logging.set_verbosity_error()
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        options["directory"], dtype=getattr(torch, options["dtype"]), attn_implementation="sdpa"
+    )
+    model.eval().requires_grad_(False)
+    model.generation_config.eos_token_id = None
+
+    def serve(order: Order) -> Answer:
+        batch = order.get("batch")
+        return timed(static(model, batch) if batch else continuous(model))(order)
+
+    return serve
+
+
+def static(model: "transformers.PreTrainedModel", batch: int) -> Callable[[Sequence[Request]], int]:
+    """`generate` on padded batches in the order of arrival; each runs until its longest request is done."""
+
+    def run(requests: Sequence[Request]) -> int:
+        for start in range(0, len(requests), batch):
+            part = requests[start : start + batch]
+            widest = max(len(prompt) for prompt, _ in part)
+            ids = torch.tensor([[0] * (widest - len(prompt)) + prompt for prompt, _ in part])
+            mask = torch.tensor([[0] * (widest - len(prompt)) + [1] * len(prompt) for prompt, _ in part])
+            longest = max(tokens for _, tokens in part)
+            model.generate(ids, attention_mask=mask, do_sample=False, max_new_tokens=longest, pad_token_id=0)
+        return sum(tokens for _, tokens in requests)
+
+    return run
+
+
+def continuous(model: "transformers.PreTrainedModel") -> Callable[[Sequence[Request]], int]:
+    """What `generate_batch` runs inside, through its manager, since only that takes a length per request."""
+    config = transformers.GenerationConfig(do_sample=False, max_new_tokens=1, eos_token_id=-1, pad_token_id=0)
+
+    def run(requests: Sequence[Request]) -> int:
+        made = 0
+        with model.continuous_batching_context_manager(generation_config=config, timeout=5.0) as manager:
+            for prompt, tokens in requests:
+                manager.add_request(prompt, max_new_tokens=tokens)
+            for _ in requests:
+                output = manager.get_result(timeout=RESULT_TIMEOUT_S)
+                if output is None or output.error:
+                    raise TurnError(f"continuous batching failed: {output and output.error}")
+                made += len(output.generated_tokens)
+        return made
+
+    return run
+
+
+if __name__ == "__main__":
+    answer_turns(build, "transformers", "torch")
