@@ -1,5 +1,6 @@
 """Which path serves: the fastest that proves to compute what transformers' modules compute."""
 
+import ctypes
 import gc
 import logging
 import time
@@ -35,7 +36,7 @@ def load_fastest(files: ModelFiles, *, dtype: str = "auto", device: str = "auto"
     took_s = time.perf_counter() - began
     _log.info("the %s path of %s, on %s attention, is proven in %.1f s", kind, files.name, fast.backend, took_s)
     del reference
-    gc.collect()  # transformers' modules refer to each other in circles
+    _give_back()
     return fast
 
 
@@ -88,6 +89,15 @@ def lean_path(reference: PagedModel, expected: Sequence[torch.Tensor] | None = N
         reasons.append(str(error).partition("\n")[0])
     _log.warning("%s is served by transformers' modules, slower: %s", reference.name, "; ".join(reasons))
     return None
+
+
+def _give_back() -> None:
+    """Hand to the system what the reference took: transformers' modules refer to each other in circles, and glibc keeps
+    what was freed."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _found(lean: LeanModel, reasons: list[str]) -> LeanModel:
