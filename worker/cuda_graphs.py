@@ -15,10 +15,10 @@ import torch
 from worker.attention.base import Metadata
 from worker.attention.triton_paged import TritonPaged, table_width
 from worker.kv_cache import KVCache
-from worker.model import Model, Packed
+from worker.model import Model, Output, Packed
 
-Replay = Callable[[], torch.Tensor]
-"""Computes anew from what its input tensors hold by then; returns the same tensor each time."""
+Replay = Callable[[], Output]
+"""Computes anew from what its input tensors hold by then; returns the same tensors each time."""
 Capture = Callable[[Replay], Replay]
 """Makes a computation a graph."""
 
@@ -56,14 +56,14 @@ class DecodeGraphs:
         self._graphs = {size: self._captured(size, capture) for size in reversed(sizes)}  # the smaller share its memory
         self._sizes = sizes
 
-    def forward(self, packed: Packed, cache: KVCache) -> torch.Tensor:
+    def forward(self, packed: Packed, cache: KVCache) -> Output:
         """See `Model.forward`. Logits of a replayed step are overwritten by the next."""
         rows = len(packed.token_ids)
         if cache is not self._cache or not _is_decode(packed) or rows > self._sizes[-1]:
             return self._model.forward(packed, cache)
         size = self._sizes[bisect_left(self._sizes, rows)]
         self._inputs.fill(packed, size)
-        return self._graphs[size]()[:rows]
+        return Output(self._graphs[size]().logits[:rows])
 
     def _captured(self, size: int, capture: Capture) -> Replay:
         packed = self._inputs.packed(size)
@@ -101,7 +101,7 @@ def capture_into_one_pool() -> Capture:
         with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
             found = compute()
 
-        def replay() -> torch.Tensor:
+        def replay() -> Output:
             graph.replay()
             return found
 

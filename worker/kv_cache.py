@@ -11,8 +11,11 @@ import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import psutil
 import torch
 
@@ -20,10 +23,14 @@ from scheduler.steps import Row
 from worker.page_lock import PageLockError, page_lock
 from worker.upload import upload
 
+Numbers = npt.NDArray[np.int64]
+
 _DEVICE_SHARE = {"cpu": 0.35, "cuda": 0.9}
 """Share of the free memory that the device pool takes where no size was set. A CPU serves the host pool from the
 same memory; a GPU's remainder is for activations."""
 _HOST_SHARE = 0.15
+_PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
+"""Python's anonymous memory is shared otherwise, and shared memory has no large pages."""
 _HOST_REPEATS = 4
 """A host pool larger than so many device pools would never fill."""
 
@@ -126,30 +133,32 @@ class KVCache:
         self.host_slots = host_slots
         self.device = torch.device(device)
         self.dtype = shape.dtype
-        self.pool = _zeros((blocks + 1, *block), shape.dtype, self.device)
+        self.pool = zeros((blocks + 1, *block), shape.dtype, self.device)
         self.layers = self.pool.unbind(1)  # views: [blocks + 1, 2, block_size, kv_heads, head_dim] each
-        self.host_pool = _zeros((host_slots, *block), shape.dtype, torch.device("cpu"))
+        self.host_pool = zeros((host_slots, *block), shape.dtype, torch.device("cpu"))
         if self.device.type == "cuda":
             try:
                 page_lock(self.host_pool)
             except PageLockError as error:
                 raise KVMemoryError(f"host_kv_memory: {error}") from error
 
-    def slots(self, rows: Iterable[Row]) -> torch.Tensor:
+    def slots(self, rows: Sequence[Row]) -> torch.Tensor:
         """For each token of the packed rows the line of a layer's memory that its key goes to: [tokens], int64."""
-        size, stride = self.block_size, self._block_pages * self.block_size
-        lines = [
-            row.block_table[position // size] * stride + position % size
-            for row in rows
-            for position in range(row.first_position, row.context_length)
-        ]
-        return upload(torch.tensor(lines, dtype=torch.int64), self.device)
+        return upload(torch.from_numpy(self.lines(Spans(rows))), self.device)
+
+    def lines(self, spans: "Spans") -> Numbers:
+        """The same, on the host."""
+        blocks, places = np.divmod(spans.positions, self.block_size)
+        blocks += np.repeat(spans.tables, spans.counts)
+        lines: Numbers = spans.blocks[blocks] * (self._block_pages * self.block_size) + places
+        return lines
 
     def pages(self, rows: Sequence[Row]) -> torch.Tensor:
         """The key pages of each row's blocks in a layer's memory, padded with the zero block: [rows, widest], int64."""
-        widest = max(len(row.block_table) for row in rows)
-        tables = [[*row.block_table, *[self.blocks] * (widest - len(row.block_table))] for row in rows]
-        return upload(torch.tensor(tables, dtype=torch.int64) * self._block_pages, self.device)
+        spans = Spans(rows)
+        table = np.full((len(rows), spans.widths.max()), self.blocks, dtype=np.int64)
+        table[np.arange(table.shape[1]) < spans.widths[:, None]] = spans.blocks
+        return upload(torch.from_numpy(table * self._block_pages), self.device)
 
     def clear_entered(self, rows: Iterable[Row]) -> None:
         """Zero the blocks that these rows are the first of their sequence to write.
@@ -166,12 +175,26 @@ class KVCache:
         return 2 * self.shape.layers
 
 
-def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+class Spans:
+    """Packed rows in arrays, int64: by row where its tokens start, how many they are, the first one's position, where
+    its block table starts and how long that is; and all positions and tables, one row's after another's."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.counts = np.array([len(row.token_ids) for row in rows], dtype=np.int64)
+        self.firsts = np.array([row.first_position for row in rows], dtype=np.int64)
+        self.widths = np.array([len(row.block_table) for row in rows], dtype=np.int64)
+        self.starts = np.cumsum(self.counts) - self.counts
+        self.tables = np.cumsum(self.widths) - self.widths
+        self.blocks = np.fromiter(chain.from_iterable([row.block_table for row in rows]), np.int64, self.widths.sum())
+        self.positions = np.arange(self.counts.sum()) + np.repeat(self.firsts - self.starts, self.counts)
+
+
+def zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Zeros; on a CPU from anonymous memory, which costs nothing before it is used: a pool holds gigabytes."""
     count = math.prod(size)
     if device.type != "cpu" or count == 0:
         return torch.zeros(size, dtype=dtype, device=device)
-    memory = mmap.mmap(-1, count * dtype.itemsize)
+    memory = mmap.mmap(-1, count * dtype.itemsize, **_PRIVATE)
     if hasattr(mmap, "MADV_HUGEPAGE"):  # blocks lie apart: small pages cost a look-up for nearly every one
         with suppress(OSError):  # a kernel without them
             memory.madvise(mmap.MADV_HUGEPAGE)

@@ -15,7 +15,7 @@ from worker.attention import BACKENDS
 from worker.attention.base import AttentionBackend, Metadata
 from worker.kv_cache import KVCache, KVShape
 from worker.linear import Linear
-from worker.model import Packed, Rotary
+from worker.model import Output, Packed, Rotary
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +82,8 @@ class LeanModel:
         self.backend = backend
         self._weights = weights
 
-    def forward(self, packed: Packed, cache: KVCache) -> torch.Tensor:
-        """Compute the rows, write their keys and values, and return logits [rows that sample, vocabulary]."""
+    def forward(self, packed: Packed, cache: KVCache) -> Output:
+        """Compute the rows, write their keys and values, and return the logits of those that sample."""
         weights = self._weights
         last = len(weights.layers) - 1
         hidden = embedding(packed.token_ids, weights.embedding)
@@ -93,7 +93,7 @@ class LeanModel:
             if index == last:
                 hidden, attended = hidden[packed.logit_rows], attended[packed.logit_rows]
             hidden = _feed_forward(layer, layer.output(attended).add_(hidden))
-        return weights.head(weights.norm(hidden))
+        return Output(weights.head(weights.norm(hidden)))
 
     def _step(self, packed: Packed, hidden: torch.Tensor) -> _Step:
         cosines, sines = self._weights.rotary(hidden, packed.positions[None])

@@ -4,13 +4,14 @@ The family is recognised by its model type; that the layers hold what is expecte
 compute what is expected by `worker.selftest`.
 """
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Protocol, cast
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 import torch
 
 from worker.lean import Layer, Norm, Weights
-from worker.linear import Linear, make_linear
+from worker.linear import make_linear
 from worker.model import Rotary
 
 if TYPE_CHECKING:
@@ -51,6 +52,9 @@ class _Mlp(_Module, Protocol):
 
 
 class _Layer(_Module, Protocol):
+    def to(self, *, device: str) -> object:
+        """As of torch.nn.Module."""
+
     self_attn: _Attention
     mlp: _Mlp
     input_layernorm: _Norm
@@ -68,22 +72,76 @@ class NotLeanError(Exception):
     """The lean path does not know this model; the message says why."""
 
 
+class Fused(NamedTuple):
+    """What several products of the same input need, their outputs side by side."""
+
+    weight: torch.Tensor  # [outputs, inputs]
+    bias: torch.Tensor | None  # [outputs]
+
+
+@dataclass(frozen=True, slots=True)
+class RawLayer:
+    """One decoder layer's weights, not laid out yet."""
+
+    attention_norm: Norm
+    qkv: Fused
+    head_norm: Norm | None
+    output: Fused
+    mlp_norm: Norm
+    gate_up: Fused
+    down: Fused
+    scaling: float
+
+
+class RawWeights:
+    """A decoder's weights as transformers holds them. Raises NotLeanError for a model of another kind."""
+
+    def __init__(self, causal_lm: "PreTrainedModel", *, release: bool = False) -> None:
+        config = causal_lm.config
+        if config.model_type not in FAMILY:
+            raise NotLeanError(f"model type {config.model_type} is not of the Llama family")
+        if config.hidden_act != "silu":
+            raise NotLeanError(f"activation {config.hidden_act} is not silu")
+        self._decoder = cast(_Decoder, causal_lm.model)
+        _check_children(self._decoder, _MODEL)
+        self._release = release
+        self.embedding: torch.Tensor = self._decoder.embed_tokens.weight
+        self.norm = _norm(self._decoder.norm)
+        self.head = _fused(causal_lm.lm_head)
+        self.rotary = self._decoder.rotary_emb
+        self.heads = int(config.num_attention_heads)
+
+    def layers(self) -> Iterator[RawLayer]:
+        """Layer by layer; where told to release them, one that was taken is no longer the model's."""
+        for layer in self._decoder.layers:
+            yield _layer(layer)
+            if self._release:
+                layer.to(device="meta")
+
+
 def take_weights(causal_lm: "PreTrainedModel") -> Weights:
     """Fused and laid out anew; embedding, norms and the rotary module are the model's own. Raises NotLeanError."""
-    config = causal_lm.config
-    if config.model_type not in FAMILY:
-        raise NotLeanError(f"model type {config.model_type} is not of the Llama family")
-    if config.hidden_act != "silu":
-        raise NotLeanError(f"activation {config.hidden_act} is not silu")
-    decoder = cast(_Decoder, causal_lm.model)
-    _check_children(decoder, _MODEL)
+    raw = RawWeights(causal_lm)
     return Weights(
-        embedding=decoder.embed_tokens.weight,
-        layers=[_layer(layer) for layer in decoder.layers],
-        norm=_norm(decoder.norm),
-        head=_fused(causal_lm.lm_head),
-        rotary=decoder.rotary_emb,
-        heads=int(config.num_attention_heads),
+        embedding=raw.embedding,
+        layers=[_laid_out(layer) for layer in raw.layers()],
+        norm=raw.norm,
+        head=make_linear(*raw.head),
+        rotary=raw.rotary,
+        heads=raw.heads,
+    )
+
+
+def _laid_out(raw: RawLayer) -> Layer:
+    return Layer(
+        attention_norm=raw.attention_norm,
+        qkv=make_linear(*raw.qkv),
+        head_norm=raw.head_norm,
+        output=make_linear(*raw.output),
+        mlp_norm=raw.mlp_norm,
+        gate_up=make_linear(*raw.gate_up),
+        down=make_linear(*raw.down),
+        scaling=raw.scaling,
     )
 
 
@@ -92,12 +150,12 @@ def _check_children(module: _Module, known: set[str]) -> None:
         raise NotLeanError(f"{type(module).__name__} holds an unknown {', '.join(sorted(others))}")
 
 
-def _layer(layer: _Layer) -> Layer:
+def _layer(layer: _Layer) -> RawLayer:
     attention, mlp = layer.self_attn, layer.mlp
     _check_children(layer, _LAYER)
     _check_children(attention, _ATTENTION)
     _check_children(mlp, _MLP)
-    return Layer(
+    return RawLayer(
         attention_norm=_norm(layer.input_layernorm),
         qkv=_fused(attention.q_proj, attention.k_proj, attention.v_proj),
         head_norm=_head_norm(attention) if hasattr(attention, "q_norm") else None,
@@ -122,10 +180,9 @@ def _head_norm(attention: _Attention) -> Norm:
     return Norm(torch.cat(lines), float(attention.q_norm.variance_epsilon))
 
 
-def _fused(*modules: torch.nn.Linear) -> Linear:
-    """One product for several of the same input, their outputs side by side."""
+def _fused(*modules: torch.nn.Linear) -> Fused:
     biases: list[torch.Tensor] = [module.bias for module in modules if module.bias is not None]
     if biases and len(biases) < len(modules):
         biases = [m.weight.new_zeros(m.out_features) if m.bias is None else m.bias for m in modules]
     weights: list[torch.Tensor] = [module.weight for module in modules]
-    return make_linear(weights[0] if len(weights) == 1 else torch.cat(weights), torch.cat(biases) if biases else None)
+    return Fused(weights[0] if len(weights) == 1 else torch.cat(weights), torch.cat(biases) if biases else None)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 import torch
 
@@ -41,6 +41,21 @@ class Packed:
     metadata: Metadata
 
 
+class Likeliest(NamedTuple):
+    """Of each row of logits the first of the likeliest tokens, and its logit: a NaN where any of the row is one."""
+
+    tokens: torch.Tensor  # [rows], int64
+    logits: torch.Tensor  # [rows], float32
+
+
+class Output(NamedTuple):
+    """What a model makes of a step."""
+
+    logits: torch.Tensor  # [rows that sample, vocabulary]
+    likeliest: Likeliest | None = None
+    """Where it was found on the way."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Layer:
     """What one attention module reads in a step. It hangs on the module and is not looked up by the layer's number,
@@ -70,8 +85,8 @@ class Model(Protocol):
     device: torch.device
     backend: str
 
-    def forward(self, packed: Packed, cache: KVCache) -> torch.Tensor:
-        """Compute the rows, write their keys and values, and return logits [rows that sample, vocabulary]."""
+    def forward(self, packed: Packed, cache: KVCache) -> Output:
+        """Compute the rows, write their keys and values, and return the logits of those that sample."""
 
 
 class Rotary(Protocol):
@@ -105,8 +120,8 @@ class PagedModel:
         """The model as transformers loaded it, with our attention in it."""
         return self._model
 
-    def forward(self, packed: Packed, cache: KVCache) -> torch.Tensor:
-        """Compute the rows, write their keys and values, and return logits [rows that sample, vocabulary]."""
+    def forward(self, packed: Packed, cache: KVCache) -> Output:
+        """Compute the rows, write their keys and values, and return the logits of those that sample."""
         for module, kv in zip(self._modules, cache.layers, strict=True):
             module.fairlane_layer = _Layer(kv, packed.metadata, self.backend)
         output = self._model(
@@ -115,8 +130,7 @@ class PagedModel:
             use_cache=False,
             logits_to_keep=packed.logit_rows,
         )
-        logits: torch.Tensor = output.logits[0]
-        return logits
+        return Output(output.logits[0])
 
     def plain_logits(self, token_ids: list[int]) -> torch.Tensor:
         """The last token's logits by transformers' own attention, without any cache: [vocabulary]."""

@@ -1,8 +1,10 @@
-"""Which of the two paths serves: the lean one where it proves to compute what transformers' modules compute."""
+"""Which path serves: the fastest that proves to compute what transformers' modules compute."""
 
+import ctypes
 import gc
 import logging
 import time
+from collections.abc import Sequence
 
 import torch
 
@@ -12,40 +14,74 @@ from worker.lean import LeanModel
 from worker.lean_weights import NotLeanError, take_weights
 from worker.model import Model, PagedModel, load
 from worker.model_files import ModelFiles
+from worker.native.library import is_fastest
+from worker.native.model import NativeModel
 
 _log = logging.getLogger(__name__)
 
 
 def load_fastest(files: ModelFiles, *, dtype: str = "auto", device: str = "auto") -> Model:
-    """Load and prove the reference, then the lean path, and keep only the one that serves. Raises ModelError."""
+    """Load and prove the reference, then a faster path, and keep only the one that serves. Raises ModelError."""
     reference = load(files, dtype=dtype, device=device)
-    selftest.prove(reference)
+    expected = selftest.prove(reference)
     began = time.perf_counter()
-    lean = lean_path(reference)
-    if lean is None:
+    fast: Model | None = native_path(reference, expected, release=True)
+    if fast is None:
+        if any(weight.is_meta for weight in reference.causal_lm.parameters()):  # taken apart in vain
+            reference = load(files, dtype=dtype, device=device)
+        fast = lean_path(reference, expected)
+    if fast is None:
         return reference
-    _log.info(
-        "the lean path of %s, on %s attention, is proven in %.1f s",
-        files.name,
-        lean.backend,
-        time.perf_counter() - began,
-    )
+    kind = "compiled" if isinstance(fast, NativeModel) else "lean"
+    took_s = time.perf_counter() - began
+    _log.info("the %s path of %s, on %s attention, is proven in %.1f s", kind, files.name, fast.backend, took_s)
     del reference
-    gc.collect()  # transformers' modules refer to each other in circles
-    return lean
+    _give_back()
+    return fast
 
 
 @torch.inference_mode()
-def lean_path(reference: PagedModel) -> LeanModel | None:
+def native_path(
+    reference: PagedModel, expected: Sequence[torch.Tensor], *, release: bool = False
+) -> NativeModel | None:
+    """The compiled path beside the reference, or None where it is not the fastest or does not agree; the log says why.
+
+    `expected` is the reference's `every_logit`. Where told to release them, the reference loses its weights as they are
+    taken: no two copies are held.
+    """
+    if not is_fastest(reference.shape.dtype, reference.shape.head_dim, reference.device):
+        return None
+    try:
+        native = NativeModel(
+            reference.name,
+            reference.causal_lm,
+            reference.shape,
+            context_length=reference.context_length,
+            release=release,
+        )
+        reason = selftest.disagreement(native, expected)
+    except NotLeanError:  # nor does the lean path, which says so
+        return None
+    except (AttributeError, MemoryError, RuntimeError) as error:  # it only looks like one of the family
+        reason = str(error).partition("\n")[0]
+    if reason is None:
+        return native
+    _log.warning("%s is not served by compiled code, slower: %s", reference.name, reason)
+    return None
+
+
+@torch.inference_mode()
+def lean_path(reference: PagedModel, expected: Sequence[torch.Tensor] | None = None) -> LeanModel | None:
     """The lean path beside the reference, on the fastest attention with which they agree, or None; the log says why."""
     reasons: list[str] = []
     try:
+        expected = expected or selftest.every_logit(reference)
         weights = take_weights(reference.causal_lm)
         for backend in fastest_backends(reference.shape, reference.device):
             lean = LeanModel(
                 reference.name, weights, reference.shape, context_length=reference.context_length, backend=backend
             )
-            reason = _reason(lean, reference)
+            reason = _reason(lean, expected)
             if reason is None:
                 return _found(lean, reasons)
             reasons.append(f"with {backend} attention {reason}")
@@ -55,12 +91,21 @@ def lean_path(reference: PagedModel) -> LeanModel | None:
     return None
 
 
-def _reason(lean: LeanModel, reference: PagedModel) -> str | None:
+def _reason(lean: LeanModel, expected: Sequence[torch.Tensor]) -> str | None:
     """Why the lean path may not serve on its attention: on another it may."""
     try:
-        return selftest.disagreement(lean, reference)
+        return selftest.disagreement(lean, expected)
     except RuntimeError as error:
         return f"it fails: {str(error).partition(chr(10))[0]}"
+
+
+def _give_back() -> None:
+    """Hand to the system what the reference took: transformers' modules refer to each other in circles, and glibc keeps
+    what was freed."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _found(lean: LeanModel, reasons: list[str]) -> LeanModel:

@@ -30,6 +30,7 @@ from worker.engine import Engine, build_engine
 from worker.engine_thread import EngineThread
 from worker.kv_cache import KVMemoryError
 from worker.model_files import ModelError, model_card, resolve
+from worker.preemption_costs import PreemptionCosts
 from worker.report import Observer
 from worker.server import Server
 from worker.store_link import StoreLink
@@ -139,7 +140,7 @@ def _observers(
         )
         server, _ = start_http_server(settings.worker.metrics_port, settings.host, metrics.registry)
         server.set_app(report.beside(make_wsgi_app(metrics.registry)))
-        observers += [metrics, report]
+        observers += [metrics, report, PreemptionCosts(costs, metrics.preemption_found)]
     return observers
 
 

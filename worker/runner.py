@@ -4,21 +4,23 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain, count
 
+import numpy as np
 import torch
 
-from scheduler.messages import Lease, TokenLogprob
+from scheduler.messages import Lease, Sampling, TokenLogprob
 from scheduler.steps import Row, SeqId, StepPlan, StepResult
 from worker.attention import BACKENDS
-from worker.kv_cache import KVCache
+from worker.history import TokenHistory
+from worker.kv_cache import KVCache, Spans
 from worker.model import Model, Packed
-from worker.sampling import Draw, TokenHistory, draw_tokens
+from worker.sampling import Draw, draw_tokens, is_plain
 from worker.transfer import transfer_for
 from worker.upload import upload
 
 UNKNOWN_ID = "the prompt holds a token that the model does not know"
 UNCOMPUTABLE = "the model could not compute this request"
-
 
 _log = logging.getLogger(__name__)
 
@@ -29,20 +31,23 @@ class RunnerError(Exception):
 
 def pack(rows: Sequence[Row], cache: KVCache, backend: str) -> Packed:
     """Lay the rows out one after another. They must be in the order that `AttentionBackend.prepare` wants."""
-    token_ids = [token for row in rows for token in row.token_ids]
-    positions = [position for row in rows for position in range(row.first_position, row.context_length)]
-    ends: list[int] = []
-    end = 0
-    for row in rows:
-        end += len(row.token_ids)
-        if row.samples:
-            ends.append(end - 1)
-    return Packed(
-        token_ids=upload(torch.tensor(token_ids, dtype=torch.int64), cache.device),
-        positions=upload(torch.tensor(positions, dtype=torch.int64), cache.device),
-        logit_rows=upload(torch.tensor(ends, dtype=torch.int64), cache.device),
-        metadata=BACKENDS[backend].prepare(rows, cache),
+    spans = Spans(rows)
+    ids = np.fromiter(chain.from_iterable([row.token_ids for row in rows]), np.int64, len(spans.positions))
+    ends = (spans.starts + spans.counts - 1)[[row.samples for row in rows]]
+    token_ids, positions, logit_rows = (
+        upload(torch.from_numpy(array), cache.device) for array in (ids, spans.positions, ends)
     )
+    return Packed(token_ids, positions, logit_rows, BACKENDS[backend].prepare(rows, cache))
+
+
+@dataclass(slots=True)
+class _Choice:
+    """What sampling needs to know of one choice."""
+
+    sampling: Sampling
+    history: TokenHistory
+    plain: bool
+    """It always takes the likeliest token."""
 
 
 class Runner:
@@ -52,8 +57,8 @@ class Runner:
         self._model = model
         self._cache = cache
         self._transfer = transfer_for(cache)
-        self._leases: dict[str, Lease] = {}
-        self._histories: dict[SeqId, TokenHistory] = {}
+        self._reads_beyond = BACKENDS[model.backend].reads_beyond
+        self._choices: dict[SeqId, _Choice] = {}
 
     @property
     def cache(self) -> KVCache:
@@ -63,37 +68,38 @@ class Runner:
     def register(self, lease: Lease) -> None:
         """Remember how this flight samples, and what it has generated so far, wherever that was."""
         job = lease.job
-        self._leases[job.flight_id] = lease
         for choice in range(job.n):
             generated = lease.generated[choice] if choice < len(lease.generated) else ()
-            self._histories[SeqId(job.flight_id, choice)] = TokenHistory(job.prompt, generated)
+            history = TokenHistory(job.prompt, generated)
+            self._choices[SeqId(job.flight_id, choice)] = _Choice(job.sampling, history, is_plain(job.sampling))
 
     def forget(self, flight_id: str) -> None:
         """Drop what `register` remembered; nothing happens for an unknown flight."""
-        lease = self._leases.pop(flight_id, None)
-        for choice in range(lease.job.n if lease else 0):
-            del self._histories[SeqId(flight_id, choice)]
+        for choice in count():
+            if self._choices.pop(SeqId(flight_id, choice), None) is None:
+                return
 
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> StepResult:
         """Swap out, swap in, compute, sample. A row that cannot be computed fails alone."""
         began = time.perf_counter()
         self._transfer.start(plan.swap_out, plan.swap_in)
-        rows = sorted(plan.rows, key=_packing_order)
-        found = self._compute([row for row in rows if self._knows(row)])
-        failed = {row.seq: UNKNOWN_ID for row in rows if not self._knows(row)}
+        unknown = {row.seq: UNKNOWN_ID for row in plan.rows if not self._knows(row)}
+        known = [row for row in plan.rows if row.seq not in unknown] if unknown else plan.rows
+        found = self._compute(sorted(known, key=_packing_order))
         copy_ms = self._transfer.finish_ms()
         return StepResult(
             number=plan.number,
             tokens=found.tokens,
-            failed=failed | found.failed,
+            failed=unknown | found.failed,
             logprobs=found.logprobs,
             run_ms=max(0.0, (time.perf_counter() - began) * 1e3 - copy_ms),
             copy_ms=copy_ms,
         )
 
     def _knows(self, row: Row) -> bool:
-        return min(row.token_ids) >= 0 and max(row.token_ids) < self._model.vocab_size
+        ids, size = row.token_ids, self._model.vocab_size
+        return 0 <= ids[0] < size if len(ids) == 1 else min(ids) >= 0 and max(ids) < size
 
     def _compute(self, rows: Sequence[Row]) -> "_Found":
         """All rows at once; where that fails, each alone, so that only those at fault fail.
@@ -114,23 +120,24 @@ class Runner:
         return found
 
     def _compute_together(self, rows: Sequence[Row]) -> "_Found":
-        self._cache.clear_entered(rows)
-        logits = self._model.forward(pack(rows, self._cache, self._model.backend), self._cache)
+        if self._reads_beyond:
+            self._cache.clear_entered(rows)
+        output = self._model.forward(pack(rows, self._cache, self._model.backend), self._cache)
         sampling = [row for row in rows if row.samples]
-        drawn = draw_tokens(logits, [self._draw(row) for row in sampling])
+        drawn = draw_tokens(output.logits, [self._draw(row) for row in sampling], output.likeliest)
         for place, token in drawn.tokens.items():
-            self._histories[sampling[place].seq].append(token)
+            self._choices[sampling[place].seq].history.append(token)
         return _Found(
             tokens={sampling[place].seq: token for place, token in drawn.tokens.items()},
             failed={sampling[place].seq: reason for place, reason in drawn.failed.items()},
             logprobs={sampling[place].seq: logprob for place, logprob in drawn.logprobs.items()},
         )
 
-    def _draw(self, row: Row) -> Draw:
-        history = self._histories.get(row.seq)
-        if history is None or history.length != row.output_index:
+    def _draw(self, row: Row) -> Draw | None:
+        choice = self._choices.get(row.seq)
+        if choice is None or choice.history.length != row.output_index:
             raise RunnerError(f"{row} does not continue what was registered")
-        return Draw(self._leases[row.seq.flight_id].job.sampling, row.seq.choice, row.output_index, history)
+        return None if choice.plain else Draw(choice.sampling, row.seq.choice, row.output_index, choice.history)
 
 
 @dataclass(slots=True)

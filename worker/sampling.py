@@ -5,16 +5,21 @@ sort, so ties cannot make the outcome depend on what else is in the batch. A dra
 (seed, choice, output index): no generator, no history, so any worker at any time continues alike.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from math import isfinite
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch.nn.functional import pad
 
 from scheduler.messages import Sampling, TokenLogprob
+from worker.history import TokenHistory
+from worker.model import Likeliest
+
+Numbers = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint64]
 
 BROKEN_LOGITS = "the model's output for this request is not a number"
 _COLDEST = 1e-6
@@ -22,34 +27,14 @@ _COLDEST = 1e-6
 _LEAST_PENALTY = 0.01
 """The same of repetition penalties."""
 _MASK64 = 2**64 - 1
-_GOLDEN = 0x9E3779B97F4A7C15
+_GOLDEN, _FIRST_MIX, _SECOND_MIX = map(np.uint64, (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 _NUCLEUS_GUESSES = (256, 4096)
 """So many of the likeliest tokens are sorted to find a nucleus, before the whole vocabulary is."""
 _STRETCH = 256
 """Tokens of the vocabulary whose weights are summed before a draw looks at single ones."""
 
 
-class TokenHistory:
-    """What the penalties of one choice count: tokens of the prompt, and tokens generated so far."""
-
-    def __init__(self, prompt: Sequence[int], generated: Sequence[int] = ()) -> None:
-        self._prompt = prompt
-        self.generated = Counter(generated)
-        self.length = len(generated)
-
-    @cached_property
-    def prompt(self) -> frozenset[int]:
-        """The prompt's tokens; few requests ever ask."""
-        return frozenset(self._prompt)
-
-    def append(self, token_id: int) -> None:
-        """Count one more generated token."""
-        self.generated[token_id] += 1
-        self.length += 1
-
-
-@dataclass(frozen=True, slots=True)
-class Draw:
+class Draw(NamedTuple):
     """How to draw one row's token."""
 
     sampling: Sampling
@@ -66,81 +51,122 @@ class Drawn(NamedTuple):
     logprobs: Mapping[int, TokenLogprob]
 
 
-def draw_tokens(logits: torch.Tensor, draws: Sequence[Draw]) -> Drawn:
-    """One token for each row of `logits` [rows, vocabulary]. A row that holds NaN or +inf fails alone.
+def is_plain(sampling: Sampling) -> bool:
+    """Nothing but the likeliest token is ever asked for: its rows need no `Draw`."""
+    return sampling.temperature <= 0 and sampling.logprobs is None and not (_penalises(sampling) or _may_hold(sampling))
+
+
+def draw_tokens(logits: torch.Tensor, draws: Sequence[Draw | None], known: Likeliest | None = None) -> Drawn:
+    """One token for each row of `logits` [rows, vocabulary], the likeliest where there is no draw, which the model may
+    know already. A row that holds NaN or +inf fails alone.
 
     Log-probabilities are the model's own, before penalties, temperature and filters.
     """
     scores = logits.float()
-    highest = scores.max(-1)  # on float32: argmax of bfloat16 takes several times as long
-    broken = (~highest.values.isfinite()).tolist()
-    chosen: list[int] = highest.indices.tolist()
-    sound = [row for row, is_broken in enumerate(broken) if not is_broken]
-    shaped = [row for row in sound if _is_shaped(draws[row])]
-    random = [row for row in sound if draws[row].sampling.temperature > 0]
-    adjusted = _adjust(scores, shaped, draws) if shaped else scores
-    for row, token in zip(shaped, adjusted[shaped].argmax(-1).tolist() if shaped else (), strict=True):
-        chosen[row] = token
-    if random:
-        picked = _pick(adjusted[random], [draws[row] for row in random])
-        for row, token in zip(random, picked, strict=True):
-            chosen[row] = token
+    likeliest = known or _likeliest(scores)
+    chosen: list[int] = likeliest.tokens.tolist()
+    failed = {row: BROKEN_LOGITS for row, value in enumerate(likeliest.logits.tolist()) if not isfinite(value)}
+    asked = {row: draw for row, draw in enumerate(draws) if draw is not None and row not in failed}
+    if asked:
+        _draw_asked(scores, asked, chosen)
     return Drawn(
-        tokens={row: chosen[row] for row in sound},
-        failed={row: BROKEN_LOGITS for row, is_broken in enumerate(broken) if is_broken},
-        logprobs=_logprobs(
-            scores, {row: chosen[row] for row in sound if draws[row].sampling.logprobs is not None}, draws
-        ),
+        tokens={row: token for row, token in enumerate(chosen) if row not in failed},
+        failed=failed,
+        logprobs=_logprobs(scores, chosen, {r: d.sampling.logprobs for r, d in asked.items()}),
     )
 
 
-def uniform(seed: int, choice: int, output_index: int) -> float:
-    """A number in [0, 1) that depends on nothing but its arguments: three rounds of splitmix64, 53 bits."""
-    state = 0
-    for word in (seed, choice, output_index):
-        state = _splitmix64((state ^ word) & _MASK64)
-    return float(state >> 11) / 2.0**53
+def _likeliest(scores: torch.Tensor) -> Likeliest:
+    return Likeliest(*reversed(scores.max(-1)))  # on float32: of bfloat16 it takes several times as long
 
 
-def _splitmix64(word: int) -> int:
-    """Steele, Lea, Flood: Fast splittable pseudorandom number generators (2014)."""
-    word = (word + _GOLDEN) & _MASK64
-    word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
-    word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & _MASK64
-    return word ^ (word >> 31)
+def _draw_asked(scores: torch.Tensor, draws: Mapping[int, Draw], chosen: list[int]) -> None:
+    """Put the tokens of these rows into `chosen`."""
+    shaped = {row: draw for row, draw in draws.items() if _penalises(draw.sampling) or _must_go_on(draw)}
+    random = [row for row, draw in draws.items() if draw.sampling.temperature > 0]
+    adjusted = _adjusted(scores, shaped) if shaped else scores
+    greedy = [row for row in shaped if draws[row].sampling.temperature <= 0]
+    for rows, found in (
+        (greedy, adjusted[greedy].argmax(-1).tolist() if greedy else []),
+        (random, _pick(adjusted[random], [draws[row] for row in random]) if random else []),
+    ):
+        for row, token in zip(rows, found, strict=True):
+            chosen[row] = token
 
 
-def _is_shaped(draw: Draw) -> bool:
-    s = draw.sampling
-    penalised = s.repetition_penalty != 1.0 or s.presence_penalty != 0.0 or s.frequency_penalty != 0.0
-    return penalised or _must_go_on(draw)
+def uniform(seeds: Sequence[int], choices: Sequence[int], output_indexes: Sequence[int]) -> list[float]:
+    """Numbers in [0, 1) that depend on nothing but their own arguments: three rounds of splitmix64, 53 bits."""
+    state = np.zeros(len(seeds), np.uint64)
+    for words in (seeds, choices, output_indexes):
+        state = _splitmix64(state ^ np.array([word & _MASK64 for word in words], np.uint64))
+    found: list[float] = ((state >> np.uint64(11)).astype(np.float64) / 2.0**53).tolist()
+    return found
+
+
+def _splitmix64(words: Words) -> Words:
+    """Steele, Lea, Flood: Fast splittable pseudorandom number generators (2014). Wraps around."""
+    words = words + _GOLDEN
+    words = (words ^ (words >> np.uint64(30))) * _FIRST_MIX
+    words = (words ^ (words >> np.uint64(27))) * _SECOND_MIX
+    return words ^ (words >> np.uint64(31))
+
+
+def _penalises(sampling: Sampling) -> bool:
+    s = sampling
+    return s.repetition_penalty != 1.0 or s.presence_penalty != 0.0 or s.frequency_penalty != 0.0
+
+
+def _may_hold(sampling: Sampling) -> bool:
+    return sampling.min_tokens > 0 and bool(sampling.stop_token_ids)
 
 
 def _must_go_on(draw: Draw) -> bool:
     return draw.output_index < draw.sampling.min_tokens and bool(draw.sampling.stop_token_ids)
 
 
-def _adjust(scores: torch.Tensor, rows: Sequence[int], draws: Sequence[Draw]) -> torch.Tensor:
-    """A copy of `scores` with the penalties and minimum lengths of `rows` in it."""
+def _adjusted(scores: torch.Tensor, draws: Mapping[int, Draw]) -> torch.Tensor:
+    """A copy of `scores` with the penalties and minimum lengths of these rows in it."""
     adjusted = scores.clone()
-    for row in rows:
-        draw, line = draws[row], adjusted[row]
-        _penalise(line, draw.sampling, draw.history)
-        if _must_go_on(draw):
-            line[torch.tensor(draw.sampling.stop_token_ids, device=line.device)] = float("-inf")
+    _penalise_repetition(adjusted, {r: d for r, d in draws.items() if d.sampling.repetition_penalty != 1.0})
+    counted = {r: d for r, d in draws.items() if d.sampling.presence_penalty or d.sampling.frequency_penalty}
+    _penalise_output(adjusted, {row: draw for row, draw in counted.items() if draw.history.length})
+    held = {row: np.array(d.sampling.stop_token_ids, np.int64) for row, d in draws.items() if _must_go_on(d)}
+    if held:
+        adjusted[_places(held, adjusted.device)] = float("-inf")
     return adjusted
 
 
-def _penalise(line: torch.Tensor, sampling: Sampling, history: TokenHistory) -> None:
-    """Repetition over prompt and output (Keskar et al., CTRL), presence and frequency over the output (OpenAI)."""
-    if sampling.repetition_penalty != 1.0:
-        seen = torch.tensor([*history.prompt | history.generated.keys()], dtype=torch.int64, device=line.device)
-        found, penalty = line[seen], max(sampling.repetition_penalty, _LEAST_PENALTY)
-        line[seen] = torch.where(found > 0, found / penalty, found * penalty)
-    if history.generated and (sampling.presence_penalty or sampling.frequency_penalty):
-        tokens = torch.tensor([*history.generated], dtype=torch.int64, device=line.device)
-        counts = torch.tensor([*history.generated.values()], dtype=torch.float32, device=line.device)
-        line[tokens] -= sampling.presence_penalty + sampling.frequency_penalty * counts
+def _penalise_repetition(scores: torch.Tensor, draws: Mapping[int, Draw]) -> None:
+    """Of all tokens of prompt and output (Keskar et al., CTRL). In place."""
+    if draws:
+        seen = {row: draw.history.seen.tokens for row, draw in draws.items()}
+        penalties = [max(draw.sampling.repetition_penalty, _LEAST_PENALTY) for draw in draws.values()]
+        places, penalty = _places(seen, scores.device), _repeated(scores, penalties, seen)
+        found = scores[places]
+        scores[places] = torch.where(found > 0, found / penalty, found * penalty)
+
+
+def _penalise_output(scores: torch.Tensor, draws: Mapping[int, Draw]) -> None:
+    """For being in the output, and for each time (OpenAI). In place."""
+    if draws:
+        tallies = {row: draw.history.generated for row, draw in draws.items()}
+        tokens = {row: tally.tokens for row, tally in tallies.items()}
+        counts = torch.from_numpy(np.concatenate([tally.counts for tally in tallies.values()])).to(scores.device)
+        presence = _repeated(scores, [draw.sampling.presence_penalty for draw in draws.values()], tokens)
+        frequency = _repeated(scores, [draw.sampling.frequency_penalty for draw in draws.values()], tokens)
+        scores[_places(tokens, scores.device)] -= presence + frequency * counts
+
+
+def _places(tokens: Mapping[int, Numbers], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Row and token of each of these tokens, as an index."""
+    rows = np.repeat(np.array([*tokens], np.int64), [len(found) for found in tokens.values()])
+    return torch.from_numpy(rows).to(device), torch.from_numpy(np.concatenate([*tokens.values()])).to(device)
+
+
+def _repeated(like: torch.Tensor, values: Sequence[float], tokens: Mapping[int, Numbers]) -> torch.Tensor:
+    """Each row's value once for each of its tokens."""
+    column = np.repeat(np.array(values, np.float32), [len(found) for found in tokens.values()])
+    return torch.from_numpy(column).to(like.device)
 
 
 def _pick(scores: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
@@ -151,7 +177,8 @@ def _pick(scores: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
     weights = _weights(scores, [draw.sampling for draw in draws])
     stretches = pad(weights, (0, -weights.shape[1] % _STRETCH)).view(len(draws), -1, _STRETCH)
     upto = stretches.sum(-1).cumsum(-1, dtype=torch.float64)
-    wanted = upto[:, -1] * _column(upto, [uniform(d.sampling.seed, d.choice, d.output_index) for d in draws])
+    numbers = uniform([d.sampling.seed for d in draws], [d.choice for d in draws], [d.output_index for d in draws])
+    wanted = upto[:, -1] * _column(upto, numbers)
     stretch = _first_above(upto, wanted)
     wanted -= (upto - upto.diff(dim=-1, prepend=torch.zeros_like(upto[:, :1]))).gather(1, stretch)[:, 0]
     inside = stretches[torch.arange(len(draws), device=weights.device), stretch[:, 0]].cumsum(-1, dtype=torch.float64)
@@ -219,15 +246,15 @@ def _keep_nucleus(weights: torch.Tensor, shares: Mapping[int, float], width: int
     return {row for row, is_wider in zip(rows, wider.tolist(), strict=True) if is_wider}
 
 
-def _logprobs(scores: torch.Tensor, chosen: Mapping[int, int], draws: Sequence[Draw]) -> dict[int, TokenLogprob]:
-    if not chosen:
+def _logprobs(scores: torch.Tensor, chosen: Sequence[int], asked: Mapping[int, int | None]) -> dict[int, TokenLogprob]:
+    counts = {row: count for row, count in asked.items() if count is not None}
+    if not counts:
         return {}
-    table = scores[list(chosen)].log_softmax(-1)
-    own = table.gather(1, torch.tensor([*chosen.values()], device=table.device)[:, None])[:, 0].tolist()
-    counts = [draws[row].sampling.logprobs or 0 for row in chosen]
-    best = table.topk(min(max(counts), table.shape[1]))
+    table = scores[[*counts]].log_softmax(-1)
+    own = table.gather(1, torch.tensor([chosen[row] for row in counts], device=table.device)[:, None])[:, 0].tolist()
+    best = table.topk(min(max(counts.values()), table.shape[1]))
     ranked = zip(best.indices.tolist(), best.values.tolist(), strict=True)
     return {
         row: TokenLogprob(logprob, tuple(zip(ids[:count], values[:count], strict=True)))
-        for row, logprob, count, (ids, values) in zip(chosen, own, counts, ranked, strict=True)
+        for (row, count), logprob, (ids, values) in zip(counts.items(), own, ranked, strict=True)
     }

@@ -1,11 +1,11 @@
 """Proof at start that the model computes the same through our paths as through its own. Fails closed.
 
 A static check knows only the kinds of attention that exist today; this one knows none, and compares. So does the
-proof of the lean path: every logit of two sequences, packed, in chunks and token by token.
+proof of a faster path: every logit of two sequences, packed, in chunks and token by token.
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -21,28 +21,36 @@ _COARSE_TOLERANCE = 0.15
 """Relative, of the logits: rounding in 16 bits stays well below, another attention well above."""
 _LEAN_TOLERANCE = {torch.float32: 1e-4}
 _LEAN_COARSE_TOLERANCE = 0.1
-"""Of the lean path, whose attention is the same, as a share of the largest logit: no logit may be further off."""
+"""Of a faster path, whose attention is the same, as a share of the largest logit: no logit may be further off."""
 _BLOCK_SIZE = 8
 _LENGTHS = {"long": 21, "short": 7}
 
 
 @torch.inference_mode()
-def prove(model: PagedModel) -> None:
-    """Compare our attention with the model's own. Raises ModelError where they differ."""
-    *_, shorts, longs = _logits(model)
+def prove(model: PagedModel) -> list[torch.Tensor]:
+    """Compare our attention with the model's own; returns `every_logit`. Raises ModelError where they differ."""
+    logits = every_logit(model)
+    *_, shorts, longs = logits
     prompts = _prompts(model)
     for name, found in (("short", shorts[0]), ("long", longs[0])):
         expected = model.plain_logits(prompts[name]).float()
         error = float((found - expected).norm() / expected.norm())
         if not error <= _TOLERANCE.get(model.shape.dtype, _COARSE_TOLERANCE):
             raise ModelError(f"model {model.name}: its attention is not the one we know (logits differ by {error:.2g})")
+    return logits
 
 
 @torch.inference_mode()
-def disagreement(lean: Model, reference: Model) -> str | None:
-    """How the two paths' logits differ by more than rounding, at any token; None where they agree."""
-    limit = _LEAN_TOLERANCE.get(lean.shape.dtype, _LEAN_COARSE_TOLERANCE)
-    for found, expected in zip(_logits(lean), _logits(reference), strict=True):
+def every_logit(model: Model) -> list[torch.Tensor]:
+    """What another path of the same model must agree with."""
+    return list(_logits(model))
+
+
+@torch.inference_mode()
+def disagreement(fast: Model, logits: Sequence[torch.Tensor]) -> str | None:
+    """How a path's logits differ by more than rounding from the reference's, at any token; None where they agree."""
+    limit = _LEAN_TOLERANCE.get(fast.shape.dtype, _LEAN_COARSE_TOLERANCE)
+    for found, expected in zip(_logits(fast), logits, strict=True):
         error = float((found - expected).abs().max() / expected.abs().max())
         if not error <= limit:  # nor where it is not a number
             return f"its logits differ by {error:.2g} of the largest, more than {limit:.2g}"
@@ -60,7 +68,7 @@ def _logits(model: Model) -> Iterator[torch.Tensor]:
     ):
         packed = pack(rows, cache, model.backend)
         every = torch.arange(len(packed.token_ids), device=model.device)
-        yield model.forward(replace(packed, logit_rows=every), cache).float()
+        yield model.forward(replace(packed, logit_rows=every), cache).logits.float()
 
 
 def _prompts(model: Model) -> dict[str, list[int]]:

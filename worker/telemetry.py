@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from scheduler.messages import Event, Finished, Lease, Paused, Preempted, Resumed, TokenDelta, WorkerStatus
 from scheduler.queue_types import Publication
 from worker.engine import StepReport
+from worker.preemption_costs import PreemptionCost
 from worker.report import LaneTokens, Report
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -25,6 +26,8 @@ CLOSE_S = 2.0
 _STEP_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 _STALL_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+_RATIO = (0.25, 0.5, 0.75, 0.9, 1.1, 1.25, 1.5, 2.0, 4.0)
 
 
 class Metrics:
@@ -51,6 +54,13 @@ class Metrics:
         self.stall = Histogram(
             "fairlane_worker_stall_seconds", "From preempted to resumed.", buckets=_STALL_S, registry=registry
         )
+        self.preemption_cost = Histogram(
+            "fairlane_worker_preemption_cost_ratio",
+            "What preemptions cost, as a multiple of what was expected.",
+            ["mode"],
+            buckets=_RATIO,
+            registry=registry,
+        )
         self.taken = Counter("fairlane_worker_jobs_taken", "Jobs taken.", ["lane"], registry=registry)
         self.ended = Counter("fairlane_worker_jobs_ended", "Jobs ended here.", ["outcome"], registry=registry)
         self.audits = Counter(
@@ -62,6 +72,10 @@ class Metrics:
         """Jobs came in."""
         for lease in leases:
             self.taken.labels(lease.job.lane).inc()
+
+    def preemption_found(self, cost: PreemptionCost) -> None:
+        """A preemption is over."""
+        self.preemption_cost.labels(cost.mode).observe(cost.ratio)
 
     def lost(self, flight_ids: Iterable[str]) -> None:
         """Flights left without an end here."""

@@ -5,8 +5,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import torch
-
 from benchmarks.engines.turns import Answer, Request
 from benchmarks.engines.work import demand_tokens
 from benchmarks.work import greedy_lease
@@ -16,7 +14,7 @@ from scheduler.planner import Planner
 from worker.engine import Engine
 from worker.engine_thread import EngineThread
 from worker.kv_cache import KVCache
-from worker.model import Model, Packed
+from worker.model import Model, Output, Packed
 from worker.report import Report
 from worker.runner import Runner
 
@@ -32,12 +30,12 @@ class TimedModel:
         self.forward_s = 0.0
         self._model = model
 
-    def forward(self, packed: Packed, cache: KVCache) -> torch.Tensor:
+    def forward(self, packed: Packed, cache: KVCache) -> Output:
         """As the model's."""
         began = time.perf_counter()
-        logits = self._model.forward(packed, cache)
+        output = self._model.forward(packed, cache)
         self.forward_s += time.perf_counter() - began
-        return logits
+        return output
 
 
 @dataclass

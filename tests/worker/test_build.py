@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from worker.attention import build, cpu, fastest_backends
-from worker.attention.build import BuildError, load_library
+from worker.attention import fastest_backends
+from worker.attention.cpu import serves
 from worker.kv_cache import KVShape
+from worker.native import build, library
+from worker.native.build import BuildError, load_library
 
 SHAPE = KVShape(layers=1, kv_heads=2, head_dim=64, dtype=torch.float32)
 CPU = torch.device("cpu")
@@ -29,6 +31,18 @@ def test_a_source_is_compiled_once(source: Path, tmp_path: Path, monkeypatch: py
 
     assert load_library(source, tmp_path / "cache").answer() == 42
     assert len(list((tmp_path / "cache").iterdir())) == 1
+
+
+@needs_compiler
+def test_a_changed_header_makes_another_library(source: Path, tmp_path: Path) -> None:
+    header = tmp_path / "number.h"
+    source.write_text('#include "number.h"\nextern "C" int answer() { return NUMBER; }')
+    header.write_text("#define NUMBER 1")
+    before = load_library(source, tmp_path / "cache").answer()
+
+    header.write_text("#define NUMBER 2")
+
+    assert (before, load_library(source, tmp_path / "cache").answer()) == (1, 2)
 
 
 @needs_compiler
@@ -60,12 +74,14 @@ def test_without_the_kernel_the_reference_attention_serves(
     def refuse(*_: object) -> None:
         raise BuildError("there is no C++ compiler")
 
-    monkeypatch.setattr(cpu, "load_library", refuse)
-    cpu.is_compiled.cache_clear()
-    cpu._kernels.cache_clear()
+    monkeypatch.setattr(library, "load_library", refuse)
+    cached = (library.is_compiled, library.kernels)
+    for function in cached:
+        function.cache_clear()
 
     found = fastest_backends(SHAPE, CPU)
-    cpu.is_compiled.cache_clear()
+    for function in cached:
+        function.cache_clear()
 
     assert found == ["sdpa"]
     assert "there is no C++ compiler" in caplog.records[-1].getMessage()
@@ -78,4 +94,4 @@ def test_without_the_kernel_the_reference_attention_serves(
 def test_what_the_kernel_does_not_know_is_left_to_the_reference(head_dim: int, dtype: torch.dtype, device: str) -> None:
     shape = KVShape(layers=1, kv_heads=2, head_dim=head_dim, dtype=dtype)
 
-    assert not cpu.serves(shape, torch.device(device))
+    assert not serves(shape, torch.device(device))

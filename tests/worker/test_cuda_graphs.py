@@ -15,7 +15,7 @@ from tests.worker.test_support import GROUPED, random_model
 from worker.cuda_graphs import DecodeGraphs, Replay, bucket_sizes, with_graphs
 from worker.lean import LeanModel
 from worker.lean_weights import take_weights
-from worker.model import PagedModel
+from worker.model import Output, PagedModel
 from worker.runner import Runner
 
 PROMPTS = [[7, 3, 9], [5], [11, 2, 2, 8, 1, 30, 4], [60, 61], [13] * 5]
@@ -28,9 +28,9 @@ class Recorded:
         self.replays: list[int] = []
 
     def __call__(self, compute: Replay) -> Replay:
-        rows = len(compute())
+        rows = len(compute().logits)
 
-        def replay() -> torch.Tensor:
+        def replay() -> Output:
             self.replays.append(rows)
             return compute()
 

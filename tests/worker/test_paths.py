@@ -17,7 +17,16 @@ from worker.lean import LeanModel, Norm
 from worker.linear import Linear, make_linear
 from worker.model import PagedModel
 from worker.model_files import ModelFiles, resolve
+from worker.native import model as native_model
+from worker.native.layout import interleaved
+from worker.native.library import is_fastest
+from worker.native.model import NativeModel
 from worker.paths import lean_path, load_fastest
+
+needs_compiled = pytest.mark.skipif(
+    not (is_fastest(torch.float32, 8, torch.device("cpu")) and is_fastest(torch.bfloat16, 8, torch.device("cpu"))),
+    reason="torch's products are faster here, or there is no compiler",
+)
 
 
 @pytest.fixture(scope="module")
@@ -53,11 +62,50 @@ def misshapen(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
     return make_linear(weight[1:], None)
 
 
-def test_the_lean_path_serves_the_family(files: ModelFiles) -> None:
+@pytest.fixture
+def no_compiled_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "is_fastest", lambda *_: False)
+
+
+@needs_compiled
+def test_compiled_code_serves_the_family(files: ModelFiles) -> None:
+    assert isinstance(load_fastest(files, dtype="float32", device="cpu"), NativeModel)
+
+
+@pytest.mark.usefixtures("no_compiled_path")
+def test_the_lean_path_serves_the_family_where_compiled_code_is_not_the_fastest(files: ModelFiles) -> None:
     assert isinstance(load_fastest(files, dtype="float32", device="cpu"), LeanModel)
 
 
-def test_the_references_weights_are_freed(files: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+@needs_compiled
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_compiled_code_with_wrong_weights_yields_to_the_lean_path(
+    dtype: str, files: ModelFiles, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def swapped(gate_up: torch.Tensor) -> torch.Tensor:
+        return interleaved(gate_up).flip(0)
+
+    monkeypatch.setattr(native_model, "interleaved", swapped)
+
+    serving = load_fastest(files, dtype=dtype, device="cpu")
+
+    assert isinstance(serving, LeanModel)
+    assert "is not served by compiled code, slower: its logits differ" in caplog.text
+
+
+@needs_compiled
+def test_of_compiled_code_no_weights_are_held_twice(files: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = watch_loads(monkeypatch)
+
+    serving = load_fastest(files, dtype="float32", device="cpu")
+    gc.collect()
+
+    assert isinstance(serving, NativeModel)
+    assert [reference() for reference in loaded if reference() is not None] == []
+
+
+def watch_loads(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[torch.Tensor]]:
+    """The matrices of whatever is loaded from now on."""
     loaded: list[weakref.ref[torch.Tensor]] = []
 
     def load(*arguments: object, **others: object) -> PagedModel:
@@ -66,6 +114,12 @@ def test_the_references_weights_are_freed(files: ModelFiles, monkeypatch: pytest
         return found
 
     monkeypatch.setattr(paths, "load", load)
+    return loaded
+
+
+@pytest.mark.usefixtures("no_compiled_path")
+def test_the_references_weights_are_freed(files: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = watch_loads(monkeypatch)
 
     serving = load_fastest(files, dtype="float32", device="cpu")
     gc.collect()
@@ -128,6 +182,7 @@ def test_a_layer_with_an_unknown_part_keeps_the_reference(caplog: pytest.LogCapt
     assert "LlamaMLP holds an unknown adapter" in caplog.records[-1].getMessage()
 
 
+@pytest.mark.usefixtures("no_compiled_path")
 def test_the_reference_serves_where_the_lean_path_yields(files: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lean_weights, "make_linear", perturbed)
 

@@ -3,13 +3,15 @@
 import math
 import random
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.messages import Sampling
-from worker.sampling import BROKEN_LOGITS, Draw, TokenHistory, _splitmix64, draw_tokens, uniform
+from worker.history import TokenHistory
+from worker.sampling import BROKEN_LOGITS, Draw, _splitmix64, draw_tokens, uniform
 
 PINNED = [0.13870941014555427, 0.6935121390102292, 0.2691303195904541, 0.18436667429957676, 0.5204259756800492]
 """Of a release: other numbers would make a resumed request continue differently on a newer worker."""
@@ -212,14 +214,15 @@ def test_the_same_counter_gives_the_same_draw_and_another_does_not() -> None:
 
 
 def test_the_random_numbers_are_fixed_for_all_workers_for_ever() -> None:
-    found = [uniform(0, 0, 0), uniform(1, 0, 0), uniform(0, 1, 0), uniform(0, 0, 1), uniform(2**63 - 1, 127, 99_999)]
+    found = uniform([0, 1, 0, 0, 2**63 - 1], [0, 0, 1, 0, 127], [0, 0, 0, 1, 99_999])
 
-    assert _splitmix64(0) == 0xE220A8397B1DCDAF  # the authors' first output from state 0
+    assert _splitmix64(np.zeros(1, np.uint64))[0] == 0xE220A8397B1DCDAF  # the authors' first output from state 0
     assert found == PINNED
 
 
 def test_the_random_numbers_are_uniform_and_unrelated() -> None:
-    found = torch.tensor([uniform(seed, 0, index) for seed in range(60) for index in range(60)]).view(60, 60)
+    seeds, indexes = [seed for seed in range(60) for _ in range(60)], [*range(60)] * 60
+    found = torch.tensor(uniform(seeds, [0] * 3600, indexes)).view(60, 60)
 
     assert float(found.min()) >= 0
     assert float(found.max()) < 1
@@ -285,4 +288,18 @@ def test_a_history_counts_what_is_appended() -> None:
     history.append(5)
     history.append(6)
 
-    assert (3, {5: 2, 6: 1}, {1, 2}) == (history.length, dict(history.generated), set(history.prompt))
+    assert history.length == 3
+    assert (history.generated.tokens.tolist(), history.generated.counts.tolist()) == ([5, 6], [2.0, 1.0])
+    assert history.seen.tokens.tolist() == [1, 2, 5, 6]
+
+
+def test_a_history_that_was_counted_before_counts_what_follows() -> None:
+    history = TokenHistory((1,), (5,))
+    assert len(history.generated) == len(history.seen) - 1 == 1
+
+    for token_id in range(200):
+        history.append(token_id)
+
+    assert sorted(history.generated.tokens.tolist()) == [*range(200)]
+    assert history.generated.counts.sum() == 201
+    assert history.seen.counts[history.seen.tokens == 5] == 2

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from scheduler.steps import Row, SeqId
-from worker.attention import BACKENDS, cpu, paged_attention
+from worker.attention import BACKENDS, paged_attention
 from worker.kv_cache import KVCache, KVShape
+from worker.native import library
 from worker.runner import _packing_order
 
 HEADS, KV_HEADS, HEAD_DIM, BLOCK_SIZE = 6, 2, 8, 4
@@ -60,7 +61,7 @@ def steps(sequences: list[Sequence], chooser: random.Random) -> list[list[tuple[
 @pytest.mark.parametrize("layer", [0, 2])
 @pytest.mark.parametrize("seed", range(25))
 def test_every_layout_gives_exact_causal_attention(backend: str, layer: int, seed: int) -> None:
-    if backend == "cpu" and not cpu.is_compiled():
+    if backend == "cpu" and not library.is_compiled():
         pytest.skip("no compiler")
     cache = KVCache(SHAPE, blocks=64, host_slots=0, block_size=BLOCK_SIZE)
     cache.pool[:-1] = 1e3  # finite rubbish that earlier owners left

@@ -23,11 +23,13 @@ class AttentionBackend(Protocol):
     """Writes a step's keys and values into the paged cache and attends to them. Stateless; one per name.
 
     Every backend must agree with `sdpa`, the reference. Keys are written before anything is read, so a row sees
-    itself. A row reads exactly the positions up to its own: whatever else a block holds is finite (the runner
-    clears a block when a sequence enters it) and must weigh nothing.
+    itself. A row reads exactly the positions up to its own: whatever else a block holds must weigh nothing.
     """
 
     name: str
+    reads_beyond: bool
+    """It may multiply what stands beyond a row's positions by nothing: that must be finite, so the runner clears a
+    block when a sequence enters it."""
 
     def prepare(self, rows: Sequence[Row], cache: KVCache) -> Metadata:
         """Describe `rows`, in packed order: single-token rows first, in growing number of blocks, then the others."""

@@ -4,65 +4,30 @@ Torch's own attention needs the blocks gathered first, and takes two to ten time
 compiler there is no kernel, and `sdpa` serves.
 """
 
-import ctypes
-import logging
-from collections.abc import Callable, Sequence
-from functools import cache
-from pathlib import Path
+from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from scheduler.steps import Row
 from worker.attention.base import Metadata
-from worker.attention.build import BuildError, load_library
-from worker.kv_cache import KVCache, KVShape
-
-HEAD_DIMS = {8, 16, 32, 64, 96, 128}
-"""What the kernel is compiled for."""
-_P, _N = ctypes.c_void_p, ctypes.c_int64
-_SIGNATURE = (
-    _P,
-    _N,
-    _P,
-    _N,
-    _P,
-    _N,
-    _P,
-    _N,
-    _N,
-    _P,
-    _P,
-    _N,
-    _P,
-    _N,
-    _P,
-    _N,
-    _N,
-    _N,
-    _N,
-    _N,
-    ctypes.c_float,
-    ctypes.c_int,
-)
-_SOURCE = Path(__file__).with_name("cpu.cpp")
-
-_log = logging.getLogger(__name__)
+from worker.kv_cache import KVCache, KVShape, Spans
+from worker.native.library import HEAD_DIMS, is_compiled, kernels
 
 
 class CpuKernel:
     """As exact as `sdpa`: sums are float32, whatever the cache holds."""
 
     name = "cpu"
+    reads_beyond = False
 
     def prepare(self, rows: Sequence[Row], cache: KVCache) -> Metadata:
-        """Tensors: the tokens' slots, the rows' first token, tokens and first position, and their block tables."""
-        widest = max(len(row.block_table) for row in rows)
-        spans, start = [], 0
-        for row in rows:
-            spans.append((start, len(row.token_ids), row.first_position))
-            start += len(row.token_ids)
-        tables = [[*row.block_table, *[cache.blocks] * (widest - len(row.block_table))] for row in rows]
-        return Metadata([cache.slots(rows), torch.tensor(spans), torch.tensor(tables)], [])
+        """Tensors: the tokens' slots; of each row first token, tokens, first position and start of its table; the
+        tables, one after another. Number: one more than the last position."""
+        spans = Spans(rows)
+        table = np.stack((spans.starts, spans.counts, spans.firsts, spans.tables), 1)
+        arrays = (cache.lines(spans), table, spans.blocks)
+        return Metadata([torch.from_numpy(array) for array in arrays], [int((spans.firsts + spans.counts).max())])
 
     def attend(
         self,
@@ -81,10 +46,10 @@ class CpuKernel:
                 raise RuntimeError("heads must lie one after another")
         out = torch.empty(query.shape, dtype=query.dtype)
         # fmt: off
-        unknown = _kernels()[query.dtype](
+        unknown = kernels()[query.dtype].attend(
             query.data_ptr(), query.stride(0), key.data_ptr(), key.stride(0), value.data_ptr(), value.stride(0),
             kv.data_ptr(), kv.stride(0), kv.stride(1), out.data_ptr(), slots.data_ptr(), tokens,
-            rows.data_ptr(), len(rows), tables.data_ptr(), tables.shape[1], kv.shape[2], heads, key.shape[1], head_dim,
+            rows.data_ptr(), len(rows), tables.data_ptr(), kv.shape[2], heads, key.shape[1], head_dim,
             scaling, torch.get_num_threads(),
         )
         # fmt: on
@@ -97,24 +62,3 @@ def serves(shape: KVShape, device: torch.device) -> bool:
     """The kernel knows such keys and values, and could be compiled here."""
     known = shape.head_dim in HEAD_DIMS and shape.dtype in (torch.float32, torch.bfloat16)
     return known and device.type == "cpu" and is_compiled()
-
-
-@cache
-def is_compiled() -> bool:
-    """Compile and load the kernel, or find it compiled."""
-    try:
-        _kernels()
-    except BuildError as error:
-        _log.warning("attention is torch's own, slower: the kernel could not be compiled (%s)", error)
-        return False
-    return True
-
-
-@cache
-def _kernels() -> dict[torch.dtype, Callable[..., int]]:
-    library = load_library(_SOURCE)
-    found: dict[torch.dtype, Callable[..., int]] = {}
-    for dtype, kernel in ((torch.float32, library.attend_float32), (torch.bfloat16, library.attend_bfloat16)):
-        kernel.argtypes = _SIGNATURE
-        found[dtype] = kernel
-    return found

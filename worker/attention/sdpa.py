@@ -21,6 +21,7 @@ class SdpaGather:
     """Exact and simple: what every other backend is compared with."""
 
     name = "sdpa"
+    reads_beyond = True
 
     def prepare(self, rows: Sequence[Row], cache: KVCache) -> Metadata:
         """Tensors: the slots of all tokens, then pages and mask of each piece but `_WHOLE`. Numbers: see `_kind`."""

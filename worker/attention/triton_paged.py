@@ -25,6 +25,7 @@ class TritonPaged:
     """Decode in splits and prefill in tiles. A step of single-token rows alone may be captured in a CUDA graph."""
 
     name = "triton"
+    reads_beyond = False
 
     def prepare(self, rows: Sequence[Row], cache: KVCache) -> Metadata:
         """Tensors: slots [tokens] int64; contexts of the single-token rows, all rows' tables, the others' tiles, int32.

@@ -25,6 +25,7 @@ class TorchVarlen:
     """One call for all rows of a step, decode and prefill alike."""
 
     name = "varlen"
+    reads_beyond = True
 
     def prepare(self, rows: Sequence[Row], cache: KVCache) -> Metadata:
         """Tensors: slots [tokens] int64; where rows begin and end [rows + 1], contexts, pages, int32.

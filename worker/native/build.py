@@ -1,4 +1,4 @@
-"""Compile a C++ source once per processor, and load it.
+"""Compile a C++ source with its headers once per processor, and load it.
 
 Not by `torch.utils.cpp_extension.load`: that needs ninja, and a process that is killed while it compiles leaves a lock
 behind on which every later one waits for ever. Here a finished library appears under its name in one move.
@@ -25,9 +25,10 @@ class BuildError(Exception):
 
 
 def load_library(source: Path, cache: Path | None = None) -> ctypes.CDLL:
-    """The library made of `source`, now or earlier. Raises BuildError."""
-    made_for = f"{source.read_text()} {_FLAGS} {_processor()}"
+    """The library made of `source` and the headers beside it, now or earlier. Raises BuildError."""
     try:
+        texts = [path.read_text() for path in (source, *sorted(source.parent.glob("*.h")))]
+        made_for = f"{texts} {_FLAGS} {_processor()}"
         cache = cache or Path.home() / ".cache" / "fairlane"
         library = cache / f"{source.stem}-{hashlib.sha256(made_for.encode()).hexdigest()[:16]}.so"
         if not library.exists():

@@ -1,0 +1,143 @@
+"""The compiled path beside transformers' modules: the same tokens, however a plan cuts and orders the rows."""
+
+import pytest
+import torch
+import transformers
+
+from tests.worker.hand import Hand, lease
+from tests.worker.test_lean import FAMILY, generate
+from tests.worker.test_runner import PROMPTS
+from tests.worker.test_support import GROUPED, random_model
+from worker.model import PagedModel
+from worker.native.layout import Arena, interleaved, tiled
+from worker.native.library import is_compiled, is_fastest
+from worker.native.model import NativeModel
+from worker.paths import native_path
+from worker.runner import pack
+from worker.sampling import BROKEN_LOGITS
+from worker.selftest import every_logit
+
+CPU = torch.device("cpu")
+INF = float("inf")
+pytestmark = pytest.mark.skipif(not is_compiled(), reason="no compiler")
+
+
+def native_of(reference: PagedModel) -> NativeModel:
+    """Whether it is the fastest here or not."""
+    return NativeModel(reference.name, reference.causal_lm, reference.shape, context_length=reference.context_length)
+
+
+@pytest.fixture(scope="module")
+def native(tiny: PagedModel) -> NativeModel:
+    return native_of(tiny)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("config", FAMILY.values(), ids=FAMILY.keys())
+def test_each_of_the_family_is_proven(
+    config: transformers.PreTrainedConfig, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.paths.is_fastest", lambda *_: True)
+
+    reference = random_model(config, dtype)
+    assert native_path(reference, every_logit(reference)) is not None
+
+
+@pytest.mark.parametrize("config", FAMILY.values(), ids=FAMILY.keys())
+def test_tokens_are_those_of_the_reference(config: transformers.PreTrainedConfig) -> None:
+    reference = random_model(config)
+
+    assert generate(reference) == generate(native_of(reference))
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 13, 16])
+def test_a_prompt_may_be_computed_in_chunks_of_any_size(tiny: PagedModel, native: NativeModel, count: int) -> None:
+    assert generate(tiny) == generate(native, count=count)
+
+
+def test_positions_beyond_the_first_rotations_are_turned_too(tiny: PagedModel, native: NativeModel) -> None:
+    native._rotations._table = native._rotations._computed(4)
+
+    assert generate(tiny) == generate(native)
+
+
+def test_a_step_in_which_nothing_samples_only_fills_the_cache(native: NativeModel) -> None:
+    hand = Hand(native)
+
+    result = hand.step([hand.start(lease("a", PROMPTS[2]))], count=4)
+
+    assert (result.tokens, result.failed) == ({}, {})
+
+
+@pytest.mark.parametrize("broken", [float("nan"), INF, -INF])
+def test_a_broken_number_fails_its_row_alone(broken: float) -> None:
+    reference = random_model(transformers.LlamaConfig(**GROUPED))
+    reference.causal_lm.model.embed_tokens.weight[96] = broken
+    hand = Hand(native_of(reference))
+    bad, good = hand.start(lease("bad", [96] * 9)), hand.start(lease("good", PROMPTS[3]))
+
+    result = hand.step([bad, good])
+
+    assert {bad.seq: BROKEN_LOGITS} == result.failed
+    assert good.seq in result.tokens
+
+
+def test_what_a_broken_request_left_in_blocks_does_not_reach_their_next_owner(native: NativeModel) -> None:
+    hand = Hand(native)
+    hand.cache.pool.fill_(float("nan"))
+    lines = [hand.start(lease(str(index), prompt)) for index, prompt in enumerate(PROMPTS)]
+
+    assert hand.generate(lines, 12) == generate(native)
+
+
+def test_other_kinds_of_processors_keep_torchs_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    def having(*features: str) -> bool:
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(features, True), raising=False)
+        return is_fastest(torch.bfloat16, 64, CPU)
+
+    assert having("avx512_f", "avx512_bf16")
+    assert not having("avx512_f", "avx512_bf16", "amx_bf16")
+    assert not having("avx512_f")
+    assert not is_fastest(torch.float32, 72, CPU)
+    assert not is_fastest(torch.float16, 64, CPU)
+
+
+def test_tiles_hold_the_weights_output_by_output() -> None:
+    weight = torch.arange(35 * 6, dtype=torch.float32).view(35, 6)
+
+    tiles = tiled(weight)
+    pairs = tiled(weight.bfloat16()).contiguous().view(torch.bfloat16).view(2, 3, 32, 2)
+
+    assert tiles.shape == (2, 6, 32)
+    assert tiles[1, 4, 2] == weight[34, 4]
+    assert tiles[1, 4, 3] == 0
+    assert pairs[1, 2, 2].tolist() == weight[34, 4:].bfloat16().tolist()
+
+
+def test_gate_and_up_stand_beside_each_other_in_sixteens() -> None:
+    gate, up = torch.arange(20.0), 100 + torch.arange(20.0)
+
+    found = interleaved(torch.cat((gate, up))).tolist()
+
+    assert found == [*gate[:16], *up[:16], *gate[16:], *[0] * 12, *up[16:], *[0] * 12]
+
+
+def test_a_full_arena_says_so() -> None:
+    arena = Arena(100)
+    arena.keep(torch.ones(16))
+
+    with pytest.raises(MemoryError, match="full"):
+        arena.keep(torch.ones(16))
+
+
+@pytest.mark.parametrize("vocab_size", [101, 112, 97])
+def test_the_likeliest_tokens_come_with_the_logits(vocab_size: int) -> None:
+    hand = Hand(native_of(random_model(transformers.LlamaConfig(**GROUPED | {"vocab_size": vocab_size}))))
+    rows = [hand.row(hand.start(lease(str(index), prompt))) for index, prompt in enumerate(PROMPTS)]
+    model = hand.runner._model
+
+    logits, likeliest = model.forward(pack(rows, hand.cache, model.backend), hand.cache)
+
+    assert likeliest is not None
+    assert torch.equal(likeliest.tokens, logits.argmax(-1))
+    assert torch.equal(likeliest.logits, logits.amax(-1))

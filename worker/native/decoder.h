@@ -1,0 +1,191 @@
+// A decoder of the Llama family, a step's rows in and logits out, in one parallel region: between the operators of a
+// layer there is nothing but a barrier. What goes from layer to layer is float32; what is multiplied is of the weights'
+// type.
+#pragma once
+#include "attention.h"
+#include "operators.h"
+#include "product.h"
+#include "team.h"
+
+namespace {
+
+template <typename T> struct Layer {
+  Norm attention_norm;
+  Weights<T> qkv;
+  Norm head_norm;  // [heads + kv_heads, head_dim], or null
+  Weights<T> output;
+  Norm mlp_norm;
+  Weights<T> gate_up;  // 16 of gate, then the same 16 of up
+  Weights<T> down;
+  double scaling;
+};
+
+template <typename T> struct Model {
+  const Layer<T>* layers;
+  int64_t layer_count, hidden, heads, kv_heads, head_dim;
+  const T* embedding;  // [vocabulary, hidden], or null where it is the head's
+  Norm norm;
+  Weights<T> head;
+};
+
+// One step; KV strides in elements.
+template <typename T> struct Step {
+  const int64_t *token_ids, *positions, *slots;  // [tokens]
+  int64_t tokens;
+  const int64_t* rows;  // [row_count, 4], as of `Call`
+  int64_t row_count;
+  const int64_t* tables;
+  const int64_t* logit_rows;  // [samples]: tokens whose logits are wanted
+  int64_t samples;
+  const float *cosines, *sines;  // [positions, head_dim / 2]
+  T* kv;                         // [blocks, layers, 2, block_size, kv_heads, head_dim]
+  int64_t block_size;
+  float* logits;       // [samples, vocabulary]
+  int64_t* likeliest;  // [samples]: the first of the likeliest tokens
+  float* highest;      // [samples]: its logit
+  int64_t threads;
+};
+
+// Memory between a step's phases; it grows and stays.
+template <typename T> struct Workspace {
+  std::vector<float> hidden, states;
+  std::vector<T> normed, queries, attended, activated;
+  std::vector<Ticket> tickets;
+};
+
+template <typename T> class Forward {
+ public:
+  Forward(const Model<T>& model, const Step<T>& step, Workspace<T>& space)
+      : m(model), s(step), w(space), both(m.heads + m.kv_heads), inner(m.layers[0].down.inputs) {
+    w.hidden.resize(s.tokens * m.hidden);
+    w.states.resize(s.tokens * std::max((both + m.kv_heads) * m.head_dim, m.hidden));
+    w.normed.resize(s.tokens * m.hidden);
+    w.queries.resize(s.tokens * m.heads * m.head_dim);
+    w.attended.resize(s.tokens * m.heads * m.head_dim);
+    w.activated.resize(s.tokens * inner);
+    w.tickets = std::vector<Ticket>(m.layer_count * PHASES + 4);
+    tiles = tiles_of(call(0), s.row_count);
+    attend_one = attend_tile_of<T>(m.head_dim);
+  }
+
+  void run() {
+#pragma omp parallel num_threads(s.threads)
+    {
+      Phases phases(w.tickets);
+      phases.share(s.tokens, [&](int64_t token) { embed(token); });
+      for (int64_t index = 0; index < m.layer_count; ++index) layer(phases, index);
+      if (s.samples) logits(phases);
+    }
+  }
+
+ private:
+  static constexpr int64_t PHASES = 9;
+
+  Call<T> call(int64_t index) const {
+    const int64_t page = s.block_size * m.kv_heads * m.head_dim;
+    return {w.queries.data(), m.heads * m.head_dim, s.kv + 2 * index * page, 2 * m.layer_count * page, page,
+            w.attended.data(), s.rows, s.tables, s.block_size, m.heads, m.kv_heads, float(m.layers[index].scaling)};
+  }
+
+  void embed(int64_t token) {
+    float* to = &w.hidden[token * m.hidden];
+    const int64_t id = s.token_ids[token], apart = sizeof(T) == 2 ? 2 : 1;
+    const T* from = m.embedding ? m.embedding + id * m.hidden : m.head.tile(id / TILE_OUTPUTS) + id % TILE_OUTPUTS * apart;
+    for (int64_t i = 0; i < m.hidden; ++i)  // of the head, inputs (or pairs of them) stand a line of outputs apart
+      to[i] = widened(m.embedding ? from[i] : from[i / apart * apart * TILE_OUTPUTS + i % apart]);
+  }
+
+  void layer(Phases& phases, int64_t index) {
+    const Layer<T>& l = m.layers[index];
+    const Call<T> attention = call(index);
+    static thread_local Scratch scratch;
+    phases.share(s.tokens, [&](int64_t token) { norm(token, l.attention_norm); });
+    const int64_t width = (both + m.kv_heads) * m.head_dim;
+    phases.share(l.qkv.count(), [&](int64_t tile) {
+      multiply(l.qkv, tile, w.normed.data(), s.tokens, [&](int64_t row, const float* sums) {
+        put(&w.states[row * width], tile, width, sums);
+      });
+    });
+    phases.share(s.tokens, [&](int64_t token) { turn(token, l, attention); });
+    phases.share(tiles.size(), [&](int64_t tile) { attend_one(attention, scratch, tiles[tile]); });
+    int64_t rows = s.tokens;
+    if (index == m.layer_count - 1) {  // what is beyond the cache matters only where a token is sampled
+      rows = s.samples;
+      phases.share(1, [&](int64_t) { keep_sampling(); });
+    }
+    phases.share(l.output.count(), [&](int64_t tile) { add(l.output, tile, w.attended.data(), rows); });
+    phases.share(rows, [&](int64_t token) { norm(token, l.mlp_norm); });
+    phases.share(l.gate_up.count(), [&](int64_t tile) {
+      multiply(l.gate_up, tile, w.normed.data(), rows, [&](int64_t row, const float* sums) {
+        store<16>(&w.activated[row * inner + tile * 16], silu(load<16>(sums)) * load<16>(sums + 16));
+      });
+    });
+    phases.share(l.down.count(), [&](int64_t tile) { add(l.down, tile, w.activated.data(), rows); });
+  }
+
+  void logits(Phases& phases) {
+    phases.share(s.samples, [&](int64_t row) { norm(row, m.norm); });
+    phases.share(m.head.count(), [&](int64_t tile) {
+      multiply(m.head, tile, w.normed.data(), s.samples, [&](int64_t row, const float* sums) {
+        put(s.logits + row * m.head.outputs, tile, m.head.outputs, sums);
+      });
+    });
+    phases.share(s.samples, [&](int64_t row) {
+      s.likeliest[row] = likeliest(s.logits + row * m.head.outputs, m.head.outputs, s.highest + row);
+    });
+  }
+
+  void norm(int64_t token, const Norm& by) {
+    normalise(&w.normed[token * m.hidden], &w.hidden[token * m.hidden], by, m.hidden);
+  }
+
+  static void put(float* line, int64_t tile, int64_t width, const float* sums) {
+    const int64_t first = tile * TILE_OUTPUTS;
+    std::memcpy(line + first, sums, std::min(TILE_OUTPUTS, width - first) * sizeof(float));
+  }
+
+  void add(const Weights<T>& weights, int64_t tile, const T* from, int64_t rows) {
+    const int64_t first = tile * TILE_OUTPUTS, count = std::min(TILE_OUTPUTS, m.hidden - first);
+    multiply(weights, tile, from, rows, [&](int64_t row, const float* sums) {
+      float* to = &w.hidden[row * m.hidden + first];
+      for (int64_t i = 0; i < count; ++i) to[i] += sums[i];
+    });
+  }
+
+  // A token's queries and keys turned by its position, keys and values to their slots.
+  void turn(int64_t token, const Layer<T>& l, const Call<T>& to) {
+    const int64_t D = m.head_dim, half = D / 2, line = m.kv_heads * D;
+    float* states = &w.states[token * (both + m.kv_heads) * D];
+    const float *cosines = s.cosines + s.positions[token] * half, *sines = s.sines + s.positions[token] * half;
+    for (int64_t head = 0; head < both; ++head) {
+      float* x = states + head * D;
+      if (l.head_norm.weight) normalise(x, x, {l.head_norm.weight + head * D, l.head_norm.epsilon}, D);
+      for (int64_t i = 0; i < half; ++i) {
+        const float a = x[i], b = x[i + half];
+        x[i] = a * cosines[i] - b * sines[i];
+        x[i + half] = b * cosines[i] + a * sines[i];
+      }
+    }
+    T* place = to.kv + s.slots[token] * line;
+    narrow(&w.queries[token * m.heads * D], states, m.heads * D);
+    narrow(place, states + m.heads * D, line);
+    narrow(place + to.page, states + both * D, line);
+  }
+
+  void keep_sampling() {
+    const int64_t width = m.heads * m.head_dim;
+    for (int64_t row = 0; row < s.samples; ++row) {  // rows only move towards the front, in order
+      std::memmove(&w.hidden[row * m.hidden], &w.hidden[s.logit_rows[row] * m.hidden], m.hidden * sizeof(float));
+      std::memmove(&w.attended[row * width], &w.attended[s.logit_rows[row] * width], width * sizeof(T));
+    }
+  }
+
+  const Model<T>& m;
+  const Step<T>& s;
+  Workspace<T>& w;
+  const int64_t both, inner;
+  std::vector<Tile> tiles;
+  AttendTile<T> attend_one;
+};
+
+}  // namespace

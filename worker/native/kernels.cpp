@@ -1,0 +1,57 @@
+// What Python calls. Nothing of torch is included: it compiles in seconds, and what was compiled serves any version.
+#include "decoder.h"
+
+namespace {
+
+// Keys and values to their slots, which count lines of a layer's memory.
+template <typename T>
+void write(const Call<T>& call, const T* key, int64_t key_stride, const T* value, int64_t value_stride, const int64_t* slots, int64_t tokens, int64_t line) {
+  for (int64_t token = 0; token < tokens; ++token) {
+    T* place = call.kv + slots[token] * line;
+    std::memcpy(place, key + token * key_stride, line * sizeof(T));
+    std::memcpy(place + call.page, value + token * value_stride, line * sizeof(T));
+  }
+}
+
+template <typename T>
+int attend(
+    const T* query, int64_t query_stride, const T* key, int64_t key_stride, const T* value, int64_t value_stride, T* kv, int64_t block_stride,
+    int64_t page, T* out, const int64_t* slots, int64_t tokens, const int64_t* rows, int64_t row_count, const int64_t* tables,
+    int64_t block_size, int64_t heads, int64_t kv_heads, int64_t head_dim, float scaling, int threads) {
+  const AttendTile<T> attend_one = attend_tile_of<T>(head_dim);
+  if (!attend_one) return 1;
+  const Call<T> call{query, query_stride, kv, block_stride, page, out, rows, tables, block_size, heads, kv_heads, scaling};
+  write(call, key, key_stride, value, value_stride, slots, tokens, kv_heads * head_dim);
+  const std::vector<Tile> tiles = tiles_of(call, row_count);
+  std::vector<Ticket> tickets(1);
+#pragma omp parallel num_threads(threads)
+  {
+    static thread_local Scratch scratch;
+    Phases(tickets).share(tiles.size(), [&](int64_t tile) { attend_one(call, scratch, tiles[tile]); });
+  }
+  return 0;
+}
+
+template <typename T> int decode(const Model<T>& model, const Step<T>& step) {
+  if (!attend_tile_of<T>(model.head_dim)) return 1;
+  static thread_local Workspace<T> space;
+  Forward<T>(model, step, space).run();
+  return 0;
+}
+
+}  // namespace
+
+// `attend_…` is `AttentionBackend.attend`, into `out`. Strides in elements; within a token, heads lie one after another.
+// Rows and tables: see `Call`. `decode_…` computes a step's logits. Both return 1 where the head size is not compiled.
+#define DEFINE(name, T)                                                                                                   \
+  extern "C" int attend_##name(                                                                                           \
+      const T* query, int64_t query_stride, const T* key, int64_t key_stride, const T* value, int64_t value_stride,       \
+      T* kv, int64_t block_stride, int64_t page, T* out, const int64_t* slots, int64_t tokens, const int64_t* rows,       \
+      int64_t row_count, const int64_t* tables, int64_t block_size, int64_t heads, int64_t kv_heads,              \
+      int64_t head_dim, float scaling, int threads) {                                                                     \
+    return attend(query, query_stride, key, key_stride, value, value_stride, kv, block_stride, page, out, slots, tokens,  \
+                  rows, row_count, tables, block_size, heads, kv_heads, head_dim, scaling, threads);              \
+  }                                                                                                                       \
+  extern "C" int decode_##name(const Model<T>* model, const Step<T>* step) { return decode(*model, *step); }
+DEFINE(float32, float)
+DEFINE(bfloat16, Bfloat16)

@@ -1,0 +1,57 @@
+"""Weights in the layout that the compiled products read: see `product.h`."""
+
+from collections.abc import Iterable
+
+import torch
+from torch.nn.functional import pad
+
+from worker.kv_cache import zeros
+from worker.native.library import TILE_OUTPUTS
+
+_ALIGNMENT = 64
+"""Bytes of a cache line: no vector of a tile lies across two."""
+
+
+class Arena:
+    """One stretch of memory for many tensors, in large pages where the system has them. Raises MemoryError if too
+    small."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self._memory = zeros((size_bytes,), torch.uint8, torch.device("cpu"))
+        self._used = 0
+
+    def keep(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy in the arena: contiguous, aligned to a cache line."""
+        end = self._used + tensor.numel() * tensor.itemsize
+        if end > len(self._memory):
+            raise MemoryError("the arena is full")
+        kept = self._memory[self._used : end].view(tensor.dtype).view(tensor.shape)
+        self._used = -(-end // _ALIGNMENT) * _ALIGNMENT
+        return kept.copy_(tensor)
+
+
+def tiled(weight: torch.Tensor) -> torch.Tensor:
+    """[outputs, inputs] as tiles of outputs, padded with zeros: [tiles, inputs, 32] of float32, and of bfloat16, whose
+    inputs go in pairs, [tiles, inputs / 2, 32] as int32. A view where nothing needs padding."""
+    outputs, inputs = weight.shape
+    whole = pad(weight, (0, inputs % 2, 0, -outputs % TILE_OUTPUTS)).contiguous()
+    if weight.dtype == torch.float32:
+        return whole.view(-1, TILE_OUTPUTS, whole.shape[1]).transpose(1, 2)
+    pairs = whole.view(torch.int32)  # what moves as one is copied as one
+    return pairs.view(-1, TILE_OUTPUTS, pairs.shape[1]).transpose(1, 2)
+
+
+def interleaved(gate_up: torch.Tensor) -> torch.Tensor:
+    """Weights or biases of gate, then those of up, as 16 of the one and 16 of the other in turns; padded with zeros."""
+    half = TILE_OUTPUTS // 2
+    parts = [pad(part, (0, 0) * (part.ndim - 1) + (0, -len(part) % half)) for part in gate_up.chunk(2)]
+    return torch.stack([part.reshape(-1, half, *part.shape[1:]) for part in parts], 1).flatten(0, 2)
+
+
+def room_for(parameters: Iterable[torch.Tensor]) -> int:
+    """Bytes that surely hold a model's weights, tiled, however they are fused."""
+    return sum(
+        (len(weight) + 3 * TILE_OUTPUTS) * (weight.numel() // max(1, len(weight)) + TILE_OUTPUTS) * weight.itemsize
+        for weight in parameters
+        if weight.ndim > 1
+    )
