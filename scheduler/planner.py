@@ -21,6 +21,8 @@ from scheduler.lengths import Lengths
 from scheduler.messages import Job, Lease, Paused, YieldMode
 from scheduler.outcomes import Outcome
 from scheduler.placement import Placement
+from scheduler.prefix_cache import PrefixCache
+from scheduler.prefixes import Prefixes
 from scheduler.ranges import require
 from scheduler.ranking import Ranking
 from scheduler.roster import Roster
@@ -34,7 +36,11 @@ class StepOrderError(RuntimeError):
 
 class Planner:
     """Holds a worker's flights and decides each step. Pure: no clock, no I/O. Raises ValueError for parameters out of
-    range."""
+    range.
+
+    With a `prefix_share`, KV of earlier requests is found again: a tenant's own, and safe from others up to this part
+    of the pool. Without one there is no prefix cache.
+    """
 
     def __init__(
         self,
@@ -47,12 +53,16 @@ class Planner:
         max_step_tokens: int,
         costs: CostModel,
         bytes_per_block: int = 0,
+        prefix_share: float | None = None,
         window: float = STEP_WINDOW,
     ) -> None:
         require("max_sequences", max_sequences, 1)
         require("max_step_tokens", max_step_tokens, 1)
         self._lanes = lanes
-        self._pool = BlockPool(blocks=blocks, block_size=block_size, host_slots=host_slots)
+        share, price_ms = prefix_share or 0.0, costs.recompute_part_ms
+        cache = PrefixCache(blocks=blocks, block_size=block_size, share=share, price_ms=price_ms)
+        self._pool = BlockPool(blocks=blocks, block_size=block_size, host_slots=host_slots, cache=cache)
+        self._prefixes = Prefixes(self._pool, enabled=prefix_share is not None)
         self._max_sequences = max_sequences
         self._max_step_tokens = max_step_tokens
         self._costs = costs
@@ -128,7 +138,7 @@ class Planner:
             self._ended.append(self._close(flight, Outcome.EXPIRED, reason))
         begun = survey(self._roster, now_ms)
         budget = step_budget(begun, self._lanes, self._costs, self._max_sequences, self._max_step_tokens)
-        draft = Draft(budget, self._pool, self._roster, now_ms)
+        draft = Draft(budget, self._pool, self._prefixes, self._roster, now_ms)
         if self._forced:
             self._yield_forced(draft)
             begun = survey(self._roster, now_ms)
@@ -170,8 +180,13 @@ class Planner:
 
     @property
     def blocks_free(self) -> int:
-        """Device blocks that nobody holds."""
+        """Device blocks that nobody holds, those of cached prefixes among them."""
         return self._pool.free_blocks
+
+    @property
+    def blocks_cached(self) -> int:
+        """Of these, what keeps a prefix for whoever asks for it."""
+        return self._pool.cache.idle
 
     @property
     def host_slots_free(self) -> int:
@@ -266,6 +281,7 @@ class Planner:
         before = seq.state
         reason = seq.append(result.tokens[row.seq], now_ms)
         produced.append(Produced(row.seq, row.output_index, result.tokens[row.seq], reason))
+        self._prefixes.leave(seq, row)
         if reason is not None:
             self._roster.remove(seq)
             self._free(seq)
