@@ -1,15 +1,16 @@
 """What the prefix cache does for requests, and what it never does: within a tenant, between tenants, under pressure."""
 
+import msgspec
 import pytest
 
 from scheduler.messages import Job, Preempted
 from scheduler.outcomes import Outcome
 from scheduler.steps import SeqId, StepPlan
-from tests.scheduler.planner_world import LATENCY, World, job
+from tests.scheduler.planner_world import LATENCY, THROUGHPUT, World, job
 
 
-def world(**changed: int) -> World:
-    return World(**{"blocks": 64, "max_step_tokens": 64, **changed}, prefix_share=0.5)
+def world(blocks: int = 64, *, max_step_tokens: int = 64, max_sequences: int = 4) -> World:
+    return World(blocks=blocks, max_step_tokens=max_step_tokens, max_sequences=max_sequences, prefix_share=0.5)
 
 
 def computed(plans: list[StepPlan], flight_id: str) -> int:
@@ -50,15 +51,12 @@ def test_the_next_turn_of_a_chat_finds_the_answer_too() -> None:
     here = world()
     first = job("a", prompt=10, max_tokens=10)
     serve(here, first)
-    turn = Job(**{**_fields(first), "flight_id": "b", "prompt": (*first.prompt, *here.outputs[SeqId("a", 0)], 1, 2, 3)})
+    prompt = (*first.prompt, *here.outputs[SeqId("a", 0)], 1, 2, 3)
+    turn = msgspec.structs.replace(first, flight_id="b", prompt=prompt)
 
     serve(here, turn)
 
     assert cached(here, "b") == 16  # of 19 tokens with KV: the last of 20 was never fed back
-
-
-def _fields(one: Job) -> dict[str, object]:
-    return {name: getattr(one, name) for name in one.__struct_fields__}
 
 
 @pytest.mark.parametrize(("group", "hit"), [("", 0), ("family", 16)])
@@ -111,7 +109,7 @@ def test_without_a_share_nothing_is_found() -> None:
 def test_a_cache_that_never_hits_changes_no_step() -> None:
     def steps(prefix_share: float | None) -> list[object]:
         here = World(prefix_share=prefix_share)
-        jobs = [job(f"f{number}", LATENCY if number % 3 else "throughput", prompt=5 + number) for number in range(12)]
+        jobs = [job(f"f{number}", LATENCY if number % 3 else THROUGHPUT, prompt=5 + number) for number in range(12)]
         for one in jobs:
             here.add(one)
             here.step()
@@ -249,7 +247,7 @@ def test_a_share_of_the_pool_is_safe_from_who_keeps_more() -> None:
 def test_ids_that_no_vocabulary_has_are_not_looked_for() -> None:
     here = world()
     one = job("a", prompt=8)
-    here.add(Job(**{**_fields(one), "prompt": (2**40,) * 8}))
+    here.add(msgspec.structs.replace(one, prompt=(2**40,) * 8))
 
     here.finish()
 
