@@ -83,7 +83,9 @@ class BlockPool:
         if not self.can_allocate(count):
             raise OutOfBlocks(f"{count} blocks asked for, {self.free_blocks} free")
         for _ in range(count):
-            block = self._free.pop() if self._free else self.cache.evict()
+            if not self._free:
+                self._free = self.cache.evict()
+            block = self._free.pop()
             self._references[block] = 1
             table.append(block)
 

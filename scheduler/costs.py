@@ -153,10 +153,6 @@ class CostModel:
         per_token, per_pair = self.prefill_ms()
         return tokens * (per_token + per_pair * tokens)
 
-    def recompute_part_ms(self, first: int, end: int) -> float:
-        """The same of the tokens from one position to before another, behind KV of all before them."""
-        return self.recompute_ms(end) - self.recompute_ms(first)
-
     def prefill_ms(self) -> tuple[float, float]:
         """What prefill adds to a step per token, and per square of the tokens."""
         _, _, per_token, _, per_pair = self._step.weights

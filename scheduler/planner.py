@@ -59,8 +59,8 @@ class Planner:
         require("max_sequences", max_sequences, 1)
         require("max_step_tokens", max_step_tokens, 1)
         self._lanes = lanes
-        share, price_ms = prefix_share or 0.0, costs.recompute_part_ms
-        cache = PrefixCache(blocks=blocks, block_size=block_size, share=share, price_ms=price_ms)
+        share, prices_ms = prefix_share or 0.0, costs.prefill_ms
+        cache = PrefixCache(blocks=blocks, block_size=block_size, share=share, prices_ms=prices_ms)
         self._pool = BlockPool(blocks=blocks, block_size=block_size, host_slots=host_slots, cache=cache)
         self._prefixes = Prefixes(self._pool, enabled=prefix_share is not None)
         self._max_sequences = max_sequences

@@ -22,6 +22,8 @@ from scheduler.ranges import require
 
 Scope = tuple[str, str]
 """Who shares KV: what kind of name it is, and the name."""
+MOST_AT_ONCE = 8
+"""Blocks of one chain that an eviction takes: those that would be next."""
 MOST_STALE = 64
 """Entries of nodes that are no idle leaves any more, from which on they are thrown out if they are the most."""
 
@@ -84,15 +86,15 @@ class PrefixCache:
         blocks: int,
         block_size: int,
         share: float = 1.0,
-        price_ms: Callable[[int, int], float] = lambda first, end: 0.0,
+        prices_ms: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0),
     ) -> None:
-        """`share`: part of the blocks that a tenant may keep idle before it is the one to give. `price_ms`: what it
-        costs to compute the tokens from one position to before another."""
+        """`share`: part of the blocks that a tenant may keep idle before it is the one to give. `prices_ms`: what it
+        costs now to compute a token, and what more for each square of the tokens from the first on."""
         require("share", share, 0.0, 1.0)
         self.idle = 0
         self._most_idle = share * blocks
         self._block_size = block_size
-        self._price_ms = price_ms
+        self._prices_ms = prices_ms
         self._branches: dict[Scope, Branch] = {}
         self._nodes: dict[int, Node] = {}
         """By block."""
@@ -165,14 +167,27 @@ class PrefixCache:
         node.idle_since = 0
         self._count_idle(node.branch, -1)
 
-    def evict(self) -> int:
-        """Forget the idle block that is worth least, or the least of who keeps most beyond a share; the block."""
+    def evict(self) -> list[int]:
+        """Forget the idle block that is worth least, or the least of who keeps most beyond a share, and those before
+        it that would be next; the blocks."""
         branch = max(self._beyond.values(), key=lambda one: one.idle, default=None)
         value, node = (branch.leaves if branch else self._leaves).pop()
         self._clock = max(self._clock, value)
-        self.hold(node.block)
-        self._remove(node)
-        return node.block
+        freed, clock, branch, parent = list[int](), node.clock, node.branch, node.parent
+        while True:
+            node.idle_since = 0
+            del self._nodes[node.block], parent.children[node.tokens]
+            freed.append(node.block)
+            if parent.children or isinstance(parent, Branch) or not parent.idle_since:
+                break
+            if parent.clock > clock or len(freed) == MOST_AT_ONCE:
+                self._offer(parent)
+                break
+            node, parent = parent, parent.parent
+        self._count_idle(branch, -len(freed))
+        if not branch.children:
+            del self._branches[branch.scope]
+        return freed
 
     def fault(self, references: Sequence[int]) -> str:
         """What contradicts how many tables hold each block, or itself; empty where nothing does."""
@@ -213,18 +228,10 @@ class PrefixCache:
         node.block = block
         self._nodes[block] = node
 
-    def _remove(self, node: Node) -> None:
-        parent = node.parent
-        del self._nodes[node.block], parent.children[node.tokens]
-        if parent.children:
-            return
-        if isinstance(parent, Branch):
-            del self._branches[parent.scope]
-        elif parent.idle_since:
-            self._offer(parent)
-
     def _offer(self, leaf: Node) -> None:
-        value = leaf.clock + self._price_ms(leaf.end - self._block_size, leaf.end)
+        token_ms, pair_ms = self._prices_ms()
+        size = self._block_size
+        value = leaf.clock + size * (token_ms + pair_ms * (2 * leaf.end - size))
         self._leaves.add(value, leaf, self.idle)
         leaf.branch.leaves.add(value, leaf, leaf.branch.idle)
 

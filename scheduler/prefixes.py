@@ -30,8 +30,10 @@ class Prefixes:
     def reuse(self, seq: Sequence) -> None:
         """Let a sequence go on behind blocks that hold its next tokens, if the cache has any. Its table may be longer
         then, its KV has come further, and fewer blocks are free, as many as nobody else held."""
+        if not self._enabled:
+            return
         last = (seq.length - 1) // self._pool.block_size
-        if not self._enabled or last * self._pool.block_size <= seq.num_computed or seq.slots:
+        if last * self._pool.block_size <= seq.num_computed or seq.slots:
             return
         found = self._pool.cache.find(scope_of(seq.job), seq.table, seq.shared, self._chunks(seq, seq.shared, last))
         known = seq.shared + len(found)
@@ -50,8 +52,10 @@ class Prefixes:
     def leave(self, seq: Sequence, row: Row) -> None:
         """A token has come of this row: what the sequence has filled may be found by others from now on. Decodes ask
         once in each block."""
-        size, computed = self._pool.block_size, row.context_length
-        if self._enabled and (computed % size == 0 or len(row.token_ids) > 1) and computed // size > seq.shared:
+        if not self._enabled:
+            return
+        size, computed = self._pool.block_size, seq.num_computed
+        if (computed % size == 0 or len(row.token_ids) > 1) and computed // size > seq.shared:
             chunks = self._chunks(seq, seq.shared, computed // size)
             seq.shared = self._pool.publish(scope_of(seq.job), seq.table, seq.shared, chunks)
 

@@ -4,14 +4,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from scheduler.blocks import BlockPool, IntegrityError
-from scheduler.prefix_cache import PrefixCache, Scope
+from scheduler.prefix_cache import MOST_AT_ONCE, PrefixCache, Scope
 
 ACME, GLOBEX = ("tenant", "acme"), ("tenant", "globex")
 
 
 def pool_of(blocks: int = 8, *, share: float = 1.0, pair_ms: float = 0.0) -> BlockPool:
     """Its blocks hold one token; a later one costs more where `pair_ms` says so."""
-    cache = PrefixCache(blocks=blocks, block_size=1, share=share, price_ms=lambda first, end: 1.0 + pair_ms * first)
+    cache = PrefixCache(blocks=blocks, block_size=1, share=share, prices_ms=lambda: (1.0, pair_ms))
     return BlockPool(blocks=blocks, block_size=1, host_slots=0, cache=cache)
 
 
@@ -48,16 +48,18 @@ def test_nothing_is_found_in_another_scope() -> None:
     assert kept(pool, "abcd", GLOBEX) == 0
 
 
-def test_what_is_kept_is_free_and_given_last() -> None:
-    pool = pool_of()
-    leave(pool, "abc")
-    assert (pool.free_blocks, pool.cache.idle) == (8, 3)
+def test_what_is_kept_is_free_and_given_last_from_its_end() -> None:
+    pool, text = pool_of(16), "abcdefghijkl"
+    leave(pool, text)
+    assert (pool.free_blocks, pool.cache.idle) == (16, 12)
 
     table: list[int] = []
-    pool.allocate(table, 5)
-    assert kept(pool, "abc") == 3
-    pool.allocate(table, 2)
-    assert kept(pool, "abc") == 1
+    pool.allocate(table, 4)
+    assert kept(pool, text) == 12
+    pool.allocate(table, 1)
+    assert kept(pool, text) == 12 - MOST_AT_ONCE
+    pool.allocate(table, 11)
+    assert kept(pool, text) == 0
 
 
 def test_what_was_used_last_goes_last() -> None:
