@@ -3,8 +3,16 @@
 import msgspec
 import pytest
 
-from scheduler.messages import Job, Preempted
+from scheduler.blocks import BlockPool
+from scheduler.budget import Budget, Price
+from scheduler.costs import CostModel
+from scheduler.draft import Draft
+from scheduler.flight import open_flight
+from scheduler.lanes import DEFAULT_LANES, LaneName
+from scheduler.messages import Job, Lease, Preempted
 from scheduler.outcomes import Outcome
+from scheduler.prefixes import Prefixes
+from scheduler.roster import Roster
 from scheduler.steps import SeqId, StepPlan
 from tests.scheduler.planner_world import LATENCY, THROUGHPUT, World, job
 
@@ -192,6 +200,36 @@ def test_a_swapped_sequence_gets_its_own_kv_back_and_publishes_on() -> None:
     assert sum(len(plan.swap_in) for plan in here.plans) == 5
     serve(here, job("b", prompt=17, text="a", max_tokens=1))
     assert cached(here, "b") == 16
+
+
+def test_a_prefill_that_was_swapped_out_first_gets_back_what_it_had() -> None:
+    here = world(max_step_tokens=16, max_sequences=1)
+    one, other = job("a", prompt=40, text="x"), job("b", LATENCY, prompt=40, text="x", max_tokens=2)
+    here.add(one)
+    here.step()
+    here.planner.preempt(SeqId("a", 0), "swap")
+    here.add(other)
+    here.finish()
+
+    here.check_outputs(one, other)
+    assert sum(len(plan.swap_in) for plan in here.plans) == 4
+    assert cached(here, "a") == 4  # of 36: it had computed 16, and computes 16 as it comes back
+
+
+def test_a_hit_that_makes_the_next_token_dear_still_leaves_one_to_compute() -> None:
+    prices = Price(row=0.0, token=1.0, context=0.0, pair=1.0)
+    budget = Budget(4, 64, 64, 0, 0, dict.fromkeys(LaneName, 0), time_ms=2.0, spare_ms=0.0, price=prices)
+    pool = BlockPool(blocks=8, block_size=4, host_slots=0)
+    draft = Draft(budget, pool, Prefixes(pool, enabled=True), Roster(DEFAULT_LANES, window=1.0), 0.0)
+    lease = Lease(job=job("a", prompt=18), epoch=1, arrived_ms_ago=0.0)
+    (seq,) = open_flight(lease, DEFAULT_LANES[THROUGHPUT], 0.0, 4).choices
+    assert draft.tokens_left(seq) == 2
+
+    pool.allocate(seq.table, 2)
+    seq.num_computed = 8
+    draft.run(seq)
+
+    assert [len(row.token_ids) for row in draft.finish(1, [], CostModel()).rows] == [1]
 
 
 def test_choices_share_a_cached_prompt_and_it_counts_once() -> None:
