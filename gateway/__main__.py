@@ -5,6 +5,7 @@ import os
 import sys
 
 from gateway import config
+from gateway.log_lines import start_logging
 from gateway.port import PortRefused, check_port
 from scheduler.garbage import OF_A_GATEWAY, collect_seldom
 from scheduler.settings import SettingsError
@@ -25,7 +26,7 @@ def main() -> int:
     except PortRefused as error:
         sys.stderr.write(f"gateway: {error}\n")
         return 2
-    config.start_logging(settings.log_level)
+    start_logging(settings.log_level)
     return _serve(settings)
 
 
@@ -42,7 +43,7 @@ def _serve(settings: config.GatewaySettings) -> int:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
         exporter = OTLPSpanExporter()
-    provider = telemetry.tracer_provider(exporter, sample=settings.gateway.trace_sample)
+    provider = telemetry.tracer_provider(exporter)
     resources = Resources(settings, provider)
     serving = server.Server(server.configure(settings, resources), resources)
     collect_seldom(OF_A_GATEWAY)

@@ -4,7 +4,8 @@ What the queue behind it refuses is put into words here too.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from gateway.directory import Model
 from gateway.errors import ApiError, LimitBlock, context_length
@@ -15,8 +16,7 @@ from scheduler.commitments import Commitments, Request
 from scheduler.queue_types import LaneFull, TenantQueueFull
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
+class Size(msgspec.Struct, frozen=True):
     """What one prompt may bring forth."""
 
     prompt_tokens: int
@@ -27,8 +27,7 @@ class Size:
     """What left less than the context would, where `max_tokens` was not stated."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True):
     """What an admitted request was promised."""
 
     guaranteed: bool

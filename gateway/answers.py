@@ -1,7 +1,6 @@
 """The objects that answer a request, in OpenAI's shapes: whole answers, stream chunks, usage."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
@@ -14,8 +13,7 @@ _ANY_TEXT = "\0text\0"
 """Stands for a text in a frame: what comes after it cannot hold the like."""
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True):
     """Tokens of one request, all its choices together, as they are charged."""
 
     prompt_tokens: int
@@ -32,8 +30,7 @@ class Usage:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True):
     """One finished choice. `logprobs`: as `gateway.logprobs` shapes it for the endpoint, None where not asked for."""
 
     index: int
@@ -42,8 +39,7 @@ class Choice:
     logprobs: Mapping[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answers:
+class Answers(msgspec.Struct, frozen=True, kw_only=True):
     """Makes every object that answers one request: all carry the same id, model, time and tier."""
 
     kind: Literal["chat", "completion"]

@@ -69,10 +69,10 @@ def create_app(resources: Resources) -> Starlette:
 
 
 def with_express(app: Starlette) -> ASGIApp:
-    """The application as it is served: generation goes the short way."""
+    """The application as it is served: generation goes the short way: its rim does the rest."""
     paths = (chat.PATH, completions.PATH)
     found = [route for route in app.routes if isinstance(route, Route) and route.path in paths]
-    return Express(app, {("POST", route.path): RequestIdMiddleware(FaultMiddleware(route.app)) for route in found})
+    return Express(app, {("POST", route.path): route.app for route in found})
 
 
 def _generation(resources: Resources) -> Parts:

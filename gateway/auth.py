@@ -6,7 +6,7 @@ import hmac
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -37,7 +37,7 @@ class Caller:
     """A recognised key and what this answer can say of its limits; lives as long as one request."""
 
     identity: Identity
-    statuses: list[LimitStatus] | None = field(default=None, repr=False)
+    statuses: Sequence[LimitStatus] | None = field(default=None, repr=False)
     """As the last operation on the store saw them; None: nobody asked yet."""
 
     @property

@@ -1,7 +1,6 @@
 """The gateway's settings: the shared ones and its own section, read once and checked before anything listens."""
 
 import argparse
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,11 +101,6 @@ def read(line: CommandLine, environ: Mapping[str, str]) -> GatewaySettings:
     if not settings.store_url.startswith(_STORE_SCHEMES):
         raise SettingsError(f"setting redis_url: must start with one of {', '.join(_STORE_SCHEMES)}")
     return settings
-
-
-def start_logging(level: str) -> None:
-    """One line per record on stderr; records never hold content or keys."""
-    logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s gateway[%(process)d] %(message)s")
 
 
 def read_document(named: str | None, environ: Mapping[str, str]) -> object:

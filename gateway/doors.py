@@ -1,8 +1,7 @@
 """What this gateway has let into each queue and not yet seen end: what its next word on a deadline rests upon."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 
 from gateway.flight import Flight
 from scheduler.commitments import Commitments
@@ -31,16 +30,16 @@ class Doors:
             door = self._doors[queue] = Commitments(self._lanes)
         return door
 
-    @contextmanager
-    def held(self, queue: str, flight_ids: Sequence[str]) -> Iterator[None]:
+    def held(self, queue: str, flight_ids: Sequence[str]) -> "Hold":
         """A block in which these flights may be let in; at its end those are withdrawn that were never put."""
         self._held.update(flight_ids)
-        try:
-            yield
-        finally:
-            for flight_id in self._held.intersection(flight_ids):
-                self._held.discard(flight_id)
-                self.at(queue).withdraw(flight_id, self.now_ms)
+        return Hold(self, queue, flight_ids)
+
+    def let_go(self, queue: str, flight_ids: Sequence[str]) -> None:
+        """Withdraw those of these flights that are on their way no more."""
+        for flight_id in self._held.intersection(flight_ids):
+            self._held.discard(flight_id)
+            self.at(queue).withdraw(flight_id, self.now_ms)
 
     def entered(self, flight: Flight) -> None:
         """Its job is about to be put: from now on it stays until it has `left`."""
@@ -58,3 +57,24 @@ class Doors:
             self.at(flight.queue).withdraw(flight.id, self.now_ms)
         else:
             self.at(flight.queue).leave(flight.id, finished=flight.told, now_ms=self.now_ms)
+
+
+class Hold:
+    """Flights on their way to a queue, as a context that holds them from when it is made until it ends."""
+
+    __slots__ = ("_doors", "_flight_ids", "_queue")
+
+    def __init__(self, doors: Doors, queue: str, flight_ids: Sequence[str]) -> None:
+        self._doors = doors
+        self._queue = queue
+        self._flight_ids = flight_ids
+
+    def __enter__(self) -> None:
+        """They are held already."""
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """What was never put is withdrawn."""
+        self._doors.let_go(self._queue, self._flight_ids)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from gateway.errors import ApiError, internal_error
-from quotas.store import Ask, Charge, Reservation
+from quotas.store import Ask, Charge, LimitStatus, Reservation
 from scheduler.messages import Event, Finished, FinishReason, Job, Paused, Preempted, Resumed, TokenDelta
 from scheduler.outcomes import MEANING, Outcome
 
@@ -45,8 +45,8 @@ def flight_ids(booking_id: str, prompts: int) -> list[str]:
 def total(charges: Iterable[Charge]) -> Charge:
     """What a request comes to, from what each of its flights does."""
     owed = [charge for charge in charges if not charge.is_refund]
-    if not owed:
-        return Charge.refund()
+    if len(owed) <= 1:
+        return owed[0] if owed else Charge.refund()
     return Charge(
         prompt_tokens=sum(charge.prompt_tokens for charge in owed),
         cached_tokens=sum(charge.cached_tokens for charge in owed),
@@ -135,6 +135,8 @@ class Booking:
     """Of the flights that have ended."""
     settled: bool = False
     """The store has booked its charge."""
+    statuses: tuple[LimitStatus, ...] | None = None
+    """The caller's limits as that left them; None: the store has not said."""
 
     @property
     def id(self) -> str:

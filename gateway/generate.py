@@ -9,8 +9,9 @@ from typing import Generic
 from starlette.types import Receive, Scope, Send
 
 from gateway import sse
-from gateway.answers import Answers
+from gateway.answers import Answers, Usage
 from gateway.auth import Caller
+from gateway.departure import STATE, Departure
 from gateway.dispatch import Dispatcher
 from gateway.errors import ApiError, error_body, internal_error
 from gateway.flight import Flight, Mailbox
@@ -18,11 +19,11 @@ from gateway.generation import Generation, Rhythm
 from gateway.http_limits import read_body
 from gateway.launch import Launcher
 from gateway.prepare import Kind, Plan, Preparer, Request
-from gateway.replies import EventStream, send_json, while_connected
-from gateway.rim import Journal
+from gateway.replies import Connection, EventStream, send_json
+from gateway.rim import Journal, Notes
 from gateway.settle import Settlements
 from gateway.speech import Speech
-from gateway.telemetry import PROVIDER, Telemetry
+from gateway.telemetry import PROVIDER, Telemetry, is_recording
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,18 +61,24 @@ class Generate(Generic[Request]):
         body = await read_body(
             receive, scope["headers"], max_bytes=bounds.max_body_bytes, timeout_s=bounds.body_timeout_s
         )
-        prepare = self._parts.preparer.prepare
-        async with prepare(self._kind, body, scope["headers"], caller, journal.arrived_s) as plan:
+        departure = scope["state"][STATE]
+        plan = await self._parts.preparer.prepare(self._kind, body, scope["headers"], caller, journal.arrived_s)
+        with plan.hold:
             journal.lane = plan.terms.lane.name.value
-            self._note(journal, plan)
-            with self._parts.telemetry.in_flight.labels(journal.lane).track_inprogress():
+            if is_recording():
+                self._note(journal, plan)
+            in_flight = self._parts.telemetry.in_flight.labels(journal.lane)
+            in_flight.inc()
+            try:
                 if plan.request.stream:
-                    await self._stream(plan, caller, journal, receive, send)
+                    await self._stream(plan, caller, journal, departure, send)
                 else:
-                    await self._plain(plan, caller, journal, receive, send)
+                    await self._plain(plan, caller, journal, departure, send)
+            finally:
+                in_flight.dec()
 
-    async def _plain(self, plan: Plan, caller: Caller, journal: Journal, receive: Receive, send: Send) -> None:
-        async with while_connected(receive):
+    async def _plain(self, plan: Plan, caller: Caller, journal: Journal, departure: Departure, send: Send) -> None:
+        with Connection(departure):
             answer = await self._collect(plan, caller, journal)
         await send_json(send, answer, plan.headers)
 
@@ -87,9 +94,9 @@ class Generate(Generic[Request]):
                 self._conclude(generation, speech, journal)
             return speech.whole()
 
-    async def _stream(self, plan: Plan, caller: Caller, journal: Journal, receive: Receive, send: Send) -> None:
+    async def _stream(self, plan: Plan, caller: Caller, journal: Journal, departure: Departure, send: Send) -> None:
         fault: Exception | None = None
-        async with while_connected(receive) as connection:
+        with Connection(departure) as connection:
             timeout_s = self._parts.bounds.write_timeout_s
             with EventStream(send, plan.headers, connection, write_timeout_s=timeout_s) as out:
                 try:
@@ -169,11 +176,17 @@ class Generate(Generic[Request]):
             generation.queue_span.end()
         journal.first_token_s = generation.first_token_s
         journal.prompt_tokens, journal.output_tokens = usage.prompt_tokens, usage.completion_tokens
-        journal.notes |= {
-            "gen_ai.usage.input_tokens": usage.prompt_tokens,
-            "gen_ai.usage.output_tokens": usage.completion_tokens,
-            "fairlane.preemptions": sum(flight.preemptions for flight in generation.flights),
-        }
+        if is_recording():
+            journal.notes |= _used(generation, usage)
         pace_s = generation.seconds_per_token
         if math.isfinite(pace_s):
             self._parts.telemetry.time_per_output_token.labels(journal.lane).observe(pace_s)
+
+
+def _used(generation: Generation, usage: Usage) -> Notes:
+    """What a trace keeps of a generation."""
+    return {
+        "gen_ai.usage.input_tokens": usage.prompt_tokens,
+        "gen_ai.usage.output_tokens": usage.completion_tokens,
+        "fairlane.preemptions": sum(flight.preemptions for flight in generation.flights),
+    }

@@ -25,6 +25,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from gateway.departure import STATE, Departure
 from gateway.errors import ApiError, headers_too_large, invalid, request_timeout, request_too_large
 from gateway.http_refusals import answer_bytes, refusal_of
 from gateway.http_upgrade import plain_head
@@ -77,6 +78,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         """The last that came."""
         self._wishes_upgrade = False
         self._deadline: asyncio.TimerHandle | None = None
+        self._departure = Departure(lambda: self.flow.resume_reading())
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
         """A client has connected and owes a request."""
@@ -87,6 +89,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         """The connection is gone, and with it its deadline."""
         self._expect_nothing()
         super().connection_lost(exc)
+        self._departure.left()
 
     def data_received(self, data: bytes) -> None:
         """Bytes of headers or body."""
@@ -116,6 +119,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if self.parser.should_upgrade():
             self._wishes_upgrade = True
             return
+        self.scope["state"][STATE] = self._departure
         super().on_headers_complete()
         if self.cycle is not None:
             self.cycle.transport = _AnsweringTransport(self)  # type: ignore[assignment] # all of it that a cycle uses
@@ -192,6 +196,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if self._is_answering():
             self.cycle.disconnected = True  # the application need not go on
             self.cycle.message_event.set()
+            self._departure.left()
         self.transport.write(answer_bytes(error, self.headers or ()))
         self.hang_up()
 

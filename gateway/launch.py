@@ -7,7 +7,6 @@ it had never been: nothing charged, nothing counted.
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 import msgspec
 
@@ -32,8 +31,7 @@ _PROMPT_LIMITS = frozenset(rule.name for rule in RULES if {"input", "prompt"} & 
 _OUTPUT_LIMITS = frozenset(rule.name for rule in RULES if {"output", "choice"} & set(rule.counts))
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(msgspec.Struct, frozen=True):
     """One flight before its launch: the job with all but its budget."""
 
     job: Job
@@ -84,20 +82,20 @@ class Launcher:
         finally:  # for a launch or a client that was cancelled: nobody waits for this
             self._settlements.hand_over(booking, Outcome.CANCELLED if launched else Outcome.REJECTED)
         if booking.settled:
-            caller.statuses = None  # what was reserved and not used is free again
+            caller.statuses = booking.statuses  # what was reserved and not used is free again
 
     async def _refuse(self, caller: Caller, booking: Booking, error: ApiError, *, launched: bool) -> None:
         outcome = _OUTCOMES.get(error.code, Outcome.CANCELLED) if launched else Outcome.REJECTED
-        caller.statuses = None  # whoever wants to tell them asks again
         if error.code == "quota_store_unavailable":
             self._settlements.hand_over(booking, outcome)
         else:
             await self._settlements.end(booking, outcome)
+        caller.statuses = booking.statuses  # where the store has not said, whoever wants to tell them asks
 
     async def _start(self, caller: Caller, booking: Booking, drafts: Sequence[Draft], arrived_s: float) -> None:
         with self._telemetry.span("reserve"):
             booking.reservation = reservation = await self._reserve(booking.ask, drafts[0])
-            caller.statuses = list(reservation.statuses)
+            caller.statuses = reservation.statuses
         for flight, draft in zip(booking.flights, drafts, strict=True):
             flight.limited_by = _limited_by(draft.size, reservation)
             elapsed_ms = (asyncio.get_running_loop().time() - arrived_s) * 1e3

@@ -1,8 +1,9 @@
 """What an answer says of the caller's limits: OpenAI's six headers, and the object at `GET /v1/limits`."""
 
-import dataclasses
 import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+import msgspec
 
 from quotas.store import LimitStatus
 
@@ -56,7 +57,7 @@ async def with_queue(statuses: Sequence[LimitStatus], tenant: str, waiting: Wait
     if not queued:
         return list(statuses)
     used = await waiting(tenant)
-    return [dataclasses.replace(status, used=used) if status in queued else status for status in statuses]
+    return [msgspec.structs.replace(status, used=used) if status in queued else status for status in statuses]
 
 
 def as_json(statuses: Sequence[LimitStatus]) -> dict[str, object]:

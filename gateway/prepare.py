@@ -2,15 +2,17 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
+
+import msgspec
 
 from gateway.admit import Size, Verdict, admit, measure, too_long
 from gateway.auth import Caller
 from gateway.directory import Directory, Model
-from gateway.doors import Doors
+from gateway.doors import Doors, Hold
 from gateway.errors import ApiError, invalid, model_not_found
 from gateway.flight import flight_ids, mint
 from gateway.launch import Draft
@@ -51,8 +53,7 @@ class Kind(Generic[Request]):
     logprobs: ToldLogprobs
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """A request that was let in."""
 
     request: GenerationRequest
@@ -60,6 +61,7 @@ class Plan:
     terms: Terms
     verdict: Verdict
     drafts: tuple[Draft, ...]
+    hold: Hold
 
     @property
     def headers(self) -> Headers:
@@ -88,18 +90,22 @@ class Preparer:
         self._telemetry = telemetry
         self._huge_turns = asyncio.Semaphore(HUGE_AT_ONCE)
 
-    @asynccontextmanager
     async def prepare(
         self, kind: Kind[Request], body: bytes, headers: Headers, caller: Caller, arrived_s: float
-    ) -> AsyncIterator[Plan]:
-        """The plan of one request; what of it is not launched within the block is withdrawn from the door.
+    ) -> Plan:
+        """The plan of one request. Enter its `hold`: what is not launched within that is withdrawn from the door.
 
         `headers`: the ASGI scope's; `arrived_s`: on the event loop's clock.
         """
         request, model, prompts = await self._understood(kind, body, caller)
         ids = flight_ids(mint(), len(prompts))
-        with self._doors.held(model.queue, ids):
-            yield self._plan(kind, request, model, dict(zip(ids, prompts, strict=True)), headers, caller, arrived_s)
+        hold = self._doors.held(model.queue, ids)
+        try:
+            flights = dict(zip(ids, prompts, strict=True))
+            return self._plan(kind, request, model, flights, headers, caller, arrived_s, hold)
+        except BaseException:
+            hold.release()
+            raise
 
     def _plan(
         self,
@@ -110,6 +116,7 @@ class Preparer:
         headers: Headers,
         caller: Caller,
         arrived_s: float,
+        hold: Hold,
     ) -> Plan:
         """Let the request in. Nothing is awaited here: no other request comes between its assessment and its entry."""
         terms = agree(request, headers, caller.identity, self._lanes)
@@ -142,7 +149,7 @@ class Preparer:
             )
             for number, (flight_id, prompt) in enumerate(prompts.items())
         )
-        return Plan(request, model, terms, verdict, drafts)
+        return Plan(request, model, terms, verdict, drafts, hold)
 
     async def _understood(
         self, kind: Kind[Request], body: bytes, caller: Caller

@@ -114,7 +114,7 @@ class Reaper:
             self._dispatcher.forget(name, flight_id)
 
     async def _settle(self, lapsed: Lapsed, charge: Charge) -> None:
-        if await self._quotas.settle(lapsed.root, lapsed.flight_id, charge):
+        if (await self._quotas.settle(lapsed.root, lapsed.flight_id, charge)).first:
             self.reaped += 1
             log.info(
                 "settled the lapsed flight %s of %s: %s, %d output tokens",

@@ -1,55 +1,46 @@
 """How an answer goes out: frames of a stream as they come, or one JSON body at the end; and when its client leaves."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
 
 import msgspec
 from starlette.requests import ClientDisconnect
-from starlette.types import Receive, Send
+from starlette.types import Send
 
 from gateway import sse
+from gateway.departure import Departure
 
 Headers = list[tuple[bytes, bytes]]
 
 
 class Connection:
-    """A request's client, as the block of `while_connected` sees it."""
+    """A request's client, as a context that ends with ClientDisconnect as soon as the client goes.
 
-    def __init__(self, task: "asyncio.Task[Any]") -> None:
+    Only for a request whose body was read.
+    """
+
+    def __init__(self, departure: Departure) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - a coroutine always runs in one
         self._task = task
-        self.is_gone = False
+        self._departure = departure
+        self._cancelled_before = task.cancelling()
+        self._is_gone = False
+
+    def __enter__(self) -> "Connection":
+        self._departure.tell(self.gone)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._departure.forget()
+        was_cancelled = kind is not None and issubclass(kind, asyncio.CancelledError)
+        if was_cancelled and self._is_gone and self._task.uncancel() <= self._cancelled_before:
+            raise ClientDisconnect from None
 
     def gone(self) -> None:
         """It has left, or is treated so: the block ends."""
-        if not self.is_gone:
-            self.is_gone = True
+        if not self._is_gone:
+            self._is_gone = True
             self._task.cancel()
-
-
-@asynccontextmanager
-async def while_connected(receive: Receive) -> AsyncIterator[Connection]:
-    """Ends the block with ClientDisconnect as soon as the client goes. Only for a request whose body was read."""
-    task = asyncio.current_task()
-    assert task is not None  # noqa: S101 - a coroutine always runs in one
-    connection = Connection(task)
-
-    async def watch() -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        connection.gone()
-
-    before = task.cancelling()
-    watcher = asyncio.create_task(watch())
-    try:
-        yield connection
-    except asyncio.CancelledError:
-        if connection.is_gone and task.uncancel() <= before:
-            raise ClientDisconnect from None
-        raise
-    finally:
-        watcher.cancel()
 
 
 class EventStream:

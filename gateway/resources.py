@@ -49,7 +49,7 @@ class Resources:
         self.gateway_id = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         """New with each start: what an earlier process left behind is a reaper's."""
         self.availability = Availability()
-        self.telemetry = Telemetry(provider, max_tenants=section.max_tenant_labels)
+        self.telemetry = Telemetry(provider, sample=section.trace_sample, max_tenants=section.max_tenant_labels)
         self._provider = provider
         self.store: Connections = connections(
             settings.store_url, timeout_s=section.store_timeout_s, limit=section.store_connections

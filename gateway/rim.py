@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from opentelemetry.trace import Span, Status, StatusCode
@@ -13,6 +13,7 @@ from gateway import errors, limits_headers
 from gateway.auth import Authenticator, Caller, check
 from gateway.errors import ApiError, internal_error
 from gateway.faults import log_fault
+from gateway.request_id import HEADER, request_id_of
 from gateway.store import STORE_TROUBLE, Availability
 from gateway.telemetry import Telemetry, set_attributes
 from quotas.store import LimitStatus, QuotaStore
@@ -22,6 +23,8 @@ log = logging.getLogger(__name__)
 CLIENT_CLOSED = "client_closed"
 """The code of a request whose client went away; nobody reads it as an answer."""
 OK = "ok"
+Notes = dict[str, str | int | float | bool | None]
+"""Attributes of a span."""
 
 
 @dataclass(slots=True)
@@ -37,7 +40,7 @@ class Journal:
     prompt_tokens: int = 0
     output_tokens: int = 0
     first_token_s: float | None = None
-    notes: dict[str, str | int | float | bool | None] = field(default_factory=dict)
+    notes: Notes = field(default_factory=dict)
     """Attributes of its span."""
 
 
@@ -67,28 +70,39 @@ class TenantRim:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One ASGI call."""
         loop = asyncio.get_running_loop()
-        journal = Journal(loop.time(), self._endpoint, scope["state"].get("request_id", ""))
-        scope["state"]["journal"] = journal
-        answer = _Answer(send, self._limits)
-        with self._telemetry.request_span(f"{scope['method']} {self._endpoint}", scope["headers"]) as span:
-            try:
-                await self._serve(scope, receive, answer, journal)
-            except ApiError as error:
-                await self._refuse(error, scope, receive, answer, journal)
-            except ClientDisconnect:
-                journal.code = CLIENT_CLOSED
-            except asyncio.CancelledError:
-                journal.code = CLIENT_CLOSED
-                raise
-            except STORE_TROUBLE as error:
-                self._availability.failed("a request", error)
-                refused = ApiError("The quota store does not answer.", "quota_store_unavailable", retry_after_s=1.0)
-                await self._refuse(refused, scope, receive, answer, journal)
-            except Exception as error:  # noqa: BLE001 - a fault of ours must not leave a client without an answer
-                log_fault(journal.request_id, error)
-                await self._refuse(internal_error(), scope, receive, answer, journal)
-            finally:
-                self._record(journal, span, loop.time())
+        state = scope.setdefault("state", {})
+        request_id = state.get("request_id") or request_id_of(scope["headers"])
+        journal = state["journal"] = Journal(loop.time(), self._endpoint, request_id)
+        answer = _Answer(send, self._limits, request_id)
+        try:
+            with self._telemetry.request_span(f"{scope['method']} {self._endpoint}", scope["headers"]) as span:
+                try:
+                    await self._answer(scope, receive, answer, journal)
+                finally:
+                    self._record(journal, span, loop.time())
+        except Exception as error:  # noqa: BLE001 - the last place where it can be caught
+            log_fault(request_id, error)
+            if not answer.started:
+                await errors.response(internal_error())(scope, receive, answer)
+
+    async def _answer(self, scope: Scope, receive: Receive, answer: "_Answer", journal: Journal) -> None:
+        """Serve it, or say why not."""
+        try:
+            await self._serve(scope, receive, answer, journal)
+        except ApiError as error:
+            await self._refuse(error, scope, receive, answer, journal)
+        except ClientDisconnect:
+            journal.code = CLIENT_CLOSED
+        except asyncio.CancelledError:
+            journal.code = CLIENT_CLOSED
+            raise
+        except STORE_TROUBLE as error:
+            self._availability.failed("a request", error)
+            refused = ApiError("The quota store does not answer.", "quota_store_unavailable", retry_after_s=1.0)
+            await self._refuse(refused, scope, receive, answer, journal)
+        except Exception as error:  # noqa: BLE001 - a fault of ours must not leave a client without an answer
+            log_fault(journal.request_id, error)
+            await self._refuse(internal_error(), scope, receive, answer, journal)
 
     async def _serve(self, scope: Scope, receive: Receive, answer: "_Answer", journal: Journal) -> None:
         refusal = self._refusal()
@@ -108,10 +122,10 @@ class TenantRim:
         if not answer.started:
             await errors.response(error)(scope, receive, answer)
 
-    async def _limits(self, caller: Caller) -> list[LimitStatus]:
+    async def _limits(self, caller: Caller) -> Sequence[LimitStatus]:
         """The caller's limits as last seen, or as the store has them; none where it does not say in time."""
         if caller.statuses is None:
-            caller.statuses = []
+            caller.statuses = ()
             if not self._availability.is_away:
                 try:
                     caller.statuses = await self._quotas.statuses(caller.root, caller.tenant_id, caller.key_id)
@@ -125,18 +139,8 @@ class TenantRim:
         telemetry.duration.labels(journal.lane).observe(took_s)
         if journal.first_token_s is not None:
             telemetry.time_to_first_token.labels(journal.lane).observe(journal.first_token_s - journal.arrived_s)
-        set_attributes(
-            span,
-            {
-                "fairlane.request_id": journal.request_id,
-                "fairlane.tenant": journal.tenant,
-                "fairlane.code": journal.code,
-                **journal.notes,
-            },
-        )
-        if journal.code not in (OK, CLIENT_CLOSED):
-            span.set_status(Status(StatusCode.ERROR, journal.code))
-            span.set_attribute("error.type", journal.code)
+        if span.is_recording():
+            _tell(journal, span)
         log.info(
             "%s %s tenant=%s lane=%s code=%s prompt=%d output=%d ms=%.0f",
             journal.request_id,
@@ -150,19 +154,34 @@ class TenantRim:
         )
 
 
-class _Answer:
-    """`send` of one request: puts the limits on the first message once the caller is known."""
+def _tell(journal: Journal, span: Span) -> None:
+    """What a trace keeps of a request."""
+    own = {
+        "fairlane.request_id": journal.request_id,
+        "fairlane.tenant": journal.tenant,
+        "fairlane.code": journal.code,
+    }
+    set_attributes(span, own | journal.notes)
+    if journal.code not in (OK, CLIENT_CLOSED):
+        span.set_status(Status(StatusCode.ERROR, journal.code))
+        span.set_attribute("error.type", journal.code)
 
-    def __init__(self, send: Send, limits: Callable[[Caller], Awaitable[list[LimitStatus]]]) -> None:
+
+class _Answer:
+    """`send` of one request: its first message names the request, and the limits once the caller is known."""
+
+    def __init__(
+        self, send: Send, limits: Callable[[Caller], Awaitable[Sequence[LimitStatus]]], request_id: str
+    ) -> None:
         self._send = send
         self._limits = limits
+        self._named = (HEADER, request_id.encode("ascii"))
         self.caller: Caller | None = None
         self.started = False
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.started = True
-            if self.caller is not None:
-                told = limits_headers.headers(await self._limits(self.caller))
-                message = {**message, "headers": [*message.get("headers", ()), *told]}
+            told = () if self.caller is None else limits_headers.headers(await self._limits(self.caller))
+            message = {**message, "headers": [*message.get("headers", ()), *told, self._named]}
         await self._send(message)

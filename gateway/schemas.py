@@ -1,7 +1,8 @@
 """Bodies of requests, parsed once into values that can only be valid: no inner code checks a caller's input again."""
 
-from dataclasses import dataclass, field, fields
 from typing import Any
+
+import msgspec
 
 from gateway.bodies import (
     MAX_SEQUENCES,
@@ -20,8 +21,7 @@ Prompt = str | tuple[int, ...]
 """Text to tokenise, or token ids as they are."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Draw:
+class Draw(msgspec.Struct, frozen=True, kw_only=True):
     """How tokens are drawn, as the caller said it; ends and seed come with `GenerationRequest.sampling`."""
 
     temperature: float = 1.0
@@ -33,11 +33,10 @@ class Draw:
     frequency_penalty: float = 0.0
 
 
-_DRAW_FIELDS = tuple(known.name for known in fields(Draw))
+_DRAW_FIELDS = Draw.__struct_fields__
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationRequest:
+class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What chat and plain completions share."""
 
     model: str
@@ -48,7 +47,7 @@ class GenerationRequest:
     """The field that stated it."""
     min_tokens: int = 0
     ignore_eos: bool = False
-    stop: tuple[str, ...] = field(default=(), repr=False)
+    stop: tuple[str, ...] = ()
     stream: bool = False
     include_usage: bool = False
     service_tier: str | None = None
@@ -58,6 +57,9 @@ class GenerationRequest:
     logprobs: int | None = None
     """None: no log-probabilities; k: the chosen token's and those of the k likeliest."""
     draw: Draw = Draw()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.model}, n={self.n}, max_tokens={self.max_tokens})"
 
     def sampling(self, seed: int, eos: tuple[int, ...]) -> Sampling:
         """What the worker is told. `seed`: the caller's, or the one that the gateway drew; `eos`: the model's."""
@@ -78,28 +80,28 @@ class GenerationRequest:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """One message of a conversation, as a chat template reads it."""
 
     role: str
-    content: str = field(repr=False)
-    name: str | None = field(default=None, repr=False)
-    tool_call_id: str | None = field(default=None, repr=False)
+    content: str
+    name: str | None = None
+    tool_call_id: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Turn({self.role}, {len(self.content)} characters)"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatRequest(GenerationRequest):
+class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     """A valid `POST /v1/chat/completions`."""
 
-    messages: tuple[Turn, ...] = field(repr=False)
+    messages: tuple[Turn, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompletionRequest(GenerationRequest):
+class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
     """A valid `POST /v1/completions`; the choices of prompt i have the indices i·n to i·n + n - 1."""
 
-    prompts: tuple[Prompt, ...] = field(repr=False)
+    prompts: tuple[Prompt, ...]
 
 
 def parse_chat(body: bytes) -> ChatRequest:

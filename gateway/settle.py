@@ -1,7 +1,7 @@
 """The end of every flight, and exactly one settlement of their booking, whatever becomes of client, worker or store.
 
-Settlements run in tasks of their own, so that no cancelled request takes its settlement along. While the store is
-away they wait for it; what this process leaves undone at its end is found by a reaper when its lease has run out.
+No cancelled request takes its settlement along: what it cannot wait for goes on in a task of its own. While the store
+is away they wait for it; what this process leaves undone at its end is found by a reaper when its lease has run out.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from gateway.errors import internal_error
 from gateway.flight import Booking, Flight, total
 from gateway.store import STORE_TROUBLE, Availability
 from gateway.telemetry import Telemetry
-from quotas.store import Charge, QuotaStore
+from quotas.store import Charge, QuotaStore, Settled
 from scheduler.outcomes import Outcome
 from scheduler.queue_types import JobState
 
@@ -25,8 +25,6 @@ INLINE_S = 0.5
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.05, 2.0
 
 T = TypeVar("T")
-Charging = Callable[[Flight, Outcome], Awaitable[Charge]]
-"""How it is found out what a flight comes to."""
 
 
 class Settlements:
@@ -55,12 +53,35 @@ class Settlements:
         return len(self._tasks)
 
     async def settle(self, flight: Flight, outcome: Outcome) -> None:
-        """A flight that ended by itself: charge what was counted. Waits for the store at most INLINE_S."""
+        """A flight that ended by itself: charge what was counted. Waits for the store at most INLINE_S.
+
+        Whoever waits asks the store itself, which takes no task; where the answer does not come, a task asks again.
+        """
         if flight.settled:
             return
         if flight.finished is None:  # all was told before the worker was done: a stop string
             self._spawn(self._cancel(flight))
-        await _wait([self._begin(flight, self._known, outcome)])
+        flight.settled = True
+        booking = flight.booking
+        try:
+            booking.charges.append(flight.charge(outcome))
+            if not booking.landed:
+                return
+            with self._telemetry.span("settle"):
+                async with asyncio.timeout(INLINE_S):
+                    settled = await self._ask(booking)
+        except (TimeoutError, asyncio.CancelledError) as error:
+            self._spawn(self._finish(booking))
+            if isinstance(error, asyncio.CancelledError):
+                raise
+        except STORE_TROUBLE:
+            await _wait([self._spawn(self._finish(booking))])
+        except Exception:
+            self._leave(booking)
+            log.exception("a settlement failed; a reaper will do it")
+        else:
+            self._availability.answered()
+            self._conclude(booking, settled)
 
     async def end(self, booking: Booking, outcome: Outcome) -> None:
         """What is open of a booking has to end: cancel it, charge what was published. Waits for it at most INLINE_S."""
@@ -82,26 +103,39 @@ class Settlements:
 
     def _begin_all(self, booking: Booking, outcome: Outcome) -> list[asyncio.Task[None]]:
         left = [flight for flight in booking.flights if not flight.settled]
-        return [self._begin(flight, self._learn, outcome) for flight in left]
+        for flight in left:
+            flight.settled = True
+        return [self._spawn(self._carry_out(flight, outcome)) for flight in left]
 
-    def _begin(self, flight: Flight, charge: Charging, outcome: Outcome) -> asyncio.Task[None]:
-        flight.settled = True
-        return self._spawn(self._carry_out(flight, charge, outcome))
-
-    async def _carry_out(self, flight: Flight, charge: Charging, outcome: Outcome) -> None:
+    async def _carry_out(self, flight: Flight, outcome: Outcome) -> None:
         booking = flight.booking
         try:
             with self._telemetry.span("settle"):
-                booking.charges.append(await charge(flight, outcome))
+                booking.charges.append(await self._learn(flight, outcome))
                 if booking.landed:
                     await self._close(booking)
         except BaseException:
             self._leave(booking)
             raise
 
+    async def _finish(self, booking: Booking) -> None:
+        """Settle a booking that has landed, however long the store takes."""
+        try:
+            await self._close(booking)
+        except BaseException:
+            self._leave(booking)
+            raise
+
     async def _close(self, booking: Booking) -> None:
+        self._conclude(booking, await self._persist("settle", lambda: self._ask(booking)))
+
+    async def _ask(self, booking: Booking) -> Settled:
+        return await self._quotas.settle(booking.ask.root, booking.id, total(booking.charges))
+
+    def _conclude(self, booking: Booking, settled: Settled) -> None:
+        """The store has booked it."""
         ask, charge = booking.ask, total(booking.charges)
-        await self._persist("settle", lambda: self._quotas.settle(ask.root, booking.id, charge))
+        booking.statuses = settled.statuses
         booking.settled = True
         for flight in booking.flights:
             self._dispatcher.release(flight)
@@ -114,9 +148,6 @@ class Settlements:
             self._dispatcher.abandon(flight)
             if not flight.settled:
                 flight.fail(internal_error())
-
-    async def _known(self, flight: Flight, outcome: Outcome) -> Charge:
-        return flight.charge(outcome)
 
     async def _learn(self, flight: Flight, outcome: Outcome) -> Charge:
         """Cancel the job and find out what it came to."""

@@ -4,10 +4,10 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import redis
 import redis.asyncio
@@ -39,9 +39,11 @@ class Connections:
     patient: redis.asyncio.Redis
     """For what changes something: a timeout there leaves open whether it happened."""
 
-    def reader(self) -> redis.asyncio.Redis:
+    def reader(self) -> "ReadingRedis":
         """A client for one task that blocks up to BLOCK_S in the store, and its heartbeat; the caller closes it."""
-        return _client(self.url, 2.5 * BLOCK_S, 2)
+        client = _client(self.url, 2.5 * BLOCK_S, 2, ReadingRedis)
+        client.reads = Pipe(partial(_connected, client.connection_pool), client.limit_s)
+        return client
 
     async def aclose(self) -> None:
         """Close every connection of the two shared clients."""
@@ -51,7 +53,7 @@ class Connections:
 
 def connections(url: str, *, timeout_s: float, limit: int) -> Connections:
     """Open nothing yet. `timeout_s`: of a short question; `limit`: connections of each client."""
-    shared = _client(url, timeout_s, limit), _client(url, timeout_s * PATIENCE, limit)
+    shared = _client(url, timeout_s, limit, BoundedRedis), _client(url, timeout_s * PATIENCE, limit, BoundedRedis)
     for client in shared:
         client.pipe = Pipe(partial(_connected, client.connection_pool), client.limit_s)
     return Connections(url, *shared)
@@ -86,7 +88,32 @@ class BoundedRedis(redis.asyncio.Redis):
         await super().aclose(close_connection_pool)
 
 
-def _client(url: str, timeout_s: float, limit: int) -> BoundedRedis:
+class ReadingRedis(BoundedRedis):
+    """A client that reads streams on a connection of its own, as often as there is news."""
+
+    reads: Pipe
+
+    async def xread(  # type: ignore[override] # of what redis-py's takes, what is used here
+        self, streams: Mapping[str, str], count: int, block: int | None = None
+    ) -> list[tuple[bytes, list[tuple[bytes, dict[bytes, bytes]]]]]:
+        """The entries of each stream after an id, once there are any or `block` milliseconds have passed."""
+        waits = () if block is None else ("BLOCK", block)
+        command = ("XREAD", "COUNT", count, *waits, "STREAMS", *streams, *streams.values())
+        return [
+            (stream, [(entry_id, dict(zip(fields[::2], fields[1::2], strict=True))) for entry_id, fields in entries])
+            for stream, entries in await self.reads.call(*command) or ()
+        ]
+
+    async def aclose(self, close_connection_pool: bool | None = None) -> None:
+        """Close every connection."""
+        await self.reads.aclose()
+        await super().aclose(close_connection_pool)
+
+
+Client = TypeVar("Client", bound=BoundedRedis)
+
+
+def _client(url: str, timeout_s: float, limit: int, kind: type[Client]) -> Client:
     pool = redis.asyncio.BlockingConnectionPool.from_url(
         url,
         max_connections=limit,
@@ -96,7 +123,7 @@ def _client(url: str, timeout_s: float, limit: int) -> BoundedRedis:
         # A pooled connection may have died unnoticed: one more try. All we send may be sent twice.
         retry=Retry(NoBackoff(), 1, (redis.ConnectionError,)),
     )
-    client = BoundedRedis(connection_pool=pool)
+    client = kind(connection_pool=pool)
     client.limit_s = timeout_s
     client.auto_close_connection_pool = True  # the pool is its own
     return client

@@ -4,16 +4,18 @@ No prompt, completion or key anywhere: spans and labels carry ids, counts and wo
 """
 
 import functools
+import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar, Token
 from typing import Generic, TypeVar
 
-from opentelemetry import context, trace
+from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
-from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased
 from opentelemetry.trace import NoOpTracerProvider, Span, SpanKind, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -32,15 +34,15 @@ _TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2
 _OTHER = "other"
 _propagator = TraceContextTextMapPropagator()
 _NO_SPAN = nullcontext(trace.INVALID_SPAN)
+_unrecorded: ContextVar[str | None] = ContextVar("unrecorded", default=None)
+"""The `traceparent` that a request carries on of which no span is kept; None: spans are kept, if anywhere."""
 
 
-def tracer_provider(exporter: SpanExporter | None, *, sample: float) -> TracerProvider | None:
-    """Sends spans where the exporter does; None where there is none. `sample`: share of requests without a caller's
-    trace that start one."""
+def tracer_provider(exporter: SpanExporter | None) -> TracerProvider | None:
+    """Sends spans where the exporter does; None where there is none. Which requests have any, `Telemetry` decides."""
     if exporter is None:
         return None
-    sampler = ParentBased(TraceIdRatioBased(sample))
-    provider = TracerProvider(resource=Resource.create({"service.name": SERVICE}), sampler=sampler)
+    provider = TracerProvider(resource=Resource.create({"service.name": SERVICE}), sampler=ParentBased(ALWAYS_ON))
     provider.add_span_processor(BatchSpanProcessor(exporter))
     return provider
 
@@ -58,7 +60,10 @@ class Labelled(Generic[M]):
 class Telemetry:
     """The metrics in a registry of their own, and the tracer."""
 
-    def __init__(self, provider: TracerProvider | None = None, *, max_tenants: int = 100) -> None:
+    def __init__(self, provider: TracerProvider | None = None, *, sample: float = 1.0, max_tenants: int = 100) -> None:
+        """`sample`: share of requests without a caller's trace that start one."""
+        self._is_tracing = provider is not None
+        self._sample = sample
         self._tracer: Tracer = (provider or NoOpTracerProvider()).get_tracer(SERVICE)
         self._max_tenants = max_tenants
         self._tenants: set[str] = set()
@@ -129,51 +134,74 @@ class Telemetry:
         return generate_latest(self.registry)
 
     def request_span(self, name: str, headers: Sequence[tuple[bytes, bytes]]) -> AbstractContextManager[Span]:
-        """One request's own span, in the caller's trace if it sent one."""
+        """One request's own span, in the caller's trace if it sent one.
+
+        The share of requests that is not traced costs hardly anything: it is drawn here, before a span is made.
+        """
+        if not any(header == b"traceparent" for header, _ in headers):
+            if not self._is_tracing:
+                return _Unrecorded("")
+            if random.random() >= self._sample:
+                return _Unrecorded(_unsampled())
         span = self._tracer.start_span(
             name, context=_callers_context(headers), kind=SpanKind.SERVER, record_exception=False
         )
         if span.is_recording():
             return trace.use_span(span, end_on_exit=True, record_exception=False)
-        return _Unrecorded(span)
+        return _Unrecorded(_traceparent(trace.set_span_in_context(span)))
 
     def span(self, name: str) -> AbstractContextManager[Span]:
         """A child of the current span, for the length of a block."""
-        if not trace.get_current_span().is_recording():  # then neither would its child be
+        if not is_recording():
             return _NO_SPAN
         return self._tracer.start_as_current_span(name, record_exception=False)
 
     def open_span(self, name: str) -> Span:
         """A child of the current span that its owner ends."""
-        return self._tracer.start_span(name) if trace.get_current_span().is_recording() else trace.INVALID_SPAN
+        return self._tracer.start_span(name) if is_recording() else trace.INVALID_SPAN
 
 
 class _Unrecorded:
-    """Makes a span current that only carries the trace's id on: nine requests of ten, so at little cost."""
+    """A request of which no span is kept, that only carries a trace's id on: nine requests of ten, so cheap."""
 
-    __slots__ = ("_span", "_token")
+    __slots__ = ("_token", "_traceparent")
 
-    def __init__(self, span: Span) -> None:
-        self._span = span
+    def __init__(self, traceparent: str) -> None:
+        self._traceparent = traceparent
+        self._token: Token[str | None] | None = None
 
     def __enter__(self) -> Span:
-        self._token = context.attach(trace.set_span_in_context(self._span))
-        return self._span
+        self._token = _unrecorded.set(self._traceparent)
+        return trace.INVALID_SPAN
 
     def __exit__(self, *_: object) -> None:
-        context.detach(self._token)
+        if self._token is not None:
+            _unrecorded.reset(self._token)
+
+
+def is_recording() -> bool:
+    """Spans of this task's request are kept: what they would say is worth finding out."""
+    return _unrecorded.get() is None and trace.get_current_span().is_recording()
 
 
 def traceparent() -> str:
     """The current span for a worker to continue; the caller's own where we trace nothing; empty where there is none."""
+    carried = _unrecorded.get()
+    return _traceparent() if carried is None else carried
+
+
+def _traceparent(context: Context | None = None) -> str:
     carrier: dict[str, str] = {}
-    _propagator.inject(carrier)
+    _propagator.inject(carrier, context)
     return carrier.get("traceparent", "")
 
 
+def _unsampled() -> str:
+    """A new trace of which nobody is to keep anything (W3C Trace Context, version 00)."""
+    return f"00-{random.getrandbits(128) or 1:032x}-{random.getrandbits(64) or 1:016x}-00"
+
+
 def _callers_context(headers: Sequence[tuple[bytes, bytes]]) -> Context:
-    if not any(name.lower() == b"traceparent" for name, _ in headers):
-        return Context()
     names = (b"traceparent", b"tracestate")
     carrier: Mapping[str, str] = {
         name.decode(): value.decode("latin-1") for name, value in headers if name.lower() in names

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from gateway.errors import ApiError, invalid
 from gateway.schemas import GenerationRequest
@@ -26,8 +27,7 @@ _TIERS: Mapping[str, LaneName] = {
 _GRANTED: Mapping[LaneName, str] = {LaneName.LATENCY: "priority", LaneName.THROUGHPUT: "flex"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """What one request was promised. Durations count from its arrival."""
 
     lane: Lane

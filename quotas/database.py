@@ -17,7 +17,7 @@ Reply: TypeAlias = Any
 LUA = Path(__file__).parent / "lua"
 PARTS: dict[str, tuple[str, ...]] = {
     "reserve": ("clock", "minute", "minute_add", "calendar", "rules", "levels", "sizing", "reserve"),
-    "settle": ("clock", "minute", "minute_add", "calendar", "settle"),
+    "settle": ("clock", "minute", "minute_add", "calendar", "rules", "levels", "settle"),
     "renew": ("clock", "renew"),
     "expired": ("clock", "expired"),
     "watch": ("clock", "watch"),

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
+
 from quotas.fields import FieldError
 from quotas.windows import MINUTE_MS, Totals, Window
 
@@ -87,9 +89,8 @@ class Limits:
         return {name: figure for name, figure in figures if figure is not None}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitStatus:
-    """One limit as it stands."""
+class LimitStatus(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """One limit as it stands; the scripts write its fields in this order."""
 
     name: str
     scope: Scope

@@ -21,6 +21,7 @@ from quotas.store import (
     Lapsed,
     Reason,
     Reservation,
+    Settled,
 )
 from quotas.windows import Calendar, Minute, Span, Totals, calendar_at
 
@@ -135,15 +136,15 @@ class MemoryQuotaStore:
         root.flights[ask.flight_id] = flight
         return self._reservation(flight, now_ms)
 
-    async def settle(self, root: str, flight_id: str, charge: Charge) -> bool:
+    async def settle(self, root: str, flight_id: str, charge: Charge) -> Settled:
         """Charge a flight and release the rest: see QuotaStore."""
         house, now_ms = self._roots[root], self._now_ms()
         if house.settled.get(flight_id, 0) > now_ms:
-            return False
+            return Settled(first=False)
         house.settled[flight_id] = now_ms + TOMBSTONE_MS
         flight = house.flights.pop(flight_id, None)
         if flight is None:
-            return False
+            return Settled(first=False)
         calendar = _calendar(house, flight.ask.tenant, now_ms)
         for _, level_id in _level_ids(flight.ask.tenant, flight.ask.key_id):
             figures = house.figures[level_id]
@@ -156,7 +157,8 @@ class MemoryQuotaStore:
                     figures.spent[name] += charge.prompt_tokens + charge.output_tokens
         if not charge.is_refund:
             self.ledger.append((flight.ask, charge))
-        return True
+        levels = self._levels(house, flight.ask.tenant, flight.ask.key_id, now_ms)
+        return Settled(first=True, statuses=limits.statuses(levels, now_ms))
 
     async def renew(self, root: str, flight_ids: Iterable[str]) -> set[str]:
         """Extend leases: see QuotaStore."""

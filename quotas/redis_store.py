@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
+import msgspec
+
 from quotas import keyspace
 from quotas.database import Database, Redis
 from quotas.store import (
@@ -20,6 +22,7 @@ from quotas.store import (
     Lapsed,
     LimitStatus,
     Reservation,
+    Settled,
 )
 
 LEDGER_ENTRIES = 100_000
@@ -27,6 +30,8 @@ ROOTS_PER_LOOK = 256
 """Roots that one call of `expired` looks at; the next call goes on from there."""
 ENLIST_EVERY_S = 3_600.0
 QUIET_AFTER_MS = 86_400_000
+_status: msgspec.json.Decoder[LimitStatus] = msgspec.json.Decoder(LimitStatus)
+_statuses: msgspec.json.Decoder[tuple[LimitStatus, ...]] = msgspec.json.Decoder(tuple[LimitStatus, ...])
 
 
 class RedisQuotaStore:
@@ -63,7 +68,8 @@ class RedisQuotaStore:
         )
         if kind == "denied":
             status, requested, retry_ms, reason = rest
-            raise Denied(_status(status), requested, None if retry_ms < 0 else retry_ms / 1e3, reason)
+            retry_after_s = None if retry_ms < 0 else retry_ms / 1e3
+            raise Denied(_status.decode(status), requested, retry_after_s, reason)
         if kind == "access":
             raise AccessDenied(rest[0])
         if kind == "settled":
@@ -73,13 +79,13 @@ class RedisQuotaStore:
             flight_id=ask.flight_id,
             tenant=ask.tenant,
             granted_tokens=granted,
-            statuses=tuple(map(_status, statuses)),
+            statuses=_statuses.decode(statuses),
             shadowed=tuple(shadowed),
         )
 
-    async def settle(self, root: str, flight_id: str, charge: Charge) -> bool:
+    async def settle(self, root: str, flight_id: str, charge: Charge) -> Settled:
         """Charge a flight and release the rest: see QuotaStore."""
-        first = await self._database.run(
+        first, *statuses = await self._database.run(
             "settle",
             keyspace.of_root(root),
             flight_id,
@@ -92,7 +98,7 @@ class RedisQuotaStore:
             TOMBSTONE_MS,
             LEDGER_ENTRIES,
         )
-        return bool(first)
+        return Settled(first=bool(first), statuses=_statuses.decode(statuses[0]) if statuses else None)
 
     async def renew(self, root: str, flight_ids: Iterable[str]) -> set[str]:
         """Extend leases: see QuotaStore."""
@@ -117,8 +123,8 @@ class RedisQuotaStore:
 
     async def statuses(self, root: str, tenant: str, key_id: str | None = None) -> list[LimitStatus]:
         """Every limit that is set: see QuotaStore."""
-        reply = await self._database.run("statuses", keyspace.of_root(root), tenant, _levels(tenant, key_id or ""))
-        return [_status(status) for status in reply]
+        levels = _levels(tenant, key_id or "")
+        return list(_statuses.decode(await self._database.run("statuses", keyspace.of_root(root), tenant, levels)))
 
     async def _enlist(self, root: str) -> None:
         """Before a root's first reservation here, and hourly: note where `expired` has to look."""
@@ -147,20 +153,6 @@ def _levels(tenant: str, key_id: str) -> str:
     if key_id:
         levels.append(("key", keyspace.key_level(key_id)))
     return json.dumps(levels)
-
-
-def _status(reply: list[Any]) -> LimitStatus:
-    scope, name, limit, used, reserved, resets_at_ms, reset_after_ms, shadow = reply
-    return LimitStatus(
-        name=name,
-        scope=scope,
-        limit=limit,
-        used=used,
-        reserved=reserved,
-        resets_at=None if resets_at_ms < 0 else resets_at_ms / 1e3,
-        reset_after_s=reset_after_ms / 1e3,
-        shadow=bool(shadow),
-    )
 
 
 def _lapsed(root: str, reply: list[Any]) -> Lapsed:

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+import msgspec
+
 from quotas.limits import LIMIT_NAMES, Kind, Limits, LimitsError, LimitStatus
 
 __all__ = [
@@ -30,6 +32,7 @@ __all__ = [
     "QuotaStore",
     "Reason",
     "Reservation",
+    "Settled",
     "StoreUnavailable",
 ]
 
@@ -77,8 +80,7 @@ class StoreUnavailable(QuotaError):
     """The store did not answer in time or refused to work; what was asked may have been done."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """One request that wants its tokens. Raises ValueError where a figure or id can not be one."""
 
     flight_id: str
@@ -117,8 +119,7 @@ class Ask:
         return self.n * len(self.prompts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reservation:
+class Reservation(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens held for a flight until it is settled."""
 
     flight_id: str
@@ -131,8 +132,7 @@ class Reservation:
     """Limits in shadow that would have refused it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Charge:
+class Charge(msgspec.Struct, frozen=True, kw_only=True):
     """What a flight came to. Raises ValueError where a figure can not be one."""
 
     prompt_tokens: int
@@ -157,6 +157,15 @@ class Charge:
     def is_refund(self) -> bool:
         """Nothing is charged or counted."""
         return self.outcome == REJECTED
+
+
+class Settled(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a settlement."""
+
+    first: bool
+    """This call charged the flight: it was neither settled before nor unknown."""
+    statuses: tuple[LimitStatus, ...] | None = None
+    """Every limit that is set, the charge included; None where it was not the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,9 +196,9 @@ class QuotaStore(Protocol):
         Raises Denied, AccessDenied, FlightSettled.
         """
 
-    async def settle(self, root: str, flight_id: str, charge: Charge) -> bool:
-        """Charge what the flight came to, release the rest and write the ledger; True only the first time, so that a
-        client which repeats a command that timed out may see False of its own success.
+    async def settle(self, root: str, flight_id: str, charge: Charge) -> Settled:
+        """Charge what the flight came to, release the rest and write the ledger; `first` only once, so that a client
+        which repeats a command that timed out may not see it of its own success.
 
         Of an unknown flight it leaves a mark for ten minutes: a reservation that arrives later is refused.
         """

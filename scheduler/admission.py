@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
+
 from scheduler.commitments import MARGIN, Commitments, Depth, Request
 from scheduler.demand import Load, lateness_ms, time_to_first_ms
 from scheduler.lanes import LaneName
@@ -24,8 +26,7 @@ NO_WORKER_RETRY_MS = 5_000.0
 RefusalCode = Literal["deadline_unattainable", "no_worker", "exceeds_kv"]
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
+class Admitted(msgspec.Struct, frozen=True):
     """It may be queued."""
 
     guaranteed: bool
@@ -65,8 +66,7 @@ def assess(
     return _Assessment(request, commitments, commitments.tariff, now_ms).answer()
 
 
-@dataclass(frozen=True, slots=True)
-class _Assessment:
+class _Assessment(msgspec.Struct, frozen=True):
     """One request against one door's commitments."""
 
     request: Request

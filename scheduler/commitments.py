@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from scheduler.demand import Fleet, Ledger, Level, Load, Sum
 from scheduler.lanes import Lane, LaneName
 from scheduler.lengths import MeanLengths
@@ -43,8 +45,7 @@ class Depth(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked for. Times are milliseconds from its arrival."""
 
     lane: LaneName

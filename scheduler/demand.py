@@ -9,8 +9,10 @@ deadline first, and the Past-Future scheduler's peak (LightLLM, ASPLOS 2025).
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
+
+import msgspec
 
 BUCKET_MS = 250.0
 """Deadlines are told apart to this at best, rounded down."""
@@ -38,8 +40,7 @@ class Level(NamedTuple):
     best_effort: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class Load(msgspec.Struct, frozen=True, kw_only=True):
     """One request, or several alike, as the test sees them."""
 
     level: Level
@@ -113,7 +114,7 @@ class Ledger:
         """It is open, and has come so far."""
         self.remove(flight_id)
         if load.due_ms < math.inf:
-            load = replace(load, due_ms=_rounded(load.due_ms, now_ms))
+            load = msgspec.structs.replace(load, due_ms=_rounded(load.due_ms, now_ms))
         self._loads[flight_id] = load
         self._sums.setdefault(load.level, Sum()).add(load)
 

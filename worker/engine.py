@@ -9,6 +9,7 @@ from scheduler.lanes import Lane, LaneName
 from scheduler.messages import Event, Lease, TokenDelta
 from scheduler.planner import Planner
 from scheduler.steps import Ended, Produced, StepOutcome, StepPlan, StepResult
+from worker.cuda_graphs import with_graphs
 from worker.kv_cache import KVCache, size_pools
 from worker.model import Model
 from worker.model_files import ModelFiles
@@ -129,7 +130,7 @@ def build_engine(
         bytes_per_block=cache.shape.block_bytes(block_size),
         prefix_share=prefix_share,
     )
-    return Engine(planner, Runner(model, cache))
+    return Engine(planner, Runner(with_graphs(model, cache, max_sequences), cache))
 
 
 def make_cache(

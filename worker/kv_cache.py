@@ -17,6 +17,8 @@ import psutil
 import torch
 
 from scheduler.steps import Row
+from worker.page_lock import PageLockError, page_lock
+from worker.upload import upload
 
 _DEVICE_SHARE = {"cpu": 0.35, "cuda": 0.9}
 """Share of the free memory that the device pool takes where no size was set. A CPU serves the host pool from the
@@ -128,7 +130,10 @@ class KVCache:
         self.layers = self.pool.unbind(1)  # views: [blocks + 1, 2, block_size, kv_heads, head_dim] each
         self.host_pool = _zeros((host_slots, *block), shape.dtype, torch.device("cpu"))
         if self.device.type == "cuda":
-            _page_lock(self.host_pool)
+            try:
+                page_lock(self.host_pool)
+            except PageLockError as error:
+                raise KVMemoryError(f"host_kv_memory: {error}") from error
 
     def slots(self, rows: Iterable[Row]) -> torch.Tensor:
         """For each token of the packed rows the line of a layer's memory that its key goes to: [tokens], int64."""
@@ -138,13 +143,13 @@ class KVCache:
             for row in rows
             for position in range(row.first_position, row.context_length)
         ]
-        return torch.tensor(lines, dtype=torch.int64).to(self.device, non_blocking=True)
+        return upload(torch.tensor(lines, dtype=torch.int64), self.device)
 
     def pages(self, rows: Sequence[Row]) -> torch.Tensor:
         """The key pages of each row's blocks in a layer's memory, padded with the zero block: [rows, widest], int64."""
         widest = max(len(row.block_table) for row in rows)
         tables = [[*row.block_table, *[self.blocks] * (widest - len(row.block_table))] for row in rows]
-        return (torch.tensor(tables, dtype=torch.int64) * self._block_pages).to(self.device, non_blocking=True)
+        return upload(torch.tensor(tables, dtype=torch.int64) * self._block_pages, self.device)
 
     def clear_entered(self, rows: Iterable[Row]) -> None:
         """Zero the blocks that these rows are the first of their sequence to write.
@@ -154,7 +159,7 @@ class KVCache:
         """
         entered = [block for row in rows for block in row.block_table[-(-row.first_position // self.block_size) :]]
         if entered:
-            self.pool.index_fill_(0, torch.tensor(entered, dtype=torch.int64, device=self.device), 0.0)
+            self.pool.index_fill_(0, upload(torch.tensor(entered, dtype=torch.int64), self.device), 0.0)
 
     @property
     def _block_pages(self) -> int:
@@ -171,13 +176,3 @@ def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> t
         with suppress(OSError):  # a kernel without them
             memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=dtype).view(size)
-
-
-def _page_lock(pool: torch.Tensor) -> None:
-    """Register the host pool for direct copies. Locking it in place needs no second pool, as `pin_memory` would."""
-    if pool.numel() == 0:
-        return
-    runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-    error = runtime.cudaHostRegister(pool.data_ptr(), pool.numel() * pool.element_size(), 0)
-    if int(error) != 0:
-        raise KVMemoryError(f"host_kv_memory: the driver cannot lock {_mib(pool.numel() * pool.element_size())}")

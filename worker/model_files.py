@@ -223,6 +223,8 @@ def _convert(gguf: Path, directory: Path) -> None:
             unpacked = GgufConfig(dequantize=True)  # packed weights are slow to compute with
             model = AutoModelForCausalLM.from_pretrained(**source, quantization_config=unpacked, dtype=dtype)
             advance()
+        if isinstance(eos := model.config.eos_token_id, int):  # transformers 5.17 takes bos for it
+            tokenizer.eos_token = tokenizer.convert_ids_to_tokens(eos)
         model.save_pretrained(directory, save_original_format=False)
         tokenizer.save_pretrained(directory)
         advance()

@@ -45,7 +45,7 @@ def lean_path(reference: PagedModel) -> LeanModel | None:
             lean = LeanModel(
                 reference.name, weights, reference.shape, context_length=reference.context_length, backend=backend
             )
-            reason = selftest.disagreement(lean, reference)
+            reason = _reason(lean, reference)
             if reason is None:
                 return _found(lean, reasons)
             reasons.append(f"with {backend} attention {reason}")
@@ -53,6 +53,14 @@ def lean_path(reference: PagedModel) -> LeanModel | None:
         reasons.append(str(error).partition("\n")[0])
     _log.warning("%s is served by transformers' modules, slower: %s", reference.name, "; ".join(reasons))
     return None
+
+
+def _reason(lean: LeanModel, reference: PagedModel) -> str | None:
+    """Why the lean path may not serve on its attention: on another it may."""
+    try:
+        return selftest.disagreement(lean, reference)
+    except RuntimeError as error:
+        return f"it fails: {str(error).partition(chr(10))[0]}"
 
 
 def _found(lean: LeanModel, reasons: list[str]) -> LeanModel:

@@ -14,6 +14,7 @@ from worker.kv_cache import KVCache
 from worker.model import Model, Packed
 from worker.sampling import Draw, TokenHistory, draw_tokens
 from worker.transfer import transfer_for
+from worker.upload import upload
 
 UNKNOWN_ID = "the prompt holds a token that the model does not know"
 UNCOMPUTABLE = "the model could not compute this request"
@@ -37,15 +38,11 @@ def pack(rows: Sequence[Row], cache: KVCache, backend: str) -> Packed:
         if row.samples:
             ends.append(end - 1)
     return Packed(
-        token_ids=_on_device(token_ids, cache),
-        positions=_on_device(positions, cache),
-        logit_rows=_on_device(ends, cache),
+        token_ids=upload(torch.tensor(token_ids, dtype=torch.int64), cache.device),
+        positions=upload(torch.tensor(positions, dtype=torch.int64), cache.device),
+        logit_rows=upload(torch.tensor(ends, dtype=torch.int64), cache.device),
         metadata=BACKENDS[backend].prepare(rows, cache),
     )
-
-
-def _on_device(numbers: list[int], cache: KVCache) -> torch.Tensor:
-    return torch.tensor(numbers, dtype=torch.int64).to(cache.device, non_blocking=True)
 
 
 class Runner:
@@ -80,18 +77,19 @@ class Runner:
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> StepResult:
         """Swap out, swap in, compute, sample. A row that cannot be computed fails alone."""
-        self._transfer.start(plan.swap_out, plan.swap_in)
         began = time.perf_counter()
+        self._transfer.start(plan.swap_out, plan.swap_in)
         rows = sorted(plan.rows, key=_packing_order)
         found = self._compute([row for row in rows if self._knows(row)])
         failed = {row.seq: UNKNOWN_ID for row in rows if not self._knows(row)}
+        copy_ms = self._transfer.finish_ms()
         return StepResult(
             number=plan.number,
             tokens=found.tokens,
             failed=failed | found.failed,
             logprobs=found.logprobs,
-            run_ms=(time.perf_counter() - began) * 1e3,
-            copy_ms=self._transfer.finish_ms(),
+            run_ms=max(0.0, (time.perf_counter() - began) * 1e3 - copy_ms),
+            copy_ms=copy_ms,
         )
 
     def _knows(self, row: Row) -> bool:

@@ -1,4 +1,4 @@
--- Stands before reserve and statuses, after rules.lua: one level's limits and what counts against them.
+-- Stands before reserve, settle and statuses, after rules.lua: one level's limits and what counts against them.
 -- A level is {scope, id}: whose limits they are, and under which id limits and figures are kept.
 
 -- Days and months keep prompt and output as one sum, here under `input`.
@@ -16,15 +16,17 @@ local function open_level(prefix, scope, id, today, now)
   return level
 end
 
--- {scope, name, limit, used, reserved, resets at ms or -1, ms until then, 1 = in shadow}
+-- A LimitStatus as its fields stand, in JSON: {name, scope, limit, used, reserved, resets at (s), s until then, in shadow}.
+-- Written by hand, since cjson keeps 14 digits of a number and a limit may have 16.
 local function status(level, rule, now)
   local taken, promised = used(level, rule), reserved(level, rule)
   local ends = level[rule.window].ends
   if ends and rule.window == 'minute' then
     ends = promised > 0 and now + MINUTE_MS or taken > 0 and ends or now
   end
-  return {level.scope, rule.name, level.limits[rule.name], taken, promised, ends or -1, ends and ends - now or 0,
-    level.limits['shadow:' .. rule.name] and 1 or 0}
+  return string.format('["%s","%s",%.0f,%.0f,%.0f,%s,%.3f,%s]', rule.name, level.scope, level.limits[rule.name], taken,
+    promised, ends and string.format('%.3f', ends / 1000) or 'null', ends and (ends - now) / 1000 or 0,
+    level.limits['shadow:' .. rule.name] and 'true' or 'false')
 end
 
 local function open_levels(prefix, tenant, list, now)
@@ -33,6 +35,7 @@ local function open_levels(prefix, tenant, list, now)
   return levels
 end
 
+-- All of them as one JSON list.
 local function statuses(levels, now)
   local all = {}
   for _, level in ipairs(levels) do
@@ -40,5 +43,5 @@ local function statuses(levels, now)
       if level.limits[rule.name] then all[#all + 1] = status(level, rule, now) end
     end
   end
-  return all
+  return '[' .. table.concat(all, ',') .. ']'
 end

@@ -2,7 +2,8 @@
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 flight, 2 outcome, 3 '1' to give all back and count nothing, 4 prompt tokens, 5 cached tokens,
 --          6 output tokens, 7 preemptions, 8 ms to remember that it is settled, 9 ledger entries kept, about
--- Returns  1 the first time; 0 where it was settled before or is unknown (it is then marked as settled)
+-- Returns  {1, the statuses then} the first time; {0} where it was settled before or is unknown (it is then
+--          marked as settled)
 local prefix, flight_id, refund = KEYS[1], ARGV[1], ARGV[3] == '1'
 local flight_key = prefix .. 'flight:' .. flight_id
 local now = now_ms()
@@ -38,7 +39,7 @@ end
 
 local stored, flight = redis.call('HGETALL', flight_key), {}
 for i = 1, #stored, 2 do flight[stored[i]] = stored[i + 1] end
-if flight.state == 'settled' then return 0 end
+if flight.state == 'settled' then return {0} end
 if flight.state then
   local today = tenant_calendar(prefix, flight.tenant, now)
   for _, level in ipairs(cjson.decode(flight.levels)) do
@@ -52,4 +53,5 @@ if flight.state then
 end
 redis.call('HSET', flight_key, 'state', 'settled')
 redis.call('PEXPIRE', flight_key, ARGV[8])
-return flight.state and 1 or 0
+if not flight.state then return {0} end
+return {1, statuses(open_levels(prefix, flight.tenant, flight.levels, now), now)}

@@ -1,6 +1,6 @@
 -- Every limit of every level as it stands; writes nothing. Called by RedisQuotaStore.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 tenant, 2 levels as JSON [[scope, id], …]
--- Returns  the statuses, each as levels.lua's `status` gives it
+-- Returns  the statuses as one JSON list
 local now = now_ms()
 return statuses(open_levels(KEYS[1], ARGV[1], ARGV[2], now), now)

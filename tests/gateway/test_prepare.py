@@ -29,8 +29,7 @@ async def test_huge_bodies_leave_threads_to_the_others() -> None:
 
     async def prepare(size: int) -> None:
         with pytest.raises(ApiError):
-            async with preparer.prepare(replace(CHAT, parse=parse), b"x" * size, [], NONE, 0.0):
-                pass
+            await preparer.prepare(replace(CHAT, parse=parse), b"x" * size, [], NONE, 0.0)
 
     preparer = Preparer("here", {}, NONE, NONE, NONE)
     huge = [asyncio.create_task(prepare(HUGE_BODY_BYTES + 1)) for _ in range(40)]

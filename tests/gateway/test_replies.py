@@ -1,43 +1,62 @@
 """How answers go out: a client that leaves or takes nothing ends what is done for it, and nothing else does."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 from starlette.requests import ClientDisconnect
 from starlette.types import Message
 
-from gateway.replies import EventStream, while_connected
+from gateway.departure import Departure
+from gateway.replies import Connection, EventStream
 
 pytestmark = pytest.mark.anyio
 WAIT_S = 20.0
 
 
-def received(gone: asyncio.Event) -> Callable[[], Awaitable[Message]]:
-    """A client that leaves when it is told to."""
-
-    async def receive() -> Message:
-        await gone.wait()
-        return {"type": "http.disconnect"}
-
-    return receive
+def stays() -> Departure:
+    """A client whose connection reads on by itself."""
+    return Departure(lambda: None)
 
 
 async def test_a_client_that_leaves_ends_the_block() -> None:
-    gone = asyncio.Event()
+    departure = stays()
 
     async def block() -> None:
-        async with asyncio.timeout(WAIT_S), while_connected(received(gone)):
-            gone.set()
-            await asyncio.Event().wait()
+        async with asyncio.timeout(WAIT_S):
+            with Connection(departure):
+                departure.left()
+                await asyncio.Event().wait()
 
     with pytest.raises(ClientDisconnect):
         await block()
 
 
+async def test_a_client_that_had_left_before_ends_the_block_as_well() -> None:
+    departure = stays()
+    departure.left()
+
+    async def block() -> None:
+        async with asyncio.timeout(WAIT_S):
+            with Connection(departure):
+                await asyncio.Event().wait()
+
+    with pytest.raises(ClientDisconnect):
+        await block()
+
+
+async def test_a_block_that_has_ended_is_not_told() -> None:
+    departure = stays()
+
+    with Connection(departure):
+        pass
+    departure.left()
+
+    await asyncio.sleep(0)  # a cancellation would come here
+
+
 async def test_a_cancelled_block_ends_as_cancelled() -> None:
     async def block() -> None:
-        async with while_connected(received(asyncio.Event())):
+        with Connection(stays()):
             await asyncio.Event().wait()
 
     task = asyncio.create_task(block())
@@ -53,8 +72,8 @@ async def test_a_client_that_takes_nothing_for_too_long_is_gone() -> None:
         await asyncio.Event().wait()
 
     async def block() -> None:
-        async with asyncio.timeout(WAIT_S), while_connected(received(asyncio.Event())) as connection:
-            with EventStream(stuck, [], connection, write_timeout_s=0.01) as out:
+        async with asyncio.timeout(WAIT_S):
+            with Connection(stays()) as connection, EventStream(stuck, [], connection, write_timeout_s=0.01) as out:
                 await out.write(b"data: 1\n\n")
 
     with pytest.raises(ClientDisconnect):
@@ -67,7 +86,7 @@ async def test_a_stream_with_nothing_to_say_may_last() -> None:
     async def send(message: Message) -> None:
         sent.append(message)
 
-    async with while_connected(received(asyncio.Event())) as connection:
+    with Connection(stays()) as connection:
         with EventStream(send, [(b"a", b"b")], connection, write_timeout_s=0.001) as out:
             await out.write(b"data: 1\n\n")
             loop = asyncio.get_running_loop()

@@ -1,6 +1,7 @@
 """The gateway's clients of the store: bounded in time, and never deaf to a cancellation."""
 
 import asyncio
+from typing import Any
 
 import pytest
 import redis.asyncio
@@ -41,4 +42,21 @@ async def test_every_cancelled_call_ends_as_cancelled(valkey_url: str) -> None:
         async with asyncio.timeout(LIMIT_S):
             with pytest.raises(asyncio.CancelledError):
                 await asking
+    await store.aclose()
+
+
+async def test_a_reader_waits_for_news_and_says_where_it_stands(valkey_url: str) -> None:
+    store = connections(valkey_url, timeout_s=LIMIT_S, limit=4)
+    reader = store.reader()
+
+    assert await reader.xread({"news": "0-0"}, count=9) == []
+    assert await reader.xread({"news": "0-0"}, count=9, block=1) == []
+    waiting = asyncio.create_task(reader.xread({"other": "0-0", "news": "0-0"}, count=1, block=900))
+    await asyncio.sleep(0)
+    first: Any = await store.short.xadd("news", {"a": "1", "b": "2"})
+    second = await store.short.xadd("news", {"c": "3"})
+
+    assert await waiting == [(b"news", [(first, {b"a": b"1", b"b": b"2"})])]
+    assert await reader.xread({"news": first.decode()}, count=9) == [(b"news", [(second, {b"c": b"3"})])]
+    await reader.aclose()
     await store.aclose()

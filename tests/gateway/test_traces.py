@@ -1,5 +1,7 @@
 """One trace per request: the caller's goes on, each stage is a child, and nothing of the content is in it."""
 
+import re
+
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -76,6 +78,19 @@ async def test_a_refusal_is_an_error_with_its_code(valkey_url: str) -> None:
     attributes = dict(request.attributes or {})
     assert (attributes["fairlane.code"], attributes["error.type"]) == ("model_not_found", "model_not_found")
     assert not request.status.is_ok
+
+
+async def test_what_is_not_sampled_leaves_no_span_and_the_worker_knows(valkey_url: str) -> None:
+    provider, exporter = traced()
+    async with serving(settings(valkey_url, section={"trace_sample": 0.0}), provider) as served:
+        await served.tenant()
+        await answer(served)
+        await answer(served, traceparent=TRACEPARENT)
+        unsampled, sampled = (seen.job.traceparent for seen in served.worker.seen)
+
+    assert re.fullmatch("00-[0-9a-f]{32}-[0-9a-f]{16}-00", unsampled)
+    assert sampled.startswith(f"00-{TRACE_ID}-")
+    assert {f"{span.context.trace_id:032x}" for span in exporter.get_finished_spans()} == {TRACE_ID}
 
 
 async def test_untraced_a_callers_trace_still_reaches_the_worker(valkey_url: str) -> None:

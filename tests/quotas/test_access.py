@@ -52,7 +52,7 @@ async def test_a_flight_in_the_air_is_settled_though_its_tenant_was_suspended(ho
     await house.store.reserve(ask())
     await house.tenant(Limits(tokens_per_day=100), barred="suspended")
 
-    assert await house.store.settle("acme", "f1", charge())
+    assert (await house.store.settle("acme", "f1", charge())).first
 
     assert (await one(house, "tokens_per_day")).used == 30
 

@@ -47,7 +47,7 @@ async def test_retries_of_one_flight_at_once_hold_it_once_and_settle_it_once(hou
     settled: list[bool] = []
 
     async def settle() -> None:
-        settled.append(await house.store.settle("acme", "f1", charge()))
+        settled.append((await house.store.settle("acme", "f1", charge())).first)
 
     async with anyio.create_task_group() as group:
         for _ in range(50):

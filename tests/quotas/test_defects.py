@@ -15,7 +15,7 @@ async def test_a1_usage_beyond_the_reservation_is_charged_though_the_budget_can_
     await house.tenant(Limits(tokens_per_day=35))
     await house.store.reserve(ask())
 
-    assert await house.store.settle("acme", "f1", charge(output_tokens=500))
+    assert (await house.store.settle("acme", "f1", charge(output_tokens=500))).first
 
     status = await one(house, "tokens_per_day")
     assert (status.used, status.reserved, status.remaining) == (510, 0, 0)

@@ -146,7 +146,7 @@ async def test_the_late_settle_of_a_gateway_that_was_only_slow_changes_nothing(h
     await house.store.reserve(ask("f1"))
     await house.store.settle("acme", "f1", charge(5))  # the reaper
 
-    assert not await house.store.settle("acme", "f1", charge(20))
+    assert not (await house.store.settle("acme", "f1", charge(20))).first
     assert await house.store.renew("acme", ["f1"]) == {"f1"}
     assert (await one(house, "tokens_per_day")).used == 15
 
@@ -164,6 +164,6 @@ async def test_a_refund_gives_everything_back(house: House) -> None:
     before = await house.store.statuses("acme", "acme", "k1")
 
     await house.store.reserve(ask("f1", key_id="k1"))
-    assert await house.store.settle("acme", "f1", Charge.refund())
+    assert (await house.store.settle("acme", "f1", Charge.refund())).first
 
     assert await house.store.statuses("acme", "acme", "k1") == before

@@ -94,7 +94,7 @@ async def test_after_a_script_flush_the_scripts_are_loaded_again(house: RedisHou
     await house.store.reserve(ask())
     await house.client.script_flush()
 
-    assert await house.store.settle("acme", "f1", charge())
+    assert (await house.store.settle("acme", "f1", charge())).first
 
 
 async def test_a_client_that_decodes_replies_serves_as_well(store_url: str) -> None:

@@ -31,7 +31,7 @@ async def test_settling_charges_what_was_published_and_releases_the_rest(house: 
     await house.tenant(Limits(tokens_per_minute=100, tokens_per_day=100, tokens_per_month=100))
     await house.store.reserve(ask())
 
-    assert await house.store.settle("acme", "f1", charge(output_tokens=5))
+    assert (await house.store.settle("acme", "f1", charge(output_tokens=5))).first
 
     for status in await house.store.statuses("acme", "acme"):
         assert (status.used, status.reserved, status.remaining) == (15, 0, 85)
@@ -41,10 +41,24 @@ async def test_only_the_first_settle_counts(house: House) -> None:
     await house.tenant(Limits(tokens_per_day=100))
     await house.store.reserve(ask())
 
-    answers = [await house.store.settle("acme", "f1", charge(output_tokens=n)) for n in (5, 20, 0)]
+    answers = [(await house.store.settle("acme", "f1", charge(output_tokens=n))).first for n in (5, 20, 0)]
 
     assert answers == [True, False, False]
     assert (await one(house, "tokens_per_day")).used == 15
+
+
+@pytest.mark.parametrize("refund", [True, False])
+async def test_a_settlement_says_how_the_limits_stand_then(house: House, refund: bool) -> None:
+    await house.tenant(
+        Limits(requests_per_minute=7, tokens_per_day=100, max_output_tokens=20, tokens_per_minute=10**15)
+    )
+    await house.store.reserve(ask())
+
+    done = await house.store.settle("acme", "f1", Charge.refund() if refund else charge(output_tokens=5))
+
+    assert done.statuses == tuple(await house.store.statuses("acme", "acme"))
+    assert [status.reserved for status in done.statuses] == [0, 0, 0, 0]
+    assert (await house.store.settle("acme", "f1", charge())).statuses is None
 
 
 async def test_reserving_a_flight_twice_holds_it_once(house: House) -> None:
@@ -70,7 +84,7 @@ async def test_a_settled_flight_can_not_be_reserved_again(house: House) -> None:
 async def test_a_refund_that_comes_before_its_reservation_keeps_it_out(house: House) -> None:
     await house.tenant(Limits(tokens_per_day=100))
 
-    assert not await house.store.settle("acme", "f1", Charge.refund())
+    assert not (await house.store.settle("acme", "f1", Charge.refund())).first
 
     with pytest.raises(FlightSettled):
         await house.store.reserve(ask())

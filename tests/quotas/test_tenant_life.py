@@ -77,7 +77,7 @@ async def test_deleting_ends_the_tenant_and_its_keys_at_once(tenants: TenantStor
     assert [await keys.lookup(new.secret) for new in made] == [None, None, None]
     with pytest.raises(AccessDenied, match="deleted"):
         await quotas.reserve(ask("f2", key_id=made[0].key.id))
-    assert await quotas.settle("acme", "f1", charge())
+    assert (await quotas.settle("acme", "f1", charge())).first
     with pytest.raises(TenantNotFound):
         await tenants.delete("acme")
 

@@ -56,7 +56,7 @@ def steps(sequences: list[Sequence], chooser: random.Random) -> list[list[tuple[
     return [step for step in found if step]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", ["sdpa", "cpu"])
 @pytest.mark.parametrize("layer", [0, 2])
 @pytest.mark.parametrize("seed", range(25))
 def test_every_layout_gives_exact_causal_attention(backend: str, layer: int, seed: int) -> None:

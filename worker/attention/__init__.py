@@ -3,21 +3,45 @@
 Write-and-attend is a single node: `torch.compile` would otherwise turn the write into a copy of the whole cache.
 """
 
+import logging
+from collections.abc import Callable
+
 import torch
 
-from worker.attention import cpu
+from worker.attention import cpu, probe, triton_paged, varlen
 from worker.attention.base import AttentionBackend, Metadata
 from worker.attention.cpu import CpuKernel
 from worker.attention.sdpa import SdpaGather
+from worker.attention.triton_paged import TritonPaged
+from worker.attention.varlen import TorchVarlen
 from worker.kv_cache import KVShape
 
 REFERENCE = "sdpa"
-BACKENDS: dict[str, AttentionBackend] = {backend.name: backend for backend in (SdpaGather(), CpuKernel())}
+BACKENDS: dict[str, AttentionBackend] = {
+    backend.name: backend for backend in (SdpaGather(), CpuKernel(), TritonPaged(), TorchVarlen())
+}
+_SERVES: dict[str, Callable[[KVShape, torch.device], bool]] = {
+    CpuKernel.name: cpu.serves,
+    TritonPaged.name: triton_paged.serves,
+    TorchVarlen.name: varlen.serves,
+}
+"""The fastest first."""
+
+_log = logging.getLogger(__name__)
 
 
 def fastest_backends(shape: KVShape, device: torch.device) -> list[str]:
     """Names of the backends that serve such keys and values here, the fastest first, the reference last."""
-    return [CpuKernel.name, REFERENCE] if cpu.serves(shape, device) else [REFERENCE]
+    served = (name for name, serves in _SERVES.items() if serves(shape, device))
+    return [*(name for name in served if _agrees(name, shape, device)), REFERENCE]
+
+
+def _agrees(name: str, shape: KVShape, device: torch.device) -> bool:
+    """It computes on this device what the reference does; the log says where it does not."""
+    reason = probe.disagreement(BACKENDS[name], BACKENDS[REFERENCE], shape, device)
+    if reason is not None:
+        _log.warning("%s attention is not used: %s", name, reason)
+    return reason is None
 
 
 @torch.library.custom_op("fairlane::paged_attention", mutates_args=("kv",))

@@ -1,0 +1,64 @@
+"""The log at little cost: a line for each request, and one write for all that a turn of the event loop has to say."""
+
+import asyncio
+import logging
+import time
+from typing import TextIO
+
+FORMAT = "%(asctime)s %(levelname)s gateway[%(process)d] %(message)s"
+
+
+def start_logging(level: str) -> None:
+    """One line per record on stderr; records never hold content or keys."""
+    logging._srcfile = None  # no line of ours tells where it comes from: finding that out costs as much as all the rest
+    logging.logThreads = logging.logMultiprocessing = False
+    lines = Lines()
+    lines.setFormatter(Stamped(FORMAT))
+    logging.basicConfig(level=level.upper(), handlers=[lines])
+
+
+class Lines(logging.StreamHandler[TextIO]):
+    """Writes what one turn of the loop logs at its end; outside of a loop, and in other threads, at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._unwritten: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """One line."""
+        self._unwritten.append(self.format(record) + self.terminator)
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self.flush()
+        else:
+            if len(self._unwritten) == 1:
+                loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Write all that is there."""
+        self.acquire()
+        try:
+            lines, self._unwritten = self._unwritten, []
+            if lines:
+                self.stream.write("".join(lines))
+                self.stream.flush()
+        finally:
+            self.release()
+
+
+class Stamped(logging.Formatter):
+    """Looks up what a second is called once."""
+
+    def __init__(self, line: str) -> None:
+        super().__init__(line)
+        self._second = -1
+        self._called = ""
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802 - logging's own name
+        """As logging's own: local time, and milliseconds after a comma."""
+        second = int(record.created)
+        if second != self._second:
+            self._called = time.strftime(self.default_time_format, time.localtime(second))
+            self._second = second
+        return f"{self._called},{int(record.msecs):03d}"

@@ -1,0 +1,61 @@
+"""The log: whole lines in order, written together where a loop runs, and in logging's own form."""
+
+import asyncio
+import io
+import logging
+import threading
+
+import pytest
+
+from gateway.log_lines import FORMAT, Lines, Stamped
+
+pytestmark = pytest.mark.anyio
+
+
+def made() -> tuple[logging.Logger, io.StringIO]:
+    """A logger of its own, and what it writes."""
+    lines, written = Lines(), io.StringIO()
+    lines.setStream(written)
+    logger = logging.Logger("of this test")
+    logger.addHandler(lines)
+    return logger, written
+
+
+async def test_what_a_turn_logs_is_written_at_its_end() -> None:
+    logger, written = made()
+
+    logger.info("one %d", 1)
+    logger.info("two")
+    assert written.getvalue() == ""
+    await asyncio.sleep(0)
+
+    assert written.getvalue() == "one 1\ntwo\n"
+
+
+async def test_another_thread_writes_at_once_and_in_order() -> None:
+    logger, written = made()
+    logger.info("one")
+
+    thread = threading.Thread(target=logger.info, args=("two",))
+    thread.start()
+    thread.join()
+
+    assert written.getvalue() == "one\ntwo\n"
+    await asyncio.sleep(0)
+    assert written.getvalue() == "one\ntwo\n"
+
+
+def test_without_a_loop_a_line_is_written_at_once() -> None:
+    logger, written = made()
+
+    logger.warning("one")
+
+    assert written.getvalue() == "one\n"
+
+
+@pytest.mark.parametrize("created", [0.0, 1_763_740_000.25, 1_763_740_000.999])
+def test_a_line_is_stamped_as_logging_does(created: float) -> None:
+    stamped, own = Stamped(FORMAT), logging.Formatter(FORMAT)
+    record = logging.makeLogRecord({"created": created, "msecs": created % 1 * 1e3, "msg": "x", "levelname": "INFO"})
+
+    assert [stamped.format(record), stamped.format(record)] == [own.format(record)] * 2

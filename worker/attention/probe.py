@@ -1,0 +1,68 @@
+"""Does an attention backend compute here what the reference computes, and read nothing that is not its sequence's?
+
+Some fail only where they run: at compiling, at a block size, or silently, by rows left unwritten.
+"""
+
+from collections.abc import Iterator
+
+import torch
+
+from scheduler.steps import Row, SeqId
+from worker.attention.base import AttentionBackend
+from worker.kv_cache import KVCache, KVShape
+
+_BLOCK_SIZE = 16
+_BLOCKS = 80
+_SPANS = ((0, 1), (16, 1), (30, 1), (700, 1), (0, 40), (37, 5), (250, 20))
+"""Each row's first position and tokens: contexts of one token, of many splits, and chunks amid a block."""
+_GROUP = 2
+"""Query heads of each key head."""
+_RUBBISH = 1e3
+"""What earlier owners left in a row's last block: finite, and to weigh nothing."""
+_SCALING = 0.2
+_TOLERANCE = {torch.float32: 1e-4}
+_COARSE_TOLERANCE = 0.02
+"""Of the largest output; of 16-bit numbers rounding stays well below."""
+_REASON_LETTERS = 200
+
+
+@torch.inference_mode()
+def disagreement(
+    backend: AttentionBackend, reference: AttentionBackend, shape: KVShape, device: torch.device
+) -> str | None:
+    """How `backend` differs from `reference` by more than rounding, or fails; None where they agree."""
+    try:
+        found = _attend(backend, shape, device, rubbish=float("nan"))
+    except Exception as error:  # noqa: BLE001 - it may compile, and a compiler may fail in any way; others serve then
+        return f"it fails: {type(error).__name__}: {str(error).strip().partition(chr(10))[0][:_REASON_LETTERS]}"
+    expected = _attend(reference, shape, device, rubbish=0.0)
+    apart = float((found - expected).abs().max() / expected.abs().max())
+    limit = _TOLERANCE.get(shape.dtype, _COARSE_TOLERANCE)
+    return None if apart <= limit else f"it differs by {apart:.2g} of the largest output, more than {limit:.2g}"
+
+
+def _attend(backend: AttentionBackend, shape: KVShape, device: torch.device, *, rubbish: float) -> torch.Tensor:
+    """The outputs of all rows over a pool whose other blocks hold `rubbish`: [tokens, heads, head_dim], float32."""
+    generator = torch.Generator().manual_seed(0)
+    small = KVShape(2, shape.kv_heads, shape.head_dim, shape.dtype)
+    cache = KVCache(small, blocks=_BLOCKS, host_slots=0, block_size=_BLOCK_SIZE, device=device)
+    rows = list(_rows())
+    owned = [block for row in rows for block in row.block_table]
+    cache.pool.fill_(rubbish)
+    cache.pool[owned] = torch.randn(len(owned), *cache.pool.shape[1:], generator=generator).to(cache.pool)
+    for row in rows:
+        if left := row.context_length % _BLOCK_SIZE:
+            cache.pool[row.block_table[-1], :, :, left:] = _RUBBISH
+    tokens = sum(tokens for _, tokens in _SPANS)
+    query = torch.randn(tokens, _GROUP * shape.kv_heads, shape.head_dim, generator=generator).to(cache.pool)
+    key, value = torch.randn(2, tokens, shape.kv_heads, shape.head_dim, generator=generator).to(cache.pool)
+    metadata = backend.prepare(rows, cache)
+    return backend.attend(query, key, value, cache.layers[1], metadata, _SCALING).float()
+
+
+def _rows() -> Iterator[Row]:
+    """Their blocks are taken from the end of the pool, so that none stands where its number would suggest."""
+    free = list(range(_BLOCKS))
+    for number, (first, tokens) in enumerate(_SPANS):
+        table = tuple(free.pop() for _ in range(-(-(first + tokens) // _BLOCK_SIZE)))
+        yield Row(SeqId(str(number), 0), (0,) * tokens, first, table, samples=False, output_index=0)

@@ -1,0 +1,106 @@
+"""The GPU's backend: Triton kernels that read the blocks where they lie. Triton is imported when they first run."""
+
+from array import array
+from collections.abc import Sequence
+from functools import cache
+from importlib.util import find_spec
+
+import torch
+
+from scheduler.steps import Row
+from worker.attention.base import Metadata
+from worker.kv_cache import KVCache, KVShape
+from worker.upload import upload
+
+HEAD_DIMS = {16, 32, 64, 128, 256}
+"""What the kernels' tiles can be as wide as."""
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_LEAST_CAPABILITY = (8, 0)
+"""The first GPUs that compute in bfloat16 and load shared memory beside computing."""
+_TABLE_STEP = 16
+"""Tables are as wide as a multiple of it: a kernel is compiled anew for a stride that 16 does not divide."""
+
+
+class TritonPaged:
+    """Decode in splits and prefill in tiles. A step of single-token rows alone may be captured in a CUDA graph."""
+
+    name = "triton"
+
+    def prepare(self, rows: Sequence[Row], cache: KVCache) -> Metadata:
+        """Tensors: slots [tokens] int64; contexts of the single-token rows, all rows' tables, the others' tiles, int32.
+
+        Numbers: how many rows have a single token.
+        """
+        from worker.attention.triton_prefill import TILE_FIELDS, cut_tiles, tile_tokens
+
+        singles = sum(len(row.token_ids) == 1 for row in rows)
+        contexts = array("i", [row.context_length for row in rows[:singles]])
+        tiles = array("i", cut_tiles(rows[singles:], singles, tile_tokens(cache.dtype, cache.shape.head_dim)))
+        return Metadata(
+            [
+                cache.slots(rows),
+                upload(_int32(contexts), cache.device),
+                upload(_tables(rows), cache.device),
+                upload(_int32(tiles).view(len(tiles) // TILE_FIELDS, TILE_FIELDS), cache.device),
+            ],
+            [singles],
+        )
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        kv: torch.Tensor,
+        metadata: Metadata,
+        scaling: float,
+    ) -> torch.Tensor:
+        """See `AttentionBackend.attend`."""
+        from worker.attention import triton_decode, triton_pages, triton_prefill
+
+        slots, contexts, tables, tiles = metadata.tensors
+        (singles,) = metadata.numbers
+        out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+        with torch.cuda.device_of(query):  # type: ignore[no-untyped-call]
+            triton_pages.write(key, value, kv, slots)
+            if singles:
+                splits = triton_decode.count_splits(singles, kv.shape[3], _multiprocessors(query.device))
+                triton_decode.attend_singles(query[:singles], kv, contexts, tables, out, scaling, splits)
+            if len(tiles):
+                triton_prefill.attend_tiles(query, kv, tiles, tables[singles:], out, scaling)
+        return out
+
+
+def serves(shape: KVShape, device: torch.device) -> bool:
+    """The kernels know such keys and values, and Triton and a GPU that is young enough are here."""
+    return (
+        device.type == "cuda"
+        and find_spec("triton") is not None
+        and torch.cuda.get_device_capability(device) >= _LEAST_CAPABILITY
+        and shape.head_dim in HEAD_DIMS
+        and shape.dtype in _DTYPES
+    )
+
+
+def _tables(rows: Sequence[Row]) -> torch.Tensor:
+    """[rows, blocks], int32. What pads a short one is never read."""
+    widest = table_width(max(len(row.block_table) for row in rows))
+    flat = array("i")
+    for row in rows:
+        flat.extend(row.block_table)
+        flat.extend([0] * (widest - len(row.block_table)))
+    return _int32(flat).view(len(rows), widest)
+
+
+def table_width(blocks: int) -> int:
+    """The width of tables that hold so many blocks."""
+    return -(-blocks // _TABLE_STEP) * _TABLE_STEP
+
+
+def _int32(numbers: "array[int]") -> torch.Tensor:
+    return torch.frombuffer(numbers, dtype=torch.int32) if numbers else torch.empty(0, dtype=torch.int32)
+
+
+@cache
+def _multiprocessors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1

@@ -1,0 +1,13 @@
+"""Numbers on their way to the device, without the host waiting for it."""
+
+import torch
+
+
+def upload(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The numbers on the device; on a CPU the tensor itself.
+
+    A GPU fetches it from page-locked memory: a copy from any other may first wait for all that was asked of the GPU.
+    """
+    if device.type != "cuda" or numbers.numel() == 0:
+        return numbers.to(device)
+    return numbers.pin_memory().to(device, non_blocking=True)
