@@ -1,4 +1,4 @@
-"""Is greedy output token-identical to transformers' `generate`? Alone, batched, and preempted at random steps.
+"""Is greedy output token-identical to transformers' `generate`? Alone, batched, preempted at random steps, and cached.
 
 python -m benchmarks.exactness [--prompts 50] [--tokens 64] [--longest 2000]
 
@@ -47,7 +47,8 @@ BLOCK_SIZE = 16
 PREEMPT_SHARE = 0.1
 """Share of the sequences that are preempted at each step, where preemption is tested."""
 
-Way = Literal["alone", "batched", "swap", "recompute"]
+Way = Literal["alone", "batched", "swap", "recompute", "cached"]
+"""The last is a second turn of the same prompts, behind what the prefix cache kept of the first."""
 WAYS: tuple[Way, ...] = get_args(Way)
 Tokens = list[int]
 Advance = Callable[[], None]
@@ -115,14 +116,20 @@ def serve(
 ) -> list[Tokens]:
     """The engine's greedy continuations. Raises ExactnessError where one came out short or left anything behind."""
     if way == "alone":
-        return [_serve([prompt], model, tokens, None, seed, advance)[0] for prompt in prompts]
-    return _serve(prompts, model, tokens, None if way == "batched" else way, seed, advance)
+        alone = ([prompt] for prompt in prompts)
+        return [_serve(one, _engine(model, one, tokens), tokens, None, seed, advance)[0] for one in alone]
+    engine = _engine(model, prompts, tokens, prefix_share=1.0 if way == "cached" else None)
+    if way == "cached":
+        _serve(prompts, engine, tokens, None, seed, lambda: None)
+        if not engine.planner.blocks_cached:
+            raise ExactnessError("nothing was cached")
+    mode: YieldMode | None = way if way in ("swap", "recompute") else None
+    return _serve(prompts, engine, tokens, mode, seed, advance)
 
 
 def _serve(
-    prompts: Sequence[Tokens], model: Model, tokens: int, mode: YieldMode | None, seed: int, advance: Advance
+    prompts: Sequence[Tokens], engine: Engine, tokens: int, mode: YieldMode | None, seed: int, advance: Advance
 ) -> list[Tokens]:
-    engine = _engine(model, prompts, tokens)
     for number, prompt in enumerate(prompts):
         engine.add(greedy_lease(number, prompt, tokens), 0.0)
     found: dict[str, Tokens] = defaultdict(list)
@@ -156,7 +163,7 @@ def _preempt_some(
             engine.planner.preempt(SeqId(flight_id, 0), mode, chooser.choice((None, 1, 2)))
 
 
-def _engine(model: Model, prompts: Sequence[Tokens], tokens: int) -> Engine:
+def _engine(model: Model, prompts: Sequence[Tokens], tokens: int, prefix_share: float | None = None) -> Engine:
     """An engine with room for all prompts at once, on the device and on the host."""
     blocks = sum(-(-(len(prompt) + tokens) // BLOCK_SIZE) for prompt in prompts) + len(prompts)
     cache = KVCache(model.shape, blocks=blocks, host_slots=blocks, block_size=BLOCK_SIZE, device=model.device)
@@ -169,6 +176,7 @@ def _engine(model: Model, prompts: Sequence[Tokens], tokens: int) -> Engine:
         max_step_tokens=512,
         costs=CostModel(),
         bytes_per_block=model.shape.block_bytes(BLOCK_SIZE),
+        prefix_share=prefix_share,
     )
     return Engine(planner, Runner(model, cache))
 

@@ -83,6 +83,9 @@ class TenantChange(_Input):
     shadow: Annotated[list[LimitName] | None, Field(description="Limits that are counted, never refused")] = None
     reserve: Literal["progressive", "full"] | None = None
     preemption: Literal["exact", "fast"] | None = None
+    share_group: Annotated[
+        Text | None, Field(description="Tenants of one group reuse each other's cached prompts; null: none does")
+    ] = None
 
 
 class TenantBody(TenantChange):

@@ -31,6 +31,7 @@ class TenantView(TypedDict):
     shadow: list[str]
     reserve: str
     preemption: str
+    share_group: str
     state: str
     created_at: float
     version: int

@@ -24,6 +24,7 @@ TENANT_FIELDS = (
     "shadow",
     "reserve",
     "preemption",
+    "share_group",
 )
 """Fields of a TenantView that an operator sets."""
 
@@ -51,6 +52,7 @@ def tenant_view(tenant: Tenant) -> TenantView:
         "shadow": list(tenant.shadow),
         "reserve": tenant.reserve,
         "preemption": tenant.preemption,
+        "share_group": tenant.share_group,
         "state": tenant.state,
         "created_at": tenant.created_at,
         "version": tenant.version,

@@ -191,6 +191,7 @@ class Preparer:
             gateway_id=self._gateway_id,
             tenant=tenant.id,
             weight=tenant.weight,
+            share_group=tenant.share_group,
             lane=terms.lane.name,
             prompt=prompt,
             n=request.n,

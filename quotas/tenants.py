@@ -60,6 +60,9 @@ class Tenant:
     reserve: Literal["progressive", "full"] = "progressive"
     """Today every request reserves in full: prompt + n · its output tokens."""
     preemption: Literal["exact", "fast"] = "fast"
+    share_group: str = ""
+    """Tenants of one group may reuse each other's cached prompts, and so can tell what the others have sent; empty:
+    none does."""
     state: Literal["active", "suspended"] = "active"
     created_at: float = 0.0
     """Epoch seconds."""
@@ -103,6 +106,7 @@ _PARSERS: dict[str, Callable[[object, Tenant], object]] = {
     "shadow": lambda value, _: fields.texts(value, "shadow", LIMIT_NAMES),
     "reserve": lambda value, _: fields.one_of(value, "reserve", ("progressive", "full")),
     "preemption": lambda value, _: fields.one_of(value, "preemption", ("exact", "fast")),
+    "share_group": lambda value, _: "" if value is None else fields.text(value, "share_group"),
 }
 
 

@@ -5,6 +5,9 @@ follows, where it was swapped out. A device block may stand in several tables (c
 slot belongs to one sequence. Callers ask `can_x` before `x`: what cannot be done raises `OutOfBlocks` and changes
 nothing.
 
+What nobody holds is free, though the prefix cache may know what is in it: such blocks are given last, the least worth
+keeping first.
+
 Host slots that a copy of this step reads or writes are retired, not free, until `settle`: it has not run when the plan
 is made.
 """
@@ -12,6 +15,7 @@ is made.
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from scheduler.prefix_cache import PrefixCache, Scope
 from scheduler.ranges import require
 from scheduler.steps import Copy
 
@@ -29,15 +33,19 @@ class IntegrityError(RuntimeError):
 
 
 class BlockPool:
-    """Device blocks and host slots, free or held. Raises ValueError for sizes out of range."""
+    """Device blocks and host slots, free or held. Raises ValueError for sizes out of range.
 
-    def __init__(self, *, blocks: int, block_size: int, host_slots: int) -> None:
+    Without a `cache` nothing that was released is found again.
+    """
+
+    def __init__(self, *, blocks: int, block_size: int, host_slots: int, cache: PrefixCache | None = None) -> None:
         require("blocks", blocks, 1)
         require("block_size", block_size, 1)
         require("host_slots", host_slots, 0)
         self.blocks = blocks
         self.block_size = block_size
         self.host_slots = host_slots
+        self.cache = PrefixCache(blocks=blocks, block_size=block_size) if cache is None else cache
         self._references = [0] * blocks
         self._free = list(range(blocks - 1, -1, -1))
         self._free_slots = list(range(host_slots - 1, -1, -1))
@@ -46,7 +54,7 @@ class BlockPool:
     @property
     def free_blocks(self) -> int:
         """Device blocks that `allocate` could give now."""
-        return len(self._free)
+        return len(self._free) + self.cache.idle
 
     @property
     def free_slots(self) -> int:
@@ -68,13 +76,15 @@ class BlockPool:
 
     def can_allocate(self, count: int) -> bool:
         """Are this many device blocks free?"""
-        return count <= len(self._free)
+        return count <= self.free_blocks
 
     def allocate(self, table: list[int], count: int) -> None:
         """Lengthen a table by `count` blocks of its own."""
         if not self.can_allocate(count):
-            raise OutOfBlocks(f"{count} blocks asked for, {len(self._free)} free")
+            raise OutOfBlocks(f"{count} blocks asked for, {self.free_blocks} free")
         for _ in range(count):
+            if not self._free:
+                self._free = self.cache.evict()
             block = self._free.pop()
             self._references[block] = 1
             table.append(block)
@@ -85,8 +95,26 @@ class BlockPool:
             self._references[block] += 1
             table.append(block)
 
+    def adopt(self, blocks: Sequence[int], table: list[int], first: int) -> None:
+        """Put blocks that the cache has found into a table from its place `first` on, instead of what stood there."""
+        for block in blocks:
+            if self._references[block] == 0:
+                self.cache.hold(block)
+            self._references[block] += 1
+        replaced = table[first : first + len(blocks)]
+        table[first : first + len(blocks)] = blocks
+        for block in replaced:
+            self._drop(block)
+
+    def publish(self, scope: Scope, table: Sequence[int], first: int, chunks: Iterable[bytes]) -> int:
+        """Let the cache know the tokens of a table's blocks behind its first ones, which it knows; how many of the
+        table's blocks it knows then."""
+        known, freed = self.cache.publish(scope, table, first, chunks)
+        self._free.extend(freed)
+        return known
+
     def release(self, table: list[int], keep: int = 0) -> None:
-        """Shorten a table to its first `keep` blocks; those that no other table holds become free."""
+        """Shorten a table to its first `keep` blocks; those that no other table holds become free, the last first."""
         while len(table) > keep:
             self._drop(table.pop())
 
@@ -136,14 +164,17 @@ class BlockPool:
         for block, references in enumerate(self._references):
             _require("references", held[block] == references, f"block {block}: {references}, in {held[block]} tables")
         idle = [block for block, references in enumerate(self._references) if references == 0]
-        _require("free_blocks", sorted(self._free) == idle, f"{len(self._free)} listed, {len(idle)} unreferenced")
+        free = [block for block in idle if not self.cache.knows(block)]
+        _require("free_blocks", sorted(self._free) == free, f"{len(self._free)} listed, {len(free)} unreferenced")
+        fault = self.cache.fault(self._references)
+        _require("prefix_cache", not fault, fault)
         every_slot = sorted([*self._free_slots, *self._retired, *(slot for one in slots for slot in one)])
         _require("host_slots", every_slot == list(range(self.host_slots)), "a slot is lost or held twice")
 
     def _drop(self, block: int) -> None:
         _require("double_free", self._references[block] > 0, f"block {block}")
         self._references[block] -= 1
-        if self._references[block] == 0:
+        if self._references[block] == 0 and not self.cache.keeps(block):
             self._free.append(block)
 
 

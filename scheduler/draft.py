@@ -8,6 +8,7 @@ from scheduler.budget import Budget
 from scheduler.costs import CostModel
 from scheduler.lanes import LaneName
 from scheduler.messages import Paused, Preempted, Resumed, YieldMode
+from scheduler.prefixes import Prefixes
 from scheduler.roster import Roster
 from scheduler.sequence import Sequence, State
 from scheduler.steps import NO_WORK, Copy, Row, SeqId, StepFeatures, StepPlan, features
@@ -17,7 +18,8 @@ from scheduler.victims import Victim
 class Draft:
     """Gives rows to sequences and takes blocks from victims; every call keeps pool, states and roster consistent."""
 
-    def __init__(self, budget: Budget, pool: BlockPool, roster: Roster, now_ms: float) -> None:
+    def __init__(self, budget: Budget, pool: BlockPool, prefixes: Prefixes, roster: Roster, now_ms: float) -> None:
+        self.prefixes = prefixes
         self.running: dict[SeqId, Sequence] = {}
         """The sequences that have a row, in the order in which they got it."""
         self.yielded: set[SeqId] = set()
@@ -134,7 +136,7 @@ class Draft:
             self._roster.file(seq)
         self._pool.allocate(seq.table, max(0, self._pool.blocks_for(seq.length) - len(seq.table)))
         self._resume(seq)
-        self._give(seq, self.tokens_left(seq))
+        self._give(seq, max(1, self.tokens_left(seq)))  # a longer context may have made the first one dearer
 
     def run_decodes(self, lane: LaneName, decodes: list[Sequence]) -> bool:
         """Give a row to each of these if rows, tokens, time and blocks suffice for one more token of all; else to

@@ -25,10 +25,12 @@ class Flight:
     shared_blocks: int
     """Blocks of the prompt that every choice may share: full ones that no choice ever writes again."""
     prompt_charged: int
-    """Prompt tokens that somebody has computed before; recomputing them is not charged."""
+    """Prompt tokens that somebody has computed before, or cached; recomputing them is not charged."""
     resumed: bool
     """An earlier holder has published tokens of it."""
     choices: tuple[Sequence, ...]
+    cached_tokens: int = 0
+    """Prompt tokens that nobody computed for it: the prefix cache had them."""
 
     @property
     def live(self) -> list[Sequence]:
@@ -68,14 +70,19 @@ class Flight:
                 sibling.move(State.PREFILL)
                 pool.share(seq.table, self.shared_blocks, sibling.table)
                 sibling.num_computed = self.shared_blocks * pool.block_size
+                sibling.shared = min(seq.shared, self.shared_blocks)
                 sharing.append(sibling)
         return sharing
 
     def charge(self, row: Row) -> float:
-        """Weighted tokens of a row: prompt tokens that nobody computed before, and the token it yields."""
-        prompt_reached = min(row.context_length, len(self.job.prompt))
-        fresh = max(0, prompt_reached - self.prompt_charged)
-        self.prompt_charged += fresh
+        """Weighted tokens of a row: prompt tokens that nobody computed before, and the token it yields. What it passed
+        over, the cache had."""
+        fresh, length = 0, len(self.job.prompt)
+        if self.prompt_charged < length:
+            first, end = min(row.first_position, length), min(row.context_length, length)
+            self.cached_tokens += max(0, first - self.prompt_charged)
+            fresh = max(0, end - max(first, self.prompt_charged))
+            self.prompt_charged = max(end, self.prompt_charged)
         return fresh * PREFILL_WEIGHT + row.samples * DECODE_WEIGHT
 
     def check_integrity(self, pool: BlockPool) -> None:
@@ -89,12 +96,13 @@ class Flight:
             if not is_right:
                 raise IntegrityError("kv_location", f"{seq}: {len(seq.table)} blocks, {len(seq.slots)} slots")
             written = seq.table[seq.num_computed // pool.block_size :]
-            if any(pool.references(block) > 1 for block in written):
+            if any(pool.references(block) > 1 or pool.cache.knows(block) for block in written):
                 raise IntegrityError("shared_block_written", f"{seq} of {len(self.choices)} choices")
 
     def ended(self, outcome: Outcome, error: str = "") -> Ended:
         """How it ended, for the server."""
-        return Ended(self.job.flight_id, outcome, error=error, preemptions=sum(seq.preemptions for seq in self.choices))
+        preemptions = sum(seq.preemptions for seq in self.choices)
+        return Ended(self.job.flight_id, outcome, error, preemptions, self.cached_tokens)
 
 
 def open_flight(lease: Lease, lane: Lane, arrived_ms: float, block_size: int) -> Flight:

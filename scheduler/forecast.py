@@ -13,8 +13,8 @@ from scheduler.sequence import Sequence
 Level = tuple[int, bool]
 """The part of a group that decides who yields blocks: lane rank, outside the window."""
 Outlook = tuple[int, int, bool]
-"""Of what has begun: remaining tokens (negative: the longest sorts first), tokens it holds or needs to go on, whether
-it runs and outgrows its table."""
+"""Of what has begun: remaining tokens (negative: the longest sorts first), tokens it holds by itself or needs to go on,
+whether it runs and outgrows its table."""
 
 
 class Forecast:
@@ -81,4 +81,4 @@ class Forecast:
             seq.expected_output = produced + self._lengths.remaining(seq)
         job = seq.job
         grows = seq.is_resident and len(job.prompt) + job.max_tokens > room
-        return produced - seq.expected_output, max(seq.length, room), grows
+        return produced - seq.expected_output, max(seq.length, room) - seq.borrowed * self._pool.block_size, grows

@@ -49,6 +49,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str
     weight: float = 1.0
     """The tenant's share against other tenants of the lane."""
+    share_group: str = ""
+    """Tenants of one group may reuse each other's cached prompts; empty: a tenant only its own."""
     lane: LaneName
     prompt: tuple[int, ...]
     n: int = 1

@@ -153,11 +153,15 @@ class Placement:
         reason = self._barred(standing.seq)
         if reason is None and self._evening.refuses_row(standing):
             reason = WaitReason.SLOTS
+        held = len(standing.seq.table)
+        if reason is None:
+            self._draft.prefixes.reuse(standing.seq)
         victims = None if reason else self._make_room(standing)
         if victims is None:
             reason = reason or WaitReason.BLOCKS
             if self._head_starts is None and reason in (WaitReason.BLOCKS, WaitReason.PREEMPTED):
                 self._head_starts = self._steps_until(self._needed(standing.seq))
+            self._draft.prefixes.give_back(standing.seq, held)
             return reason
         for victim in victims:
             self._draft.preempt(victim)

@@ -4,7 +4,6 @@ Synchronous: a plan that is not empty must be applied before the next. Time is a
 monotonic clock. The same calls with the same times give the same plans.
 """
 
-import heapq
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -13,6 +12,7 @@ from scheduler.blocks import BlockPool
 from scheduler.budget import step_budget, survey
 from scheduler.costs import CostModel
 from scheduler.draft import Draft
+from scheduler.expiries import Expiries
 from scheduler.fairness import STEP_WINDOW
 from scheduler.flight import Flight, open_flight
 from scheduler.fresh import WaitReason
@@ -21,14 +21,13 @@ from scheduler.lengths import Lengths
 from scheduler.messages import Job, Lease, Paused, YieldMode
 from scheduler.outcomes import Outcome
 from scheduler.placement import Placement
+from scheduler.prefix_cache import PrefixCache
+from scheduler.prefixes import Prefixes
 from scheduler.ranges import require
 from scheduler.ranking import Ranking
 from scheduler.roster import Roster
 from scheduler.sequence import Sequence, State
 from scheduler.steps import Capacity, Ended, Produced, Row, SeqId, StepOutcome, StepPlan, StepResult
-
-MOST_STALE = 8
-"""Noted deadlines for each flight that is here, from which on those of flights that are over are thrown out."""
 
 
 class StepOrderError(RuntimeError):
@@ -37,7 +36,11 @@ class StepOrderError(RuntimeError):
 
 class Planner:
     """Holds a worker's flights and decides each step. Pure: no clock, no I/O. Raises ValueError for parameters out of
-    range."""
+    range.
+
+    With a `prefix_share`, KV of earlier requests is found again: a tenant's own, and safe from others up to this part
+    of the pool. Without one there is no prefix cache.
+    """
 
     def __init__(
         self,
@@ -50,21 +53,24 @@ class Planner:
         max_step_tokens: int,
         costs: CostModel,
         bytes_per_block: int = 0,
+        prefix_share: float | None = None,
         window: float = STEP_WINDOW,
     ) -> None:
         require("max_sequences", max_sequences, 1)
         require("max_step_tokens", max_step_tokens, 1)
         self._lanes = lanes
-        self._pool = BlockPool(blocks=blocks, block_size=block_size, host_slots=host_slots)
+        share, prices_ms = prefix_share or 0.0, costs.prefill_ms
+        cache = PrefixCache(blocks=blocks, block_size=block_size, share=share, prices_ms=prices_ms)
+        self._pool = BlockPool(blocks=blocks, block_size=block_size, host_slots=host_slots, cache=cache)
+        self._prefixes = Prefixes(self._pool, enabled=prefix_share is not None)
         self._max_sequences = max_sequences
         self._max_step_tokens = max_step_tokens
         self._costs = costs
         costs.expect_blocks_of(bytes_per_block)
         self._roster = Roster(lanes, window=window)
         self._lengths = Lengths()
-        self._expiries: list[tuple[float, str]] = []
-        """When to look whether a deadline of a flight has passed."""
         self._flights: dict[str, Flight] = {}
+        self._expiries = Expiries(self._flights)
         self._ended: list[Ended] = []
         self._paused: list[Paused] = []
         self._forced: dict[SeqId, tuple[YieldMode, int | None]] = {}
@@ -94,7 +100,7 @@ class Planner:
             self._flights[job.flight_id] = flight
             for seq in flight.live:
                 self._roster.file(seq)
-            self._watch(flight)
+            self._expiries.watch(flight)
 
     def cancel(self, flight_id: str) -> Ended | None:
         """End a flight; its blocks are free at once. None if it is not here."""
@@ -128,10 +134,11 @@ class Planner:
         if self._ran_ms is not None:
             self._costs.observe_between(now_ms - self._planned_ms - self._ran_ms)
         self._planned_ms, self._ran_ms = now_ms, None
-        self._expire(now_ms)
+        for flight, reason in self._expiries.passed(now_ms):
+            self._ended.append(self._close(flight, Outcome.EXPIRED, reason))
         begun = survey(self._roster, now_ms)
         budget = step_budget(begun, self._lanes, self._costs, self._max_sequences, self._max_step_tokens)
-        draft = Draft(budget, self._pool, self._roster, now_ms)
+        draft = Draft(budget, self._pool, self._prefixes, self._roster, now_ms)
         if self._forced:
             self._yield_forced(draft)
             begun = survey(self._roster, now_ms)
@@ -173,8 +180,13 @@ class Planner:
 
     @property
     def blocks_free(self) -> int:
-        """Device blocks that nobody holds."""
+        """Device blocks that nobody holds, those of cached prefixes among them."""
         return self._pool.free_blocks
+
+    @property
+    def blocks_cached(self) -> int:
+        """Of these, what keeps a prefix for whoever asks for it."""
+        return self._pool.cache.idle
 
     @property
     def host_slots_free(self) -> int:
@@ -220,21 +232,6 @@ class Planner:
             most = self._pool.blocks * self._pool.block_size
             return f"prompt and max_tokens need {job.max_total_tokens} KV tokens, and the worker holds {most}"
         return ""
-
-    def _watch(self, flight: Flight) -> None:
-        """Note its deadlines. Those of flights that are over go where they have become the most."""
-        for at_ms in flight.expiries():
-            heapq.heappush(self._expiries, (at_ms, flight.job.flight_id))
-        if len(self._expiries) > MOST_STALE * (1 + len(self._flights)):
-            self._expiries = [(at_ms, one.job.flight_id) for one in self._flights.values() for at_ms in one.expiries()]
-            heapq.heapify(self._expiries)
-
-    def _expire(self, now_ms: float) -> None:
-        while self._expiries and self._expiries[0][0] < now_ms:
-            flight = self._flights.get(heapq.heappop(self._expiries)[1])
-            passed = flight.expired(now_ms) if flight else ""
-            if flight and passed:
-                self._ended.append(self._close(flight, Outcome.EXPIRED, passed))
 
     def _yield_forced(self, draft: Draft) -> None:
         for seq_id, (mode, blocks) in self._forced.items():
@@ -284,6 +281,7 @@ class Planner:
         before = seq.state
         reason = seq.append(result.tokens[row.seq], now_ms)
         produced.append(Produced(row.seq, row.output_index, result.tokens[row.seq], reason))
+        self._prefixes.leave(seq, row)
         if reason is not None:
             self._roster.remove(seq)
             self._free(seq)

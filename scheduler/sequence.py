@@ -71,6 +71,10 @@ class Sequence:
     """Device blocks; there may be more than `num_computed` tokens need, never fewer."""
     table_view: tuple[int, ...] = ()
     """The table as its last row had it; while it decodes, the table but for a block that the next token needs."""
+    shared: int = 0
+    """Leading blocks of the table that the prefix cache knows."""
+    borrowed: int = 0
+    """Of these, as many as others held when it found them."""
     slots: list[int] = field(default_factory=list)
     """Host slots, while SWAPPED: they hold what follows the table."""
     state: State = State.WAITING
@@ -141,12 +145,14 @@ class Sequence:
         self.state = to
 
     def leave(self, to: State, now_ms: float, kept_tokens: int = 0) -> None:
-        """Yield blocks: SWAPPED keeps what is computed, DROPPED forgets what follows the tokens kept. Raises
+        """Have yielded blocks: SWAPPED keeps what is computed, DROPPED forgets what follows the tokens kept. Raises
         IllegalTransition."""
         ran = self.runs
         self.move(to)
         if to is State.DROPPED:
             self.num_computed = min(self.num_computed, kept_tokens)
+        self.shared = min(self.shared, len(self.table))
+        self.borrowed = min(self.borrowed, len(self.table))
         self.preemptions += ran
         self._stall(now_ms)
 

@@ -93,14 +93,25 @@ class _Offers:
         return victims[0].resume_ms / blocks if victims else float("inf")
 
     def _gather(self, short: int, candidates: list[Sequence]) -> list[Victim] | None:
-        """Take block after block, the last of each table first, until enough are free. A block that choices share is
-        free once all of them have given it."""
+        """What they hold alone, if that is enough: prefixes that many share are long, and free only once all of them
+        have given them. Who shares any block shares the first."""
+        alone, references = self._take(short, candidates, shared=False), self._pool.references
+        if alone is not None or all(references(seq.table[0]) == 1 for seq in candidates):
+            return alone
+        if self._pool.freed_by(seq.table for seq in candidates) < short:
+            return None
+        return self._take(short, candidates, shared=True)
+
+    def _take(self, short: int, candidates: list[Sequence], *, shared: bool) -> list[Victim] | None:
+        """Take block after block, the last of each table first, until enough are free."""
         given: list[tuple[Sequence, int]] = []
         held: Counter[int] = Counter()
         room, freed = self._pool.free_slots, 0
         for seq in candidates:
             count, most = 0, self._most(seq, room)
             while count < most and freed < short:
+                if not shared and self._pool.references(seq.table[-count - 1]) > 1:
+                    break
                 count += 1
                 held[seq.table[-count]] += 1
                 freed += held[seq.table[-count]] == self._pool.references(seq.table[-count])

@@ -34,6 +34,10 @@ class WorkerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Sequences in one step."""
     max_step_tokens: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 512
     """Tokens computed in one step, prefill and decode together."""
+    prefix_cache: bool = True
+    """Keep the KV of earlier requests, for those of the same tenant that begin alike."""
+    prefix_share: Annotated[float, msgspec.Meta(ge=0.01, le=1.0)] = 0.25
+    """Part of the KV pool up to which what a tenant keeps so is safe from tenants that keep more."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     device: str = "auto"
     threads: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 0

@@ -108,10 +108,12 @@ def build_engine(
     block_size: int = 16,
     max_sequences: int = 64,
     max_step_tokens: int = 512,
+    prefix_share: float | None = None,
     dtype: str = "auto",
     device: str = "auto",
 ) -> Engine:
-    """Load, prove and wire up everything for one model; `costs` learns from its steps.
+    """Load, prove and wire up everything for one model; `costs` learns from its steps. Without a `prefix_share` there
+    is no prefix cache.
 
     Raises ModelError or KVMemoryError, each in one line.
     """
@@ -126,6 +128,7 @@ def build_engine(
         max_step_tokens=max_step_tokens,
         costs=costs or CostModel(),
         bytes_per_block=cache.shape.block_bytes(block_size),
+        prefix_share=prefix_share,
     )
     return Engine(planner, Runner(with_graphs(model, cache, max_sequences), cache))
 

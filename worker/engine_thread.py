@@ -168,6 +168,7 @@ class EngineThread:
                 waiting=counts.waiting,
                 preempted=counts.preempted,
                 blocks_free=planner.blocks_free,
+                blocks_cached=planner.blocks_cached,
                 host_slots_free=planner.host_slots_free,
             ),
             step=step,

@@ -61,6 +61,7 @@ def serve(settings: WorkerSettings, environ: Mapping[str, str]) -> int:
         block_size=section.block_size,
         max_sequences=section.max_sequences,
         max_step_tokens=section.max_step_tokens,
+        prefix_share=section.prefix_share if section.prefix_cache else None,
         dtype=section.dtype,
         device=section.device,
     )

@@ -29,6 +29,8 @@ class Load:
     waiting: dict[str, int] = field(default_factory=dict)
     preempted: dict[str, int] = field(default_factory=dict)
     blocks_free: int = 0
+    blocks_cached: int = 0
+    """Of these, what keeps a prefix for whoever asks for it."""
     host_slots_free: int = 0
 
 

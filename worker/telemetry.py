@@ -47,6 +47,15 @@ class Metrics:
         )
         self.sequences = Gauge("fairlane_worker_sequences", "Sequences in hand.", ["lane", "state"], registry=registry)
         self.blocks = Gauge("fairlane_worker_kv_blocks", "KV blocks.", ["pool", "state"], registry=registry)
+        self.prefix_blocks = Gauge(
+            "fairlane_worker_prefix_blocks", "KV blocks kept for prompts that begin alike; free too.", registry=registry
+        )
+        self.prefix_hits = Counter(
+            "fairlane_worker_prefix_hits", "Jobs that ended and had a part of their prompt cached.", registry=registry
+        )
+        self.prefix_tokens = Counter(
+            "fairlane_worker_prefix_tokens", "Prompt tokens of ended jobs that were cached.", registry=registry
+        )
         self.preemptions = Counter("fairlane_worker_preemptions", "Preemptions.", ["mode"], registry=registry)
         self.preempted_blocks = Counter(
             "fairlane_worker_preempted_blocks", "KV blocks yielded.", ["mode"], registry=registry
@@ -94,6 +103,7 @@ class Metrics:
         ):
             self.blocks.labels(pool, "free").set(free)
             self.blocks.labels(pool, "used").set(total - free)
+        self.prefix_blocks.set(load.blocks_cached)
         for publications in report.parts.values():
             for publication in publications:
                 self._said(publication.events)
@@ -123,6 +133,8 @@ class Metrics:
                     self.stall.observe(event.stalled_ms / 1e3)
                 case Finished():
                     self.ended.labels(event.outcome).inc()
+                    self.prefix_hits.inc(event.cached_tokens > 0)
+                    self.prefix_tokens.inc(event.cached_tokens)
 
 
 @dataclass(slots=True)
@@ -194,6 +206,7 @@ class Traces:
                 case Paused():
                     trail.span.add_event("paused", {"choice": event.choice})
                 case Finished():
+                    trail.span.set_attribute("gen_ai.usage.cache_read.input_tokens", event.cached_tokens)
                     self._end(self._trails.pop(publication.flight_id), event.outcome)
 
     def _count_step(self, flights: set[str]) -> None:

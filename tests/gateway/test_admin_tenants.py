@@ -38,6 +38,7 @@ async def test_every_field_that_is_stated_is_kept(bench: AdminBench) -> None:
         "shadow": ["tokens_per_day"],
         "reserve": "full",
         "preemption": "exact",
+        "share_group": "family",
     }
 
     made = await bench.done("POST", "/tenants", json=stated)

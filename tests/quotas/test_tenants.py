@@ -26,6 +26,7 @@ FULL = {
     "shadow": ["tokens_per_day"],
     "reserve": "full",
     "preemption": "exact",
+    "share_group": "family",
 }
 
 
@@ -63,6 +64,7 @@ async def test_every_field_is_kept(tenants: TenantStore) -> None:
         shadow=("tokens_per_day",),
         reserve="full",
         preemption="exact",
+        share_group="family",
         created_at=created.created_at,
         version=1,
     )
@@ -98,6 +100,7 @@ async def test_every_field_is_kept(tenants: TenantStore) -> None:
         ("shadow", ["tokens_per_hour"]),
         ("reserve", "none"),
         ("preemption", True),
+        ("share_group", 7),
         ("colour", "blue"),
         ("state", "suspended"),
         ("version", 7),

@@ -9,6 +9,8 @@ from scheduler.lanes import DEFAULT_LANES, Lane, LaneName
 from scheduler.messages import Job, Lease, Paused, Preempted, Resumed, Sampling
 from scheduler.outcomes import Outcome
 from scheduler.planner import Planner
+from scheduler.prefix_cache import Scope
+from scheduler.prefixes import scope_of
 from scheduler.steps import Ended, SeqId, StepOutcome, StepPlan
 from tests.scheduler.kv_runner import KvRunner, expected_output
 
@@ -32,9 +34,11 @@ def job(
     hard_ttft_ms: float | None = None,
     guaranteed: bool = False,
     exact: bool = False,
+    text: str = "",
+    share_group: str = "",
 ) -> Job:
-    """A job whose prompt is `prompt` tokens that no other flight's prompt begins with."""
-    start = sum(flight_id.encode())
+    """A job whose prompt is `prompt` tokens that no other flight's prompt begins with; those of a `text`, if given."""
+    start = sum((text or flight_id).encode())
     return Job(
         flight_id=flight_id,
         gateway_id="gateway",
@@ -51,7 +55,28 @@ def job(
         hard_ttft_ms=hard_ttft_ms,
         guaranteed=guaranteed,
         exact=exact,
+        share_group=share_group,
     )
+
+
+class Owners:
+    """Whose tokens every block and host slot holds."""
+
+    def __init__(self, block_size: int) -> None:
+        self.jobs: dict[str, Job] = {}
+        self._block_size = block_size
+        self._blocks: dict[int, Scope] = {}
+        self._slots: dict[int, Scope] = {}
+
+    def check(self, plan: StepPlan) -> None:
+        """Nobody reads what another scope has written."""
+        self._slots |= {copy.target: self._blocks[copy.source] for copy in plan.swap_out}
+        self._blocks |= {copy.target: self._slots[copy.source] for copy in plan.swap_in}
+        for row in plan.rows:
+            scope = scope_of(self.jobs[row.seq.flight_id])
+            for block in row.block_table[row.first_position // self._block_size :]:
+                self._blocks[block] = scope
+            assert {self._blocks[block] for block in row.block_table} == {scope}, "reads another tenant's tokens"
 
 
 @dataclass
@@ -64,6 +89,7 @@ class World:
     max_sequences: int = 4
     max_step_tokens: int = 16
     window: float = 4096.0
+    prefix_share: float | None = None
     lanes: Mapping[LaneName, Lane] = field(default_factory=lambda: DEFAULT_LANES)
     costs: CostModel = field(default_factory=CostModel)
     now_ms: float = 0.0
@@ -81,7 +107,9 @@ class World:
             max_step_tokens=self.max_step_tokens,
             costs=self.costs,
             window=self.window,
+            prefix_share=self.prefix_share,
         )
+        self.owners = Owners(self.block_size)
         self.runner = KvRunner(
             blocks=self.blocks,
             block_size=self.block_size,
@@ -91,6 +119,7 @@ class World:
         )
 
     def add(self, one: Job, *, generated: tuple[tuple[int, ...], ...] = (), arrived_ms_ago: float = 0.0) -> None:
+        self.owners.jobs[one.flight_id] = one
         lease = Lease(job=one, epoch=1, arrived_ms_ago=arrived_ms_ago, generated=generated)
         for choice in range(one.n):
             self.outputs[SeqId(one.flight_id, choice)] = list(generated[choice]) if generated else []
@@ -100,6 +129,7 @@ class World:
         self.now_ms += 10.0
         plan = self.planner.plan(self.now_ms)
         self.planner.check_integrity()
+        self.owners.check(plan)
         outcome = self.planner.apply(self.runner.run(plan, failing), self.now_ms)
         self.planner.check_integrity()
         self._record(plan, outcome)

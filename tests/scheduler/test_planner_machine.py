@@ -28,9 +28,17 @@ class PlannerMachine(RuleBasedStateMachine):
         max_sequences=st.integers(1, 5),
         max_step_tokens=st.integers(1, 16),
         window=st.sampled_from([4.0, 4096.0]),
+        prefix_share=st.sampled_from([None, 0.1, 1.0]),
     )
     def start(
-        self, kv_tokens: int, host_slots: int, block_size: int, max_sequences: int, max_step_tokens: int, window: float
+        self,
+        kv_tokens: int,
+        host_slots: int,
+        block_size: int,
+        max_sequences: int,
+        max_step_tokens: int,
+        window: float,
+        prefix_share: float | None,
     ) -> None:
         self.world = World(
             blocks=kv_tokens // block_size,
@@ -39,6 +47,7 @@ class PlannerMachine(RuleBasedStateMachine):
             max_sequences=max_sequences,
             max_step_tokens=max_step_tokens,
             window=window,
+            prefix_share=prefix_share,
         )
 
     @property
@@ -56,6 +65,8 @@ class PlannerMachine(RuleBasedStateMachine):
         guaranteed=st.booleans(),
         stops=st.booleans(),
         tenant=st.sampled_from(["acme", "globex"]),
+        text=st.sampled_from(["", "one", "two"]),
+        grouped=st.booleans(),
     )
     def add(
         self,
@@ -68,6 +79,8 @@ class PlannerMachine(RuleBasedStateMachine):
         guaranteed: bool,
         stops: bool,
         tenant: str,
+        text: str,
+        grouped: bool,
     ) -> None:
         granted = max_tokens // 2 if part_granted else max_tokens
         one = job(
@@ -81,6 +94,8 @@ class PlannerMachine(RuleBasedStateMachine):
             guaranteed=guaranteed,
             stop=tuple(range(5)) if stops else (),
             tenant=tenant,
+            text=text,
+            share_group="both" if grouped else "",
         )
         self.jobs[one.flight_id] = one
         self.granted[one.flight_id] = granted

@@ -97,3 +97,15 @@ def test_work_on_its_way_back_takes_from_running_equals_where_nothing_runs_other
     assert shop.choose(1, back) is None
     assert names(shop.choose(1, back, last_resort=True)) == ["c"]
     assert shop.choose(1, fresh, last_resort=True) is None
+
+
+def test_what_sequences_hold_alone_goes_before_what_they_share() -> None:
+    shop = Shop()
+    lender, borrower = shop.stand("lender", blocks=10), shop.stand("borrower", blocks=0)
+    shop.pool.share(lender.seq.table, 8, borrower.seq.table)
+    shop.pool.allocate(borrower.seq.table, 2)
+    borrower.seq.num_computed = 40
+    first = shop.stand("first", LATENCY_RANK, state=State.WAITING)
+
+    assert given(shop.choose(4, first)) == {"lender": 2, "borrower": 2}
+    assert given(shop.choose(12, first)) == {"lender": 10, "borrower": 10}

@@ -50,7 +50,10 @@ def test_stream_and_plain_give_the_same_text_and_usage(server: Server, key: str)
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
     assert text == plain.choices[0].message.content
     assert chunks[-1].choices == []
-    assert chunks[-1].usage == plain.usage
+    told, same = chunks[-1].usage, plain.usage
+    assert told is not None
+    assert same is not None
+    assert (told.prompt_tokens, told.completion_tokens) == (same.prompt_tokens, same.completion_tokens)
     assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "stop"
 
 

@@ -27,7 +27,7 @@ ABOUT = WorkerStatus(
 )  # fmt: skip
 PREEMPTED = Preempted(flight_id="flight", choice=0, mode="swap", blocks=3, predicted_ms=7.0)
 RESUMED = Resumed(flight_id="flight", choice=0, stalled_ms=250.0)
-FINISHED = Finished(flight_id="flight", epoch=1, outcome=Outcome.FINISHED)
+FINISHED = Finished(flight_id="flight", epoch=1, outcome=Outcome.FINISHED, cached_tokens=16)
 
 
 def lease(epoch: int = 1) -> Lease:
@@ -46,7 +46,14 @@ def report(*events: Event, epoch: int = 1, step: StepReport | None = None, outpu
         parts={"gateway": [said]} if events else {},
         capacity=Capacity({}, {}),
         flights=1,
-        load=Load(running={"latency": 2}, waiting={"latency": 1}, preempted={}, blocks_free=60, host_slots_free=12),
+        load=Load(
+            running={"latency": 2},
+            waiting={"latency": 1},
+            preempted={},
+            blocks_free=60,
+            blocks_cached=9,
+            host_slots_free=12,
+        ),
         step=step,
         tokens={"latency": LaneTokens(prefill=32, output=output)} if step else {},
     )
@@ -146,6 +153,9 @@ def test_a_step_and_its_events_are_counted() -> None:
         'fairlane_worker_jobs_taken_total{lane="latency"} 1.0',
         'fairlane_worker_jobs_ended_total{outcome="finished"} 1.0',
         "fairlane_worker_jobs_lost_total 1.0",
+        "fairlane_worker_prefix_hits_total 1.0",
+        "fairlane_worker_prefix_tokens_total 16.0",
+        "fairlane_worker_prefix_blocks 9.0",
     ):
         assert line in shown
 

@@ -1,0 +1,69 @@
+"""What sequences take from the prefix cache, and what they leave in it.
+
+KV enters the cache once a finite token has come of it: a row that failed, or was not yet sampled from, leaves nothing
+there. So whatever poisons a request ends with it. At least one token is always left to compute: a token must come of
+something. A swapped sequence has its own KV copied back, to the bit.
+"""
+
+from array import array
+from collections.abc import Iterator
+
+from scheduler.blocks import BlockPool
+from scheduler.messages import Job
+from scheduler.prefix_cache import Scope
+from scheduler.sequence import Sequence
+from scheduler.steps import Row
+
+
+def scope_of(job: Job) -> Scope:
+    """Who may see by the time it takes what this job's prompt was: its tenant, or all of its share group."""
+    return ("group", job.share_group) if job.share_group else ("tenant", job.tenant)
+
+
+class Prefixes:
+    """Between sequences and the pool's cache; switched off, nothing is found and nothing left."""
+
+    def __init__(self, pool: BlockPool, *, enabled: bool) -> None:
+        self._pool = pool
+        self._enabled = enabled
+
+    def reuse(self, seq: Sequence) -> None:
+        """Let a sequence go on behind blocks that hold its next tokens, if the cache has any. Its table may be longer
+        then, its KV has come further, and fewer blocks are free, as many as nobody else held."""
+        if not self._enabled:
+            return
+        last = (seq.length - 1) // self._pool.block_size
+        if last * self._pool.block_size <= seq.num_computed or seq.slots:
+            return
+        found = self._pool.cache.find(scope_of(seq.job), seq.table, seq.shared, self._chunks(seq, seq.shared, last))
+        known = seq.shared + len(found)
+        if known * self._pool.block_size > seq.num_computed:
+            seq.borrowed += sum(self._pool.references(block) > 0 for block in found)
+            self._pool.adopt(found, seq.table, seq.shared)
+            seq.shared, seq.num_computed = known, known * self._pool.block_size
+
+    def give_back(self, seq: Sequence, held: int) -> None:
+        """Undo `reuse` for a sequence that does not run after all: its table is as long as it was."""
+        if len(seq.table) > held:
+            self._pool.release(seq.table, held)
+            seq.num_computed = min(seq.num_computed, held * self._pool.block_size)
+            seq.shared, seq.borrowed = min(seq.shared, held), min(seq.borrowed, held)
+
+    def leave(self, seq: Sequence, row: Row) -> None:
+        """A token has come of this row: what the sequence has filled may be found by others from now on. Decodes ask
+        once in each block."""
+        if not self._enabled:
+            return
+        size, computed = self._pool.block_size, seq.num_computed
+        if (computed % size == 0 or len(row.token_ids) > 1) and computed // size > seq.shared:
+            chunks = self._chunks(seq, seq.shared, computed // size)
+            seq.shared = self._pool.publish(scope_of(seq.job), seq.table, seq.shared, chunks)
+
+    def _chunks(self, seq: Sequence, first: int, last: int) -> Iterator[bytes]:
+        """Token ids of the sequence's full blocks from `first` to before `last`."""
+        size = self._pool.block_size
+        for place in range(first, last):
+            try:
+                yield array("i", seq.token_ids(place * size, size)).tobytes()
+            except OverflowError:  # no vocabulary has such ids: the runner will say so
+                return
