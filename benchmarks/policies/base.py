@@ -121,6 +121,11 @@ class Engine(ABC, Generic[R]):
         return self._pool.free_blocks
 
     @property
+    def blocks_cached(self) -> int:
+        """None: these policies know no prefix cache."""
+        return 0
+
+    @property
     def host_slots_free(self) -> int:
         """Host slots that nobody holds."""
         return self._pool.free_slots
