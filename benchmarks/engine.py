@@ -17,7 +17,6 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +25,13 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from benchmarks import prefix
 from benchmarks.engines import lines
 from benchmarks.engines import programme as p
 from benchmarks.engines.footprint import footprint
 from benchmarks.engines.turns import THREADS, Answer, Contender
 from benchmarks.engines.work import W2_PROMPT, equal, load
-from benchmarks.lines.line import Line, unmeasured
+from benchmarks.lines.line import Line
 from benchmarks.machine import cpu_name
 from benchmarks.report import conclude, open_console
 from scheduler.settings import DEFAULT_MODEL
@@ -77,7 +77,7 @@ class Bench:
             *lines.scheduling(results, latencies),
             *lines.alone(results, bandwidth),
             *lines.overhead(overheads),
-            *prefix_lines(quick=quick),
+            *prefix.lines(quick=quick),
             *lines.pressure(results, parted),
             *lines.footprint(taken, bandwidth["weight_bytes"]),
         ]
@@ -113,18 +113,6 @@ class Bench:
         self.progress.update(self._task, advance=1, description=what)
         if not self.progress.console.is_terminal:
             self.progress.console.print(f"{time.strftime('%H:%M:%S')} {what}")
-
-
-def prefix_lines(*, quick: bool) -> list[Line]:
-    """Line 5 is measured by `benchmarks.prefix`, a command of its own."""
-    if find_spec("benchmarks.prefix") is None:
-        return [
-            unmeasured(5, "cold TTFT over TTFT with a shared prefix of 1,000 tokens, medians", 5.0, "no prefix cache")
-        ]
-    from benchmarks import prefix  # type: ignore[attr-defined]
-
-    found: list[Line] = prefix.lines(quick=quick)
-    return found
 
 
 def table(results: p.Results) -> Table:

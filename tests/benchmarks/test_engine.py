@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.engine import main, prefix_lines
+from benchmarks.engine import main
 from benchmarks.engines import programme as p
 from benchmarks.engines.bound import bound
 from benchmarks.engines.footprint import MIB, Footprint
@@ -168,10 +168,6 @@ def test_memory_counts_beyond_imports_and_weights_and_growth_only_after_many_req
 
     assert (beyond.value, beyond.met, start.met, growth.met) == (250.0, True, True, None)
     assert footprint(many, 250 * MIB)[-1].met is False
-
-
-def test_line_5_is_the_prefix_caches_own() -> None:
-    assert {line.line for line in prefix_lines(quick=True)} == {5}
 
 
 @pytest.mark.system
