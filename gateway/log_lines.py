@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from contextlib import suppress
 from typing import TextIO
 
 FORMAT = "%(asctime)s %(levelname)s gateway[%(process)d] %(message)s"
@@ -25,8 +26,12 @@ class Lines(logging.StreamHandler[TextIO]):
         self._unwritten: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """One line."""
-        self._unwritten.append(self.format(record) + self.terminator)
+        """One line; a record that cannot be one is told of on stderr, and never to who logged it."""
+        try:
+            self._unwritten.append(self.format(record) + self.terminator)
+        except Exception:  # noqa: BLE001 - whatever its arguments do when they are made text
+            self.handleError(record)
+            return
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -36,13 +41,14 @@ class Lines(logging.StreamHandler[TextIO]):
                 loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Write all that is there."""
+        """Write all that is there. What cannot be written is lost: to log that would be to try again for ever."""
         self.acquire()
         try:
             lines, self._unwritten = self._unwritten, []
             if lines:
-                self.stream.write("".join(lines))
-                self.stream.flush()
+                with suppress(OSError, ValueError):  # a full disk, a pipe that nobody reads, a closed stream
+                    self.stream.write("".join(lines))
+                    self.stream.flush()
         finally:
             self.release()
 

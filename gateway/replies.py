@@ -73,8 +73,8 @@ class EventStream:
         """Send what is ready."""
         self._writing_since = self._loop.time()
         if not self.started:
-            self.started = True
             await self._send({"type": "http.response.start", "status": 200, "headers": self._headers})
+            self.started = True
         await self._send({"type": "http.response.body", "body": frames, "more_body": True})
         self._writing_since = None
 

@@ -181,7 +181,7 @@ class _Answer:
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self.started = True
             told = () if self.caller is None else limits_headers.headers(await self._limits(self.caller))
             message = {**message, "headers": [*message.get("headers", ()), *told, self._named]}
+            self.started = True
         await self._send(message)

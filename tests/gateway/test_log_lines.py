@@ -59,3 +59,38 @@ def test_a_line_is_stamped_as_logging_does(created: float) -> None:
     record = logging.makeLogRecord({"created": created, "msecs": created % 1 * 1e3, "msg": "x", "levelname": "INFO"})
 
     assert [stamped.format(record), stamped.format(record)] == [own.format(record)] * 2
+
+
+class Broken(io.StringIO):
+    """A pipe that nobody reads any more."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+
+async def test_a_log_that_cannot_be_written_is_not_tried_again() -> None:
+    logger, written = made()
+    troubles: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: troubles.append(context))
+    handler = next(one for one in logger.handlers if isinstance(one, Lines) and one.stream is written)
+    handler.setStream(Broken())
+
+    logger.info("one")
+    await asyncio.sleep(0)
+    handler.setStream(written)
+    logger.info("two")
+    await asyncio.sleep(0)
+
+    assert troubles == []
+    assert written.getvalue() == "two\n"
+
+
+async def test_arguments_that_do_not_fit_are_no_fault_of_who_logs(capsys: pytest.CaptureFixture[str]) -> None:
+    logger, written = made()
+
+    logger.info("%d", "x")
+    logger.info("two")
+    await asyncio.sleep(0)
+
+    assert written.getvalue() == "two\n"
+    assert "--- Logging error ---" in capsys.readouterr().err
