@@ -110,3 +110,26 @@ async def test_a_settlement_waits_for_the_store(own_store: EmbeddedStore) -> Non
 
         assert [(outcome, output) for outcome, _, output in await served.ledger()] == [("cancelled", 2)]
         assert (await served.limits())["tokens_per_day"].reserved == 0
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/models/none"])
+async def test_a_fault_in_telling_the_limits_is_still_an_answer_of_ours(
+    valkey_url: str, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(settings(valkey_url)) as served:
+        key = await served.tenant(limits={"tokens_per_day": 100_000})
+
+        async def fail(*_: object) -> None:
+            raise RuntimeError
+
+        monkeypatch.setattr(served.resources.quotas, "statuses", fail)
+        async with served.http as client:
+            told = await client.request(
+                "POST" if path == CHAT else "GET",
+                path,
+                content=b"{" if path == CHAT else None,
+                headers={"authorization": f"Bearer {key}", "x-request-id": "mine"},
+            )
+
+        assert error_of(told) == (500, "internal_error")
+        assert told.headers["x-request-id"] == "mine"
