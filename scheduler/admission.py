@@ -110,7 +110,7 @@ class _Assessment(msgspec.Struct, frozen=True):
             self.known.fleet(self.tariff),
             self.now_ms,
             margin=MARGIN,
-            taken=self.known.taken(self.now_ms),
+            taken=lambda rank: self.known.taken(rank, self.now_ms),
         )
 
     def _refusal(self, load: Load, late_ms: float) -> Refusal:
