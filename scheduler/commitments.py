@@ -238,9 +238,10 @@ class Commitments:
         return max(1, min(left, round(max(mean - produced, mean / 2.0))))
 
     def _count_output(self, found: _Open) -> None:
-        request = found.request
-        self._lengths.produced(request.lane, request.tenant, request.choices * (found.produced - found.counted))
-        found.counted = found.produced
+        request, gained = found.request, found.produced - found.counted
+        if gained:
+            self._lengths.produced(request.lane, request.tenant, request.choices * gained)
+            found.counted = found.produced
 
     def _asked_ms(self, request: Request) -> float:
         """Its work, spread over all workers."""
