@@ -178,8 +178,8 @@ class Commitments:
                 rate.take_back(found.asked_ms, found.arrived_ms, now_ms)
             self.leave(flight_id, finished=False, now_ms=now_ms)
 
-    def produced(self, flight_id: str, tokens: int, now_ms: float) -> None:
-        """Each of its choices has so many tokens now."""
+    def produced(self, flight_id: str, tokens: int, now_ms: float, *, are_last: bool = False) -> None:
+        """Each of its choices has so many tokens now. `are_last`: it is about to leave, so its price may stay."""
         found = self._open.get(flight_id)
         if found is None or tokens <= found.produced:
             return
@@ -189,7 +189,7 @@ class Commitments:
         if found.counted and tokens < found.counted + COUNTED_EVERY:
             return
         self._count_output(found)
-        if self.tariff is not None:
+        if self.tariff is not None and not are_last:
             self._price(flight_id, found, now_ms, self.tariff)
 
     def leave(self, flight_id: str, *, finished: bool, now_ms: float) -> None:
