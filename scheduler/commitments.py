@@ -158,13 +158,15 @@ class Commitments:
         for rate in (in_vain, self._asked[rank]):
             rate.add(work_ms, now_ms)
 
-    def enter(self, flight_id: str, request: Request, *, guaranteed: bool, now_ms: float) -> None:
-        """It is let in; instead of what went by this id before."""
+    def enter(
+        self, flight_id: str, request: Request, *, guaranteed: bool, now_ms: float, load: Load | None = None
+    ) -> None:
+        """It is let in; instead of what went by this id before. `load`: what it was just found to ask for."""
         self.withdraw(flight_id, now_ms)
         found = self._open[flight_id] = _Open(request, guaranteed, now_ms)
         self._here[request.lane].enter(request.choices, now_ms)
         if self.tariff is not None:
-            load = self._load(found, self.tariff)
+            load = load or self._load(found, self.tariff)
             found.asked_ms = load.work_ms / self.tariff.workers
             self.ledger.put(flight_id, load, now_ms)
         for rate in self._rates(found):
