@@ -115,7 +115,7 @@ def _assess_all(asked: Mapping[str, Request], model: Model, door: Commitments, n
             if answer.code == "deadline_unattainable" and answer.retry_after_ms is not None:
                 door.turned_away(request, now_ms)
             raise refused(answer, request)
-        door.enter(flight_id, request, guaranteed=answer.guaranteed, now_ms=now_ms)
+        door.enter(flight_id, request, guaranteed=answer.guaranteed, now_ms=now_ms, load=answer.load)
         answers[flight_id] = answer
     return list(answers.values())
 

@@ -52,6 +52,7 @@ class ChatTemplate:
         try:
             self._literals = _literals(environment, source)
             self._template = environment.from_string(source)
+            self._template.globals = dict(self._template.globals)  # jinja2's own is a chain, slow to copy each time
         except Exception as error:  # noqa: BLE001 - the template is foreign code: compiling it can fail in any way
             raise TemplateRefusal(f"the chat template cannot be compiled ({type(error).__name__})") from None
 

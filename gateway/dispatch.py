@@ -174,7 +174,7 @@ class Dispatcher:
         if flight is not None:
             flight.accept(event)
             if isinstance(event, TokenDelta):
-                self._doors.heard(flight)
+                self._doors.heard(flight, ends=event.finish_reason is not None)
         elif isinstance(event, Finished):
             line.strays.discard(event.flight_id)
             if event.flight_id in self._left:

@@ -45,11 +45,13 @@ class Doors:
         """Its job is about to be put: from now on it stays until it has `left`."""
         self._held.discard(flight.id)
 
-    def heard(self, flight: Flight) -> None:
-        """It has more tokens."""
+    def heard(self, flight: Flight, *, ends: bool = False) -> None:
+        """It has more tokens; `ends`: a choice has its last."""
         choices = flight.choices
         published = choices[0].published if len(choices) == 1 else sum(choice.published for choice in choices)
-        self.at(flight.queue).produced(flight.id, published // len(choices), self._clock() * 1e3)
+        self.at(flight.queue).produced(
+            flight.id, published // len(choices), self.now_ms, are_last=ends and len(choices) == 1
+        )
 
     def left(self, flight: Flight) -> None:
         """It is over, if it ever was put."""

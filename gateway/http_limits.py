@@ -27,6 +27,7 @@ from uvicorn.server import ServerState
 
 from gateway.departure import STATE, Departure
 from gateway.errors import ApiError, headers_too_large, invalid, request_timeout, request_too_large
+from gateway.http_answer import Answer
 from gateway.http_refusals import answer_bytes, refusal_of
 from gateway.http_upgrade import plain_head
 
@@ -123,6 +124,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         if self.cycle is not None:
             self.cycle.transport = _AnsweringTransport(self)  # type: ignore[assignment] # all of it that a cycle uses
+            self.cycle.send = Answer(self.cycle).send  # type: ignore[method-assign] # what the application is given
 
     def on_body(self, body: bytes) -> None:
         """A part of the body."""

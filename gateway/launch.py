@@ -5,8 +5,7 @@ it had never been: nothing charged, nothing counted.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 
 import msgspec
 
@@ -62,26 +61,18 @@ class Launcher:
         self._telemetry = telemetry
         self._availability = availability
 
-    @asynccontextmanager
-    async def launch(
-        self, caller: Caller, drafts: Sequence[Draft], mailbox: Mailbox, arrived_s: float
-    ) -> AsyncIterator[list[Flight]]:
-        """The drafts' flights, all of them reserved and in the queue. `arrived_s`: on the event loop's clock.
+    def launch(self, caller: Caller, drafts: Sequence[Draft], mailbox: Mailbox, arrived_s: float) -> "Launch":
+        """The drafts' flights on their way. `arrived_s`: on the event loop's clock."""
+        return Launch(self, caller, drafts, mailbox, arrived_s)
 
-        Raises ApiError where one is refused.
-        """
-        booking = _book(caller, drafts, mailbox)
-        launched = False
+    async def end(self, caller: Caller, booking: Booking, error: BaseException | None, *, launched: bool) -> None:
+        """What is still open of a booking ends, by the error that ended it; settled first where that can be told."""
         try:
-            await self._start(caller, booking, drafts, arrived_s)
-            launched = True
-            yield booking.flights
-        except ApiError as error:
-            await self._refuse(caller, booking, error, launched=launched)
-            raise
+            if isinstance(error, ApiError):
+                await self._refuse(caller, booking, error, launched=launched)
         finally:  # for a launch or a client that was cancelled: nobody waits for this
             self._settlements.hand_over(booking, Outcome.CANCELLED if launched else Outcome.REJECTED)
-        if booking.settled:
+        if error is None:
             caller.statuses = booking.statuses  # what was reserved and not used is free again
 
     async def _refuse(self, caller: Caller, booking: Booking, error: ApiError, *, launched: bool) -> None:
@@ -92,7 +83,8 @@ class Launcher:
             await self._settlements.end(booking, outcome)
         caller.statuses = booking.statuses  # where the store has not said, whoever wants to tell them asks
 
-    async def _start(self, caller: Caller, booking: Booking, drafts: Sequence[Draft], arrived_s: float) -> None:
+    async def start(self, caller: Caller, booking: Booking, drafts: Sequence[Draft], arrived_s: float) -> None:
+        """Reserve the tokens of all drafts, then put each. Raises ApiError."""
         with self._telemetry.span("reserve"):
             booking.reservation = reservation = await self._reserve(booking.ask, drafts[0])
             caller.statuses = reservation.statuses
@@ -126,6 +118,36 @@ class Launcher:
         except STORE_TROUBLE as error:
             self._availability.failed("put", error)
             raise store_unavailable() from error
+
+
+class Launch:
+    """Flights of one request as a context: at its beginning all are reserved and in the queue, at its end none is open.
+
+    A class of its own, not a generator: it is entered once for each request.
+    """
+
+    __slots__ = ("_arrived_s", "_booking", "_caller", "_drafts", "_launcher")
+
+    def __init__(
+        self, launcher: Launcher, caller: Caller, drafts: Sequence[Draft], mailbox: Mailbox, arrived_s: float
+    ) -> None:
+        self._launcher = launcher
+        self._caller = caller
+        self._drafts = drafts
+        self._booking = _book(caller, drafts, mailbox)
+        self._arrived_s = arrived_s
+
+    async def __aenter__(self) -> list[Flight]:
+        """Raises ApiError where one is refused."""
+        try:
+            await self._launcher.start(self._caller, self._booking, self._drafts, self._arrived_s)
+        except BaseException as error:
+            await self._launcher.end(self._caller, self._booking, error, launched=False)
+            raise
+        return self._booking.flights
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        await self._launcher.end(self._caller, self._booking, error, launched=True)
 
 
 def store_unavailable() -> ApiError:

@@ -1,44 +1,56 @@
 """What an answer says of the caller's limits: OpenAI's six headers, and the object at `GET /v1/limits`."""
 
 import math
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
 from quotas.store import LimitStatus
 
-_DIMENSIONS = {
-    b"requests": ("requests_per_minute",),
-    b"tokens": (
-        "tokens_per_minute",
-        "input_tokens_per_minute",
-        "output_tokens_per_minute",
-        "tokens_per_day",
-        "tokens_per_month",
+
+def _names(dimension: bytes) -> tuple[bytes, bytes, bytes]:
+    return b"x-ratelimit-limit-" + dimension, b"x-ratelimit-remaining-" + dimension, b"x-ratelimit-reset-" + dimension
+
+
+_DIMENSIONS = (
+    (("requests_per_minute",), _names(b"requests")),
+    (
+        (
+            "tokens_per_minute",
+            "input_tokens_per_minute",
+            "output_tokens_per_minute",
+            "tokens_per_day",
+            "tokens_per_month",
+        ),
+        _names(b"tokens"),
     ),
-}
+)
+"""Limits by what they count, and the headers that tell the tightest of them."""
 
 Waiting = Callable[[str], Awaitable[int]]
 """How many requests of a tenant wait: what its `queued_requests` bounds."""
 
 
-def headers(statuses: Iterable[LimitStatus]) -> list[tuple[bytes, bytes]]:
+def headers(statuses: Sequence[LimitStatus]) -> list[tuple[bytes, bytes]]:
     """`x-ratelimit-{limit,remaining,reset}-{requests,tokens}` of the bucket with the least remaining, per dimension.
 
     A dimension without a limit has no headers; a limit in shadow refuses nothing and is not told.
     """
     told: list[tuple[bytes, bytes]] = []
-    enforced = [status for status in statuses if not status.shadow]
-    for dimension, names in _DIMENSIONS.items():
-        buckets = [status for status in enforced if status.name in names]
+    for names, (limit, remaining, reset) in _DIMENSIONS:
+        buckets = [status for status in statuses if status.name in names and not status.shadow]
         if buckets:
-            tightest = min(buckets, key=lambda status: (status.remaining, -status.reset_after_s))
+            tightest = buckets[0] if len(buckets) == 1 else min(buckets, key=_tightness)
             told += [
-                (b"x-ratelimit-limit-" + dimension, b"%d" % tightest.limit),
-                (b"x-ratelimit-remaining-" + dimension, b"%d" % tightest.remaining),
-                (b"x-ratelimit-reset-" + dimension, duration(tightest.reset_after_s).encode()),
+                (limit, b"%d" % tightest.limit),
+                (remaining, b"%d" % tightest.remaining),
+                (reset, duration(tightest.reset_after_s).encode()),
             ]
     return told
+
+
+def _tightness(status: LimitStatus) -> tuple[int, float]:
+    return status.remaining, -status.reset_after_s
 
 
 def duration(seconds: float) -> str:

@@ -16,7 +16,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased
-from opentelemetry.trace import NoOpTracerProvider, Span, SpanKind, Tracer
+from opentelemetry.trace import NoOpTracerProvider, Span, SpanKind, Status, StatusCode, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -151,10 +151,10 @@ class Telemetry:
         return _Unrecorded(_traceparent(trace.set_span_in_context(span)))
 
     def span(self, name: str) -> AbstractContextManager[Span]:
-        """A child of the current span, for the length of a block."""
+        """A child of the current span, for the length of a block that has none itself."""
         if not is_recording():
             return _NO_SPAN
-        return self._tracer.start_as_current_span(name, record_exception=False)
+        return _Child(self._tracer.start_span(name))
 
     def open_span(self, name: str) -> Span:
         """A child of the current span that its owner ends."""
@@ -177,6 +177,23 @@ class _Unrecorded:
     def __exit__(self, *_: object) -> None:
         if self._token is not None:
             _unrecorded.reset(self._token)
+
+
+class _Child:
+    """A span for the length of a block, that is never the current one: what begins within is no child of it."""
+
+    __slots__ = ("_span",)
+
+    def __init__(self, span: Span) -> None:
+        self._span = span
+
+    def __enter__(self) -> Span:
+        return self._span
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if error is not None:
+            self._span.set_status(Status(StatusCode.ERROR, type(error).__name__))
+        self._span.end()
 
 
 def is_recording() -> bool:

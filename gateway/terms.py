@@ -18,6 +18,7 @@ READ_TIMEOUT_HEADER = "x-stainless-read-timeout"
 CLASS_HEADER = "x-fairlane-class"
 LONGEST_MS = 1e9
 
+_HEARD = {name.encode(): name for name in (LANE_HEADER, DEADLINE_HEADER, *TTFT_HEADERS, READ_TIMEOUT_HEADER)}
 _TIERS: Mapping[str, LaneName] = {
     "priority": LaneName.LATENCY,
     "fast": LaneName.LATENCY,
@@ -54,7 +55,7 @@ def agree(
     lanes: Mapping[LaneName, Lane],
 ) -> Terms:
     """The terms of one request. `headers`: the ASGI scope's. Raises ApiError for a lane or figure that cannot be."""
-    given = {name.decode("latin-1"): value.decode("latin-1").strip() for name, value in headers}
+    given = {_HEARD[name]: value.decode("latin-1").strip() for name, value in headers if name in _HEARD}
     name = _lane(request, given.get(LANE_HEADER), identity)
     lane = lanes[name]
     asked = _TIERS.get(request.service_tier or "")

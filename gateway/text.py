@@ -149,12 +149,15 @@ class TokenStream:
 
     def push(self, token_ids: Sequence[int]) -> Piece:
         """The text that these next tokens bring. After a stop: nothing more."""
+        if self._stops.is_idle:
+            self._counted += len(token_ids)
+            return Piece(self._text_of(token_ids), self._counted, False)
         shown = []
         for token_id in token_ids:
             if self._stops.stopped:
                 break
             self._counted += 1
-            shown.append(self._shown(self._text_of(token_id)))
+            shown.append(self._shown(self._text_of((token_id,))))
         return Piece("".join(shown), self._counted, self._stops.stopped)
 
     def flush(self) -> Piece:
@@ -164,14 +167,17 @@ class TokenStream:
         rest = self._shown(self._utf8.decode(b"", final=True)) + self._stops.release()
         return Piece(rest, self._counted, self._stops.stopped)
 
-    def _text_of(self, token_id: int) -> str:
-        piece = self._vocabulary.piece(token_id, first=not self._begun)
-        if piece is None:
-            return ""
-        self._begun = True
-        if piece.isascii() and not self._is_partial:
-            return piece.decode("ascii")
-        text = self._utf8.decode(piece)
+    def _text_of(self, token_ids: Sequence[int]) -> str:
+        pieces = []
+        for token_id in token_ids:
+            piece = self._vocabulary.piece(token_id, first=not self._begun)
+            if piece is not None:
+                self._begun = True
+                pieces.append(piece)
+        spelled = b"".join(pieces)
+        if spelled.isascii() and not self._is_partial:
+            return spelled.decode("ascii")
+        text = self._utf8.decode(spelled)
         self._is_partial = bool(self._utf8.getstate()[0])
         return text
 

@@ -104,9 +104,9 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"prompts must be of 0 to {LARGEST_ASK} tokens, together too")
         if not 1 <= self.max_output_tokens <= LARGEST_ASK or not (self.n >= 1 and self.choices <= 10_000):
             raise ValueError("max_output_tokens and choices must be at least 1 and not absurd")
-        for text in (self.flight_id, self.root, self.tenant, self.model, self.lane, self.key_id or "none"):
-            if not text or not text.isprintable():
-                raise ValueError("ids, model and lane must be printable and not empty")
+        named = (self.flight_id, self.root, self.tenant, self.model, self.lane)
+        if not (all(named) and "".join((*named, self.key_id)).isprintable()):
+            raise ValueError("ids, model and lane must be printable and not empty")
 
     @property
     def prompt_tokens(self) -> int:
@@ -145,7 +145,7 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         figures = (self.prompt_tokens, self.cached_tokens, self.output_tokens, self.preemptions)
-        if not all(0 <= figure <= LARGEST_ASK for figure in figures):
+        if min(figures) < 0 or max(figures) > LARGEST_ASK:
             raise ValueError(f"the figures of a charge must be from 0 to {LARGEST_ASK}")
 
     @classmethod

@@ -32,6 +32,8 @@ class Admitted(msgspec.Struct, frozen=True):
     guaranteed: bool
     expected_ttft_ms: float | None
     """None where no worker knows its costs yet."""
+    load: Load | None = None
+    """What it was found to ask for, at these prices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +82,12 @@ class _Assessment(msgspec.Struct, frozen=True):
             load = self._load(guaranteed=True)
             wait_ms = self._wait_ms(load, self.known.lanes_above(self.request.lane, self.now_ms))
             if MARGIN * wait_ms <= load.due_ms - self.now_ms and self._lateness_ms(load) <= 0.0:
-                return self._admitted(wait_ms, guaranteed=True)
+                return self._admitted(wait_ms, load, guaranteed=True)
         load = self._load(guaranteed=False)
         wait_ms = self._wait_ms(load, self.known.promised(self.request.lane, self.now_ms))
         late_ms = max(wait_ms - (load.due_ms - self.now_ms), self._lateness_ms(load))
         if late_ms <= 0.0 or not self.request.states_deadline:
-            return self._admitted(wait_ms, guaranteed=False)
+            return self._admitted(wait_ms, load, guaranteed=False)
         return self._refusal(load, late_ms)
 
     @property
@@ -93,8 +95,8 @@ class _Assessment(msgspec.Struct, frozen=True):
         """It states a deadline, and all that this depends upon."""
         return self.request.states_deadline and (self.request.deadline_ms is None or self.request.max_tokens_stated)
 
-    def _admitted(self, wait_ms: float, *, guaranteed: bool) -> Admitted:
-        return Admitted(guaranteed, expected_ttft_ms=wait_ms + self.tariff.recent_step_ms)
+    def _admitted(self, wait_ms: float, load: Load, *, guaranteed: bool) -> Admitted:
+        return Admitted(guaranteed, expected_ttft_ms=wait_ms + self.tariff.recent_step_ms, load=load)
 
     def _load(self, *, guaranteed: bool) -> Load:
         return self.known.load(self.request, self.tariff, self.now_ms, guaranteed=guaranteed)
@@ -110,7 +112,7 @@ class _Assessment(msgspec.Struct, frozen=True):
             self.known.fleet(self.tariff),
             self.now_ms,
             margin=MARGIN,
-            taken=self.known.taken(self.now_ms),
+            taken=lambda rank: self.known.taken(rank, self.now_ms),
         )
 
     def _refusal(self, load: Load, late_ms: float) -> Refusal:

@@ -110,6 +110,7 @@ class Commitments:
         """Prices as workers last reported them; None while none knows its costs."""
         self.ledger = Ledger()
         self._lanes = lanes
+        self._pace_ms = next((lane.tpot_ms for lane in lanes.values() if lane.rank == 0), math.inf)
         self._lengths = MeanLengths()
         self._open: dict[str, _Open] = {}
         self._here: defaultdict[LaneName, Presence] = defaultdict(Presence)
@@ -157,15 +158,19 @@ class Commitments:
         for rate in (in_vain, self._asked[rank]):
             rate.add(work_ms, now_ms)
 
-    def enter(self, flight_id: str, request: Request, *, guaranteed: bool, now_ms: float) -> None:
-        """It is let in; instead of what went by this id before."""
+    def enter(
+        self, flight_id: str, request: Request, *, guaranteed: bool, now_ms: float, load: Load | None = None
+    ) -> None:
+        """It is let in; instead of what went by this id before. `load`: what it was just found to ask for."""
         self.withdraw(flight_id, now_ms)
-        found = self._open[flight_id] = _Open(request, guaranteed, now_ms, asked_ms=self._asked_ms(request))
+        found = self._open[flight_id] = _Open(request, guaranteed, now_ms)
         self._here[request.lane].enter(request.choices, now_ms)
+        if self.tariff is not None:
+            load = load or self._load(found, self.tariff)
+            found.asked_ms = load.work_ms / self.tariff.workers
+            self.ledger.put(flight_id, load, now_ms)
         for rate in self._rates(found):
             rate.add(found.asked_ms, now_ms)
-        if self.tariff is not None:
-            self._price(flight_id, found, now_ms, self.tariff)
 
     def withdraw(self, flight_id: str, now_ms: float) -> None:
         """What was let in is not put after all: as if it had never come."""
@@ -175,8 +180,8 @@ class Commitments:
                 rate.take_back(found.asked_ms, found.arrived_ms, now_ms)
             self.leave(flight_id, finished=False, now_ms=now_ms)
 
-    def produced(self, flight_id: str, tokens: int, now_ms: float) -> None:
-        """Each of its choices has so many tokens now."""
+    def produced(self, flight_id: str, tokens: int, now_ms: float, *, are_last: bool = False) -> None:
+        """Each of its choices has so many tokens now. `are_last`: it is about to leave, so its price may stay."""
         found = self._open.get(flight_id)
         if found is None or tokens <= found.produced:
             return
@@ -186,7 +191,7 @@ class Commitments:
         if found.counted and tokens < found.counted + COUNTED_EVERY:
             return
         self._count_output(found)
-        if self.tariff is not None:
+        if self.tariff is not None and not are_last:
             self._price(flight_id, found, now_ms, self.tariff)
 
     def leave(self, flight_id: str, *, finished: bool, now_ms: float) -> None:
@@ -207,9 +212,10 @@ class Commitments:
         asked = sum(rate.at(now_ms) for other, rate in self._asked.items() if other < rank)
         return min(asked, MOST_TAKEN, 1.0 - self._lanes[lane].share_floor)
 
-    def taken(self, now_ms: float) -> dict[int, float]:
-        """By lane rank, what the lanes above ask for."""
-        return {lane.rank: self.lanes_above(name, now_ms) for name, lane in self._lanes.items()}
+    def taken(self, rank: int, now_ms: float) -> float:
+        """What the lanes above that of a rank ask for."""
+        lane = next((name for name, lane in self._lanes.items() if lane.rank == rank), None)
+        return 0.0 if lane is None else self.lanes_above(lane, now_ms)
 
     def promised(self, lane: LaneName, now_ms: float) -> float:
         """Part of the workers' time that what goes before this lane's best effort was promised of late, or asks for."""
@@ -219,8 +225,7 @@ class Commitments:
 
     def fleet(self, tariff: Tariff) -> Fleet:
         """Who does the work at these prices."""
-        pace_ms = next(lane.tpot_ms for lane in self._lanes.values() if lane.rank == 0)
-        return Fleet(tariff.workers, tariff.base_ms, pace_ms)
+        return Fleet(tariff.workers, tariff.base_ms, self._pace_ms)
 
     def load(self, request: Request, tariff: Tariff, now_ms: float, *, guaranteed: bool) -> Load:
         """A request that comes now, as the demand test sees it."""
@@ -235,9 +240,10 @@ class Commitments:
         return max(1, min(left, round(max(mean - produced, mean / 2.0))))
 
     def _count_output(self, found: _Open) -> None:
-        request = found.request
-        self._lengths.produced(request.lane, request.tenant, request.choices * (found.produced - found.counted))
-        found.counted = found.produced
+        request, gained = found.request, found.produced - found.counted
+        if gained:
+            self._lengths.produced(request.lane, request.tenant, request.choices * gained)
+            found.counted = found.produced
 
     def _asked_ms(self, request: Request) -> float:
         """Its work, spread over all workers."""

@@ -8,7 +8,7 @@ deadline first, and the Past-Future scheduler's peak (LightLLM, ASPLOS 2025).
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -152,17 +152,17 @@ def time_to_first_ms(ledger: Ledger, load: Load, fleet: Fleet) -> float:
 
 
 def lateness_ms(
-    ledger: Ledger, load: Load, fleet: Fleet, now_ms: float, *, margin: float, taken: Mapping[int, float]
+    ledger: Ledger, load: Load, fleet: Fleet, now_ms: float, *, margin: float, taken: Callable[[int], float]
 ) -> float:
     """By how much guaranteed work would be late at worst if this load came too and all took `margin` times as long.
 
-    `taken`: by lane rank, the part of the time that becomes free which lanes above go on to take.
+    `taken`: of a lane rank, the part of the time that becomes free which lanes above go on to take.
 
     Not above 0 where all is kept. What is late already counts as work, and is not tested.
     """
     worst_ms = -math.inf
     for level in ledger.promised(load.level):
-        before = ledger.up_to(level)
+        before, left = ledger.up_to(level), 1.0 - taken(level.rank)
         work_ms = before.work_ms - sum(work_ms for _, work_ms in before.dated.values())
         for bucket, (_, bucket_ms) in sorted(before.dated.items()):
             work_ms += bucket_ms
@@ -171,8 +171,7 @@ def lateness_ms(
             if goes_before and due_ms >= now_ms:
                 worst_ms = max(
                     worst_ms,
-                    margin * _wait_ms(before, load, work_ms, fleet) / (1.0 - taken.get(level.rank, 0.0))
-                    - (due_ms - now_ms),
+                    margin * _wait_ms(before, load, work_ms, fleet) / left - (due_ms - now_ms),
                 )
     return worst_ms
 

@@ -1,0 +1,81 @@
+"""How an answer goes onto the wire: its head waits for the first of its body, so that a whole answer is one write.
+
+In place of uvicorn's own `send`, which writes the two apart and looks at each header twice; the rules are the same.
+"""
+
+from uvicorn._types import ASGISendEvent, HTTPResponseBodyEvent, HTTPResponseStartEvent
+from uvicorn.protocols.http.httptools_impl import HEADER_RE, HEADER_VALUE_RE, STATUS_LINE, RequestResponseCycle
+
+_BODILESS = (204, 304)
+
+
+class Answer:
+    """`send` of one request, for the cycle that runs it."""
+
+    __slots__ = ("_cycle", "_head")
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+        self._head = b""
+
+    async def send(self, message: ASGISendEvent) -> None:
+        """One ASGI message. Raises RuntimeError for one that may not come now, or a header that cannot be."""
+        cycle = self._cycle
+        if cycle.flow.write_paused and not cycle.disconnected:
+            await cycle.flow.drain()
+        if cycle.disconnected:
+            return
+        if message["type"] == "http.response.start" and not cycle.response_started:
+            self._begin(message)
+        elif message["type"] == "http.response.body" and cycle.response_started and not cycle.response_complete:
+            self._go_on(message)
+        else:
+            raise RuntimeError(f"the message {message['type']} may not come now")
+
+    def _begin(self, message: HTTPResponseStartEvent) -> None:
+        cycle, status = self._cycle, message["status"]
+        headers = [*cycle.default_headers, *message.get("headers", ())]
+        if HEADER_RE.search(b"".join([name for name, _ in headers])):
+            raise RuntimeError("invalid HTTP header name")
+        if HEADER_VALUE_RE.search(b"".join([value for _, value in headers])):
+            raise RuntimeError("invalid HTTP header value")
+        cycle.response_started, cycle.waiting_for_100_continue = True, False
+        given = {name.lower(): value for name, value in headers}
+        head = [STATUS_LINE[status], *[b"%b: %b\r\n" % header for header in headers]]
+        closes = b"close" in [token.strip() for token in given.get(b"connection", b"").lower().split(b",")]
+        if not (cycle.keep_alive or closes):
+            head.append(b"connection: close\r\n")
+        cycle.keep_alive = cycle.keep_alive and not closes
+        length = given.get(b"content-length")
+        if length is not None:
+            cycle.chunked_encoding, cycle.expected_content_length = False, int(length)
+        elif given.get(b"transfer-encoding", b"").lower() == b"chunked":
+            cycle.chunked_encoding = True
+        elif cycle.scope["method"] != "HEAD" and status not in _BODILESS:
+            cycle.chunked_encoding = True
+            head.append(b"transfer-encoding: chunked\r\n")
+        self._head = b"".join([*head, b"\r\n"])
+
+    def _go_on(self, message: HTTPResponseBodyEvent) -> None:
+        cycle, body, more = self._cycle, message.get("body", b""), message.get("more_body", False)
+        head, self._head = self._head, b""
+        if cycle.scope["method"] == "HEAD":
+            cycle.transport.write(head)
+        elif cycle.chunked_encoding:
+            chunk = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+            cycle.transport.write(b"%b%b%b" % (head, chunk, b"" if more else b"0\r\n\r\n"))
+        else:
+            cycle.expected_content_length -= len(body)
+            if cycle.expected_content_length < 0 or (cycle.expected_content_length and not more):
+                raise RuntimeError("the body is not as long as its content-length says")
+            cycle.transport.write(head + body)
+        if not more:
+            self._end()
+
+    def _end(self) -> None:
+        cycle = self._cycle
+        cycle.response_complete = True
+        cycle.message_event.set()
+        if not cycle.keep_alive:
+            cycle.transport.close()
+        cycle.on_response()
