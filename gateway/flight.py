@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 import msgspec
 
 from gateway.errors import ApiError, internal_error
-from quotas.limits import Demand, after_settling
 from quotas.store import Ask, Charge, LimitStatus, Reservation
 from scheduler.messages import Event, Finished, FinishReason, Job, Paused, Preempted, Resumed, TokenDelta
 from scheduler.outcomes import MEANING, Outcome
@@ -136,7 +135,7 @@ class Booking:
     """Of the flights that have ended."""
     settled: bool = False
     """The store has booked its charge."""
-    settled_statuses: tuple[LimitStatus, ...] | None = None
+    statuses: tuple[LimitStatus, ...] | None = None
     """The caller's limits as that left them; None: the store has not said."""
 
     @property
@@ -148,22 +147,6 @@ class Booking:
     def landed(self) -> bool:
         """What each of its flights came to is known."""
         return len(self.charges) == len(self.flights)
-
-    @property
-    def statuses(self) -> tuple[LimitStatus, ...] | None:
-        """The caller's limits as its end leaves them: as the store says, or as it will; None: nobody can tell."""
-        if self.settled_statuses is not None or self.reservation is None or not self.landed:
-            return self.settled_statuses
-        charge = total(self.charges)
-        if charge.is_refund:
-            return None
-        held = Demand(self.ask.prompt_tokens, self.reservation.granted_tokens, self.ask.choices)
-        return after_settling(
-            self.reservation.statuses,
-            held,
-            input_tokens=charge.prompt_tokens,
-            output_tokens=charge.output_tokens,
-        )
 
 
 @dataclass(slots=True, eq=False)

@@ -126,7 +126,7 @@ class Generation:
             if error is not None:
                 raise error
             while self._told:
-                self.settlements.settle(self._told.pop(), Outcome.FINISHED)
+                await self.settlements.settle(self._told.pop(), Outcome.FINISHED)
 
     def _hear_all(self, news: Sequence[tuple[Flight, News]], now_s: float) -> tuple[list[Piece], ApiError | None]:
         """What there is to say of it, and what ends the request after that: tokens before a fault are said."""

@@ -72,7 +72,7 @@ class Launcher:
                 await self._refuse(caller, booking, error, launched=launched)
         finally:  # for a launch or a client that was cancelled: nobody waits for this
             self._settlements.hand_over(booking, Outcome.CANCELLED if launched else Outcome.REJECTED)
-        if error is None:
+        if error is None and booking.settled:
             caller.statuses = booking.statuses  # what was reserved and not used is free again
 
     async def _refuse(self, caller: Caller, booking: Booking, error: ApiError, *, launched: bool) -> None:

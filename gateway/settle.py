@@ -7,10 +7,7 @@ is away they wait for it; what this process leaves undone at its end is found by
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import TypeVar
-
-from opentelemetry.trace import Span
 
 from gateway.dispatch import Dispatcher
 from gateway.errors import internal_error
@@ -24,7 +21,7 @@ from scheduler.queue_types import JobState
 log = logging.getLogger(__name__)
 
 INLINE_S = 0.5
-"""How long a refusal waits for its settlement, so that who reads it and then asks for the quota finds it booked."""
+"""How long an answer waits for its settlement, so that who reads it and then asks for the quota finds it booked."""
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.05, 2.0
 
 T = TypeVar("T")
@@ -55,11 +52,10 @@ class Settlements:
         """Settlements that have not come through yet."""
         return len(self._tasks)
 
-    def settle(self, flight: Flight, outcome: Outcome) -> None:
-        """A flight that ended by itself: charge what was counted. Nobody waits for it.
+    async def settle(self, flight: Flight, outcome: Outcome) -> None:
+        """A flight that ended by itself: charge what was counted. Waits for the store at most INLINE_S.
 
-        The store is asked in the loop's next turn, and so before whatever comes of the answer: who reads it and then
-        asks here for the quota, or for more, finds it booked.
+        Whoever waits asks the store itself, which takes no task; where the answer does not come, a task asks again.
         """
         if flight.settled:
             return
@@ -69,12 +65,23 @@ class Settlements:
         booking = flight.booking
         try:
             booking.charges.append(flight.charge(outcome))
+            if not booking.landed:
+                return
+            with self._telemetry.span("settle"):
+                async with asyncio.timeout(INLINE_S):
+                    settled = await self._ask(booking)
+        except (TimeoutError, asyncio.CancelledError) as error:
+            self._spawn(self._finish(booking))
+            if isinstance(error, asyncio.CancelledError):
+                raise
+        except STORE_TROUBLE:
+            await _wait([self._spawn(self._finish(booking))])
         except Exception:
             self._leave(booking)
             log.exception("a settlement failed; a reaper will do it")
         else:
-            if booking.landed:
-                self._spawn(self._finish(booking, self._telemetry.span("settle")))
+            self._availability.answered()
+            self._conclude(booking, settled)
 
     async def end(self, booking: Booking, outcome: Outcome) -> None:
         """What is open of a booking has to end: cancel it, charge what was published. Waits for it at most INLINE_S."""
@@ -111,11 +118,10 @@ class Settlements:
             self._leave(booking)
             raise
 
-    async def _finish(self, booking: Booking, span: AbstractContextManager[Span]) -> None:
-        """Settle a booking that has landed, however long the store takes. `span`: begun before its request ended."""
+    async def _finish(self, booking: Booking) -> None:
+        """Settle a booking that has landed, however long the store takes."""
         try:
-            with span:
-                await self._close(booking)
+            await self._close(booking)
         except BaseException:
             self._leave(booking)
             raise
@@ -129,7 +135,7 @@ class Settlements:
     def _conclude(self, booking: Booking, settled: Settled) -> None:
         """The store has booked it."""
         ask, charge = booking.ask, total(booking.charges)
-        booking.settled_statuses = settled.statuses
+        booking.statuses = settled.statuses
         booking.settled = True
         for flight in booking.flights:
             self._dispatcher.release(flight)

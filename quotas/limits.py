@@ -49,7 +49,6 @@ RULES: tuple[Rule, ...] = (  # the same table stands in lua/levels.lua
     Rule("max_prompt_tokens", "request", ("prompt",), "exceeds"),
     Rule("max_output_tokens", "request", ("choice",), "exceeds"),
 )
-_RULES = {rule.name: rule for rule in RULES}
 LIMIT_NAMES: tuple[str, ...] = tuple(rule.name for rule in RULES)
 
 
@@ -202,30 +201,6 @@ class Refusal:
 def statuses(levels: Iterable[Level], now_ms: int) -> tuple[LimitStatus, ...]:
     """Every limit that is set, level by level."""
     return tuple(level.status(rule, figure, now_ms) for level in levels for rule, figure in level.rules())
-
-
-def after_settling(
-    told: Iterable[LimitStatus], held: Demand, *, input_tokens: int, output_tokens: int
-) -> tuple[LimitStatus, ...]:
-    """The limits as they are once what they hold for a request is charged so much instead, and nothing else happens.
-
-    Its request is counted already. When a window is empty again stays as it was told.
-    """
-    charged = Totals(0, input_tokens, output_tokens)
-    return tuple(_after_settling(status, _RULES[status.name], held, charged) for status in told)
-
-
-def _after_settling(status: LimitStatus, rule: Rule, held: Demand, charged: Totals) -> LimitStatus:
-    if rule.window == "request":
-        return status
-    if rule.window == "live":
-        return msgspec.structs.replace(status, used=status.used - held.requests)
-    tokens = [field for field in rule.counts if field != "requests"]
-    return msgspec.structs.replace(
-        status,
-        used=status.used + charged.count(tokens),
-        reserved=status.reserved - sum(getattr(held, field) for field in tokens),
-    )
 
 
 def cut_to_room(levels: Iterable[Level], demand: Demand) -> Demand:
