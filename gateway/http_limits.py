@@ -22,7 +22,7 @@ import httptools
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from gateway.departure import STATE, Departure
@@ -79,6 +79,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         """The last that came."""
         self._wishes_upgrade = False
         self._deadline: asyncio.TimerHandle | None = None
+        self._cycles: list[RequestResponseCycle] = []
+        """Those that are not answered: several where requests are pipelined."""
         self._departure = Departure(lambda: self.flow.resume_reading())
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
@@ -89,6 +91,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone, and with it its deadline."""
         self._expect_nothing()
+        for cycle in self._cycles:
+            cycle.disconnected = not cycle.response_complete  # uvicorn tells the latest alone
         super().connection_lost(exc)
         self._departure.left()
 
@@ -123,6 +127,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self.scope["state"][STATE] = self._departure
         super().on_headers_complete()
         if self.cycle is not None:
+            self._cycles = [*(cycle for cycle in self._cycles if not cycle.response_complete), self.cycle]
             self.cycle.transport = _AnsweringTransport(self)  # type: ignore[assignment] # all of it that a cycle uses
             self.cycle.send = Answer(self.cycle).send  # type: ignore[method-assign] # what the application is given
 

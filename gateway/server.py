@@ -68,6 +68,7 @@ def configure(settings: GatewaySettings, resources: Resources) -> uvicorn.Config
         access_log=False,
         server_header=False,
         proxy_headers=False,
+        reset_contextvars=True,  # a pipelined request begins amid the one before it, and is to know nothing of that
         limit_concurrency=settings.gateway.max_connections,
         backlog=BACKLOG,
         timeout_keep_alive=round(settings.gateway.keep_alive_s),

@@ -62,7 +62,7 @@ class Settlements:
         if flight.finished is None:  # all was told before the worker was done: a stop string
             self._spawn(self._cancel(flight))
         flight.settled = True
-        booking = flight.booking
+        booking, began_s = flight.booking, asyncio.get_running_loop().time()
         try:
             booking.charges.append(flight.charge(outcome))
             if not booking.landed:
@@ -75,7 +75,8 @@ class Settlements:
             if isinstance(error, asyncio.CancelledError):
                 raise
         except STORE_TROUBLE:
-            await _wait([self._spawn(self._finish(booking))])
+            left_s = INLINE_S - (asyncio.get_running_loop().time() - began_s)
+            await _wait([self._spawn(self._finish(booking))], left_s)
         except Exception:
             self._leave(booking)
             log.exception("a settlement failed; a reaper will do it")
@@ -205,6 +206,6 @@ class Settlements:
             log.error("a settlement failed; a reaper will do it", exc_info=task.exception())
 
 
-async def _wait(tasks: Sequence[asyncio.Task[None]]) -> None:
+async def _wait(tasks: Sequence[asyncio.Task[None]], timeout_s: float = INLINE_S) -> None:
     if tasks:
-        await asyncio.wait(tasks, timeout=INLINE_S)
+        await asyncio.wait(tasks, timeout=max(0.0, timeout_s))

@@ -138,14 +138,13 @@ class Telemetry:
 
         The share of requests that is not traced costs hardly anything: it is drawn here, before a span is made.
         """
-        if not any(header == b"traceparent" for header, _ in headers):
+        context = _callers_context(headers)
+        if context is None:
             if not self._is_tracing:
                 return _Unrecorded("")
             if random.random() >= self._sample:
                 return _Unrecorded(_unsampled())
-        span = self._tracer.start_span(
-            name, context=_callers_context(headers), kind=SpanKind.SERVER, record_exception=False
-        )
+        span = self._tracer.start_span(name, context=context, kind=SpanKind.SERVER, record_exception=False)
         if span.is_recording():
             return trace.use_span(span, end_on_exit=True, record_exception=False)
         return _Unrecorded(_traceparent(trace.set_span_in_context(span)))
@@ -218,12 +217,15 @@ def _unsampled() -> str:
     return f"00-{random.getrandbits(128) or 1:032x}-{random.getrandbits(64) or 1:016x}-00"
 
 
-def _callers_context(headers: Sequence[tuple[bytes, bytes]]) -> Context:
-    names = (b"traceparent", b"tracestate")
-    carrier: Mapping[str, str] = {
-        name.decode(): value.decode("latin-1") for name, value in headers if name.lower() in names
+def _callers_context(headers: Sequence[tuple[bytes, bytes]]) -> Context | None:
+    """The caller's trace; None where it sent none that is well-formed."""
+    carrier = {
+        name.decode(): value.decode("latin-1") for name, value in headers if name in (b"traceparent", b"tracestate")
     }
-    return _propagator.extract(carrier)
+    if not carrier:
+        return None
+    context = _propagator.extract(carrier)
+    return context if trace.get_current_span(context).get_span_context().is_valid else None
 
 
 def set_attributes(span: Span, attributes: Mapping[str, str | int | float | bool | None]) -> None:

@@ -1,5 +1,7 @@
 """One trace per request: the caller's goes on, each stage is a child, and nothing of the content is in it."""
 
+import asyncio
+import json
 import re
 
 import pytest
@@ -8,7 +10,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from gateway.telemetry import SPANS
-from tests.gateway.served import ASKED, CHAT, Served, gateway, serving, settings
+from tests.gateway.served import ASKED, CHAT, WAIT_S, Served, gateway, serving, settings
 
 pytestmark = pytest.mark.anyio
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
@@ -99,3 +101,37 @@ async def test_untraced_a_callers_trace_still_reaches_the_worker(valkey_url: str
         await answer(served, traceparent=TRACEPARENT)
 
         assert served.worker.seen[0].job.traceparent == TRACEPARENT
+
+
+@pytest.mark.parametrize("given", ["garbage", f"00-{'0' * 32}-{'0' * 16}-01"])
+async def test_a_malformed_trace_of_the_callers_is_drawn_like_none(valkey_url: str, given: str) -> None:
+    provider, exporter = traced()
+    async with serving(settings(valkey_url, section={"trace_sample": 0.0}), provider) as served:
+        await served.tenant()
+        await answer(served, traceparent=given)
+
+    assert exporter.get_finished_spans() == ()
+
+
+async def test_a_pipelined_request_knows_nothing_of_the_trace_before_it(valkey_url: str) -> None:
+    provider, exporter = traced()
+    async with serving(settings(valkey_url, section={"trace_sample": 0.0}), provider) as served:
+        key = await served.tenant()
+        body = json.dumps(ASKED)
+        untraced, asked = (
+            f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\n{extra}"
+            f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n{body}"
+            for extra in ("", f"traceparent: {TRACEPARENT}\r\n")
+        )
+        reader, writer = await asyncio.open_connection(*served.server.servers[0].sockets[0].getsockname()[:2])
+        writer.write((untraced + asked).encode())
+        async with asyncio.timeout(WAIT_S):
+            for _ in range(2):
+                await reader.readuntil(b'"usage"')
+        writer.close()
+        await served.landed()
+        first, second = (seen.job.traceparent for seen in served.worker.seen)
+
+    assert TRACE_ID not in first
+    assert TRACE_ID in second
+    assert set(SPANS) <= set(by_name(exporter))
