@@ -1,6 +1,7 @@
 """A client that goes: its job ends within a step, and it pays for what was published and no more."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -62,6 +63,27 @@ async def test_a_client_that_goes_while_it_waits_pays_nothing(served: Served, st
     served.worker.taking = True
     assert (await served.post(CHAT, ASKED)).status_code == 200
     assert len(served.worker.seen) == 1
+
+
+async def test_a_client_that_goes_amid_pipelined_requests_is_not_written_to(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    served.worker.taking = False
+    body = json.dumps(ASKED)
+    request = (
+        f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {served.keys['acme']}\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n{body}"
+    )
+    _, writer = await asyncio.open_connection(*served.server.servers[0].sockets[0].getsockname()[:2])
+    writer.write(2 * request.encode())
+    await until(lambda: bool(served.resources.dispatcher.flights))
+
+    writer.close()
+    await until(lambda: not served.resources.dispatcher.flights)
+    await served.landed()
+    await asyncio.sleep(0)
+
+    assert [record.getMessage() for record in caplog.records if record.levelname in ("ERROR", "WARNING")] == []
 
 
 async def test_clients_that_go_at_any_moment_leave_nothing_behind(served: Served) -> None:
