@@ -147,17 +147,19 @@ def test_the_roofline_is_weights_over_bandwidth_and_the_first_token_is_taken_off
 
 def test_overhead_and_pressure_have_their_verdicts() -> None:
     results = {
-        (p.PRESSURE, p.QUARTER): answers(10.0, preemptions=3, copies=[[1.0, 1.25], [2.0, 1.0], [1.0, 1.0]]),
-        (p.PRESSURE, p.AMPLE): answers(9.0, preemptions=0, copies=[]),
+        (p.PRESSURE, p.QUARTER): answers(10.0, preemptions=3),
+        (p.PRESSURE, p.AMPLE): answers(9.0, preemptions=0),
     }
 
+    forced = [{"costs": [["swap", 0.8], ["recompute", 2.0], ["swap", 1.3]]}, {"costs": [["swap", 1.0]]}]
+
     (share,) = overhead([{"share": 0.02, "step_ms": 50.0}])
-    little, error, same = pressure(results, 0)
+    little, swap, recompute, same = pressure(results, forced, 0)
 
     assert share.met
     assert (little.value, little.met) == (0.9, False)
-    assert error.value == pytest.approx(0.2)
-    assert error.met
+    assert swap.value == pytest.approx(0.2)
+    assert (swap.met, recompute.value, recompute.met) == (True, 1.0, False)
     assert same.met
 
 
