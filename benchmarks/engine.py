@@ -80,7 +80,7 @@ class Bench:
             *lines.alone(results, bandwidth),
             *lines.overhead(overheads),
             *prefix_lines(quick=quick),
-            *lines.pressure(results, forced, parted),
+            *lines.pressure(results, next(one for one in todo if one.name == p.PRESSURE), forced, parted),
             *lines.footprint(taken, bandwidth["weight_bytes"]),
         ]
 

@@ -15,6 +15,7 @@ import torch
 
 from benchmarks.engines.overhead import TimedModel, overhead
 from benchmarks.engines.preempting import preempt
+from benchmarks.engines.programme import STEP_TOKENS
 from benchmarks.engines.turns import THREADS, Answer, Order, Request, answer_turns
 from benchmarks.engines.work import demand_tokens
 from benchmarks.work import greedy_lease
@@ -33,7 +34,6 @@ from worker.paths import load_fastest
 from worker.runner import Runner
 
 BLOCK_SIZE = 16
-MAX_STEP_TOKENS = 512
 SMALLEST_REST_S = 0.001
 GIB = 2**30
 READS = 7
@@ -183,12 +183,12 @@ def _build(model: Model, blocks: int, host_slots: int, max_sequences: int, costs
         blocks=blocks,
         host_slots=host_slots,
         max_sequences=max_sequences,
-        max_step_tokens=MAX_STEP_TOKENS,
+        max_step_tokens=STEP_TOKENS,
         costs=costs,
         bytes_per_block=model.shape.block_bytes(BLOCK_SIZE),
     )
     runner = Runner(model, cache)
-    calibrate(runner, costs, max_sequences=max_sequences, max_step_tokens=MAX_STEP_TOKENS)
+    calibrate(runner, costs, max_sequences=max_sequences, max_step_tokens=STEP_TOKENS)
     return Engine(planner, runner)
 
 

@@ -25,6 +25,8 @@ ALONE_TOKENS = 64
 """Output tokens after the first, where a request runs alone."""
 QUICK_REQUESTS = 48
 BATCHES = (1, 8, 32)
+STEP_TOKENS = 512
+"""The most that our engine computes in a step."""
 URGENT, URGENT_PROMPT, URGENT_TOKENS = 24, 320, 12
 """Prompts that arrive where preemptions are forced."""
 W1, W2, FIRST, ALONE, PRESSURE = "W1", "W2", "W3, first token", "W3, alone", "W1 under pressure"
