@@ -108,7 +108,8 @@ class PreemptionCosts:
             del self._away[row.seq]
             return
         whole_ms = self._costs.step_ms(plan.features)
-        others_ms = self._costs.step_ms(features(other for other in plan.rows if other is not row))
+        others = features(other for other in plan.rows if other is not row)
+        others_ms = self._costs.step_ms(others._replace(rows=others.rows + row.samples))  # it would have a row anyway
         again = max(0, min(row.context_length, away.reached) - row.first_position) / len(row.token_ids)
         away.actual_ms += run_ms * again * (whole_ms - others_ms) / max(whole_ms, 1e-9)
         if row.samples or row.context_length >= away.reached:
