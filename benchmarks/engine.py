@@ -63,12 +63,14 @@ class Bench:
         quick = self.options.quick
         todo = p.loads(self.present, quick=quick)
         turns = sum(len(one.entries) for one in todo) * self.rounds
-        self._task = self.progress.add_task("warming up", total=turns + self.rounds + 3)
+        self._task = self.progress.add_task("warming up", total=turns + self.rounds + 4)
         results = p.take_turns(self.present, todo, self.rounds, self._advance)
         ours = self.present[p.OURS]
         bandwidth = max((ours.ask(measure="bandwidth") for _ in range(3)), key=lambda each: float(each["bytes_per_s"]))
         overheads = [self._overhead(ours) for _ in range(self.rounds)]
         latencies = {} if quick else self._latencies(results)
+        self._advance("line 6: forced preemptions")
+        forced = p.forced(ours, load("w1")[: p.QUICK_REQUESTS])
         parted = None if quick else self._parted()
         self._advance("line 9: a worker")
         taken = footprint(self.options.models_dir, self.options.requests)
@@ -78,7 +80,7 @@ class Bench:
             *lines.alone(results, bandwidth),
             *lines.overhead(overheads),
             *prefix.lines(quick=quick),
-            *lines.pressure(results, parted),
+            *lines.pressure(results, next(one for one in todo if one.name == p.PRESSURE), forced, parted),
             *lines.footprint(taken, bandwidth["weight_bytes"]),
         ]
 
@@ -107,7 +109,9 @@ class Bench:
         work = p.pressure(load("w1")[: p.QUICK_REQUESTS], outputs=True)
         with Contender(p.OURS, "benchmarks.engines.ours", options, self.logs / "float32.log") as ours:
             outputs = [ours.serve(work.requests, **entry.extras)["outputs"] for entry in work.entries]
-        return sum(one != other for one, other in zip(*outputs, strict=True))
+            swapped, recomputed, ample = (answer["outputs"] for answer in p.forced(ours, work.requests))
+        parted = sum(one != other for one, other in zip(*outputs, strict=True))
+        return parted + sum(found[name] != tokens for found in (swapped, recomputed) for name, tokens in ample.items())
 
     def _advance(self, what: str) -> None:
         self.progress.update(self._task, advance=1, description=what)

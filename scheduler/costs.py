@@ -3,11 +3,13 @@
 A step's time is linear in five features of its rows, a copy's in two. Both are fitted by least squares with weights
 that are never negative, so that no prediction falls when work is added. Sums of old observations fade by
 `FORGETTING` per observation; the prior does not, and rules where nothing was seen. The weights follow by coordinate
-descent from where they stood: a few sweeps over a 5 x 5 system, microseconds.
+descent from where they stood: a few sweeps over a 5 x 5 system, microseconds. A worker measures its priors at start.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from statistics import median
+from typing import NamedTuple
 
 from scheduler.steps import StepFeatures
 
@@ -16,11 +18,25 @@ SWEEPS = 4
 LEARNT_AFTER = 32
 """Observations before the model is trusted to size steps."""
 OUTLIER = 4.0
-"""Once it has learnt, an observation counts for at most this many times its prediction (a page fault, a compile)."""
+"""Once it has learnt, or was measured at start, an observation counts for at most this many times its prediction (a
+page fault, a compile)."""
 FADING = 0.95
 """What an older step counts for beside the next in the error and in the time between steps."""
 COPY_BYTES_PER_MS = 2e6
 """Prior of the copy rate: 2 GB/s, a busy machine's memcpy in small blocks."""
+LITTLE = 0.02
+"""What an assumption counts for beside one measurement made at start."""
+SETTLING = 200
+"""Sweeps until the weights of a handful of measurements stand still."""
+
+
+class Measurement(NamedTuple):
+    """What a step took: its rows and, apart, its copies."""
+
+    plan: StepFeatures
+    run_ms: float
+    copied_blocks: int
+    copy_ms: float
 
 
 class NonNegativeFit:
@@ -42,6 +58,8 @@ class NonNegativeFit:
         self._products = [[0.0] * size for _ in range(size)]
         self._targets = [0.0] * size
         self.observations = 0
+        self.was_measured = False
+        """The prior is no assumption."""
 
     @property
     def weights(self) -> tuple[float, ...]:
@@ -61,7 +79,7 @@ class NonNegativeFit:
         """Learn from one observation. What is no finite, non-negative number is ignored."""
         if not (math.isfinite(y) and y >= 0.0):
             return
-        if self.has_learnt:
+        if self.has_learnt or self.was_measured:
             y = min(y, OUTLIER * self.predict(x))
         scaled = [value * scale for value, scale in zip(x, self._scale, strict=True)]
         for j, value in enumerate(scaled):
@@ -71,6 +89,19 @@ class NonNegativeFit:
         self.observations += 1
         for _ in range(SWEEPS):
             self._sweep()
+
+    def start_from(self, seen: Sequence[tuple[Sequence[float], float]]) -> None:
+        """Let a few measurements, each with a y above 0, make the prior. The old one, to the scale of what was
+        measured, remains for what they do not tell apart. Errors count as shares of y: the small ones matter too."""
+        factor = median(y / self.predict(x) for x, y in seen)
+        typical = [1.0 / scale for scale in self._scale]
+        trust = LITTLE / median(y for _, y in seen) ** 2
+        fit = NonNegativeFit(typical=typical, prior=[factor * w for w in self._prior], trust=trust, forgetting=1.0)
+        for x, y in seen:
+            fit.observe([value / y for value in x], 1.0)
+        for _ in range(SETTLING):
+            fit._sweep()
+        self._prior, self._weights, self.was_measured = tuple(fit._weights), fit._weights, True
 
     def _sweep(self) -> None:
         for j, row in enumerate(self._products):
@@ -102,9 +133,18 @@ class CostModel:
         """From a step's end to the next one's start, where work goes on: planning, sampling, publishing."""
 
     def expect_blocks_of(self, size_bytes: int) -> None:
-        """Base the prior of copies on the size of a block; 0 leaves it. Before the first observation only."""
-        if size_bytes > 0 and self._copy.observations == 0:
+        """Base the prior of copies on the size of a block; 0 leaves it, and so does what was observed or measured."""
+        if size_bytes > 0 and self._copy.observations == 0 and not self._copy.was_measured:
             self._copy = _copy_fit(size_bytes / COPY_BYTES_PER_MS)
+
+    def start_from(self, measurements: Iterable[Measurement]) -> None:
+        """Let what was measured at start make the priors. Observations weigh against them as against any prior."""
+        seen = [*measurements]
+        steps = [((1.0, *one.plan), one.run_ms) for one in seen if one.plan.rows and one.run_ms > 0.0]
+        copies = [((1.0, one.copied_blocks), one.copy_ms) for one in seen if one.copied_blocks and one.copy_ms > 0.0]
+        for fit, found in ((self._step, steps), (self._copy, copies)):
+            if found:
+                fit.start_from(found)
 
     @property
     def has_learnt(self) -> bool:
@@ -113,8 +153,8 @@ class CostModel:
 
     @property
     def knows_copies(self) -> bool:
-        """Copies were measured often enough to compare them with anything."""
-        return self._copy.has_learnt
+        """Copies were measured, at start or often enough, to compare them with anything."""
+        return self._copy.was_measured or self._copy.has_learnt
 
     def observe(self, plan: StepFeatures, run_ms: float, copied_blocks: int, copy_ms: float) -> None:
         """Learn from a step: the wall time of its rows and, apart, of its copies."""

@@ -9,6 +9,7 @@ from scheduler.lanes import Lane, LaneName
 from scheduler.messages import Event, Lease, TokenDelta
 from scheduler.planner import Planner
 from scheduler.steps import Ended, Produced, StepOutcome, StepPlan, StepResult
+from worker.calibrate import calibrate
 from worker.cuda_graphs import with_graphs
 from worker.kv_cache import KVCache, size_pools
 from worker.model import Model
@@ -112,13 +113,14 @@ def build_engine(
     dtype: str = "auto",
     device: str = "auto",
 ) -> Engine:
-    """Load, prove and wire up everything for one model; `costs` learns from its steps. Without a `prefix_share` there
-    is no prefix cache.
+    """Load, prove, wire up and measure everything for one model; `costs` learns from its steps. Without a
+    `prefix_share` there is no prefix cache.
 
     Raises ModelError or KVMemoryError, each in one line.
     """
     model = load_fastest(files, dtype=dtype, device=device)
     cache = make_cache(model, kv_bytes, host_kv_bytes, block_size=block_size, max_sequences=max_sequences)
+    costs = costs or CostModel()
     planner = Planner(
         lanes=lanes,
         block_size=block_size,
@@ -126,11 +128,13 @@ def build_engine(
         host_slots=cache.host_slots,
         max_sequences=max_sequences,
         max_step_tokens=max_step_tokens,
-        costs=costs or CostModel(),
+        costs=costs,
         bytes_per_block=cache.shape.block_bytes(block_size),
         prefix_share=prefix_share,
     )
-    return Engine(planner, Runner(with_graphs(model, cache, max_sequences), cache))
+    runner = Runner(with_graphs(model, cache, max_sequences), cache)
+    calibrate(runner, costs, max_sequences=max_sequences, max_step_tokens=max_step_tokens)
+    return Engine(planner, runner)
 
 
 def make_cache(

@@ -141,7 +141,7 @@ def _observers(
         )
         server, _ = start_http_server(settings.worker.metrics_port, settings.host, metrics.registry)
         server.set_app(report.beside(make_wsgi_app(metrics.registry)))
-        observers += [metrics, report, PreemptionCosts(costs, metrics.preemption_found)]
+        observers += [metrics, report, PreemptionCosts(costs, about.block_size, metrics.preemption_found)]
     return observers
 
 

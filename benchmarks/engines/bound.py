@@ -8,6 +8,8 @@ every sequence's KV for every one of its steps in a pool of so many tokens, were
 The idea is Anyscale's decomposition (slot waste times over-reservation), with the steps' cost not taken for constant.
 """
 
+import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -33,6 +35,34 @@ def bound(requests: Sequence[Request], slots: int, kv_tokens: int, weights: Sequ
     fewest = max(max(outputs), held / kv_tokens)
     shared_ms = sum(_own_ms(len(prompt), tokens, weights) for prompt, tokens in requests)
     return Bound(static / fewest, (shared_ms + base_ms * static) / (shared_ms + base_ms * fewest))
+
+
+def least_slowdown(
+    requests: Sequence[Request], kv_tokens: int, max_step_tokens: int, weights: Sequence[float]
+) -> float:
+    """What so little KV costs whoever serves in order of arrival, even if its pool is always full and preemption is
+    free: the time with KV for all over the time with KV of so many tokens."""
+    shared_ms = sum(_own_ms(len(prompt), tokens, weights) for prompt, tokens in requests)
+    ample, little = (
+        shared_ms + weights[0] * steps_in_order(requests, kv, max_step_tokens) for kv in (math.inf, kv_tokens)
+    )
+    return ample / little
+
+
+def steps_in_order(requests: Sequence[Request], kv_tokens: float, max_step_tokens: int) -> int:
+    """Steps that it takes to serve all in order of arrival. Whoever came last gives way, and goes on at no cost."""
+    waiting, steps = deque((len(prompt), tokens) for prompt, tokens in requests), 0
+    running: list[tuple[int, int]] = []  # tokens that each holds, and output tokens that it lacks
+    while waiting or running:
+        while sum(held + 1 for held, _ in running) > kv_tokens:
+            waiting.appendleft(running.pop())
+        left, room = max_step_tokens - len(running), kv_tokens - sum(held + 1 for held, _ in running)
+        while waiting and left > 0 and waiting[0][0] < room:
+            running.append(waiting.popleft())
+            left, room = left - running[-1][0], room - running[-1][0] - 1
+        running = [(held + 1, lacking - 1) for held, lacking in running if lacking > 1]
+        steps += 1
+    return steps
 
 
 def _own_ms(prompt: int, tokens: int, weights: Sequence[float]) -> float:

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from benchmarks.engines import programme as p
-from benchmarks.engines.bound import bound
+from benchmarks.engines.bound import bound, least_slowdown
 from benchmarks.engines.footprint import MIB, Footprint
 from benchmarks.engines.turns import Answer
 from benchmarks.engines.work import load
@@ -88,24 +88,27 @@ def overhead(answers: Sequence[Answer]) -> list[Line]:
     return [at_most(4, "share of a step at batch 64 outside the forward pass", value, 0.03, how)]
 
 
-def pressure(results: p.Results, parted: int | None) -> list[Line]:
-    """Line 6; `parted` is how many sequences came out otherwise in float32."""
+def pressure(results: p.Results, work: p.Load, forced: Sequence[Answer], parted: int | None) -> list[Line]:
+    """Line 6; `work` was served under pressure, `forced` are loads that preempt for sure, `parted` is how many
+    sequences came out otherwise in float32."""
     quarter, ample = (p.seconds(results, p.PRESSURE, name) for name in (p.QUARTER, p.AMPLE))
     value, how = _low([enough / little for little, enough in zip(quarter, ample, strict=True)])
     answers = results[p.PRESSURE, p.QUARTER]
     preemptions = statistics.median(answer["preemptions"] for answer in answers)
-    errors = [abs(expected / took - 1.0) for answer in answers for expected, took in answer["copies"]]
-    name, same = "error of predicted copy times, median", "sequences that differ from those with ample KV, float32"
+    most = least_slowdown(
+        work.requests, p.demand_tokens(work.requests) // 4, p.STEP_TOKENS, answers[-1]["step_weights"]
+    )
+    how = f"{how}; {preemptions:g} preemptions; {most:.2f} if in order of arrival the pool were always full"
+    same = "sequences that differ from those with ample KV, float32"
+    costs = [cost for answer in forced for cost in answer["costs"]]
     return [
-        at_least(
-            6, "throughput with KV for a quarter over ample KV", value, 0.95, f"{how}; {preemptions:g} preemptions"
-        ),
-        at_most(6, name, statistics.median(errors), 0.25, f"{len(errors)} steps that copied")
-        if errors
-        else unmeasured(6, name, 0.25, "no step copied anything"),
+        at_least(6, "throughput with KV for a quarter over ample KV", value, 0.95, how),
+        *(_misjudged(mode, [ratio for kind, ratio in costs if kind == mode]) for mode in ("swap", "recompute")),
         unmeasured(6, same, 0.0, QUICK)
         if parted is None
-        else at_most(6, same, float(parted), 0.0, f"the first {p.QUICK_REQUESTS} requests of W1"),
+        else at_most(
+            6, same, float(parted), 0.0, f"the first {p.QUICK_REQUESTS} requests of W1, with preemptions forced and not"
+        ),
     ]
 
 
@@ -121,6 +124,15 @@ def footprint(found: Footprint, weight_bytes: int) -> list[Line]:
         if found.requests >= LEAK_REQUESTS
         else unmeasured(9, name, 16.0, f"only with --requests {LEAK_REQUESTS}"),
     ]
+
+
+def _misjudged(mode: str, ratios: Sequence[float]) -> Line:
+    """How far actual costs are from what was predicted."""
+    name = f"error of the predicted cost of preemption by {mode}, median"
+    if not ratios:
+        return unmeasured(6, name, 0.25, "none was forced")
+    error = statistics.median(abs(ratio - 1.0) for ratio in ratios)
+    return at_most(6, name, error, 0.25, f"{len(ratios)} preemptions, their ways back included")
 
 
 _PARTS = {"p50": 0.5, "p95": 0.95}

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 
 from benchmarks.engines.overhead import TimedModel, overhead
+from benchmarks.engines.preempting import preempt
+from benchmarks.engines.programme import STEP_TOKENS
 from benchmarks.engines.turns import THREADS, Answer, Order, Request, answer_turns
 from benchmarks.engines.work import demand_tokens
 from benchmarks.work import greedy_lease
@@ -23,6 +25,7 @@ from scheduler.lanes import DEFAULT_LANES
 from scheduler.messages import Preempted
 from scheduler.planner import Planner
 from scheduler.steps import StepFeatures
+from worker.calibrate import calibrate
 from worker.engine import Engine
 from worker.kv_cache import KVCache
 from worker.model import Model
@@ -31,24 +34,20 @@ from worker.paths import load_fastest
 from worker.runner import Runner
 
 BLOCK_SIZE = 16
-MAX_STEP_TOKENS = 512
 SMALLEST_REST_S = 0.001
 GIB = 2**30
 READS = 7
 
 
 class Ledger(CostModel):
-    """A cost model that keeps what it predicted of copies beside what they took, and forgets no step."""
+    """A cost model that has another one beside it, which forgets no step."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.copies: list[tuple[float, float]] = []
         self.lifelong = CostModel(forgetting=1.0)
 
     def observe(self, plan: StepFeatures, run_ms: float, copied_blocks: int, copy_ms: float) -> None:
-        """Note, then learn."""
-        if copied_blocks and copy_ms > 0.0:
-            self.copies.append((self.copy_ms(copied_blocks), copy_ms))
+        """Both learn."""
         self.lifelong.observe(plan, run_ms, copied_blocks, copy_ms)
         super().observe(plan, run_ms, copied_blocks, copy_ms)
 
@@ -122,6 +121,8 @@ class Ours:
     def answer(self, order: Order) -> Answer:
         """Do what is asked for: serve requests, or measure."""
         match order.get("measure"):
+            case "preemptions":
+                return self._preempt(order)
             case "overhead":
                 return overhead(self._model, order["requests"])
             case "bandwidth":
@@ -133,7 +134,6 @@ class Ours:
         sizes = (order.get("kv_tokens") or demand_tokens(requests), order.get("host_tokens", 0))
         engine = self.engine(sizes)
         done, ledger = self._model.forward_s, self._ledgers[sizes]
-        copies = len(ledger.copies)
         rule = admission(order.get("admission", "paged"), order.get("slots", 0))
         served = serve(engine, requests, rule, order.get("arrivals_s", ()))
         engine.planner.check_integrity()
@@ -142,11 +142,19 @@ class Ours:
             "tokens": sum(map(len, served.outputs.values())),
             "latencies_s": served.latencies_s,
             "preemptions": served.preemptions,
-            "copies": ledger.copies[copies:],
             "step_weights": ledger.lifelong.step_weights(),
             "forward_s": self._model.forward_s - done,
             "outputs": list(served.outputs.values()) if order.get("outputs") else [],
         }
+
+    def _preempt(self, order: Order) -> Answer:
+        """On an engine of its own: the first predictions count too."""
+        sizes = order["kv_tokens"], order["host_tokens"]
+        self._engines.pop(sizes, None)
+        engine = self.engine(sizes)
+        found = preempt(engine, self._ledgers[sizes], order["requests"], order["urgent"])
+        engine.planner.check_integrity()
+        return {"costs": [[cost.mode, cost.ratio] for cost in found.costs], "outputs": found.outputs}
 
     def engine(self, sizes: tuple[int, int]) -> Engine:
         """With pools of so many tokens: on the device, on the host."""
@@ -175,11 +183,13 @@ def _build(model: Model, blocks: int, host_slots: int, max_sequences: int, costs
         blocks=blocks,
         host_slots=host_slots,
         max_sequences=max_sequences,
-        max_step_tokens=MAX_STEP_TOKENS,
+        max_step_tokens=STEP_TOKENS,
         costs=costs,
         bytes_per_block=model.shape.block_bytes(BLOCK_SIZE),
     )
-    return Engine(planner, Runner(model, cache))
+    runner = Runner(model, cache)
+    calibrate(runner, costs, max_sequences=max_sequences, max_step_tokens=STEP_TOKENS)
+    return Engine(planner, runner)
 
 
 def read_bandwidth() -> float:

@@ -25,6 +25,10 @@ ALONE_TOKENS = 64
 """Output tokens after the first, where a request runs alone."""
 QUICK_REQUESTS = 48
 BATCHES = (1, 8, 32)
+STEP_TOKENS = 512
+"""The most that our engine computes in a step."""
+URGENT, URGENT_PROMPT, URGENT_TOKENS = 24, 320, 12
+"""Prompts that arrive where preemptions are forced."""
 W1, W2, FIRST, ALONE, PRESSURE = "W1", "W2", "W3, first token", "W3, alone", "W1 under pressure"
 
 
@@ -82,6 +86,17 @@ def pressure(requests: Sequence[Request], contender: str = OURS, **extras: objec
     demand = demand_tokens(requests)
     sizes = {QUARTER: {"kv_tokens": demand // 4, "host_tokens": demand}, AMPLE: {"kv_tokens": demand}}
     return Load(PRESSURE, requests, [Entry(name, contender, {**size, **extras}) for name, size in sizes.items()])
+
+
+def forced(ours: Contender, requests: Sequence[Request]) -> list[Answer]:
+    """Preemptions amid these requests, with KV for a quarter: by swap, and without a host pool; then none."""
+    demand = demand_tokens(requests)
+    urgent = equal(URGENT, URGENT_PROMPT, URGENT_TOKENS)
+    quarter, whole = demand // 4, demand + demand_tokens(urgent)
+    return [
+        ours.ask(measure="preemptions", requests=requests, urgent=urgent, kv_tokens=kv_tokens, host_tokens=host_tokens)
+        for kv_tokens, host_tokens in ((quarter, demand), (quarter, 0), (whole, 0))
+    ]
 
 
 def batch_name(count: int) -> str:

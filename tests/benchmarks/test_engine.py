@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.engine import main
 from benchmarks.engines import programme as p
-from benchmarks.engines.bound import bound
+from benchmarks.engines.bound import bound, least_slowdown, steps_in_order
 from benchmarks.engines.footprint import MIB, Footprint
 from benchmarks.engines.lines import alone, footprint, overhead, pressure, scheduling, throughput
 from benchmarks.engines.turns import Answer, Contender, TurnError
@@ -135,6 +135,15 @@ def test_paged_scheduling_is_held_against_the_bound_and_the_slowest_ratio_of_lat
     assert [line.met for line in scheduling({}, {})] == [None] * 3
 
 
+def test_in_order_of_arrival_little_kv_costs_steps() -> None:
+    requests = [([1] * 10, 10)] * 4
+
+    assert steps_in_order(requests, 10_000, 512) == 10
+    assert steps_in_order(requests, 20, 512) == 40
+    assert steps_in_order(requests, 10_000, 11) > 10
+    assert least_slowdown(requests, 20, 512, (10.0, 0.0, 0.0, 0.0, 0.0)) == pytest.approx(0.25)
+
+
 def test_the_roofline_is_weights_over_bandwidth_and_the_first_token_is_taken_off() -> None:
     results = {(p.FIRST, p.OURS): answers(0.5), (p.ALONE, p.OURS): answers(0.5 + 64 * 0.02)}
 
@@ -147,17 +156,20 @@ def test_the_roofline_is_weights_over_bandwidth_and_the_first_token_is_taken_off
 
 def test_overhead_and_pressure_have_their_verdicts() -> None:
     results = {
-        (p.PRESSURE, p.QUARTER): answers(10.0, preemptions=3, copies=[[1.0, 1.25], [2.0, 1.0], [1.0, 1.0]]),
-        (p.PRESSURE, p.AMPLE): answers(9.0, preemptions=0, copies=[]),
+        (p.PRESSURE, p.QUARTER): answers(10.0, preemptions=3, step_weights=WEIGHTS),
+        (p.PRESSURE, p.AMPLE): answers(9.0, preemptions=0),
     }
 
+    forced = [{"costs": [["swap", 0.8], ["recompute", 2.0], ["swap", 1.3]]}, {"costs": [["swap", 1.0]]}]
+
     (share,) = overhead([{"share": 0.02, "step_ms": 50.0}])
-    little, error, same = pressure(results, 0)
+    little, swap, recompute, same = pressure(results, p.pressure([([1] * 8, 64)] * 4), forced, 0)
 
     assert share.met
     assert (little.value, little.met) == (0.9, False)
-    assert error.value == pytest.approx(0.2)
-    assert error.met
+    assert swap.value == pytest.approx(0.2)
+    assert "always full" in little.how
+    assert (swap.met, recompute.value, recompute.met) == (True, 1.0, False)
     assert same.met
 
 

@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from scheduler.costs import LEARNT_AFTER, CostModel, NonNegativeFit
+from scheduler.costs import LEARNT_AFTER, CostModel, Measurement, NonNegativeFit
 from scheduler.steps import NO_WORK, Row, SeqId, StepFeatures, features
 
 
@@ -136,3 +136,42 @@ def test_step_weights_add_up_to_the_time_of_a_step() -> None:
 def test_a_model_has_learnt_after_enough_steps() -> None:
     assert not learnt(LEARNT_AFTER - 1).has_learnt
     assert learnt(LEARNT_AFTER).has_learnt
+
+
+def measured() -> CostModel:
+    """A worker ten times as fast as assumed, that copied a few blocks and ran a few steps before it served."""
+    shapes = (StepFeatures(1, 0, 32, 0), StepFeatures(1, 64, 0, 4096), StepFeatures(8, 0, 256, 0))
+    costs = CostModel()
+    costs.start_from(
+        Measurement(shape, 0.1 * true_ms(shape), blocks, 0.06 + 0.02 * blocks)
+        for shape, blocks in zip(shapes * 2, (8, 1, 32) * 2, strict=True)
+    )
+    return costs
+
+
+def test_what_was_measured_at_start_is_predicted_from_the_first_step_on() -> None:
+    costs = measured()
+
+    assert costs.knows_copies
+    assert costs.copy_ms(16) == pytest.approx(0.38, rel=0.1)
+    for step in (StepFeatures(4, 0, 128, 0), StepFeatures(1, 32, 0, 1024)):
+        assert costs.step_ms(step) == pytest.approx(0.1 * true_ms(step), rel=0.25)
+
+
+def test_what_is_observed_replaces_what_was_measured() -> None:
+    costs, rng = measured(), random.Random(6)
+    for _ in range(100):
+        step = random_step(rng)
+        costs.observe(step, true_ms(step), 8, 2.0)
+
+    assert costs.copy_ms(8) == pytest.approx(2.0, rel=0.1)
+    assert costs.step_ms(StepFeatures(30, 0, 10_000, 0)) == pytest.approx(28.0, rel=0.15)
+
+
+def test_one_copy_that_stalled_does_not_upset_what_was_measured() -> None:
+    costs = measured()
+    before = costs.copy_ms(8)
+
+    costs.observe(NO_WORK, 0.0, 8, 40.0)
+
+    assert costs.copy_ms(8) < 4.0 * before

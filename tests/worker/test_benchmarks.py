@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from benchmarks.engines.ours import Ledger, admission, serve
+from benchmarks.engines.ours import admission, serve
 from benchmarks.engines.overhead import TimedModel, overhead
+from benchmarks.engines.preempting import preempt
 from benchmarks.engines.profile import decode
 from benchmarks.engines.programme import arrivals_s
 from benchmarks.exactness import make_prompts
 from benchmarks.forced import Agreement, served_logits
-from scheduler.steps import StepFeatures
 from tests.worker.test_engine import Client
 from worker.model import PagedModel
 
@@ -56,15 +56,19 @@ def test_arrivals_come_by_the_clock_and_each_waits_its_turn(tiny: PagedModel) ->
     assert served.seconds >= arrivals_s(len(REQUESTS), 200.0)[-1]
 
 
-def test_a_ledger_keeps_what_was_predicted_before_it_learns() -> None:
-    ledger = Ledger()
-    expected = ledger.copy_ms(4)
+@pytest.mark.parametrize(("host_slots", "mode"), [(64, "swap"), (0, "recompute")])
+def test_urgent_arrivals_preempt_and_change_no_output(tiny: PagedModel, host_slots: int, mode: str) -> None:
+    requests, urgent = (
+        [([number + 1] * 9, 40) for number in range(6)],
+        [([50 + number] * 16, 30) for number in range(4)],
+    )
+    little, ample = Client(tiny, blocks=40, host_slots=host_slots), Client(tiny, blocks=400, host_slots=0)
 
-    ledger.observe(StepFeatures(1, 0, 10, 0), 5.0, 4, 2.0)
-    ledger.observe(StepFeatures(1, 0, 10, 0), 5.0, 0, 0.0)
+    found, expected = (preempt(one.engine, one.costs, requests, urgent) for one in (little, ample))
 
-    assert ledger.copies == [(expected, 2.0)]
-    assert ledger.lifelong.step_ms(StepFeatures(1, 0, 10, 0)) > 0.0
+    assert found.outputs == expected.outputs
+    assert expected.costs == []
+    assert mode in {cost.mode for cost in found.costs}
 
 
 def test_what_is_not_the_forward_pass_is_part_of_a_step(tiny: PagedModel) -> None:

@@ -26,6 +26,7 @@ class Client:
 
     def __init__(self, model: PagedModel, *, blocks: int = 64, host_slots: int = 32, max_sequences: int = 8) -> None:
         cache = KVCache(model.shape, blocks=blocks, host_slots=host_slots, block_size=4)
+        self.costs = CostModel()
         planner = Planner(
             lanes=DEFAULT_LANES,
             block_size=4,
@@ -33,7 +34,7 @@ class Client:
             host_slots=host_slots,
             max_sequences=max_sequences,
             max_step_tokens=24,
-            costs=CostModel(),
+            costs=self.costs,
             bytes_per_block=cache.shape.block_bytes(4),
         )
         self.engine = Engine(planner, Runner(model, cache))

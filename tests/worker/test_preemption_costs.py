@@ -5,9 +5,11 @@ import pytest
 from scheduler.costs import CostModel
 from scheduler.messages import Preempted, PreemptionMode, Resumed
 from scheduler.outcomes import Outcome
-from scheduler.steps import Copy, Ended, Row, SeqId, StepOutcome, StepPlan, StepResult, features
+from scheduler.steps import Copy, Ended, Row, SeqId, StepFeatures, StepOutcome, StepPlan, StepResult, features
 from worker.engine import StepReport
 from worker.preemption_costs import PreemptionCost, PreemptionCosts
+
+BLOCK_SIZE = 16
 
 
 def preempted(flight_id: str, mode: PreemptionMode, blocks: int, predicted_ms: float) -> Preempted:
@@ -18,8 +20,8 @@ def resumed(flight_id: str) -> Resumed:
     return Resumed(flight_id=flight_id, choice=0, stalled_ms=5.0)
 
 
-def row(flight_id: str, tokens: int, *, samples: bool = True) -> Row:
-    return Row(SeqId(flight_id, 0), (1,) * tokens, 0, (0,) * 40, samples, 0)
+def row(flight_id: str, tokens: int, *, first: int = 0, samples: bool = True) -> Row:
+    return Row(SeqId(flight_id, 0), (1,) * tokens, first, (0,) * 40, samples, 0)
 
 
 def report(
@@ -39,7 +41,7 @@ def found() -> list[PreemptionCost]:
 
 @pytest.fixture
 def watch(found: list[PreemptionCost]) -> PreemptionCosts:
-    return PreemptionCosts(CostModel(), found.append)
+    return PreemptionCosts(CostModel(), BLOCK_SIZE, found.append)
 
 
 def test_a_swap_costs_its_share_of_the_copies_both_ways(watch: PreemptionCosts, found: list[PreemptionCost]) -> None:
@@ -56,13 +58,34 @@ def test_a_recompute_costs_what_its_rows_add_until_it_samples(
 ) -> None:
     costs = CostModel()
     both, other = (row("a", 200, samples=False), row("b", 1)), (row("b", 1),)
-    watch.stepped(report(preempted("a", "recompute", 20, 90.0), rows=other, run_ms=10.0))
+    rest = (row("a", 30, first=200),)
+    watch.stepped(report(rows=(row("a", 1, first=229),)))
+    watch.stepped(report(preempted("a", "recompute", 15, 90.0), rows=other, run_ms=10.0))
     watch.stepped(report(resumed("a"), rows=both, run_ms=2 * costs.step_ms(features(both))))
-    watch.stepped(report(rows=(row("a", 30),), run_ms=costs.step_ms(features([row("a", 30)]))))
+    watch.stepped(report(rows=rest, run_ms=costs.step_ms(features(rest))))
 
     (cost,) = found
     added_ms = 2 * (costs.step_ms(features(both)) - costs.step_ms(features(other)))
-    assert cost.actual_ms == pytest.approx(added_ms + costs.step_ms(features([row("a", 30)])))
+    last_ms = costs.step_ms(features(rest)) - costs.step_ms(StepFeatures(1, 0, 0, 0))
+    assert cost.actual_ms == pytest.approx(added_ms + last_ms)
+
+
+def test_what_was_never_computed_is_no_cost_of_a_recompute(watch: PreemptionCosts, found: list[PreemptionCost]) -> None:
+    costs, whole = CostModel(), (row("a", 100), row("b", 1))
+    watch.stepped(report(rows=(row("a", 25, samples=False),)))
+    watch.stepped(report(preempted("a", "recompute", 2, 9.0), rows=whole[1:]))
+    watch.stepped(report(resumed("a"), rows=whole, run_ms=costs.step_ms(features(whole))))
+
+    added_ms = costs.step_ms(features(whole)) - costs.step_ms(features(whole[1:])._replace(rows=2))
+    assert [cost.actual_ms for cost in found] == [pytest.approx(added_ms / 4)]
+
+
+def test_who_gives_more_while_away_is_left_out(watch: PreemptionCosts, found: list[PreemptionCost]) -> None:
+    watch.stepped(report(rows=(row("a", 1, first=99),)))
+    watch.stepped(report(preempted("a", "recompute", 2, 9.0), rows=(row("b", 1),)))
+    watch.stepped(report(resumed("a"), rows=(row("a", 69, first=32),), run_ms=30.0))
+
+    assert found == []
 
 
 def test_what_costs_nothing_or_never_returns_is_no_preemption_to_compare(
