@@ -1,12 +1,11 @@
 // Attention over the paged cache on a CPU: keys and values are read where they lie, once for all heads that share them.
 //
 // Two passes over a row's context for each tile of queries: all scores, then, after a softmax over them, the weighted
-// sum of the values. Everything is summed in float32. A vector is as wide as the head size allows, and as many
-// positions are scored at a time.
+// sum of the values. Both are products of rows with tiles, into which keys and values are laid some positions at a
+// time; everything is summed in float32, position by position, so that no number depends on what else is computed.
+// Weights are rounded to the type of the values.
 #pragma once
-#include <atomic>
-
-#include "vectors.h"
+#include "product.h"
 
 namespace {
 
@@ -14,6 +13,7 @@ constexpr int64_t ROW = 4;                 // numbers that describe a row
 constexpr int64_t TILE_TOKENS = 16;        // tokens of a row whose queries are computed together, at most
 constexpr int64_t TILE_SCORES = 1 << 19;   // and fewer where their scores would not stay in a core's cache
 constexpr int64_t AHEAD = 32;              // positions between what is computed and what is fetched from memory
+constexpr int64_t TOGETHER = 64;           // positions whose values are laid into tiles together
 
 // What one call computes; strides in elements.
 template <typename T> struct Call {
@@ -29,92 +29,177 @@ template <typename T> struct Call {
 };
 
 // Memory that vectors are read from, which takes twice as long across two lines of the cache.
-class Floats {
+class Room {
  public:
-  float* room_for(size_t count) {
-    memory_.resize(count + LINE);
-    return reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(memory_.data()) + 63) & ~uintptr_t(63));
+  template <typename T> T* of(size_t count) {
+    memory_.resize(count * sizeof(T) + LINE);
+    return reinterpret_cast<T*>((reinterpret_cast<uintptr_t>(memory_.data()) + LINE - 1) & ~uintptr_t(LINE - 1));
   }
 
  private:
-  static constexpr size_t LINE = 64 / sizeof(float);
-  std::vector<float> memory_;
+  static constexpr size_t LINE = 64;
+  std::vector<char> memory_;
 };
 
 // A thread's memory between tiles.
 struct Scratch {
-  std::vector<int64_t> lines;  // where each position's key lies
-  Floats queries, scores;
+  std::vector<int64_t> lines;  // where each position's key lies; and beyond a whole tile, where the last one's does
+  Room queries, scores, factors, sums;
 };
 
-// Scores [count, padded] of `count` queries against the positions [0, context).
-template <typename T, int D, int W>
-void score(const T* keys, int64_t page, const int64_t* lines, const float* queries, int64_t count, int64_t context, int64_t padded, float* scores) {
-  using Vec = typename Of<W>::Vec;
-  alignas(64) float chunk[W * D] = {};
-  for (int64_t start = 0; start < context; start += W) {
-    const int64_t known = std::min<int64_t>(W, context - start);
-    for (int64_t j = 0; j < known; ++j) {
-      const T* key = keys + lines[start + j];
-      const T* next = keys + lines[std::min(start + j + AHEAD, context - 1)];
-      fetch<T, D>(next);
-      fetch<T, D>(next + page);
-      for (int d = 0; d < D; d += W) store<W>(chunk + j * D + d, load<W>(key + d));
-    }
-    for (int64_t q = 0; q < count; ++q) {
-      const float* query = queries + q * D;
-      Vec dots[W];
+// Words of 4 bytes: inputs of a product, or pairs of them.
+template <typename T> constexpr int64_t APART = sizeof(float) / sizeof(T);
+
+// 16 words of 16 keys: a vector of all keys for each word. Asks for keys and values that come AHEAD.
+template <typename T> void turn_keys(const T* keys, int64_t page, const int64_t* lines, int64_t word, Of<16>::Bits (&square)[16]) {
 #pragma GCC unroll 16
-      for (int j = 0; j < W; ++j) {
-        dots[j] = load<W>(query) * load<W>(chunk + j * D);
+  for (int j = 0; j < 16; ++j) {
+    std::memcpy(&square[j], keys + lines[j] + word * APART<T>, sizeof square[j]);
+    const T* next = keys + lines[j + AHEAD] + word * APART<T>;
+    __builtin_prefetch(next);
+    __builtin_prefetch(next + page);
+  }
+  transpose(square);
+}
+
+// Keys [32] as a tile: for each channel, or pair of them, the positions side by side.
+template <typename T, int D> void lay_keys(const T* keys, int64_t page, const int64_t* lines, T* tile) {
+  if constexpr (D % (16 * APART<T>) == 0) {
+    for (int64_t half = 0; half < TILE_OUTPUTS; half += 16)
+      for (int64_t word = 0; word < D / APART<T>; word += 16) {
+        Of<16>::Bits square[16];
+        turn_keys(keys, page, lines + half, word, square);
 #pragma GCC unroll 16
-        for (int d = W; d < D; d += W) dots[j] += load<W>(query + d) * load<W>(chunk + j * D + d);
+        for (int i = 0; i < 16; ++i)
+          std::memcpy(tile + ((word + i) * TILE_OUTPUTS + half) * APART<T>, &square[i], sizeof square[i]);
       }
-      store<W>(scores + q * padded + start, sums<W>(dots));
+  } else {
+    for (int64_t j = 0; j < TILE_OUTPUTS; ++j)
+      for (int d = 0; d < D; ++d) tile[place<T>(d, j)] = keys[lines[j] + d];
+  }
+}
+
+// The values of a position, or a pair of them, as tiles [D / 32] of 32 channels, rounded up, `apart` from each other.
+template <typename T, int D> inline void lay_values(const T* values, const int64_t* lines, T* tiles, int64_t apart) {
+#pragma GCC unroll 4
+  for (int d = 0; d < D; d += TILE_OUTPUTS) {
+    T* to = tiles + d / TILE_OUTPUTS * apart;
+    if constexpr (D % TILE_OUTPUTS != 0) {
+      for (int64_t i = 0; i < APART<T>; ++i)
+        for (int64_t o = 0; o < std::min<int64_t>(TILE_OUTPUTS, D - d); ++o) to[place<T>(i, o)] = values[lines[i] + d + o];
+    } else if constexpr (APART<T> == 2) {
+      zip(to, values + lines[0] + d, values + lines[1] + d);
+    } else {
+      std::memcpy(to, values + lines[0] + d, TILE_OUTPUTS * sizeof(T));
     }
   }
 }
 
-// Scores [0, context) become weights, and 0 up to the next whole vector; returns one over their sum.
-template <int W> float soften(float* scores, int64_t context, int64_t padded) {
-  using Vec = typename Of<W>::Vec;
-  for (int64_t j = context; j < padded; ++j) scores[j] = -std::numeric_limits<float>::infinity();
-  Vec highest = load<W>(scores);
-  for (int64_t j = W; j < padded; j += W) highest = larger<W>(highest, load<W>(scores + j));
+// Scores [count, padded] of `count` queries [count, D].
+template <typename T, int D>
+void score(const T* keys, int64_t page, const int64_t* lines, const T* queries, int64_t count, int64_t padded, float scaling, float* scores) {
+  alignas(64) T tile[TILE_OUTPUTS * D];
+  alignas(64) float sums[MOST_ROWS * TILE_OUTPUTS];
+  for (int64_t start = 0; start < padded; start += TILE_OUTPUTS) {
+    lay_keys<T, D>(keys, page, lines + start, tile);
+    in_parts(count, [&](int64_t first, int64_t size) {
+      PRODUCTS<T, Beside::NOTHING>[size - 1](queries + first * D, D, tile, D, sums, {});
+      for (int64_t r = 0; r < size; ++r)
+        for (int half = 0; half < TILE_OUTPUTS; half += 16)
+          store<16>(scores + (first + r) * padded + start + half, load<16>(sums + r * TILE_OUTPUTS + half) * scaling);
+    });
+  }
+}
+
+// Scores [0, context) become weights in their place, of type T, and 0 up to `padded`; returns one over their sum.
+template <typename T> float soften(float* scores, int64_t context, int64_t padded) {
+  constexpr int W = 16;
+  const int64_t whole = (context + W - 1) / W * W;
+  for (int64_t j = context; j < whole; ++j) scores[j] = -std::numeric_limits<float>::infinity();
+  Vec16 highest = load<W>(scores);
+  for (int64_t j = W; j < whole; j += W) highest = larger<W>(highest, load<W>(scores + j));
   float most = highest[0];
   for (int i = 1; i < W; ++i) most = std::max(most, highest[i]);
-  Vec total = {};
-  for (int64_t j = 0; j < padded; j += W) {
-    const Vec weight = exponential<W>(load<W>(scores + j) - most);
-    store<W>(scores + j, weight);
+  T* weights = reinterpret_cast<T*>(scores);  // no longer than the scores, it is written behind what is read
+  Vec16 total = {};
+  for (int64_t j = 0; j < whole; j += W) {
+    const Vec16 weight = exponential<W>(load<W>(scores + j) - most);
+    store<W>(weights + j, weight);
     total += weight;
   }
   float sum = 0;
-  for (int i = 0; i < W; ++i) sum += total[i];
-  for (int64_t j = context; j < padded; ++j) {
-    sum -= scores[j];
-    scores[j] = 0;
-  }
+  for (int i = 0; i < W; ++i) sum += total[i];  // what is beyond the context adds 1e-38 to at least 1
+  std::memset(weights + context, 0, (padded - context) * sizeof(T));
   return 1 / sum;
 }
 
-// The weighted sum of the values for Q queries.
-template <typename T, int D, int W, int Q>
-void gather(const T* values, const int64_t* lines, const float* weights, int64_t padded, int64_t context, const float* factors, T** outs) {
-  using Vec = typename Of<W>::Vec;
-  Vec sum[Q][D / W] = {};
-  for (int64_t j = 0; j < context; ++j) {
-    const T* value = values + lines[j];
-    fetch<T, D>(values + lines[std::min(j + AHEAD, context - 1)]);
+// Sums [D / 32, count, 32] of the values, weighted for `count` queries [count, stride].
+template <typename T, int D>
+void gather(const T* values, const int64_t* lines, const T* weights, int64_t stride, int64_t count, int64_t padded, float* sums) {
+  constexpr int64_t TILES = (D + TILE_OUTPUTS - 1) / TILE_OUTPUTS, TILE = TOGETHER * TILE_OUTPUTS;
+  alignas(64) T tiles[TILES * TILE] = {};
+  std::memset(sums, 0, TILES * count * TILE_OUTPUTS * sizeof(float));
+  for (int64_t start = 0; start < padded; start += TOGETHER) {
+    const int64_t known = std::min(TOGETHER, padded - start);
+    for (int64_t j = 0; j < known; j += APART<T>)
+      lay_values<T, D>(values, lines + start + j, tiles + j * TILE_OUTPUTS, TILE);
+    for (int64_t tile = 0; tile < TILES; ++tile)
+      in_parts(count, [&](int64_t first, int64_t size) {
+        PRODUCTS<T, Beside::ADD>[size - 1](
+            weights + first * stride + start, stride, tiles + tile * TILE, known, sums + (tile * count + first) * TILE_OUTPUTS, {});
+      });
+  }
+}
+
+constexpr int64_t FEW = 4;  // queries at most that are multiplied with keys and values as these arrive
+
+// The same numbers as of `score` and `gather`, for R queries: nothing is laid out, so that memory never waits.
+template <typename T, int D, int R> struct Few {
+  static void score(const T* keys, int64_t page, const int64_t* lines, const T* queries, int64_t padded, float scaling, float* scores) {
+    for (int64_t start = 0; start < padded; start += 16) {
+      Vec16 sums[R] = {};
+      for (int64_t word = 0; word < D / APART<T>; word += 16) {
+        Of<16>::Bits square[16];
+        turn_keys(keys, page, lines + start, word, square);
 #pragma GCC unroll 16
-    for (int d = 0; d < D / W; ++d) {
-      const Vec part = load<W>(value + d * W);
+        for (int i = 0; i < 16; ++i)
 #pragma GCC unroll 4
-      for (int q = 0; q < Q; ++q) sum[q][d] += part * weights[q * padded + j];
+          for (int r = 0; r < R; ++r) sums[r] = added(sums[r], queries + r * D + (word + i) * APART<T>, square[i]);
+      }
+      for (int r = 0; r < R; ++r) store<16>(scores + r * padded + start, sums[r] * scaling);
     }
   }
-  for (int q = 0; q < Q; ++q)
-    for (int d = 0; d < D / W; ++d) store<W>(outs[q] + d * W, sum[q][d] * factors[q]);
+
+  static void gather(const T* values, const int64_t* lines, const T* weights, int64_t stride, int64_t padded, float* out) {
+    Vec16 sums[R][D / 16] = {};
+    for (int64_t j = 0; j < padded; j += APART<T>) {
+      alignas(64) T line[D * APART<T>];
+      lay_values<T, D>(values, lines + j, line, TILE_OUTPUTS * APART<T>);
+      for (int64_t i = 0; i < APART<T>; ++i) fetch<T, D>(values + lines[j + i + AHEAD]);
+#pragma GCC unroll 8
+      for (int d = 0; d < D / 16; ++d) {
+        Of<16>::Bits part;
+        std::memcpy(&part, line + d * 16 * APART<T>, sizeof part);
+#pragma GCC unroll 4
+        for (int r = 0; r < R; ++r) sums[r][d] = added(sums[r][d], weights + r * stride + j, part);
+      }
+    }
+    for (int r = 0; r < R; ++r)
+      for (int d = 0; d < D / 16; ++d) store<16>(out + (d / 2 * R + r) * TILE_OUTPUTS + d % 2 * 16, sums[r][d]);
+  }
+};
+
+// `work` with the kernels for so few queries, if there are.
+template <typename T, int D, typename Work> bool with_few(int64_t count, Work&& work) {
+  if constexpr (D % TILE_OUTPUTS == 0) {
+    switch (count) {
+      case 1: return work(Few<T, D, 1>()), true;
+      case 2: return work(Few<T, D, 2>()), true;
+      case 3: return work(Few<T, D, 3>()), true;
+      case FEW: return work(Few<T, D, FEW>()), true;
+    }
+  }
+  return false;
 }
 
 // Some tokens of a row, and the query heads that share one key head.
@@ -123,42 +208,43 @@ struct Tile {
 };
 
 template <typename T, int D> void attend_tile(const Call<T>& call, Scratch& s, const Tile& tile) {
-  constexpr int W = D % 16 == 0 ? 16 : 8;
-  constexpr int Q = D <= 64 ? 4 : 2;
   const auto [number, first, tokens, kv_head] = tile;
   const int64_t *row = call.rows + ROW * number, *table = call.tables + row[3];
-  const int64_t group = call.heads / call.kv_heads, queries = tokens * group;
-  const int64_t context = row[2] + first + tokens, padded = (context + W - 1) / W * W;
+  const int64_t group = call.heads / call.kv_heads, count = tokens * group;
+  const int64_t context = row[2] + first + tokens, padded = (context + TILE_OUTPUTS - 1) / TILE_OUTPUTS * TILE_OUTPUTS;
   const T* keys = call.kv + kv_head * D;
-  s.lines.resize(context);
+  s.lines.resize(padded + AHEAD);
   int64_t* lines = s.lines.data();
   for (int64_t position = 0, block = 0; position < context; ++block)
     for (int64_t slot = 0; slot < call.block_size && position < context; ++slot)
       lines[position++] = table[block] * call.block_stride + slot * call.kv_heads * D;
+  std::fill(lines + context, lines + padded + AHEAD, lines[context - 1]);
   for (int64_t position = 0; position < std::min(context, AHEAD); ++position) {
     fetch<T, D>(keys + lines[position]);
     fetch<T, D>(keys + lines[position] + call.page);
   }
-  float *scaled = s.queries.room_for(queries * D), *scores = s.scores.room_for(queries * padded);
-  std::vector<float> factors(queries);
-  std::vector<T*> outs(queries);
-  for (int64_t q = 0; q < queries; ++q) {
-    const int64_t token = row[0] + first + q / group, head = kv_head * group + q % group;
-    const T* query = call.query + token * call.query_stride + head * D;
-    for (int d = 0; d < D; d += W) store<W>(scaled + q * D + d, load<W>(query + d) * call.scaling);
-    outs[q] = call.out + (token * call.heads + head) * D;
+  T* queries = s.queries.of<T>(count * D);
+  for (int64_t token = 0; token < tokens; ++token)
+    std::memcpy(
+        queries + token * group * D, call.query + (row[0] + first + token) * call.query_stride + kv_head * group * D,
+        group * D * sizeof(T));
+  float* scores = s.scores.of<float>(count * padded);
+  if (!with_few<T, D>(count, [&](auto few) { few.score(keys, call.page, lines, queries, padded, call.scaling, scores); }))
+    score<T, D>(keys, call.page, lines, queries, count, padded, call.scaling, scores);
+  float* factors = s.factors.of<float>(count);
+  for (int64_t q = 0; q < count; ++q)
+    factors[q] = soften<T>(scores + q * padded, context - tokens + 1 + q / group, padded);
+  constexpr int64_t TILES = (D + TILE_OUTPUTS - 1) / TILE_OUTPUTS;
+  float* sums = s.sums.of<float>(TILES * count * TILE_OUTPUTS);
+  const T *values = keys + call.page, *weights = reinterpret_cast<const T*>(scores);
+  const int64_t stride = padded * APART<T>;
+  if (!with_few<T, D>(count, [&](auto few) { few.gather(values, lines, weights, stride, padded, sums); }))
+    gather<T, D>(values, lines, weights, stride, count, padded, sums);
+  for (int64_t q = 0; q < count; ++q) {
+    T* out = call.out + ((row[0] + first + q / group) * call.heads + kv_head * group + q % group) * D;
+    for (int d = 0; d < D; d += 8)
+      store<8>(out + d, load<8>(sums + (d / TILE_OUTPUTS * count + q) * TILE_OUTPUTS + d % TILE_OUTPUTS) * factors[q]);
   }
-  score<T, D, W>(keys, call.page, lines, scaled, queries, context, padded, scores);
-  for (int64_t q = 0; q < queries; ++q)
-    factors[q] = soften<W>(scores + q * padded, context - tokens + 1 + q / group, padded);
-  const T* values = keys + call.page;
-  int64_t q = 0;
-  for (; q + Q <= queries; q += Q)
-    gather<T, D, W, Q>(values, lines, scores + q * padded, padded, context, &factors[q], &outs[q]);
-  for (; Q > 2 && q + 3 <= queries; q += 3)
-    gather<T, D, W, 3>(values, lines, scores + q * padded, padded, context, &factors[q], &outs[q]);
-  for (; q < queries; ++q)
-    gather<T, D, W, 1>(values, lines, scores + q * padded, padded, context, &factors[q], &outs[q]);
 }
 
 // All tiles of a step, the longest first: begun first, they end together.

@@ -1,11 +1,15 @@
 // Products of rows with weights that are laid out for them: tiles of 32 outputs, within a tile input by input (bfloat16:
 // pair by pair), so that a product reads them once, from the first byte to the last, whatever the number of rows.
 #pragma once
+#include <omp.h>
+
 #include "vectors.h"
 
 namespace {
 
 constexpr int64_t TILE_OUTPUTS = 32;
+constexpr int64_t LINE = TILE_OUTPUTS * sizeof(float);  // bytes of a tile for each input, or pair of them
+constexpr int64_t MANY_ROWS = 128;  // beside which the time that memory takes for weights does not count
 constexpr int MOST_ROWS = 12;  // whose sums fit into the registers together
 
 // Weights [outputs, inputs], and what is added to the outputs, if anything.
@@ -18,80 +22,108 @@ template <typename T> struct Weights {
   const T* tile(int64_t number) const { return tiles + number * TILE_OUTPUTS * inputs; }
 };
 
-// Sums [R, 32] of R rows with one tile.
-template <int R> void product(const float* rows, int64_t stride, const float* tile, int64_t inputs, float* out) {
-  Vec16 sums[R][2] = {};
-  for (int64_t k = 0; k < inputs; ++k) {
-    const Vec16 low = load<16>(tile + k * TILE_OUTPUTS), high = load<16>(tile + k * TILE_OUTPUTS + 16);
+// Where the weight of an input for an output stands in a tile.
+template <typename T> constexpr int64_t place(int64_t input, int64_t output) {
+  constexpr int64_t APART = sizeof(float) / sizeof(T);  // inputs side by side
+  return (input / APART * TILE_OUTPUTS + output) * APART + input % APART;
+}
+
+// What a product does beside multiplying: it asks for what comes soon, or adds to the sums that are there.
+enum class Beside { NOTHING, FETCH, ADD };
+
+// What products begin with.
+template <int R, Beside BESIDE> inline void begin(Vec16 (&sums)[R][2], const float* out) {
 #pragma GCC unroll 12
-    for (int r = 0; r < R; ++r) {
-      const float value = rows[r * stride + k];
-      sums[r][0] += low * value;
-      sums[r][1] += high * value;
-    }
-  }
+  for (int r = 0; r < R; ++r)
+    for (int half = 0; half < 2; ++half) sums[r][half] = BESIDE == Beside::ADD ? load<16>(out + r * TILE_OUTPUTS + half * 16) : Vec16{};
+}
+
+template <int R> inline void finish(const Vec16 (&sums)[R][2], float* out) {
+#pragma GCC unroll 12
   for (int r = 0; r < R; ++r)
     for (int half = 0; half < 2; ++half) store<16>(out + r * TILE_OUTPUTS + half * 16, sums[r][half]);
 }
 
+// Sums of 16 outputs and what an input, or a pair of them, adds: `weights` as of a tile, `row` from that input on.
+inline Vec16 added(Vec16 sums, const float* row, Of<16>::Bits weights) { return sums + (Vec16)weights * *row; }
+inline Vec16 added(Vec16 sums, const Bfloat16* row, Of<16>::Bits weights) {
 #ifdef __AVX512BF16__
-template <int R> void product(const Bfloat16* rows, int64_t stride, const Bfloat16* tile, int64_t inputs, float* out) {
-  __m512 sums[R][2] = {};
-  for (int64_t k = 0; k < inputs; k += 2) {
-    const __m512bh low = (__m512bh)_mm512_loadu_si512(tile + k * TILE_OUTPUTS);
-    const __m512bh high = (__m512bh)_mm512_loadu_si512(tile + k * TILE_OUTPUTS + 32);
-#pragma GCC unroll 12
-    for (int r = 0; r < R; ++r) {
-      int32_t pair;
-      std::memcpy(&pair, rows + r * stride + k, sizeof pair);
-      const __m512bh both = (__m512bh)_mm512_set1_epi32(pair);
-      sums[r][0] = _mm512_dpbf16_ps(sums[r][0], low, both);
-      sums[r][1] = _mm512_dpbf16_ps(sums[r][1], high, both);
-    }
-  }
-  for (int r = 0; r < R; ++r)
-    for (int half = 0; half < 2; ++half) _mm512_storeu_ps(out + r * TILE_OUTPUTS + half * 16, sums[r][half]);
-}
-#else
-template <int R> void product(const Bfloat16* rows, int64_t stride, const Bfloat16* tile, int64_t inputs, float* out) {
-  using Bits = Of<16>::Bits;
-  Vec16 sums[R][2] = {};
-  for (int64_t k = 0; k < inputs; k += 2) {
-    Bits pairs[2];  // of each output: the even input's weight in the low half, the odd one's in the high half
-    std::memcpy(pairs, tile + k * TILE_OUTPUTS, sizeof pairs);
-#pragma GCC unroll 12
-    for (int r = 0; r < R; ++r) {
-      const float even = widened(rows[r * stride + k]), odd = widened(rows[r * stride + k + 1]);
-      for (int half = 0; half < 2; ++half)
-        sums[r][half] += (Vec16)(pairs[half] << 16) * even + (Vec16)(pairs[half] & 0xffff0000u) * odd;
-    }
-  }
-  for (int r = 0; r < R; ++r)
-    for (int half = 0; half < 2; ++half) store<16>(out + r * TILE_OUTPUTS + half * 16, sums[r][half]);
-}
+  int32_t pair;
+  std::memcpy(&pair, row, sizeof pair);
+  return (Vec16)_mm512_dpbf16_ps((__m512)sums, (__m512bh)weights, (__m512bh)_mm512_set1_epi32(pair));
+#else  // the even input's weight is in the low half, the odd one's in the high half
+  return sums + (Vec16)(weights << 16) * widened(row[0]) + (Vec16)(weights & 0xffff0000u) * widened(row[1]);
 #endif
+}
 
-template <typename T> using Product = void (*)(const T*, int64_t, const T*, int64_t, float*);
-template <typename T> constexpr Product<T> PRODUCTS[MOST_ROWS] = {
-    product<1>, product<2>, product<3>, product<4>, product<5>, product<6>,
-    product<7>, product<8>, product<9>, product<10>, product<11>, product<12>};
+// What is asked of memory while a product is computed: `step` bytes further for each input, or pair of them.
+struct Soon {
+  const char* at;
+  int64_t step;
+};
+
+// Sums [R, 32] of R rows with one tile.
+template <typename T, int R, Beside BESIDE>
+void product(const T* rows, int64_t stride, const T* tile, int64_t inputs, float* out, Soon soon) {
+  Vec16 sums[R][2];
+  begin<R, BESIDE>(sums, out);
+  for (int64_t k = 0; k < inputs; k += sizeof(float) / sizeof(T)) {
+    if constexpr (BESIDE == Beside::FETCH && R > 1) {  // one row is computed no faster than memory is read in order
+      __builtin_prefetch(soon.at, 0, 2);
+      __builtin_prefetch(soon.at + soon.step / 2, 0, 2);
+      soon.at += soon.step;
+    }
+    Of<16>::Bits low, high;
+    std::memcpy(&low, tile + k * TILE_OUTPUTS, sizeof low);
+    std::memcpy(&high, tile + k * TILE_OUTPUTS + TILE_OUTPUTS * sizeof(float) / sizeof(T) / 2, sizeof high);
+#pragma GCC unroll 12
+    for (int r = 0; r < R; ++r) {
+      const T* row = rows + r * stride + k;
+      sums[r][0] = added(sums[r][0], row, low);
+      sums[r][1] = added(sums[r][1], row, high);
+    }
+  }
+  finish<R>(sums, out);
+}
+
+template <typename T> using Product = void (*)(const T*, int64_t, const T*, int64_t, float*, Soon);
+template <typename T, Beside BESIDE> constexpr Product<T> PRODUCTS[MOST_ROWS] = {
+    product<T, 1, BESIDE>, product<T, 2, BESIDE>, product<T, 3, BESIDE>, product<T, 4, BESIDE>,
+    product<T, 5, BESIDE>, product<T, 6, BESIDE>, product<T, 7, BESIDE>, product<T, 8, BESIDE>,
+    product<T, 9, BESIDE>, product<T, 10, BESIDE>, product<T, 11, BESIDE>, product<T, 12, BESIDE>};
+
+// Rows in parts that are multiplied together: `work(first, size)`.
+template <typename Work> void in_parts(int64_t count, Work&& work) {
+  const int64_t parts = (count + MOST_ROWS - 1) / MOST_ROWS;
+  for (int64_t part = 0; part < parts; ++part) {
+    const int64_t first = part * count / parts;
+    work(first, (part + 1) * count / parts - first);
+  }
+}
 
 // One tile's outputs for all rows [count, inputs]; `take(row, sums)` is given 32 at a time, what is added included.
 template <typename T, typename Take>
 void multiply(const Weights<T>& weights, int64_t number, const T* rows, int64_t count, Take&& take) {
   alignas(64) float sums[MOST_ROWS * TILE_OUTPUTS];
   const T* tile = weights.tile(number);
-  const int64_t parts = (count + MOST_ROWS - 1) / MOST_ROWS;
-  for (int64_t part = 0; part < parts; ++part) {
-    const int64_t first = part * count / parts, size = (part + 1) * count / parts - first;
-    PRODUCTS<T>[size - 1](rows + first * weights.inputs, weights.inputs, tile, weights.inputs, sums);
+  // The tile that this thread is likely to compute next, or one of the weights that lie behind these.
+  Soon soon{reinterpret_cast<const char*>(weights.tile(number + omp_get_num_threads())),
+            LINE * MOST_ROWS / std::max<int64_t>(count, MOST_ROWS)};
+  in_parts(count, [&](int64_t first, int64_t size) {
+    const T* part = rows + first * weights.inputs;
+    if (count > MANY_ROWS) {
+      PRODUCTS<T, Beside::NOTHING>[size - 1](part, weights.inputs, tile, weights.inputs, sums, {});
+    } else {
+      PRODUCTS<T, Beside::FETCH>[size - 1](part, weights.inputs, tile, weights.inputs, sums, soon);
+      soon.at += soon.step * (weights.inputs * sizeof(T) / sizeof(float));
+    }
     for (int64_t r = 0; r < size; ++r) {
       float* found = sums + r * TILE_OUTPUTS;
       if (weights.bias)
         for (int i = 0; i < TILE_OUTPUTS; ++i) found[i] += weights.bias[number * TILE_OUTPUTS + i];
       take(first + r, found);
     }
-  }
+  });
 }
 
 }  // namespace

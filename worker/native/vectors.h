@@ -64,6 +64,18 @@ template <int W> inline void store(Bfloat16* to, typename Of<W>::Vec from) {
   std::memcpy(to, &half, sizeof half);
 }
 
+#ifdef __AVX512BF16__
+template <> inline void store<16>(Bfloat16* to, Of<16>::Vec from) {
+  const __m256bh half = _mm512_cvtneps_pbh((__m512)from);
+  std::memcpy(to, &half, sizeof half);
+}
+
+template <> inline void store<8>(Bfloat16* to, Of<8>::Vec from) {
+  const __m128bh half = _mm256_cvtneps_pbh((__m256)from);
+  std::memcpy(to, &half, sizeof half);
+}
+#endif
+
 template <int W> inline typename Of<W>::Vec larger(typename Of<W>::Vec a, typename Of<W>::Vec b) { return a > b ? a : b; }
 
 // e to the power of x <= 0, to two units in the last place: 2^n times a polynomial. A NaN stays one.
@@ -84,23 +96,35 @@ template <int W> inline typename Of<W>::Vec exponential(typename Of<W>::Vec x) {
   return sum * (Vec)((n + 127) << 23);
 }
 
-// The sums of neighbours: half of them from a, half from b.
-inline Of<16>::Vec paired(Of<16>::Vec a, Of<16>::Vec b) {
-  return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30) +
-         __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
-}
-inline Of<8>::Vec paired(Of<8>::Vec a, Of<8>::Vec b) {
-  return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14) +
-         __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15);
+// A square's rows become its columns.
+inline void transpose(Of<16>::Bits (&square)[16]) {
+#pragma GCC unroll 4
+  for (int round = 0; round < 4; ++round) {
+    Of<16>::Bits half[16];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) {  // rows that stand half a square apart, interleaved
+      half[2 * i] = __builtin_shufflevector(
+          square[i], square[i + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+      half[2 * i + 1] = __builtin_shufflevector(
+          square[i], square[i + 8], 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) square[i] = half[i];
+  }
 }
 
-// Each of W vectors summed up: lane i is the sum of vector i.
-template <int W> inline typename Of<W>::Vec sums(typename Of<W>::Vec* of) {
-#pragma GCC unroll 4
-  for (int left = W / 2; left > 0; left /= 2)
-#pragma GCC unroll 8
-    for (int i = 0; i < left; ++i) of[i] = paired(of[2 * i], of[2 * i + 1]);
-  return of[0];
+// Two lines of 32 as one of 32 pairs.
+inline void zip(Bfloat16* to, const Bfloat16* even, const Bfloat16* odd) {
+  typedef uint16_t Line __attribute__((vector_size(64)));
+  Line a, b;
+  std::memcpy(&a, even, sizeof a);
+  std::memcpy(&b, odd, sizeof b);
+  const Line first = __builtin_shufflevector(a, b, 0, 32, 1, 33, 2, 34, 3, 35, 4, 36, 5, 37, 6, 38, 7, 39, 8, 40, 9, 41, 10,
+                                             42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47);
+  const Line second = __builtin_shufflevector(a, b, 16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53, 22, 54, 23, 55, 24, 56,
+                                              25, 57, 26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31, 63);
+  std::memcpy(to, &first, sizeof first);
+  std::memcpy(to + 32, &second, sizeof second);
 }
 
 // Ask for a key or value that will be read soon: the processor does not foresee the next block.
