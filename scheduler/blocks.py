@@ -13,7 +13,8 @@ is made.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from itertools import chain
 
 from scheduler.prefix_cache import PrefixCache, Scope
 from scheduler.ranges import require
@@ -47,6 +48,8 @@ class BlockPool:
         self.host_slots = host_slots
         self.cache = PrefixCache(blocks=blocks, block_size=block_size) if cache is None else cache
         self._references = [0] * blocks
+        self._shared: set[int] = set()
+        """Blocks that several tables hold."""
         self._free = list(range(blocks - 1, -1, -1))
         self._free_slots = list(range(host_slots - 1, -1, -1))
         self._retired: list[int] = []
@@ -69,10 +72,14 @@ class BlockPool:
         """How many tables hold this block."""
         return self._references[block]
 
-    def freed_by(self, tables: Iterable[Sequence[int]]) -> int:
+    def freed_by(self, tables: Collection[Sequence[int]]) -> int:
         """Blocks that would be free if all of these tables were released."""
-        held = Counter(block for table in tables for block in table)
-        return sum(count == self._references[block] for block, count in held.items())
+        held = sum(map(len, tables))
+        if not self._shared:
+            return held
+        shared = Counter(chain.from_iterable(map(self._shared.intersection, tables)))
+        freed = sum([count == self._references[block] for block, count in shared.items()])
+        return held - shared.total() + freed
 
     def can_allocate(self, count: int) -> bool:
         """Are this many device blocks free?"""
@@ -94,12 +101,15 @@ class BlockPool:
         for block in source[:count]:
             self._references[block] += 1
             table.append(block)
+        self._shared.update(source[:count])
 
     def adopt(self, blocks: Sequence[int], table: list[int], first: int) -> None:
         """Put blocks that the cache has found into a table from its place `first` on, instead of what stood there."""
         for block in blocks:
             if self._references[block] == 0:
                 self.cache.hold(block)
+            else:
+                self._shared.add(block)
             self._references[block] += 1
         replaced = table[first : first + len(blocks)]
         table[first : first + len(blocks)] = blocks
@@ -163,6 +173,8 @@ class BlockPool:
             held.update(table)
         for block, references in enumerate(self._references):
             _require("references", held[block] == references, f"block {block}: {references}, in {held[block]} tables")
+        shared = {block for block, references in enumerate(self._references) if references > 1}
+        _require("shared_blocks", self._shared == shared, f"{len(self._shared)} listed, {len(shared)} shared")
         idle = [block for block, references in enumerate(self._references) if references == 0]
         free = [block for block in idle if not self.cache.knows(block)]
         _require("free_blocks", sorted(self._free) == free, f"{len(self._free)} listed, {len(free)} unreferenced")
@@ -174,6 +186,8 @@ class BlockPool:
     def _drop(self, block: int) -> None:
         _require("double_free", self._references[block] > 0, f"block {block}")
         self._references[block] -= 1
+        if self._references[block] == 1:
+            self._shared.remove(block)
         if self._references[block] == 0 and not self.cache.keeps(block):
             self._free.append(block)
 

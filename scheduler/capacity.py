@@ -1,5 +1,6 @@
 """How full a worker is: what it could start next, by lane, and how many sequences stand where."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -25,33 +26,38 @@ class Counts:
 def count(sequences: Iterable[Sequence], lanes: Iterable[LaneName]) -> Counts:
     """Where the sequences stand, with a figure for every lane."""
     counts = Counts(*({lane.value: 0 for lane in lanes} for _ in range(3)))
-    for seq in sequences:
-        computes = seq.state in (State.PREFILL, State.DECODE)
-        runs = computes and seq.stalled_since_ms is None
-        (counts.running if runs else counts.waiting)[seq.job.lane] += 1
-        counts.preempted[seq.job.lane] += seq.state in PREEMPTED or (computes and not runs)
+    standing = Counter([(seq.job.lane, seq.state, seq.stalled_since_ms is None) for seq in sequences])
+    for (lane, state, undisturbed), number in standing.items():
+        computes = state in (State.PREFILL, State.DECODE)
+        runs = computes and undisturbed
+        (counts.running if runs else counts.waiting)[lane] += number
+        if state in PREEMPTED or (computes and not runs):
+            counts.preempted[lane] += number
     return counts
 
 
 def measure(
-    sequences: list[Sequence], lanes: Mapping[LaneName, Lane], pool: BlockPool, max_sequences: int, costs: CostModel
+    sequences: Iterable[Sequence], lanes: Mapping[LaneName, Lane], pool: BlockPool, max_sequences: int, costs: CostModel
 ) -> Capacity:
     """What each lane could start in the next step: what is free or held by lanes below, less what work of its own
     lane and above has yet to take, and one block for each of those to grow."""
-    return Capacity(
-        sequences={name: _free_rows(sequences, lane, lanes, max_sequences) for name, lane in lanes.items()},
-        kv_tokens={name: _free_blocks(sequences, lane, lanes, pool) * pool.block_size for name, lane in lanes.items()},
-        prefill_ms=costs.prefill_ms()[0] if costs.has_learnt else 0.0,
-    )
+    held: dict[LaneName, list[Sequence]] = {name: [] for name in lanes}
+    for seq in sequences:
+        held[seq.job.lane].append(seq)
+    runnable = {name: [seq for seq in held[name] if seq.is_runnable] for name in lanes}
+    rows = {name: len(runnable[name]) for name in lanes}
+    wanted = {name: sum([_wanted(seq, pool.block_size) for seq in runnable[name]]) for name in lanes}
+    free_rows: dict[str, int] = {}
+    free_tokens: dict[str, int] = {}
+    for name, lane in lanes.items():
+        above = [other for other in lanes if lanes[other].rank <= lane.rank]
+        below = [seq.table for other in lanes if lanes[other].rank > lane.rank for seq in held[other]]
+        free_rows[name] = max(0, max_sequences - sum(rows[other] for other in above))
+        free = pool.free_blocks + pool.freed_by(below) - sum(wanted[other] for other in above)
+        free_tokens[name] = max(0, free) * pool.block_size
+    return Capacity(free_rows, free_tokens, costs.prefill_ms()[0] if costs.has_learnt else 0.0)
 
 
-def _free_rows(sequences: list[Sequence], lane: Lane, lanes: Mapping[LaneName, Lane], max_sequences: int) -> int:
-    ahead = sum(seq.is_runnable and lanes[seq.job.lane].rank <= lane.rank for seq in sequences)
-    return max(0, max_sequences - ahead)
-
-
-def _free_blocks(sequences: list[Sequence], lane: Lane, lanes: Mapping[LaneName, Lane], pool: BlockPool) -> int:
-    ahead = [seq for seq in sequences if lanes[seq.job.lane].rank <= lane.rank]
-    below = [seq.table for seq in sequences if lanes[seq.job.lane].rank > lane.rank]
-    wanted = sum(max(1, 1 + pool.blocks_for(seq.length) - len(seq.table)) for seq in ahead if seq.is_runnable)
-    return max(0, pool.free_blocks + pool.freed_by(below) - wanted)
+def _wanted(seq: Sequence, block_size: int) -> int:
+    """Blocks that it lacks for its tokens and one more; one to grow by at least."""
+    return max(1, 1 - (-seq.length // block_size) - len(seq.table))

@@ -26,7 +26,7 @@ from scheduler.prefixes import Prefixes
 from scheduler.ranges import require
 from scheduler.ranking import Ranking
 from scheduler.roster import Roster
-from scheduler.sequence import Sequence, State
+from scheduler.sequence import FINISHED, PAUSED, Sequence, State
 from scheduler.steps import Capacity, Ended, Produced, Row, SeqId, StepOutcome, StepPlan, StepResult
 
 
@@ -157,7 +157,8 @@ class Planner:
         plan, self._plan = self._plan, StepPlan(number=self._plan.number)
         self._pool.settle()
         self._costs.observe(plan.features, result.run_ms, plan.copies, result.copy_ms)
-        self._fail(plan.rows, result)
+        if result.failed or len(result.tokens) < sum([row.samples for row in plan.rows]):
+            self._fail(plan.rows, result)
         produced: list[Produced] = []
         charges: dict[str, float] = {}
         for row in plan.rows:
@@ -222,7 +223,8 @@ class Planner:
             flight.check_integrity(self._pool)
 
     def _live(self) -> list[Sequence]:
-        return [seq for flight in self._flights.values() for seq in flight.live]
+        flights = self._flights.values()
+        return [seq for flight in flights for seq in flight.choices if seq.state is not FINISHED]
 
     def _refusal(self, job: Job) -> str:
         """Why this job can never run here; empty where it can."""
@@ -267,20 +269,21 @@ class Planner:
         self, row: Row, result: StepResult, now_ms: float, produced: list[Produced], charges: dict[str, float]
     ) -> None:
         seq, flight_id = self._in_flight[row.seq], row.seq.flight_id
-        if seq.state is State.FINISHED:  # cancelled, dropped or failed while the step ran
+        if seq.state is FINISHED:  # cancelled, dropped or failed while the step ran
             return
         flight = self._flights[flight_id]
         charge = flight.charge(row)
         self._roster.charge(flight.job, charge)
         charges[flight_id] = charges.get(flight_id, 0.0) + charge
         seq.num_computed += len(row.token_ids)
-        for sibling in flight.share_prefix(seq, self._pool):
-            self._roster.file(sibling)
+        if len(flight.choices) > 1:
+            for sibling in flight.share_prefix(seq, self._pool):
+                self._roster.file(sibling)
         if not row.samples:
             return
-        before = seq.state
-        reason = seq.append(result.tokens[row.seq], now_ms)
-        produced.append(Produced(row.seq, row.output_index, result.tokens[row.seq], reason))
+        before, token = seq.state, result.tokens[row.seq]
+        reason = seq.append(token, now_ms)
+        produced.append(Produced(row.seq, row.output_index, token, reason))
         self._prefixes.leave(seq, row)
         if reason is not None:
             self._roster.remove(seq)
@@ -290,5 +293,5 @@ class Planner:
                 self._ended.append(self._close(flight, Outcome.FINISHED))
         elif seq.state is not before:
             self._roster.file(seq)
-        if seq.state is State.PAUSED:
+        if seq.state is PAUSED:
             self._paused.append(Paused(flight_id=flight_id, choice=row.seq.choice))

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from scheduler.lanes import Lane, LaneName
 from scheduler.messages import Event, Job, Lease
@@ -68,8 +69,7 @@ class TenantQueueFull(QueueError):
         self.limit, self.depth, self.retry_after_ms = limit, depth, retry_after_ms
 
 
-@dataclass(frozen=True, slots=True)
-class Publication:
+class Publication(NamedTuple):
     """One job's part of one step, from the worker that holds it under `epoch`.
 
     A publication that was not answered is sent again unchanged: tokens that are on record already are then skipped.

@@ -42,6 +42,9 @@ MOVES: Mapping[State, frozenset[State]] = {
     State.DROPPED: frozenset({State.PREFILL, State.SWAPPED, State.DROPPED, State.FINISHED}),
     State.FINISHED: frozenset(),
 }
+PREFILL, DECODE, PAUSED, FINISHED = State.PREFILL, State.DECODE, State.PAUSED, State.FINISHED
+"""By names of their own where each step asks for them once for every sequence: an enumeration takes its time to look
+a member up."""
 RESIDENT = frozenset({State.PREFILL, State.DECODE, State.PAUSED})
 
 
@@ -128,7 +131,7 @@ class Sequence:
     @property
     def is_runnable(self) -> bool:
         """Not over, and its grant allows another token."""
-        return self.state is not State.FINISHED and len(self.output) < self.granted_until
+        return self.state is not FINISHED and len(self.output) < self.granted_until
 
     def token_ids(self, first: int, count: int) -> tuple[int, ...]:
         """Tokens at positions `first` to `first + count - 1`."""
@@ -169,7 +172,7 @@ class Sequence:
 
     def append(self, token_id: int, now_ms: float) -> FinishReason | None:
         """Take in a sampled token and what follows from it: the end, a pause, or the next decode."""
-        if self.state not in (State.PREFILL, State.DECODE) or self.pending:
+        if self.state not in (PREFILL, DECODE) or self.pending:
             raise IllegalTransition(f"{self.id}: a token while {self.state} with {self.pending} tokens pending")
         self.output.append(token_id)
         if self.first_token_ms is None:
@@ -180,8 +183,8 @@ class Sequence:
         elif not self.is_runnable:
             self.move(State.PAUSED)
             self._stall(now_ms)
-        elif self.state is State.PREFILL:
-            self.move(State.DECODE)
+        elif self.state is PREFILL:
+            self.move(DECODE)
         return reason
 
     def _stall(self, now_ms: float) -> None:

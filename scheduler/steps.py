@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import msgspec
+
 from scheduler.messages import FinishReason, Paused, Preempted, Resumed, TokenLogprob
 from scheduler.outcomes import Outcome
 
@@ -115,8 +117,7 @@ class StepResult:
     """Wall time of the swaps."""
 
 
-@dataclass(frozen=True, slots=True)
-class Produced:
+class Produced(msgspec.Struct, frozen=True):
     """A token that a sequence gained, and its end if that was the last."""
 
     seq: SeqId

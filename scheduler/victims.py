@@ -98,7 +98,7 @@ class _Offers:
         alone, references = self._take(short, candidates, shared=False), self._pool.references
         if alone is not None or all(references(seq.table[0]) == 1 for seq in candidates):
             return alone
-        if self._pool.freed_by(seq.table for seq in candidates) < short:
+        if self._pool.freed_by([seq.table for seq in candidates]) < short:
             return None
         return self._take(short, candidates, shared=True)
 

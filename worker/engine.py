@@ -1,7 +1,7 @@
 """The engine: planner and runner in turns. One thread calls it; nothing in it waits for anything but the arithmetic."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from scheduler.costs import CostModel
@@ -68,10 +68,11 @@ class Engine:
         """A further step would do something."""
         return self.planner.has_work
 
-    def step(self, now_ms: float) -> StepReport:
-        """Plan, run, learn, report. `now_ms` is the caller's clock at the start of the step."""
+    def step(self, now_ms: float, on_forward: Callable[[], None] = lambda: None) -> StepReport:
+        """Plan, run, learn, report. `now_ms` is the caller's clock at the start of the step; `on_forward` as of
+        `Runner.run`."""
         plan = self.planner.plan(now_ms)
-        result = self.runner.run(plan)
+        result = self.runner.run(plan, on_forward)
         outcome = self.planner.apply(result, now_ms + result.copy_ms + result.run_ms)
         report = StepReport(plan, result, outcome, (*plan.events, *self._deltas(result, outcome)))
         self._forget(*(ended.flight_id for ended in outcome.ended))

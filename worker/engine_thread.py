@@ -2,6 +2,9 @@
 
 The loop never waits for a step, nor the engine for the loop: commands are handed over between steps, and the loop
 reads reports, of commands obeyed and of steps run, when it comes to them. Reports arrive in order.
+
+Only one thread runs Python at a time. A loop that is woken at a step's end keeps the engine from planning the next
+one for as long as it takes to publish; so the engine wakes it when it goes into a forward pass, or to rest.
 """
 
 import asyncio
@@ -52,6 +55,7 @@ class EngineThread:
         self._engine = engine
         self._clock = clock
         self._flights = Flights(worker_id)
+        self._unread: list[Report] = []
         self._mail: list[Command] = []
         self._told = self._obeyed = 0
         self._held = self._stopping = self._audited = False
@@ -103,11 +107,14 @@ class EngineThread:
             while (commands := self._collect(resting=not could_run)) is not None:
                 could_run = self._turn(commands)
         except Exception as error:  # noqa: BLE001 - whatever broke the engine, the process must hear of it and end
+            self._hand_over()
             self._loop.call_soon_threadsafe(self._on_failure, error)
 
     def _collect(self, *, resting: bool) -> list[Command] | None:
         """The mail, as soon as there is some, a step to run or an audit to make; None to end."""
         with self._changed:
+            if resting or self._stopping or not self._can_step:
+                self._hand_over()
             if resting:
                 self._changed.wait_for(lambda: self._mail or self._stopping, REST_S)
             patience_s = None if self._audited else IDLE_S
@@ -132,13 +139,14 @@ class EngineThread:
             self._report(parts)
         for command in commands:
             if isinstance(command, HandBack):
+                self._hand_over()
                 self._loop.call_soon_threadsafe(_answer, command)
         self._audited = not (commands or self._can_step)
         if self._audited:
             self._audit()
         if not self._can_step:
             return True
-        step = self._engine.step(self._clock() * 1e3)
+        step = self._engine.step(self._clock() * 1e3, self._hand_over)
         tokens = self._flights.count(step)
         self._report(self._flights.say(step), step, tokens)
         return not step.plan.is_empty
@@ -175,11 +183,18 @@ class EngineThread:
             tokens=tokens or {},
             audited=audited,
         )
-        self._loop.call_soon_threadsafe(self._deliver, report)
+        self._unread.append(report)
 
-    def _deliver(self, report: Report) -> None:
+    def _hand_over(self) -> None:
+        """Wake the loop, if there is anything to tell it."""
+        if self._unread:
+            reports, self._unread = self._unread, []
+            self._loop.call_soon_threadsafe(self._deliver, reports)
+
+    def _deliver(self, reports: list[Report]) -> None:
         try:
-            self._on_report(report)
+            for report in reports:
+                self._on_report(report)
         except Exception as error:  # noqa: BLE001 - a report that got lost would be lost tokens
             self._on_failure(error)
 

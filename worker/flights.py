@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 
 from scheduler.messages import Event, Finished, Lease
 from scheduler.queue_types import Publication
-from scheduler.steps import Ended, SeqId
+from scheduler.steps import Ended
 from worker.engine import StepReport
 from worker.outbox import token_runs
 from worker.report import LaneTokens, Parts
@@ -40,13 +40,11 @@ class Flights:
 
     def count(self, step: StepReport) -> dict[str, LaneTokens]:
         """A step's tokens by lane; to be asked before `say`, which lets go of flights that ended."""
-        prefill: Counter[str] = Counter()
-        output: Counter[str] = Counter()
+        leases, prefill = self._leases, Counter[str]()
         for row in step.plan.rows:
             if len(row.token_ids) > 1:
-                prefill[self._lane(row.seq)] += len(row.token_ids)
-        for produced in step.outcome.produced:
-            output[self._lane(produced.seq)] += 1
+                prefill[leases[row.seq.flight_id].job.lane] += len(row.token_ids)
+        output: Counter[str] = Counter([leases[produced.seq.flight_id].job.lane for produced in step.outcome.produced])
         return {lane: LaneTokens(prefill[lane], output[lane]) for lane in prefill.keys() | output.keys()}
 
     def say(self, step: StepReport) -> Parts:
@@ -56,9 +54,6 @@ class Flights:
     def end(self, ended: Ended) -> Parts:
         """The end of one flight, between steps."""
         return self._say((), {}, (ended,))
-
-    def _lane(self, seq: SeqId) -> str:
-        return self._leases[seq.flight_id].job.lane
 
     def _say(self, events: Iterable[Event], charges: Mapping[str, float], ended: Iterable[Ended]) -> Parts:
         said: dict[str, list[Event]] = defaultdict(list)

@@ -135,6 +135,7 @@ class KVCache:
         self.dtype = shape.dtype
         self.pool = zeros((blocks + 1, *block), shape.dtype, self.device)
         self.layers = self.pool.unbind(1)  # views: [blocks + 1, 2, block_size, kv_heads, head_dim] each
+        self._spans: tuple[Sequence[Row], Spans] | None = None
         self.host_pool = zeros((host_slots, *block), shape.dtype, torch.device("cpu"))
         if self.device.type == "cuda":
             try:
@@ -142,9 +143,15 @@ class KVCache:
             except PageLockError as error:
                 raise KVMemoryError(f"host_kv_memory: {error}") from error
 
+    def spans(self, rows: Sequence[Row]) -> "Spans":
+        """The rows in arrays; those of the last ones asked for are kept, for all that a step asks of the same rows."""
+        if self._spans is None or self._spans[0] is not rows:
+            self._spans = rows, Spans(rows)
+        return self._spans[1]
+
     def slots(self, rows: Sequence[Row]) -> torch.Tensor:
         """For each token of the packed rows the line of a layer's memory that its key goes to: [tokens], int64."""
-        return upload(torch.from_numpy(self.lines(Spans(rows))), self.device)
+        return upload(torch.from_numpy(self.lines(self.spans(rows))), self.device)
 
     def lines(self, spans: "Spans") -> Numbers:
         """The same, on the host."""
@@ -155,7 +162,7 @@ class KVCache:
 
     def pages(self, rows: Sequence[Row]) -> torch.Tensor:
         """The key pages of each row's blocks in a layer's memory, padded with the zero block: [rows, widest], int64."""
-        spans = Spans(rows)
+        spans = self.spans(rows)
         table = np.full((len(rows), spans.widths.max()), self.blocks, dtype=np.int64)
         table[np.arange(table.shape[1]) < spans.widths[:, None]] = spans.blocks
         return upload(torch.from_numpy(table * self._block_pages), self.device)
@@ -177,16 +184,20 @@ class KVCache:
 
 class Spans:
     """Packed rows in arrays, int64: by row where its tokens start, how many they are, the first one's position, where
-    its block table starts and how long that is; and all positions and tables, one row's after another's."""
+    its block table starts, how long that is, and whether it samples; and all tokens, positions and tables, one row's
+    after another's."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
-        self.counts = np.array([len(row.token_ids) for row in rows], dtype=np.int64)
-        self.firsts = np.array([row.first_position for row in rows], dtype=np.int64)
-        self.widths = np.array([len(row.block_table) for row in rows], dtype=np.int64)
+        _, token_ids, firsts, tables, samples, _ = zip(*rows, strict=True)
+        self.samples = np.array(samples, dtype=np.bool_)
+        self.counts = np.array([*map(len, token_ids)], dtype=np.int64)
+        self.firsts = np.array(firsts, dtype=np.int64)
+        self.widths = np.array([*map(len, tables)], dtype=np.int64)
         self.starts = np.cumsum(self.counts) - self.counts
         self.tables = np.cumsum(self.widths) - self.widths
-        self.blocks = np.fromiter(chain.from_iterable([row.block_table for row in rows]), np.int64, self.widths.sum())
-        self.positions = np.arange(self.counts.sum()) + np.repeat(self.firsts - self.starts, self.counts)
+        self.blocks = np.fromiter(chain.from_iterable(tables), np.int64, self.widths.sum())
+        self.token_ids = np.fromiter(chain.from_iterable(token_ids), np.int64, self.counts.sum())
+        self.positions = np.arange(len(self.token_ids)) + np.repeat(self.firsts - self.starts, self.counts)
 
 
 def zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

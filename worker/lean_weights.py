@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 import torch
 
 from worker.lean import Layer, Norm, Weights
-from worker.linear import make_linear
+from worker.linear import is_packed, make_linear
 from worker.model import Rotary
 
 if TYPE_CHECKING:
@@ -120,12 +120,13 @@ class RawWeights:
 
 
 def take_weights(causal_lm: "PreTrainedModel") -> Weights:
-    """Fused and laid out anew; embedding, norms and the rotary module are the model's own. Raises NotLeanError."""
+    """Fused and laid out anew; the rotary module is the model's own, and all that is not packed. Raises
+    NotLeanError."""
     raw = RawWeights(causal_lm)
     return Weights(
-        embedding=raw.embedding,
+        embedding=_own(raw.embedding),
         layers=[_laid_out(layer) for layer in raw.layers()],
-        norm=raw.norm,
+        norm=_own_norm(raw.norm),
         head=make_linear(*raw.head),
         rotary=raw.rotary,
         heads=raw.heads,
@@ -134,15 +135,24 @@ def take_weights(causal_lm: "PreTrainedModel") -> Weights:
 
 def _laid_out(raw: RawLayer) -> Layer:
     return Layer(
-        attention_norm=raw.attention_norm,
+        attention_norm=_own_norm(raw.attention_norm),
         qkv=make_linear(*raw.qkv),
         head_norm=raw.head_norm,
         output=make_linear(*raw.output),
-        mlp_norm=raw.mlp_norm,
+        mlp_norm=_own_norm(raw.mlp_norm),
         gate_up=make_linear(*raw.gate_up),
         down=make_linear(*raw.down),
         scaling=raw.scaling,
     )
+
+
+def _own(weight: torch.Tensor) -> torch.Tensor:
+    """A copy where the products have theirs: else this alone would keep the model's whole file in memory."""
+    return weight.clone() if is_packed(weight) else weight
+
+
+def _own_norm(norm: Norm) -> Norm:
+    return Norm(_own(norm.weight), norm.epsilon)
 
 
 def _check_children(module: _Module, known: set[str]) -> None:

@@ -22,9 +22,14 @@ _log = logging.getLogger(__name__)
 
 def make_linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
     """The product with `weight` [outputs, inputs]; of a packed one nothing but the packed copy is kept."""
-    if weight.device.type == "cpu" and _packing_works(weight.dtype):
+    if is_packed(weight):
         return _packed(weight, bias)
     return lambda rows: linear(rows, weight, bias)
+
+
+def is_packed(weight: torch.Tensor) -> bool:
+    """A product with it has a copy of its own."""
+    return weight.device.type == "cpu" and _packing_works(weight.dtype)
 
 
 def _packed(weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:

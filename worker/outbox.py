@@ -6,7 +6,6 @@ unchanged and under the same serial number: the store records it once.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial, reduce
 
 from scheduler.messages import Event, TokenDelta
@@ -96,8 +95,7 @@ def merged(older: Publication, newer: Publication) -> Publication:
     events = list(older.events)
     for event in newer.events:
         _append(events, event)
-    return replace(
-        newer,
+    return newer._replace(
         events=tuple(events),
         tokens=token_runs(events),
         cost=older.cost + newer.cost,
@@ -107,12 +105,13 @@ def merged(older: Publication, newer: Publication) -> Publication:
 
 def token_runs(events: Iterable[Event]) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
     """(choice, first index, ids) of all tokens, one unbroken run per choice: what the store records."""
-    runs: dict[int, tuple[int, tuple[int, ...]]] = {}
+    runs: dict[int, tuple[int, int, tuple[int, ...]]] = {}
     for event in events:
         if isinstance(event, TokenDelta):
-            first_index, token_ids = runs.get(event.choice, (event.first_index, ()))
-            runs[event.choice] = first_index, token_ids + event.token_ids
-    return tuple((choice, *run) for choice, run in runs.items())
+            choice, token_ids = event.choice, event.token_ids
+            run = runs.get(choice)
+            runs[choice] = (choice, event.first_index, token_ids) if run is None else (*run[:2], run[2] + token_ids)
+    return (*runs.values(),)
 
 
 def _append(events: list[Event], event: Event) -> None:

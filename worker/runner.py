@@ -2,18 +2,17 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, count
+from itertools import count
 
-import numpy as np
 import torch
 
 from scheduler.messages import Lease, Sampling, TokenLogprob
 from scheduler.steps import Row, SeqId, StepPlan, StepResult
 from worker.attention import BACKENDS
 from worker.history import TokenHistory
-from worker.kv_cache import KVCache, Spans
+from worker.kv_cache import KVCache
 from worker.model import Model, Packed
 from worker.sampling import Draw, draw_tokens, is_plain
 from worker.transfer import transfer_for
@@ -29,13 +28,16 @@ class RunnerError(Exception):
     """A plan that contradicts what the runner has been told; a fault of ours, never of a request."""
 
 
+def _nothing() -> None:
+    """Who runs a plan by itself has nobody to give work to."""
+
+
 def pack(rows: Sequence[Row], cache: KVCache, backend: str) -> Packed:
     """Lay the rows out one after another. They must be in the order that `AttentionBackend.prepare` wants."""
-    spans = Spans(rows)
-    ids = np.fromiter(chain.from_iterable([row.token_ids for row in rows]), np.int64, len(spans.positions))
-    ends = (spans.starts + spans.counts - 1)[[row.samples for row in rows]]
+    spans = cache.spans(rows)
+    ends = (spans.starts + spans.counts - 1)[spans.samples]
     token_ids, positions, logit_rows = (
-        upload(torch.from_numpy(array), cache.device) for array in (ids, spans.positions, ends)
+        upload(torch.from_numpy(array), cache.device) for array in (spans.token_ids, spans.positions, ends)
     )
     return Packed(token_ids, positions, logit_rows, BACKENDS[backend].prepare(rows, cache))
 
@@ -80,13 +82,14 @@ class Runner:
                 return
 
     @torch.inference_mode()
-    def run(self, plan: StepPlan) -> StepResult:
-        """Swap out, swap in, compute, sample. A row that cannot be computed fails alone."""
+    def run(self, plan: StepPlan, on_forward: Callable[[], None] = _nothing) -> StepResult:
+        """Swap out, swap in, compute, sample. A row that cannot be computed fails alone. `on_forward` is called right
+        before each forward pass: what other threads are given to do there, they do while this one computes."""
         began = time.perf_counter()
         self._transfer.start(plan.swap_out, plan.swap_in)
         unknown = {row.seq: UNKNOWN_ID for row in plan.rows if not self._knows(row)}
         known = [row for row in plan.rows if row.seq not in unknown] if unknown else plan.rows
-        found = self._compute(sorted(known, key=_packing_order))
+        found = self._compute(sorted(known, key=_packing_order), on_forward)
         copy_ms = self._transfer.finish_ms()
         return StepResult(
             number=plan.number,
@@ -101,7 +104,7 @@ class Runner:
         ids, size = row.token_ids, self._model.vocab_size
         return 0 <= ids[0] < size if len(ids) == 1 else min(ids) >= 0 and max(ids) < size
 
-    def _compute(self, rows: Sequence[Row]) -> "_Found":
+    def _compute(self, rows: Sequence[Row], on_forward: Callable[[], None]) -> "_Found":
         """All rows at once; where that fails, each alone, so that only those at fault fail.
 
         Computing a row again is safe: it writes the same keys to the same slots.
@@ -109,20 +112,22 @@ class Runner:
         if not rows:
             return _Found()
         try:
-            return self._compute_together(rows)
+            return self._compute_together(rows, on_forward)
         except (RuntimeError, IndexError) as error:  # what torch raises, out of memory among them
             _log.warning("a step of %d rows failed: %s", len(rows), type(error).__name__)
             if len(rows) == 1:
                 return _Found(failed={rows[0].seq: UNCOMPUTABLE})
         found = _Found()
         for row in rows:
-            found.add(self._compute([row]))
+            found.add(self._compute([row], on_forward))
         return found
 
-    def _compute_together(self, rows: Sequence[Row]) -> "_Found":
+    def _compute_together(self, rows: Sequence[Row], on_forward: Callable[[], None]) -> "_Found":
         if self._reads_beyond:
             self._cache.clear_entered(rows)
-        output = self._model.forward(pack(rows, self._cache, self._model.backend), self._cache)
+        packed = pack(rows, self._cache, self._model.backend)
+        on_forward()
+        output = self._model.forward(packed, self._cache)
         sampling = [row for row in rows if row.samples]
         drawn = draw_tokens(output.logits, [self._draw(row) for row in sampling], output.likeliest)
         for place, token in drawn.tokens.items():

@@ -8,6 +8,8 @@ def upload(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
 
     A GPU fetches it from page-locked memory: a copy from any other may first wait for all that was asked of the GPU.
     """
+    if device.type == "cpu":
+        return numbers
     if device.type != "cuda" or numbers.numel() == 0:
         return numbers.to(device)
     return numbers.pin_memory().to(device, non_blocking=True)

@@ -1,6 +1,7 @@
 """An engine with a real planner whose arithmetic is a script: for tests in which torch is not the subject."""
 
 import threading
+from collections.abc import Callable
 from typing import cast
 
 from scheduler.costs import CostModel
@@ -40,7 +41,8 @@ class ScriptedRunner:
     def forget(self, flight_id: str) -> None:
         pass
 
-    def run(self, plan: StepPlan) -> StepResult:
+    def run(self, plan: StepPlan, on_forward: Callable[[], None]) -> StepResult:
+        on_forward()
         self.entered.set()
         if self.gated:
             assert self._allowed.acquire(timeout=LIMIT_S), "a gated step was never allowed"

@@ -91,6 +91,16 @@ async def test_an_idle_engine_says_at_once_what_it_could_start() -> None:
         assert report.load.blocks_free == 64
 
 
+async def test_a_steps_tokens_are_reported_while_the_next_step_computes() -> None:
+    async with desk(gated=True) as it:
+        it.thread.tell(lease(max_tokens=50))
+        it.runner.allow()
+        await it.until(lambda: it.tokens("flight") == [100])
+        it.runner.allow()
+        await it.until(lambda: it.tokens("flight") == [100, 101])
+        assert it.runner.steps == 2
+
+
 async def test_a_cancelled_flight_ends_before_the_next_step_and_its_blocks_are_free() -> None:
     async with desk(gated=True) as it:
         it.thread.tell(lease("doomed", max_tokens=50))

@@ -11,7 +11,7 @@ import torch
 
 from scheduler.steps import Row
 from worker.attention.base import Metadata
-from worker.kv_cache import KVCache, KVShape, Spans
+from worker.kv_cache import KVCache, KVShape
 from worker.native.library import HEAD_DIMS, is_compiled, kernels
 
 
@@ -24,7 +24,7 @@ class CpuKernel:
     def prepare(self, rows: Sequence[Row], cache: KVCache) -> Metadata:
         """Tensors: the tokens' slots; of each row first token, tokens, first position and start of its table; the
         tables, one after another. Number: one more than the last position."""
-        spans = Spans(rows)
+        spans = cache.spans(rows)
         table = np.stack((spans.starts, spans.counts, spans.firsts, spans.tables), 1)
         arrays = (cache.lines(spans), table, spans.blocks)
         return Metadata([torch.from_numpy(array) for array in arrays], [int((spans.firsts + spans.counts).max())])
