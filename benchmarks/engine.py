@@ -110,7 +110,7 @@ class Bench:
         with Contender(p.OURS, "benchmarks.engines.ours", options, self.logs / "float32.log") as ours:
             outputs = [ours.serve(work.requests, **entry.extras)["outputs"] for entry in work.entries]
             swapped, recomputed, ample = (answer["outputs"] for answer in p.forced(ours, work.requests))
-        parted = sum(one != other for one, other in zip(*outputs, strict=True))
+        parted: int = sum(one != other for one, other in zip(*outputs, strict=True))
         return parted + sum(found[name] != tokens for found in (swapped, recomputed) for name, tokens in ample.items())
 
     def _advance(self, what: str) -> None:

@@ -9,7 +9,7 @@ from benchmarks.engines import programme as p
 from benchmarks.engines.bound import bound, least_slowdown
 from benchmarks.engines.footprint import MIB, Footprint
 from benchmarks.engines.turns import Answer
-from benchmarks.engines.work import load
+from benchmarks.engines.work import demand_tokens, load
 from benchmarks.intervals import Interval, interval
 from benchmarks.lines.line import Line, at_least, at_most, unmeasured
 
@@ -95,9 +95,7 @@ def pressure(results: p.Results, work: p.Load, forced: Sequence[Answer], parted:
     value, how = _low([enough / little for little, enough in zip(quarter, ample, strict=True)])
     answers = results[p.PRESSURE, p.QUARTER]
     preemptions = statistics.median(answer["preemptions"] for answer in answers)
-    most = least_slowdown(
-        work.requests, p.demand_tokens(work.requests) // 4, p.STEP_TOKENS, answers[-1]["step_weights"]
-    )
+    most = least_slowdown(work.requests, demand_tokens(work.requests) // 4, p.STEP_TOKENS, answers[-1]["step_weights"])
     how = f"{how}; {preemptions:g} preemptions; {most:.2f} if in order of arrival the pool were always full"
     same = "sequences that differ from those with ample KV, float32"
     costs = [cost for answer in forced for cost in answer["costs"]]
