@@ -111,7 +111,9 @@ class Bench:
             outputs = [ours.serve(work.requests, **entry.extras)["outputs"] for entry in work.entries]
             swapped, recomputed, ample = (answer["outputs"] for answer in p.forced(ours, work.requests))
         parted: int = sum(one != other for one, other in zip(*outputs, strict=True))
-        return parted + sum(found[name] != tokens for found in (swapped, recomputed) for name, tokens in ample.items())
+        for found in (swapped, recomputed):
+            parted += sum(found[name] != tokens for name, tokens in ample.items())
+        return parted
 
     def _advance(self, what: str) -> None:
         self.progress.update(self._task, advance=1, description=what)

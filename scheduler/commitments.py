@@ -18,12 +18,11 @@ from scheduler.lanes import Lane, LaneName
 from scheduler.lengths import MeanLengths
 from scheduler.messages import WorkerStatus
 from scheduler.presence import Presence
+from scheduler.rates import RECENT_MS, Rate
 from scheduler.tariff import TYPICAL_PROMPT_TOKENS, Tariff, tariff_of
 
 MARGIN = 1.5
 """A guarantee holds if everything takes this much longer than expected."""
-RECENT_MS = 2_000.0
-"""Over how long the rate is taken at which requests come."""
 MOST_TAKEN = 0.95
 """Part of the time that others may be taken to need at most: a little always becomes free."""
 MOST_IN_VAIN = 4.0
@@ -86,22 +85,6 @@ class _Open:
     """Its work when it came, as the rates know it."""
 
 
-class _Rate:
-    """Work of late per time, 1 at most: what came in vain says nothing about later."""
-
-    def __init__(self) -> None:
-        self._rate = self._at_ms = 0.0
-
-    def add(self, work_ms: float, now_ms: float) -> None:
-        self._rate, self._at_ms = min(1.0, max(0.0, self.at(now_ms) + work_ms / RECENT_MS)), now_ms
-
-    def take_back(self, work_ms: float, came_ms: float, now_ms: float) -> None:
-        self.add(-work_ms * math.exp((came_ms - now_ms) / RECENT_MS), now_ms)
-
-    def at(self, now_ms: float) -> float:
-        return self._rate * math.exp((self._at_ms - now_ms) / RECENT_MS)
-
-
 class Commitments:
     """Of one door, on one clock in milliseconds."""
 
@@ -116,11 +99,11 @@ class Commitments:
         self._here: defaultdict[LaneName, Presence] = defaultdict(Presence)
         self._priced: Tariff | None = None
         """Prices of what is open."""
-        self._asked: defaultdict[int, _Rate] = defaultdict(_Rate)
-        self._promised: defaultdict[int, _Rate] = defaultdict(_Rate)
+        self._asked: defaultdict[int, Rate] = defaultdict(Rate)
+        self._promised: defaultdict[int, Rate] = defaultdict(Rate)
         """Work that came, and that was guaranteed; by lane rank."""
-        self._in_vain: defaultdict[tuple[int, str], _Rate] = defaultdict(_Rate)
-        self._let_in: defaultdict[tuple[int, str], _Rate] = defaultdict(_Rate)
+        self._in_vain: defaultdict[tuple[int, str], Rate] = defaultdict(Rate)
+        self._let_in: defaultdict[tuple[int, str], Rate] = defaultdict(Rate)
         """Of what came, that which was refused, and the rest; by lane rank and tenant."""
         self._seen: Sequence[WorkerStatus] | None = None
 
@@ -251,7 +234,7 @@ class Commitments:
             return 0.0
         return self.load(request, self.tariff, 0.0, guaranteed=True).work_ms / self.tariff.workers
 
-    def _rates(self, found: _Open) -> list[_Rate]:
+    def _rates(self, found: _Open) -> list[Rate]:
         """Those in which what was let in counts."""
         rank = self._lanes[found.request.lane].rank
         rates = [self._asked[rank], self._let_in[rank, found.request.tenant]]
