@@ -1,12 +1,10 @@
 """The engine's benchmark: its work, its turns, what it plays inside our engine, its bound, and its verdicts."""
 
-import json
 import random
 from pathlib import Path
 
 import pytest
 
-from benchmarks.engine import main
 from benchmarks.engines import programme as p
 from benchmarks.engines.bound import bound, least_slowdown, steps_in_order
 from benchmarks.engines.footprint import MIB, Footprint
@@ -180,12 +178,3 @@ def test_memory_counts_beyond_imports_and_weights_and_growth_only_after_many_req
 
     assert (beyond.value, beyond.met, start.met, growth.met) == (250.0, True, True, None)
     assert footprint(many, 250 * MIB)[-1].met is False
-
-
-@pytest.mark.system
-def test_the_quick_command_writes_every_line(tmp_path: Path) -> None:
-    found = tmp_path / "lines.json"
-
-    assert main(["--quick", "--json", str(found)]) in (0, 1)
-
-    assert {line["line"] for line in json.loads(found.read_text())} == {1, 2, 3, 4, 5, 6, 9}
