@@ -243,6 +243,11 @@ def request_timeout(timeout_s: float) -> ApiError:
     return ApiError(f"The request did not arrive within {timeout_s:g} s.", "request_timeout")
 
 
+def store_unavailable() -> ApiError:
+    """The store does not answer in time."""
+    return ApiError("The quota store does not answer.", "quota_store_unavailable", retry_after_s=1.0)
+
+
 def internal_error() -> ApiError:
     """Our own fault; the log has the rest under the request's id."""
     return ApiError("Something went wrong here. Nothing in the request explains it.", "internal_error")

@@ -13,7 +13,7 @@ from gateway import errors
 from gateway.admit import Size, queue_refused, queued_limit
 from gateway.auth import Caller
 from gateway.dispatch import Dispatcher
-from gateway.errors import ApiError, LimitBlock
+from gateway.errors import ApiError, LimitBlock, store_unavailable
 from gateway.flight import Booking, Flight, Mailbox
 from gateway.settle import Settlements
 from gateway.store import STORE_TROUBLE, Availability
@@ -148,11 +148,6 @@ class Launch:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         await self._launcher.end(self._caller, self._booking, error, launched=True)
-
-
-def store_unavailable() -> ApiError:
-    """The store does not answer in time."""
-    return ApiError("The quota store does not answer.", "quota_store_unavailable", retry_after_s=1.0)
 
 
 def _book(caller: Caller, drafts: Sequence[Draft], mailbox: Mailbox) -> Booking:

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway import errors, limits_headers
 from gateway.auth import Authenticator, Caller, check
-from gateway.errors import ApiError, internal_error
+from gateway.errors import ApiError, internal_error, store_unavailable
 from gateway.faults import log_fault
 from gateway.request_id import HEADER, request_id_of
 from gateway.store import STORE_TROUBLE, Availability
@@ -98,8 +98,7 @@ class TenantRim:
             raise
         except STORE_TROUBLE as error:
             self._availability.failed("a request", error)
-            refused = ApiError("The quota store does not answer.", "quota_store_unavailable", retry_after_s=1.0)
-            await self._refuse(refused, scope, receive, answer, journal)
+            await self._refuse(store_unavailable(), scope, receive, answer, journal)
         except Exception as error:  # noqa: BLE001 - a fault of ours must not leave a client without an answer
             log_fault(journal.request_id, error)
             await self._refuse(internal_error(), scope, receive, answer, journal)

@@ -4,6 +4,7 @@
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from benchmarks.engines import programme as p
 from benchmarks.engines.bound import bound, least_slowdown
@@ -41,7 +42,7 @@ def scheduling(results: p.Results, latencies: Latencies) -> list[Line]:
     weights = results[p.W2, p.IN_PAGED][-1]["step_weights"]
     most = bound(load("w2"), p.SLOTS, p.EQUAL_KV_TOKENS, weights)
     pairs = zip(*(p.seconds(results, p.W2, name) for name in (p.IN_STATIC, p.IN_PAGED)), strict=True)
-    value, how = _low([static / paged / most.time for static, paged in pairs])
+    value, how = _worse_end([static / paged / most.time for static, paged in pairs], "lower")
     how = f"{how}; bound {most.time:.2f}x by the steps' measured costs ({most.steps:.2f}x in steps)"
     worst = [
         max(
@@ -64,12 +65,12 @@ def alone(results: p.Results, bandwidth: Answer) -> list[Line]:
     name = "TTFT of a 512-token prompt over vLLM's"
     theirs, ours = (p.seconds(results, p.FIRST, peer) for peer in (p.VLLM, p.OURS))
     if theirs:
-        value, how = _high([mine / other for mine, other in zip(ours, theirs, strict=True)])
+        value, how = _worse_end([mine / other for mine, other in zip(ours, theirs, strict=True)], "upper")
         first = at_most(3, name, value, 1.0, how)
     else:
         first = unmeasured(3, name, 1.0, ABSENT)
     roofline_s = bandwidth["weight_bytes"] / bandwidth["bytes_per_s"]
-    value, how = _low([roofline_s / one for one in tpot_s(results, p.OURS)])
+    value, how = _worse_end([roofline_s / one for one in tpot_s(results, p.OURS)], "lower")
     how = f"{how}; {bandwidth['weight_bytes'] / 1e6:.0f} MB of weights at {bandwidth['bytes_per_s'] / 1e9:.1f} GB/s"
     return [first, at_least(3, "share of the memory roofline at batch 1", value, 0.7, how)]
 
@@ -82,7 +83,7 @@ def tpot_s(results: p.Results, name: str) -> list[float]:
 
 def overhead(answers: Sequence[Answer]) -> list[Line]:
     """Line 4."""
-    value, how = _high([answer["share"] for answer in answers])
+    value, how = _worse_end([answer["share"] for answer in answers], "upper")
     step_ms = statistics.median(answer["step_ms"] for answer in answers)
     how = f"{how}; engine thread with its reports, steps of {step_ms:.1f} ms"
     return [at_most(4, "share of a step at batch 64 outside the forward pass", value, 0.03, how)]
@@ -92,7 +93,7 @@ def pressure(results: p.Results, work: p.Load, forced: Sequence[Answer], parted:
     """Line 6; `work` was served under pressure, `forced` are loads that preempt for sure, `parted` is how many
     sequences came out otherwise in float32."""
     quarter, ample = (p.seconds(results, p.PRESSURE, name) for name in (p.QUARTER, p.AMPLE))
-    value, how = _low([enough / little for little, enough in zip(quarter, ample, strict=True)])
+    value, how = _worse_end([enough / little for little, enough in zip(quarter, ample, strict=True)], "lower")
     answers = results[p.PRESSURE, p.QUARTER]
     preemptions = statistics.median(answer["preemptions"] for answer in answers)
     most = least_slowdown(work.requests, demand_tokens(work.requests) // 4, p.STEP_TOKENS, answers[-1]["step_weights"])
@@ -144,7 +145,7 @@ def _faster(results: p.Results, name: str, peer: str) -> list[float]:
 def _at_least(line: int, name: str, target: float, ratios: Sequence[float]) -> Line:
     if not ratios:
         return unmeasured(line, name, target, ABSENT)
-    value, how = _low(ratios)
+    value, how = _worse_end(ratios, "lower")
     return at_least(line, name, value, target, how)
 
 
@@ -154,22 +155,13 @@ def _interval(values: Sequence[float]) -> Interval:
     return Interval(math.exp(found.mean), math.exp(found.low), math.exp(found.high))
 
 
-def _low(values: Sequence[float]) -> tuple[float, str]:
+def _worse_end(values: Sequence[float], end: Literal["lower", "upper"]) -> tuple[float, str]:
+    """The end of the interval that is worse for us, and how it came about."""
     found = _interval(values)
-    return (
-        (found.low, f"lower end of {found.low:.3g} to {found.high:.3g} over {len(values)} rounds")
-        if len(values) > 1
-        else (found.mean, "one round")
-    )
-
-
-def _high(values: Sequence[float]) -> tuple[float, str]:
-    found = _interval(values)
-    return (
-        (found.high, f"upper end of {found.low:.3g} to {found.high:.3g} over {len(values)} rounds")
-        if len(values) > 1
-        else (found.mean, "one round")
-    )
+    if len(values) == 1:
+        return found.mean, "one round"
+    value = found.low if end == "lower" else found.high
+    return value, f"{end} end of {found.low:.3g} to {found.high:.3g} over {len(values)} rounds"
 
 
 def _percentile(values: Sequence[float], part: float) -> float:
