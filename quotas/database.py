@@ -9,19 +9,22 @@ import redis.exceptions
 from redis.asyncio import Redis
 
 from quotas.store import StoreUnavailable
+from quotas.windows import MINUTE, Slicing
 
 __all__ = ["Database", "Redis", "Reply"]
 
 Reply: TypeAlias = Any
 """What a script or command returns; the script's header says what."""
 LUA = Path(__file__).parent / "lua"
+WINDOWS = "clock", "minute", "calendar"
 PARTS: dict[str, tuple[str, ...]] = {
-    "reserve": ("clock", "minute", "minute_add", "calendar", "rules", "levels", "sizing", "reserve"),
-    "settle": ("clock", "minute", "minute_add", "calendar", "rules", "levels", "settle"),
+    "reserve": (*WINDOWS, "minute_add", "rules", "scopes", "levels", "pauses", "room", "sizing", "reserve"),
+    "extend": (*WINDOWS, "minute_add", "rules", "levels", "pauses", "room", "more", "charging", "extend"),
+    "settle": (*WINDOWS, "minute_add", "rules", "levels", "charging", "settle"),
     "renew": ("clock", "renew"),
     "expired": ("clock", "expired"),
     "watch": ("clock", "watch"),
-    "statuses": ("clock", "minute", "calendar", "rules", "levels", "statuses"),
+    "statuses": (*WINDOWS, "rules", "scopes", "levels", "statuses"),
     "tenant_put": ("tenant_put",),
     "tenant_delete": ("tenant_delete",),
     "key_put": ("key_put",),
@@ -37,10 +40,11 @@ _SEQUENCES = (list, tuple)
 class Database:
     """One Redis, Valkey, Sentinel or Cluster client. Every trouble with it is StoreUnavailable."""
 
-    def __init__(self, client: Redis, *, clock: str | None = None) -> None:
-        """`clock` replaces clock.lua in simulations and tests; served budgets know the store's clock alone."""
+    def __init__(self, client: Redis, *, clock: str | None = None, slicing: Slicing = MINUTE) -> None:
+        """`clock` and `slicing` are for simulations and tests: they replace clock.lua, and what a minute is; served
+        budgets know the store's clock alone."""
         self._client = client
-        self._scripts = {name: _join(parts, clock) for name, parts in PARTS.items()}
+        self._scripts = {name: _join(parts, clock, slicing) for name, parts in PARTS.items()}
 
     async def run(self, script: str, key: str, *args: str | int) -> Reply:
         """Run a script on the slot of `key`. Text comes back as str."""
@@ -67,8 +71,10 @@ class Database:
 
 
 @lru_cache(maxsize=64)
-def _join(parts: tuple[str, ...], clock: str | None) -> tuple[str, str]:
-    texts = [clock if part == "clock" and clock else (LUA / f"{part}.lua").read_text() for part in parts]
+def _join(parts: tuple[str, ...], clock: str | None, slicing: Slicing) -> tuple[str, str]:
+    lengths = f"{slicing.slice_ms}, {slicing.slices}, {slicing.length_ms}"
+    texts = [f"local SLICE_MS, SLICES, MINUTE_MS = {lengths}"]
+    texts += [clock if part == "clock" and clock else (LUA / f"{part}.lua").read_text() for part in parts]
     source = "\n".join(texts)
     return source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
 

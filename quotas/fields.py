@@ -14,6 +14,7 @@ class FieldError(ValueError):
     def __init__(self, field: str, rule: str) -> None:
         super().__init__(f"{field}: {rule}")
         self.field = field
+        self.rule = rule
 
 
 def document(value: object, name: str, known: Collection[str]) -> dict[str, object]:

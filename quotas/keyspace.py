@@ -3,19 +3,22 @@
 All that belongs to one root organisation stands under one hash tag, so that a script sees it whole on a Cluster:
 
     fl:quota:{R}:                       prefix of the root R, given to every script, which appends:
-        tenant:<T>           hash       state, version, zone (JSON of windows.zone_table), doc (JSON of a Tenant)
+        tenant:<T>           hash       state, version, zone (JSON of windows.zone_table), doc (JSON of a Tenant),
+                                        by (JSON [[model, lane], …]), parents (JSON, nearest first)
+        children:<T>         set        tenants whose parent it is
         key:<K>              hash       state, tenant, expires_ms ('' = never), doc (JSON of an ApiKey)
         keys:<T>             zset       public ids of the tenant's keys by creation, ms
         limits:<L>           hash       limit name → figure; shadow:<limit name> → 1
         reserved:<L>         hash       requests in the air, their input and output tokens; gone when none is
         minute:<L>           hash       the sliding minute (minute.lua); expires 2 minutes after its last use
         spent:<L>:<YYYY-MM>  hash       tokens charged: day of month → tokens, month → tokens; expires after 70 days
-        flight:<F>           hash       a reservation; once settled only its state, for 10 minutes
+        paused:<L>           zset       flights that wait for the minute to have room, since when, ms (pauses.lua)
+        flight:<F>           hash       a reservation (charging.lua); once settled only its state, for 10 minutes
         leases               zset       flights in the air by the end of their lease, ms
         ledger:<T>           stream     one entry per settled request, about the last 100,000
         usage:<T>:<date>     hash       the ledger's day sums: lane TAB model TAB key TAB figure → sum
 
-L is a level: `tenant:<T>` or `key:<K>`. Outside the roots, each one key of its own:
+L is a level: `tenant:<T>`, `key:<K>` or `by:<T>:<lane>:<model>`. Outside the roots, each one key of its own:
 
     fl:apikey:<K>            hash       root, tenant and hash of a public id
     fl:hashing               string     32 random bytes in hex; they key the hashes of API keys
@@ -45,6 +48,11 @@ def api_key(public_id: str) -> str:
 def tenant_level(tenant: str) -> str:
     """Under which id a tenant's limits and figures are kept."""
     return f"tenant:{tenant}"
+
+
+def model_lane_level(tenant: str, model: str, lane: str) -> str:
+    """Under which id the limits of a tenant's model, lane or both are kept; empty: any."""
+    return f"by:{tenant}:{lane}:{model}"
 
 
 def key_level(public_id: str) -> str:

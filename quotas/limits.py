@@ -5,21 +5,25 @@ what running requests may still be charged; a reserved token counts in every win
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
 
+from quotas import fields
 from quotas.fields import FieldError
-from quotas.windows import MINUTE_MS, Totals, Window
+from quotas.windows import Totals, Window
 
 LARGEST = 10**15
 """Largest figure of a limit; sums of two stay exact in the scripts' doubles."""
 
 WindowName = Literal["minute", "day", "month", "live", "request"]
 Kind = Literal["rate", "concurrency", "quota", "exceeds"]
-Scope = Literal["tenant", "key"]
+Place = tuple[int, str]
+"""Since when a flight is paused, in ms of the store's clock, and its id: the order in which paused flights go on."""
+Scope = Literal["tenant", "key", "model_lane", "parent"]
+"""Whose limit it is; `model_lane`: the tenant's, of one model, one lane or both."""
 
 
 class LimitsError(FieldError):
@@ -47,7 +51,7 @@ RULES: tuple[Rule, ...] = (  # the same table stands in lua/levels.lua
     Rule("concurrent_requests", "live", ("requests",), "concurrency"),
     Rule("queued_requests", "request", (), "exceeds"),  # enforced by the queue, which knows the depth
     Rule("max_prompt_tokens", "request", ("prompt",), "exceeds"),
-    Rule("max_output_tokens", "request", ("choice",), "exceeds"),
+    Rule("max_output_tokens", "request", ("ceiling",), "exceeds"),
 )
 LIMIT_NAMES: tuple[str, ...] = tuple(rule.name for rule in RULES)
 
@@ -89,6 +93,48 @@ class Limits:
         return {name: figure for name, figure in figures if figure is not None}
 
 
+LARGEST_LIMITS_BY = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsBy:
+    """Limits of a tenant's work with one model, in one lane, or both."""
+
+    model: str = ""
+    """Empty: any."""
+    lane: str = ""
+    """Empty: any."""
+    limits: Limits = Limits()
+
+    @classmethod
+    def parse_all(cls, value: object, lanes: Collection[str]) -> "tuple[LimitsBy, ...]":
+        """Those that a JSON list states; null is none. Raises FieldError naming the field."""
+        if not isinstance(value, list | tuple | None) or len(value or ()) > LARGEST_LIMITS_BY:
+            raise FieldError("limits_by", f"must be a list of at most {LARGEST_LIMITS_BY} objects")
+        found = [cls._parse(item, f"limits_by.{number}", lanes) for number, item in enumerate(value or ())]
+        if len({(each.model, each.lane) for each in found}) < len(found):
+            raise FieldError("limits_by", "must name each model and lane once")
+        return tuple(found)
+
+    @classmethod
+    def _parse(cls, value: object, name: str, lanes: Collection[str]) -> "LimitsBy":
+        stated = fields.document(value, name, ("model", "lane", "limits"))
+        model, lane = stated.get("model"), stated.get("lane")
+        if model is None and lane is None:
+            raise FieldError(name, "must name a model, a lane or both")
+        try:
+            limits = Limits.parse(stated.get("limits"))
+        except LimitsError as error:
+            raise FieldError(f"{name}.{error.field}", error.rule) from None
+        if limits.queued_requests is not None:
+            raise FieldError(f"{name}.limits.queued_requests", "counts for a tenant as a whole")
+        return cls(
+            model="" if model is None else fields.text(model, f"{name}.model"),
+            lane="" if lane is None else fields.one_of(lane, f"{name}.lane", lanes),
+            limits=limits,
+        )
+
+
 class LimitStatus(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """One limit as it stands; the scripts write its fields in this order."""
 
@@ -115,11 +161,16 @@ class Demand:
     """What one request takes: itself, its prompts, the longest of them, and its output per choice and in all."""
 
     input: int
+    ceiling: int
+    """The most that one choice may come to."""
     choice: int
+    """Output tokens per choice that are held from the beginning."""
     choices: int
     requests: int = 1
     longest: int | None = None
     """None: there is one prompt."""
+    stated: bool = True
+    """The caller has asked for the ceiling: where that can never fit, nothing does."""
 
     @property
     def prompt(self) -> int:
@@ -132,8 +183,13 @@ class Demand:
         return self.choice * self.choices
 
     def amount(self, rule: Rule) -> int:
-        """What the rule counts of it."""
+        """What the rule counts of what it holds at first."""
         return sum(getattr(self, field) for field in rule.counts)
+
+    def most(self, rule: Rule) -> int:
+        """What the rule counts of all that was asked for."""
+        later = (self.ceiling - self.choice) * self.choices if self.stated and "output" in rule.counts else 0
+        return self.amount(rule) + later
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +202,8 @@ class Level:
     windows: Mapping[WindowName, Window]
     held: Totals
     """Tokens reserved and not yet charged."""
+    paused: Place | None = None
+    """The flight that has waited longest for this level's minute to have room."""
 
     def rules(self) -> Iterator[tuple[Rule, int]]:
         """Each rule that has a limit here, with its figure."""
@@ -167,9 +225,9 @@ class Level:
         """The limit as it stands."""
         used, reserved = self.used(rule), self.reserved(rule)
         window = self.windows.get(rule.window)
-        full_ms = None if window is None or window.ends_ms is None else window.ends_ms
-        if full_ms is not None and rule.window == "minute":
-            full_ms = now_ms + MINUTE_MS if reserved else full_ms if used else now_ms
+        full_ms = None if window is None else window.ends_ms
+        if window is not None and full_ms is not None and rule.window == "minute":
+            full_ms = now_ms + window.length_ms if reserved else full_ms if used else now_ms
         return LimitStatus(
             name=rule.name,
             scope=self.scope,
@@ -182,62 +240,6 @@ class Level:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why a request does not fit, and when it would."""
-
-    status: LimitStatus
-    requested: int
-    retry_after_s: float | None
-    """None where no time helps by itself: a running request has to end, or it can never fit."""
-    kind: Kind
-
-    @property
-    def weight(self) -> tuple[int, float]:
-        """Of several refusals the heaviest is told: what can never fit, else what takes longest."""
-        return (1 if self.kind == "exceeds" else 0), self.retry_after_s or 0.0
-
-
 def statuses(levels: Iterable[Level], now_ms: int) -> tuple[LimitStatus, ...]:
     """Every limit that is set, level by level."""
     return tuple(level.status(rule, figure, now_ms) for level in levels for rule, figure in level.rules())
-
-
-def cut_to_room(levels: Iterable[Level], demand: Demand) -> Demand:
-    """The demand with its output cut to what the limits leave, at least one token per choice."""
-    choice = demand.choice
-    for level in levels:
-        for rule, figure in level.rules():
-            if rule.name in level.shadow or not {"output", "choice"} & set(rule.counts):
-                continue
-            room = figure - level.used(rule) - level.reserved(rule)
-            room -= demand.input if "input" in rule.counts else 0
-            choice = min(choice, room if "choice" in rule.counts else room // demand.choices)
-    return dataclasses.replace(demand, choice=max(1, choice))
-
-
-def refusals(levels: Iterable[Level], demand: Demand, now_ms: int) -> list[Refusal]:
-    """Every limit that this demand does not fit, those in shadow too."""
-    found = []
-    for level in levels:
-        for rule, figure in level.rules():
-            amount = demand.amount(rule)
-            excess = level.used(rule) + level.reserved(rule) + amount - figure
-            if amount > figure:
-                found.append(Refusal(level.status(rule, figure, now_ms), amount, None, "exceeds"))
-            elif excess > 0 and amount > 0:
-                retry_s = _retry_s(level, rule, excess, now_ms)
-                found.append(Refusal(level.status(rule, figure, now_ms), amount, retry_s, rule.kind))
-    return found
-
-
-def heaviest(found: Sequence[Refusal]) -> Refusal | None:
-    """The refusal to tell: the first of the heaviest that are not in shadow."""
-    binding = [refusal for refusal in found if not refusal.status.shadow]
-    return max(binding, key=lambda refusal: refusal.weight, default=None)
-
-
-def _retry_s(level: Level, rule: Rule, excess: int, now_ms: int) -> float | None:
-    window = level.windows[rule.window]
-    fits_ms = window.frees_ms(excess, rule.counts)
-    return None if fits_ms is None else (fits_ms - now_ms) / 1e3

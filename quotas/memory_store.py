@@ -3,81 +3,40 @@
 It holds tenants and keys only as far as `reserve` looks at them: see `put_tenant` and `put_key`.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from quotas import keyspace, limits
-from quotas.limits import Demand, Level, Limits, LimitStatus, Scope
+from quotas import keyspace, limits, sizing
+from quotas.limits import Demand, Limits, LimitStatus
+from quotas.memory_levels import LevelId, MemoryFlight, MemoryKey, MemoryRoot, MemoryTenant
 from quotas.store import (
     DEFAULT_LEASE_MS,
     MAX_LEASE_MS,
     TOMBSTONE_MS,
-    AccessDenied,
     Ask,
     Charge,
     Denied,
+    Extension,
     FlightSettled,
     Lapsed,
-    Reason,
+    Need,
     Reservation,
     Settled,
 )
-from quotas.windows import Calendar, Minute, Span, Totals, calendar_at
-
-
-@dataclass(slots=True)
-class _Tenant:
-    timezone: str
-    shadow: frozenset[str]
-    barred: Reason | None
-
-
-@dataclass(slots=True)
-class _Key:
-    tenant: str
-    expires_ms: int | None
-    revoked: bool
-
-
-@dataclass(slots=True)
-class _Figures:
-    """What one level has used and reserved."""
-
-    minute: Minute = field(default_factory=Minute)
-    live: Totals = field(default_factory=Totals)
-    """Requests in the air, and the tokens they hold."""
-    spent: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    """Tokens charged by day and by month, under their ISO names."""
-
-
-@dataclass(slots=True)
-class _Flight:
-    ask: Ask
-    demand: Demand
-    slice: int
-    lease_ends_ms: int
-    shadowed: tuple[str, ...]
-
-
-@dataclass(slots=True)
-class _Root:
-    tenants: dict[str, _Tenant] = field(default_factory=dict)
-    keys: dict[str, _Key] = field(default_factory=dict)
-    limits: dict[str, Limits] = field(default_factory=lambda: defaultdict(Limits))
-    figures: dict[str, _Figures] = field(default_factory=lambda: defaultdict(_Figures))
-    flights: dict[str, _Flight] = field(default_factory=dict)
-    settled: dict[str, int] = field(default_factory=dict)
-    """Flights that are over, until when that is remembered."""
+from quotas.windows import MINUTE, Slicing, Totals
 
 
 class MemoryQuotaStore:
     """A QuotaStore for one process. `now_ms` gives epoch milliseconds, and may step back."""
 
-    def __init__(self, now_ms: Callable[[], int], *, lease_ms: int = DEFAULT_LEASE_MS) -> None:
+    def __init__(
+        self, now_ms: Callable[[], int], *, lease_ms: int = DEFAULT_LEASE_MS, slicing: Slicing = MINUTE
+    ) -> None:
+        """`slicing`: what a minute is."""
         self._now_ms = now_ms
         self._lease_ms = lease_ms
-        self._roots: dict[str, _Root] = defaultdict(_Root)
+        self._slicing = slicing
+        self._roots: dict[str, MemoryRoot] = {}
         self._seen_ms: int | None = None
         self._grace_ms = 0
         self.ledger: list[tuple[Ask, Charge]] = []
@@ -85,86 +44,117 @@ class MemoryQuotaStore:
     def put_tenant(
         self,
         root: str,
-        tenant: str,
+        tenant_id: str,
         limits: Limits,
-        *,
-        timezone: str = "UTC",
-        shadow: Iterable[str] = (),
-        barred: Reason | None = None,
+        tenant: MemoryTenant | None = None,
+        limits_by: Mapping[tuple[str, str], Limits] | None = None,
     ) -> None:
-        """What TenantStore would have stored."""
-        self._roots[root].tenants[tenant] = _Tenant(timezone, frozenset(shadow), barred)
-        self._roots[root].limits[keyspace.tenant_level(tenant)] = limits
+        """What TenantStore would have stored. `limits_by`: by model and lane; empty: any."""
+        house, by = self._root(root), limits_by or {}
+        house.tenants[tenant_id] = dataclasses.replace(tenant or MemoryTenant(), limits_by=tuple(by))
+        house.limits[keyspace.tenant_level(tenant_id)] = limits
+        for (model, lane), those in by.items():
+            house.limits[keyspace.model_lane_level(tenant_id, model, lane)] = those
 
-    def put_key(
-        self,
-        root: str,
-        tenant: str,
-        key_id: str,
-        limits: Limits,
-        *,
-        expires_ms: int | None = None,
-        revoked: bool = False,
-    ) -> None:
+    def put_key(self, root: str, key_id: str, limits: Limits, key: MemoryKey) -> None:
         """What KeyStore would have stored."""
-        self._roots[root].keys[key_id] = _Key(tenant, expires_ms, revoked)
-        self._roots[root].limits[keyspace.key_level(key_id)] = limits
+        self._root(root).keys[key_id] = key
+        self._root(root).limits[keyspace.key_level(key_id)] = limits
 
     async def reserve(self, ask: Ask) -> Reservation:
         """Hold the tokens of one request: see QuotaStore."""
-        root, now_ms = self._roots[ask.root], self._now_ms()
+        root, now_ms = self._root(ask.root), self._now_ms()
         if root.settled.get(ask.flight_id, 0) > now_ms:
             raise FlightSettled(ask.flight_id)
         known = root.flights.get(ask.flight_id)
         if known is not None:
-            return self._reservation(known, now_ms)
-        _check_access(root, ask, now_ms)
-        demand = Demand(ask.prompt_tokens, ask.max_output_tokens, ask.choices, longest=max(ask.prompts))
-        levels = self._levels(root, ask.tenant, ask.key_id, now_ms)
-        if not ask.explicit_max:
-            demand = limits.cut_to_room(levels, demand)
-        found = limits.refusals(levels, demand, now_ms)
-        refusal = limits.heaviest(found)
+            return _reservation(root, known, ask, now_ms)
+        root.check_access(ask, now_ms)
+        ids = root.level_ids(ask.tenant, ask.key_id, ask.model, ask.lane)
+        levels = root.levels_with_paused(ids, now_ms)
+        most = ask.max_output_tokens
+        longest, stated = max(ask.prompts), ask.explicit_max
+        demand = Demand(ask.prompt_tokens, most, most, ask.choices, longest=longest, stated=stated)
+        demand = sizing.sized(levels, demand, ask.quantum)
+        found = sizing.refusals(levels, demand, now_ms)
+        refusal = sizing.heaviest(found)
         if refusal is not None:
             raise Denied(refusal.status, refusal.requested, refusal.retry_after_s, refusal.kind)
         shadowed = tuple(refused.status.name for refused in found)
-        flight = _Flight(ask, demand, 0, now_ms + self._lease_ms, shadowed)
-        for _, level_id in _level_ids(ask.tenant, ask.key_id):
-            figures = root.figures[level_id]
+        flight = MemoryFlight(ask, demand, ids, 0, now_ms + self._lease_ms, shadowed, demand.output)
+        for level in ids:
+            figures = root.figures(level)
             flight.slice = figures.minute.add(now_ms, Totals(requests=1))
             figures.live.add(Totals(1, demand.input, demand.output))
         root.flights[ask.flight_id] = flight
-        return self._reservation(flight, now_ms)
+        return _reservation(root, flight, ask, now_ms)
+
+    async def extend(self, root: str, flight_id: str, need: Need) -> Extension:
+        """Charge what has come so far, hold more: see QuotaStore."""
+        house, now_ms = self._root(root), self._now_ms()
+        flight = house.flights.get(flight_id)
+        if flight is None or house.settled.get(flight_id, 0) > now_ms:
+            raise FlightSettled(flight_id)
+        held = flight.held
+        _charge(house, flight, held.input, min(held.output, max(0, need.published - flight.charged_output)), now_ms)
+        levels = house.levels_with_paused(flight.levels, now_ms)
+        whole = sizing.portion(levels, need.quantum, need.unit) * need.unit
+        wanted = min(need.known + whole, need.most) - flight.output
+        found = sizing.More(0)
+        if wanted >= need.unit:
+            asked = wanted - wanted % need.unit
+            found = sizing.more(levels, asked, need.unit, flight.held.output, flight.place, now_ms)
+        flight.output += found.tokens
+        flight.served += found.tokens
+        is_stuck = need.stuck and not found.tokens and not found.spent and bool(found.binding)
+        is_over = not is_stuck and (found.spent or flight.served >= whole or wanted < need.unit)
+        if is_stuck and flight.since_ms is None:
+            flight.since_ms, flight.served = now_ms, 0
+        for level_id, level in zip(flight.levels, levels, strict=True):
+            figures = house.figures(level_id)
+            figures.live.output += found.tokens
+            if is_stuck and any(level is each for each in found.binding) and flight.since_ms is not None:
+                figures.paused[flight_id] = flight.since_ms
+            elif is_stuck or is_over:
+                figures.paused.pop(flight_id, None)
+        if is_over:
+            flight.since_ms = None
+        flight.asked_ms = now_ms
+        return Extension(
+            granted_tokens=flight.output,
+            limited_by=found.limited_by,
+            spent=found.spent,
+            retry_after_s=found.retry_after_ms / 1e3,
+            paused=is_stuck,
+        )
 
     async def settle(self, root: str, flight_id: str, charge: Charge) -> Settled:
         """Charge a flight and release the rest: see QuotaStore."""
-        house, now_ms = self._roots[root], self._now_ms()
+        house, now_ms = self._root(root), self._now_ms()
         if house.settled.get(flight_id, 0) > now_ms:
             return Settled(first=False)
         house.settled[flight_id] = now_ms + TOMBSTONE_MS
         flight = house.flights.pop(flight_id, None)
         if flight is None:
             return Settled(first=False)
-        calendar = _calendar(house, flight.ask.tenant, now_ms)
-        for _, level_id in _level_ids(flight.ask.tenant, flight.ask.key_id):
-            figures = house.figures[level_id]
-            figures.live.add(Totals(-1, -flight.demand.input, -flight.demand.output))
+        held = flight.held
+        for level in flight.levels:
+            figures = house.figures(level)
+            figures.live.add(Totals(-1, -held.input, -held.output))
+            figures.paused.pop(flight_id, None)
             if charge.is_refund:
                 figures.minute.uncount(now_ms, flight.slice)
-            else:
-                figures.minute.add(now_ms, Totals(0, charge.prompt_tokens, charge.output_tokens))
-                for name in (calendar.today.isoformat(), calendar.month):
-                    figures.spent[name] += charge.prompt_tokens + charge.output_tokens
         if not charge.is_refund:
+            left = charge.prompt_tokens - flight.charged_input, charge.output_tokens - flight.charged_output
+            _book(house, flight.levels, max(0, left[0]), max(0, left[1]), now_ms)
             self.ledger.append((flight.ask, charge))
-        levels = self._levels(house, flight.ask.tenant, flight.ask.key_id, now_ms)
-        return Settled(first=True, statuses=limits.statuses(levels, now_ms))
+        return Settled(first=True, statuses=limits.statuses(house.levels(flight.levels, now_ms), now_ms))
 
     async def renew(self, root: str, flight_ids: Iterable[str]) -> set[str]:
         """Extend leases: see QuotaStore."""
         lost = set()
         for flight_id in flight_ids:
-            flight = self._roots[root].flights.get(flight_id)
+            flight = self._root(root).flights.get(flight_id)
             if flight is None:
                 lost.add(flight_id)
             else:
@@ -188,28 +178,11 @@ class MemoryQuotaStore:
 
     async def statuses(self, root: str, tenant: str, key_id: str | None = None) -> list[LimitStatus]:
         """Every limit that is set: see QuotaStore."""
-        now_ms = self._now_ms()
-        return list(limits.statuses(self._levels(self._roots[root], tenant, key_id or "", now_ms), now_ms))
+        house, now_ms = self._root(root), self._now_ms()
+        return list(limits.statuses(house.levels(house.level_ids(tenant, key_id or ""), now_ms), now_ms))
 
-    def _reservation(self, flight: _Flight, now_ms: int) -> Reservation:
-        ask = flight.ask
-        levels = self._levels(self._roots[ask.root], ask.tenant, ask.key_id, now_ms)
-        return Reservation(
-            flight_id=ask.flight_id,
-            tenant=ask.tenant,
-            granted_tokens=flight.demand.choice,
-            statuses=limits.statuses(levels, now_ms),
-            shadowed=flight.shadowed,
-        )
-
-    def _levels(self, root: _Root, tenant: str, key_id: str, now_ms: int) -> list[Level]:
-        calendar = _calendar(root, tenant, now_ms)
-        known = root.tenants.get(tenant)
-        shadow = frozenset[str]() if known is None else known.shadow
-        return [
-            _level(scope, root, level_id, calendar, shadow if scope == "tenant" else frozenset(), now_ms)
-            for scope, level_id in _level_ids(tenant, key_id)
-        ]
+    def _root(self, name: str) -> MemoryRoot:
+        return self._roots.setdefault(name, MemoryRoot(self._slicing))
 
     def _may_look(self, now_ms: int) -> bool:
         seen_ms, self._seen_ms = self._seen_ms, now_ms
@@ -219,46 +192,32 @@ class MemoryQuotaStore:
         return now_ms >= self._grace_ms
 
 
-def _level_ids(tenant: str, key_id: str) -> list[tuple[Scope, str]]:
-    levels: list[tuple[Scope, str]] = [("tenant", keyspace.tenant_level(tenant))]
-    if key_id:
-        levels.append(("key", keyspace.key_level(key_id)))
-    return levels
+def _charge(root: MemoryRoot, flight: MemoryFlight, input_tokens: int, output_tokens: int, now_ms: int) -> None:
+    """From reserved to used."""
+    for level in flight.levels:
+        root.figures(level).live.add(Totals(0, -input_tokens, -output_tokens))
+    _book(root, flight.levels, input_tokens, output_tokens, now_ms)
+    flight.charged_input += input_tokens
+    flight.charged_output += output_tokens
 
 
-def _level(scope: Scope, root: _Root, level_id: str, calendar: Calendar, shadow: frozenset[str], now_ms: int) -> Level:
-    figures = root.figures[level_id]
-    spent = figures.spent
-    return Level(
-        scope=scope,
-        limits=root.limits[level_id],
-        shadow=shadow,
-        windows={
-            "minute": figures.minute.at(now_ms),
-            "day": Span(Totals(input=spent[calendar.today.isoformat()]), calendar.day_ends_ms),
-            "month": Span(Totals(input=spent[calendar.month]), calendar.month_ends_ms),
-            "live": Span(Totals(requests=figures.live.requests), None),
-        },
-        held=Totals(input=figures.live.input, output=figures.live.output),
+def _book(root: MemoryRoot, ids: Sequence[LevelId], input_tokens: int, output_tokens: int, now_ms: int) -> None:
+    for level in ids:
+        figures, calendar = root.figures(level), root.calendar(level.tenant, now_ms)
+        figures.minute.add(now_ms, Totals(0, input_tokens, output_tokens))
+        for name in (calendar.today.isoformat(), calendar.month):
+            figures.spent[name] += input_tokens + output_tokens
+
+
+def _reservation(root: MemoryRoot, flight: MemoryFlight, ask: Ask, now_ms: int) -> Reservation:
+    return Reservation(
+        flight_id=ask.flight_id,
+        tenant=ask.tenant,
+        granted_tokens=flight.demand.choice,
+        most_tokens=flight.demand.ceiling,
+        statuses=limits.statuses(root.levels(flight.levels, now_ms), now_ms),
+        shadowed=flight.shadowed,
     )
-
-
-def _calendar(root: _Root, tenant: str, now_ms: int) -> Calendar:
-    known = root.tenants.get(tenant)
-    return calendar_at(now_ms, "UTC" if known is None else known.timezone)
-
-
-def _check_access(root: _Root, ask: Ask, now_ms: int) -> None:
-    tenant = root.tenants.get(ask.tenant)
-    if tenant is None or tenant.barred is not None:
-        raise AccessDenied("deleted" if tenant is None or tenant.barred is None else tenant.barred)
-    if not ask.key_id:
-        return
-    key = root.keys.get(ask.key_id)
-    if key is None or key.revoked or key.tenant != ask.tenant:
-        raise AccessDenied("revoked")
-    if key.expires_ms is not None and key.expires_ms <= now_ms:
-        raise AccessDenied("expired")
 
 
 def _lapsed(root: str, ask: Ask) -> Lapsed:

@@ -1,9 +1,7 @@
 """Budgets in Redis: each operation one script, atomic over all limits of a request. Only conversion stands here."""
 
-import json
 import time
 from collections.abc import Iterable
-from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -18,12 +16,15 @@ from quotas.store import (
     Ask,
     Charge,
     Denied,
+    Extension,
     FlightSettled,
     Lapsed,
     LimitStatus,
+    Need,
     Reservation,
     Settled,
 )
+from quotas.windows import MINUTE, Slicing
 
 LEDGER_ENTRIES = 100_000
 ROOTS_PER_LOOK = 256
@@ -37,11 +38,18 @@ _statuses: msgspec.json.Decoder[tuple[LimitStatus, ...]] = msgspec.json.Decoder(
 class RedisQuotaStore:
     """The QuotaStore of every gateway."""
 
-    def __init__(self, client: Redis, *, lease_ms: int = DEFAULT_LEASE_MS, clock: str | None = None) -> None:
-        """`clock`: see Database."""
+    def __init__(
+        self,
+        client: Redis,
+        *,
+        lease_ms: int = DEFAULT_LEASE_MS,
+        clock: str | None = None,
+        slicing: Slicing = MINUTE,
+    ) -> None:
+        """`clock`, `slicing`: see Database."""
         if not 0 < lease_ms <= MAX_LEASE_MS:
             raise ValueError(f"lease_ms must be from 1 to {MAX_LEASE_MS}")
-        self._database = Database(client, clock=clock)
+        self._database = Database(client, clock=clock, slicing=slicing)
         self._lease_ms = lease_ms
         self._enlisted: dict[str, float] = {}
         self._next_root = 0
@@ -55,7 +63,6 @@ class RedisQuotaStore:
             ask.flight_id,
             ask.tenant,
             ask.key_id,
-            _levels(ask.tenant, ask.key_id),
             ask.model,
             ask.lane,
             ask.prompt_tokens,
@@ -64,6 +71,7 @@ class RedisQuotaStore:
             ask.max_output_tokens,
             ask.choices,
             int(ask.explicit_max),
+            ask.quantum or 0,
             self._lease_ms,
         )
         if kind == "denied":
@@ -74,13 +82,38 @@ class RedisQuotaStore:
             raise AccessDenied(rest[0])
         if kind == "settled":
             raise FlightSettled(ask.flight_id)
-        granted, shadowed, statuses = rest
+        granted, most, shadowed, statuses = rest
         return Reservation(
             flight_id=ask.flight_id,
             tenant=ask.tenant,
             granted_tokens=granted,
+            most_tokens=most,
             statuses=_statuses.decode(statuses),
             shadowed=tuple(shadowed),
+        )
+
+    async def extend(self, root: str, flight_id: str, need: Need) -> Extension:
+        """Charge what has come so far, hold more: see QuotaStore."""
+        reply = await self._database.run(
+            "extend",
+            keyspace.of_root(root),
+            flight_id,
+            need.published,
+            need.known,
+            need.most,
+            need.unit,
+            need.quantum,
+            int(need.stuck),
+        )
+        if reply is None:
+            raise FlightSettled(flight_id)
+        granted, limited_by, spent, retry_ms, paused = reply
+        return Extension(
+            granted_tokens=granted,
+            limited_by=limited_by,
+            spent=bool(spent),
+            retry_after_s=retry_ms / 1e3,
+            paused=bool(paused),
         )
 
     async def settle(self, root: str, flight_id: str, charge: Charge) -> Settled:
@@ -123,8 +156,7 @@ class RedisQuotaStore:
 
     async def statuses(self, root: str, tenant: str, key_id: str | None = None) -> list[LimitStatus]:
         """Every limit that is set: see QuotaStore."""
-        levels = _levels(tenant, key_id or "")
-        return list(_statuses.decode(await self._database.run("statuses", keyspace.of_root(root), tenant, levels)))
+        return list(_statuses.decode(await self._database.run("statuses", keyspace.of_root(root), tenant, key_id or "")))
 
     async def _enlist(self, root: str) -> None:
         """Before a root's first reservation here, and hourly: note where `expired` has to look."""
@@ -144,15 +176,6 @@ class RedisQuotaStore:
         return set(
             await self._database.call("ZRANGEBYSCORE", keyspace.ROOTS, "-inf", before_ms, "LIMIT", 0, ROOTS_PER_LOOK)
         )
-
-
-@lru_cache(maxsize=4096)
-def _levels(tenant: str, key_id: str) -> str:
-    """Whose limits a request must fit, all of them; the scripts take any list."""
-    levels = [("tenant", keyspace.tenant_level(tenant))]
-    if key_id:
-        levels.append(("key", keyspace.key_level(key_id)))
-    return json.dumps(levels)
 
 
 def _lapsed(root: str, reply: list[Any]) -> Lapsed:

@@ -22,12 +22,14 @@ __all__ = [
     "Ask",
     "Charge",
     "Denied",
+    "Extension",
     "FlightSettled",
     "Kind",
     "Lapsed",
     "LimitStatus",
     "Limits",
     "LimitsError",
+    "Need",
     "QuotaError",
     "QuotaStore",
     "Reason",
@@ -98,12 +100,16 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """Choices of each prompt."""
     explicit_max: bool = True
     """The caller stated `max_output_tokens`; otherwise it is cut to what the limits leave."""
+    quantum: int | None = None
+    """Output tokens per choice to hold at a time, `extend` asks for the next; None: all at once."""
 
     def __post_init__(self) -> None:
         if not self.prompts or min(self.prompts) < 0 or self.prompt_tokens > LARGEST_ASK:
             raise ValueError(f"prompts must be of 0 to {LARGEST_ASK} tokens, together too")
         if not 1 <= self.max_output_tokens <= LARGEST_ASK or not (self.n >= 1 and self.choices <= 10_000):
             raise ValueError("max_output_tokens and choices must be at least 1 and not absurd")
+        if self.quantum is not None and not 1 <= self.quantum <= LARGEST_ASK:
+            raise ValueError("a quantum must be at least 1 and not absurd")
         named = (self.flight_id, self.root, self.tenant, self.model, self.lane)
         if not (all(named) and "".join((*named, self.key_id)).isprintable()):
             raise ValueError("ids, model and lane must be printable and not empty")
@@ -125,11 +131,51 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
     flight_id: str
     tenant: str
     granted_tokens: int
-    """Output tokens per choice."""
+    """Output tokens per choice that are held by now."""
+    most_tokens: int
+    """Output tokens per choice that it may come to: the same, where all is held at once."""
     statuses: tuple[LimitStatus, ...]
     """Every limit that is set, the reservation included."""
     shadowed: tuple[str, ...] = ()
     """Limits in shadow that would have refused it."""
+
+
+class Need(msgspec.Struct, frozen=True, kw_only=True):
+    """What a running flight has come to, and may still come to: output tokens of all its choices together."""
+
+    published: int
+    """So far, of all choices: charged now."""
+    known: int
+    """What the caller knows to be held, from the first token to the last."""
+    most: int
+    """That it may come to in all."""
+    unit: int = 1
+    """Choices that go on: what is given is a multiple."""
+    quantum: int
+    """Per choice."""
+    stuck: bool = False
+    """A choice has used up what it may have, and waits."""
+
+    def __post_init__(self) -> None:
+        figures = (self.published, self.known, self.most)
+        if min(figures) < 0 or max(figures) > LARGEST_ASK * 10_000 or self.unit < 1 or self.quantum < 1:
+            raise ValueError("the figures of a need must not be negative nor absurd")
+
+
+class Extension(msgspec.Struct, frozen=True, kw_only=True):
+    """What a running flight may come to by now."""
+
+    granted_tokens: int
+    """Output tokens of all its choices, from the first to the last."""
+    limited_by: str = ""
+    """The limit that leaves not even a token per choice now; empty: none."""
+    spent: bool = False
+    """It is a day's or a month's, and nothing is left of it."""
+    retry_after_s: float = 0.0
+    """When to ask again, where a limit leaves nothing."""
+    paused: bool = False
+    """It waits for a minute to have room, and has its place among those that do. Ask again at least every second: who
+    has not asked for some gives up its place."""
 
 
 class Charge(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,8 +242,14 @@ class QuotaStore(Protocol):
         Raises Denied, AccessDenied, FlightSettled.
         """
 
+    async def extend(self, root: str, flight_id: str, need: Need) -> Extension:
+        """Charge what a running flight has come to, in the windows of now, and hold a quantum more where limits leave it.
+
+        Asking twice gives nothing twice. Raises FlightSettled where the flight holds nothing (any more).
+        """
+
     async def settle(self, root: str, flight_id: str, charge: Charge) -> Settled:
-        """Charge what the flight came to, release the rest and write the ledger; `first` only once, so that a client
+        """Charge what the flight came to beyond that, release the rest and write the ledger; `first` only once, so that a client
         which repeats a command that timed out may not see it of its own success.
 
         Of an unknown flight it leaves a mark for ten minutes: a reservation that arrives later is refused.

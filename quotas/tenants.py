@@ -13,7 +13,7 @@ import msgspec
 from quotas import fields, keyspace
 from quotas.database import Database, Redis
 from quotas.fields import FieldError
-from quotas.limits import LIMIT_NAMES, Limits
+from quotas.limits import LIMIT_NAMES, Limits, LimitsBy
 from quotas.store import QuotaError
 from quotas.windows import zone_table
 
@@ -21,8 +21,8 @@ LANES = ("latency", "throughput")
 PAGE = 100
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _TRIES = 20
-_FUTURE: dict[str, tuple[object, ...]] = {"parent": (None,), "limits_by": (None, [])}
-"""Fields that are accepted at their neutral values only, until what they ask for exists."""
+DEEPEST = 4
+"""Tenants in one line, from the organisation at the top."""
 
 
 class TenantExists(QuotaError):
@@ -31,6 +31,10 @@ class TenantExists(QuotaError):
 
 class TenantNotFound(QuotaError):
     """There is no tenant of this id, or it was deleted."""
+
+
+class TenantHasChildren(QuotaError):
+    """Other tenants have it as their parent: they have to go first."""
 
 
 class VersionConflict(QuotaError):
@@ -46,6 +50,9 @@ class Tenant:
     root: str
     """The organisation at the top, whose hash tag all its keys carry; the tenant itself where it has no parent."""
     parent: str | None = None
+    """The tenant above, whose limits its work must fit too."""
+    parents: tuple[str, ...] = ()
+    """All above, nearest first."""
     timezone: str = "UTC"
     """IANA name; where its days and months begin."""
     weight: float = 1.0
@@ -55,10 +62,12 @@ class Tenant:
     models: tuple[str, ...] | None = None
     """Names it may use; None: all."""
     limits: Limits = dataclasses.field(default_factory=Limits)
+    limits_by: tuple[LimitsBy, ...] = ()
+    """Limits of its work with some model, in some lane, beside the others."""
     shadow: tuple[str, ...] = ()
     """Limits of its own (not of its keys) that are counted and reported, never refused."""
     reserve: Literal["progressive", "full"] = "progressive"
-    """Today every request reserves in full: prompt + n · its output tokens."""
+    """Whether its requests hold their output quantum by quantum as it comes, or all that it may be from the start."""
     preemption: Literal["exact", "fast"] = "fast"
     share_group: str = ""
     """Tenants of one group may reuse each other's cached prompts, and so can tell what the others have sent; empty:
@@ -73,10 +82,9 @@ class Tenant:
 
         A default lane that is not stated gives way where it is none of the new lanes: to the first of them.
         """
-        known = fields.document(changes, "", _PARSERS.keys() | _FUTURE.keys())
-        for name, neutral in _FUTURE.items():
-            if name in known and known.pop(name) not in neutral:
-                raise FieldError(name, "is not supported yet")
+        known = fields.document(changes, "", _PARSERS.keys() | {"parent"})
+        if known.pop("parent", self.parent) != self.parent:
+            raise FieldError("parent", "cannot change")
         new: dict[str, Any] = {name: _PARSERS[name](value, self) for name, value in known.items()}
         tenant = dataclasses.replace(self, **new)
         if tenant.default_lane in tenant.lanes:
@@ -103,6 +111,7 @@ _PARSERS: dict[str, Callable[[object, Tenant], object]] = {
     "lanes": lambda value, _: fields.texts(value, "lanes", LANES),
     "models": lambda value, _: None if value is None else fields.texts(value, "models"),
     "limits": lambda value, before: Limits() if value is None else before.limits.merged(value),
+    "limits_by": lambda value, _: LimitsBy.parse_all(value, LANES),
     "shadow": lambda value, _: fields.texts(value, "shadow", LIMIT_NAMES),
     "reserve": lambda value, _: fields.one_of(value, "reserve", ("progressive", "full")),
     "preemption": lambda value, _: fields.one_of(value, "preemption", ("exact", "fast")),
@@ -127,12 +136,18 @@ class TenantStore:
 
     async def create(self, document: Mapping[str, object]) -> Tenant:
         """A new tenant from its `id` and what else is stated. Raises FieldError, TenantExists."""
-        stated = fields.document(document, "", _PARSERS.keys() | _FUTURE.keys() | {"id"})
+        stated = fields.document(document, "", _PARSERS.keys() | {"id", "parent"})
         tenant_id = stated.pop("id", None)
         if not isinstance(tenant_id, str) or not _ID.fullmatch(tenant_id):
             raise FieldError("id", "must be 1 to 63 letters, digits, dots, dashes or underscores, not led by a sign")
         now_ms = await self._database.now_ms()
-        tenant = Tenant(id=tenant_id, root=tenant_id, created_at=now_ms / 1e3).changed(stated)
+        parent = await self._parent(stated.pop("parent", None))
+        root, parents = (tenant_id, ()) if parent is None else (parent.root, (parent.id, *parent.parents))
+        tenant = Tenant(
+            id=tenant_id, root=root, parent=parents[0] if parents else None, parents=parents, created_at=now_ms / 1e3
+        ).changed(stated)
+        if await self.root(tenant_id) not in (None, root):
+            raise FieldError("id", "was a tenant's of another organisation, whose ledger stays")
         # The index first: an entry without a tenant is skipped, a tenant without an entry would be lost.
         await self._database.call("ZADD", keyspace.TENANTS, 0, _entry(tenant.id, tenant.root))
         return await self._put(tenant, 0)
@@ -180,11 +195,16 @@ class TenantStore:
         return await self._change(tenant_id, lambda tenant: dataclasses.replace(tenant, state="active"))
 
     async def delete(self, tenant_id: str) -> None:
-        """End it and its keys at once; its ledger and its place in the index stay. Raises TenantNotFound."""
+        """End it and its keys at once; its ledger and its place in the index stay.
+
+        Raises TenantNotFound, TenantHasChildren.
+        """
         root = await self.root(tenant_id)
         keys = None if root is None else await self._database.run("tenant_delete", keyspace.of_root(root), tenant_id)
         if root is None or keys is None:
             raise TenantNotFound(tenant_id)
+        if keys == "children":
+            raise TenantHasChildren(tenant_id)
         for public_id in keys:
             await self._database.call("DEL", keyspace.api_key(public_id))
 
@@ -201,8 +221,21 @@ class TenantStore:
                 continue
         raise VersionConflict(tenant_id)
 
+    async def _parent(self, parent_id: object) -> Tenant | None:
+        """The tenant above, as a new one's document names it. Raises FieldError."""
+        if parent_id is None:
+            return None
+        parent = await self.get(parent_id) if isinstance(parent_id, str) else None
+        if parent is None:
+            raise FieldError("parent", "must be an existing tenant")
+        if len(parent.parents) + 2 > DEEPEST:
+            raise FieldError("parent", f"may have at most {DEEPEST - 2} tenants above it")
+        return parent
+
     async def _put(self, tenant: Tenant, version: int) -> Tenant:
-        limits = tenant.limits.as_dict() | {f"shadow:{name}": 1 for name in tenant.shadow}
+        shadow = {f"shadow:{name}": 1 for name in tenant.shadow}
+        levels = [(keyspace.tenant_level(tenant.id), tenant.limits)]
+        levels += [(keyspace.model_lane_level(tenant.id, by.model, by.lane), by.limits) for by in tenant.limits_by]
         reply = await self._database.run(
             "tenant_put",
             keyspace.of_root(tenant.root),
@@ -211,10 +244,14 @@ class TenantStore:
             tenant.state,
             json.dumps(zone_table(tenant.timezone)),
             msgspec.json.encode(tenant).decode(),
-            json.dumps(limits),
+            json.dumps([(by.model, by.lane) for by in tenant.limits_by]),
+            json.dumps(tenant.parents),
+            json.dumps([(level, limits.as_dict() | shadow) for level, limits in levels]),
         )
         if reply == "exists":
             raise TenantExists(tenant.id)
+        if reply == "orphan":
+            raise FieldError("parent", "must be an existing tenant")
         if reply == "missing":
             raise TenantNotFound(tenant.id)
         if reply == "conflict":

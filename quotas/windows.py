@@ -15,9 +15,7 @@ from functools import lru_cache
 from typing import Protocol
 from zoneinfo import ZoneInfo
 
-SLICE_MS = 250
-SLICES = 240
-MINUTE_MS = SLICE_MS * SLICES
+MOST_SLICES = 240
 DAY_MS = 86_400_000
 FIRST_YEAR, LAST_YEAR = 2025, 2060
 """Years for which a zone's offsets are stored; after the last one its last offset stays."""
@@ -53,6 +51,10 @@ class Window(Protocol):
     def ends_ms(self) -> int | None:
         """When all that counts now has left; None: it does not leave by itself."""
 
+    @property
+    def length_ms(self) -> int:
+        """How long usage counts at least; 0: that does not depend on when it was."""
+
     def frees_ms(self, amount: int, fields: tuple[str, ...]) -> int | None:
         """When at least `amount` of what counts now has left."""
 
@@ -64,9 +66,38 @@ class Span:
     totals: Totals
     ends_ms: int | None
 
+    @property
+    def length_ms(self) -> int:
+        """The calendar knows when, not how long."""
+        return 0
+
     def frees_ms(self, amount: int, fields: tuple[str, ...]) -> int | None:
         """The end, whatever the amount."""
         return self.ends_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Slicing:
+    """A sliding window's length, and the slices that it is cut into."""
+
+    length_ms: int = 60_000
+
+    @property
+    def slice_ms(self) -> int:
+        """Of one slice."""
+        return max(1, self.length_ms // MOST_SLICES)
+
+    @property
+    def slices(self) -> int:
+        """That make the length; one more is looked at, so that it is never less."""
+        return -(-self.length_ms // self.slice_ms)
+
+    def left_ms(self, number: int) -> int:
+        """When a slice has left."""
+        return (number + self.slices + 1) * self.slice_ms
+
+
+MINUTE = Slicing()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +106,7 @@ class MinuteView:
 
     slices: dict[int, Totals]
     now_ms: int
+    slicing: Slicing
 
     @property
     def totals(self) -> Totals:
@@ -87,43 +119,49 @@ class MinuteView:
     @property
     def ends_ms(self) -> int:
         """When the newest slice has left."""
-        return _left_ms(max(self.slices)) if self.slices else self.now_ms
+        return self.slicing.left_ms(max(self.slices)) if self.slices else self.now_ms
+
+    @property
+    def length_ms(self) -> int:
+        """How long usage counts at least."""
+        return self.slicing.length_ms
 
     def frees_ms(self, amount: int, fields: tuple[str, ...]) -> int:
         """When enough slices have left; a whole minute where reserved tokens stand in the way."""
         for number in sorted(self.slices):
             amount -= self.slices[number].count(fields)
             if amount <= 0:
-                return _left_ms(number)
-        return self.now_ms + MINUTE_MS
+                return self.slicing.left_ms(number)
+        return self.now_ms + self.slicing.length_ms
 
 
 @dataclass(slots=True)
 class Minute:
     """The slices of one sliding minute."""
 
+    slicing: Slicing = MINUTE
     slices: dict[int, Totals] = field(default_factory=dict)
 
     def at(self, now_ms: int) -> MinuteView:
         """What counts now; changes nothing."""
-        current = now_ms // SLICE_MS
+        current = now_ms // self.slicing.slice_ms
         seen: dict[int, Totals] = {}
         for number, part in self.slices.items():
-            if number >= current - SLICES:
+            if number >= current - self.slicing.slices:
                 seen.setdefault(min(number, current), Totals()).add(part)
-        return MinuteView(seen, now_ms)
+        return MinuteView(seen, now_ms, self.slicing)
 
     def add(self, now_ms: int, usage: Totals) -> int:
         """Count usage now; returns its slice, for `uncount`."""
         self.slices = self.at(now_ms).slices
-        current = now_ms // SLICE_MS
+        current = now_ms // self.slicing.slice_ms
         self.slices.setdefault(current, Totals()).add(usage)
         return current
 
     def uncount(self, now_ms: int, number: int) -> None:
         """Take back the request counted in this slice, unless that has left: never from another time's window."""
         self.slices = self.at(now_ms).slices
-        held = self.slices.get(min(number, now_ms // SLICE_MS))
+        held = self.slices.get(min(number, now_ms // self.slicing.slice_ms))
         if held is not None and held.requests > 0:
             held.requests -= 1
 
@@ -181,10 +219,6 @@ def _change_ms(zone: ZoneInfo, after: datetime, following: timedelta) -> int:
 
 def _midnight_ms(day: date, zone: ZoneInfo) -> int:
     return int(datetime.combine(day, time.min, zone).timestamp()) * 1000
-
-
-def _left_ms(number: int) -> int:
-    return (number + SLICES + 1) * SLICE_MS
 
 
 def _ms(offset: timedelta) -> int:

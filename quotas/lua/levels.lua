@@ -1,19 +1,30 @@
--- Stands before reserve, settle and statuses, after rules.lua: one level's limits and what counts against them.
--- A level is {scope, id}: whose limits they are, and under which id limits and figures are kept.
+-- Stands before reserve, extend, settle and statuses, after rules.lua: what counts against each level that a request
+-- must fit (scopes.lua), opened as one table of limits and figures.
 
 -- Days and months keep prompt and output as one sum, here under `input`.
-local function open_level(prefix, scope, id, today, now)
-  local level = {scope = scope, id = id, limits = {}, request = {}}
+local function open_level(prefix, level, today, now)
+  local scope, id = level[1], level[2]
+  local opened = {scope = scope, id = id, today = today, limits = {}, request = {}}
   local stored = redis.call('HGETALL', prefix .. 'limits:' .. id)
-  for i = 1, #stored, 2 do level.limits[stored[i]] = tonumber(stored[i + 1]) end
+  for i = 1, #stored, 2 do opened.limits[stored[i]] = tonumber(stored[i + 1]) end
   local held = redis.call('HMGET', prefix .. 'reserved:' .. id, 'requests', 'input', 'output')
-  level.live = {requests = tonumber(held[1]) or 0}
-  level.held = {input = tonumber(held[2]) or 0, output = tonumber(held[3]) or 0}
-  level.minute = open_minute(prefix .. 'minute:' .. id, now)
+  opened.live = {requests = tonumber(held[1]) or 0}
+  opened.held = {input = tonumber(held[2]) or 0, output = tonumber(held[3]) or 0}
+  opened.minute = open_minute(prefix .. 'minute:' .. id, now)
   local spent = redis.call('HMGET', prefix .. 'spent:' .. id .. ':' .. today.month, today.day, 'month')
-  level.day = {input = tonumber(spent[1]) or 0, ends = today.day_ends}
-  level.month = {input = tonumber(spent[2]) or 0, ends = today.month_ends}
-  return level
+  opened.day = {input = tonumber(spent[1]) or 0, ends = today.day_ends}
+  opened.month = {input = tonumber(spent[2]) or 0, ends = today.month_ends}
+  return opened
+end
+
+local function open_levels(prefix, list, now)
+  local calendars, levels = {}, {}
+  for i, level in ipairs(list) do
+    local tenant = level[3]
+    calendars[tenant] = calendars[tenant] or tenant_calendar(prefix, tenant, now)
+    levels[i] = open_level(prefix, level, calendars[tenant], now)
+  end
+  return levels
 end
 
 -- A LimitStatus as its fields stand, in JSON: {name, scope, limit, used, reserved, resets at (s), s until then, in shadow}.
@@ -27,12 +38,6 @@ local function status(level, rule, now)
   return string.format('["%s","%s",%.0f,%.0f,%.0f,%s,%.3f,%s]', rule.name, level.scope, level.limits[rule.name], taken,
     promised, ends and string.format('%.3f', ends / 1000) or 'null', ends and (ends - now) / 1000 or 0,
     level.limits['shadow:' .. rule.name] and 'true' or 'false')
-end
-
-local function open_levels(prefix, tenant, list, now)
-  local today, levels = tenant_calendar(prefix, tenant, now), {}
-  for i, level in ipairs(cjson.decode(list)) do levels[i] = open_level(prefix, level[1], level[2], today, now) end
-  return levels
 end
 
 -- All of them as one JSON list.

@@ -1,7 +1,7 @@
 -- Stands before reserve, settle and statuses: any sixty seconds, in slices of 250 ms (see windows.py).
 -- Hash fields: first, last (oldest and newest slice held), requests, input, output (totals of all slices held),
--- and per slice number 'requests,input,output'. At most 241 slices are held, so every call is bounded.
-local SLICE_MS, SLICES, MINUTE_MS = 250, 240, 60000
+-- and per slice number 'requests,input,output'. At most 241 slices are held, so every call is bounded. Before it stand
+-- SLICE_MS, SLICES and MINUTE_MS: a slice's length, how many make the minute, and its length.
 
 local function unpack_slice(packed, at)
   local requests, input, output = string.match(packed or '0,0,0', '(%d+),(%d+),(%d+)')

@@ -1,20 +1,23 @@
 -- Holds the tokens of one request against every limit of every level, all or nothing. Called by RedisQuotaStore.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
--- ARGV     1 flight, 2 tenant, 3 key or '', 4 levels as JSON [[scope, id], …], 5 model, 6 lane, 7 prompt tokens,
---          8 of them in the longest prompt, 9 prompts, 10 output tokens per choice, 11 choices of all prompts,
---          12 '1' where the caller stated 10, 13 lease ms
--- Returns  {'granted', output tokens per choice, shadowed names, statuses}, or having written nothing:
---          {'denied', status, requested, retry ms or -1, kind}, {'access', reason}, {'settled'}
-local prefix, flight_id, tenant, key = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+-- ARGV     1 flight, 2 tenant, 3 key or '', 4 model, 5 lane, 6 prompt tokens, 7 of them in the longest prompt,
+--          8 prompts, 9 output tokens per choice, 10 choices of all prompts, 11 '1' where the caller stated 9,
+--          12 quantum per choice or 0 to hold all at once, 13 lease ms
+-- Returns  {'granted', output tokens per choice held, the most per choice, shadowed names, statuses}, or having written
+--          nothing: {'denied', status, requested, retry ms or -1, kind}, {'access', reason}, {'settled'}
+local prefix, flight_id, tenant, key = KEYS[1], ARGV[1], tenant_of(KEYS[1], ARGV[2]), ARGV[3]
 local flight_key = prefix .. 'flight:' .. flight_id
 local now = now_ms()
 
 local function barred()
-  local state = redis.call('HGET', prefix .. 'tenant:' .. tenant, 'state') or 'deleted'
-  if state ~= 'active' then return state end
+  if tenant.state ~= 'active' then return tenant.state end
+  for _, parent in ipairs(tenant.parents) do
+    local state = redis.call('HGET', prefix .. 'tenant:' .. parent, 'state') or 'deleted'
+    if state ~= 'active' then return state end
+  end
   if key == '' then return nil end
   local found = redis.call('HMGET', prefix .. 'key:' .. key, 'state', 'expires_ms', 'tenant')
-  if found[1] ~= 'active' or found[3] ~= tenant then return 'revoked' end
+  if found[1] ~= 'active' or found[3] ~= tenant.id then return 'revoked' end
   if tonumber(found[2]) and tonumber(found[2]) <= now then return 'expired' end
 end
 
@@ -26,24 +29,27 @@ local function hold(level, ask)
   level.held.output = redis.call('HINCRBY', held, 'output', ask.output)
 end
 
-local known = redis.call('HMGET', flight_key, 'state', 'granted', 'shadowed', 'levels')
+local known = redis.call('HMGET', flight_key, 'state', 'choice', 'ceiling', 'shadowed', 'levels')
 if known[1] == 'settled' then return {'settled'} end
 if known[1] then
-  return {'granted', tonumber(known[2]), cjson.decode(known[3]), statuses(open_levels(prefix, tenant, known[4], now), now)}
+  local levels = open_levels(prefix, cjson.decode(known[5]), now)
+  return {'granted', tonumber(known[2]), tonumber(known[3]), cjson.decode(known[4]), statuses(levels, now)}
 end
 local reason = barred()
 if reason then return {'access', reason} end
 
-local levels = open_levels(prefix, tenant, ARGV[4], now)
-local ask = {requests = 1, input = tonumber(ARGV[7]), prompt = tonumber(ARGV[8]), choices = tonumber(ARGV[11])}
-set_choice(ask, tonumber(ARGV[10]))
-if ARGV[12] ~= '1' then cut_to_room(levels, ask) end
+local list = levels_of(tenant, key, ARGV[4], ARGV[5])
+local levels = open_levels(prefix, list, now)
+find_paused(prefix, levels, now)
+local ask = {requests = 1, input = tonumber(ARGV[6]), prompt = tonumber(ARGV[7]), ceiling = tonumber(ARGV[9]),
+  choices = tonumber(ARGV[10]), stated = ARGV[11] == '1'}
+size(levels, ask, tonumber(ARGV[12]))
 local denied, shadowed = refusal(levels, ask, now)
 if denied then return {'denied', denied.status, denied.amount, denied.retry, denied.kind} end
 
 for _, level in ipairs(levels) do hold(level, ask) end
-redis.call('HSET', flight_key, 'state', 'reserved', 'tenant', tenant, 'key', key, 'levels', ARGV[4], 'model', ARGV[5],
-  'lane', ARGV[6], 'prompt', ask.input, 'output', ask.output, 'granted', ask.choice, 'shadowed', cjson.encode(shadowed),
-  'prompts', ARGV[9], 'slice', math.floor(now / SLICE_MS))
+redis.call('HSET', flight_key, 'state', 'reserved', 'tenant', tenant.id, 'key', key, 'levels', cjson.encode(list),
+  'model', ARGV[4], 'lane', ARGV[5], 'input', ask.input, 'output', ask.output, 'choice', ask.choice,
+  'ceiling', ask.ceiling, 'shadowed', cjson.encode(shadowed), 'prompts', ARGV[8], 'slice', math.floor(now / SLICE_MS))
 redis.call('ZADD', prefix .. 'leases', now + tonumber(ARGV[13]), flight_id)
-return {'granted', ask.choice, shadowed, statuses(levels, now)}
+return {'granted', ask.choice, ask.ceiling, shadowed, statuses(levels, now)}

@@ -9,7 +9,7 @@ local RULES = {
   {name = 'concurrent_requests', window = 'live', counts = {'requests'}, kind = 'concurrency'},
   {name = 'queued_requests', window = 'request', counts = {}, kind = 'exceeds'},
   {name = 'max_prompt_tokens', window = 'request', counts = {'prompt'}, kind = 'exceeds'},
-  {name = 'max_output_tokens', window = 'request', counts = {'choice'}, kind = 'exceeds'},
+  {name = 'max_output_tokens', window = 'request', counts = {'ceiling'}, kind = 'exceeds'},
 }
 
 local function sum(figures, fields)

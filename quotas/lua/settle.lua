@@ -1,4 +1,4 @@
--- Charges what a flight came to, releases the rest, writes the ledger: once. Called by RedisQuotaStore.
+-- Charges what is left of what a flight came to, releases the rest, writes the ledger: once. Called by RedisQuotaStore.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 flight, 2 outcome, 3 '1' to give all back and count nothing, 4 prompt tokens, 5 cached tokens,
 --          6 output tokens, 7 preemptions, 8 ms to remember that it is settled, 9 ledger entries kept, about
@@ -7,22 +7,17 @@
 local prefix, flight_id, refund = KEYS[1], ARGV[1], ARGV[3] == '1'
 local flight_key = prefix .. 'flight:' .. flight_id
 local now = now_ms()
-local SPENT_DAYS = 70 -- a month's sums outlive it in every zone
 
-local function release(held, flight)
-  redis.call('HINCRBY', held, 'input', 0 - flight.prompt)
-  redis.call('HINCRBY', held, 'output', 0 - flight.output)
-  -- Without a flight in the air nothing can be reserved: whatever a lost write left behind ends here.
-  if redis.call('HINCRBY', held, 'requests', -1) <= 0 then redis.call('DEL', held) end
-end
-
-local function charge(id, today)
-  local minute = open_minute(prefix .. 'minute:' .. id, now)
-  minute_add(minute, minute.current, 0, tonumber(ARGV[4]), tonumber(ARGV[6]))
-  local spent = prefix .. 'spent:' .. id .. ':' .. today.month
-  redis.call('HINCRBY', spent, today.day, ARGV[4] + ARGV[6])
-  redis.call('HINCRBY', spent, 'month', ARGV[4] + ARGV[6])
-  redis.call('PEXPIRE', spent, SPENT_DAYS * DAY_MS)
+local function release(level, flight)
+  change_held(prefix, level, 0 - holds(flight, 'input'), 0 - holds(flight, 'output'))
+  local held = prefix .. 'reserved:' .. level.id
+  level.live.requests = redis.call('HINCRBY', held, 'requests', -1)
+  if level.live.requests <= 0 then
+    -- Without a flight in the air nothing can be reserved: whatever a lost write left behind ends here.
+    redis.call('DEL', held)
+    level.live.requests, level.held.input, level.held.output = 0, 0, 0
+  end
+  if flight.since then redis.call('ZREM', prefix .. 'paused:' .. level.id, flight_id) end
 end
 
 local function write_ledger(flight, today)
@@ -37,21 +32,21 @@ local function write_ledger(flight, today)
   redis.call('HINCRBY', usage, group .. 'output_tokens', ARGV[6])
 end
 
-local stored, flight = redis.call('HGETALL', flight_key), {}
-for i = 1, #stored, 2 do flight[stored[i]] = stored[i + 1] end
-if flight.state == 'settled' then return {0} end
-if flight.state then
-  local today = tenant_calendar(prefix, flight.tenant, now)
-  for _, level in ipairs(cjson.decode(flight.levels)) do
-    release(prefix .. 'reserved:' .. level[2], flight)
-    local minute = refund and open_minute(prefix .. 'minute:' .. level[2], now)
-    if refund then minute_add(minute, tonumber(flight.slice), -1, 0, 0) else charge(level[2], today) end
+local flight, state = flight_of(flight_key)
+if state == 'settled' then return {0} end
+local levels = flight and open_levels(prefix, flight.levels, now)
+if flight then
+  local input = math.max(0, tonumber(ARGV[4]) - flight.charged_input)
+  local output = math.max(0, tonumber(ARGV[6]) - flight.charged_output)
+  for _, level in ipairs(levels) do
+    release(level, flight)
+    if refund then minute_add(level.minute, tonumber(flight.slice), -1, 0, 0) else charge(prefix, level, input, output) end
   end
-  if not refund then write_ledger(flight, today) end
+  if not refund then write_ledger(flight, levels[1].today) end
   redis.call('ZREM', prefix .. 'leases', flight_id)
   redis.call('DEL', flight_key)
 end
 redis.call('HSET', flight_key, 'state', 'settled')
 redis.call('PEXPIRE', flight_key, ARGV[8])
-if not flight.state then return {0} end
-return {1, statuses(open_levels(prefix, flight.tenant, flight.levels, now), now)}
+if not flight then return {0} end
+return {1, statuses(levels, now)}

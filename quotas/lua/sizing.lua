@@ -1,31 +1,25 @@
--- Stands before reserve, after levels.lua: how much one request gets, and why it does not fit.
--- An ask is {requests, input, prompt (the longest), choice (output tokens per choice), choices, output (of all)}.
+-- Stands before reserve, after room.lua: how much a request gets at first, and why it does not fit (see sizing.py).
+-- An ask is {requests, input, prompt (the longest), ceiling (the most per choice), choice (held per choice), choices,
+-- output (held by all), stated (whether the caller asked for the ceiling)}.
 
-local function set_choice(ask, choice)
-  ask.choice, ask.output = choice, choice * ask.choices
-end
-
--- Cuts the output to what the limits leave, at least one token per choice.
-local function cut_to_room(levels, ask)
-  local choice = ask.choice
-  for _, level in ipairs(levels) do
-    for _, rule in ipairs(RULES) do
-      local figure = level.limits[rule.name]
-      local last = rule.counts[#rule.counts]
-      if figure and not level.limits['shadow:' .. rule.name] and (last == 'output' or last == 'choice') then
-        local room = figure - used(level, rule) - reserved(level, rule)
-        if rule.counts[1] == 'input' then room = room - ask.input end
-        choice = math.min(choice, last == 'choice' and room or math.floor(room / ask.choices))
-      end
-    end
+-- What a request holds at first; quantum 0: all at once.
+local function size(levels, ask, quantum)
+  local metered = false
+  each_metering(levels, function(_, _, figure, last)
+    if last == 'ceiling' and not ask.stated then ask.ceiling = math.min(ask.ceiling, figure) end
+    if last == 'output' then metered = true end
+  end)
+  ask.ceiling = math.max(1, ask.ceiling)
+  ask.choice = ask.ceiling
+  if quantum > 0 and metered then ask.choice = math.min(ask.choice, portion(levels, quantum, ask.choices)) end
+  if quantum > 0 or not ask.stated then
+    each_output(levels, function(level, rule, figure)
+      ask.choice = math.min(ask.choice, math.floor(room_of(level, rule, figure, ask.input) / ask.choices))
+    end)
+    ask.choice = math.max(1, ask.choice)
   end
-  set_choice(ask, math.max(1, choice))
-end
-
--- When the level has room for what is too much now: ms by the store's clock, or nil where none leaves by itself.
-local function frees(level, rule, excess)
-  if rule.window == 'minute' then return minute_frees(level.minute, excess, rule.counts) end
-  return level[rule.window].ends
+  if quantum == 0 then ask.ceiling = ask.choice end
+  ask.output = ask.choice * ask.choices
 end
 
 -- The heaviest refusal (what can never fit, else what takes longest), or nil; and the names refused in shadow.
@@ -34,14 +28,17 @@ local function refusal(levels, ask, now)
   for _, level in ipairs(levels) do
     for _, rule in ipairs(RULES) do
       local figure, amount = level.limits[rule.name], sum(ask, rule.counts)
+      local in_shadow = level.limits['shadow:' .. rule.name]
       local excess = figure and used(level, rule) + reserved(level, rule) + amount - figure or 0
-      local never = figure and amount > figure
+      if figure and level.paused and is_paced(rule) and not in_shadow then excess = math.max(1, excess) end
+      local later = ask.stated and rule.counts[#rule.counts] == 'output' and (ask.ceiling - ask.choice) * ask.choices or 0
+      local never = figure and amount + later > figure
       if never or (excess > 0 and amount > 0) then
-        if level.limits['shadow:' .. rule.name] then
+        if in_shadow then
           shadowed[#shadowed + 1] = rule.name
         else
           local free = not never and frees(level, rule, excess)
-          local found = {status = status(level, rule, now), amount = amount, kind = never and 'exceeds' or rule.kind,
+          local found = {status = status(level, rule, now), amount = never and amount + later or amount, kind = never and 'exceeds' or rule.kind,
             retry = free and free - now or -1, weight = never and math.huge or free and free - now or 0}
           if not heaviest or found.weight > heaviest.weight then heaviest = found end
         end

@@ -1,6 +1,7 @@
--- Every limit of every level as it stands; writes nothing. Called by RedisQuotaStore.
+-- Every limit of a tenant, of one of its keys and of the tenants above as it stands; writes nothing. Called by
+-- RedisQuotaStore.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
--- ARGV     1 tenant, 2 levels as JSON [[scope, id], …]
+-- ARGV     1 tenant, 2 key or ''
 -- Returns  the statuses as one JSON list
 local now = now_ms()
-return statuses(open_levels(KEYS[1], ARGV[1], ARGV[2], now), now)
+return statuses(open_levels(KEYS[1], levels_of(tenant_of(KEYS[1], ARGV[1]), ARGV[2], '', ''), now), now)

@@ -1,15 +1,21 @@
 -- Ends a tenant and all its keys at once; its ledger and what it has used stay. Called by TenantStore.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 tenant
--- Returns  the public ids of its keys, or false where there is no such tenant
+-- Returns  the public ids of its keys, or false where there is no such tenant, or 'children' where some have it as parent
 local prefix, tenant = KEYS[1], ARGV[1]
 local record, keys = prefix .. 'tenant:' .. tenant, prefix .. 'keys:' .. tenant
-local state = redis.call('HGET', record, 'state')
-if not state or state == 'deleted' then return false end
+local found = redis.call('HMGET', record, 'state', 'by', 'parents')
+if not found[1] or found[1] == 'deleted' then return false end
+if redis.call('SCARD', prefix .. 'children:' .. tenant) > 0 then return 'children' end
+local parent = found[3] and cjson.decode(found[3])[1]
+if parent then redis.call('SREM', prefix .. 'children:' .. parent, tenant) end
 redis.call('HSET', record, 'state', 'deleted')
 redis.call('HINCRBY', record, 'version', 1)
-redis.call('HDEL', record, 'doc')
+redis.call('HDEL', record, 'doc', 'by')
 redis.call('DEL', prefix .. 'limits:tenant:' .. tenant)
+for _, by in ipairs(found[2] and cjson.decode(found[2]) or {}) do
+  redis.call('DEL', prefix .. 'limits:by:' .. tenant .. ':' .. by[2] .. ':' .. by[1])
+end
 local ids = redis.call('ZRANGE', keys, 0, -1)
 for _, id in ipairs(ids) do redis.call('DEL', prefix .. 'key:' .. id, prefix .. 'limits:key:' .. id) end
 redis.call('DEL', keys)

@@ -1,19 +1,33 @@
--- Writes a tenant whole, with its limits, if it still is as the writer saw it. Called by TenantStore.
+-- Writes a tenant whole, with all its limits, if it still is as the writer saw it. Called by TenantStore.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
--- ARGV     1 tenant, 2 version that is expected, '0' to create, 3 state, 4 zone as JSON, 5 document,
---          6 limits as JSON {name: figure, 'shadow:<name>': 1}
--- Returns  the new version, or 'exists', 'missing', 'conflict' having written nothing
-local record, limits = KEYS[1] .. 'tenant:' .. ARGV[1], KEYS[1] .. 'limits:tenant:' .. ARGV[1]
-local found = redis.call('HMGET', record, 'state', 'version')
+-- ARGV     1 tenant, 2 version that is expected, '0' to create, 3 state, 4 zone as JSON, 5 document, 6 models and lanes
+--          with limits of their own as JSON [[model, lane], …], 7 tenants above as JSON, nearest first, 8 limits as JSON
+--          [[level id, {name: figure, 'shadow:<name>': 1}], …]
+-- Returns  the new version, or 'exists', 'missing', 'conflict', 'orphan' having written nothing
+local prefix, tenant = KEYS[1], ARGV[1]
+local record = prefix .. 'tenant:' .. tenant
+local found = redis.call('HMGET', record, 'state', 'version', 'by')
 local alive, version = found[1] and found[1] ~= 'deleted', tonumber(found[2]) or 0
+local parent = cjson.decode(ARGV[7])[1]
 if ARGV[2] == '0' then
   if alive then return 'exists' end
+  local above = parent and (redis.call('HGET', prefix .. 'tenant:' .. parent, 'state') or 'deleted')
+  if above == 'deleted' then return 'orphan' end
+  if parent then redis.call('SADD', prefix .. 'children:' .. parent, tenant) end
 elseif not alive then
   return 'missing'
 elseif version ~= tonumber(ARGV[2]) then
   return 'conflict'
 end
-redis.call('HSET', record, 'state', ARGV[3], 'version', version + 1, 'zone', ARGV[4], 'doc', ARGV[5])
-redis.call('DEL', limits)
-for name, figure in pairs(cjson.decode(ARGV[6])) do redis.call('HSET', limits, name, figure) end
+redis.call('HSET', record, 'state', ARGV[3], 'version', version + 1, 'zone', ARGV[4], 'doc', ARGV[5], 'by', ARGV[6],
+  'parents', ARGV[7])
+for _, by in ipairs(found[3] and cjson.decode(found[3]) or {}) do
+  redis.call('DEL', prefix .. 'limits:by:' .. tenant .. ':' .. by[2] .. ':' .. by[1])
+end
+for _, level in ipairs(cjson.decode(ARGV[8])) do
+  redis.call('DEL', prefix .. 'limits:' .. level[1])
+  for name, figure in pairs(level[2]) do
+    redis.call('HSET', prefix .. 'limits:' .. level[1], name, string.format('%.0f', figure))
+  end
+end
 return version + 1

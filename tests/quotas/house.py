@@ -1,7 +1,7 @@
 """One way to set up budgets, whichever store keeps them, under a clock that the test moves."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -10,6 +10,7 @@ import redis.asyncio
 
 from quotas import keyspace
 from quotas.limits import Limits, LimitStatus
+from quotas.memory_levels import MemoryKey, MemoryTenant
 from quotas.memory_store import MemoryQuotaStore
 from quotas.redis_store import RedisQuotaStore
 from quotas.store import Ask, Charge, Denied, QuotaStore, Reason
@@ -53,8 +54,11 @@ class House(Protocol):
         *,
         tenant: str = "acme",
         timezone: str = "UTC",
+        root: str = "",
         shadow: Iterable[str] = (),
         barred: Reason | None = None,
+        parents: Sequence[str] = (),
+        limits_by: Mapping[tuple[str, str], Limits] | None = None,
     ) -> None: ...
 
     async def key(
@@ -63,6 +67,7 @@ class House(Protocol):
         limits: Limits,
         *,
         tenant: str = "acme",
+        root: str = "",
         expires_ms: int | None = None,
         revoked: bool = False,
     ) -> None: ...
@@ -85,10 +90,14 @@ class MemoryHouse:
         *,
         tenant: str = "acme",
         timezone: str = "UTC",
+        root: str = "",
         shadow: Iterable[str] = (),
         barred: Reason | None = None,
+        parents: Sequence[str] = (),
+        limits_by: Mapping[tuple[str, str], Limits] | None = None,
     ) -> None:
-        self.twin.put_tenant(tenant, tenant, limits, timezone=timezone, shadow=shadow, barred=barred)
+        record = MemoryTenant(timezone=timezone, shadow=frozenset(shadow), barred=barred, parents=tuple(parents))
+        self.twin.put_tenant(root or tenant, tenant, limits, record, limits_by)
 
     async def key(
         self,
@@ -96,10 +105,11 @@ class MemoryHouse:
         limits: Limits,
         *,
         tenant: str = "acme",
+        root: str = "",
         expires_ms: int | None = None,
         revoked: bool = False,
     ) -> None:
-        self.twin.put_key(tenant, tenant, key_id, limits, expires_ms=expires_ms, revoked=revoked)
+        self.twin.put_key(root or tenant, key_id, limits, MemoryKey(tenant=tenant, expires_ms=expires_ms, revoked=revoked))
 
 
 class RedisHouse:
@@ -118,21 +128,28 @@ class RedisHouse:
         *,
         tenant: str = "acme",
         timezone: str = "UTC",
+        root: str = "",
         shadow: Iterable[str] = (),
         barred: Reason | None = None,
+        parents: Sequence[str] = (),
+        limits_by: Mapping[tuple[str, str], Limits] | None = None,
     ) -> None:
-        root = keyspace.of_root(tenant)
-        stored = limits.as_dict() | {f"shadow:{name}": 1 for name in shadow}
+        prefix, by, in_shadow = keyspace.of_root(root or tenant), limits_by or {}, {f"shadow:{n}": 1 for n in shadow}
         record: dict[str, str | int] = {
             "state": barred or "active",
             "version": 1,
             "zone": json.dumps(zone_table(timezone)),
+            "by": json.dumps(list(by)),
+            "parents": json.dumps(list(parents)),
             "doc": "{}",
         }
-        await self.client.delete(f"{root}limits:tenant:{tenant}")
-        await self.client.hset(f"{root}tenant:{tenant}", items=_flat(record))
-        if stored:
-            await self.client.hset(f"{root}limits:tenant:{tenant}", items=_flat(stored))
+        await self.client.hset(f"{prefix}tenant:{tenant}", items=_flat(record))
+        levels = {keyspace.tenant_level(tenant): limits}
+        levels |= {keyspace.model_lane_level(tenant, *names): those for names, those in by.items()}
+        for level, those in levels.items():
+            await self.client.delete(f"{prefix}limits:{level}")
+            if stored := those.as_dict() | in_shadow:
+                await self.client.hset(f"{prefix}limits:{level}", items=_flat(stored))
 
     async def key(
         self,
@@ -140,19 +157,20 @@ class RedisHouse:
         limits: Limits,
         *,
         tenant: str = "acme",
+        root: str = "",
         expires_ms: int | None = None,
         revoked: bool = False,
     ) -> None:
-        root = keyspace.of_root(tenant)
+        prefix = keyspace.of_root(root or tenant)
         record: dict[str, str | int] = {
             "state": "revoked" if revoked else "active",
             "tenant": tenant,
             "expires_ms": "" if expires_ms is None else expires_ms,
         }
-        await self.client.delete(f"{root}limits:key:{key_id}")
-        await self.client.hset(f"{root}key:{key_id}", items=_flat(record))
+        await self.client.delete(f"{prefix}limits:key:{key_id}")
+        await self.client.hset(f"{prefix}key:{key_id}", items=_flat(record))
         if limits.as_dict():
-            await self.client.hset(f"{root}limits:key:{key_id}", items=_flat(limits.as_dict()))
+            await self.client.hset(f"{prefix}limits:key:{key_id}", items=_flat(limits.as_dict()))
 
 
 async def one(house: House, name: str, key_id: str | None = None) -> LimitStatus:

@@ -12,11 +12,9 @@ from quotas.limits import (
     Level,
     Limits,
     LimitsError,
-    cut_to_room,
-    heaviest,
-    refusals,
     statuses,
 )
+from quotas.sizing import heaviest, refusals, sized
 from quotas.windows import Minute, Span, Totals
 
 NOW_MS = 1_000_000
@@ -111,12 +109,12 @@ def test_remaining_is_never_negative() -> None:
 def test_a_request_that_fits_exactly_is_let_in() -> None:
     full = level(Limits(tokens_per_day=100), used=30, held=40)
 
-    assert refusals([full], Demand(10, 20, 1), NOW_MS) == []
-    assert len(refusals([full], Demand(11, 20, 1), NOW_MS)) == 1
+    assert refusals([full], Demand(10, 20, 20, 1), NOW_MS) == []
+    assert len(refusals([full], Demand(11, 20, 20, 1), NOW_MS)) == 1
 
 
 def test_of_several_refusals_the_one_that_can_never_fit_is_told() -> None:
-    found = refusals([level(Limits(tokens_per_day=40, tokens_per_month=29), used=20)], Demand(10, 20, 1), NOW_MS)
+    found = refusals([level(Limits(tokens_per_day=40, tokens_per_month=29), used=20)], Demand(10, 20, 20, 1), NOW_MS)
 
     refusal = heaviest(found)
 
@@ -127,14 +125,14 @@ def test_of_several_refusals_the_one_that_can_never_fit_is_told() -> None:
 def test_of_several_refusals_the_longest_wait_is_told() -> None:
     both = Limits(tokens_per_day=40, tokens_per_month=40, concurrent_requests=1)
 
-    refusal = heaviest(refusals([level(both, used=20, live=1)], Demand(10, 20, 1), NOW_MS))
+    refusal = heaviest(refusals([level(both, used=20, live=1)], Demand(10, 20, 20, 1), NOW_MS))
 
     assert refusal is not None
     assert (refusal.status.name, refusal.retry_after_s) == ("tokens_per_month", 9)
 
 
 def test_a_refusal_in_shadow_is_found_but_not_told() -> None:
-    found = refusals([level(Limits(tokens_per_day=1), shadow=frozenset({"tokens_per_day"}))], Demand(1, 1, 1), NOW_MS)
+    found = refusals([level(Limits(tokens_per_day=1), shadow=frozenset({"tokens_per_day"}))], Demand(1, 1, 1, 1), NOW_MS)
 
     assert [refusal.status.shadow for refusal in found] == [True]
     assert heaviest(found) is None
@@ -149,7 +147,7 @@ def test_a_request_is_not_refused_by_a_limit_that_counts_nothing_of_it() -> None
         held=Totals(),
     )
 
-    assert refusals([overdrawn], Demand(0, 20, 1), NOW_MS) == []
+    assert refusals([overdrawn], Demand(0, 20, 20, 1), NOW_MS) == []
 
 
 @given(
@@ -162,17 +160,17 @@ def test_a_request_is_not_refused_by_a_limit_that_counts_nothing_of_it() -> None
 def test_cutting_gives_as_much_as_fits_and_never_more(figure: int, used: int, prompt: int, choice: int, n: int) -> None:
     levels = [level(Limits(tokens_per_day=figure), used=used)]
 
-    cut = cut_to_room(levels, Demand(prompt, choice, n))
+    cut = sized(levels, Demand(prompt, choice, choice, n, stated=False), None)
 
     assert 1 <= cut.choice <= choice
     fits = not refusals(levels, cut, NOW_MS)
     assert fits == (used + prompt + n <= figure)
     if fits and cut.choice < choice:
-        assert refusals(levels, Demand(prompt, cut.choice + 1, n), NOW_MS)
+        assert refusals(levels, Demand(prompt, cut.choice + 1, cut.choice + 1, n), NOW_MS)
 
 
 def test_every_rule_counts_something_but_the_queues() -> None:
-    one = Demand(3, 5, 2, longest=2)
+    one = Demand(3, 5, 5, 2, longest=2)
 
     assert {rule.name: one.amount(rule) for rule in RULES} == {
         "requests_per_minute": 1,

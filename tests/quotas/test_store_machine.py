@@ -12,10 +12,14 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from quotas.limits import LIMIT_NAMES, Limits
-from quotas.store import TOMBSTONE_MS, AccessDenied, Charge, Denied, FlightSettled, Lapsed, QuotaStore
+from quotas.store import TOMBSTONE_MS, AccessDenied, Charge, Denied, FlightSettled, Lapsed, Need, QuotaStore
 from tests.quotas.house import LEASE_MS, START_MS, MemoryHouse, RedisHouse, ask
 
 TENANTS = ("acme", "other")
+PROJECTS = ("web", "jobs")
+"""Of acme, and below it."""
+ROOTS = {"acme": "acme", "other": "other", "web": "acme", "jobs": "acme"}
+PARENTS = {"acme": (), "other": (), "web": ("acme",), "jobs": ("web", "acme")}
 KEYS = ("", "k1", "k2")
 FLIGHTS = [f"f{number}" for number in range(12)]
 ZONES = ("UTC", "Europe/Berlin", "America/St_Johns", "Pacific/Auckland")
@@ -24,6 +28,11 @@ EXAMPLES = int(os.environ.get("FAIRLANE_TEST_EXAMPLES", "40"))
 
 small_limits = st.fixed_dictionaries(
     {}, optional=dict.fromkeys(LIMIT_NAMES, st.sampled_from([0, 1, 2, 5, 30, 60, 100, 300, 10**15]))
+)
+limits_by = st.dictionaries(
+    st.sampled_from([("smol", ""), ("", "latency"), ("smol", "latency"), ("other", ""), ("smol", "throughput")]),
+    small_limits.map(lambda figures: Limits(**figures)),
+    max_size=2,
 )
 moments = st.one_of(
     st.integers(0, 2_000),
@@ -48,6 +57,11 @@ async def answer(store: QuotaStore, name: str, *args: object) -> object:
 async def lapsed(store: QuotaStore, limit: int) -> dict[str, Lapsed]:
     """What `expired` finds; the order between roots is each store's own."""
     return {found.flight_id: found for found in await store.expired(limit)}
+
+
+def line(tenant: str) -> dict[str, Any]:
+    """Where a tenant stands below others."""
+    return {"root": ROOTS[tenant], "parents": PARENTS[tenant]}
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -85,18 +99,25 @@ class StoreMachine(RuleBasedStateMachine):
         for house in self.houses:
             for tenant in TENANTS:
                 self.runner.run(house.tenant(Limits(**limits), tenant=tenant, timezone=zone))
+            for tenant in PROJECTS:
+                self.runner.run(house.tenant(Limits(**of_key), tenant=tenant, **line(tenant)))
             self.runner.run(house.key("k1", Limits(**of_key)))
             self.runner.run(house.key("k2", Limits(), expires_ms=START_MS + 100_000))
 
     @rule(
+        tenant=st.sampled_from(list(ROOTS)),
         limits=small_limits,
+        by=limits_by,
         shadow=st.sets(st.sampled_from(LIMIT_NAMES), max_size=2),
         zone=st.sampled_from(ZONES),
         barred=st.sampled_from([None, None, None, "suspended", "deleted"]),
     )
-    def change_tenant(self, limits: dict[str, int], shadow: set[str], zone: str, barred: Any) -> None:
+    def change_tenant(self, tenant: str, limits: dict[str, int], zone: str, **changes: Any) -> None:
+        changes["limits_by"] = changes.pop("by")
         for house in self.houses:
-            self.runner.run(house.tenant(Limits(**limits), timezone=zone, shadow=shadow, barred=barred))
+            self.runner.run(
+                house.tenant(Limits(**limits), tenant=tenant, timezone=zone, **line(tenant), **changes)
+            )
 
     @rule(limits=small_limits)
     def change_key(self, limits: dict[str, int]) -> None:
@@ -109,16 +130,31 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(
         flight_id=st.sampled_from(FLIGHTS),
-        tenant=st.sampled_from(TENANTS),
+        tenant=st.sampled_from(list(ROOTS)),
         key_id=st.sampled_from(KEYS),
+        lane=st.sampled_from(["latency", "throughput"]),
+        quantum=st.sampled_from([None, 1, 8, 64]),
         prompts=st.sampled_from([(0,), (1,), (10,), (29,), (100,), (1, 9), (20, 0, 9)]),
         max_output_tokens=st.sampled_from([1, 2, 20, 100]),
         n=st.sampled_from([1, 1, 3]),
         explicit_max=st.booleans(),
     )
     def reserve(self, flight_id: str, tenant: str, **changes: Any) -> None:
-        asked = ask(self.living(flight_id), root=tenant, tenant=tenant, **changes)
+        asked = ask(self.living(flight_id), root=ROOTS[tenant], tenant=tenant, **changes)
         self.both("reserve", asked)
+
+    @rule(
+        flight_id=st.sampled_from(FLIGHTS),
+        tenant=st.sampled_from(TENANTS),
+        published=st.sampled_from([0, 1, 2, 20, 60, 100]),
+        known=st.sampled_from([0, 1, 8, 20, 60]),
+        most=st.sampled_from([0, 20, 60, 300]),
+        unit=st.sampled_from([1, 1, 3]),
+        quantum=st.sampled_from([1, 8, 64]),
+        stuck=st.booleans(),
+    )
+    def extend(self, flight_id: str, tenant: str, **figures: Any) -> None:
+        self.both("extend", tenant, self.living(flight_id), Need(**figures))
 
     @rule(
         flight_id=st.sampled_from(FLIGHTS),
@@ -143,9 +179,9 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def every_figure_is_the_same_and_none_negative(self) -> None:
-        for tenant in TENANTS:
+        for tenant, root in ROOTS.items():
             for key_id in KEYS:
-                for status in self.both("statuses", tenant, tenant, key_id):
+                for status in self.both("statuses", root, tenant, key_id):
                     assert status.used >= 0
                     assert status.reserved >= 0
 

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from gateway.commands.store import EmbeddedStore
 from quotas.database import LUA
-from quotas.windows import MINUTE_MS, SLICE_MS, Minute, Totals, calendar_at, zone_table
+from quotas.windows import MINUTE, Minute, Totals, calendar_at, zone_table
+
+MINUTE_MS, SLICE_MS = MINUTE.length_ms, MINUTE.slice_ms
 
 ZONES = (
     "UTC",

@@ -1,0 +1,25 @@
+-- Stands before reserve and extend, after levels.lua: flights that wait for a level's minute to have room, oldest first.
+-- One that nobody has asked for lately is nobody's any more: its gateway died, and a reaper will settle it.
+local FORGOTTEN_MS, MOST_FORGOTTEN = 5000, 16
+
+local function is_before(one, other) return one[1] < other[1] or (one[1] == other[1] and one[2] < other[2]) end
+
+local function oldest_paused(prefix, level, now)
+  local paused = prefix .. 'paused:' .. level.id
+  for _ = 1, MOST_FORGOTTEN do
+    local head = redis.call('ZRANGE', paused, 0, 0, 'WITHSCORES')
+    if not head[1] then return nil end
+    local asked = tonumber(redis.call('HGET', prefix .. 'flight:' .. head[1], 'asked'))
+    if asked and now - asked <= FORGOTTEN_MS then return {tonumber(head[2]), head[1]} end
+    redis.call('ZREM', paused, head[1])
+  end
+end
+
+-- Notes for each level who has waited longest there.
+local function find_paused(prefix, levels, now)
+  for _, level in ipairs(levels) do
+    if level.limits.tokens_per_minute or level.limits.output_tokens_per_minute then
+      level.paused = oldest_paused(prefix, level, now)
+    end
+  end
+end

@@ -1,0 +1,178 @@
+"""What the twin in memory holds, and the levels that a request must fit, made from it: as levels.lua has them."""
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from quotas import keyspace
+from quotas.limits import Demand, Level, Limits, Place, Scope
+from quotas.store import AccessDenied, Ask, Reason
+from quotas.windows import Calendar, Minute, Slicing, Span, Totals, calendar_at
+
+FORGOTTEN_MS = 5_000
+"""A paused flight that nobody has asked for so long is nobody's any more."""
+
+
+@dataclass(slots=True, kw_only=True)
+class MemoryTenant:
+    """One tenant, as far as budgets look at it."""
+
+    timezone: str = "UTC"
+    shadow: frozenset[str] = frozenset()
+    barred: Reason | None = None
+    parents: tuple[str, ...] = ()
+    """Nearest first."""
+    limits_by: tuple[tuple[str, str], ...] = ()
+    """Models and lanes that have limits of their own; empty: any."""
+
+
+@dataclass(slots=True, kw_only=True)
+class MemoryKey:
+    """One key, as far as budgets look at it."""
+
+    tenant: str
+    expires_ms: int | None = None
+    revoked: bool = False
+
+
+@dataclass(slots=True)
+class Figures:
+    """What one level has used and reserved."""
+
+    minute: Minute
+    live: Totals = field(default_factory=Totals)
+    """Requests in the air, and the tokens they hold."""
+    spent: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    """Tokens charged by day and by month, under their ISO names."""
+    paused: dict[str, int] = field(default_factory=dict)
+    """Flights that wait for the minute to have room, since when, ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class LevelId:
+    """Whose limits, under which id they and their figures are kept, and in whose zone its days begin."""
+
+    scope: Scope
+    id: str
+    tenant: str
+
+
+@dataclass(slots=True)
+class MemoryFlight:
+    """A reservation."""
+
+    ask: Ask
+    demand: Demand
+    levels: Sequence[LevelId]
+    slice: int
+    lease_ends_ms: int
+    shadowed: tuple[str, ...]
+    output: int
+    """Tokens held from the first to the last, those that were charged among them."""
+    charged_input: int = 0
+    charged_output: int = 0
+    since_ms: int | None = None
+    """Since when it is paused."""
+    served: int = 0
+    """Tokens that it got since then."""
+    asked_ms: int | None = None
+
+    @property
+    def held(self) -> Totals:
+        """What it still holds."""
+        return Totals(0, max(0, self.demand.input - self.charged_input), max(0, self.output - self.charged_output))
+
+    @property
+    def place(self) -> Place | None:
+        """Its own among the paused flights."""
+        return None if self.since_ms is None else (self.since_ms, self.ask.flight_id)
+
+
+@dataclass(slots=True)
+class MemoryRoot:
+    """All that belongs to one root organisation."""
+
+    slicing: Slicing
+    tenants: dict[str, MemoryTenant] = field(default_factory=dict)
+    keys: dict[str, MemoryKey] = field(default_factory=dict)
+    limits: dict[str, Limits] = field(default_factory=lambda: defaultdict(Limits))
+    _figures: dict[str, Figures] = field(default_factory=dict)
+    flights: dict[str, MemoryFlight] = field(default_factory=dict)
+    settled: dict[str, int] = field(default_factory=dict)
+    """Flights that are over, until when that is remembered."""
+
+    def figures(self, level: LevelId) -> Figures:
+        """Of one level."""
+        return self._figures.setdefault(level.id, Figures(Minute(self.slicing)))
+
+    def check_access(self, ask: Ask, now_ms: int) -> None:
+        """Raises AccessDenied."""
+        tenant = self.tenants.get(ask.tenant)
+        for each in (tenant, *(self.tenants.get(parent) for parent in (tenant.parents if tenant else ()))):
+            if each is None or each.barred is not None:
+                raise AccessDenied("deleted" if each is None or each.barred is None else each.barred)
+        if not ask.key_id:
+            return
+        key = self.keys.get(ask.key_id)
+        if key is None or key.revoked or key.tenant != ask.tenant:
+            raise AccessDenied("revoked")
+        if key.expires_ms is not None and key.expires_ms <= now_ms:
+            raise AccessDenied("expired")
+
+    def level_ids(self, tenant_id: str, key_id: str, model: str = "", lane: str = "") -> list[LevelId]:
+        """Whose limits a request must fit."""
+        tenant = self.tenants.get(tenant_id, MemoryTenant())
+        found = [LevelId("tenant", keyspace.tenant_level(tenant_id), tenant_id)]
+        if key_id:
+            found.append(LevelId("key", keyspace.key_level(key_id), tenant_id))
+        for of_model, of_lane in tenant.limits_by:
+            if of_model in ("", model) and of_lane in ("", lane):
+                level_id = keyspace.model_lane_level(tenant_id, of_model, of_lane)
+                found.append(LevelId("model_lane", level_id, tenant_id))
+        return found + [LevelId("parent", keyspace.tenant_level(parent), parent) for parent in tenant.parents]
+
+    def calendar(self, tenant: str, now_ms: int) -> Calendar:
+        """Of a tenant's zone."""
+        return calendar_at(now_ms, self.tenants.get(tenant, MemoryTenant()).timezone)
+
+    def levels(self, ids: Sequence[LevelId], now_ms: int) -> list[Level]:
+        """As they stand."""
+        return [self._level(level, now_ms) for level in ids]
+
+    def levels_with_paused(self, ids: Sequence[LevelId], now_ms: int) -> list[Level]:
+        """As they stand, each with who has waited longest for its minute to have room."""
+        paced = ("tokens_per_minute", "output_tokens_per_minute")
+        return [
+            dataclasses.replace(level, paused=self._oldest_paused(level_id, now_ms))
+            if level.limits.as_dict().keys() & set(paced)
+            else level
+            for level_id, level in zip(ids, self.levels(ids, now_ms), strict=True)
+        ]
+
+    def _oldest_paused(self, level: LevelId, now_ms: int) -> Place | None:
+        paused = self.figures(level).paused
+        while paused:
+            oldest = min((since_ms, flight_id) for flight_id, since_ms in paused.items())
+            flight = self.flights.get(oldest[1])
+            if flight is not None and flight.asked_ms is not None and now_ms - flight.asked_ms <= FORGOTTEN_MS:
+                return oldest
+            del paused[oldest[1]]
+        return None
+
+    def _level(self, level: LevelId, now_ms: int) -> Level:
+        figures, calendar = self.figures(level), self.calendar(level.tenant, now_ms)
+        tenant = self.tenants.get(level.tenant, MemoryTenant())
+        spent = figures.spent
+        return Level(
+            scope=level.scope,
+            limits=self.limits[level.id],
+            shadow=frozenset() if level.scope == "key" else tenant.shadow,
+            windows={
+                "minute": figures.minute.at(now_ms),
+                "day": Span(Totals(input=spent[calendar.today.isoformat()]), calendar.day_ends_ms),
+                "month": Span(Totals(input=spent[calendar.month]), calendar.month_ends_ms),
+                "live": Span(Totals(requests=figures.live.requests), None),
+            },
+            held=Totals(input=figures.live.input, output=figures.live.output),
+        )

@@ -1,0 +1,142 @@
+"""How much of its limits one request gets, at first and later, and why it gets no more: pure, the oracle of sizing.lua.
+
+A request whose tenant reserves progressively holds its prompts and a quantum of output, and asks for more before that
+is used up; otherwise it holds all that it may come to. Where a level's minute was too full for a running request, that
+one comes first: nothing of the level is given to others until it has had a whole quantum.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from quotas.limits import Demand, Kind, Level, LimitStatus, Place, Rule
+
+SHARE = 8
+"""A quantum is at most this part of the smallest minute: one request does not hold it whole."""
+BLOCKED_MS = 500
+"""How soon to ask again where somebody else comes first, or where only what others hold stands in the way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a request does not fit, and when it would."""
+
+    status: LimitStatus
+    requested: int
+    retry_after_s: float | None
+    """None where no time helps by itself: a running request has to end, or it can never fit."""
+    kind: Kind
+
+    @property
+    def weight(self) -> tuple[int, float]:
+        """Of several refusals the heaviest is told: what can never fit, else what takes longest."""
+        return (1 if self.kind == "exceeds" else 0), self.retry_after_s or 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class More:
+    """What a running request gets beside what it has."""
+
+    tokens: int
+    limited_by: str = ""
+    """The limit that leaves not even a token per choice; empty: none. One that is spent goes before one that refills."""
+    spent: bool = False
+    """It is a day's or a month's, and nothing is left of it."""
+    retry_after_ms: int = 0
+    """When to ask again where it got less than a quantum."""
+    binding: tuple[Level, ...] = ()
+    """Levels whose minute is in the way."""
+
+
+def sized(levels: Sequence[Level], demand: Demand, quantum: int | None) -> Demand:
+    """The demand with what it holds at first: a quantum of tokens per choice, or all at once. Where the caller has not
+    stated its output, it is cut to what the limits leave, at least one token per choice."""
+    if not demand.stated:
+        most = [figure for _, rule, figure in _metering(levels) if "ceiling" in rule.counts]
+        demand = dataclasses.replace(demand, ceiling=max(1, min([demand.ceiling, *most])))
+    choice = demand.ceiling
+    if quantum is not None and any("output" in rule.counts for _, rule, _ in _metering(levels)):
+        choice = min(choice, portion(levels, quantum, demand.choices))
+    if quantum is not None or not demand.stated:
+        rooms = [_room(level, rule, figure, demand.input) for level, rule, figure in _outputs(levels)]
+        choice = max(1, min([choice, *(room // demand.choices for room in rooms)]))
+    ceiling = choice if quantum is None else demand.ceiling
+    return dataclasses.replace(demand, choice=choice, ceiling=ceiling)
+
+
+def portion(levels: Iterable[Level], quantum: int, choices: int) -> int:
+    """Output tokens per choice that are given at a time."""
+    minutes = [figure for _, rule, figure in _outputs(levels) if rule.window == "minute"]
+    return max(1, min([quantum, *(figure // SHARE // choices for figure in minutes)]))
+
+
+def refusals(levels: Iterable[Level], demand: Demand, now_ms: int) -> list[Refusal]:
+    """Every limit that this demand does not fit, those in shadow too."""
+    found = []
+    for level in levels:
+        for rule, figure in level.rules():
+            amount, most = demand.amount(rule), demand.most(rule)
+            excess = level.used(rule) + level.reserved(rule) + amount - figure
+            if level.paused is not None and _is_paced(rule) and rule.name not in level.shadow:
+                excess = max(1, excess)
+            if most > figure:
+                found.append(Refusal(level.status(rule, figure, now_ms), most, None, "exceeds"))
+            elif excess > 0 and amount > 0:
+                retry_s = _retry_s(level, rule, excess, now_ms)
+                found.append(Refusal(level.status(rule, figure, now_ms), amount, retry_s, rule.kind))
+    return found
+
+
+def heaviest(found: Sequence[Refusal]) -> Refusal | None:
+    """The refusal to tell: the first of the heaviest that are not in shadow."""
+    binding = [refusal for refusal in found if not refusal.status.shadow]
+    return max(binding, key=lambda refusal: refusal.weight, default=None)
+
+
+def more(levels: Iterable[Level], wanted: int, unit: int, own: int, place: Place | None, now_ms: int) -> More:
+    """What a running request gets of `wanted` tokens, in multiples of `unit`.
+
+    `own`: tokens that it holds and has not used. `place`: its own among the paused flights; None: it is not paused.
+    """
+    got, full, spent, binding, retry_ms = wanted, "", "", [], 0
+    for level, rule, figure in _outputs(levels):
+        room = _room(level, rule, figure, 0)
+        is_behind = _is_paced(rule) and level.paused is not None and (place is None or level.paused < place)
+        got = min(got, 0 if is_behind else max(0, room))
+        if room >= unit and not is_behind:
+            continue
+        full = full or rule.name
+        if rule.window == "minute":
+            binding.append(level)
+            frees_ms = level.windows["minute"].frees_ms(unit - room, rule.counts) or now_ms
+            retry_ms = max(retry_ms, BLOCKED_MS if is_behind else frees_ms - now_ms)
+        elif room + level.reserved(rule) - own < unit:
+            spent = spent or rule.name
+        else:
+            retry_ms = max(retry_ms, BLOCKED_MS)
+    return More(got - got % unit, spent or full, bool(spent), retry_ms, tuple(binding))
+
+
+def _metering(levels: Iterable[Level]) -> Iterator[tuple[Level, Rule, int]]:
+    """The rules that refuse, with their figures."""
+    return ((level, rule, figure) for level in levels for rule, figure in level.rules() if rule.name not in level.shadow)
+
+
+def _outputs(levels: Iterable[Level]) -> Iterator[tuple[Level, Rule, int]]:
+    return (each for each in _metering(levels) if "output" in each[1].counts)
+
+
+def _is_paced(rule: Rule) -> bool:
+    """Running requests pause at this limit."""
+    return rule.window == "minute" and "output" in rule.counts
+
+
+def _room(level: Level, rule: Rule, figure: int, prompt: int) -> int:
+    room = figure - level.used(rule) - level.reserved(rule)
+    return room - prompt if "input" in rule.counts else room
+
+
+def _retry_s(level: Level, rule: Rule, excess: int, now_ms: int) -> float | None:
+    window = level.windows[rule.window]
+    fits_ms = window.frees_ms(excess, rule.counts)
+    return None if fits_ms is None else (fits_ms - now_ms) / 1e3

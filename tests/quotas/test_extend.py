@@ -1,0 +1,189 @@
+"""Output held quantum by quantum, pauses at a full minute, and a budget that is spent: on every store."""
+
+import pytest
+
+from quotas.limits import Limits
+from quotas.store import FlightSettled, Need
+from tests.quotas.house import START_MS, House, ask, charge, one, refused
+
+pytestmark = pytest.mark.anyio
+
+
+def need(published: int, known: int, *, most: int = 1_000, stuck: bool = False, unit: int = 1) -> Need:
+    return Need(published=published, known=known, most=most, unit=unit, quantum=64, stuck=stuck)
+
+
+async def reserve(house: House, flight_id: str = "f1", **changes: object) -> int:
+    """Output tokens that a progressive request holds at first."""
+    fields = {"max_output_tokens": 1_000, "quantum": 64, "explicit_max": False} | changes
+    return (await house.store.reserve(ask(flight_id, **fields))).granted_tokens
+
+
+async def test_a_request_holds_a_quantum_whatever_it_may_come_to(house: House) -> None:
+    await house.tenant(Limits(tokens_per_day=10_000))
+
+    reservation = await house.store.reserve(ask("f1", max_output_tokens=5_000, quantum=64))
+
+    assert (reservation.granted_tokens, reservation.most_tokens) == (64, 5_000)
+    assert (await one(house, "tokens_per_day")).reserved == 74
+
+
+async def test_without_a_limit_on_output_all_is_granted_at_once(house: House) -> None:
+    await house.tenant(Limits(requests_per_minute=5, input_tokens_per_minute=100))
+
+    assert await reserve(house) == 1_000
+
+
+async def test_a_quantum_is_at_most_an_eighth_of_the_minute(house: House) -> None:
+    await house.tenant(Limits(tokens_per_minute=100, tokens_per_day=10**6))
+
+    assert await reserve(house, prompts=(1,)) == 12
+    assert await reserve(house, "f2", prompts=(1,), n=3) == 4
+
+
+async def test_extending_charges_what_came_and_holds_the_next_quantum(house: House) -> None:
+    await house.tenant(Limits(tokens_per_day=10_000))
+    await reserve(house)
+
+    extension = await house.store.extend("acme", "f1", need(40, 64))
+    again = await house.store.extend("acme", "f1", need(40, 64))
+
+    status = await one(house, "tokens_per_day")
+    assert extension == again
+    assert (extension.granted_tokens, extension.limited_by, extension.paused) == (128, "", False)
+    assert (status.used, status.reserved) == (50, 88)
+
+
+async def test_settling_charges_only_what_was_not_charged_yet(house: House) -> None:
+    await house.tenant(Limits(tokens_per_day=10_000, tokens_per_minute=10_000))
+    await reserve(house)
+    await house.store.extend("acme", "f1", need(40, 64))
+
+    await house.store.settle("acme", "f1", charge(70))
+
+    for name in ("tokens_per_day", "tokens_per_minute"):
+        status = await one(house, name)
+        assert (status.used, status.reserved) == (80, 0)
+
+
+async def test_tokens_count_in_the_minute_in_which_they_came(house: House) -> None:
+    await house.tenant(Limits(output_tokens_per_minute=1_000))
+    await reserve(house)
+    await house.store.extend("acme", "f1", need(40, 64))
+
+    await house.set_clock(START_MS + 60_250)
+    await house.store.settle("acme", "f1", charge(50))
+
+    assert (await one(house, "output_tokens_per_minute")).used == 10
+
+
+async def test_a_full_minute_pauses_and_says_when_to_ask_again(house: House) -> None:
+    await house.tenant(Limits(tokens_per_minute=16))
+    assert await reserve(house, prompts=(10,)) == 2
+    await house.store.extend("acme", "f1", need(2, 2))
+    await house.store.extend("acme", "f1", need(4, 4))
+
+    stuck = await house.store.extend("acme", "f1", need(6, 6, stuck=True))
+    await house.set_clock(START_MS + round(stuck.retry_after_s * 1000))
+    freed = await house.store.extend("acme", "f1", need(6, 6, stuck=True))
+
+    assert (stuck.paused, stuck.granted_tokens, stuck.retry_after_s) == (True, 6, 60.25)
+    assert (freed.paused, freed.granted_tokens) == (False, 8)
+
+
+async def test_while_a_flight_is_paused_new_requests_are_refused(house: House) -> None:
+    await house.tenant(Limits(tokens_per_minute=80))
+    await reserve(house, "old", prompts=(70,))
+    await house.store.extend("acme", "old", need(10, 10, stuck=True))
+    await house.set_clock(START_MS + 60_249)
+
+    denied = await refused(house, prompts=(1,), max_output_tokens=1, quantum=64)
+
+    assert (denied.kind, denied.status.name) == ("rate", "tokens_per_minute")
+
+
+async def test_room_goes_to_the_oldest_paused_flight_first(house: House) -> None:
+    await house.tenant(Limits(output_tokens_per_minute=20))
+    for flight_id in ("a", "b"):
+        await reserve(house, flight_id, prompts=(1,))  # two tokens each
+    for flight_id, until in (("a", 10), ("b", 10)):
+        for known in range(2, until, 2):
+            await house.store.extend("acme", flight_id, need(known, known))
+    await house.set_clock(START_MS + 250)
+    assert (await house.store.extend("acme", "b", need(10, 10, stuck=True))).paused
+    await house.set_clock(START_MS + 500)
+    assert (await house.store.extend("acme", "a", need(10, 10, stuck=True))).paused
+
+    await house.set_clock(START_MS + 59_900)
+    for flight_id in ("a", "b"):
+        await house.store.extend("acme", flight_id, need(10, 10, stuck=True))
+    await house.set_clock(START_MS + 60_250)
+    younger = await house.store.extend("acme", "a", need(10, 10, stuck=True))
+    older = await house.store.extend("acme", "b", need(10, 10, stuck=True))
+    then = await house.store.extend("acme", "a", need(10, 10, stuck=True))
+
+    assert (younger.paused, younger.granted_tokens) == (True, 10)
+    assert (older.paused, older.granted_tokens) == (False, 12)
+    assert (then.paused, then.granted_tokens) == (False, 12)
+
+
+async def test_a_paused_flight_that_nobody_asks_for_gives_up_its_place(house: House) -> None:
+    await house.tenant(Limits(tokens_per_minute=80))
+    await reserve(house, "dead", prompts=(70,))
+    await house.store.extend("acme", "dead", need(10, 10, stuck=True))
+
+    await house.set_clock(START_MS + 60_250)
+
+    assert await reserve(house, "new", prompts=(1,)) == 10
+
+
+async def test_a_spent_day_says_so_and_pauses_nothing(house: House) -> None:
+    await house.tenant(Limits(tokens_per_day=30, tokens_per_minute=10_000))
+    assert await reserve(house) == 20
+
+    extension = await house.store.extend("acme", "f1", need(20, 20, stuck=True))
+
+    assert (extension.limited_by, extension.spent, extension.paused) == ("tokens_per_day", True, False)
+    assert extension.granted_tokens == 20
+
+
+async def test_a_day_that_others_hold_is_not_spent_yet(house: House) -> None:
+    await house.tenant(Limits(tokens_per_day=100))
+    await reserve(house, "f1")
+    await reserve(house, "f2", max_output_tokens=16)
+
+    waits = await house.store.extend("acme", "f1", need(64, 64, stuck=True))
+    await house.store.settle("acme", "f2", charge(1))
+    gets = await house.store.extend("acme", "f1", need(64, 64, stuck=True))
+
+    assert (waits.spent, waits.granted_tokens, waits.retry_after_s) == (False, 64, 0.5)
+    assert gets.granted_tokens == 79
+
+
+async def test_a_limit_lowered_below_what_is_in_use_holds_at_once(house: House) -> None:
+    await house.tenant(Limits(tokens_per_day=10_000))
+    await reserve(house)
+    await house.tenant(Limits(tokens_per_day=50))
+
+    extension = await house.store.extend("acme", "f1", need(64, 64, stuck=True))
+
+    assert (extension.limited_by, extension.spent, extension.granted_tokens) == ("tokens_per_day", True, 64)
+
+
+async def test_what_is_given_is_the_same_for_each_choice(house: House) -> None:
+    await house.tenant(Limits(tokens_per_day=100))
+    assert await reserve(house, n=3, prompts=(1,)) == 33
+
+    extension = await house.store.extend("acme", "f1", need(10, 99, unit=2))
+
+    assert extension.granted_tokens == 99
+
+
+async def test_a_settled_flight_gets_nothing(house: House) -> None:
+    await house.tenant(Limits())
+    await reserve(house)
+    await house.store.settle("acme", "f1", charge())
+
+    for flight_id in ("f1", "never-was"):
+        with pytest.raises(FlightSettled):
+            await house.store.extend("acme", flight_id, need(0, 0))
