@@ -18,7 +18,8 @@ from gateway.admit import queue_refused, queued_limit, refused
 from gateway.doors import Doors
 from gateway.errors import ApiError, LimitBlock, context_length, limit_denied
 from gateway.fleet import Door
-from quotas.limits import RULES, Demand, LimitStatus, Refusal, heaviest
+from quotas.limits import RULES, Demand, LimitStatus
+from quotas.sizing import Refusal, heaviest
 from quotas.store import LARGEST_ASK
 from quotas.tenants import Tenant
 from scheduler.admission import Admitted, assess
@@ -42,7 +43,8 @@ async def explain(call: Call, body: ExplainBody) -> ExplainView:
         max_tokens=body.max_output_tokens,
         deadline_ms=body.deadline_ms,
     )
-    demand = Demand(input=body.prompt_tokens, choice=body.max_output_tokens, choices=1)
+    most = body.max_output_tokens
+    demand = Demand(input=body.prompt_tokens, ceiling=most, choice=most, choices=1)
     access, limited = access_refusal(tenant, body.lane), limit_refusal(statuses, demand)
     found = []
     for door in await call.parts.fleet.doors(tenant.id, tenant.models) or [NOWHERE]:

@@ -38,6 +38,8 @@ class GatewaySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """One short question to the store; a reservation, a place in the queue and a settlement get four times as long."""
     store_connections: Count = 64
     """Connections to the store that requests share."""
+    quantum_tokens: Count = 64
+    """Output tokens per choice that a request of a progressive tenant holds at a time."""
     reservation_lease_s: Annotated[float, msgspec.Meta(ge=1, le=600)] = 30.0
     """What a gateway reserved and neither settles nor renews for so long is settled by any gateway's reaper."""
     header_hold_s: Seconds = 2.0

@@ -27,6 +27,9 @@ class Queue(Protocol):
     async def put(self, job: Job, *, tenant_limit: int | None = None) -> int:
         """Add a job; its place among its tenant's. Raises LaneFull, TenantQueueFull."""
 
+    async def grant(self, flight_id: str, granted_until: int) -> bool:
+        """Let each of its choices come to so many output tokens."""
+
     async def cancel(self, flight_id: str) -> JobRecord | None:
         """End a queued job, flag a leased one; the record as it is then."""
 

@@ -16,6 +16,7 @@ import math
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -23,6 +24,9 @@ from gateway.errors import ApiError, internal_error
 from quotas.store import Ask, Charge, LimitStatus, Reservation
 from scheduler.messages import Event, Finished, FinishReason, Job, Paused, Preempted, Resumed, TokenDelta
 from scheduler.outcomes import MEANING, Outcome
+
+if TYPE_CHECKING:
+    from gateway.allowance import Allowance
 
 MAX_NOTICES = 256
 """Preemptions and the like that may wait for a slow client; more are dropped. Tokens are bounded by the job."""
@@ -112,6 +116,8 @@ class Choice:
 
     published: int = 0
     """Tokens accepted, which is also the only next index that is."""
+    spoken: int = 0
+    """Of these, those that the answer holds by now."""
     stopped_at: int | None = None
     """Tokens up to and with the one that completed a stop string: all that is charged of it."""
     finish_reason: FinishReason | None = None
@@ -133,6 +139,8 @@ class Booking:
     reservation: Reservation | None = None
     charges: list[Charge] = field(default_factory=list)
     """Of the flights that have ended."""
+    allowance: "Allowance | None" = None
+    """Who asks for more output, where the reservation does not hold all that it may come to."""
     settled: bool = False
     """The store has booked its charge."""
     statuses: tuple[LimitStatus, ...] | None = None
@@ -163,7 +171,11 @@ class Flight:
     first_choice: int = 0
     """Index of its choice 0 within the request's answer."""
     limited_by: str | None = None
-    """The limit that left its choices less than the context would, where the caller did not say how much it wants."""
+    """The limit that left its choices less than they might have come to, if one did."""
+    granted: int = 0
+    """Output tokens per choice that its worker may make, as far as it was told."""
+    cut_at: int | None = None
+    """Output tokens per choice at which it ends, since no more will be granted."""
     job: Job | None = None
     """Set before it is put: from then on it may be in the queue, whatever `put` answered."""
     choices: list[Choice] = field(default_factory=list)
@@ -203,6 +215,21 @@ class Flight:
         elif isinstance(event, Preempted):
             self.preemptions += 1
         self.mailbox.put(self, event)
+
+    def cut(self, tokens: int, limited_by: str) -> None:
+        """Let every choice that goes on end at so many tokens, by this limit: no more will be granted."""
+        self.cut_at, self.limited_by = tokens, limited_by
+        for number, choice in enumerate(self.choices):
+            if choice.finish_reason is None and choice.published >= tokens:
+                end = TokenDelta(
+                    flight_id=self.id,
+                    epoch=0,
+                    choice=number,
+                    first_index=choice.published,
+                    token_ids=(),
+                    finish_reason="length",
+                )
+                self.mailbox.put(self, end)
 
     def fail(self, error: ApiError) -> None:
         """End the request with this error; its generation hands the flight over."""
@@ -245,4 +272,6 @@ class Flight:
             first_index, logprobs = delta.first_index + known, delta.logprobs[known:]
             delta = msgspec.structs.replace(delta, first_index=first_index, token_ids=fresh, logprobs=logprobs)
         choice.published += len(fresh)
+        if self.cut_at is not None and choice.published >= self.cut_at and delta.finish_reason is None:
+            delta = msgspec.structs.replace(delta, finish_reason="length")
         self.mailbox.put(self, delta)

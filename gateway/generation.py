@@ -174,10 +174,14 @@ class Generation:
             finish, choice.stopped_at = "stop", piece.counted
             counted = max(0, piece.counted - delta.first_index)
             token_ids, logprobs = token_ids[:counted], logprobs[:counted]
+        choice.spoken = choice.counted if piece.stopped else delta.first_index + len(token_ids)
         if finish is not None:
             choice.finish_reason = finish
             if flight.told and not flight.settled:
                 self._told.append(flight)
+        allowance = flight.booking.allowance
+        if allowance is not None:
+            allowance.spoken(choice)
         if text or finish is not None or delta.token_ids:
             return Said(voice.index, text, token_ids, logprobs, finish)
         return None

@@ -73,7 +73,14 @@ class Resources:
             self.availability,
             confirm_s=CONFIRM_LEASES * settings.lease_s,
         )
-        self.launcher = Launcher(self.quotas, self.dispatcher, self.settlements, self.telemetry, self.availability)
+        self.launcher = Launcher(
+            self.quotas,
+            self.dispatcher,
+            self.settlements,
+            self.telemetry,
+            self.availability,
+            quantum=section.quantum_tokens,
+        )
         self.preparer = Preparer(self.gateway_id, self.lanes, self.directory, self.doors, self.telemetry)
         self.reaper = Reaper(
             self.quotas,

@@ -156,7 +156,9 @@ class RedisQuotaStore:
 
     async def statuses(self, root: str, tenant: str, key_id: str | None = None) -> list[LimitStatus]:
         """Every limit that is set: see QuotaStore."""
-        return list(_statuses.decode(await self._database.run("statuses", keyspace.of_root(root), tenant, key_id or "")))
+        return list(
+            _statuses.decode(await self._database.run("statuses", keyspace.of_root(root), tenant, key_id or ""))
+        )
 
     async def _enlist(self, root: str) -> None:
         """Before a root's first reservation here, and hourly: note where `expired` has to look."""

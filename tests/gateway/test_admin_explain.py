@@ -225,7 +225,7 @@ STATUSES = st.lists(
 
 @given(statuses=STATUSES, prompt=st.integers(0, 40), output=st.integers(1, 40))
 def test_a_refusal_names_a_limit_that_is_really_short(statuses: list[LimitStatus], prompt: int, output: int) -> None:
-    demand = Demand(input=prompt, choice=output, choices=1)
+    demand = Demand(input=prompt, ceiling=output, choice=output, choices=1)
     amounts = {rule.name: demand.amount(rule) for rule in RULES}
     short = [status for status in statuses if not status.shadow and amounts[status.name] > status.remaining]
 
