@@ -26,7 +26,7 @@ from gateway.rim import TenantRim
 
 def create_app(resources: Resources) -> Starlette:
     """The application over one gateway's parts; its lifespan opens and closes them."""
-    health = Health(resources.directory, resources.telemetry, resources.availability, resources.refusal)
+    health = Health(resources.directory, resources.siblings, resources.availability, resources.refusal)
     generation = _generation(resources)
 
     def tenant(method: str, path: str, endpoint: ASGIApp) -> Route:

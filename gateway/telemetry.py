@@ -32,6 +32,12 @@ _PREFIX = "fairlane_gateway_"
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.5, 1.0, 2.5)
 _OTHER = "other"
+PROCESS_UP = f"""\
+# HELP {_PREFIX}process_up 1 where this process behind the port has told its metrics
+# TYPE {_PREFIX}process_up gauge
+{_PREFIX}process_up {{}}
+"""
+"""What is said of each process where there are several: their expositions are merged as text."""
 _propagator = TraceContextTextMapPropagator()
 _NO_SPAN = nullcontext(trace.INVALID_SPAN)
 _unrecorded: ContextVar[str | None] = ContextVar("unrecorded", default=None)
