@@ -18,13 +18,13 @@ import uvicorn
 from gateway.app import create_app, with_express
 from gateway.config import GatewaySettings
 from gateway.http_limits import limited_protocol
+from gateway.port import BACKLOG
 from gateway.resources import Resources
 
 log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 3
 """For what is left on connections when every request has ended."""
-BACKLOG = 2048
 
 
 class Server(uvicorn.Server):
@@ -33,6 +33,12 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, resources: Resources) -> None:
         super().__init__(config)
         self._resources = resources
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """uvicorn's own says where it listens only of sockets that it has made itself."""
+        await super().startup(sockets)
+        for found in sockets or ():
+            log.info("listening on %s, port %d", *found.getsockname()[:2])
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Steps 1 to 4."""
