@@ -53,7 +53,7 @@ def _serve(settings: config.GatewaySettings, sockets: list[socket.socket], membe
         exporter = OTLPSpanExporter()
     provider = telemetry.tracer_provider(exporter)
     resources = Resources(settings, provider, member)
-    serving = server.Server(server.configure(settings, resources), resources)
+    serving = server.Server(server.configure(settings, resources), resources, shares=member is not None)
     collect_seldom(OF_A_GATEWAY)
     uvloop.run(serving.serve(sockets))
     return 0 if serving.started else 1

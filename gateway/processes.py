@@ -8,6 +8,7 @@ process has a queue of connections of its own:
 - a process that dies, is busy or not yet up takes no connections with it: those that wait are everybody's;
 - one process holds the port for as long as any of them lives: a second start is refused as ever, nobody else slips in;
 - a connection goes to a process that has time for it, not to one that a hash has drawn: streams are few and long.
+So that one does not take all that come at once, each rests after a connection: see `accept`.
 In return every idle process wakes at a new connection, and all but one find it taken: some microseconds for each.
 """
 
