@@ -161,6 +161,31 @@ def test_requests_that_share_a_prefix_hold_it_once() -> None:
     here.check_outputs(*alike)
 
 
+def test_what_waits_behind_the_head_is_not_looked_up_in_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = world(blocks=24, max_sequences=8)
+    serve(here, job("first", prompt=40, text="x", max_tokens=1))
+    here.add(job("holder", prompt=40, max_tokens=12))
+    alike = [job(f"f{number}", prompt=72, text="x", max_tokens=4) for number in range(6)]
+    here.step()
+    for one in alike:
+        here.add(one)
+    here.step()
+    adopted: list[int] = []
+    adopt = BlockPool.adopt
+
+    def counting(pool: BlockPool, blocks: list[int], table: list[int], first: int) -> None:
+        adopted.append(len(blocks))
+        adopt(pool, blocks, table, first)
+
+    monkeypatch.setattr(BlockPool, "adopt", counting)
+    plan, _ = here.step()
+
+    assert [row.seq.flight_id for row in plan.rows] == ["holder"]
+    assert adopted == [10]
+    here.finish()
+    here.check_outputs(*alike)
+
+
 def test_a_prefill_goes_on_behind_what_another_has_computed_meanwhile() -> None:
     here = world(max_step_tokens=24)
     alike = [job(f"f{number}", prompt=40, text="x", max_tokens=2) for number in range(3)]
