@@ -72,11 +72,11 @@ def test_a_place_where_nothing_can_be_written_is_an_error(source: Path) -> None:
 @needs_compiler
 @pytest.mark.parametrize("left", [b"", b"nonsense"])
 def test_what_cannot_be_loaded_is_compiled_anew(left: bytes, source: Path, tmp_path: Path) -> None:
+    load_library(source, tmp_path / "elsewhere")
+    (made,) = (tmp_path / "elsewhere").iterdir()
     cache = tmp_path / "cache"
-    load_library(source, cache)
-    (made,) = cache.iterdir()
-    made.unlink()
-    made.write_bytes(left)
+    cache.mkdir(mode=0o755)
+    (cache / made.name).write_bytes(left)
 
     assert load_library(source, cache).answer() == 42
 
