@@ -6,6 +6,8 @@ In place of uvicorn's own `send`, which writes the two apart and looks at each h
 from uvicorn._types import ASGISendEvent, HTTPResponseBodyEvent, HTTPResponseStartEvent
 from uvicorn.protocols.http.httptools_impl import HEADER_RE, HEADER_VALUE_RE, STATUS_LINE, RequestResponseCycle
 
+STATE = "answer"
+"""Where the `state` of a scope has its `Answer`."""
 _BODILESS = (204, 304)
 
 
@@ -31,6 +33,15 @@ class Answer:
             self._go_on(message)
         else:
             raise RuntimeError(f"the message {message['type']} may not come now")
+
+    def push(self, body: bytes) -> bool:
+        """A further part of a body that goes out in chunks, without waiting; False where it has to be sent instead."""
+        cycle = self._cycle
+        if cycle.flow.write_paused or self._head or not cycle.chunked_encoding or cycle.response_complete:
+            return False
+        if not cycle.disconnected:
+            cycle.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+        return True
 
     def _begin(self, message: HTTPResponseStartEvent) -> None:
         cycle, status = self._cycle, message["status"]

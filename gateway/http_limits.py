@@ -25,6 +25,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from gateway import http_answer
 from gateway.departure import STATE, Departure
 from gateway.errors import ApiError, headers_too_large, invalid, request_timeout, request_too_large
 from gateway.http_answer import Answer
@@ -129,7 +130,9 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if self.cycle is not None:
             self._cycles = [*(cycle for cycle in self._cycles if not cycle.response_complete), self.cycle]
             self.cycle.transport = _AnsweringTransport(self)  # type: ignore[assignment] # all of it that a cycle uses
-            self.cycle.send = Answer(self.cycle).send  # type: ignore[method-assign] # what the application is given
+            answer = Answer(self.cycle)
+            self.cycle.send = answer.send  # type: ignore[method-assign] # what the application is given
+            self.scope["state"][http_answer.STATE] = answer
 
     def on_body(self, body: bytes) -> None:
         """A part of the body."""

@@ -9,7 +9,7 @@ import msgspec
 from gateway import sse
 from gateway.answers import Answers, Choice, Usage
 from gateway.flight import Flight
-from gateway.generation import Piece, Said
+from gateway.pieces import Piece, Said
 from scheduler.messages import FinishReason, TokenLogprob
 
 TellLogprobs = Callable[[tuple[int, ...], tuple[TokenLogprob, ...], int], Mapping[str, Any]]
