@@ -70,15 +70,15 @@ class Generate(Generic[Request]):
             journal.lane = plan.terms.lane.name.value
             if is_recording():
                 self._note(journal, plan)
-            in_flight = self._parts.telemetry.in_flight.labels(journal.lane)
-            in_flight.inc()
+            in_flight = self._parts.telemetry.in_flight
+            in_flight.add(journal.lane)
             try:
                 if plan.request.stream:
                     await self._stream(plan, caller, journal, departure, send, answer.push)
                 else:
                     await self._plain(plan, caller, journal, departure, send)
             finally:
-                in_flight.dec()
+                in_flight.add(journal.lane, by=-1)
 
     async def _plain(self, plan: Plan, caller: Caller, journal: Journal, departure: Departure, send: Send) -> None:
         with Connection(departure):
@@ -179,7 +179,7 @@ class Generate(Generic[Request]):
             journal.notes |= _used(generation, usage)
         pace_s = generation.seconds_per_token
         if math.isfinite(pace_s):
-            self._parts.telemetry.time_per_output_token.labels(journal.lane).observe(pace_s)
+            self._parts.telemetry.time_per_output_token.observe(journal.lane, pace_s)
 
 
 class _Collector:
