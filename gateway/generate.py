@@ -62,7 +62,11 @@ class Generate(Generic[Request]):
         caller, journal, bounds = scope["state"]["caller"], scope["state"]["journal"], self._parts.bounds
         answer: Answer = scope["state"][http_answer.STATE]
         body = await read_body(
-            receive, scope["headers"], max_bytes=bounds.max_body_bytes, timeout_s=bounds.body_timeout_s
+            receive,
+            scope["headers"],
+            max_bytes=bounds.max_body_bytes,
+            timeout_s=bounds.body_timeout_s,
+            arrived=answer.request_body(),
         )
         departure = scope["state"][STATE]
         plan = await self._parts.preparer.prepare(self._kind, body, scope["headers"], caller, journal.arrived_s)

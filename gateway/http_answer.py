@@ -34,6 +34,11 @@ class Answer:
         else:
             raise RuntimeError(f"the message {message['type']} may not come now")
 
+    def request_body(self) -> bytes | None:
+        """The body of the request that is to be answered, where all of it has come already: it has to be waited for
+        by `receive` otherwise."""
+        return None if self._cycle.more_body else bytes(self._cycle.body)
+
     def push(self, body: bytes) -> bool:
         """A further part of a body that goes out in chunks, without waiting; False where it has to be sent instead."""
         cycle = self._cycle
