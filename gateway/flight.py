@@ -12,9 +12,8 @@ The dispatcher only delivers: `accept` is called by the one task that reads the 
 """
 
 import asyncio
-import math
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -74,40 +73,31 @@ _NOTICES = (Preempted, Resumed, Paused)
 class Mailbox:
     """What arrived for one request and was not yet told; one reader, and writers on the same loop."""
 
+    __slots__ = ("_news", "_reader")
+
     def __init__(self) -> None:
         self._news: list[tuple[Flight, News]] = []
-        self._reader: asyncio.Future[None] | None = None
+        self._reader: Callable[[], None] | None = None
 
     def put(self, flight: "Flight", news: News) -> None:
         """Deliver. What is no token and no end may be dropped where too much waits."""
         if len(self._news) > MAX_NOTICES and isinstance(news, _NOTICES):
             return
         self._news.append((flight, news))
-        if self._reader is not None:
-            _wake(self._reader)
 
-    async def take(self, until_s: float = math.inf) -> "list[tuple[Flight, News]]":
-        """All that waits, in order; waits for the first. Nothing where none comes until then, on the loop's clock."""
-        if not self._news:
-            await self._first(until_s)
+    def ring(self) -> None:
+        """All that came together is there: the reader may take it now."""
+        if self._reader is not None:
+            self._reader()
+
+    def take(self) -> "list[tuple[Flight, News]]":
+        """All that waits, in order."""
         taken, self._news = self._news, []
         return taken
 
-    async def _first(self, until_s: float) -> None:
-        loop = asyncio.get_running_loop()
-        self._reader = loop.create_future()
-        alarm = loop.call_at(until_s, _wake, self._reader) if until_s < math.inf else None
-        try:
-            await self._reader
-        finally:
-            self._reader = None
-            if alarm is not None:
-                alarm.cancel()
-
-
-def _wake(reader: "asyncio.Future[None]") -> None:
-    if not reader.done():
-        reader.set_result(None)
+    def read_by(self, reader: Callable[[], None] | None) -> None:
+        """Call this from now on whenever there is more, in the turn in which it comes; it must not raise."""
+        self._reader = reader
 
 
 @dataclass(slots=True)
@@ -202,7 +192,10 @@ class Flight:
         return all(choice.finish_reason is not None for choice in self.choices)
 
     def accept(self, event: Event) -> None:
-        """Take in one event of the queue's stream: only the next tokens of each choice, each once."""
+        """Take in one event of the queue's stream: only the next tokens of each choice, each once.
+
+        Whoever has no more for now rings at the mailbox.
+        """
         if self.finished is not None:
             return
         if isinstance(event, TokenDelta):
@@ -234,6 +227,7 @@ class Flight:
     def fail(self, error: ApiError) -> None:
         """End the request with this error; its generation hands the flight over."""
         self.mailbox.put(self, Fault(error))
+        self.mailbox.ring()
 
     def charge(self, outcome: Outcome, *, recorded: Sequence[int] = (), taken: bool = True) -> Charge:
         """What the flight comes to at its end.
