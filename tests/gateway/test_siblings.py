@@ -20,7 +20,7 @@ Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 def process(directory: Path, index: int, count: int = 2) -> tuple[Siblings, Telemetry]:
     """One of the processes, with `index + 1` requests counted."""
     telemetry = Telemetry()
-    telemetry.requests.labels("/v1/models", 'odd "{lane}\n# HELP', "ok").inc(index + 1)
+    telemetry.requests.add("/v1/models", 'odd "{lane}\n# HELP', "ok", by=index + 1)
     telemetry.store_up.set(1)
     return Siblings(Member(index, count, (), str(directory)), telemetry.exposition), telemetry
 
