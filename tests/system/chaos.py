@@ -112,7 +112,7 @@ class World:
         await asyncio.gather(*asking)
 
     def _kill_one(self) -> None:
-        victims = [*self.gateways, *self.workers, self.store]
+        victims: list[Process | EmbeddedStore] = [*self.gateways, *self.workers, self.store]
         victim = self.chooser.choice(victims)
         if isinstance(victim, EmbeddedStore):
             victim.process.kill()
