@@ -1,4 +1,4 @@
-"""What a store did, read from its append-only file: every write of every script, in order, whoever was killed meanwhile."""
+"""What a store did, read from its append-only file: every write of every script in order, whoever was killed then."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
