@@ -144,3 +144,23 @@ async def until_paused(served: Served) -> None:
     async with asyncio.timeout(20):
         while not await served.store.zcard(keyspace.of_root("acme") + "paused:tenant:acme"):  # noqa: ASYNC110 - polled
             await asyncio.sleep(0.01)
+
+
+async def test_a_client_that_goes_at_any_token_is_charged_what_was_published(served: Served) -> None:
+    await served.tenant(limits={"tokens_per_day": 10_000, "tokens_per_minute": 10_000})
+    headers = {"authorization": f"Bearer {served.keys['acme']}"}
+    for tokens in range(1, 24):
+        served.worker.limit = tokens
+        body = {**ENDLESS, "max_tokens": 40, "stream": True}
+        async with served.http as client, client.stream("POST", COMPLETIONS, json=body, headers=headers) as answer:
+            lines = answer.aiter_lines()
+            await anext(lines)
+            made = served.worker.produced[served.worker.seen[-1].job.flight_id]
+            await until(lambda made=made, tokens=tokens: len(made) == tokens)
+        await served.landed()
+
+    published = [len(made) for made in served.worker.produced.values()]
+    charged = [output for _, _, output in await served.ledger()]
+    assert sorted(charged) == sorted(published) == list(range(1, 24))
+    assert await used(served, "tokens_per_day") == (sum(published) + len(published), 0)
+    assert await used(served, "tokens_per_minute") == (sum(published) + len(published), 0)
