@@ -7,7 +7,7 @@ their jobs and charges what the job's record says was published. `watch` ends th
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from gateway.directory import Directory
@@ -90,13 +90,14 @@ class Reaper:
                 await self._reap_one(lapsed)
 
     async def watch(self) -> None:
-        """End the flights of tenants that were suspended or deleted."""
+        """End the flights of tenants that were suspended or deleted, or stand below one that was."""
         flights = list(self._dispatcher.flights.values())
         for tenant_id in {flight.booking.ask.tenant for flight in flights}:
             tenant = await self._tenants.get(tenant_id)
+            above = [await self._tenants.get(parent) for parent in (() if tenant is None else tenant.parents)]
             for flight in flights:
                 if flight.booking.ask.tenant == tenant_id and not flight.settled:
-                    error = _refusal(flight.booking, tenant)
+                    error = _refusal(flight.booking, tenant, above)
                     if error is not None:
                         flight.fail(error)
 
@@ -133,11 +134,12 @@ def _by_root(bookings: Iterable[Booking]) -> dict[str, list[str]]:
     return grouped
 
 
-def _refusal(booking: Booking, tenant: Tenant | None) -> ApiError | None:
-    """Why a running request ends, if so. `tenant`: who has its tenant's id now."""
-    if tenant is None or tenant.created_at != booking.tenant_since:
+def _refusal(booking: Booking, tenant: Tenant | None, above: Sequence[Tenant | None]) -> ApiError | None:
+    """Why a running request ends, if so. `tenant`: who has its tenant's id now; `above`: all above that one."""
+    if tenant is None or tenant.created_at != booking.tenant_since or None in above:
         return invalid_api_key()
-    return None if tenant.state == "active" else ApiError("This tenant is suspended.", "tenant_suspended")
+    is_active = all(each is not None and each.state == "active" for each in (tenant, *above))
+    return None if is_active else ApiError("This tenant is suspended.", "tenant_suspended")
 
 
 def _charge(record: JobRecord) -> Charge:
