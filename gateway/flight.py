@@ -223,6 +223,7 @@ class Flight:
                     finish_reason="length",
                 )
                 self.mailbox.put(self, end)
+        self.mailbox.ring()
 
     def fail(self, error: ApiError) -> None:
         """End the request with this error; its generation hands the flight over."""

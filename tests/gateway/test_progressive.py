@@ -5,7 +5,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from gateway import allowance
 from quotas import keyspace
+from quotas.redis_store import RedisQuotaStore
+from quotas.store import Extension, Need, StoreUnavailable
 from tests.gateway.served import COMPLETIONS, Served, error_of, serving, settings, until
 
 pytestmark = pytest.mark.anyio
@@ -137,6 +140,54 @@ async def test_a_tenant_that_reserves_in_full_holds_all_from_the_start(served: S
     assert await used(served, "tokens_per_day") == (0, 101)
     served.worker.limit = None
     assert (await running).status_code == 200
+
+
+async def test_a_pause_that_lasts_too_long_ends_the_answer_with_what_it_has(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(allowance, "MAX_PAUSE_S", 0.3)
+    await served.tenant(limits={"tokens_per_minute": 16})
+
+    answer = (await served.post(COMPLETIONS, ENDLESS)).json()
+
+    assert answer["usage"]["total_tokens"] == 16
+    assert answer["choices"][0]["finish_reason"] == "length"
+    assert answer["fairlane"] == {"limited_by": "tokens_per_minute"}
+
+
+async def test_a_budget_that_answers_again_lets_the_request_go_on(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await served.tenant(limits={"tokens_per_day": 1_000})
+    refusals, extend = iter(range(3)), RedisQuotaStore.extend
+
+    async def fails_thrice(store: RedisQuotaStore, root: str, flight_id: str, need: Need) -> Extension:
+        if next(refusals, None) is not None:
+            raise StoreUnavailable("away")
+        return await extend(store, root, flight_id, need)
+
+    monkeypatch.setattr(RedisQuotaStore, "extend", fails_thrice)
+    answer = (await served.post(COMPLETIONS, {**ENDLESS, "max_tokens": 30})).json()
+
+    assert answer["usage"]["completion_tokens"] == 30
+    assert await used(served, "tokens_per_day") == (31, 0)
+
+
+async def test_a_budget_that_stays_away_ends_the_request_with_an_error(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(store: RedisQuotaStore, root: str, flight_id: str, need: Need) -> Extension:
+        raise StoreUnavailable("away")
+
+    monkeypatch.setattr(allowance, "MAX_PAUSE_S", 0.3)
+    monkeypatch.setattr(RedisQuotaStore, "extend", fails)
+    await served.tenant(limits={"tokens_per_day": 1_000})
+
+    refused = await served.post(COMPLETIONS, {**ENDLESS, "max_tokens": 30})
+    await served.landed()
+
+    assert error_of(refused) == (503, "quota_store_unavailable")
+    assert await used(served, "tokens_per_day") == (9, 0)
 
 
 async def until_paused(served: Served) -> None:
