@@ -17,6 +17,7 @@ from gateway.express import Express
 from gateway.faults import FaultMiddleware
 from gateway.generate import Bounds, Generate, Parts
 from gateway.health import Health
+from gateway.idempotency import Idempotent
 from gateway.models import ListModels, ShowLimits, ShowModel
 from gateway.pieces import Rhythm
 from gateway.request_id import RequestIdMiddleware
@@ -41,6 +42,9 @@ def create_app(resources: Resources) -> Starlette:
         )
         return Route(path, rim, methods=[method])
 
+    def once(path: str, endpoint: ASGIApp) -> ASGIApp:
+        return Idempotent(endpoint, path, resources.runs, generation.bounds)
+
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         async with resources.running():
@@ -48,8 +52,8 @@ def create_app(resources: Resources) -> Starlette:
 
     app = Starlette(
         routes=[
-            tenant("POST", chat.PATH, Generate(chat.CHAT, generation)),
-            tenant("POST", completions.PATH, Generate(completions.COMPLETION, generation)),
+            tenant("POST", chat.PATH, once(chat.PATH, Generate(chat.CHAT, generation))),
+            tenant("POST", completions.PATH, once(completions.PATH, Generate(completions.COMPLETION, generation))),
             tenant("GET", "/v1/models", ListModels(resources.directory)),
             tenant("GET", "/v1/models/{model:path}", ShowModel(resources.directory)),
             tenant("GET", "/v1/limits", ShowLimits(resources.quotas, resources.fleet.waiting)),

@@ -49,6 +49,12 @@ class GatewaySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """A stream's headers wait so long for its first token, so that an early refusal keeps its status."""
     comment_every_s: Seconds = 5.0
     """How often a waiting stream tells its place in the queue."""
+    idempotency_grace_s: Annotated[float, msgspec.Meta(ge=0, le=3_600)] = 60.0
+    """A request with an `Idempotency-Key` goes on for so long after its client left: a retry joins it."""
+    idempotency_answer_bytes: ByteSize = ByteSize(4 * 2**20)
+    """Of an answer that can be replayed; of a longer one only that it ended is kept."""
+    idempotency_kept_bytes: ByteSize = ByteSize(64 * 2**20)
+    """Of all answers of one API key that the store keeps, compressed; beyond it the oldest are no longer replayed."""
     grace_s: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 30.0
     """After SIGTERM, streams may finish for so long; then they end with an error that says so."""
     trace_sample: Share = 1.0

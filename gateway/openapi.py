@@ -55,6 +55,7 @@ _GENERATION: tuple[Code, ...] = (
     "internal_error",
     "no_worker",
     "deadline_exceeded",
+    "idempotency_conflict",
 )
 
 

@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 from gateway.errors import TABLE, Code, Retry
+from gateway.idempotency_listener import REPLAYED_HEADER
+from gateway.idempotency_runs import HEADER as IDEMPOTENCY_HEADER
 from gateway.terms import CLASS_HEADER, DEADLINE_HEADER, LANE_HEADER, LONGEST_MS, READ_TIMEOUT_HEADER, TTFT_HEADERS
 from scheduler.lanes import LaneName
 
@@ -15,6 +17,7 @@ _WHOLE: Json = {"type": "integer", "minimum": 0}
 _MS: Json = {"type": "number", "exclusiveMinimum": 0, "maximum": LONGEST_MS}
 _LANE: Json = {"type": "string", "enum": [lane.value for lane in LaneName]}
 _ID = "x-request-id"
+_KEY: Json = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[ -~]+$"}
 
 _ASKED_BY_ALL = {_ID: (_TEXT, "The caller's name for the request; echoed where it is well-formed")}
 _ASKED_OF_A_MODEL = {
@@ -22,11 +25,13 @@ _ASKED_OF_A_MODEL = {
     DEADLINE_HEADER: (_MS, "Milliseconds from arrival to the last token, kept or refused; as `deadline_ms`"),
     **dict.fromkeys(TTFT_HEADERS, (_MS, "Milliseconds from arrival to the first token, kept or refused")),
     READ_TIMEOUT_HEADER: ({"type": "number"}, "Seconds that the official SDK waits for a plain answer"),
+    IDEMPOTENCY_HEADER: (_KEY, "The request runs once: sent again within 24 hours, it joins or replays what it began"),
     "traceparent": (_TEXT, "The caller's trace, which is continued"),
 }
 _OF_A_MODEL = {
     LANE_HEADER: (_LANE, "The lane that was used"),
     CLASS_HEADER: ({"type": "string", "enum": ["guaranteed", "best-effort"]}, "What was promised of a stated deadline"),
+    REPLAYED_HEADER: ({"type": "string", "const": "true"}, "This answer is of an earlier request with the same key"),
 }
 _OF_LIMITS = {
     f"x-ratelimit-{figure}-{dimension}": (schema, f"{what} of the limit on {dimension} with the least remaining")

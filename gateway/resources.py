@@ -17,6 +17,7 @@ from gateway.dispatch import Dispatcher, Link
 from gateway.doors import Doors
 from gateway.errors import ApiError
 from gateway.fleet import StoredFleet
+from gateway.idempotency_runs import Runs
 from gateway.launch import Launcher
 from gateway.prepare import Preparer
 from gateway.reaper import Reaper
@@ -26,6 +27,7 @@ from gateway.store import Availability, Connections, connections
 from gateway.telemetry import Telemetry
 from quotas.api_keys import KeyStore
 from quotas.audit import Audit
+from quotas.idempotency import IdempotencyRecords
 from quotas.ledger import Ledger
 from quotas.redis_store import RedisQuotaStore
 from quotas.tenants import TenantStore
@@ -95,6 +97,20 @@ class Resources:
             self.directory,
             lease_s=section.reservation_lease_s,
         )
+        self.runs = Runs(
+            IdempotencyRecords(
+                patient,
+                lease_ms=round(section.reservation_lease_s * 1e3),
+                most_bytes=int(
+                    section.idempotency_kept_bytes
+                ),  # of no other kind of number: the store's client asks for it
+            ),
+            self.availability,
+            self.refusal,
+            grace_s=section.idempotency_grace_s,
+            lease_s=section.reservation_lease_s,
+            max_answer_bytes=section.idempotency_answer_bytes,
+        )
         self._draining = False
 
     def refusal(self) -> ApiError | None:
@@ -119,6 +135,7 @@ class Resources:
             stack.push_async_callback(self.store.aclose)
             stack.push_async_callback(self.dispatcher.aclose)
             stack.push_async_callback(self.settlements.aclose, SETTLE_GRACE_S)
+            stack.push_async_callback(self.runs.aclose, SETTLE_GRACE_S)
             tasks = [
                 asyncio.create_task(self.directory.run(self._fleet_changed), name="directory"),
                 asyncio.create_task(self.reaper.run(), name="reaper"),

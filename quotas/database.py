@@ -31,6 +31,10 @@ PARTS: dict[str, tuple[str, ...]] = {
     "key_end": ("key_end",),
     "identity": ("clock", "identity"),
     "usage": ("usage",),
+    "idem_begin": ("clock", "idem", "idem_begin"),
+    "idem_renew": ("clock", "idem", "idem_renew"),
+    "idem_finish": ("idem", "idem_finish"),
+    "idem_release": ("idem", "idem_release"),
 }
 """Each script: the parts that stand before it, and its own."""
 
@@ -46,7 +50,7 @@ class Database:
         self._client = client
         self._scripts = {name: _join(parts, clock, slicing) for name, parts in PARTS.items()}
 
-    async def run(self, script: str, key: str, *args: str | int) -> Reply:
+    async def run(self, script: str, key: str, *args: str | int | bytes) -> Reply:
         """Run a script on the slot of `key`. Text comes back as str."""
         source, digest = self._scripts[script]
         try:
@@ -63,6 +67,14 @@ class Database:
             return _as_text(await self._client.execute_command(*command))  # type: ignore[no-untyped-call]
         except (redis.exceptions.RedisError, OSError) as error:
             raise StoreUnavailable(f"{command[0]}: {type(error).__name__}: {error}") from error
+
+    async def read_bytes(self, key: str, field: str) -> bytes | None:
+        """A field of a hash that is no text."""
+        try:
+            found: bytes | None = await self._client.execute_command("HGET", key, field)  # type: ignore[no-untyped-call]
+        except (redis.exceptions.RedisError, OSError) as error:
+            raise StoreUnavailable(f"HGET: {type(error).__name__}: {error}") from error
+        return found
 
     async def now_ms(self) -> int:
         """The store's clock."""

@@ -15,6 +15,11 @@ All that belongs to one root organisation stands under one hash tag, so that a s
         paused:<L>           zset       flights that wait for the minute to have room, since when, ms (pauses.lua)
         flight:<F>           hash       a reservation (charging.lua); once settled only its state, for 10 minutes
         leases               zset       flights in the air by the end of their lease, ms
+        idem:<K>:<D>         hash       a request with an idempotency key of digest D: print, owner, began_ms, lease_ms,
+                                        once ended status, headers, body (compressed); gone 24 hours after it began
+        idems:<K>            zset       the digests of those, by when they began, ms
+        answers:<K>          zset       the same, of those with a body
+        kept:<K>             hash       digest → bytes of its body, total → their sum
         ledger:<T>           stream     one entry per settled request, about the last 100,000
         usage:<T>:<date>     hash       the ledger's day sums: lane TAB model TAB key TAB figure → sum
 
@@ -43,6 +48,11 @@ def of_root(root: str) -> str:
 def api_key(public_id: str) -> str:
     """Where a key's root and tenant stand."""
     return f"fl:apikey:{public_id}"
+
+
+def idempotency(root: str, public_id: str, digest: str) -> str:
+    """Where the record of a request with an idempotency key stands."""
+    return f"{of_root(root)}idem:{public_id}:{digest}"
 
 
 def tenant_level(tenant: str) -> str:

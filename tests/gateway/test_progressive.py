@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 
@@ -190,6 +191,10 @@ async def test_a_budget_that_stays_away_ends_the_request_with_an_error(
     assert await used(served, "tokens_per_day") == (9, 0)
 
 
+def has(made: list[int], tokens: int) -> bool:
+    return len(made) == tokens
+
+
 async def until_paused(served: Served) -> None:
     """Until the budget knows of a paused flight."""
     async with asyncio.timeout(20):
@@ -207,7 +212,7 @@ async def test_a_client_that_goes_at_any_token_is_charged_what_was_published(ser
             lines = answer.aiter_lines()
             await anext(lines)
             made = served.worker.produced[served.worker.seen[-1].job.flight_id]
-            await until(lambda made=made, tokens=tokens: len(made) == tokens)
+            await until(partial(has, made, tokens))
         await served.landed()
 
     published = [len(made) for made in served.worker.produced.values()]

@@ -1,0 +1,108 @@
+"""`Idempotency-Key`: a request that is sent twice runs once. Wraps an endpoint of generation, inside its rim.
+
+The key is the API key's own for 24 hours. The same request again joins the one that runs, on whichever gateway, or is
+told how it ended, byte for byte; any other request with that key is refused. What counts as the same: path, body, and
+the headers that say on which terms it is to be served.
+"""
+
+import hashlib
+import re
+from collections.abc import Awaitable, Iterable, Sequence
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gateway.auth import Caller
+from gateway.departure import STATE, Departure
+from gateway.errors import invalid
+from gateway.generate import Bounds
+from gateway.http_limits import read_body
+from gateway.idempotency_listener import Listener
+from gateway.idempotency_recording import Recording
+from gateway.idempotency_runs import HEADER, Runs
+from gateway.replies import Connection
+from gateway.rim import Journal
+from gateway.terms import DEADLINE_HEADER, LANE_HEADER, TTFT_HEADERS
+from quotas.idempotency import Name
+
+_HEADER = HEADER.encode()
+_WELL_FORMED = re.compile(rb"[\x20-\x7e]{1,255}")
+_TERMS = tuple(name.encode() for name in (LANE_HEADER, DEADLINE_HEADER, *TTFT_HEADERS))
+
+
+class Idempotent:
+    """Wraps one endpoint. A request without the header goes by as if this were not there."""
+
+    def __init__(self, app: ASGIApp, path: str, runs: Runs, bounds: Bounds) -> None:
+        self._app = app
+        self._path = path
+        self._runs = runs
+        self._bounds = bounds
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """One ASGI call. Raises ApiError as long as the answer has not begun."""
+        given = [value for name, value in scope["headers"] if name == _HEADER]
+        if not given:
+            return self._app(scope, receive, send)
+        return self._once(given, scope, receive, send)
+
+    async def _once(self, given: Sequence[bytes], scope: Scope, receive: Receive, send: Send) -> None:
+        state, bounds = scope["state"], self._bounds
+        caller: Caller = state["caller"]
+        journal: Journal = state["journal"]
+        key = _checked(given)
+        body = await read_body(
+            receive, scope["headers"], max_bytes=bounds.max_body_bytes, timeout_s=bounds.body_timeout_s
+        )
+
+        async def perform(to: Send, departure: Departure) -> None:
+            await self._app({**scope, "state": {**state, STATE: departure}}, _whole(body), to)
+
+        name = Name(caller.root, caller.key_id, hashlib.sha256(key).hexdigest())
+        run, is_first = self._runs.find(
+            name, _fingerprint(self._path, scope["headers"], body), perform, journal.request_id
+        )
+        listener = Listener(
+            run,
+            send,
+            body,
+            is_first=is_first,
+            rhythm=bounds.stream_rhythm,
+            write_timeout_s=bounds.write_timeout_s,
+        )
+        try:
+            with Connection(state[STATE]), run.heard():
+                await listener.listen()
+        finally:
+            journal.lane = _lane(run.recording) or journal.lane
+
+
+def _checked(given: Sequence[bytes]) -> bytes:
+    """The one key. Raises ApiError."""
+    key = given[0].strip()
+    if len(given) != 1 or not _WELL_FORMED.fullmatch(key):
+        raise invalid(HEADER, f"`{HEADER}` must be sent once, as 1 to 255 printable ASCII characters.")
+    return key
+
+
+def _fingerprint(path: str, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> str:
+    """SHA-256 of what makes two requests the same."""
+    given = [(name, value.strip()) for name, value in headers if name in _TERMS]
+    digest = hashlib.sha256()
+    for part in (path.encode(), *(part for header in sorted(given) for part in header), b"", body):
+        digest.update(b"%d:" % len(part))
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def _lane(recording: Recording) -> str:
+    """The lane that an answer names; empty where it names none."""
+    return next((value.decode("latin-1") for name, value in recording.headers if name == _TERMS[0]), "")
+
+
+def _whole(body: bytes) -> Receive:
+    """`receive` of a request that was read."""
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receive

@@ -1,0 +1,103 @@
+"""Requests that carry an idempotency key: who runs each, and how it ended, for 24 hours from its beginning.
+
+    begin ──"mine"──> renew … ──┬── finish ──> Ended, to whoever begins it again
+                                └── release ─> as if it had never been
+
+An owner that neither renews nor ends its request for a lease has lost it to whoever begins it next. What one API key
+may have kept is bounded in records and in bytes: beyond the bytes the oldest answers are forgotten, and that they were
+given stays known; beyond the records the oldest altogether.
+"""
+
+import asyncio
+import zlib
+from typing import Literal
+
+import msgspec
+
+from quotas import keyspace
+from quotas.database import Database, Redis, Reply
+
+__all__ = ["MOST_RECORDS", "Begun", "Ended", "IdempotencyRecords", "Name"]
+
+MOST_RECORDS = 100_000
+"""Of one API key."""
+_FAST = 1
+"""zlib's level: frames of a stream are so alike that more effort gains little."""
+
+
+class Name(msgspec.Struct, frozen=True):
+    """Where a record stands."""
+
+    root: str
+    key_id: str
+    """Public id of the API key that sends it."""
+    digest: str
+    """Of the idempotency key."""
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """How a request ended."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    body: bytes | None
+    """None: not kept."""
+
+    def __repr__(self) -> str:
+        return f"Ended({self.status})"
+
+
+Begun = Literal["mine", "running", "conflict"] | Ended
+"""`running`: somebody else has it. `conflict`: the key stands for another request."""
+
+
+class IdempotencyRecords:
+    """The records in Redis. Every call may raise StoreUnavailable, and may be repeated."""
+
+    def __init__(
+        self,
+        client: Redis,
+        *,
+        lease_ms: int,
+        most_bytes: int,
+        most_records: int = MOST_RECORDS,
+        database: Database | None = None,
+    ) -> None:
+        """`most_bytes`: of one API key's answers, as they are kept: compressed. `database`: for tests."""
+        self._database = database or Database(client)
+        self._lease_ms = lease_ms
+        self._most_bytes = most_bytes
+        self._most_records = most_records
+
+    async def begin(self, name: Name, owner: str, fingerprint: str) -> Begun:
+        """Own the request from now on, or learn what became of it. `owner`: of this attempt to run it alone."""
+        how, *end = await self._run("idem_begin", name, owner, fingerprint, self._lease_ms, self._most_records)
+        if how != "ended":
+            known: Begun = how
+            return known
+        status, headers, has_body = end
+        body = await self._body(name) if has_body else None
+        return Ended(
+            status=int(status), headers=msgspec.json.decode(headers, type=tuple[tuple[str, str], ...]), body=body
+        )
+
+    async def renew(self, name: Name, owner: str) -> bool:
+        """Keep it for another lease; False where it is the owner's no more."""
+        return bool(await self._run("idem_renew", name, owner, self._lease_ms))
+
+    async def finish(self, name: Name, owner: str, ended: Ended) -> bool:
+        """Keep how it ended; False where it is the owner's no more."""
+        body = b"" if ended.body is None else await asyncio.to_thread(zlib.compress, ended.body, _FAST)
+        headers = msgspec.json.encode(ended.headers).decode()
+        return bool(await self._run("idem_finish", name, owner, ended.status, headers, body, self._most_bytes))
+
+    async def release(self, name: Name, owner: str) -> bool:
+        """Forget it, unless it has ended; False where it is the owner's no more."""
+        return bool(await self._run("idem_release", name, owner))
+
+    async def _run(self, script: str, name: Name, *args: str | int | bytes) -> Reply:
+        return await self._database.run(script, keyspace.of_root(name.root), name.key_id, name.digest, *args)
+
+    async def _body(self, name: Name) -> bytes | None:
+        kept = await self._database.read_bytes(keyspace.idempotency(name.root, name.key_id, name.digest), "body")
+        return None if kept is None else await asyncio.to_thread(zlib.decompress, kept)

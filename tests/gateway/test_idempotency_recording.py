@@ -1,0 +1,185 @@
+"""What a run says to those who listen: each hears all of it at its own pace, or is told that it cannot."""
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+from starlette.requests import ClientDisconnect
+from starlette.types import Message
+
+from gateway.errors import ApiError
+from gateway.idempotency_listener import Listener
+from gateway.idempotency_recording import Recording
+from gateway.idempotency_runs import Run
+from gateway.pieces import Rhythm
+
+pytestmark = pytest.mark.anyio
+
+STREAM = b'{"stream": true}'
+
+
+class StandIn:
+    """A run, as a listener sees it."""
+
+    def __init__(self, recording: Recording, *, is_elsewhere: bool = False) -> None:
+        self.recording = recording
+        self.is_mine = not is_elsewhere
+        self.is_elsewhere = is_elsewhere
+
+
+class Client:
+    """Takes what it is sent, as long as it is open."""
+
+    def __init__(self) -> None:
+        self.heard: list[Message] = []
+        self.open = asyncio.Event()
+        self.open.set()
+
+    async def send(self, message: Message) -> None:
+        await self.open.wait()
+        self.heard.append(message)
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(message.get("body", b"") for message in self.heard)
+
+    @property
+    def is_whole(self) -> bool:
+        return bool(self.heard) and not self.heard[-1].get("more_body", True)
+
+
+def listening(
+    recording: Recording,
+    client: Client,
+    body: bytes = STREAM,
+    *,
+    is_elsewhere: bool = False,
+    hold_s: float = 60.0,
+    write_timeout_s: float = 60.0,
+) -> "asyncio.Task[None]":
+    run = cast(Run, StandIn(recording, is_elsewhere=is_elsewhere))
+    rhythm = Rhythm(first_s=hold_s, every_s=hold_s)
+    listener = Listener(run, client.send, body, is_first=False, rhythm=rhythm, write_timeout_s=write_timeout_s)
+    return asyncio.create_task(listener.listen())
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Let others go on until something is so."""
+    async with asyncio.timeout(20):
+        while not holds():  # noqa: ASYNC110 - what is waited for has no event of its own
+            await asyncio.sleep(0)
+
+
+async def say(recording: Recording, *chunks: bytes) -> None:
+    """A whole stream, the last chunk its end."""
+    await recording.send({"type": "http.response.start", "status": 200, "headers": [(b"a", b"b")]})
+    for chunk in chunks:
+        await recording.send({"type": "http.response.body", "body": chunk, "more_body": True})
+
+
+async def finish(recording: Recording) -> None:
+    await recording.send({"type": "http.response.body", "body": b"", "more_body": False})
+    recording.end()
+
+
+async def test_who_comes_late_hears_all_of_it() -> None:
+    recording, early, late = Recording(1000), Client(), Client()
+    hearing = [listening(recording, early)]
+    await say(recording, b"one", b"two")
+    await until(lambda: early.body == b"onetwo")
+    hearing.append(listening(recording, late))
+    await until(lambda: late.body == b"onetwo")
+    await finish(recording)
+    await asyncio.gather(*hearing)
+
+    assert recording.body == early.body == late.body
+    assert early.is_whole
+    assert late.is_whole
+    assert late.heard[0]["headers"] == [(b"a", b"b"), (b"idempotent-replayed", b"true")]
+
+
+async def test_a_slow_listener_holds_up_nobody() -> None:
+    recording, slow, quick = Recording(1000), Client(), Client()
+    hearing = [listening(recording, slow), listening(recording, quick)]
+    slow.open.clear()
+    await say(recording, b"one", b"two")
+    await finish(recording)
+    await hearing[1]
+
+    assert (quick.body, slow.heard) == (b"onetwo", [])
+    slow.open.set()
+    await hearing[0]
+    assert slow.body == b"onetwo"
+
+
+async def test_beyond_its_bound_a_recording_forgets_and_who_is_behind_is_cut_off() -> None:
+    recording, slow, quick = Recording(8), Client(), Client()
+    hearing = [listening(recording, slow), listening(recording, quick)]
+    await say(recording, b"1234")
+    await until(lambda: slow.body == quick.body == b"1234")
+    slow.open.clear()
+    for chunk in (b"5678", b"9012", b"3456", b"7890"):
+        recording.say(chunk, is_last=False)
+        await until(lambda last=chunk: quick.body.endswith(last))  # type: ignore[misc] # mypy knows no defaults here
+    await finish(recording)
+    await hearing[1]
+    slow.open.set()
+
+    assert quick.body == b"12345678901234567890"
+    assert recording.body is None
+    with pytest.raises(ClientDisconnect):
+        await hearing[0]
+    assert not slow.is_whole
+    with pytest.raises(ApiError, match="no longer kept"):
+        await listening(recording, Client())
+
+
+async def test_a_client_that_takes_nothing_is_gone() -> None:
+    recording, client = Recording(1000), Client()
+    hearing = listening(recording, client, write_timeout_s=0.01)
+    await say(recording, b"one")
+    await until(lambda: client.body == b"one")
+    client.open.clear()
+    recording.say(b"two", is_last=False)
+
+    with pytest.raises(ClientDisconnect):
+        await hearing
+
+
+async def test_a_refusal_is_raised_before_anything_is_said() -> None:
+    recording, client = Recording(1000), Client()
+    hearing = listening(recording, client)
+    recording.end(ApiError("No.", "overloaded"))
+
+    with pytest.raises(ApiError, match="No"):
+        await hearing
+    assert client.heard == []
+
+
+async def test_a_refusal_after_comments_is_a_frame_that_ends_the_stream() -> None:
+    recording, client = Recording(1000), Client()
+    hearing = listening(recording, client, is_elsewhere=True, hold_s=0.01)
+    await until(lambda: b": running" in client.body)
+    recording.end(ApiError("No.", "overloaded"))
+
+    with pytest.raises(ApiError, match="No"):
+        await hearing
+    assert b'data: {"error":' in client.body
+    assert b"[DONE]" not in client.body
+    assert client.is_whole
+
+
+@pytest.mark.parametrize("body", [b"{}", b'{"stream": false}', b"nonsense", b"[" * 100_000])
+async def test_what_is_no_stream_waits_in_silence(body: bytes) -> None:
+    recording, client = Recording(1000), Client()
+    hearing = listening(recording, client, body, is_elsewhere=True, hold_s=0.001)
+    for _ in range(20):
+        await asyncio.sleep(0.001)  # several times as long as a stream's headers are held
+
+    assert client.heard == []
+    recording.begin(200, [])
+    recording.say(b"{}", is_last=True)
+    recording.end()
+    await hearing
+    assert client.body == b"{}"

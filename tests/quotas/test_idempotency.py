@@ -1,0 +1,192 @@
+"""Records of requests with an idempotency key: one owner at a time, one end, 24 hours, bounded."""
+
+import pytest
+import redis.asyncio
+
+from quotas import keyspace
+from quotas.database import Database
+from quotas.idempotency import Ended, IdempotencyRecords, Name
+from tests.quotas.house import CLOCK_KEY, CLOCK_LUA, LEASE_MS, START_MS
+
+pytestmark = pytest.mark.anyio
+
+NAME = Name("acme", "k1", "d1")
+HOUR_MS = 3_600_000
+SAID = b"data: the same again and again\n\n" * 50
+ENDED = Ended(status=200, headers=(("content-type", "text/event-stream"),), body=SAID)
+
+
+async def set_clock(client: "redis.asyncio.Redis", now_ms: int) -> None:
+    await client.set(CLOCK_KEY, now_ms)
+
+
+@pytest.fixture
+async def client(store: "redis.asyncio.Redis") -> "redis.asyncio.Redis":
+    await set_clock(store, START_MS)
+    return store
+
+
+def records_of(client: "redis.asyncio.Redis", *, most_bytes: int = 10**6, most: int = 1000) -> IdempotencyRecords:
+    database = Database(client, clock=CLOCK_LUA)
+    return IdempotencyRecords(client, lease_ms=LEASE_MS, most_bytes=most_bytes, most_records=most, database=database)
+
+
+@pytest.fixture
+def records(client: "redis.asyncio.Redis") -> IdempotencyRecords:
+    return records_of(client)
+
+
+async def ended(records: IdempotencyRecords, name: Name, body: bytes = SAID) -> None:
+    """Begin a request and end it."""
+    assert await records.begin(name, "owner", "print") == "mine"
+    assert await records.finish(name, "owner", Ended(status=200, headers=(), body=body))
+
+
+async def answer_of(records: IdempotencyRecords, name: Name) -> bytes | None:
+    """The answer of a request that has ended."""
+    found = await records.begin(name, "asking", "print")
+    assert isinstance(found, Ended)
+    return found.body
+
+
+async def test_the_first_owns_it_and_the_second_learns_that_it_runs(records: IdempotencyRecords) -> None:
+    assert await records.begin(NAME, "a", "print") == "mine"
+    assert await records.begin(NAME, "a", "print") == "mine"  # the same call, sent twice
+
+    assert await records.begin(NAME, "b", "print") == "running"
+
+
+async def test_what_has_ended_is_told_to_all_who_ask_again(records: IdempotencyRecords) -> None:
+    await records.begin(NAME, "a", "print")
+
+    assert await records.finish(NAME, "a", ENDED)
+    assert await records.finish(NAME, "a", Ended(status=200, headers=(), body=b"other"))  # sent twice: the first holds
+
+    assert await records.begin(NAME, "b", "print") == ENDED
+    assert "same again" not in repr(ENDED)
+
+
+async def test_another_request_conflicts_while_it_runs_and_after(records: IdempotencyRecords) -> None:
+    await records.begin(NAME, "a", "print")
+    assert await records.begin(NAME, "b", "another") == "conflict"
+
+    await records.finish(NAME, "a", ENDED)
+
+    assert await records.begin(NAME, "b", "another") == "conflict"
+
+
+async def test_a_name_is_the_api_keys_own(records: IdempotencyRecords) -> None:
+    await records.begin(NAME, "a", "print")
+
+    assert await records.begin(Name("acme", "k2", "d1"), "b", "another") == "mine"
+    assert await records.begin(Name("other", "k1", "d1"), "b", "another") == "mine"
+
+
+async def test_what_was_released_begins_anew_as_any_request(records: IdempotencyRecords) -> None:
+    await records.begin(NAME, "a", "print")
+
+    assert await records.release(NAME, "a")
+
+    assert not await records.release(NAME, "a")
+    assert await records.begin(NAME, "b", "another") == "mine"
+
+
+async def test_an_end_is_not_released(records: IdempotencyRecords) -> None:
+    await ended(records, NAME)
+
+    assert not await records.release(NAME, "owner")
+    assert await answer_of(records, NAME) == SAID
+
+
+async def test_a_renewed_lease_holds_and_a_lapsed_one_goes_to_the_next(
+    client: "redis.asyncio.Redis", records: IdempotencyRecords
+) -> None:
+    await records.begin(NAME, "a", "print")
+    await set_clock(client, START_MS + LEASE_MS - 1)
+    assert await records.renew(NAME, "a")
+    await set_clock(client, START_MS + LEASE_MS + 1)
+    assert await records.begin(NAME, "b", "print") == "running"
+
+    await set_clock(client, START_MS + 2 * LEASE_MS)
+    assert await records.begin(NAME, "b", "another") == "conflict"
+    assert await records.begin(NAME, "b", "print") == "mine"
+
+    assert not await records.renew(NAME, "a")
+    assert not await records.finish(NAME, "a", ENDED)
+    assert not await records.release(NAME, "a")
+    assert await records.begin(NAME, "c", "print") == "running"
+
+
+async def test_an_owner_that_is_late_but_was_not_replaced_still_ends_it(
+    client: "redis.asyncio.Redis", records: IdempotencyRecords
+) -> None:
+    await records.begin(NAME, "a", "print")
+    await set_clock(client, START_MS + 5 * LEASE_MS)
+
+    assert await records.finish(NAME, "a", ENDED)
+
+    assert await records.begin(NAME, "b", "print") == ENDED
+
+
+async def test_a_record_is_gone_24_hours_after_it_began(
+    client: "redis.asyncio.Redis", records: IdempotencyRecords
+) -> None:
+    await ended(records, NAME)
+    key = keyspace.idempotency("acme", "k1", "d1")
+    assert 23 * HOUR_MS < await client.pttl(key) <= 24 * HOUR_MS
+    await set_clock(client, START_MS + 24 * HOUR_MS - 1)
+    assert await answer_of(records, NAME) == SAID
+
+    await set_clock(client, START_MS + 24 * HOUR_MS)
+
+    assert await records.begin(NAME, "b", "another") == "mine"
+
+
+async def test_what_is_gone_counts_no_more(client: "redis.asyncio.Redis", records: IdempotencyRecords) -> None:
+    await ended(records, NAME)
+    await ended(records, Name("acme", "k1", "d2"))
+    root = keyspace.of_root("acme")
+    assert int(await client.hget(f"{root}kept:k1", "total") or 0) > 0
+
+    await set_clock(client, START_MS + 24 * HOUR_MS)
+    await records.begin(Name("acme", "k1", "d3"), "a", "print")
+
+    assert await client.zcard(f"{root}idems:k1") == 1
+    assert await client.zcard(f"{root}answers:k1") == 0
+    assert await client.hgetall(f"{root}kept:k1") == {b"total": b"0"}
+
+
+async def test_beyond_the_bytes_the_oldest_answers_are_forgotten_and_their_ends_known(
+    client: "redis.asyncio.Redis",
+) -> None:
+    records, names = records_of(client, most_bytes=150), [Name("acme", "k1", f"d{number}") for number in range(5)]
+    for number, name in enumerate(names):
+        await set_clock(client, START_MS + number)
+        await ended(records, name)
+
+    found = [await answer_of(records, name) for name in names]
+
+    assert found[0] is None
+    assert found[-1] == SAID
+    assert int(await client.hget(f"{keyspace.of_root('acme')}kept:k1", "total") or 0) <= 150
+
+
+async def test_an_answer_over_the_bytes_is_not_kept_and_costs_no_other(client: "redis.asyncio.Redis") -> None:
+    records, other = records_of(client, most_bytes=150), Name("acme", "k1", "d2")
+    await ended(records, NAME)
+
+    await ended(records, other, bytes(index * index % 251 for index in range(1000)))
+
+    assert await answer_of(records, other) is None
+    assert await answer_of(records, NAME) == SAID
+
+
+async def test_beyond_the_most_records_the_oldest_is_forgotten(client: "redis.asyncio.Redis") -> None:
+    records = records_of(client, most=3)
+    for number in range(5):
+        await set_clock(client, START_MS + number)
+        await ended(records, Name("acme", "k1", f"d{number}"))
+
+    assert await client.zcard(f"{keyspace.of_root('acme')}idems:k1") == 3
+    assert await answer_of(records, Name("acme", "k1", "d4")) == SAID
+    assert await records.begin(Name("acme", "k1", "d0"), "b", "another") == "mine"
