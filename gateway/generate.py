@@ -16,7 +16,7 @@ from gateway.dispatch import Dispatcher
 from gateway.errors import ApiError, error_body, internal_error
 from gateway.flight import Flight, Mailbox
 from gateway.generation import Generation
-from gateway.http_answer import Answer
+from gateway.http_answer import Channel
 from gateway.http_limits import read_body
 from gateway.launch import Launcher
 from gateway.pieces import Piece, Rhythm
@@ -60,7 +60,7 @@ class Generate(Generic[Request]):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One ASGI call. Raises ApiError as long as the answer has not begun."""
         caller, journal, bounds = scope["state"]["caller"], scope["state"]["journal"], self._parts.bounds
-        answer: Answer = scope["state"][http_answer.STATE]
+        answer: Channel = scope["state"][http_answer.STATE]
         body = await read_body(
             receive,
             scope["headers"],

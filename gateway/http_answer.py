@@ -3,12 +3,24 @@
 In place of uvicorn's own `send`, which writes the two apart and looks at each header twice; the rules are the same.
 """
 
+from typing import Protocol
+
 from uvicorn._types import ASGISendEvent, HTTPResponseBodyEvent, HTTPResponseStartEvent
 from uvicorn.protocols.http.httptools_impl import HEADER_RE, HEADER_VALUE_RE, STATUS_LINE, RequestResponseCycle
 
 STATE = "answer"
-"""Where the `state` of a scope has its `Answer`."""
+"""Where the `state` of a scope has its `Channel`."""
 _BODILESS = (204, 304)
+
+
+class Channel(Protocol):
+    """What an endpoint finds of its request beside ASGI's messages; an `Answer` is one."""
+
+    def request_body(self) -> bytes | None:
+        """The body, where all of it has come already: it has to be waited for by `receive` otherwise."""
+
+    def push(self, body: bytes) -> bool:
+        """A further part of a streamed body, without waiting; False where it has to be sent instead."""
 
 
 class Answer:

@@ -11,13 +11,14 @@ from collections.abc import Awaitable, Iterable, Sequence
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gateway import http_answer
 from gateway.auth import Caller
 from gateway.departure import STATE, Departure
 from gateway.errors import invalid
 from gateway.generate import Bounds
 from gateway.http_limits import read_body
 from gateway.idempotency_listener import Listener
-from gateway.idempotency_recording import Recording
+from gateway.idempotency_recording import Recording, Spoken
 from gateway.idempotency_runs import HEADER, Runs
 from gateway.replies import Connection
 from gateway.rim import Journal
@@ -51,11 +52,16 @@ class Idempotent:
         journal: Journal = state["journal"]
         key = _checked(given)
         body = await read_body(
-            receive, scope["headers"], max_bytes=bounds.max_body_bytes, timeout_s=bounds.body_timeout_s
+            receive,
+            scope["headers"],
+            max_bytes=bounds.max_body_bytes,
+            timeout_s=bounds.body_timeout_s,
+            arrived=state[http_answer.STATE].request_body(),
         )
 
-        async def perform(to: Send, departure: Departure) -> None:
-            await self._app({**scope, "state": {**state, STATE: departure}}, _whole(body), to)
+        async def perform(to: Recording, departure: Departure) -> None:
+            replaced = {STATE: departure, http_answer.STATE: Spoken(body, to)}
+            await self._app({**scope, "state": {**state, **replaced}}, _nothing_more, to.send)
 
         name = Name(caller.root, caller.key_id, hashlib.sha256(key).hexdigest())
         run, is_first = self._runs.find(
@@ -99,10 +105,6 @@ def _lane(recording: Recording) -> str:
     return next((value.decode("latin-1") for name, value in recording.headers if name == _TERMS[0]), "")
 
 
-def _whole(body: bytes) -> Receive:
-    """`receive` of a request that was read."""
-
-    async def receive() -> Message:
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return receive
+async def _nothing_more() -> Message:
+    """`receive` of a request whose body was read."""
+    return {"type": "http.disconnect"}

@@ -12,6 +12,25 @@ class Lost(Exception):
     """What this listener has not heard yet is no longer kept."""
 
 
+class Spoken:
+    """Where an endpoint finds its request, and answers into a recording: as http_answer.Answer does for a client."""
+
+    __slots__ = ("_body", "_recording")
+
+    def __init__(self, body: bytes, recording: "Recording") -> None:
+        self._body = body
+        self._recording = recording
+
+    def request_body(self) -> bytes:
+        """All of it has come."""
+        return self._body
+
+    def push(self, body: bytes) -> bool:
+        """A further part of a body that has begun."""
+        self._recording.say(body, is_last=False)
+        return True
+
+
 class Recording:
     """The ASGI messages of one answer. Writing to it never waits: who listens too slowly loses it, and no other."""
 

@@ -15,7 +15,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from starlette.requests import ClientDisconnect
-from starlette.types import Send
 
 from gateway.departure import Departure
 from gateway.errors import ApiError
@@ -24,8 +23,8 @@ from gateway.idempotency_recording import Recording
 from gateway.store import STORE_TROUBLE, Availability
 from quotas.idempotency import Ended, IdempotencyRecords, Name
 
-Perform = Callable[[Send, Departure], Awaitable[None]]
-"""The endpoint's answer to a request, said to `send`; it ends where the departure tells it to."""
+Perform = Callable[[Recording, Departure], Awaitable[None]]
+"""The endpoint's answer to a request, said into the recording; it ends where the departure tells it to."""
 
 MOST_UNHEARD = 100
 """Runs of one API key that go on though nobody listens: beyond them a client that leaves ends its own at once."""
@@ -135,7 +134,7 @@ class Run:
         failure: Exception | None = None
         renewing = asyncio.create_task(self._renew())
         try:
-            await self._perform(self.recording.send, self._departure)
+            await self._perform(self.recording, self._departure)
         except Exception as error:  # noqa: BLE001 - each listener raises it, if one is left
             failure = error
             self._report(error)
