@@ -2,10 +2,13 @@
 
 import asyncio
 import signal
+from typing import Any
 
 import httpx
 import pytest
+import redis.asyncio
 
+from quotas import keyspace
 from tests.system.conftest import StartServer
 from tests.system.harness import MODEL, Server
 
@@ -61,6 +64,37 @@ async def test_a_killed_gateway_leaves_nothing_reserved(start_server: StartServe
     assert left["reserved"] == 0
     assert left["used"] == published["prompt_tokens"] + published["output_tokens"] <= SERVED * COST
     assert left["used"] >= statuses.count(200) * COST
+
+
+async def test_a_stream_that_a_full_minute_paused_goes_on_as_if_nothing_had_been(
+    start_server: StartServer, store_url: str
+) -> None:
+    server = start_server(REDIS_URL=store_url, GATEWAY__QUANTUM_TOKENS="8")
+    free, budgeted = server.tenant("free"), server.tenant("budget", limits={"tokens_per_minute": 60})
+    body = {"model": MODEL, "prompt": PROMPT, "max_tokens": 40, "ignore_eos": True, "temperature": 0}
+    whole = await completion(server, free, body)
+
+    await completion(server, budgeted, {**body, "max_tokens": 30})
+    asking = asyncio.create_task(completion(server, budgeted, body))
+    async with redis.asyncio.from_url(store_url) as store, asyncio.timeout(60):
+        prefix = keyspace.of_root("budget")
+        while not await store.zcard(f"{prefix}paused:tenant:budget"):  # noqa: ASYNC110 - polled: nothing tells of it
+            await asyncio.sleep(0.05)
+        await store.delete(f"{prefix}minute:tenant:budget")
+    paused = await asking
+
+    assert paused["choices"] == whole["choices"]
+    assert paused["usage"]["completion_tokens"] == 40
+
+
+async def completion(server: Server, key: str, body: dict[str, object]) -> dict[str, Any]:
+    """One answer."""
+    async with httpx.AsyncClient(timeout=120) as client:
+        answer = await client.post(
+            f"{server.url}/v1/completions", json=body, headers={"Authorization": f"Bearer {key}"}
+        )
+    found: dict[str, Any] = answer.raise_for_status().json()
+    return found
 
 
 async def settled(server: Server) -> dict[str, int]:
