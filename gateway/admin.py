@@ -6,7 +6,6 @@ from starlette.routing import Mount, Route
 
 from gateway import admin_explain, admin_fleet, admin_keys, admin_reports, admin_tenants
 from gateway.admin_bodies import (
-    NEUTRAL_TENANT,
     AuditQuery,
     ExplainBody,
     KeyBody,
@@ -45,7 +44,6 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         summary="Make a tenant",
         handler=admin_tenants.create_tenant,
         input=TenantBody,
-        neutral=NEUTRAL_TENANT,
         answer=TenantView,
         status=201,
         codes=("already_exists",),
@@ -75,7 +73,6 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         summary="Change some fields: null is the default, limits are merged",
         handler=admin_tenants.change_tenant,
         input=TenantChange,
-        neutral=NEUTRAL_TENANT,
         answer=TenantView,
     ),
     Operation(
@@ -86,6 +83,7 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         handler=admin_tenants.delete_tenant,
         input=Nothing,
         answer=Deleted,
+        codes=("tenant_has_children",),
     ),
     Operation(
         method="POST",

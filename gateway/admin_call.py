@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -12,7 +12,6 @@ from starlette.responses import Response
 
 from gateway import errors
 from gateway.auth import AdminKeys
-from gateway.bodies import Neutral
 from gateway.doors import Doors
 from gateway.errors import ApiError, Code, invalid, not_found
 from gateway.fleet import Door
@@ -24,7 +23,7 @@ from quotas.audit import Audit
 from quotas.fields import FieldError
 from quotas.ledger import Ledger
 from quotas.store import QuotaError, QuotaStore
-from quotas.tenants import TenantExists, TenantNotFound, TenantStore, VersionConflict
+from quotas.tenants import TenantExists, TenantHasChildren, TenantNotFound, TenantStore, VersionConflict
 from scheduler.lanes import Lane, LaneName
 from scheduler.messages import WorkerStatus
 from scheduler.queue_types import LaneDepth
@@ -106,7 +105,6 @@ class Operation(Generic[Input]):
     answer: Any
     """Type of what the handler returns, for the document."""
     status: int = 200
-    neutral: Neutral = field(default_factory=dict)
     codes: tuple[Code, ...] = ()
     """How it may fail, beside what all calls share and `not_found` of what the path names."""
 
@@ -138,7 +136,7 @@ async def _input(operation: Operation[Input], request: Request) -> Input:
         return checked_fields(operation.input, {}, request.query_params)
     headers = request.scope["headers"]
     body = await read_body(request.receive, headers, max_bytes=MAX_BODY_BYTES, timeout_s=BODY_TIMEOUT_S)
-    return checked(operation.input, operation.neutral, body or b"{}")
+    return checked(operation.input, {}, body or b"{}")
 
 
 def _refusal(error: Exception) -> ApiError:
@@ -154,6 +152,8 @@ def _refusal(error: Exception) -> ApiError:
             return not_found("key")
         case TenantExists():
             return ApiError("There is a tenant of this id already.", "already_exists", "id")
+        case TenantHasChildren():
+            return ApiError("Other tenants have this one as their parent: delete them first.", "tenant_has_children")
         case VersionConflict():
             return ApiError("Others change this tenant at the same time: try again.", "quota_store_unavailable")
         case _:

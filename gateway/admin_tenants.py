@@ -44,7 +44,7 @@ async def change_tenant(call: Call, body: TenantChange) -> TenantView:
 
 
 async def delete_tenant(call: Call, _: Nothing) -> Deleted:
-    """End a tenant and its keys; its ledger stays. Raises TenantNotFound."""
+    """End a tenant and its keys; its ledger stays. Raises TenantNotFound, TenantHasChildren."""
     before = await the_tenant(call)
     await call.parts.tenants.delete(before.id)
     await call.note("tenant.delete", before.id, tenant_view(before), None)
@@ -70,7 +70,7 @@ async def resume_tenant(call: Call, _: Nothing) -> TenantView:
 
 
 async def get_quota(call: Call, _: Nothing) -> Document:
-    """Every limit that is set, as it stands. Raises TenantNotFound."""
+    """Every limit of the tenant itself, as it stands. Raises TenantNotFound."""
     return await _quota(call, await the_tenant(call))
 
 
@@ -114,7 +114,8 @@ def _difference(before: Document, after: Document) -> tuple[Document, Document]:
 
 
 async def _quota(call: Call, tenant: Tenant) -> Document:
-    statuses = await call.parts.budgets.statuses(tenant.root, tenant.id)
+    standing = await call.parts.budgets.statuses(tenant.root, tenant.id)
+    statuses = [status for status in standing if status.scope == "tenant"]
     return limits_headers.as_json(await limits_headers.with_queue(statuses, tenant.id, call.parts.fleet.waiting))
 
 

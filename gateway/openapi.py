@@ -203,7 +203,6 @@ def _documented(operation: Operation[Any]) -> Documented:
         who="admin",
         query=None if has_body else asked,
         body=asked if has_body else None,
-        neutral=operation.neutral,
         status=operation.status,
         answers={JSON: operation.answer},
         codes=(*_ANY_ADMIN, *by_path, *operation.codes, *(_ANY_BODY if has_body else ())),

@@ -120,6 +120,23 @@ def limits_of(pairs: Sequence[str]) -> dict[str, int | None]:
     return limits
 
 
+def limits_by_of(groups: Sequence[str]) -> list[Document]:
+    """The limits by model and lane that `model=NAME,lane=LANE,LIMIT=NUMBER,…` state; `none` is none of them.
+
+    Raises CommandError.
+    """
+    return [] if list(groups) == ["none"] else [_limits_by(group) for group in groups]
+
+
+def _limits_by(group: str) -> Document:
+    pairs = group.split(",")
+    named = dict(pair.split("=", 1) for pair in pairs if pair.startswith(("model=", "lane=")))
+    figures = [pair for pair in pairs if not pair.startswith(("model=", "lane="))]
+    if not named or not figures:
+        raise CommandError(f"{group}: write model=NAME or lane=LANE, then LIMIT=NUMBER, with commas between")
+    return {**named, "limits": limits_of(figures)}
+
+
 def given(**fields: object) -> Document:
     """The fields that were given on the command line."""
     return {name: value for name, value in fields.items() if value is not None}

@@ -80,8 +80,15 @@ class HandFleet:
     async def doors(self, tenant: str, allowed: Collection[str] | None) -> list[Door]:
         if allowed is not None and "tiny" not in allowed:
             return []
-        waiting = await self.waiting(tenant)
-        return [Door(queue=QUEUE, context_length=CONTEXT, workers=self.statuses, depths=self.depth, waiting=waiting)]
+        door = Door(
+            model="tiny",
+            queue=QUEUE,
+            context_length=CONTEXT,
+            workers=self.statuses,
+            depths=self.depth,
+            waiting=await self.waiting(tenant),
+        )
+        return [door]
 
     async def waiting(self, tenant: str) -> int:
         return self.queued.get(tenant, 0)

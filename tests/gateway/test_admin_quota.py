@@ -91,6 +91,25 @@ async def test_what_waits_is_used_of_the_queue(bench: AdminBench) -> None:
     assert (limit["used"], limit["remaining"]) == (3, 2)
 
 
+async def test_the_quota_is_the_tenant_s_own(bench: AdminBench) -> None:
+    by = [{"lane": "latency", "limits": {"tokens_per_day": 1}}]
+    body = {"id": "web", "parent": "acme", "limits": {"tokens_per_day": 200}, "limits_by": by}
+    await bench.done("POST", "/tenants", json=body)
+
+    quota = await bench.done("GET", "/tenants/web/quota")
+
+    assert [(limit["limit"], limit["scope"]) for limit in quota["limits"].values()] == [(200, "tenant")]
+
+
+async def test_a_limit_in_shadow_says_so(bench: AdminBench) -> None:
+    before = await bench.done("GET", "/tenants/acme/quota")
+    await bench.done("PATCH", "/tenants/acme", json={"shadow": ["tokens_per_day"]})
+
+    after = await bench.done("GET", "/tenants/acme/quota")
+
+    assert [quota["limits"]["tokens_per_day"]["shadow"] for quota in (before, after)] == [False, True]
+
+
 async def test_the_audit_log_says_what_was_and_what_is(bench: AdminBench) -> None:
     await bench.done("PATCH", "/tenants/acme/quota", json={"tokens_per_day": 7})
     await bench.done("PATCH", "/tenants/acme/quota", json={"tokens_per_day": 7})

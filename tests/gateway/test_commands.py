@@ -42,6 +42,29 @@ def test_a_tenant_is_made_shown_changed_and_deleted(command: Command) -> None:
     assert command.json("tenants", "list", "--json") == []
 
 
+def test_a_tenant_is_made_below_another_with_limits_of_a_model(command: Command) -> None:
+    command.ok("tenants", "create", "acme")
+    by = ("--limit-by", "model=tiny,lane=latency,tokens_per_minute=5", "--limit-by", "lane=throughput,tokens_per_day=7")
+    command.ok("tenants", "create", "web", "--parent", "acme", *by, "--reserve", "full", "--shadow", "tokens_per_day")
+    made = command.json("tenants", "show", "web")
+
+    command.ok("tenants", "update", "web", "--limit-by", "none")
+
+    assert (made["parent"], made["reserve"], made["shadow"]) == ("acme", "full", ["tokens_per_day"])
+    assert made["limits_by"] == [
+        {"model": "tiny", "lane": "latency", "limits": {"tokens_per_minute": 5}},
+        {"model": None, "lane": "throughput", "limits": {"tokens_per_day": 7}},
+    ]
+    assert command.json("tenants", "show", "web")["limits_by"] == []
+    assert "tenant_has_children" in command.fails("tenants", "delete", "acme", "--yes")
+
+
+@pytest.mark.parametrize("group", ["", "tokens_per_day=5", "model=tiny", "model=tiny,tokens_per_day=x"])
+def test_limits_of_nothing_are_refused(command: Command, group: str) -> None:
+    assert "write" in command.fails("tenants", "create", "acme", "--limit-by", group)
+    assert command.json("tenants", "list", "--json") == []
+
+
 def test_deleting_asks_first(command: Command) -> None:
     command.ok("tenants", "create", "acme")
 

@@ -23,7 +23,7 @@ CONTRACT: dict[int, set[Code]] = {
     404: {"model_not_found", "not_found"},
     405: {"method_not_allowed"},
     408: {"request_timeout"},
-    409: {"idempotency_conflict", "already_exists"},
+    409: {"idempotency_conflict", "already_exists", "tenant_has_children"},
     413: {"request_too_large"},
     429: {
         "rate_limit_exceeded",
