@@ -45,6 +45,7 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         handler=admin_tenants.create_tenant,
         input=TenantBody,
         answer=TenantView,
+        tagged=True,
         status=201,
         codes=("already_exists",),
     ),
@@ -65,6 +66,7 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         handler=admin_tenants.get_tenant,
         input=Nothing,
         answer=TenantView,
+        tagged=True,
     ),
     Operation(
         method="PATCH",
@@ -74,6 +76,7 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         handler=admin_tenants.change_tenant,
         input=TenantChange,
         answer=TenantView,
+        tagged=True,
     ),
     Operation(
         method="DELETE",
@@ -83,6 +86,7 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         handler=admin_tenants.delete_tenant,
         input=Nothing,
         answer=Deleted,
+        tagged=True,
         codes=("tenant_has_children",),
     ),
     Operation(
@@ -93,6 +97,7 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         handler=admin_tenants.suspend_tenant,
         input=Nothing,
         answer=TenantView,
+        tagged=True,
     ),
     Operation(
         method="POST",
@@ -102,6 +107,7 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         handler=admin_tenants.resume_tenant,
         input=Nothing,
         answer=TenantView,
+        tagged=True,
     ),
     Operation(
         method="POST",
@@ -149,6 +155,7 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         handler=admin_tenants.get_quota,
         input=Nothing,
         answer=QuotaView,
+        tagged=True,
     ),
     Operation(
         method="PUT",
@@ -158,6 +165,7 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         handler=admin_tenants.put_quota,
         input=QuotaBody,
         answer=QuotaView,
+        tagged=True,
     ),
     Operation(
         method="PATCH",
@@ -167,6 +175,7 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         handler=admin_tenants.patch_quota,
         input=QuotaBody,
         answer=QuotaView,
+        tagged=True,
     ),
     Operation(
         method="POST",
@@ -210,7 +219,7 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         name="list_lanes",
         summary="Show each lane's queue, running work and rate",
         handler=admin_fleet.list_lanes,
-        input=Nothing,
+        input=PageQuery,
         answer=Page[LaneView],
     ),
     Operation(

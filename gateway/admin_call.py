@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -13,6 +13,7 @@ from starlette.responses import Response
 from gateway import errors
 from gateway.auth import AdminKeys
 from gateway.doors import Doors
+from gateway.entity_tags import IfMatch, if_match
 from gateway.errors import ApiError, Code, invalid, not_found
 from gateway.fleet import Door
 from gateway.http_limits import read_body
@@ -84,6 +85,14 @@ class Call:
 
     parts: AdminParts
     path: Mapping[str, str]
+    expected: IfMatch
+    """What the caller takes what is to be changed for."""
+    headers: dict[str, str] = field(default_factory=dict)
+    """Of the answer, beside those of all answers."""
+
+    def tag(self, tag: str) -> None:
+        """Say which version the answer shows."""
+        self.headers["etag"] = tag
 
     async def note(self, action: str, target: str, before: Document | None, after: Document | None) -> None:
         """Put a change into the audit log: what was, and what is. Never with a key's secret."""
@@ -105,8 +114,15 @@ class Operation(Generic[Input]):
     answer: Any
     """Type of what the handler returns, for the document."""
     status: int = 200
+    tagged: bool = False
+    """What it works on has an `ETag`."""
     codes: tuple[Code, ...] = ()
     """How it may fail, beside what all calls share and `not_found` of what the path names."""
+
+    @property
+    def honours_tags(self) -> bool:
+        """It changes something that has an `ETag`, and honours `If-Match`."""
+        return self.tagged and self.method != "GET" and "{" in self.path
 
 
 def endpoint(operation: Operation[Any], parts: AdminParts) -> Callable[[Request], Awaitable[Response]]:
@@ -116,8 +132,10 @@ def endpoint(operation: Operation[Any], parts: AdminParts) -> Callable[[Request]
         try:
             await parts.admin_keys.check(request.scope["headers"])
             given = await _input(operation, request)
+            expected = if_match(request.scope["headers"]) if operation.honours_tags else IfMatch()
+            call = Call(parts, request.path_params, expected)
             try:
-                document = await operation.handler(Call(parts, request.path_params), given)
+                document = await operation.handler(call, given)
             finally:
                 if operation.method != "GET":
                     parts.changed()
@@ -125,7 +143,8 @@ def endpoint(operation: Operation[Any], parts: AdminParts) -> Callable[[Request]
             return errors.response(_refusal(error))
         except ClientDisconnect:
             return Response(status_code=400)  # to nobody
-        return Response(msgspec.json.encode(document), operation.status, HEADERS, "application/json")
+        headers = HEADERS | call.headers
+        return Response(msgspec.json.encode(document), operation.status, headers, "application/json")
 
     return serve
 

@@ -80,6 +80,10 @@ class Documented:
     answers: Mapping[str, Any]
     """Media type → type of the answer."""
     codes: tuple[Code, ...] = ()
+    tagged: bool = False
+    """Answers with an `ETag`."""
+    if_match: bool = False
+    """Honours `If-Match`."""
 
 
 TENANT_API: tuple[Documented, ...] = (
@@ -195,6 +199,7 @@ def _documented(operation: Operation[Any]) -> Documented:
     asked = None if operation.input is Nothing else operation.input
     has_body = operation.method != "GET"
     by_path: tuple[Code, ...] = ("not_found",) if "{" in operation.path else ()
+    by_tag: tuple[Code, ...] = ("precondition_failed",) if operation.honours_tags else ()
     return Documented(
         method=operation.method,
         path=admin.PREFIX + operation.path,
@@ -205,7 +210,9 @@ def _documented(operation: Operation[Any]) -> Documented:
         body=asked if has_body else None,
         status=operation.status,
         answers={JSON: operation.answer},
-        codes=(*_ANY_ADMIN, *by_path, *operation.codes, *(_ANY_BODY if has_body else ())),
+        codes=(*_ANY_ADMIN, *by_path, *by_tag, *operation.codes, *(_ANY_BODY if has_body else ())),
+        tagged=operation.tagged and operation.method != "DELETE",
+        if_match=operation.honours_tags,
     )
 
 
@@ -225,11 +232,13 @@ def _schemas(rows: Iterable[Documented]) -> tuple[Json, dict[Any, Json]]:
 def _operation(row: Documented, named: Mapping[Any, Json]) -> Json:
     shown: Json = {"operationId": row.name, "summary": row.summary, "tags": [row.who]}
     of_a_model = STREAM in row.answers
-    shown["parameters"] = [*parameters(row.path, row.query), *openapi_headers.asked(of_a_model=of_a_model)]
+    asked = openapi_headers.asked(of_a_model=of_a_model, if_match=row.if_match)
+    shown["parameters"] = [*parameters(row.path, row.query), *asked]
     if row.body is not None:
         shown["requestBody"] = {"required": True, "content": {JSON: {"schema": named[row.body]}}}
     content = {kind: {"schema": named.get(shape, {"type": "string"})} for kind, shape in row.answers.items()}
-    done = {"description": "Done", "headers": openapi_headers.told(row.who, of_a_model=of_a_model), "content": content}
+    told = openapi_headers.told(row.who, of_a_model=of_a_model, tagged=row.tagged)
+    done = {"description": "Done", "headers": told, "content": content}
     shown["responses"] = {str(row.status): done, **_refusals(row, named)}
     shown["security"] = [] if row.who == "anyone" else [{row.who: []}]
     return shown

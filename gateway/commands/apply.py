@@ -5,7 +5,7 @@ are left alone, unless pruning is asked for. Parents are made before their child
 and deleted after them. A second run of the same file changes nothing.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -32,6 +32,8 @@ class Step:
     fields: Document
     """create: the whole tenant; update: what differs; delete: nothing."""
     before: Document
+    version: int | None = None
+    """Of what is stored; None: nothing is."""
 
     def words(self) -> list[str]:
         """The step as a person reads it: a line, and one for each field that changes."""
@@ -59,11 +61,12 @@ def read_file(path: Path) -> list[Document]:
     return tenants
 
 
-def plan(wanted: Sequence[Document], stored: Iterable[Document], *, prune: bool) -> list[Step]:
+def plan(wanted: Sequence[Document], stored: Collection[Document], *, prune: bool) -> list[Step]:
     """What makes `stored` match `wanted`; empty where it does already. Deletions come last.
 
     Raises CommandError where a parent is missing, would change, would be pruned, or is below its own child.
     """
+    versions = {tenant["id"]: tenant["version"] for tenant in stored}
     known = {tenant["id"]: {name: tenant[name] for name in TENANT_FIELDS} for tenant in stored}
     named = {tenant["id"] for tenant in wanted}
     gone = known.keys() - named if prune else set()
@@ -76,10 +79,10 @@ def plan(wanted: Sequence[Document], stored: Iterable[Document], *, prune: bool)
         elif tenant["parent"] != now["parent"]:
             raise CommandError(f"tenant {tenant['id']}: its parent is {_shown(now['parent'])}, and cannot change")
         elif changes := {name: tenant[name] for name in TENANT_FIELDS if tenant[name] != now[name]}:
-            steps.append(Step("update", tenant["id"], changes, now))
+            steps.append(Step("update", tenant["id"], changes, now, versions[tenant["id"]]))
     before = _depths({"id": name, **fields} for name, fields in known.items())
     ending = sorted(gone, key=lambda name: (-before[name], name))
-    return steps + [Step("delete", name, {}, known[name]) for name in ending]
+    return steps + [Step("delete", name, {}, known[name], versions[name]) for name in ending]
 
 
 def _depths(tenants: Iterable[Document]) -> dict[str, int]:
@@ -106,9 +109,9 @@ def carry_out(admin: AdminClient, step: Step) -> None:
         case "create":
             admin.call("POST", "/tenants", step.fields)
         case "update":
-            admin.call("PATCH", path, _change(step))
+            admin.call("PATCH", path, _change(step), version=step.version)
         case "delete":
-            admin.call("DELETE", path)
+            admin.call("DELETE", path, version=step.version)
 
 
 def _change(step: Step) -> Document:

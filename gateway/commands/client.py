@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gateway.commands.serve import ServeError, read_settings
+from gateway.entity_tags import of_version
 
 URL_VARIABLE = "FAIRLANE_URL"
 TIMEOUT_S = 30.0
@@ -48,11 +49,18 @@ class AdminClient:
         return self.call("GET", path, query={name: value for name, value in query.items() if value is not None})
 
     def call(
-        self, method: str, path: str, body: Mapping[str, object] | None = None, query: Document | None = None
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, object] | None = None,
+        query: Document | None = None,
+        *,
+        version: int | None = None,
     ) -> Document:
-        """One call; an answer without content is an empty document."""
+        """One call; an answer without content is an empty document. `version`: change no other than this."""
+        headers = {} if version is None else {"if-match": of_version(version)}
         try:
-            answer = self._http.request(method, f"/admin/v1{path}", json=body, params=query)
+            answer = self._http.request(method, f"/admin/v1{path}", json=body, params=query, headers=headers)
         except httpx.HTTPError as error:
             raise CommandError(f"no gateway answers at {self._http.base_url} ({type(error).__name__})") from None
         if answer.is_success:

@@ -227,12 +227,39 @@ async def test_limits_that_are_null_are_all_taken_away(bench: AdminBench) -> Non
     assert changed["limits"] == {}
 
 
-@pytest.mark.parametrize("change", [{"id": "other"}, {"weight": -1}, {"name": "B", "timezone": "Nowhere"}])
-async def test_a_wrong_change_changes_nothing(bench: AdminBench, change: dict[str, Any]) -> None:
-    made = await bench.done("POST", "/tenants", json={"id": "acme"})
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"id": "other"}, "id"),
+        ({"state": "suspended"}, "state"),
+        ({"version": 7}, "version"),
+        ({"weight": -1}, "weight"),
+        ({"weight": 0}, "weight"),
+        ({"weight": 1e9}, "weight"),
+        ({"timezone": "Nowhere"}, "timezone"),
+        ({"timezone": "../etc/passwd"}, "timezone"),
+        ({"default_lane": "throughput", "lanes": ["latency"]}, "default_lane"),
+        ({"parent": "nobody"}, "parent"),
+        ({"parent": "acme"}, "parent"),
+        ({"limits": {"tokens_per_eon": 1}}, "limits.tokens_per_eon"),
+        ({"limits": {"tokens_per_day": -1}}, "limits.tokens_per_day"),
+        ({"limits": {"tokens_per_day": 0.5}}, "limits.tokens_per_day"),
+        ({"limits": {"tokens_per_day": 10**15 + 1}}, "limits.tokens_per_day"),
+        ({"limits_by": [{"limits": {}}]}, "limits_by.0"),
+        ({"shadow": ["everything"]}, "shadow.[0]"),
+        ({"models": ["bell\u0007"]}, "models"),
+    ],
+)
+async def test_a_wrong_change_is_named_and_changes_nothing(
+    bench: AdminBench, change: dict[str, Any], param: str
+) -> None:
+    made = await bench.done("POST", "/tenants", json={"id": "acme", "weight": 2, "limits": {"tokens_per_day": 9}})
 
-    assert (await bench.refused("PATCH", "/tenants/acme", json=change))[0] == 400
+    refused = await bench.refused("PATCH", "/tenants/acme", json={"name": "B", **change})
+
+    assert refused == (400, "invalid_request_error", param)
     assert await bench.done("GET", "/tenants/acme") == made
+    assert [entry["action"] for entry in await bench.audit()] == ["tenant.create"]
 
 
 async def test_a_change_that_changes_nothing_is_no_new_version(bench: AdminBench) -> None:
@@ -300,11 +327,26 @@ async def test_tenants_come_in_pages_by_id(bench: AdminBench) -> None:
     assert (await bench.done("GET", "/tenants?after=zulu")) == {"data": [], "has_more": False, "last_id": None}
 
 
+@pytest.mark.parametrize("path", ["/tenants", "/tenants/acme/keys", "/workers", "/lanes", "/audit"])
 @pytest.mark.parametrize(
-    ("query", "param"), [("limit=0", "limit"), ("limit=1001", "limit"), ("limit=ten", "limit"), ("page=2", "page")]
+    ("query", "param"),
+    [
+        ("limit=0", "limit"),
+        ("limit=-1", "limit"),
+        ("limit=1001", "limit"),
+        ("limit=ten", "limit"),
+        ("limit=1.5", "limit"),
+        ("after=" + "x" * 201, "after"),
+        ("page=2", "page"),
+    ],
 )
-async def test_a_query_is_checked_like_a_body(bench: AdminBench, query: str, param: str) -> None:
-    assert await bench.refused("GET", f"/tenants?{query}") == (400, "invalid_request_error", param)
+async def test_the_query_of_every_list_is_checked_like_a_body(
+    bench: AdminBench, path: str, query: str, param: str
+) -> None:
+    await bench.done("POST", "/tenants", json={"id": "acme"})
+
+    assert await bench.refused("GET", f"{path}?{query}") == (400, "invalid_request_error", param)
+    assert (await bench.done("GET", f"{path}?limit=1000"))["has_more"] is False
 
 
 async def test_concurrent_changes_of_different_fields_all_hold(bench: AdminBench) -> None:
