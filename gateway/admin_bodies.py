@@ -126,6 +126,15 @@ class KeyBody(_Input):
     scopes: ScopesBody | None = None
 
 
+class KeyChange(_Input):
+    """What can be changed of a key; null is the default, limits are merged, scopes are replaced whole."""
+
+    name: Text | None = None
+    expires_at: Annotated[Real | Text | None, Field(description="Unix seconds, or RFC 3339; null: never")] = None
+    limits: LimitsBody | None = None
+    scopes: ScopesBody | None = None
+
+
 class RotateBody(_Input):
     """How the old key ends."""
 

@@ -174,7 +174,7 @@ def _refusal(error: Exception) -> ApiError:
         case TenantHasChildren():
             return ApiError("Other tenants have this one as their parent: delete them first.", "tenant_has_children")
         case VersionConflict():
-            return ApiError("Others change this tenant at the same time: try again.", "quota_store_unavailable")
+            return ApiError("Others change it at the same time: try again.", "quota_store_unavailable")
         case _:
             log.debug("the store fails an admin call (%s)", type(error).__name__)  # `Availability` says it once, aloud
             return ApiError("The store does not answer; a change may have been made.", "quota_store_unavailable")

@@ -63,8 +63,11 @@ class KeyView(TypedDict):
     state: Literal["active", "revoked"]
     created_at: float
     expires_at: float | None
+    last_used_at: float | None
+    """To the minute; null: never."""
     limits: dict[str, int]
     scopes: ScopesView
+    version: int
 
 
 class NewKeyView(KeyView):

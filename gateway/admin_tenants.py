@@ -13,7 +13,7 @@ from quotas.tenants import Tenant, TenantNotFound, VersionConflict
 
 Done = TypeVar("Done")
 
-_TRIES = 10
+TRIES = 10
 _DEFAULTS = tenant_view(Tenant(id="", root=""))
 _OF_THE_REST = ("default_lane", "limits")
 """Fields whose null depends on the tenant's other fields."""
@@ -99,7 +99,7 @@ async def _change(call: Call, action: str, changes: Mapping[str, object]) -> Ten
 
     before, after = await _as_seen(call, change)
     if after != before:
-        await call.note(action, after.id, *_difference(tenant_view(before), tenant_view(after)))
+        await call.note(action, after.id, *difference(tenant_view(before), tenant_view(after)))
     return after
 
 
@@ -120,7 +120,7 @@ async def _as_seen(call: Call, change: Callable[[Tenant], Awaitable[Done]]) -> t
 
     Raises ApiError `precondition_failed`, TenantNotFound, VersionConflict.
     """
-    for _ in range(_TRIES):
+    for _ in range(TRIES):
         before = await the_tenant(call)
         call.expected.check(entity_tags.of_version(before.version))
         try:
@@ -135,7 +135,8 @@ def _shown(call: Call, tenant: Tenant) -> TenantView:
     return tenant_view(tenant)
 
 
-def _difference(before: Document, after: Document) -> tuple[Document, Document]:
+def difference(before: Document, after: Document) -> tuple[Document, Document]:
+    """Of two views of one thing, the fields that differ, before and after."""
     names = [name for name in after if after[name] != before[name] and name != "version"]
     return {name: before[name] for name in names}, {name: after[name] for name in names}
 

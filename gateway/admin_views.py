@@ -85,6 +85,7 @@ def key_view(key: ApiKey) -> KeyView:
         "state": key.state,
         "created_at": key.created_at,
         "expires_at": key.expires_at,
+        "last_used_at": key.last_used_at,
         "limits": key.limits.as_dict(),
         "scopes": {
             "models": _listed(key.scopes.models),
@@ -92,6 +93,7 @@ def key_view(key: ApiKey) -> KeyView:
             "endpoints": _listed(key.scopes.endpoints),
             "cidrs": _listed(key.scopes.cidrs),
         },
+        "version": key.version,
     }
 
 

@@ -29,6 +29,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "tenant_delete": ("tenant_delete",),
     "key_put": ("key_put",),
     "key_end": ("key_end",),
+    "key_change": ("key_change",),
     "identity": ("clock", "identity"),
     "usage": ("usage",),
 }

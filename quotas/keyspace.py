@@ -6,7 +6,8 @@ All that belongs to one root organisation stands under one hash tag, so that a s
         tenant:<T>           hash       state, version, zone (JSON of windows.zone_table), doc (JSON of a Tenant),
                                         by (JSON [[model, lane], …]), parents (JSON, nearest first)
         children:<T>         set        tenants whose parent it is
-        key:<K>              hash       state, tenant, expires_ms ('' = never), doc (JSON of an ApiKey)
+        key:<K>              hash       state, tenant, expires_ms ('' = never), version, doc (JSON of an
+                                        ApiKey), used_ms (when it was last used, to the minute)
         keys:<T>             zset       public ids of the tenant's keys by creation, ms
         limits:<L>           hash       limit name → figure; shadow:<limit name> → 1
         reserved:<L>         hash       requests in the air, their input and output tokens; gone when none is

@@ -99,6 +99,16 @@ async def test_the_audit_log_says_who_what_when_and_how_it_was(bench: AdminBench
     assert abs(newest["at"] - datetime.now(UTC).timestamp()) < 60
 
 
+async def test_what_is_too_long_for_the_audit_log_is_left_out_by_itself(bench: AdminBench) -> None:
+    await bench.done("PATCH", "/tenants/acme", json={"name": "Acme", "models": [f"{n:0199}" for n in range(60)]})
+
+    newest = (await bench.done("GET", "/audit?limit=1"))["data"][0]
+
+    assert newest["changes"]["before"] == {"name": "", "models": None}
+    assert newest["changes"]["after"]["name"] == "Acme"
+    assert newest["changes"]["after"]["models"].keys() == {"left_out"}
+
+
 async def test_the_audit_log_comes_in_pages_newest_first(bench: AdminBench) -> None:
     for weight in (2, 3):
         await bench.done("PATCH", "/tenants/acme", json={"weight": weight})

@@ -107,6 +107,19 @@ def test_a_key_is_rotated_and_revoked(command: Command) -> None:
     assert states == {old["id"]: "active", new["id"]: "revoked"}
 
 
+def test_a_key_is_changed_and_shown(command: Command) -> None:
+    command.ok("tenants", "create", "acme")
+    made = command.json("keys", "create", "acme", "ci", "--limit", "tokens_per_day=5", "--json")
+
+    command.ok("keys", "update", "acme", made["id"], "--name", "cd", "--limit", "tokens_per_day=none")
+    command.ok("keys", "update", "acme", made["id"], "--expires-at", "2100-01-01T00:00Z")
+    shown = command.json("keys", "show", "acme", made["id"])
+    command.ok("keys", "update", "acme", made["id"], "--expires-at", "none")
+
+    assert (shown["name"], shown["limits"], shown["expires_at"]) == ("cd", {}, 4_102_444_800)
+    assert command.json("keys", "show", "acme", made["id"])["expires_at"] is None
+
+
 def test_limits_are_merged_or_replaced(command: Command) -> None:
     command.ok("tenants", "create", "acme", "--limit", "tokens_per_day=10")
 
