@@ -4,12 +4,13 @@ from typing import Any
 
 from starlette.routing import Mount, Route
 
-from gateway import admin_explain, admin_fleet, admin_keys, admin_reports, admin_tenants
+from gateway import admin_explain, admin_export, admin_fleet, admin_keys, admin_reports, admin_tenants
 from gateway.admin_bodies import (
     AuditQuery,
     ExplainBody,
     KeyBody,
     KeyChange,
+    LedgerQuery,
     Nothing,
     PageQuery,
     QuotaBody,
@@ -215,6 +216,16 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         handler=admin_reports.get_usage,
         input=UsageQuery,
         answer=UsageView,
+    ),
+    Operation(
+        method="GET",
+        path=_TENANT + "/ledger",
+        name="export_ledger",
+        summary="Export the ledger entry by entry, of a deleted tenant too",
+        handler=admin_export.export_ledger,
+        input=LedgerQuery,
+        answer=str,
+        media=(admin_export.CSV, admin_export.JSON_LINES),
     ),
     Operation(
         method="GET",

@@ -172,6 +172,16 @@ class UsageQuery(_Query):
     group_by: Annotated[Text, Field(description="Of lane, model, key and day, with commas between")] = ""
 
 
+class LedgerQuery(_Query):
+    """Which entries of the ledger, and how they are written."""
+
+    first: Annotated[
+        Text | None, Field(alias="from", description="Date in the tenant's zone, RFC 3339 or Unix seconds; absent: all")
+    ] = None
+    last: Annotated[Text | None, Field(alias="to", description="The same, included; absent: now")] = None
+    format: Literal["csv", "jsonl"] = "jsonl"
+
+
 class AuditQuery(PageQuery):
     """Which part of the audit log, newest first."""
 

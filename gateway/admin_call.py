@@ -36,6 +36,7 @@ BODY_TIMEOUT_S = 10.0
 ACTOR = "admin"
 """There is one admin key; who holds it is not known here."""
 
+JSON = "application/json"
 HEADERS = {"cache-control": "no-store"}
 
 Document = Mapping[str, Any]
@@ -108,11 +109,13 @@ class Operation(Generic[Input]):
     path: str
     name: str
     summary: str
-    handler: Callable[[Call, Input], Awaitable[Document]]
+    handler: Callable[[Call, Input], Awaitable[Document | Response]]
     input: type[Input]
     """A GET's query, or any other call's body."""
     answer: Any
     """Type of what the handler returns, for the document."""
+    media: tuple[str, ...] = (JSON,)
+    """Of what it answers with."""
     status: int = 200
     tagged: bool = False
     """What it works on has an `ETag`."""
@@ -143,8 +146,10 @@ def endpoint(operation: Operation[Any], parts: AdminParts) -> Callable[[Request]
             return errors.response(_refusal(error))
         except ClientDisconnect:
             return Response(status_code=400)  # to nobody
+        if isinstance(document, Response):
+            return document
         headers = HEADERS | call.headers
-        return Response(msgspec.json.encode(document), operation.status, headers, "application/json")
+        return Response(msgspec.json.encode(document), operation.status, headers, JSON)
 
     return serve
 

@@ -209,7 +209,7 @@ def _documented(operation: Operation[Any]) -> Documented:
         query=None if has_body else asked,
         body=asked if has_body else None,
         status=operation.status,
-        answers={JSON: operation.answer},
+        answers=dict.fromkeys(operation.media, operation.answer),
         codes=(*_ANY_ADMIN, *by_path, *by_tag, *operation.codes, *(_ANY_BODY if has_body else ())),
         tagged=operation.tagged and operation.method != "DELETE",
         if_match=operation.honours_tags,

@@ -32,6 +32,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "key_change": ("key_change",),
     "identity": ("clock", "identity"),
     "usage": ("usage",),
+    "usage_roll": ("usage_roll",),
 }
 """Each script: the parts that stand before it, and its own."""
 

@@ -18,6 +18,8 @@ All that belongs to one root organisation stands under one hash tag, so that a s
         leases               zset       flights in the air by the end of their lease, ms
         ledger:<T>           stream     one entry per settled request, about the last 100,000
         usage:<T>:<date>     hash       the ledger's day sums: lane TAB model TAB key TAB figure → sum
+        usage:<T>:<YYYY-MM>  hash       the same of the month's days that were rolled up; expires after some years
+        rolled:<T>           string     the last day that was rolled up, as a date (usage_roll.lua)
 
 L is a level: `tenant:<T>`, `key:<K>` or `by:<T>:<lane>:<model>`. Outside the roots, each one key of its own:
 
@@ -26,6 +28,7 @@ L is a level: `tenant:<T>`, `key:<K>` or `by:<T>:<lane>:<model>`. Outside the ro
     fl:tenants               zset       `<tenant> <root>`, all with score 0: the tenants by name
     fl:roots                 zset       roots with reservations lately, by when they were last enlisted, ms
     fl:reaper                hash       when somebody last looked for lapsed leases (watch.lua)
+    fl:rollup                string     somebody rolls up the ledgers, or did so within the last day
     fl:audit                 stream     what the admin API changed, about the last 100,000
 """
 
@@ -33,6 +36,7 @@ HASHING = "fl:hashing"
 TENANTS = "fl:tenants"
 ROOTS = "fl:roots"
 REAPER = "fl:reaper"
+ROLL_UP = "fl:rollup"
 AUDIT = "fl:audit"
 
 

@@ -67,6 +67,18 @@ class AdminClient:
             return dict(answer.json()) if answer.content else {}
         raise CommandError(_words(answer))
 
+    def stream(self, path: str, **query: object) -> Iterator[bytes]:
+        """A file, as it comes."""
+        stated = {name: str(value) for name, value in query.items() if value is not None}
+        try:
+            with self._http.stream("GET", f"/admin/v1{path}", params=stated) as answer:
+                if not answer.is_success:
+                    answer.read()
+                    raise CommandError(_words(answer))
+                yield from answer.iter_bytes()
+        except httpx.HTTPError as error:
+            raise CommandError(f"{self._http.base_url} does not answer to the end ({type(error).__name__})") from None
+
     def all(self, path: str) -> Iterator[Document]:
         """Every item of a list, page by page."""
         after: str | None = None

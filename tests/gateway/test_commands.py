@@ -146,6 +146,20 @@ def test_usage_is_shown_by_group_and_in_all(command: Command) -> None:
     assert "total" in table
 
 
+def test_the_ledger_is_exported_to_stdout_or_a_file(command: Command, tmp_path: Path) -> None:
+    command.ok("tenants", "create", "export")
+
+    shown = command.ok("usage", "export", "export", "--format", "csv")
+    command.ok("usage", "export", "export", "--from", "2026-01-01", "--output", str(tmp_path / "ledger.jsonl"))
+
+    assert shown.startswith("id,at,tenant,")
+    assert (tmp_path / "ledger.jsonl").read_bytes() == b""
+    assert [path.name for path in tmp_path.iterdir()] == ["ledger.jsonl"]
+    assert "requests" in command.ok("usage", "show", "export")
+    assert "from" in command.fails("usage", "export", "export", "--from", "someday")
+    assert "is a directory" in command.fails("usage", "export", "export", "-o", str(tmp_path))
+
+
 def test_workers_are_listed_and_drained(command: Command) -> None:
     table = command.ok("workers", "list")
     command.ok("workers", "drain", "w1")
