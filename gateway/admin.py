@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from starlette.routing import Mount, Route
+from starlette.routing import Mount
 
 from gateway import admin_explain, admin_export, admin_fleet, admin_keys, admin_reports, admin_tenants
 from gateway.admin_bodies import (
@@ -19,7 +19,7 @@ from gateway.admin_bodies import (
     TenantChange,
     UsageQuery,
 )
-from gateway.admin_call import AdminParts, Operation, endpoint
+from gateway.admin_call import AdminParts, Operation, routes
 from gateway.admin_shapes import (
     AuditView,
     Deleted,
@@ -268,12 +268,4 @@ OPERATIONS: tuple[Operation[Any], ...] = (
 
 def mount(parts: AdminParts) -> Mount:
     """The whole API under its prefix. It answers its own errors; paths and methods that it has not are the router's."""
-    return Mount(PREFIX, routes=routes(parts))
-
-
-def routes(parts: AdminParts) -> list[Route]:
-    """One route per operation, with the prefix left out."""
-    return [
-        Route(operation.path, endpoint(operation, parts), methods=[operation.method], name=operation.name)
-        for operation in OPERATIONS
-    ]
+    return Mount(PREFIX, routes=routes(OPERATIONS, parts))

@@ -1,14 +1,15 @@
 """One call of the admin API: its row in the table, who makes it, what it may read, and how its end is answered."""
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, get_origin
 
 import msgspec
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from gateway import errors
 from gateway.auth import AdminKeys
@@ -128,6 +129,14 @@ class Operation(Generic[Input]):
         return self.tagged and self.method != "GET" and "{" in self.path
 
 
+def routes(operations: Iterable[Operation[Any]], parts: AdminParts) -> list[Route]:
+    """One route per operation, with the prefix left out."""
+    return [
+        Route(operation.path, endpoint(operation, parts), methods=[operation.method], name=operation.name)
+        for operation in operations
+    ]
+
+
 def endpoint(operation: Operation[Any], parts: AdminParts) -> Callable[[Request], Awaitable[Response]]:
     """The operation as Starlette calls it."""
 
@@ -157,10 +166,22 @@ def endpoint(operation: Operation[Any], parts: AdminParts) -> Callable[[Request]
 async def _input(operation: Operation[Input], request: Request) -> Input:
     """What the caller sent, valid by construction. A body that is not there is an empty object."""
     if operation.method == "GET":
-        return checked_fields(operation.input, {}, request.query_params)
+        return checked_fields(operation.input, {}, _query(request, operation.input))
     headers = request.scope["headers"]
     body = await read_body(request.receive, headers, max_bytes=MAX_BODY_BYTES, timeout_s=BODY_TIMEOUT_S)
     return checked(operation.input, {}, body or b"{}")
+
+
+def _query(request: Request, kind: type[BaseModel]) -> dict[str, object]:
+    """What stands behind the question mark; a list as `name=a&name=b`, or as `name[]=a&name[]=b`."""
+    found: dict[str, object] = dict(request.query_params)
+    listed = [name for name, known in kind.model_fields.items() if get_origin(known.annotation) is list]
+    for name in listed:
+        values = [value for key, value in request.query_params.multi_items() if key in (name, f"{name}[]")]
+        found.pop(f"{name}[]", None)
+        if values:
+            found[name] = values
+    return found
 
 
 def _refusal(error: Exception) -> ApiError:

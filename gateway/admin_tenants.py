@@ -8,7 +8,7 @@ from gateway.admin_bodies import LimitsBody, Nothing, PageQuery, QuotaBody, Tena
 from gateway.admin_call import Call, Document
 from gateway.admin_shapes import Deleted, Page, TenantView
 from gateway.admin_views import page, tenant_view
-from quotas.limits import LIMIT_NAMES
+from quotas.limits import LIMIT_NAMES, Limits
 from quotas.tenants import Tenant, TenantNotFound, VersionConflict
 
 Done = TypeVar("Done")
@@ -83,6 +83,18 @@ async def patch_quota(call: Call, body: QuotaBody) -> Document:
     return await _quota(call, await _change(call, "quota.update", {"limits": _stated(body.limits)}))
 
 
+async def change_model_limits(call: Call, model: str, figures: Mapping[str, int | None]) -> Tenant:
+    """Merge limits of one model in all lanes together: null takes one away. Raises TenantNotFound."""
+
+    def changed(before: Tenant) -> Document:
+        own = next((by.limits for by in before.limits_by if (by.model, by.lane) == (model, "")), Limits())
+        others = [view for view in tenant_view(before)["limits_by"] if (view["model"], view["lane"]) != (model, None)]
+        limits = own.merged(figures).as_dict()
+        return {"limits_by": [*others, {"model": model, "limits": limits}] if limits else others}
+
+    return await _change(call, "quota.update", changed)
+
+
 async def the_tenant(call: Call) -> Tenant:
     """The tenant that the path names. Raises TenantNotFound."""
     tenant = await call.parts.tenants.get(call.path["tenant"])
@@ -91,11 +103,12 @@ async def the_tenant(call: Call) -> Tenant:
     return tenant
 
 
-async def _change(call: Call, action: str, changes: Mapping[str, object]) -> Tenant:
+async def _change(call: Call, action: str, changes: Document | Callable[[Tenant], Document]) -> Tenant:
     async def change(before: Tenant) -> Tenant:
-        if before.changed(changes) == before:
+        stated = changes(before) if callable(changes) else changes
+        if before.changed(stated) == before:
             return before
-        return await call.parts.tenants.update(before.id, changes, version=before.version)
+        return await call.parts.tenants.update(before.id, stated, version=before.version)
 
     before, after = await _as_seen(call, change)
     if after != before:

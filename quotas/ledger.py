@@ -14,6 +14,7 @@ GROUPS: tuple[str, ...] = get_args(GroupBy)
 LONGEST_SPAN_DAYS = 400
 _DAYS_PER_CALL = 31
 _PAGE = 500
+_TENANTS_PER_CALL = 256
 
 
 @dataclass(slots=True)
@@ -115,6 +116,10 @@ class Ledger:
             yield page
             after = page[-1].id
 
+    def tenants(self) -> AsyncIterator[tuple[str, str]]:
+        """Every tenant there ever was, deleted ones too, by id; each with its root."""
+        return everyone(self._database)
+
     async def now_ms(self) -> int:
         """The store's clock, which entries are written by."""
         return await self._database.now_ms()
@@ -144,6 +149,16 @@ class Ledger:
         """The last day that was rolled up."""
         text = await self._database.call("GET", f"{keyspace.of_root(root)}rolled:{tenant}")
         return None if text is None else date.fromisoformat(text)
+
+
+async def everyone(database: Database) -> AsyncIterator[tuple[str, str]]:
+    """Every tenant there ever was, deleted ones too, by id; each with its root."""
+    start = "-"
+    while entries := await database.call("ZRANGEBYLEX", keyspace.TENANTS, start, "+", "LIMIT", 0, _TENANTS_PER_CALL):
+        for entry in entries:
+            tenant, root = entry.split(" ")
+            yield tenant, root
+        start = f"({entries[-1]}"
 
 
 def _months(first: date, last: date, rolled: date) -> dict[str, str]:

@@ -7,12 +7,12 @@ from datetime import UTC, date, datetime, timedelta
 
 from quotas import keyspace
 from quotas.database import Database, Redis
+from quotas.ledger import everyone
 
 FIRST_LOOK_DAYS = 500
 """How far back the first look at a tenant goes."""
 DAYS_PER_CALL = 31
 _DAY_MS = 86_400_000
-_TENANTS_PER_CALL = 256
 _CLAIM_S = 3_600
 _REST_S = 72_000
 
@@ -39,14 +39,8 @@ class RollUp:
 
     async def all(self, today: date) -> None:
         """Roll up every tenant's days that are too old on this day."""
-        start = "-"
-        while entries := await self._database.call(
-            "ZRANGEBYLEX", keyspace.TENANTS, start, "+", "LIMIT", 0, _TENANTS_PER_CALL
-        ):
-            for entry in entries:
-                tenant, root = entry.split(" ")
-                await self.tenant(root, tenant, today)
-            start = f"({entries[-1]}"
+        async for tenant, root in everyone(self._database):
+            await self.tenant(root, tenant, today)
 
     async def tenant(self, root: str, tenant: str, today: date) -> None:
         """Roll up one tenant's days that are too old on this day."""

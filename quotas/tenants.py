@@ -75,6 +75,8 @@ class Tenant:
     state: Literal["active", "suspended"] = "active"
     created_at: float = 0.0
     """Epoch seconds."""
+    suspended_at: float | None = None
+    """Epoch seconds; None: it is not suspended."""
     version: int = 0
 
     def changed(self, changes: Mapping[str, object]) -> "Tenant":
@@ -188,11 +190,20 @@ class TenantStore:
 
     async def suspend(self, tenant_id: str, *, version: int | None = None) -> Tenant:
         """Let none of its requests in until it is resumed. Raises TenantNotFound, and VersionConflict as `update`."""
-        return await self._change(tenant_id, lambda tenant: dataclasses.replace(tenant, state="suspended"), version)
+        now_s = await self._database.now_ms() / 1e3
+        return await self._change(
+            tenant_id,
+            lambda tenant: dataclasses.replace(
+                tenant, state="suspended", suspended_at=now_s if tenant.suspended_at is None else tenant.suspended_at
+            ),
+            version,
+        )
 
     async def resume(self, tenant_id: str, *, version: int | None = None) -> Tenant:
         """Let its requests in again. Raises TenantNotFound, and VersionConflict as `update`."""
-        return await self._change(tenant_id, lambda tenant: dataclasses.replace(tenant, state="active"), version)
+        return await self._change(
+            tenant_id, lambda tenant: dataclasses.replace(tenant, state="active", suspended_at=None), version
+        )
 
     async def delete(self, tenant_id: str, *, version: int | None = None) -> None:
         """End it and its keys at once; its ledger and its place in the index stay.

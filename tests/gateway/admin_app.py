@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway import admin, console_routes, errors, openapi
+from gateway import admin, console_routes, errors, openai_admin, openapi
 from gateway.admin_call import AdminParts
 from gateway.auth import AdminKeys
 from gateway.doors import Doors
@@ -161,7 +161,7 @@ def parts(redis: Redis, fleet: HandFleet, doors: Doors) -> AdminParts:
 def application(redis: Redis, fleet: HandFleet, doors: Doors | None = None) -> Starlette:
     """The admin API, its document and its console."""
     routes = [
-        admin.mount(parts(redis, fleet, doors or Doors(DEFAULT_LANES))),
+        *(api.mount(parts(redis, fleet, doors or Doors(DEFAULT_LANES))) for api in (admin, openai_admin)),
         openapi.route(),
         *console_routes.routes(),
     ]
