@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway import admin, openapi_headers, openapi_shapes
+from gateway import admin, openai_admin, openapi_headers, openapi_shapes
 from gateway.admin_bodies import Nothing
 from gateway.admin_call import Operation
 from gateway.admin_shapes import QuotaView
@@ -152,7 +152,9 @@ OPEN_CALLS: tuple[Documented, ...] = tuple(
 
 def operations() -> list[Documented]:
     """Every operation, the admin API's among them."""
-    return [*TENANT_API, *(_documented(operation) for operation in admin.OPERATIONS), *OPEN_CALLS]
+    of_admin = [(admin.PREFIX, admin.OPERATIONS), (openai_admin.PREFIX, openai_admin.OPERATIONS)]
+    documented = [_documented(prefix, operation) for prefix, rows in of_admin for operation in rows]
+    return [*TENANT_API, *documented, *OPEN_CALLS]
 
 
 def route() -> Route:
@@ -194,15 +196,15 @@ def document() -> Json:
     }
 
 
-def _documented(operation: Operation[Any]) -> Documented:
-    """A row of the admin API's table."""
+def _documented(prefix: str, operation: Operation[Any]) -> Documented:
+    """A row of an admin API's table."""
     asked = None if operation.input is Nothing else operation.input
     has_body = operation.method != "GET"
     by_path: tuple[Code, ...] = ("not_found",) if "{" in operation.path else ()
     by_tag: tuple[Code, ...] = ("precondition_failed",) if operation.honours_tags else ()
     return Documented(
         method=operation.method,
-        path=admin.PREFIX + operation.path,
+        path=prefix + operation.path,
         name=operation.name,
         summary=operation.summary,
         who="admin",
