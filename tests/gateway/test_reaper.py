@@ -150,3 +150,16 @@ async def test_the_running_requests_of_a_tenant_that_may_not_go_on_end_with_the_
 
     assert error_of(answer) == error
     assert [(outcome, output) for outcome, _, output in await served.ledger()] == [("cancelled", 2)]
+
+
+async def test_the_running_requests_below_a_suspended_tenant_end_too(served: Served) -> None:
+    await served.tenant("web", parent="acme")
+    served.worker.limit = 2
+    running = asyncio.create_task(served.post(CHAT, ASKED, tenant="web"))
+    await until(lambda: [len(made) for made in served.worker.produced.values()] == [2])
+
+    await served.resources.tenants.suspend("acme")
+    answer = await running
+    await served.landed()
+
+    assert error_of(answer) == (403, "tenant_suspended")
