@@ -73,9 +73,14 @@ async def with_queue(statuses: Sequence[LimitStatus], tenant: str, waiting: Wait
 
 
 def as_json(statuses: Sequence[LimitStatus]) -> dict[str, object]:
-    """The quota object: of a limit that several levels have, the one that binds: not in shadow, least remaining."""
+    """The quota object: of a limit that several levels have, the one that binds: not in shadow, least remaining.
+
+    A queue counts each tenant by itself: `queued_requests` of those above does not bind.
+    """
     limits: dict[str, LimitStatus] = {}
     for status in statuses:
+        if (status.name, status.scope) == ("queued_requests", "parent"):
+            continue
         if status.name not in limits or _binding(status) < _binding(limits[status.name]):
             limits[status.name] = status
     return {
