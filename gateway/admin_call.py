@@ -89,6 +89,7 @@ class Call:
     path: Mapping[str, str]
     expected: IfMatch
     """What the caller takes what is to be changed for."""
+    address: str
     headers: dict[str, str] = field(default_factory=dict)
     """Of the answer, beside those of all answers."""
 
@@ -99,7 +100,7 @@ class Call:
     async def note(self, action: str, target: str, before: Document | None, after: Document | None) -> None:
         """Put a change into the audit log: what was, and what is. Never with a key's secret."""
         changes = {"before": before, "after": after}
-        await self.parts.audit.append(ACTOR, action, target, changes)
+        await self.parts.audit.append(ACTOR, action, target, changes, address=self.address)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +146,8 @@ def endpoint(operation: Operation[Any], parts: AdminParts) -> Callable[[Request]
             await parts.admin_keys.check(request.scope["headers"])
             given = await _input(operation, request)
             expected = if_match(request.scope["headers"]) if operation.honours_tags else IfMatch()
-            call = Call(parts, request.path_params, expected)
+            address = request.client.host if request.client is not None else ""
+            call = Call(parts, request.path_params, expected, address)
             try:
                 document = await operation.handler(call, given)
             finally:

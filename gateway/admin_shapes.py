@@ -188,6 +188,8 @@ class AuditView(TypedDict):
     id: str
     at: float
     actor: str
+    address: str
+    """Where the call came from, as this gateway sees it."""
     action: str
     target: str
     changes: dict[str, object]

@@ -138,6 +138,7 @@ def audit_view(entry: AuditEntry) -> AuditView:
         "id": entry.id,
         "at": entry.at,
         "actor": entry.actor,
+        "address": entry.address,
         "action": entry.action,
         "target": entry.target,
         "changes": entry.changes,

@@ -23,6 +23,8 @@ class AuditEntry:
     at: float
     """Epoch seconds by the store's clock."""
     actor: str
+    address: str
+    """Where the call came from; empty: not known."""
     action: str
     """As `tenant.create`, `key.revoke`."""
     target: str
@@ -36,13 +38,22 @@ class Audit:
     def __init__(self, client: Redis) -> None:
         self._database = Database(client)
 
-    async def append(self, actor: str, action: str, target: str, changes: Mapping[str, object] | None = None) -> str:
+    async def append(
+        self,
+        actor: str,
+        action: str,
+        target: str,
+        changes: Mapping[str, object] | None = None,
+        *,
+        address: str = "",
+    ) -> str:
         """Write one entry; returns its id. Of changes too long to keep, the longest fields are left out and say so."""
         text = json.dumps(dict(changes or {}))
         if len(text) > LONGEST_CHANGES:
             text = json.dumps(_shortened(dict(changes or {})))
         at_ms = await self._database.now_ms()
-        entry = ("at_ms", at_ms, "actor", actor, "action", action, "target", target, "changes", text)
+        who = ("actor", actor, "address", address)
+        entry = ("at_ms", at_ms, *who, "action", action, "target", target, "changes", text)
         entry_id: str = await self._database.call("XADD", keyspace.AUDIT, "MAXLEN", "~", ENTRIES, "*", *entry)
         return entry_id
 
@@ -66,6 +77,7 @@ def _entry(entry_id: str, values: dict[str, str]) -> AuditEntry:
         id=entry_id,
         at=int(values["at_ms"]) / 1e3,
         actor=values["actor"],
+        address=values.get("address", ""),
         action=values["action"],
         target=values["target"],
         changes=json.loads(values["changes"]),

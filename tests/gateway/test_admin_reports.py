@@ -92,7 +92,7 @@ async def test_the_audit_log_says_who_what_when_and_how_it_was(bench: AdminBench
 
     newest = (await bench.done("GET", "/audit?limit=1"))["data"][0]
 
-    assert newest["actor"] == "admin"
+    assert (newest["actor"], newest["address"]) == ("admin", "127.0.0.1")
     assert newest["action"] == "tenant.update"
     assert newest["target"] == "acme"
     assert newest["changes"] == {"before": {"weight": 1.0, "name": ""}, "after": {"weight": 3.0, "name": "Acme"}}
