@@ -73,7 +73,7 @@ def serve(
 
 @app.command(context_settings=FORWARD)
 def gateway(ctx: typer.Context) -> None:
-    """One gateway process, against FAIRLANE_REDIS_URL."""
+    """One gateway, of FAIRLANE_GATEWAY__PROCESSES processes, against FAIRLANE_REDIS_URL."""
     os.execv(sys.executable, [sys.executable, "-m", "gateway", *ctx.args])  # noqa: S606 - same program, no shell
 
 

@@ -27,12 +27,10 @@ from rich.table import Table
 from benchmarks import forced
 from benchmarks.work import greedy_lease
 from scheduler.costs import CostModel
-from scheduler.lanes import DEFAULT_LANES
 from scheduler.messages import Preempted, YieldMode
-from scheduler.planner import Planner
 from scheduler.settings import DEFAULT_MODEL
 from scheduler.steps import SeqId
-from worker.engine import Engine
+from worker.engine import Engine, planner_for
 from worker.kv_cache import KVCache
 from worker.model import Model
 from worker.model_files import ModelFiles, resolve
@@ -167,17 +165,7 @@ def _engine(model: Model, prompts: Sequence[Tokens], tokens: int, prefix_share: 
     """An engine with room for all prompts at once, on the device and on the host."""
     blocks = sum(-(-(len(prompt) + tokens) // BLOCK_SIZE) for prompt in prompts) + len(prompts)
     cache = KVCache(model.shape, blocks=blocks, host_slots=blocks, block_size=BLOCK_SIZE, device=model.device)
-    planner = Planner(
-        lanes=DEFAULT_LANES,
-        block_size=BLOCK_SIZE,
-        blocks=blocks,
-        host_slots=blocks,
-        max_sequences=len(prompts),
-        max_step_tokens=512,
-        costs=CostModel(),
-        bytes_per_block=model.shape.block_bytes(BLOCK_SIZE),
-        prefix_share=prefix_share,
-    )
+    planner = planner_for(cache, CostModel(), max_sequences=len(prompts), prefix_share=prefix_share)
     return Engine(planner, Runner(model, cache))
 
 

@@ -28,12 +28,10 @@ from benchmarks.lines.line import Line, at_least, at_most, unmeasured
 from benchmarks.report import conclude, open_console
 from benchmarks.work import greedy_lease
 from scheduler.costs import CostModel
-from scheduler.lanes import DEFAULT_LANES
-from scheduler.planner import Planner
 from scheduler.steps import Copy, Row, SeqId, StepPlan
 from worker.attention import BACKENDS, REFERENCE, probe
 from worker.attention.triton_paged import TritonPaged
-from worker.engine import Engine
+from worker.engine import Engine, planner_for
 from worker.kv_cache import KVShape
 from worker.runner import pack
 from worker.transfer import transfer_for
@@ -142,15 +140,8 @@ def stall_share(stand: Stand) -> float:
 
 def against_continuous(stand: Stand) -> float:
     """Output tokens per second of our engine over those of transformers' continuous batching, the median of rounds."""
-    planner = Planner(
-        lanes=DEFAULT_LANES,
-        block_size=BLOCK_SIZE,
-        blocks=stand.cache.blocks,
-        host_slots=stand.cache.host_slots,
-        max_sequences=ROWS,
-        max_step_tokens=PREFILL_ROWS * PREFILL_TOKENS,
-        costs=CostModel(),
-    )
+    step_tokens = PREFILL_ROWS * PREFILL_TOKENS
+    planner = planner_for(stand.cache, CostModel(), max_sequences=ROWS, max_step_tokens=step_tokens)
     chooser = random.Random(0)
     vocabulary = stand.causal_lm.config.vocab_size
     requests = [([chooser.randrange(vocabulary) for _ in range(CONTEXT)], OUTPUT_TOKENS) for _ in range(ROWS)]

@@ -26,11 +26,9 @@ from benchmarks.machine import describe
 from benchmarks.report import conclude, open_console
 from benchmarks.work import greedy_lease
 from scheduler.costs import CostModel
-from scheduler.lanes import DEFAULT_LANES
 from scheduler.messages import Lease
-from scheduler.planner import Planner
 from scheduler.settings import DEFAULT_MODEL
-from worker.engine import Engine
+from worker.engine import Engine, planner_for
 from worker.kv_cache import KVCache
 from worker.model import Model
 from worker.model_files import resolve
@@ -85,16 +83,7 @@ def measure(model: Model, rounds: int, advance: Callable[[str], None] = lambda _
     runner, ratios, medians_s, others = Runner(model, cache), list[float](), list[dict[str, float]](), 0
 
     def engine(prefix_share: float | None) -> Engine:
-        planner = Planner(
-            lanes=DEFAULT_LANES,
-            block_size=BLOCK_SIZE,
-            blocks=BLOCKS,
-            host_slots=0,
-            max_sequences=REQUESTS,
-            max_step_tokens=512,
-            costs=CostModel(),
-            prefix_share=prefix_share,
-        )
+        planner = planner_for(cache, CostModel(), max_sequences=REQUESTS, prefix_share=prefix_share)
         return Engine(planner, runner)
 
     serve(engine(None), make_leases(model.vocab_size, rounds)[:2])

@@ -1,12 +1,13 @@
-"""`python -m gateway`: one gateway process, against FAIRLANE_REDIS_URL."""
+"""`python -m gateway`: one gateway, of one process or several, against FAIRLANE_REDIS_URL."""
 
 import asyncio
 import os
+import socket
 import sys
 
 from gateway import config
 from gateway.log_lines import start_logging
-from gateway.port import PortRefused, check_port
+from gateway.port import PortRefused, listen
 from scheduler.garbage import OF_A_GATEWAY, collect_seldom
 from scheduler.settings import SettingsError
 
@@ -21,16 +22,23 @@ def main() -> int:
         return 2
     if line.check_only:
         return 0
+    if line.member is not None:
+        start_logging(settings.log_level, line.member.name)
+        return _serve(settings, [socket.socket(fileno=number) for number in line.member.sockets], line.member)
     try:
-        asyncio.run(check_port(settings.host, settings.port))
+        sockets = asyncio.run(listen(settings.host, settings.port))
     except PortRefused as error:
         sys.stderr.write(f"gateway: {error}\n")
         return 2
     start_logging(settings.log_level)
-    return _serve(settings)
+    if settings.gateway.processes > 1:
+        from gateway import processes
+
+        return asyncio.run(processes.run(settings, sys.argv[1:], sockets))
+    return _serve(settings, sockets)
 
 
-def _serve(settings: config.GatewaySettings) -> int:
+def _serve(settings: config.GatewaySettings, sockets: list[socket.socket], member: config.Member | None = None) -> int:
     """Imports here what checking the settings does not need."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # one text at a time needs no pool of threads
     import uvloop
@@ -44,10 +52,10 @@ def _serve(settings: config.GatewaySettings) -> int:
 
         exporter = OTLPSpanExporter()
     provider = telemetry.tracer_provider(exporter)
-    resources = Resources(settings, provider)
-    serving = server.Server(server.configure(settings, resources), resources)
+    resources = Resources(settings, provider, member)
+    serving = server.Server(server.configure(settings, resources), resources, shares=member is not None)
     collect_seldom(OF_A_GATEWAY)
-    uvloop.run(serving.serve())
+    uvloop.run(serving.serve(sockets))
     return 0 if serving.started else 1
 
 

@@ -16,9 +16,9 @@ from gateway.admin_call import AdminParts
 from gateway.express import Express
 from gateway.faults import FaultMiddleware
 from gateway.generate import Bounds, Generate, Parts
-from gateway.generation import Rhythm
 from gateway.health import Health
 from gateway.models import ListModels, ShowLimits, ShowModel
+from gateway.pieces import Rhythm
 from gateway.request_id import RequestIdMiddleware
 from gateway.resources import Resources
 from gateway.rim import TenantRim
@@ -26,7 +26,7 @@ from gateway.rim import TenantRim
 
 def create_app(resources: Resources) -> Starlette:
     """The application over one gateway's parts; its lifespan opens and closes them."""
-    health = Health(resources.directory, resources.telemetry, resources.availability, resources.refusal)
+    health = Health(resources.directory, resources.siblings, resources.availability, resources.refusal)
     generation = _generation(resources)
 
     def tenant(method: str, path: str, endpoint: ASGIApp) -> Route:

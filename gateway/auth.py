@@ -114,7 +114,7 @@ def check(caller: Caller, scope: Scope) -> None:
     scopes = caller.identity.key.scopes
     if not scopes.allows_address((scope.get("client") or ("",))[0]):
         raise ApiError("This key may not be used from this address.", "address_not_allowed")
-    if not any(scopes.allows("endpoints", path) for path in _covering(scope["path"])):
+    if scopes.endpoints is not None and not any(path in scopes.endpoints for path in _covering(scope["path"])):
         raise ApiError("This key may not be used for this path.", "endpoint_not_allowed")
     if caller.identity.tenant.state == "suspended":
         raise ApiError("This tenant is suspended.", "tenant_suspended")

@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +17,8 @@ CONFIG_VARIABLE = "FAIRLANE_CONFIG"
 DEFAULT_CONFIG = "fairlane.yaml"
 FLAGS = ("host", "port", "redis_url", "data_dir", "log_level")
 """Shared settings that have a flag of their own."""
+MEMBER_FLAG = "--member"
+"""Not for operators: what one of several processes is, as JSON."""
 _STORE_SCHEMES = ("redis://", "rediss://", "unix://")
 
 
@@ -38,6 +41,8 @@ class GatewaySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """One short question to the store; a reservation, a place in the queue and a settlement get four times as long."""
     store_connections: Count = 64
     """Connections to the store that requests share."""
+    quantum_tokens: Count = 64
+    """Output tokens per choice that a request of a progressive tenant holds at a time."""
     reservation_lease_s: Annotated[float, msgspec.Meta(ge=1, le=600)] = 30.0
     """What a gateway reserved and neither settles nor renews for so long is settled by any gateway's reaper."""
     header_hold_s: Seconds = 2.0
@@ -54,6 +59,8 @@ class GatewaySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Share of requests without a caller's trace that are traced, where traces go anywhere."""
     max_tenant_labels: Count = 100
     """Tenants that metrics name; the others count together as `other`."""
+    processes: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
+    """Gateways behind the one port, each with all of the limits above."""
 
 
 class GatewaySettings(SharedSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -78,12 +85,34 @@ class GatewaySettings(SharedSettings, frozen=True, kw_only=True, forbid_unknown_
         )
 
 
+class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One of the processes behind a port, as `gateway.processes` tells it what it is."""
+
+    index: int
+    count: int
+    """How many there are, from index 0 on."""
+    sockets: tuple[int, ...]
+    """File descriptors that listen, the same for all."""
+    directory: str
+    """Where they reach each other."""
+
+    @property
+    def name(self) -> str:
+        """In logs."""
+        return f"gateway-{self.index}"
+
+    def path(self, index: int) -> Path:
+        """Where one of them is asked for its metrics."""
+        return Path(self.directory) / f"{index}.sock"
+
+
 @dataclass(frozen=True, slots=True)
 class CommandLine:
     """What `python -m gateway` was called with."""
 
     config: str | None
     check_only: bool
+    member: Member | None
     flags: Mapping[str, object]
 
 
@@ -92,10 +121,12 @@ def parse(arguments: Sequence[str]) -> CommandLine:
     parser = argparse.ArgumentParser(prog="python -m gateway", description="Run one Fairlane gateway.")
     parser.add_argument("--config", metavar="FILE", help=f"settings file (default {DEFAULT_CONFIG}, if present)")
     parser.add_argument("--check-config", action="store_true", help="check the settings and exit")
+    parser.add_argument(MEMBER_FLAG, type=partial(msgspec.json.decode, type=Member), help=argparse.SUPPRESS)
     for name in FLAGS:
         parser.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE")
     found = vars(parser.parse_args(arguments))
-    return CommandLine(found["config"], found["check_config"], {name: found[name] for name in FLAGS})
+    flags = {name: found[name] for name in FLAGS}
+    return CommandLine(found["config"], found["check_config"], found["member"], flags)
 
 
 def read(line: CommandLine, environ: Mapping[str, str]) -> GatewaySettings:

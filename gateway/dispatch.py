@@ -11,7 +11,7 @@ from functools import partial
 from typing import Protocol
 
 from gateway.doors import Doors
-from gateway.flight import Flight
+from gateway.flight import Flight, Mailbox
 from gateway.store import BLOCK_S, Availability, every
 from scheduler.messages import Event, Finished, Job, TokenDelta
 from scheduler.queue_types import JobRecord, JobState
@@ -19,6 +19,9 @@ from scheduler.queue_types import JobRecord, JobState
 TEND_EVERY_S = 1.0
 RETRY_AFTER_S = 0.1
 MAX_STRAYS = 10_000
+MANY_FLIGHTS = 8
+GATHER_S = 0.001
+"""With MANY_FLIGHTS in the air, news may wait so long for more: what comes together is read and written at once."""
 
 
 class Queue(Protocol):
@@ -26,6 +29,9 @@ class Queue(Protocol):
 
     async def put(self, job: Job, *, tenant_limit: int | None = None) -> int:
         """Add a job; its place among its tenant's. Raises LaneFull, TenantQueueFull."""
+
+    async def grant(self, flight_id: str, granted_until: int) -> bool:
+        """Let each of its choices come to so many output tokens."""
 
     async def cancel(self, flight_id: str) -> JobRecord | None:
         """End a queued job, flag a leased one; the record as it is then."""
@@ -164,18 +170,30 @@ class Dispatcher:
             nonlocal last_id
             while True:
                 last_id, events = await line.link.reader.read_events(self.gateway_id, last_id, int(BLOCK_S * 1e3))
-                for event in events:
-                    self._deliver(line, event)
+                self._deliver(line, events)
+                if len(self._flights) >= MANY_FLIGHTS:
+                    await asyncio.sleep(GATHER_S)
 
         await every(RETRY_AFTER_S, "reading events", read, self._availability)
 
-    def _deliver(self, line: _Line, event: Event) -> None:
-        flight = self._flights.get(event.flight_id)
-        if flight is not None:
+    def _deliver(self, line: _Line, events: Iterable[Event]) -> None:
+        """What came together is heard together: a token and the end that followed it, or all tokens that are late."""
+        mailboxes: dict[Mailbox, None] = {}
+        for event in events:
+            flight = self._flights.get(event.flight_id)
+            if flight is None:
+                self._note_stray(line, event)
+                continue
             flight.accept(event)
+            mailboxes[flight.mailbox] = None
             if isinstance(event, TokenDelta):
                 self._doors.heard(flight, ends=event.finish_reason is not None)
-        elif isinstance(event, Finished):
+        for mailbox in mailboxes:
+            mailbox.ring()
+
+    def _note_stray(self, line: _Line, event: Event) -> None:
+        """News of a flight that is no longer in the air, or never was."""
+        if isinstance(event, Finished):
             line.strays.discard(event.flight_id)
             if event.flight_id in self._left:
                 self._left.discard(event.flight_id)

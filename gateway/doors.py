@@ -49,8 +49,9 @@ class Doors:
         """It has more tokens; `ends`: a choice has its last."""
         choices = flight.choices
         published = choices[0].published if len(choices) == 1 else sum(choice.published for choice in choices)
+        now_ms = self._clock() * 1e3
         self.at(flight.queue).produced(
-            flight.id, published // len(choices), self.now_ms, are_last=ends and len(choices) == 1
+            flight.id, published // len(choices), now_ms, are_last=ends and len(choices) == 1
         )
 
     def left(self, flight: Flight) -> None:

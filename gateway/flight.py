@@ -12,10 +12,10 @@ The dispatcher only delivers: `accept` is called by the one task that reads the 
 """
 
 import asyncio
-import math
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -23,6 +23,9 @@ from gateway.errors import ApiError, internal_error
 from quotas.store import Ask, Charge, LimitStatus, Reservation
 from scheduler.messages import Event, Finished, FinishReason, Job, Paused, Preempted, Resumed, TokenDelta
 from scheduler.outcomes import MEANING, Outcome
+
+if TYPE_CHECKING:
+    from gateway.allowance import Allowance
 
 MAX_NOTICES = 256
 """Preemptions and the like that may wait for a slow client; more are dropped. Tokens are bounded by the job."""
@@ -70,40 +73,31 @@ _NOTICES = (Preempted, Resumed, Paused)
 class Mailbox:
     """What arrived for one request and was not yet told; one reader, and writers on the same loop."""
 
+    __slots__ = ("_news", "_reader")
+
     def __init__(self) -> None:
         self._news: list[tuple[Flight, News]] = []
-        self._reader: asyncio.Future[None] | None = None
+        self._reader: Callable[[], None] | None = None
 
     def put(self, flight: "Flight", news: News) -> None:
         """Deliver. What is no token and no end may be dropped where too much waits."""
         if len(self._news) > MAX_NOTICES and isinstance(news, _NOTICES):
             return
         self._news.append((flight, news))
-        if self._reader is not None:
-            _wake(self._reader)
 
-    async def take(self, until_s: float = math.inf) -> "list[tuple[Flight, News]]":
-        """All that waits, in order; waits for the first. Nothing where none comes until then, on the loop's clock."""
-        if not self._news:
-            await self._first(until_s)
+    def ring(self) -> None:
+        """All that came together is there: the reader may take it now."""
+        if self._reader is not None:
+            self._reader()
+
+    def take(self) -> "list[tuple[Flight, News]]":
+        """All that waits, in order."""
         taken, self._news = self._news, []
         return taken
 
-    async def _first(self, until_s: float) -> None:
-        loop = asyncio.get_running_loop()
-        self._reader = loop.create_future()
-        alarm = loop.call_at(until_s, _wake, self._reader) if until_s < math.inf else None
-        try:
-            await self._reader
-        finally:
-            self._reader = None
-            if alarm is not None:
-                alarm.cancel()
-
-
-def _wake(reader: "asyncio.Future[None]") -> None:
-    if not reader.done():
-        reader.set_result(None)
+    def read_by(self, reader: Callable[[], None] | None) -> None:
+        """Call this from now on whenever there is more, in the turn in which it comes; it must not raise."""
+        self._reader = reader
 
 
 @dataclass(slots=True)
@@ -112,6 +106,8 @@ class Choice:
 
     published: int = 0
     """Tokens accepted, which is also the only next index that is."""
+    spoken: int = 0
+    """Of these, those that the answer holds by now."""
     stopped_at: int | None = None
     """Tokens up to and with the one that completed a stop string: all that is charged of it."""
     finish_reason: FinishReason | None = None
@@ -133,6 +129,8 @@ class Booking:
     reservation: Reservation | None = None
     charges: list[Charge] = field(default_factory=list)
     """Of the flights that have ended."""
+    allowance: "Allowance | None" = None
+    """Who asks for more output, where the reservation does not hold all that it may come to."""
     settled: bool = False
     """The store has booked its charge."""
     statuses: tuple[LimitStatus, ...] | None = None
@@ -163,7 +161,11 @@ class Flight:
     first_choice: int = 0
     """Index of its choice 0 within the request's answer."""
     limited_by: str | None = None
-    """The limit that left its choices less than the context would, where the caller did not say how much it wants."""
+    """The limit that left its choices less than they might have come to, if one did."""
+    granted: int = 0
+    """Output tokens per choice that its worker may make, as far as it was told."""
+    cut_at: int | None = None
+    """Output tokens per choice at which it ends, since no more will be granted."""
     job: Job | None = None
     """Set before it is put: from then on it may be in the queue, whatever `put` answered."""
     choices: list[Choice] = field(default_factory=list)
@@ -190,7 +192,10 @@ class Flight:
         return all(choice.finish_reason is not None for choice in self.choices)
 
     def accept(self, event: Event) -> None:
-        """Take in one event of the queue's stream: only the next tokens of each choice, each once."""
+        """Take in one event of the queue's stream: only the next tokens of each choice, each once.
+
+        Whoever has no more for now rings at the mailbox.
+        """
         if self.finished is not None:
             return
         if isinstance(event, TokenDelta):
@@ -204,9 +209,25 @@ class Flight:
             self.preemptions += 1
         self.mailbox.put(self, event)
 
+    def cut(self, tokens: int, limited_by: str) -> None:
+        """Let every choice that goes on end at so many tokens, by this limit: no more will be granted."""
+        self.cut_at, self.limited_by = tokens, limited_by
+        for number, choice in enumerate(self.choices):
+            if choice.finish_reason is None and choice.published >= tokens:
+                end = TokenDelta(
+                    flight_id=self.id,
+                    epoch=0,
+                    choice=number,
+                    first_index=choice.published,
+                    token_ids=(),
+                    finish_reason="length",
+                )
+                self.mailbox.put(self, end)
+
     def fail(self, error: ApiError) -> None:
         """End the request with this error; its generation hands the flight over."""
         self.mailbox.put(self, Fault(error))
+        self.mailbox.ring()
 
     def charge(self, outcome: Outcome, *, recorded: Sequence[int] = (), taken: bool = True) -> Charge:
         """What the flight comes to at its end.
@@ -245,4 +266,6 @@ class Flight:
             first_index, logprobs = delta.first_index + known, delta.logprobs[known:]
             delta = msgspec.structs.replace(delta, first_index=first_index, token_ids=fresh, logprobs=logprobs)
         choice.published += len(fresh)
+        if self.cut_at is not None and choice.published >= self.cut_at and delta.finish_reason is None:
+            delta = msgspec.structs.replace(delta, finish_reason="length")
         self.mailbox.put(self, delta)

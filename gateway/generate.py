@@ -2,24 +2,26 @@
 
 import math
 import time
-from contextlib import aclosing
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic
 
 from starlette.types import Receive, Scope, Send
 
-from gateway import sse
+from gateway import http_answer, sse
 from gateway.answers import Answers, Usage
 from gateway.auth import Caller
 from gateway.departure import STATE, Departure
 from gateway.dispatch import Dispatcher
 from gateway.errors import ApiError, error_body, internal_error
 from gateway.flight import Flight, Mailbox
-from gateway.generation import Generation, Rhythm
+from gateway.generation import Generation
+from gateway.http_answer import Answer
 from gateway.http_limits import read_body
 from gateway.launch import Launcher
+from gateway.pieces import Piece, Rhythm
 from gateway.prepare import Kind, Plan, Preparer, Request
-from gateway.replies import Connection, EventStream, send_json
+from gateway.replies import Connection, EventStream, Push, send_json
 from gateway.rim import Journal, Notes
 from gateway.settle import Settlements
 from gateway.speech import Speech
@@ -58,8 +60,13 @@ class Generate(Generic[Request]):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One ASGI call. Raises ApiError as long as the answer has not begun."""
         caller, journal, bounds = scope["state"]["caller"], scope["state"]["journal"], self._parts.bounds
+        answer: Answer = scope["state"][http_answer.STATE]
         body = await read_body(
-            receive, scope["headers"], max_bytes=bounds.max_body_bytes, timeout_s=bounds.body_timeout_s
+            receive,
+            scope["headers"],
+            max_bytes=bounds.max_body_bytes,
+            timeout_s=bounds.body_timeout_s,
+            arrived=answer.request_body(),
         )
         departure = scope["state"][STATE]
         plan = await self._parts.preparer.prepare(self._kind, body, scope["headers"], caller, journal.arrived_s)
@@ -67,15 +74,15 @@ class Generate(Generic[Request]):
             journal.lane = plan.terms.lane.name.value
             if is_recording():
                 self._note(journal, plan)
-            in_flight = self._parts.telemetry.in_flight.labels(journal.lane)
-            in_flight.inc()
+            in_flight = self._parts.telemetry.in_flight
+            in_flight.add(journal.lane)
             try:
                 if plan.request.stream:
-                    await self._stream(plan, caller, journal, departure, send)
+                    await self._stream(plan, caller, journal, departure, send, answer.push)
                 else:
                     await self._plain(plan, caller, journal, departure, send)
             finally:
-                in_flight.dec()
+                in_flight.add(journal.lane, by=-1)
 
     async def _plain(self, plan: Plan, caller: Caller, journal: Journal, departure: Departure, send: Send) -> None:
         with Connection(departure):
@@ -87,18 +94,18 @@ class Generate(Generic[Request]):
         async with self._parts.launcher.launch(caller, plan.drafts, mailbox, journal.arrived_s) as flights:
             generation, speech = self._begin(plan, flights, mailbox, journal)
             try:
-                async with aclosing(generation.run(Rhythm())) as batches:
-                    async for pieces in batches:
-                        speech.collect(pieces)
+                await generation.run(_Collector(speech), Rhythm())
             finally:
                 self._conclude(generation, speech, journal)
             return speech.whole()
 
-    async def _stream(self, plan: Plan, caller: Caller, journal: Journal, departure: Departure, send: Send) -> None:
+    async def _stream(
+        self, plan: Plan, caller: Caller, journal: Journal, departure: Departure, send: Send, push: Push
+    ) -> None:
         fault: Exception | None = None
         with Connection(departure) as connection:
             timeout_s = self._parts.bounds.write_timeout_s
-            with EventStream(send, plan.headers, connection, write_timeout_s=timeout_s) as out:
+            with EventStream(send, push, plan.headers, connection, write_timeout_s=timeout_s) as out:
                 try:
                     await self._say(plan, caller, journal, out)
                 except Exception as error:  # whatever it is, a stream that has begun ends with a frame that says so
@@ -115,11 +122,7 @@ class Generate(Generic[Request]):
         async with self._parts.launcher.launch(caller, plan.drafts, mailbox, journal.arrived_s) as flights:
             generation, speech = self._begin(plan, flights, mailbox, journal)
             try:
-                async with aclosing(generation.run(self._parts.bounds.stream_rhythm)) as batches:
-                    async for pieces in batches:
-                        frames = speech.frames(pieces)
-                        if frames:
-                            await out.write(frames)
+                await generation.run(_Teller(speech, out), self._parts.bounds.stream_rhythm)
             finally:
                 self._conclude(generation, speech, journal)
             await out.write(speech.ending())
@@ -180,7 +183,36 @@ class Generate(Generic[Request]):
             journal.notes |= _used(generation, usage)
         pace_s = generation.seconds_per_token
         if math.isfinite(pace_s):
-            self._parts.telemetry.time_per_output_token.labels(journal.lane).observe(pace_s)
+            self._parts.telemetry.time_per_output_token.observe(journal.lane, pace_s)
+
+
+class _Collector:
+    """Keeps all that is said for one whole answer."""
+
+    def __init__(self, speech: Speech) -> None:
+        self._speech = speech
+
+    def hear(self, pieces: Sequence[Piece]) -> bool:
+        """A part of it."""
+        self._speech.collect(pieces)
+        return True
+
+    async def catch_up(self) -> None:
+        """It never has to."""
+
+
+class _Teller:
+    """Says all in a stream."""
+
+    def __init__(self, speech: Speech, out: EventStream) -> None:
+        self._speech = speech
+        self._out = out
+        self.catch_up = out.catch_up
+
+    def hear(self, pieces: Sequence[Piece]) -> bool:
+        """What is ready in one go, as one write."""
+        frames = self._speech.frames(pieces)
+        return not frames or self._out.put(frames)
 
 
 def _used(generation: Generation, usage: Usage) -> Notes:

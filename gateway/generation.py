@@ -1,56 +1,28 @@
-"""What one request brings forth: news of its flights in, pieces for its answer out. Streams and plain answers alike."""
+"""What one request brings forth: news of its flights in, pieces for its answer out. Streams and plain answers alike.
+
+News is heard and told in the turn of the loop in which it comes, without waking the request's task: a stream has news
+for each token, and waking a task costs as much as telling it. The task does what has to be waited for.
+"""
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
-import msgspec
 from opentelemetry.trace import Span
 
 from gateway.dispatch import Queue
 from gateway.errors import ApiError, internal_error
 from gateway.flight import Choice, Fault, Flight, Mailbox, News
+from gateway.pieces import Listener, Notice, Piece, Rhythm, Said
 from gateway.settle import Settlements
 from gateway.store import STORE_TROUBLE
 from gateway.terms import Terms
 from gateway.text import TextModel, TokenStream
-from scheduler.messages import Finished, FinishReason, Paused, Preempted, Resumed, TokenDelta, TokenLogprob
+from scheduler.messages import Finished, Paused, Preempted, Resumed, TokenDelta
 from scheduler.outcomes import Outcome
 from scheduler.queue_types import JobState
-
-
-class Said(msgspec.Struct, frozen=True):
-    """New output of one choice. Its last one has the finish reason."""
-
-    index: int
-    """Of the choice, within the whole answer."""
-    text: str
-    token_ids: tuple[int, ...]
-    """Tokens that are new and counted; their text may still be held back."""
-    logprobs: tuple[TokenLogprob, ...]
-    finish_reason: FinishReason | None
-
-    def __repr__(self) -> str:
-        return f"Said({self.index}, {len(self.token_ids)} tokens, {self.finish_reason})"
-
-
-class Notice(msgspec.Struct, frozen=True):
-    """What a waiting client may want to know."""
-
-    text: str
-
-
-Piece = Said | Notice
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rhythm:
-    """When a client that waits is told so; a plain answer never is."""
-
-    first_s: float = math.inf
-    """From arrival."""
-    every_s: float = math.inf
 
 
 @dataclass(slots=True)
@@ -85,6 +57,14 @@ class Generation:
     _voices: dict[tuple[str, int], Voice] = field(default_factory=dict)
     _max_wait_over: bool = False
     _begun: bool = False
+    _spoke_s: float = 0.0
+    """When the listener was last told something."""
+    _is_behind: bool = False
+    """What the listener was told last, it has not passed on."""
+    _fault: Exception | None = None
+    """Why it cannot go on."""
+    _resting: asyncio.Future[None] | None = None
+    """What the request's task waits for."""
     _state: str = "generating"
     _told: list[Flight] = field(default_factory=list)
     """Flights of which the client has heard all, and that are not settled."""
@@ -103,42 +83,83 @@ class Generation:
             return math.nan
         return (self.last_token_s - self.first_token_s) / steps
 
-    async def run(self, rhythm: Rhythm) -> AsyncGenerator[tuple[Piece, ...]]:
-        """What is ready in one go, each time; ends when every flight is settled.
+    async def run(self, listener: Listener, rhythm: Rhythm) -> None:
+        """Tell the listener all that comes, until every flight is settled.
 
         Raises ApiError where a flight cannot be brought to its end: deadline, a worker's failure, a fault of ours.
         """
         loop = asyncio.get_running_loop()
         notice_at = self.arrived_s + rhythm.first_s
-        while any(not flight.settled for flight in self.flights):
-            news = await self.mailbox.take(min(notice_at, self._deadline()))
-            if not news:
-                now_s = loop.time()
+        self.mailbox.read_by(partial(self._listen, listener))
+        try:
+            self._listen(listener)
+            while True:
+                while self._is_behind:
+                    await listener.catch_up()
+                    self._is_behind = False
+                    self._listen(listener)
+                if self._fault is not None:
+                    raise self._fault
+                while self._told:
+                    await self.settlements.settle(self._told.pop(), Outcome.FINISHED)
+                if all(flight.settled for flight in self.flights):
+                    return
+                await self._rest(min(notice_at, self._deadline()))
+                if self._needs_care:
+                    continue
+                now_s, notice_at = loop.time(), max(notice_at, self._spoke_s + rhythm.every_s)
                 await self._check_deadlines(now_s)
                 if now_s >= notice_at:
                     notice_at = now_s + rhythm.every_s
-                    yield await self._waiting()
-                continue
-            pieces, error = self._hear_all(news, loop.time())
-            if pieces:
-                notice_at = max(notice_at, loop.time() + rhythm.every_s)
-                yield tuple(pieces)
-            if error is not None:
-                raise error
-            while self._told:
-                await self.settlements.settle(self._told.pop(), Outcome.FINISHED)
+                    notice = await self._waiting()
+                    if self._spoke_s < now_s:
+                        self._is_behind = not listener.hear((notice,))
+        finally:
+            self.mailbox.read_by(None)
 
-    def _hear_all(self, news: Sequence[tuple[Flight, News]], now_s: float) -> tuple[list[Piece], ApiError | None]:
-        """What there is to say of it, and what ends the request after that: tokens before a fault are said."""
+    async def _rest(self, until_s: float) -> None:
+        """Until the task has something to do, or it is so late on the loop's clock."""
+        if self._needs_care:
+            return
+        loop = asyncio.get_running_loop()
+        self._resting = loop.create_future()
+        alarm = loop.call_at(until_s, self._rouse) if until_s < math.inf else None
+        try:
+            await self._resting
+        finally:
+            self._resting = None
+            if alarm is not None:
+                alarm.cancel()
+
+    def _rouse(self) -> None:
+        if self._resting is not None and not self._resting.done():
+            self._resting.set_result(None)
+
+    @property
+    def _needs_care(self) -> bool:
+        """There is something that has to be waited for."""
+        return self._is_behind or bool(self._told) or self._fault is not None
+
+    def _listen(self, listener: Listener) -> None:
+        """Tell what has come; what then has to be waited for is left to the task, and so is what cannot be told."""
+        if self._is_behind or self._fault is not None:
+            return  # it stays in the mailbox, which knows what to drop
         pieces: list[Piece] = []
         try:
-            for flight, item in news:
-                piece = self._hear(flight, item, now_s)
-                if piece is not None:
-                    pieces.append(piece)
-        except ApiError as error:
-            return pieces, error
-        return pieces, None
+            now_s = asyncio.get_running_loop().time()
+            try:
+                for flight, item in self.mailbox.take():
+                    piece = self._hear(flight, item, now_s)
+                    if piece is not None:
+                        pieces.append(piece)
+            finally:  # tokens before a fault are said
+                if pieces:
+                    self._spoke_s = now_s
+                    self._is_behind = not listener.hear(pieces)
+        except Exception as fault:  # noqa: BLE001 - the request's own: whoever rings must not suffer from it
+            self._fault = fault
+        if self._needs_care:
+            self._rouse()
 
     def _hear(self, flight: Flight, news: News, now_s: float) -> Piece | None:
         if isinstance(news, TokenDelta):
@@ -174,10 +195,14 @@ class Generation:
             finish, choice.stopped_at = "stop", piece.counted
             counted = max(0, piece.counted - delta.first_index)
             token_ids, logprobs = token_ids[:counted], logprobs[:counted]
+        choice.spoken = choice.counted if piece.stopped else delta.first_index + len(token_ids)
         if finish is not None:
             choice.finish_reason = finish
             if flight.told and not flight.settled:
                 self._told.append(flight)
+        allowance = flight.booking.allowance
+        if allowance is not None:
+            allowance.spoken(choice)
         if text or finish is not None or delta.token_ids:
             return Said(voice.index, text, token_ids, logprobs, finish)
         return None
@@ -231,19 +256,19 @@ class Generation:
             return False
         return any(record is not None and record.state is JobState.QUEUED for record in records)
 
-    async def _waiting(self) -> tuple[Notice, ...]:
+    async def _waiting(self) -> Notice:
         """What there is to tell while no token comes."""
         waiting = min((flight for flight in self.flights if not flight.told), key=lambda f: f.begun, default=None)
         if waiting is None:
-            return (Notice(self._state),)
+            return Notice(self._state)
         try:
             position = await self.queue.position(waiting.id)
         except STORE_TROUBLE:
             position = None
         if position is None:
-            return (Notice(self._state if waiting.begun else "prefilling"),)
+            return Notice(self._state if waiting.begun else "prefilling")
         waited_ms = (asyncio.get_running_loop().time() - self.arrived_s) * 1e3
-        return (Notice(f"queued position={position} eta_ms={math.ceil(_still_to_wait_ms(self.eta_ms, waited_ms))}"),)
+        return Notice(f"queued position={position} eta_ms={math.ceil(_still_to_wait_ms(self.eta_ms, waited_ms))}")
 
 
 def _still_to_wait_ms(expected_ms: float, waited_ms: float) -> float:

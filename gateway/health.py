@@ -1,6 +1,5 @@
 """`/healthz`, `/readyz` and `/metrics`: for probes, balancers and Prometheus; without a key."""
 
-import asyncio
 from collections.abc import Callable
 
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -10,22 +9,25 @@ from starlette.responses import PlainTextResponse, Response
 from gateway import errors
 from gateway.directory import Directory
 from gateway.errors import ApiError
+from gateway.siblings import Siblings
 from gateway.store import Availability
-from gateway.telemetry import Telemetry
 
 
 class Health:
-    """What the process says of itself. `refusal`: why it serves no request any more, if so."""
+    """What the process says of itself, and of its siblings only by `/metrics`: each answers probes for itself.
+
+    `refusal`: why it serves no request any more, if so.
+    """
 
     def __init__(
         self,
         directory: Directory,
-        telemetry: Telemetry,
+        siblings: Siblings,
         availability: Availability,
         refusal: Callable[[], ApiError | None],
     ) -> None:
         self._directory = directory
-        self._telemetry = telemetry
+        self._siblings = siblings
         self._availability = availability
         self._refusal = refusal
 
@@ -39,8 +41,8 @@ class Health:
         return PlainTextResponse("ready\n") if missing is None else errors.response(missing)
 
     async def metrics(self, _: Request) -> Response:
-        """Prometheus' text, written in a thread: the loop has streams to serve."""
-        return Response(await asyncio.to_thread(self._telemetry.exposition), media_type=CONTENT_TYPE_LATEST)
+        """Prometheus' text, of all processes behind the port."""
+        return Response(await self._siblings.exposition(), media_type=CONTENT_TYPE_LATEST)
 
     def _missing(self) -> ApiError | None:
         refusal = self._refusal()

@@ -6,6 +6,8 @@ In place of uvicorn's own `send`, which writes the two apart and looks at each h
 from uvicorn._types import ASGISendEvent, HTTPResponseBodyEvent, HTTPResponseStartEvent
 from uvicorn.protocols.http.httptools_impl import HEADER_RE, HEADER_VALUE_RE, STATUS_LINE, RequestResponseCycle
 
+STATE = "answer"
+"""Where the `state` of a scope has its `Answer`."""
 _BODILESS = (204, 304)
 
 
@@ -15,25 +17,44 @@ class Answer:
     __slots__ = ("_cycle", "_head")
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
-        self._cycle = cycle
+        self._cycle: RequestResponseCycle | None = cycle
+        """None once the answer is over: the two hold each other, and with them all that the request brought, which
+        is to go with its last reference and not at the next collection."""
         self._head = b""
 
     async def send(self, message: ASGISendEvent) -> None:
         """One ASGI message. Raises RuntimeError for one that may not come now, or a header that cannot be."""
         cycle = self._cycle
+        if cycle is None:
+            raise RuntimeError("the answer is over")
         if cycle.flow.write_paused and not cycle.disconnected:
             await cycle.flow.drain()
         if cycle.disconnected:
             return
         if message["type"] == "http.response.start" and not cycle.response_started:
-            self._begin(message)
-        elif message["type"] == "http.response.body" and cycle.response_started and not cycle.response_complete:
-            self._go_on(message)
+            self._begin(cycle, message)
+        elif message["type"] == "http.response.body" and cycle.response_started:
+            self._go_on(cycle, message)
         else:
             raise RuntimeError(f"the message {message['type']} may not come now")
 
-    def _begin(self, message: HTTPResponseStartEvent) -> None:
-        cycle, status = self._cycle, message["status"]
+    def request_body(self) -> bytes | None:
+        """The body of the request that is to be answered, where all of it has come already: it has to be waited for
+        by `receive` otherwise."""
+        cycle = self._cycle
+        return None if cycle is None or cycle.more_body else bytes(cycle.body)
+
+    def push(self, body: bytes) -> bool:
+        """A further part of a body that goes out in chunks, without waiting; False where it has to be sent instead."""
+        cycle = self._cycle
+        if cycle is None or cycle.flow.write_paused or self._head or not cycle.chunked_encoding:
+            return False
+        if not cycle.disconnected:
+            cycle.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+        return True
+
+    def _begin(self, cycle: RequestResponseCycle, message: HTTPResponseStartEvent) -> None:
+        status = message["status"]
         headers = [*cycle.default_headers, *message.get("headers", ())]
         if HEADER_RE.search(b"".join([name for name, _ in headers])):
             raise RuntimeError("invalid HTTP header name")
@@ -56,8 +77,8 @@ class Answer:
             head.append(b"transfer-encoding: chunked\r\n")
         self._head = b"".join([*head, b"\r\n"])
 
-    def _go_on(self, message: HTTPResponseBodyEvent) -> None:
-        cycle, body, more = self._cycle, message.get("body", b""), message.get("more_body", False)
+    def _go_on(self, cycle: RequestResponseCycle, message: HTTPResponseBodyEvent) -> None:
+        body, more = message.get("body", b""), message.get("more_body", False)
         head, self._head = self._head, b""
         if cycle.scope["method"] == "HEAD":
             cycle.transport.write(head)
@@ -70,10 +91,10 @@ class Answer:
                 raise RuntimeError("the body is not as long as its content-length says")
             cycle.transport.write(head + body)
         if not more:
-            self._end()
+            self._end(cycle)
 
-    def _end(self) -> None:
-        cycle = self._cycle
+    def _end(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = None
         cycle.response_complete = True
         cycle.message_event.set()
         if not cycle.keep_alive:

@@ -25,6 +25,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from gateway import http_answer
 from gateway.departure import STATE, Departure
 from gateway.errors import ApiError, headers_too_large, invalid, request_timeout, request_too_large
 from gateway.http_answer import Answer
@@ -129,7 +130,9 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if self.cycle is not None:
             self._cycles = [*(cycle for cycle in self._cycles if not cycle.response_complete), self.cycle]
             self.cycle.transport = _AnsweringTransport(self)  # type: ignore[assignment] # all of it that a cycle uses
-            self.cycle.send = Answer(self.cycle).send  # type: ignore[method-assign] # what the application is given
+            answer = Answer(self.cycle)
+            self.cycle.send = answer.send  # type: ignore[method-assign] # what the application is given
+            self.scope["state"][http_answer.STATE] = answer
 
     def on_body(self, body: bytes) -> None:
         """A part of the body."""
@@ -254,19 +257,28 @@ class _AnsweringTransport:
 
 
 async def read_body(
-    receive: Receive, headers: Sequence[tuple[bytes, bytes]], *, max_bytes: int, timeout_s: float
+    receive: Receive,
+    headers: Sequence[tuple[bytes, bytes]],
+    *,
+    max_bytes: int,
+    timeout_s: float,
+    arrived: bytes | None = None,
 ) -> bytes:
-    """The whole body. `headers`: the ASGI scope's.
+    """The whole body. `headers`: the ASGI scope's; `arrived`: the body where all of it is there already.
 
     Raises ApiError: `request_too_large` before reading it all (by Content-Length, or as soon as the count is over),
-    `request_timeout` if it is not there in time, 400 where it is compressed; starlette's ClientDisconnect if the client
-    went away.
+    `request_timeout` if it is not there in time, 400 where it is compressed; starlette's ClientDisconnect.
     """
-    if any(name == b"content-encoding" and value.strip().lower() != b"identity" for name, value in headers):
-        raise invalid("content-encoding", "`content-encoding` is not supported: send the body as it is.")
-    declared = next((value for name, value in headers if name == b"content-length"), b"")
+    declared = b""
+    for name, value in headers:
+        if name == b"content-encoding" and value.strip().lower() != b"identity":
+            raise invalid("content-encoding", "`content-encoding` is not supported: send the body as it is.")
+        if name == b"content-length":
+            declared = declared or value
     if declared.isdigit() and (len(declared) > _MAX_DIGITS or int(declared) > max_bytes):
         raise request_too_large(max_bytes)
+    if arrived is not None and len(arrived) <= max_bytes:
+        return arrived
     try:
         async with asyncio.timeout(timeout_s):
             return await _received(receive, max_bytes)

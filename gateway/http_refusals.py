@@ -19,23 +19,29 @@ def refusal_of(
     """Why a request with these headers is not served, if so. `version`: of HTTP. Names are in lower case."""
     if method == b"CONNECT":
         return invalid(None, "This is no proxy.")
-    size = len(url) + sum(len(name) + len(value) + _SEPARATORS for name, value in headers)
+    size, hosts, codings, has_length = len(url), 0, [], False
+    for name, value in headers:
+        size += len(name) + len(value) + _SEPARATORS
+        if name == b"host":
+            hosts += 1
+        elif name == b"content-length":
+            has_length = True
+        elif name == b"transfer-encoding":
+            codings.append(value.strip().lower())
     if size > max_bytes:
         return headers_too_large(max_bytes)
     if len(headers) > max_headers:
         return ApiError(f"The request has more than {max_headers} headers.", "headers_too_large")
-    names = [name for name, _ in headers]
-    if not (0 if version == "1.0" else 1) <= names.count(b"host") <= 1:
+    if not (0 if version == "1.0" else 1) <= hosts <= 1:
         return invalid("host", "The header `host` must be given once.")
-    return _misframed(headers)
+    return _misframed(codings, has_length) if codings else None
 
 
-def _misframed(headers: Headers) -> ApiError | None:
+def _misframed(codings: Sequence[bytes], has_length: bool) -> ApiError | None:
     """Why it cannot be told where the body ends, or what was done to it on its way."""
-    codings = [value.strip().lower() for name, value in headers if name == b"transfer-encoding"]
-    if codings and any(name == b"content-length" for name, _ in headers):
+    if has_length:
         return invalid("content-length", "`content-length` and `transfer-encoding` exclude each other.")
-    if codings not in ([], [b"chunked"]):
+    if codings != [b"chunked"]:
         return invalid("transfer-encoding", "No `transfer-encoding` but `chunked` is supported.")
     return None
 

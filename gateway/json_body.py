@@ -69,7 +69,7 @@ def _check_detail(body: bytes) -> None:
 
 def _read(text: str) -> object:
     try:
-        return json.loads(text, object_pairs_hook=_no_doubles)
+        return _decode(text)
     except (json.JSONDecodeError, ApiError):
         raise
     except ValueError:  # a whole number of thousands of digits; as infinity it meets its field's own rule
@@ -86,10 +86,13 @@ def _no_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         counts = Counter(name for name, _ in pairs)
         doubled = next(name for name, count in counts.items() if count > 1)
         raise invalid(shown_name(doubled), "The field is given twice.")
-    for name in fields:
-        if not is_unicode(name):
-            raise invalid(shown_name(name), "The field's name is not valid Unicode.")
+    if not is_unicode("\n".join(fields)):
+        broken = next(name for name in fields if not is_unicode(name))
+        raise invalid(shown_name(broken), "The field's name is not valid Unicode.")
     return fields
+
+
+_decode = json.JSONDecoder(object_pairs_hook=_no_doubles).decode
 
 
 def _explain(error: Exception, body: bytes) -> ApiError:

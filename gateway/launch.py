@@ -11,6 +11,7 @@ import msgspec
 
 from gateway import errors
 from gateway.admit import Size, queue_refused, queued_limit
+from gateway.allowance import Allowance
 from gateway.auth import Caller
 from gateway.dispatch import Dispatcher
 from gateway.errors import ApiError, LimitBlock, store_unavailable
@@ -27,7 +28,7 @@ from scheduler.queue_types import LaneFull, TenantQueueFull
 _OUTCOMES = {"deadline_exceeded": Outcome.EXPIRED, "internal_error": Outcome.FAILED}
 """How a flight ends by the error that ended it, once it was in the queue; by any other it is cancelled."""
 _PROMPT_LIMITS = frozenset(rule.name for rule in RULES if {"input", "prompt"} & set(rule.counts))
-_OUTPUT_LIMITS = frozenset(rule.name for rule in RULES if {"output", "choice"} & set(rule.counts))
+_OUTPUT_LIMITS = frozenset(rule.name for rule in RULES if {"output", "ceiling"} & set(rule.counts))
 
 
 class Draft(msgspec.Struct, frozen=True):
@@ -54,7 +55,11 @@ class Launcher:
         settlements: Settlements,
         telemetry: Telemetry,
         availability: Availability,
+        *,
+        quantum: int,
     ) -> None:
+        """`quantum`: output tokens per choice that a progressive request holds at a time."""
+        self._quantum = quantum
         self._quotas = quotas
         self._dispatcher = dispatcher
         self._settlements = settlements
@@ -63,10 +68,42 @@ class Launcher:
 
     def launch(self, caller: Caller, drafts: Sequence[Draft], mailbox: Mailbox, arrived_s: float) -> "Launch":
         """The drafts' flights on their way. `arrived_s`: on the event loop's clock."""
-        return Launch(self, caller, drafts, mailbox, arrived_s)
+        return Launch(self, caller, self._book(caller, drafts, mailbox), drafts, arrived_s)
+
+    def _book(self, caller: Caller, drafts: Sequence[Draft], mailbox: Mailbox) -> Booking:
+        """The request's booking; nothing is held by it yet."""
+        first = drafts[0]
+        ask = Ask(
+            flight_id=first.job.flight_id,
+            root=caller.root,
+            tenant=first.job.tenant,
+            key_id=caller.key_id,
+            model=first.model,
+            lane=first.job.lane.value,
+            prompts=tuple(draft.size.prompt_tokens for draft in drafts),
+            max_output_tokens=max(draft.size.max_tokens for draft in drafts),
+            n=first.job.n,
+            explicit_max=first.size.stated,
+            quantum=self._quantum if caller.identity.tenant.reserve == "progressive" else None,
+        )
+        booking = Booking(ask, caller.identity.tenant.created_at)
+        booking.flights = [
+            Flight(
+                draft.job.flight_id,
+                booking,
+                draft.size.prompt_tokens,
+                draft.queue,
+                mailbox,
+                first_choice=number * first.job.n,
+            )
+            for number, draft in enumerate(drafts)
+        ]
+        return booking
 
     async def end(self, caller: Caller, booking: Booking, error: BaseException | None, *, launched: bool) -> None:
         """What is still open of a booking ends, by the error that ended it; settled first where that can be told."""
+        if booking.allowance is not None:
+            booking.allowance.close()
         try:
             if isinstance(error, ApiError):
                 await self._refuse(caller, booking, error, launched=launched)
@@ -88,8 +125,11 @@ class Launcher:
         with self._telemetry.span("reserve"):
             booking.reservation = reservation = await self._reserve(booking.ask, drafts[0])
             caller.statuses = reservation.statuses
+        if reservation.granted_tokens < reservation.most_tokens:
+            booking.allowance = Allowance(self._quotas, self._dispatcher, self._availability, booking, self._quantum)
         for flight, draft in zip(booking.flights, drafts, strict=True):
             flight.limited_by = _limited_by(draft.size, reservation)
+            flight.granted = reservation.granted_tokens
             elapsed_ms = (asyncio.get_running_loop().time() - arrived_s) * 1e3
             await self._put(flight, _granted(draft.job, reservation, elapsed_ms), reservation)
 
@@ -129,12 +169,12 @@ class Launch:
     __slots__ = ("_arrived_s", "_booking", "_caller", "_drafts", "_launcher")
 
     def __init__(
-        self, launcher: Launcher, caller: Caller, drafts: Sequence[Draft], mailbox: Mailbox, arrived_s: float
+        self, launcher: Launcher, caller: Caller, booking: Booking, drafts: Sequence[Draft], arrived_s: float
     ) -> None:
         self._launcher = launcher
         self._caller = caller
         self._drafts = drafts
-        self._booking = _book(caller, drafts, mailbox)
+        self._booking = booking
         self._arrived_s = arrived_s
 
     async def __aenter__(self) -> list[Flight]:
@@ -150,43 +190,13 @@ class Launch:
         await self._launcher.end(self._caller, self._booking, error, launched=True)
 
 
-def _book(caller: Caller, drafts: Sequence[Draft], mailbox: Mailbox) -> Booking:
-    """The request's booking; nothing is held by it yet."""
-    first = drafts[0]
-    ask = Ask(
-        flight_id=first.job.flight_id,
-        root=caller.root,
-        tenant=first.job.tenant,
-        key_id=caller.key_id,
-        model=first.model,
-        lane=first.job.lane.value,
-        prompts=tuple(draft.size.prompt_tokens for draft in drafts),
-        max_output_tokens=max(draft.size.max_tokens for draft in drafts),
-        n=first.job.n,
-        explicit_max=first.size.stated,
-    )
-    booking = Booking(ask, caller.identity.tenant.created_at)
-    booking.flights = [
-        Flight(
-            draft.job.flight_id,
-            booking,
-            draft.size.prompt_tokens,
-            draft.queue,
-            mailbox,
-            first_choice=number * first.job.n,
-        )
-        for number, draft in enumerate(drafts)
-    ]
-    return booking
-
-
 def _granted(job: Job, reservation: Reservation, elapsed_ms: float) -> Job:
     """The job with the output that its budget holds, its durations counted from now."""
-    granted = min(job.max_tokens, reservation.granted_tokens)
+    most = min(job.max_tokens, reservation.most_tokens)
     return msgspec.structs.replace(
         job,
-        max_tokens=granted,
-        granted_until=granted,
+        max_tokens=most,
+        granted_until=min(most, reservation.granted_tokens),
         ttft_ms=max(1.0, job.ttft_ms - elapsed_ms),
         deadline_ms=None if job.deadline_ms is None else max(1.0, job.deadline_ms - elapsed_ms),
         hard_ttft_ms=None if job.hard_ttft_ms is None else max(1.0, job.hard_ttft_ms - elapsed_ms),
@@ -195,10 +205,10 @@ def _granted(job: Job, reservation: Reservation, elapsed_ms: float) -> Job:
 
 def _limited_by(size: Size, reservation: Reservation) -> str | None:
     """The name of what cut the output below what the context would leave, where `max_tokens` was not stated."""
-    if size.stated or reservation.granted_tokens >= size.max_tokens:
+    if size.stated or reservation.most_tokens >= size.max_tokens:
         return size.limited_by
     limits = [status for status in reservation.statuses if not status.shadow and status.name in _OUTPUT_LIMITS]
-    per_choice = [s.name for s in limits if s.name == "max_output_tokens" and s.limit == reservation.granted_tokens]
+    per_choice = [s.name for s in limits if s.name == "max_output_tokens" and s.limit == reservation.most_tokens]
     spent = sorted((status for status in limits if status.name != "max_output_tokens"), key=lambda s: s.remaining)
     return next(iter([*per_choice, *(status.name for status in spent)]), None)
 

@@ -6,15 +6,16 @@ import time
 from contextlib import suppress
 from typing import TextIO
 
-FORMAT = "%(asctime)s %(levelname)s gateway[%(process)d] %(message)s"
+FORMAT = "%(asctime)s %(levelname)s {}[%(process)d] %(message)s"
+"""Of the lines of a process by that name."""
 
 
-def start_logging(level: str) -> None:
-    """One line per record on stderr; records never hold content or keys."""
+def start_logging(level: str, name: str = "gateway") -> None:
+    """One line per record on stderr, with this process's name; records never hold content or keys."""
     logging._srcfile = None  # no line of ours tells where it comes from: finding that out costs as much as all the rest
     logging.logThreads = logging.logMultiprocessing = False
     lines = Lines()
-    lines.setFormatter(Stamped(FORMAT))
+    lines.setFormatter(Stamped(FORMAT.format(name)))
     logging.basicConfig(level=level.upper(), handlers=[lines])
 
 

@@ -1,6 +1,7 @@
 """How an answer goes out: frames of a stream as they come, or one JSON body at the end; and when its client leaves."""
 
 import asyncio
+from collections.abc import Callable
 
 import msgspec
 from starlette.requests import ClientDisconnect
@@ -10,6 +11,7 @@ from gateway import sse
 from gateway.departure import Departure
 
 Headers = list[tuple[bytes, bytes]]
+Push = Callable[[bytes], bool]
 
 
 class Connection:
@@ -50,13 +52,18 @@ class EventStream:
     all writes, since a stream has one for each token and hardly any of them ever waits.
     """
 
-    def __init__(self, send: Send, headers: Headers, connection: Connection, *, write_timeout_s: float) -> None:
+    def __init__(
+        self, send: Send, push: Push, headers: Headers, connection: Connection, *, write_timeout_s: float
+    ) -> None:
+        """`push`: sends a further part at once, if it can; what it cannot goes through `send`, which may wait."""
         self._send = send
+        self._push = push
         stream = {"content-type": sse.MEDIA_TYPE, **sse.HEADERS}
         self._headers = [*headers, *((name.encode(), value.encode()) for name, value in stream.items())]
         self._connection = connection
         self._write_timeout_s = write_timeout_s
         self._loop = asyncio.get_running_loop()
+        self._unsent = b""
         self._writing_since: float | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self.started = False
@@ -69,14 +76,27 @@ class EventStream:
         if self._alarm is not None:
             self._alarm.cancel()
 
-    async def write(self, frames: bytes) -> None:
-        """Send what is ready."""
-        self._writing_since = self._loop.time()
+    def put(self, frames: bytes) -> bool:
+        """Send what is ready if that needs no waiting; else it is kept for `catch_up`."""
+        if not self._unsent and self.started and self._push(frames):
+            return True
+        self._unsent += frames
+        return False
+
+    async def catch_up(self) -> None:
+        """Send what was kept."""
+        frames, self._writing_since = self._unsent, self._loop.time()
         if not self.started:
             await self._send({"type": "http.response.start", "status": 200, "headers": self._headers})
             self.started = True
         await self._send({"type": "http.response.body", "body": frames, "more_body": True})
+        self._unsent = self._unsent[len(frames) :]
         self._writing_since = None
+
+    async def write(self, frames: bytes) -> None:
+        """Send what is ready, and wait for it where that is needed."""
+        if not self.put(frames):
+            await self.catch_up()
 
     def _look(self) -> None:
         now_s = self._loop.time()

@@ -11,7 +11,7 @@ import redis.asyncio
 from opentelemetry.sdk.trace import TracerProvider
 
 from gateway.auth import AdminKeys, Authenticator
-from gateway.config import GatewaySettings
+from gateway.config import GatewaySettings, Member
 from gateway.directory import Depths, Directory
 from gateway.dispatch import Dispatcher, Link
 from gateway.doors import Doors
@@ -21,6 +21,7 @@ from gateway.launch import Launcher
 from gateway.prepare import Preparer
 from gateway.reaper import Reaper
 from gateway.settle import Settlements
+from gateway.siblings import Siblings
 from gateway.store import Availability, Connections, connections, every
 from gateway.telemetry import Telemetry
 from quotas.api_keys import KeyStore
@@ -45,7 +46,10 @@ CONFIRM_LEASES = 3.0
 class Resources:
     """One gateway's parts. Building them touches nothing; `running` opens, runs and closes them."""
 
-    def __init__(self, settings: GatewaySettings, provider: TracerProvider | None = None) -> None:
+    def __init__(
+        self, settings: GatewaySettings, provider: TracerProvider | None = None, member: Member | None = None
+    ) -> None:
+        """`member`: which one this is of several behind one port."""
         section = settings.gateway
         self.settings = settings
         self.lanes = settings.lanes.lanes()
@@ -53,6 +57,7 @@ class Resources:
         """New with each start: what an earlier process left behind is a reaper's."""
         self.availability = Availability()
         self.telemetry = Telemetry(provider, sample=section.trace_sample, max_tenants=section.max_tenant_labels)
+        self.siblings = Siblings(member, self.telemetry.exposition)
         self._provider = provider
         self.store: Connections = connections(
             settings.store_url, timeout_s=section.store_timeout_s, limit=section.store_connections
@@ -77,7 +82,14 @@ class Resources:
             self.availability,
             confirm_s=CONFIRM_LEASES * settings.lease_s,
         )
-        self.launcher = Launcher(self.quotas, self.dispatcher, self.settlements, self.telemetry, self.availability)
+        self.launcher = Launcher(
+            self.quotas,
+            self.dispatcher,
+            self.settlements,
+            self.telemetry,
+            self.availability,
+            quantum=section.quantum_tokens,
+        )
         self.preparer = Preparer(self.gateway_id, self.lanes, self.directory, self.doors, self.telemetry)
         self.reaper = Reaper(
             self.quotas,
@@ -117,6 +129,7 @@ class Resources:
                 asyncio.create_task(self._roll_up(), name="roll-up"),
             ]
             stack.push_async_callback(_end, tasks)
+            await stack.enter_async_context(self.siblings.answering())
             yield
         if self._provider is not None:
             await asyncio.to_thread(self._provider.shutdown)

@@ -134,10 +134,10 @@ class TenantRim:
 
     def _record(self, journal: Journal, span: Span, now_s: float) -> None:
         telemetry, took_s = self._telemetry, now_s - journal.arrived_s
-        telemetry.requests.labels(journal.endpoint, journal.lane, journal.code).inc()
-        telemetry.duration.labels(journal.lane).observe(took_s)
+        telemetry.requests.add(journal.endpoint, journal.lane, journal.code)
+        telemetry.duration.observe(journal.lane, took_s)
         if journal.first_token_s is not None:
-            telemetry.time_to_first_token.labels(journal.lane).observe(journal.first_token_s - journal.arrived_s)
+            telemetry.time_to_first_token.observe(journal.lane, journal.first_token_s - journal.arrived_s)
         if span.is_recording():
             _tell(journal, span)
         log.info(

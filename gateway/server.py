@@ -15,30 +15,50 @@ from collections.abc import Iterator
 
 import uvicorn
 
+from gateway.accept import Acceptor
 from gateway.app import create_app, with_express
 from gateway.config import GatewaySettings
 from gateway.http_limits import limited_protocol
+from gateway.port import BACKLOG
 from gateway.resources import Resources
 
 log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 3
 """For what is left on connections when every request has ended."""
-BACKLOG = 2048
 
 
 class Server(uvicorn.Server):
     """uvicorn's server, draining the gateway before it closes anything."""
 
-    def __init__(self, config: uvicorn.Config, resources: Resources) -> None:
+    def __init__(self, config: uvicorn.Config, resources: Resources, *, shares: bool = False) -> None:
+        """`shares`: other processes listen on the same sockets."""
         super().__init__(config)
         self._resources = resources
+        self._shares = shares
+        self._acceptors: list[Acceptor] = []
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """uvicorn's own says where it listens only of sockets that it has made itself."""
+        shared = sockets if self._shares and sockets else []
+        await super().startup([] if shared else sockets)
+        self._acceptors = [Acceptor(found, self._protocol) for found in shared]
+        for found in sockets or ():
+            log.info("listening on %s, port %d", *found.getsockname()[:2])
+
+    def _protocol(self) -> asyncio.Protocol:
+        made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg] # as uvicorn calls it
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return made
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Steps 1 to 4."""
         grace_s = self._resources.settings.gateway.grace_s
         log.info("shutting down: %d flights in the air", len(self._resources.dispatcher.flights))
         await self._resources.drain(grace_s)
+        for acceptor in self._acceptors:
+            acceptor.close()
         await super().shutdown(sockets)
 
     @contextlib.contextmanager

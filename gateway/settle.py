@@ -140,6 +140,7 @@ class Settlements:
         booking.settled = True
         for flight in booking.flights:
             self._dispatcher.release(flight)
+        booking.flights = []  # which hold it: else all of them would stay until the next collection
         if not charge.is_refund:
             self._telemetry.charged(ask.tenant, ask.lane, charge)
 

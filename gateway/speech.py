@@ -9,7 +9,7 @@ import msgspec
 from gateway import sse
 from gateway.answers import Answers, Choice, Usage
 from gateway.flight import Flight
-from gateway.generation import Piece, Said
+from gateway.pieces import Piece, Said
 from scheduler.messages import FinishReason, TokenLogprob
 
 TellLogprobs = Callable[[tuple[int, ...], tuple[TokenLogprob, ...], int], Mapping[str, Any]]
@@ -77,12 +77,14 @@ class Speech:
 
     def usage(self) -> Usage:
         """What the request is charged."""
-        finished = [flight.finished for flight in self._flights if flight.finished is not None]
-        return Usage(
-            prompt_tokens=sum(flight.prompt_tokens for flight in self._flights),
-            completion_tokens=sum(choice.counted for flight in self._flights for choice in flight.choices),
-            cached_tokens=sum(end.cached_tokens for end in finished),
-        )
+        prompt, completion, cached = 0, 0, 0
+        for flight in self._flights:
+            prompt += flight.prompt_tokens
+            for choice in flight.choices:
+                completion += choice.counted
+            if flight.finished is not None:
+                cached += flight.finished.cached_tokens
+        return Usage(prompt, completion, cached)
 
     def _said(self, said: Said) -> list[bytes]:
         told = self._choices.get(said.index)

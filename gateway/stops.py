@@ -15,11 +15,6 @@ class StopMatcher:
         self._held = ""
         self.stopped = False
 
-    @property
-    def is_idle(self) -> bool:
-        """There is nothing to look for."""
-        return not self._stops
-
     def feed(self, text: str) -> str:
         """The text that is now known to belong to no stop string."""
         if not self._stops:

@@ -3,12 +3,10 @@
 No prompt, completion or key anywhere: spans and labels carry ids, counts and words of ours.
 """
 
-import functools
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar, Token
-from typing import Generic, TypeVar
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -18,9 +16,11 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased
 from opentelemetry.trace import NoOpTracerProvider, Span, SpanKind, Status, StatusCode, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from gateway.directory import Model
+from gateway.tallies import Distribution, Tally
 from quotas.store import Charge
 
 SERVICE = "fairlane-gateway"
@@ -32,6 +32,12 @@ _PREFIX = "fairlane_gateway_"
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.5, 1.0, 2.5)
 _OTHER = "other"
+PROCESS_UP = f"""\
+# HELP {_PREFIX}process_up 1 where this process behind the port has told its metrics
+# TYPE {_PREFIX}process_up gauge
+{_PREFIX}process_up {{}}
+"""
+"""What is said of each process where there are several: their expositions are merged as text."""
 _propagator = TraceContextTextMapPropagator()
 _NO_SPAN = nullcontext(trace.INVALID_SPAN)
 _unrecorded: ContextVar[str | None] = ContextVar("unrecorded", default=None)
@@ -45,16 +51,6 @@ def tracer_provider(exporter: SpanExporter | None) -> TracerProvider | None:
     provider = TracerProvider(resource=Resource.create({"service.name": SERVICE}), sampler=ParentBased(ALWAYS_ON))
     provider.add_span_processor(BatchSpanProcessor(exporter))
     return provider
-
-
-M = TypeVar("M", Counter, Gauge, Histogram)
-
-
-class Labelled(Generic[M]):
-    """A metric whose children are looked up once for each set of labels, of which there are few."""
-
-    def __init__(self, metric: M) -> None:
-        self.labels: Callable[..., M] = functools.cache(metric.labels)
 
 
 class Telemetry:
@@ -78,7 +74,9 @@ class Telemetry:
             "tokens", "Tokens charged; tenants beyond the first few count as `other`", "tenant", "lane", "kind"
         )
         self.preemptions = self._counter("preemptions", "Preemptions that jobs went through", "lane")
-        self.in_flight = self._gauge("in_flight", "Requests admitted and not ended", "lane")
+        self.in_flight = Tally(
+            GaugeMetricFamily, f"{_PREFIX}in_flight", "Requests admitted and not ended", ("lane",), self.registry
+        )
         self.time_to_first_token = self._histogram(
             "time_to_first_token_seconds", "From arrival to the first token", _SECONDS
         )
@@ -103,10 +101,10 @@ class Telemetry:
     def charged(self, tenant: str, lane: str, charge: Charge) -> None:
         """One flight's settlement."""
         name = self.tenant_label(tenant)
-        self.tokens.labels(name, lane, "prompt").inc(charge.prompt_tokens)
-        self.tokens.labels(name, lane, "output").inc(charge.output_tokens)
-        self.flights.labels(lane, charge.outcome).inc()
-        self.preemptions.labels(lane).inc(charge.preemptions)
+        self.tokens.add(name, lane, "prompt", by=charge.prompt_tokens)
+        self.tokens.add(name, lane, "output", by=charge.output_tokens)
+        self.flights.add(lane, charge.outcome)
+        self.preemptions.add(lane, by=charge.preemptions)
 
     def observe_fleet(self, models: Iterable[Model]) -> None:
         """The last picture of queues and workers."""
@@ -116,18 +114,17 @@ class Telemetry:
                 self.queued.labels(model.name, lane.value).set(depth.queued)
                 self.oldest_wait.labels(model.name, lane.value).set(depth.oldest_wait_ms / 1e3)
 
-    def _counter(self, name: str, documentation: str, *labels: str) -> Labelled[Counter]:
-        return Labelled(Counter(f"{_PREFIX}{name}", documentation, labels, registry=self.registry))
+    def _counter(self, name: str, documentation: str, *labels: str) -> Tally:
+        return Tally(CounterMetricFamily, f"{_PREFIX}{name}", documentation, labels, self.registry)
 
-    def _gauge(self, name: str, documentation: str, *labels: str) -> Labelled[Gauge]:
-        return Labelled(Gauge(f"{_PREFIX}{name}", documentation, labels, registry=self.registry))
+    def _gauge(self, name: str, documentation: str, *labels: str) -> Gauge:
+        return Gauge(f"{_PREFIX}{name}", documentation, labels, registry=self.registry)
 
     def _level(self, name: str, documentation: str) -> Gauge:
         return Gauge(f"{_PREFIX}{name}", documentation, registry=self.registry)
 
-    def _histogram(self, name: str, documentation: str, buckets: tuple[float, ...]) -> Labelled[Histogram]:
-        found = Histogram(f"{_PREFIX}{name}", documentation, ["lane"], buckets=buckets, registry=self.registry)
-        return Labelled(found)
+    def _histogram(self, name: str, documentation: str, bounds: tuple[float, ...]) -> Distribution:
+        return Distribution(f"{_PREFIX}{name}", documentation, bounds, self.registry)
 
     def exposition(self) -> bytes:
         """Prometheus' text. Takes a while where there are many tenants: call it in a thread."""

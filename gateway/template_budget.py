@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import ItemsView, Iterator, KeysView, ValuesView
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import GeneratorType
@@ -64,14 +63,19 @@ class Budget:
 _current: ContextVar[Budget] = ContextVar("template_budget")
 
 
-@contextmanager
-def budget(bounds: Bounds, input_chars: int) -> Iterator[None]:
+class budget:  # noqa: N801 - a verb's noun, as contextlib's own are
     """Everything inside, in this thread or task, is charged to one new budget."""
-    token = _current.set(Budget(bounds, input_chars))
-    try:
-        yield
-    finally:
-        _current.reset(token)
+
+    __slots__ = ("_budget", "_token")
+
+    def __init__(self, bounds: Bounds, input_chars: int) -> None:
+        self._budget = Budget(bounds, input_chars)
+
+    def __enter__(self) -> None:
+        self._token = _current.set(self._budget)
+
+    def __exit__(self, *_: object) -> None:
+        _current.reset(self._token)
 
 
 def charge(weight: int) -> None:

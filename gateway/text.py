@@ -141,6 +141,7 @@ class TokenStream:
         self._vocabulary = model.vocabulary
         self._utf8 = _new_decoder("replace")
         self._stops = StopMatcher(stop)
+        self._has_stops = bool(stop)
         self._min_tokens = min_tokens
         self._counted = 0
         self._begun = False
@@ -149,7 +150,7 @@ class TokenStream:
 
     def push(self, token_ids: Sequence[int]) -> Piece:
         """The text that these next tokens bring. After a stop: nothing more."""
-        if self._stops.is_idle:
+        if not self._has_stops:
             self._counted += len(token_ids)
             return Piece(self._text_of(token_ids), self._counted, False)
         shown = []

@@ -39,7 +39,7 @@ class More:
 
     tokens: int
     limited_by: str = ""
-    """The limit that leaves not even a token per choice; empty: none. One that is spent goes before one that refills."""
+    """The limit that leaves not even a token per choice, one that is spent before one that refills; empty: none."""
     spent: bool = False
     """It is a day's or a month's, and nothing is left of it."""
     retry_after_ms: int = 0
@@ -119,7 +119,9 @@ def more(levels: Iterable[Level], wanted: int, unit: int, own: int, place: Place
 
 def _metering(levels: Iterable[Level]) -> Iterator[tuple[Level, Rule, int]]:
     """The rules that refuse, with their figures."""
-    return ((level, rule, figure) for level in levels for rule, figure in level.rules() if rule.name not in level.shadow)
+    return (
+        (level, rule, figure) for level in levels for rule, figure in level.rules() if rule.name not in level.shadow
+    )
 
 
 def _outputs(levels: Iterable[Level]) -> Iterator[tuple[Level, Rule, int]]:

@@ -243,14 +243,14 @@ class QuotaStore(Protocol):
         """
 
     async def extend(self, root: str, flight_id: str, need: Need) -> Extension:
-        """Charge what a running flight has come to, in the windows of now, and hold a quantum more where limits leave it.
+        """Charge what a running flight has come to, in the windows of now; hold a quantum more where limits leave it.
 
         Asking twice gives nothing twice. Raises FlightSettled where the flight holds nothing (any more).
         """
 
     async def settle(self, root: str, flight_id: str, charge: Charge) -> Settled:
-        """Charge what the flight came to beyond that, release the rest and write the ledger; `first` only once, so that a client
-        which repeats a command that timed out may not see it of its own success.
+        """Charge what the flight came to beyond that, release the rest and write the ledger; `first` only once, so that
+        a client which repeats a command that timed out may not see it of its own success.
 
         Of an unknown flight it leaves a mark for ten minutes: a reservation that arrives later is refused.
         """

@@ -184,14 +184,15 @@ class CostModel:
         """Expected time of copying this many blocks one way."""
         return self._copy.predict((1.0, blocks)) if blocks else 0.0
 
-    def swap_ms(self, blocks: int) -> float:
-        """Expected time of a sequence's way out and back."""
-        return 2.0 * self.copy_ms(blocks)
+    def swap_ms(self, blocks: int, away: int = 0) -> float:
+        """Expected time of these blocks' way out, and of their way back together with others that are away already."""
+        return self.copy_ms(blocks) + self.copy_ms(away + blocks) - self.copy_ms(away)
 
-    def recompute_ms(self, tokens: int) -> float:
-        """Expected time that prefilling this many tokens from nothing adds to steps that run anyway."""
-        per_token, per_pair = self.prefill_ms()
-        return tokens * (per_token + per_pair * tokens)
+    def recompute_ms(self, tokens: int, kept: int = 0) -> float:
+        """Expected time that prefilling this many tokens, behind others that are kept, adds to a step that runs
+        anyway."""
+        _, _, per_token, _, per_pair = self._step.weights
+        return tokens * (per_token + per_pair * (kept + tokens))
 
     def prefill_ms(self) -> tuple[float, float]:
         """What prefill adds to a step per token, and per square of the tokens."""

@@ -11,7 +11,7 @@ from scheduler.messages import Paused, Preempted, Resumed, YieldMode
 from scheduler.prefixes import Prefixes
 from scheduler.roster import Roster
 from scheduler.sequence import Sequence, State
-from scheduler.steps import NO_WORK, Copy, Row, SeqId, StepFeatures, StepPlan, features
+from scheduler.steps import NO_WORK, Copy, Row, SeqId, StepFeatures, StepPlan, Yield, features
 from scheduler.victims import Victim
 
 
@@ -39,6 +39,7 @@ class Draft:
         self._swap_out: list[Copy] = []
         self._swap_in: list[Copy] = []
         self._events: list[Preempted | Resumed] = []
+        self._yields: list[Yield] = []
 
     @property
     def rows(self) -> int:
@@ -88,14 +89,17 @@ class Draft:
     def preempt(self, victim: Victim) -> None:
         """Take a sequence's last blocks, now: it does not run until it has them again. Said once, when it begins."""
         seq, keep, ran = victim.seq, len(victim.seq.table) - victim.blocks, victim.seq.runs
+        kept, gone = min(seq.num_computed, keep * self._pool.block_size), seq.num_computed
         if victim.mode == "swap":
+            gone = min(gone, len(seq.table) * self._pool.block_size)
             computed = self._pool.blocks_for(seq.num_computed)
             self._swap_out += self._pool.swap_out(seq.table, computed, seq.slots, keep)
             seq.leave(State.SWAPPED, self._now_ms)
         else:
             self._pool.release(seq.table, keep)
             self._pool.retire_slots(seq.slots)
-            seq.leave(State.DROPPED, self._now_ms, keep * self._pool.block_size)
+            seq.leave(State.DROPPED, self._now_ms, kept)
+        self._yields.append(Yield(seq.id, victim.mode, kept, gone, victim.resume_ms))
         self._roster.file(seq)
         self.yielded.add(seq.id)
         if ran:
@@ -174,6 +178,7 @@ class Draft:
             swap_out=tuple(self._swap_out),
             swap_in=tuple(self._swap_in),
             events=(*paused, *self._events),
+            yields=tuple(self._yields),
             features=work,
             predicted_ms=costs.step_ms(work) + costs.copy_ms(copies),
         )

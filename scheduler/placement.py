@@ -153,6 +153,8 @@ class Placement:
         reason = self._barred(standing.seq)
         if reason is None and self._evening.refuses_row(standing):
             reason = WaitReason.SLOTS
+        if reason is None and self._lacks_more_than_was_lent(standing):
+            reason = WaitReason.BLOCKS
         held = len(standing.seq.table)
         if reason is None:
             self._draft.prefixes.reuse(standing.seq)
@@ -184,6 +186,14 @@ class Placement:
         if self._head_starts is not None and not stays and self._draft.steps_left(seq) > self._head_starts:
             return WaitReason.HEAD
         return None
+
+    def _lacks_more_than_was_lent(self, standing: Standing) -> bool:
+        """Behind the head: blocks would be short even if others held as many for it as when the prefix cache was last
+        asked. To ask again for many long prompts in each step would cost more than the step."""
+        lent = standing.seq.lent
+        if self._head_starts is None or lent is None:
+            return False
+        return self._choose(self._needed(standing.seq) - lent - self._pool.free_blocks, standing) is None
 
     def _make_room(self, standing: Standing) -> list[Victim] | None:
         """Whom it takes blocks from, perhaps nobody; None where it has to wait."""

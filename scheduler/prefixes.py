@@ -37,17 +37,19 @@ class Prefixes:
             return
         found = self._pool.cache.find(scope_of(seq.job), seq.table, seq.shared, self._chunks(seq, seq.shared, last))
         known = seq.shared + len(found)
+        seq.lent = sum(self._pool.references(block) > 0 for block in found)
         if known * self._pool.block_size > seq.num_computed:
-            seq.borrowed += sum(self._pool.references(block) > 0 for block in found)
+            seq.borrowed += seq.lent
             self._pool.adopt(found, seq.table, seq.shared)
             seq.shared, seq.num_computed = known, known * self._pool.block_size
 
     def give_back(self, seq: Sequence, held: int) -> None:
         """Undo `reuse` for a sequence that does not run after all: its table is as long as it was."""
         if len(seq.table) > held:
+            seq.borrowed -= sum(self._pool.references(block) > 1 for block in seq.table[held:])
             self._pool.release(seq.table, held)
             seq.num_computed = min(seq.num_computed, held * self._pool.block_size)
-            seq.shared, seq.borrowed = min(seq.shared, held), min(seq.borrowed, held)
+            seq.shared = min(seq.shared, held)
 
     def leave(self, seq: Sequence, row: Row) -> None:
         """A token has come of this row: what the sequence has filled may be found by others from now on. Decodes ask

@@ -78,6 +78,8 @@ class Sequence:
     """Leading blocks of the table that the prefix cache knows."""
     borrowed: int = 0
     """Of these, as many as others held when it found them."""
+    lent: int | None = None
+    """Blocks that it found with others when the prefix cache was last asked; None: not since it last yielded."""
     slots: list[int] = field(default_factory=list)
     """Host slots, while SWAPPED: they hold what follows the table."""
     state: State = State.WAITING
@@ -155,7 +157,7 @@ class Sequence:
         if to is State.DROPPED:
             self.num_computed = min(self.num_computed, kept_tokens)
         self.shared = min(self.shared, len(self.table))
-        self.borrowed = min(self.borrowed, len(self.table))
+        self.borrowed, self.lent = min(self.borrowed, len(self.table)), None
         self.preemptions += ran
         self._stall(now_ms)
 

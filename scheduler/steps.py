@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from scheduler.messages import FinishReason, Paused, Preempted, Resumed, TokenLogprob
+from scheduler.messages import FinishReason, Paused, Preempted, Resumed, TokenLogprob, YieldMode
 from scheduler.outcomes import Outcome
 
 
@@ -74,6 +74,17 @@ def features(rows: Iterable[Row]) -> StepFeatures:
     return StepFeatures(count, prefill_tokens, context, attention)
 
 
+class Yield(NamedTuple):
+    """What a sequence gives in a step: blocks with the KV of its tokens from `first` up to `end`."""
+
+    seq: SeqId
+    mode: YieldMode
+    first: int
+    end: int
+    predicted_ms: float
+    """What that costs until it is back; 0.0 where nobody asked."""
+
+
 @dataclass(frozen=True, slots=True)
 class StepPlan:
     """What one step does, in this order: swap out, swap in, run the rows."""
@@ -85,6 +96,8 @@ class StepPlan:
     swap_in: tuple[Copy, ...] = ()
     """Host slot to device block. The host slots are free once the step has run."""
     events: tuple[Preempted | Resumed | Paused, ...] = ()
+    yields: tuple[Yield, ...] = ()
+    """All blocks taken; events tell only of those who ran until then."""
     features: StepFeatures = NO_WORK
     """Of the rows: what the step's time depends on."""
     predicted_ms: float = 0.0

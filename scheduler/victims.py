@@ -146,9 +146,9 @@ class _Offers:
         lost = seq.num_computed - (len(seq.table) - blocks) * self._pool.block_size
         if lost <= 0:
             return Victim(seq, "recompute", blocks, 0.0)
-        recompute_ms = self._costs.recompute_ms(seq.num_computed) - self._costs.recompute_ms(seq.num_computed - lost)
+        recompute_ms = self._costs.recompute_ms(lost, seq.num_computed - lost)
         copied = self._copied(seq, blocks)
-        swap_ms = self._costs.swap_ms(copied)
+        swap_ms = self._costs.swap_ms(copied, len(seq.slots))
         swaps = swap_ms <= recompute_ms or seq.job.exact or self._must_keep(seq) or not self._costs.knows_copies
         if swaps and copied <= room:
             return Victim(seq, "swap", blocks, swap_ms)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from scheduler.costs import CostModel
-from scheduler.lanes import Lane, LaneName
+from scheduler.lanes import DEFAULT_LANES, Lane, LaneName
 from scheduler.messages import Event, Lease, TokenDelta
 from scheduler.planner import Planner
 from scheduler.steps import Ended, Produced, StepOutcome, StepPlan, StepResult
@@ -122,15 +122,12 @@ def build_engine(
     model = load_fastest(files, dtype=dtype, device=device)
     cache = make_cache(model, kv_bytes, host_kv_bytes, block_size=block_size, max_sequences=max_sequences)
     costs = costs or CostModel()
-    planner = Planner(
+    planner = planner_for(
+        cache,
+        costs,
         lanes=lanes,
-        block_size=block_size,
-        blocks=cache.blocks,
-        host_slots=cache.host_slots,
         max_sequences=max_sequences,
         max_step_tokens=max_step_tokens,
-        costs=costs,
-        bytes_per_block=cache.shape.block_bytes(block_size),
         prefix_share=prefix_share,
     )
     runner = Runner(with_graphs(model, cache, max_sequences), cache)
@@ -152,4 +149,27 @@ def make_cache(
     _log.info("KV cache: %d blocks of %d tokens, %d host slots", sizes.blocks, block_size, sizes.host_slots)
     return KVCache(
         model.shape, blocks=sizes.blocks, host_slots=sizes.host_slots, block_size=block_size, device=model.device
+    )
+
+
+def planner_for(
+    cache: KVCache,
+    costs: CostModel,
+    *,
+    max_sequences: int,
+    max_step_tokens: int = 512,
+    lanes: Mapping[LaneName, Lane] = DEFAULT_LANES,
+    prefix_share: float | None = None,
+) -> Planner:
+    """A planner that knows a cache's pools, and of `costs` what its blocks weigh."""
+    return Planner(
+        lanes=lanes,
+        block_size=cache.block_size,
+        blocks=cache.blocks,
+        host_slots=cache.host_slots,
+        max_sequences=max_sequences,
+        max_step_tokens=max_step_tokens,
+        costs=costs,
+        bytes_per_block=cache.shape.block_bytes(cache.block_size),
+        prefix_share=prefix_share,
     )

@@ -191,6 +191,9 @@ def _head_norm(attention: _Attention) -> Norm:
 
 
 def _fused(*modules: torch.nn.Linear) -> Fused:
+    for module in modules:
+        if type(module) is not torch.nn.Linear:  # quantised, or with an adapter: its weight is not all that it computes
+            raise NotLeanError(f"a product is a {type(module).__name__}")
     biases: list[torch.Tensor] = [module.bias for module in modules if module.bias is not None]
     if biases and len(biases) < len(modules):
         biases = [m.weight.new_zeros(m.out_features) if m.bias is None else m.bias for m in modules]

@@ -2,18 +2,18 @@
 
 A swap costs its share of the copies of the steps in which it goes and comes back. A recompute costs what its rows add
 to the steps in which they run, as far as they compute again what was there: of such a step's time the share that the
-cost model gives to them. Who gives further blocks while away costs more than was expected of the first ones, and is
-left out.
+cost model gives to them. Who gives further blocks while away is expected to cost so much more, and does.
 """
 
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from operator import sub
 
 from scheduler.costs import CostModel
-from scheduler.messages import Lease, Preempted, PreemptionMode, Resumed
-from scheduler.steps import Row, SeqId, StepPlan, features
+from scheduler.messages import Lease, PreemptionMode, Resumed, YieldMode
+from scheduler.steps import Row, SeqId, StepFeatures, StepPlan, Yield, features
 from worker.engine import StepReport
 from worker.report import Report
 
@@ -39,9 +39,11 @@ class PreemptionCost:
 
 @dataclass(slots=True)
 class _Away:
-    event: Preempted
-    reached: int
-    """Tokens that it had computed."""
+    mode: YieldMode
+    first: int
+    end: int
+    """The tokens whose KV is gone."""
+    predicted_ms: float
     actual_ms: float = 0.0
 
 
@@ -55,7 +57,6 @@ class PreemptionCosts:
         self._block_size = block_size
         self._on_found = on_found
         self._away: dict[SeqId, _Away] = {}
-        self._last_rows: tuple[Row, ...] = ()
         self.found: deque[PreemptionCost] = deque(maxlen=LATEST)
 
     def took(self, leases: Iterable[Lease]) -> None:
@@ -74,50 +75,54 @@ class PreemptionCosts:
         """The engine has run a step."""
         plan = step.plan
         copy_ms = step.result.copy_ms / max(1, plan.copies)
+        for one in plan.yields:
+            self._left(one, copy_ms)
+        if not self._away:
+            return
         for event in plan.events:
-            match event:
-                case Preempted(mode="swap" | "recompute") if event.predicted_ms > 0.0:
-                    going_ms = copy_ms * event.blocks if event.mode == "swap" else 0.0
-                    self._left(event, going_ms)
-                case Resumed():
-                    self._resumed(SeqId(event.flight_id, event.choice), copy_ms)
-        if self._away:
-            for row in plan.rows:
-                self._recomputed(row, plan, step.result.run_ms)
-            self._leave(ended.flight_id for ended in step.outcome.ended)
-        self._last_rows = plan.rows or self._last_rows
+            if isinstance(event, Resumed):
+                self._resumed(SeqId(event.flight_id, event.choice), copy_ms)
+        for row in plan.rows:
+            self._recomputed(row, plan, step.result.run_ms)
+        self._leave(ended.flight_id for ended in step.outcome.ended)
 
-    def _left(self, event: Preempted, going_ms: float) -> None:
-        seq = SeqId(event.flight_id, event.choice)
-        reached = next((row.context_length for row in self._last_rows if row.seq == seq), 0)
-        if reached or event.mode == "swap":  # who did not run of late had not all of its blocks
-            self._away[seq] = _Away(event, reached, going_ms)
+    def _left(self, one: Yield, copy_ms: float) -> None:
+        """Whose blocks went by the other mode before, begins anew: only what goes this way is compared."""
+        away = self._away.get(one.seq)
+        if away is None or away.mode != one.mode:
+            away = self._away[one.seq] = _Away(one.mode, one.first, one.end, 0.0)
+        away.first, away.end = min(away.first, one.first), max(away.end, one.end)
+        away.predicted_ms += one.predicted_ms
+        if one.mode == "swap":
+            away.actual_ms += copy_ms * self._blocks(one.first, one.end)
 
     def _resumed(self, seq: SeqId, copy_ms: float) -> None:
         away = self._away.get(seq)
-        if away is not None and away.event.mode == "swap":
-            away.actual_ms += copy_ms * away.event.blocks
+        if away is not None and away.mode == "swap":
+            away.actual_ms += copy_ms * self._blocks(away.first, away.end)
             self._over(seq)
+
+    def _blocks(self, first: int, end: int) -> int:
+        return -(-end // self._block_size) - first // self._block_size
 
     def _recomputed(self, row: Row, plan: StepPlan, run_ms: float) -> None:
         away = self._away.get(row.seq)
-        if away is None or away.event.mode != "recompute":
-            return
-        kept = -(-away.reached // self._block_size) - away.event.blocks
-        if row.first_position < kept * self._block_size and not away.actual_ms:
-            del self._away[row.seq]
+        if away is None or away.mode != "recompute":
             return
         whole_ms = self._costs.step_ms(plan.features)
-        others = features(other for other in plan.rows if other is not row)
+        others = StepFeatures(*map(sub, plan.features, features([row])))
         others_ms = self._costs.step_ms(others._replace(rows=others.rows + row.samples))  # it would have a row anyway
-        again = max(0, min(row.context_length, away.reached) - row.first_position) / len(row.token_ids)
+        again = max(0, min(row.context_length, away.end) - row.first_position) / len(row.token_ids)
         away.actual_ms += run_ms * again * (whole_ms - others_ms) / max(whole_ms, 1e-9)
-        if row.samples or row.context_length >= away.reached:
+        if row.samples or row.context_length >= away.end:
             self._over(row.seq)
 
     def _over(self, seq: SeqId) -> None:
+        """What was expected to cost nothing, or was never asked for, is no preemption to compare."""
         away = self._away.pop(seq)
-        cost = PreemptionCost(away.event.mode, away.event.predicted_ms, away.actual_ms)
+        if away.predicted_ms <= 0.0:
+            return
+        cost = PreemptionCost(away.mode, away.predicted_ms, away.actual_ms)
         _log.debug(
             "preemption of %s by %s: %.3f ms expected, %.3f ms found",
             seq.flight_id,

@@ -5,6 +5,8 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from scheduler.steps import Copy
@@ -17,6 +19,8 @@ _STAGING_BYTES = 128 * 2**20
 _STAGING_SHARE = 1 / 16
 """Of the device pool, that a half takes at most."""
 _ANYWHERE = sys.maxsize
+
+Bytes = npt.NDArray[np.uint8]
 
 
 class Run(NamedTuple):
@@ -65,17 +69,19 @@ def transfer_for(cache: KVCache) -> Transfer:
 
 
 class HostTransfer:
-    """Both pools lie in the same memory: plain copies, done when `start` returns."""
+    """Both pools lie in the same memory: plain copies, done when `start` returns, by the calling thread alone. Torch
+    would share each of them out and wait for all of its threads; where one's core has other work, as long as that
+    takes, for every run."""
 
     def __init__(self, cache: KVCache) -> None:
-        self._cache = cache
+        self._pool, self._host_pool = _lines(cache.pool), _lines(cache.host_pool)
         self._ms = 0.0
 
     def start(self, swap_out: Iterable[Copy], swap_in: Iterable[Copy]) -> None:
         """See `Transfer.start`."""
         began = time.perf_counter()
-        _copy(self._cache.pool, self._cache.host_pool, merge_runs(swap_out))
-        _copy(self._cache.host_pool, self._cache.pool, merge_runs(swap_in))
+        _move(self._pool, self._host_pool, merge_runs(swap_out))
+        _move(self._host_pool, self._pool, merge_runs(swap_in))
         self._ms = (time.perf_counter() - began) * 1e3
 
     def finish_ms(self) -> float:
@@ -163,6 +169,17 @@ def _pieces(copies: Sequence[Copy], most: int) -> Iterator[Sequence[Copy]]:
 def _words(blocks: torch.Tensor) -> torch.Tensor:
     """Blocks as lines of 8 bytes each, which are moved faster than lines of numbers: [blocks, words]."""
     return blocks.flatten(1).view(torch.int64)
+
+
+def _lines(pool: torch.Tensor) -> Bytes:
+    """The same memory as bytes: [blocks, bytes of a block]."""
+    return pool.flatten(1).view(torch.uint8).numpy()
+
+
+def _move(source: Bytes, target: Bytes, runs: Iterable[Run]) -> None:
+    for run in runs:
+        end = run.target + run.blocks
+        np.copyto(target[run.target : end], source[run.source : run.source + run.blocks])
 
 
 def _timed_event() -> torch.cuda.Event:

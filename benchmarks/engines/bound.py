@@ -49,17 +49,22 @@ def least_slowdown(
     return ample / little
 
 
-def steps_in_order(requests: Sequence[Request], kv_tokens: float, max_step_tokens: int) -> int:
-    """Steps that it takes to serve all in order of arrival. Whoever came last gives way, and goes on at no cost."""
+def steps_in_order(requests: Sequence[Request], kv_tokens: float, max_step_tokens: int, block_size: int = 16) -> int:
+    """Steps that it takes to serve all in order of arrival, from whole blocks. Whoever came last gives way, and goes on
+    at no cost."""
+
+    def taken(*holders: tuple[int, int]) -> int:
+        return sum(-(-(held + 1) // block_size) * block_size for held, _ in holders)
+
     waiting, steps = deque((len(prompt), tokens) for prompt, tokens in requests), 0
     running: list[tuple[int, int]] = []  # tokens that each holds, and output tokens that it lacks
     while waiting or running:
-        while sum(held + 1 for held, _ in running) > kv_tokens:
+        while taken(*running) > kv_tokens:
             waiting.appendleft(running.pop())
-        left, room = max_step_tokens - len(running), kv_tokens - sum(held + 1 for held, _ in running)
-        while waiting and left > 0 and waiting[0][0] < room:
+        left, room = max_step_tokens - len(running), kv_tokens - taken(*running)
+        while waiting and left > 0 and taken(waiting[0]) <= room:
             running.append(waiting.popleft())
-            left, room = left - running[-1][0], room - running[-1][0] - 1
+            left, room = left - running[-1][0], room - taken(running[-1])
         running = [(held + 1, lacking - 1) for held, lacking in running if lacking > 1]
         steps += 1
     return steps

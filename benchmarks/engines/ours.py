@@ -21,12 +21,10 @@ from benchmarks.engines.work import demand_tokens
 from benchmarks.work import greedy_lease
 from scheduler.costs import CostModel
 from scheduler.garbage import OF_A_WORKER, collect_seldom
-from scheduler.lanes import DEFAULT_LANES
 from scheduler.messages import Preempted
-from scheduler.planner import Planner
 from scheduler.steps import StepFeatures
 from worker.calibrate import calibrate
-from worker.engine import Engine
+from worker.engine import Engine, planner_for
 from worker.kv_cache import KVCache
 from worker.model import Model
 from worker.model_files import resolve
@@ -177,16 +175,7 @@ class Ours:
 
 def _build(model: Model, blocks: int, host_slots: int, max_sequences: int, costs: CostModel) -> Engine:
     cache = KVCache(model.shape, blocks=blocks, host_slots=host_slots, block_size=BLOCK_SIZE, device=model.device)
-    planner = Planner(
-        lanes=DEFAULT_LANES,
-        block_size=BLOCK_SIZE,
-        blocks=blocks,
-        host_slots=host_slots,
-        max_sequences=max_sequences,
-        max_step_tokens=STEP_TOKENS,
-        costs=costs,
-        bytes_per_block=model.shape.block_bytes(BLOCK_SIZE),
-    )
+    planner = planner_for(cache, costs, max_sequences=max_sequences, max_step_tokens=STEP_TOKENS)
     runner = Runner(model, cache)
     calibrate(runner, costs, max_sequences=max_sequences, max_step_tokens=STEP_TOKENS)
     return Engine(planner, runner)

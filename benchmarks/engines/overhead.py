@@ -9,9 +9,7 @@ from benchmarks.engines.turns import Answer, Request
 from benchmarks.engines.work import demand_tokens
 from benchmarks.work import greedy_lease
 from scheduler.costs import CostModel
-from scheduler.lanes import DEFAULT_LANES
-from scheduler.planner import Planner
-from worker.engine import Engine
+from worker.engine import Engine, planner_for
 from worker.engine_thread import EngineThread
 from worker.kv_cache import KVCache
 from worker.model import Model, Output, Packed
@@ -76,15 +74,7 @@ def overhead(model: TimedModel, requests: Sequence[Request]) -> Answer:
 async def _watched(model: TimedModel, requests: Sequence[Request]) -> _Watch:
     blocks, batch = demand_tokens(requests, BLOCK_SIZE) // BLOCK_SIZE, len(requests)
     cache = KVCache(model.shape, blocks=blocks, host_slots=0, block_size=BLOCK_SIZE, device=model.device)
-    planner = Planner(
-        lanes=DEFAULT_LANES,
-        block_size=BLOCK_SIZE,
-        blocks=blocks,
-        host_slots=0,
-        max_sequences=batch,
-        max_step_tokens=512,
-        costs=CostModel(),
-    )
+    planner = planner_for(cache, CostModel(), max_sequences=batch)
     thread = EngineThread(Engine(planner, Runner(model, cache)), "benchmark")
     watch = _Watch(model, batch)
     thread.start(watch.reported, watch.failed)

@@ -12,10 +12,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import redis.asyncio
 import uvloop
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from gateway.store import connections
 from scheduler.lanes import DEFAULT_LANES, LaneName
 from scheduler.messages import Cancel, Event, Finished, FinishReason, Lease, ModelCard, TokenDelta, WorkerStatus
 from scheduler.outcomes import Outcome
@@ -32,6 +32,7 @@ BLOCKS = 65_536
 STEP_WEIGHTS = (0.05, 0.0005, 0.0001, 0.0, 0.0)
 """What it says that its steps cost, so that the door weighs every request as it would before a real engine."""
 IDLE_MS = 1_000
+STORE_TIMEOUT_S = 5.0
 SPECIAL = ("<|im_start|>", "<|im_end|>")
 WORDS = tuple(f" word{number}" for number in range(64))
 TEMPLATE = (
@@ -95,6 +96,8 @@ class Engine:
     """The queue's jobs and their rows; single choices only."""
 
     queue: RedisQueue
+    news: RedisQueue
+    """The same, for the one task that waits there."""
     words: Sequence[int]
     rows: dict[str, Row] = field(default_factory=dict)
     filled: asyncio.Event = field(default_factory=asyncio.Event)
@@ -103,7 +106,7 @@ class Engine:
         """Take jobs and hear of cancellations, until cancelled."""
         last_id = "0-0"
         while True:
-            last_id, controls, _ = await self.queue.read_control(WORKER_ID, last_id, IDLE_MS)
+            last_id, controls, _ = await self.news.read_control(WORKER_ID, last_id, IDLE_MS)
             for control in controls:
                 if isinstance(control, Cancel) and control.flight_id in self.rows:
                     await self._cancel(self.rows.pop(control.flight_id))
@@ -159,12 +162,15 @@ async def beat(queue: RedisQueue, registry: RedisRegistry, sha256: str) -> None:
 async def serve(url: str) -> None:
     """Serve until cancelled."""
     known = card()
-    client = redis.asyncio.from_url(url)
-    registry = RedisRegistry(client)
+    store = connections(url, timeout_s=STORE_TIMEOUT_S, limit=4)  # thrifty: a gateway waits for what this core does
+    registry = RedisRegistry(store.patient)
     sha256 = await registry.announce(known)
-    queue = RedisQueue(client, queue_name(MODEL, sha256), dict(DEFAULT_LANES), lease_ms=LEASE_MS)
+    queue, news = (
+        RedisQueue(client, queue_name(MODEL, sha256), dict(DEFAULT_LANES), lease_ms=LEASE_MS)
+        for client in (store.patient, store.reader())
+    )
     ids = Tokenizer.from_str(known.tokenizer_json).get_vocab()
-    engine = Engine(queue, [ids[word] for word in WORDS])
+    engine = Engine(queue, news, [ids[word] for word in WORDS])
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(beat(queue, registry, sha256))
         tasks.create_task(engine.take_in())

@@ -4,7 +4,6 @@ import asyncio
 import fcntl
 import logging
 import os
-import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -15,7 +14,7 @@ import redis.asyncio
 
 from gateway.commands.first_start import first_start
 from gateway.commands.store import EmbeddedStore, StoreError
-from gateway.commands.supervisor import Child, ChildRefused, check_config, children_environ
+from gateway.commands.supervisor import Child, ChildRefused, check_config, children_environ, supervise
 from gateway.config import read_document
 from gateway.port import PortRefused, check_port
 from quotas.store import StoreUnavailable
@@ -48,7 +47,7 @@ async def serve(settings: SharedSettings, *, config: str | None, flags: Mapping[
             url = store.url if store is not None else str(settings.redis_url)
             greeting = await _first_start(url, settings)
             environ = children_environ({**flags, "FAIRLANE_REDIS_URL": url})
-            children = [
+            children = [  # the gateway stops first: its streams end while the worker still answers
                 Child("gateway", arguments, environ, _patience_s(settings.gateway, "grace_s")),
                 Child("worker", arguments, environ, _patience_s(settings.worker, "drain_s")),
             ]
@@ -102,22 +101,18 @@ async def _first_start(url: str, settings: SharedSettings) -> str:
 
 async def _run(children: list[Child], store: EmbeddedStore | None, settings: SharedSettings, greeting: str) -> None:
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    alive = [asyncio.create_task(child.keep_alive()) for child in children]
-    tasks = [*alive, asyncio.create_task(_greet_when_ready(settings, greeting))]
+    tasks = [asyncio.create_task(_greet_when_ready(settings, greeting))]
     if store is not None:
         tasks.append(asyncio.create_task(_keep_store_alive(store, stop)))
-    stopped = asyncio.create_task(stop.wait())
-    await asyncio.wait([stopped, *alive], return_when=asyncio.FIRST_COMPLETED)
-    for child in children:  # the gateway first: its streams end while the worker still answers
-        await child.stop()
-    for task in (stopped, *tasks):
-        task.cancel()
-    for ended in await asyncio.gather(stopped, *tasks, return_exceptions=True):
-        if isinstance(ended, ChildRefused):
-            raise ServeError(str(ended))
+    try:
+        await supervise([[child] for child in children], stop)
+    except ChildRefused as error:
+        raise ServeError(str(error)) from None
+    finally:
+        for task in tasks:
+            task.cancel()
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
+    for ended in ends:
         if isinstance(ended, Exception):
             raise ended
 

@@ -34,8 +34,15 @@ class Child:
     arguments: Sequence[str]
     environ: Mapping[str, str]
     stop_timeout_s: float
+    name: str = ""
+    """In logs, where it is not its module's."""
+    sockets: tuple[int, ...] = ()
+    """File descriptors that it inherits."""
     process: asyncio.subprocess.Process | None = None
     _stopping: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+
+    def __post_init__(self) -> None:
+        self.name = self.name or self.module
 
     async def start(self) -> asyncio.subprocess.Process:
         """Start the process in a session of its own, so that a terminal's Ctrl-C reaches only the supervisor.
@@ -50,6 +57,7 @@ class Child:
             env=dict(self.environ),
             stdin=asyncio.subprocess.DEVNULL,
             start_new_session=True,
+            pass_fds=self.sockets,
             preexec_fn=die_with_parent(signal.SIGKILL),
         )
         return self.process
@@ -63,14 +71,17 @@ class Child:
         for run in itertools.count():
             started_s = time.monotonic()
             process = await self.start()
+            if self._stopping.is_set():  # while it was being started: nobody has told it
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
             status = await process.wait()
             if self._stopping.is_set():
                 return
             if run == 0 and status == BAD_SETTINGS:
-                raise ChildRefused(f"the {self.module} cannot work with its settings: its last line says why")
+                raise ChildRefused(f"the {self.name} cannot work with its settings: its last line says why")
             if time.monotonic() - started_s > HEALTHY_AFTER_S:
                 backoff_s = FIRST_BACKOFF_S
-            log.warning("%s ended with status %d; starting it again in %.1f s", self.module, status, backoff_s)
+            log.warning("%s ended with status %d; starting it again in %.1f s", self.name, status, backoff_s)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), backoff_s)
                 return
@@ -86,10 +97,29 @@ class Child:
         try:
             await asyncio.wait_for(self.process.wait(), self.stop_timeout_s)
         except TimeoutError:
-            log.warning("%s did not stop within %.0f s and is killed", self.module, self.stop_timeout_s)
+            log.warning("%s did not stop within %.0f s and is killed", self.name, self.stop_timeout_s)
             with contextlib.suppress(ProcessLookupError):
                 self.process.kill()
             await self.process.wait()
+
+
+async def supervise(rows: Sequence[Sequence[Child]], stop: asyncio.Event) -> None:
+    """Keep children alive until SIGINT, SIGTERM, `stop` or a refusal; then stop row after row, each row's together.
+
+    Raises ChildRefused.
+    """
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    alive = [asyncio.create_task(child.keep_alive()) for row in rows for child in row]
+    stopped = asyncio.create_task(stop.wait())
+    await asyncio.wait([stopped, *alive], return_when=asyncio.FIRST_COMPLETED)
+    stop.set()
+    for row in rows:
+        await asyncio.gather(*(child.stop() for child in row))
+    for ended in await asyncio.gather(stopped, *alive, return_exceptions=True):
+        if isinstance(ended, BaseException):
+            raise ended
 
 
 async def check_config(module: str, arguments: Sequence[str], environ: Mapping[str, str]) -> str:

@@ -16,8 +16,10 @@ from scheduler.messages import (
     Event,
     Finished,
     FinishReason,
+    Grant,
     Lease,
     ModelCard,
+    Paused,
     TokenDelta,
     TokenLogprob,
     WorkerStatus,
@@ -62,6 +64,8 @@ class HandWorker:
     serial: int = 0
     seen: list[Lease] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
+    granted: dict[str, int] = field(default_factory=dict)
+    """Output tokens per choice that it may make, where that was raised."""
 
     @property
     def script(self) -> Sequence[int]:
@@ -108,6 +112,8 @@ class HandWorker:
                 partial(self.queue.read_control, self.worker_id, last_id, self._patience_ms())
             )
             for control in controls:
+                if isinstance(control, Grant):
+                    self.granted[control.flight_id] = control.granted_until
                 if isinstance(control, Cancel) and control.flight_id in self.leases:
                     self.cancelled.append(control.flight_id)
                     await self._end(self.leases.pop(control.flight_id), Outcome.CANCELLED)
@@ -117,10 +123,13 @@ class HandWorker:
                 await self._step(lease)
 
     def _patience_ms(self) -> int:
-        held = self.limit is not None and all(
-            len(made) >= self.limit for flight in self.leases for made in [self.produced[flight]]
-        )
-        return IDLE_MS if held or not self.leases else 0
+        return IDLE_MS if all(self._is_held(lease) for lease in self.leases.values()) else 0
+
+    def _is_held(self, lease: Lease) -> bool:
+        made, flight_id = len(self.produced[lease.job.flight_id]), lease.job.flight_id
+        if made >= self.granted.get(flight_id, lease.job.granted_until):
+            return True
+        return self.limit is not None and made >= self.limit
 
     async def _take(self) -> None:
         room = Capacity(
@@ -137,7 +146,7 @@ class HandWorker:
         if self.fails:
             await self._end(self.leases.pop(job.flight_id), Outcome.FAILED, error=self.fails)
             return
-        if job.flight_id in self.held or (self.limit is not None and len(made) >= self.limit):
+        if job.flight_id in self.held or self._is_held(lease):
             return
         token = self._next(lease, len(made))
         made.append(token)
@@ -161,7 +170,9 @@ class HandWorker:
         )
         tokens = tuple((choice, len(made) - 1, (token,)) for choice in range(job.n))
         if finish is None:
-            await self._publish(lease, Publication(job.flight_id, lease.epoch, deltas, tokens, cost=1.0))
+            is_paused = len(made) == self.granted.get(job.flight_id, job.granted_until)
+            pauses = [Paused(flight_id=job.flight_id, choice=choice) for choice in range(job.n) if is_paused]
+            await self._publish(lease, Publication(job.flight_id, lease.epoch, (*deltas, *pauses), tokens, cost=1.0))
             return
         del self.leases[job.flight_id]
         end = Finished(flight_id=job.flight_id, epoch=lease.epoch, outcome=Outcome.FINISHED, worker_id=self.worker_id)

@@ -45,6 +45,8 @@ def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -
         ({**STORE, "FAIRLANE_GATEWAY__GRACE_S": "-1"}, "setting gateway.grace_s: "),
         ({**STORE, "FAIRLANE_GATEWAY__RESERVATION_LEASE_S": "0.1"}, "setting gateway.reservation_lease_s: "),
         ({**STORE, "FAIRLANE_GATEWAY__TRACE_SAMPLE": "2"}, "setting gateway.trace_sample: "),
+        ({**STORE, "FAIRLANE_GATEWAY__PROCESSES": "0"}, "setting gateway.processes: "),
+        ({**STORE, "FAIRLANE_GATEWAY__PROCESSES": "65"}, "setting gateway.processes: "),
         ({**STORE, "FAIRLANE_GATEWAY__NONSENSE": "1"}, "setting gateway.nonsense: no such setting"),
         ({**STORE, "FAIRLANE_CONFIG": "/nowhere/fairlane.yaml"}, "/nowhere/fairlane.yaml: cannot be read"),
     ],

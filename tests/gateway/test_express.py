@@ -1,13 +1,19 @@
-"""The short way leads to the same answers as the long one."""
+"""The short way leads to the same answers as the long one, and leaves nothing behind."""
+
+import gc
+from collections import Counter
 
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from gateway.app import create_app, with_express
 from gateway.config import GatewaySettings
 from gateway.express import Express
+from gateway.flight import Booking, Flight
 from gateway.resources import Resources
 from gateway.server import configure
+from tests.gateway.served import ASKED, CHAT, serving, settings
 
 pytestmark = pytest.mark.anyio
 
@@ -47,3 +53,23 @@ async def test_generation_goes_the_short_way_as_it_is_served() -> None:
     assert isinstance(express, Express)
     assert express.routes == {("POST", "/v1/chat/completions"), ("POST", "/v1/completions")}
     assert isinstance(configure(settings, resources).app, Express)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_what_a_request_made_goes_with_its_last_reference(valkey_url: str, stream: bool) -> None:
+    """Or it would stay, prompt and all, until the next collection, which is seldom."""
+    async with serving(settings(valkey_url)) as served:
+        headers = {"authorization": f"Bearer {await served.tenant()}"}
+        gc.collect()
+        gc.disable()
+        try:
+            async with served.http as client:
+                for _ in range(3):
+                    assert (await client.post(CHAT, json={**ASKED, "stream": stream}, headers=headers)).is_success
+                await served.landed()
+                left = Counter(type(one) for one in gc.get_objects())
+        finally:
+            gc.enable()
+
+    assert left[Flight] == left[Booking] == 0
+    assert left[RequestResponseCycle] <= 1  # the connection has its last

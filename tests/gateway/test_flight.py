@@ -27,51 +27,47 @@ def finished(outcome: Outcome = Outcome.FINISHED, epoch: int = 1, cached: int = 
     return Finished(flight_id="f", epoch=epoch, outcome=outcome, cached_tokens=cached, preemptions=2)
 
 
-async def heard(airborne: Flight) -> list[object]:
-    return [news for _, news in await airborne.mailbox.take()]
+def heard(airborne: Flight) -> list[object]:
+    return [news for _, news in airborne.mailbox.take()]
 
 
-@pytest.mark.anyio
-async def test_tokens_told_twice_are_heard_once() -> None:
+def test_tokens_told_twice_are_heard_once() -> None:
     airborne = flight()
     for delta in (tokens(0, 5, 6), tokens(0, 5, 6), tokens(1, 6, 7), tokens(0, 5)):
         airborne.accept(delta)
 
-    assert await heard(airborne) == [tokens(0, 5, 6), tokens(2, 7)]
+    assert heard(airborne) == [tokens(0, 5, 6), tokens(2, 7)]
     assert airborne.choices[0].published == 3
 
 
-@pytest.mark.anyio
-async def test_a_gap_ends_the_flight_with_a_fault() -> None:
+def test_a_gap_ends_the_flight_with_a_fault() -> None:
     airborne = flight()
     airborne.accept(tokens(0, 5))
     airborne.accept(tokens(2, 7))
 
-    first, fault = await heard(airborne)
+    first, fault = heard(airborne)
     assert first == tokens(0, 5)
     assert isinstance(fault, Fault)
     assert fault.error.code == internal_error().code
     assert airborne.choices[0].published == 1
 
 
-@pytest.mark.anyio
-async def test_nothing_is_heard_after_the_end_or_of_a_choice_that_is_not_there() -> None:
+def test_nothing_is_heard_after_the_end_or_of_a_choice_that_is_not_there() -> None:
     airborne = flight(n=2)
     for event in (tokens(0, 5, choice=1), tokens(0, 5, choice=2), finished(), tokens(0, 5)):
         airborne.accept(event)
 
-    assert await heard(airborne) == [tokens(0, 5, choice=1), finished()]
+    assert heard(airborne) == [tokens(0, 5, choice=1), finished()]
     assert airborne.ended.is_set()
 
 
-@pytest.mark.anyio
-async def test_a_slow_client_loses_notices_and_never_tokens() -> None:
+def test_a_slow_client_loses_notices_and_never_tokens() -> None:
     airborne = flight()
     for index in range(2 * MAX_NOTICES):
         airborne.accept(Preempted(flight_id="f", choice=0, mode="swap", blocks=1, predicted_ms=1.0))
         airborne.accept(tokens(index, 5))
 
-    told = await heard(airborne)
+    told = heard(airborne)
     assert sum(isinstance(news, TokenDelta) for news in told) == 2 * MAX_NOTICES
     assert sum(isinstance(news, Preempted) for news in told) <= MAX_NOTICES
 

@@ -41,6 +41,9 @@ class Wire:
     async def body(self, body: bytes = b"", *, more: bool = False) -> None:
         await self._answer.send({"type": "http.response.body", "body": body, "more_body": more})
 
+    def push(self, body: bytes) -> bool:
+        return self._answer.push(body)
+
     def _close(self) -> None:
         self.is_closed = True
 
@@ -142,3 +145,27 @@ async def test_nothing_is_written_to_a_client_that_has_left() -> None:
     await wire.body(b"hi")
 
     assert wire.written == []
+
+
+async def test_a_part_of_a_stream_is_pushed_only_where_nothing_has_to_be_waited_for() -> None:
+    wire = Wire()
+    assert not wire.push(b"one")
+    await wire.start()
+    assert not wire.push(b"one")  # the head goes with the first part
+    await wire.body(b"one", more=True)
+    assert wire.push(b"two")
+    wire.cycle.flow.write_paused = True
+    assert not wire.push(b"three")
+    wire.cycle.flow.write_paused, wire.cycle.disconnected = False, True
+    assert wire.push(b"four")  # to nobody
+
+    assert b"".join(wire.written).endswith(b"3\r\none\r\n3\r\ntwo\r\n")
+
+
+async def test_a_body_of_known_length_is_not_pushed() -> None:
+    wire = Wire()
+    await wire.start((b"content-length", b"2"))
+
+    assert not wire.push(b"hi")
+    await wire.body(b"hi")
+    assert not wire.push(b"hi")

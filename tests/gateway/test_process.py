@@ -6,35 +6,27 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 
 from tests.gateway.served import ADMIN_KEY, ASKED, CHAT, WAIT_S, Served, serving, settings, until
+from tests.gateway.spawned import LEASE_S, process
 
 pytestmark = pytest.mark.anyio
-LEASE_S = 1.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.mark.parametrize(
-    "command",
-    [["-m", "gateway"], ["-c", "import fairlane; fairlane.main()", "serve"]],
+    ("command", "processes"),
+    [(["-m", "gateway"], "1"), (["-m", "gateway"], "2"), (["-c", "import fairlane; fairlane.main()", "serve"], "1")],
 )
-def test_a_port_that_is_taken_ends_the_start_with_one_line(tmp_path: Path, command: list[str]) -> None:
+def test_a_port_that_is_taken_ends_the_start_with_one_line(tmp_path: Path, command: list[str], processes: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         environ = {**os.environ, "FAIRLANE_PORT": str(port), "FAIRLANE_DATA_DIR": str(tmp_path)}
         environ |= {"FAIRLANE_REDIS_URL": "unix:///nowhere", "FAIRLANE_ADMIN_KEY": ADMIN_KEY}
+        environ["FAIRLANE_GATEWAY__PROCESSES"] = processes
         ended = subprocess.run(
             [sys.executable, *command], env=environ, capture_output=True, text=True, timeout=WAIT_S, check=False
         )
@@ -44,44 +36,6 @@ def test_a_port_that_is_taken_ends_the_start_with_one_line(tmp_path: Path, comma
     (line,) = ended.stderr.splitlines()
     assert "port" in line
     assert "already in use" in line
-
-
-@asynccontextmanager
-async def process(url: str, **given: str) -> AsyncIterator[tuple[subprocess.Popen[str], str]]:
-    """A gateway process that is ready to answer, and where."""
-    port = free_port()
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("FAIRLANE_", "OTEL_"))}
-    environ |= {
-        "FAIRLANE_REDIS_URL": url,
-        "FAIRLANE_PORT": str(port),
-        "FAIRLANE_ADMIN_KEY": ADMIN_KEY,
-        "FAIRLANE_GATEWAY__RESERVATION_LEASE_S": str(LEASE_S),
-        "FAIRLANE_GATEWAY__STORE_TIMEOUT_S": "2",
-        "FAIRLANE_LEASE_S": str(LEASE_S),
-        **given,
-    }
-    started = subprocess.Popen(  # noqa: ASYNC220 - starting it takes no time
-        [sys.executable, "-m", "gateway"], env=environ, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    base = f"http://127.0.0.1:{port}"
-    try:
-        await answering(base)
-        yield started, base
-    finally:
-        started.kill()
-        await asyncio.to_thread(started.communicate)
-
-
-async def answering(base: str) -> None:
-    """Wait until it is ready."""
-    async with asyncio.timeout(WAIT_S), httpx.AsyncClient() as client:
-        while True:
-            try:
-                if (await client.get(f"{base}/readyz")).status_code == 200:
-                    return
-            except httpx.TransportError:
-                pass
-            await asyncio.sleep(0.05)
 
 
 async def test_sigterm_finishes_the_stream_and_ends_with_status_0(valkey_url: str) -> None:

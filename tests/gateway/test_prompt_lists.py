@@ -68,7 +68,7 @@ async def test_a_list_that_can_never_fit_is_a_400(served: Served) -> None:
 
 
 async def test_without_max_tokens_the_prompts_share_what_the_limits_leave(served: Served) -> None:
-    await served.tenant(limits={"tokens_per_minute": 50})
+    await served.tenant(limits={"tokens_per_minute": 50}, reserve="full")
 
     endless = {"model": "tiny", "prompt": [[5], [6]], "ignore_eos": True}
     answer = (await served.post(COMPLETIONS, endless)).json()

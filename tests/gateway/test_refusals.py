@@ -30,9 +30,9 @@ async def used(served: Served, name: str) -> tuple[int, int]:
     ("limits", "code", "scope"),
     [
         ({"requests_per_minute": 1}, "rate_limit_exceeded", "tenant"),
-        ({"tokens_per_minute": 15}, "rate_limit_exceeded", "tenant"),
-        ({"tokens_per_day": 15}, "insufficient_quota", "tenant"),
-        ({"tokens_per_month": 15}, "insufficient_quota", "tenant"),
+        ({"tokens_per_minute": 10}, "rate_limit_exceeded", "tenant"),
+        ({"tokens_per_day": 10}, "insufficient_quota", "tenant"),
+        ({"tokens_per_month": 10}, "insufficient_quota", "tenant"),
     ],
 )
 async def test_a_spent_limit_names_itself_and_a_time(

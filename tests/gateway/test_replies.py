@@ -18,6 +18,11 @@ def stays() -> Departure:
     return Departure(lambda: None)
 
 
+def never(_: bytes) -> bool:
+    """A client that nothing can be sent to without waiting."""
+    return False
+
+
 async def test_a_client_that_leaves_ends_the_block() -> None:
     departure = stays()
 
@@ -73,7 +78,10 @@ async def test_a_client_that_takes_nothing_for_too_long_is_gone() -> None:
 
     async def block() -> None:
         async with asyncio.timeout(WAIT_S):
-            with Connection(stays()) as connection, EventStream(stuck, [], connection, write_timeout_s=0.01) as out:
+            with (
+                Connection(stays()) as connection,
+                EventStream(stuck, never, [], connection, write_timeout_s=0.01) as out,
+            ):
                 await out.write(b"data: 1\n\n")
 
     with pytest.raises(ClientDisconnect):
@@ -87,7 +95,7 @@ async def test_a_stream_with_nothing_to_say_may_last() -> None:
         sent.append(message)
 
     with Connection(stays()) as connection:
-        with EventStream(send, [(b"a", b"b")], connection, write_timeout_s=0.001) as out:
+        with EventStream(send, never, [(b"a", b"b")], connection, write_timeout_s=0.001) as out:
             await out.write(b"data: 1\n\n")
             loop = asyncio.get_running_loop()
             until = loop.create_future()
@@ -98,3 +106,29 @@ async def test_a_stream_with_nothing_to_say_may_last() -> None:
 
     assert [message.get("body") for message in sent] == [None, b"data: 1\n\n", b"data: 2\n\n", b""]
     assert (b"content-type", b"text/event-stream") in sent[0]["headers"]
+
+
+async def test_frames_go_out_without_waiting_where_the_client_keeps_up_and_in_their_order_where_not() -> None:
+    keeps_up = True
+    sent: list[bytes] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message.get("body", b"head"))
+
+    def push(frames: bytes) -> bool:
+        if keeps_up:
+            sent.append(frames)
+        return keeps_up
+
+    with Connection(stays()) as connection, EventStream(send, push, [], connection, write_timeout_s=WAIT_S) as out:
+        assert not out.put(b"1")  # its headers have to go before it
+        await out.catch_up()
+        assert out.put(b"2")
+        keeps_up = False
+        assert not out.put(b"3")
+        keeps_up = True
+        assert not out.put(b"4")  # not before what waits
+        await out.catch_up()
+        assert out.put(b"5")
+
+    assert sent == [b"head", b"1", b"2", b"34", b"5"]

@@ -188,6 +188,23 @@ async def test_a_fault_of_our_own_in_mid_stream_is_told_logged_and_settled(
     assert [outcome for outcome, _, _ in await served.ledger()] == ["finished"]
 
 
+async def test_a_fault_at_one_requests_tokens_ends_that_request_alone(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patched:
+        patched.setattr("gateway.speech.Speech.frames", broken)
+        refused = await served.post(CHAT, {**ASKED, "stream": True})
+    answer = await served.post(CHAT, ASKED)  # the reader of the queue has gone on
+    await served.landed()
+
+    assert (refused.status_code, refused.json()["error"]["code"]) == (500, "internal_error")
+    assert answer.status_code == 200
+    assert len(await served.entries()) == 2
+
+
 async def test_draining_refuses_new_requests_and_finishes_running_streams(served: Served) -> None:
     served.worker.limit = 2
     client = served.sdk()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.commands import supervisor
-from gateway.commands.supervisor import Child, ChildRefused, check_config
+from gateway.commands.supervisor import Child, ChildRefused, check_config, supervise
 
 pytestmark = pytest.mark.anyio
 LIMIT_S = 20.0
@@ -56,6 +56,42 @@ async def test_a_child_that_will_not_stop_is_killed(tmp_path: Path) -> None:
     await asyncio.wait_for(alive, LIMIT_S)
     assert child.process is not None
     assert child.process.returncode == -signal.SIGKILL
+
+
+async def test_a_child_that_is_told_to_stop_while_it_is_started_does_not_stay(tmp_path: Path) -> None:
+    child = Child("late", [], module(tmp_path, "late", "import signal\nsignal.pause()"), LIMIT_S)
+    alive = asyncio.create_task(child.keep_alive())
+    await asyncio.sleep(0)  # it is being started
+
+    await child.stop()
+
+    await asyncio.wait_for(alive, LIMIT_S)
+    assert child.process is not None
+    assert child.process.returncode == -signal.SIGKILL
+
+
+async def test_a_row_stops_together_and_before_the_next(tmp_path: Path) -> None:
+    for name in ("up", "told"):
+        os.mkfifo(tmp_path / name)
+    body = (  # each of the first row ends only where the other one ends too
+        "import os, signal, sys\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\n"
+        "open('up', 'w').write('up')\nsignal.sigwait([signal.SIGTERM])\nrole = sys.argv[1]\n"
+        "if role == 'tells': open('told', 'w').write('done')\n"
+        "if role == 'hears': open('done', 'w').write(open('told').read())\n"
+        "if role == 'last': sys.exit(0 if os.path.exists('done') else 1)\n"
+    )
+    environ = module(tmp_path, "polite", f"import os\nos.chdir({str(tmp_path)!r})\n{body}")
+    rows = [[Child("polite", [role], environ, LIMIT_S) for role in row] for row in (["tells", "hears"], ["last"])]
+    stop = asyncio.Event()
+    supervising = asyncio.create_task(supervise(rows, stop))
+    heard = ""
+    while len(heard) < len("up" * 3):
+        heard += await next_line(tmp_path / "up")
+
+    stop.set()
+    await asyncio.wait_for(supervising, LIMIT_S)
+
+    assert [[child.process and child.process.returncode for child in row] for row in rows] == [[0, 0], [0]]
 
 
 async def test_a_child_that_refuses_its_settings_is_not_started_again(tmp_path: Path) -> None:

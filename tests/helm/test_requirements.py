@@ -40,6 +40,7 @@ def test_what_cannot_work_is_refused_with_a_sentence(render: Render, values: dic
         ({"worker": {"startSeconds": 0}}, "worker/startSeconds"),
         ({"config": {"port": 80}}, "config/port"),
         ({"config": {"gateway": {"grace_s": -1}}}, "config/gateway/grace_s"),
+        ({"config": {"gateway": {"processes": 0}}}, "config/gateway/processes"),
         ({"config": {"worker": {"metrics_port": 0}}}, "config/worker/metrics_port"),
         ({"config": {"log_level": "loud"}}, "config/log_level"),
         ({"otlpEndpoint": "collector:4318"}, "otlpEndpoint"),

@@ -109,7 +109,9 @@ class MemoryHouse:
         expires_ms: int | None = None,
         revoked: bool = False,
     ) -> None:
-        self.twin.put_key(root or tenant, key_id, limits, MemoryKey(tenant=tenant, expires_ms=expires_ms, revoked=revoked))
+        self.twin.put_key(
+            root or tenant, key_id, limits, MemoryKey(tenant=tenant, expires_ms=expires_ms, revoked=revoked)
+        )
 
 
 class RedisHouse:

@@ -110,7 +110,9 @@ async def test_limits_of_a_model_and_lane_hold_for_these_alone(
 
 
 async def test_limits_by_model_count_each_model_by_itself(house: House) -> None:
-    await house.tenant(MANY, limits_by={("smol", ""): Limits(tokens_per_day=40), ("large", ""): Limits(tokens_per_day=40)})
+    await house.tenant(
+        MANY, limits_by={("smol", ""): Limits(tokens_per_day=40), ("large", ""): Limits(tokens_per_day=40)}
+    )
     await house.store.reserve(ask("f1", model="smol"))
     await house.store.reserve(ask("f2", model="large"))
 

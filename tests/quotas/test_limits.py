@@ -132,7 +132,9 @@ def test_of_several_refusals_the_longest_wait_is_told() -> None:
 
 
 def test_a_refusal_in_shadow_is_found_but_not_told() -> None:
-    found = refusals([level(Limits(tokens_per_day=1), shadow=frozenset({"tokens_per_day"}))], Demand(1, 1, 1, 1), NOW_MS)
+    found = refusals(
+        [level(Limits(tokens_per_day=1), shadow=frozenset({"tokens_per_day"}))], Demand(1, 1, 1, 1), NOW_MS
+    )
 
     assert [refusal.status.shadow for refusal in found] == [True]
     assert heaviest(found) is None

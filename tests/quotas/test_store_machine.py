@@ -115,9 +115,7 @@ class StoreMachine(RuleBasedStateMachine):
     def change_tenant(self, tenant: str, limits: dict[str, int], zone: str, **changes: Any) -> None:
         changes["limits_by"] = changes.pop("by")
         for house in self.houses:
-            self.runner.run(
-                house.tenant(Limits(**limits), tenant=tenant, timezone=zone, **line(tenant), **changes)
-            )
+            self.runner.run(house.tenant(Limits(**limits), tenant=tenant, timezone=zone, **line(tenant), **changes))
 
     @rule(limits=small_limits)
     def change_key(self, limits: dict[str, int]) -> None:

@@ -162,6 +162,9 @@ class World:
         self.plans.append(plan)
         yielded = {(event.flight_id, event.choice) for event in plan.events if isinstance(event, Preempted)}
         assert not yielded & {tuple(row.seq) for row in plan.rows}, "preempted and run in one step"
+        swapped = [(one.first // self.block_size, one.end) for one in plan.yields if one.mode == "swap"]
+        left = sum(-(-end // self.block_size) - first for first, end in swapped)
+        assert len(plan.swap_out) == left, "copies of nobody's KV"
         for one in outcome.produced:
             assert one.index == len(self.outputs[one.seq]), "a gap or a repetition"
             self.outputs[one.seq].append(one.token_id)

@@ -120,10 +120,27 @@ def test_before_the_first_copy_the_size_of_a_block_decides() -> None:
     assert large.swap_ms(10) > 10 * small.swap_ms(10)
 
 
+def test_what_comes_back_with_others_begins_no_copy_of_its_own() -> None:
+    costs = CostModel()
+    for blocks in (1, 4, 16, 64) * 30:
+        costs.observe(NO_WORK, 0.0, blocks, 0.5 + 0.05 * blocks)
+
+    bit_by_bit_ms = costs.swap_ms(3) + costs.swap_ms(5, away=3)
+
+    assert bit_by_bit_ms == pytest.approx(costs.copy_ms(3) + costs.copy_ms(5) + costs.copy_ms(8))
+
+
 def test_recomputing_twice_the_tokens_costs_more_than_twice() -> None:
     costs = learnt()
 
     assert costs.recompute_ms(2_000) > 2.0 * costs.recompute_ms(1_000) > 0.0
+
+
+def test_a_recompute_costs_what_its_row_adds_to_a_step() -> None:
+    costs = learnt()
+    without, row = StepFeatures(20, 0, 9_000, 0), StepFeatures(20, 300, 9_000, 300 * 700)
+
+    assert costs.recompute_ms(300, kept=400) == pytest.approx(costs.step_ms(row) - costs.step_ms(without))
 
 
 def test_step_weights_add_up_to_the_time_of_a_step() -> None:

@@ -121,6 +121,7 @@ def test_one_stop_is_told_and_counted_once() -> None:
 
     assert (len(world.events(Preempted)), len(world.events(Resumed))) == (1, 1)
     assert world.ended["batch"].preemptions == 1
+    assert [one.mode for plan in world.plans for one in plan.yields] == ["swap"], "of what only lacked a row"
 
 
 @pytest.mark.parametrize("stall_ms", [2_000.0, 60_000.0])

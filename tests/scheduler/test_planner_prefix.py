@@ -13,7 +13,7 @@ from scheduler.messages import Job, Lease, Preempted
 from scheduler.outcomes import Outcome
 from scheduler.prefixes import Prefixes
 from scheduler.roster import Roster
-from scheduler.steps import SeqId, StepPlan
+from scheduler.steps import Row, SeqId, StepPlan
 from tests.scheduler.planner_world import LATENCY, THROUGHPUT, World, job
 
 
@@ -161,6 +161,31 @@ def test_requests_that_share_a_prefix_hold_it_once() -> None:
     here.check_outputs(*alike)
 
 
+def test_what_waits_behind_the_head_is_not_looked_up_in_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = world(blocks=24, max_sequences=8)
+    serve(here, job("first", prompt=40, text="x", max_tokens=1))
+    here.add(job("holder", prompt=40, max_tokens=12))
+    alike = [job(f"f{number}", prompt=72, text="x", max_tokens=4) for number in range(6)]
+    here.step()
+    for one in alike:
+        here.add(one)
+    here.step()
+    adopted: list[int] = []
+    adopt = BlockPool.adopt
+
+    def counting(pool: BlockPool, blocks: list[int], table: list[int], first: int) -> None:
+        adopted.append(len(blocks))
+        adopt(pool, blocks, table, first)
+
+    monkeypatch.setattr(BlockPool, "adopt", counting)
+    plan, _ = here.step()
+
+    assert [row.seq.flight_id for row in plan.rows] == ["holder"]
+    assert adopted == [10]
+    here.finish()
+    here.check_outputs(*alike)
+
+
 def test_a_prefill_goes_on_behind_what_another_has_computed_meanwhile() -> None:
     here = world(max_step_tokens=24)
     alike = [job(f"f{number}", prompt=40, text="x", max_tokens=2) for number in range(3)]
@@ -230,6 +255,27 @@ def test_a_hit_that_makes_the_next_token_dear_still_leaves_one_to_compute() -> N
     draft.run(seq)
 
     assert [len(row.token_ids) for row in draft.finish(1, [], CostModel()).rows] == [1]
+
+
+def test_what_was_found_in_vain_is_not_borrowed() -> None:
+    pool = BlockPool(blocks=8, block_size=4, host_slots=0)
+    prefixes = Prefixes(pool, enabled=True)
+    mine, other = (
+        open_flight(Lease(job=one, epoch=1, arrived_ms_ago=0.0), DEFAULT_LANES[THROUGHPUT], 0.0, 4).choices[0]
+        for one in (job("a", prompt=18, text="x"), job("b", prompt=18, text="x"))
+    )
+    for seq, blocks in ((mine, 2), (other, 4)):  # the second holds the first one's, and two that follow
+        prefixes.reuse(seq)
+        pool.allocate(seq.table, blocks - len(seq.table))
+        seq.num_computed = 4 * blocks
+        prefixes.leave(seq, Row(seq.id, (1, 2), 0, tuple(seq.table), True, 0))
+
+    prefixes.reuse(mine)
+    assert (len(mine.table), mine.borrowed) == (4, 2)
+    prefixes.give_back(mine, 2)
+
+    assert (len(mine.table), mine.num_computed, mine.borrowed, other.borrowed) == (2, 8, 0, 2)
+    pool.check_integrity([mine.table, other.table], [])
 
 
 def test_choices_share_a_cached_prompt_and_it_counts_once() -> None:

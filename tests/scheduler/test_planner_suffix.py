@@ -24,6 +24,7 @@ def test_a_dropped_end_is_all_that_is_computed_again() -> None:
 
     (row,) = (row for row in world.plans[-1].rows if row.seq.flight_id == "b")
     assert (yielded.flight_id, yielded.mode) == ("b", "recompute")
+    assert sum(one.end - one.first for plan in world.plans for one in plan.yields) == 24 - 16
     assert (row.first_position, len(row.token_ids)) == (16, 9), "two blocks: for the chat, and for a's next token"
     world.finish()
     world.check_outputs(*jobs)

@@ -1,5 +1,6 @@
 """A source is compiled once; where it cannot be, the reason is one line and attention is torch's own."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,57 @@ def test_without_a_compiler_the_reason_says_so(source: Path, tmp_path: Path, mon
 def test_a_place_where_nothing_can_be_written_is_an_error(source: Path) -> None:
     with pytest.raises(BuildError, match="Not a directory"):
         load_library(source, source / "cache")
+
+
+@needs_compiler
+@pytest.mark.parametrize("left", [b"", b"nonsense"])
+def test_what_cannot_be_loaded_is_compiled_anew(left: bytes, source: Path, tmp_path: Path) -> None:
+    load_library(source, tmp_path / "elsewhere")
+    (made,) = (tmp_path / "elsewhere").iterdir()
+    cache = tmp_path / "cache"
+    cache.mkdir(mode=0o755)
+    (cache / made.name).write_bytes(left)
+
+    assert load_library(source, cache).answer() == 42
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", [".", "planted.so"])
+@pytest.mark.parametrize("mode", [0o770, 0o707])
+def test_what_others_may_write_is_not_loaded(name: str, mode: int, source: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    load_library(source, cache)
+    (made,) = cache.iterdir()
+    (cache if name == "." else made).chmod(mode)
+
+    with pytest.raises(BuildError, match="others may write"):
+        load_library(source, cache)
+
+
+@needs_compiler
+def test_what_belongs_to_somebody_else_is_not_loaded(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load_library(source, tmp_path / "cache")
+    owner = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    if owner == 0:
+        os.chown(tmp_path / "cache", 12345, -1)
+
+    with pytest.raises(BuildError, match="another user's"):
+        load_library(source, tmp_path / "cache")
+
+
+@needs_compiler
+def test_nobody_else_may_write_where_libraries_are_kept(source: Path, tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        load_library(source, tmp_path / "cache")
+    finally:
+        os.umask(before)
+
+    (made,) = (tmp_path / "cache").iterdir()
+    assert [oct(path.stat().st_mode & 0o022) for path in (made.parent, made)] == ["0o0", "0o0"]
 
 
 def test_without_the_kernel_the_reference_attention_serves(

@@ -8,14 +8,13 @@ import msgspec
 import pytest
 
 from scheduler.costs import CostModel
-from scheduler.lanes import DEFAULT_LANES, LaneName
+from scheduler.lanes import LaneName
 from scheduler.messages import Lease, Preempted, Resumed, Sampling, TokenDelta, YieldMode
 from scheduler.outcomes import Outcome
-from scheduler.planner import Planner
 from scheduler.steps import Ended, SeqId
 from tests.worker.hand import lease
 from tests.worker.test_runner import PROMPTS, alone
-from worker.engine import Engine, StepReport
+from worker.engine import Engine, StepReport, planner_for
 from worker.kv_cache import KVCache
 from worker.model import PagedModel
 from worker.runner import Runner
@@ -27,16 +26,7 @@ class Client:
     def __init__(self, model: PagedModel, *, blocks: int = 64, host_slots: int = 32, max_sequences: int = 8) -> None:
         cache = KVCache(model.shape, blocks=blocks, host_slots=host_slots, block_size=4)
         self.costs = CostModel()
-        planner = Planner(
-            lanes=DEFAULT_LANES,
-            block_size=4,
-            blocks=blocks,
-            host_slots=host_slots,
-            max_sequences=max_sequences,
-            max_step_tokens=24,
-            costs=self.costs,
-            bytes_per_block=cache.shape.block_bytes(4),
-        )
+        planner = planner_for(cache, self.costs, max_sequences=max_sequences, max_step_tokens=24)
         self.engine = Engine(planner, Runner(model, cache))
         self.cache = cache
         self.tokens: dict[SeqId, list[int]] = defaultdict(list)

@@ -61,6 +61,12 @@ def test_positions_beyond_the_first_rotations_are_turned_too(tiny: PagedModel, n
     assert generate(tiny) == generate(native)
 
 
+def test_positions_beyond_the_context_are_those_of_the_reference() -> None:
+    reference = random_model(transformers.LlamaConfig(**GROUPED, max_position_embeddings=8))
+
+    assert generate(reference) == generate(native_of(reference))
+
+
 def test_a_step_in_which_nothing_samples_only_fills_the_cache(native: NativeModel) -> None:
     hand = Hand(native)
 

@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -19,9 +20,10 @@ from worker.model import PagedModel
 from worker.model_files import ModelFiles, resolve
 from worker.native import model as native_model
 from worker.native.layout import interleaved
-from worker.native.library import is_fastest
+from worker.native.library import is_compiled, is_fastest
 from worker.native.model import NativeModel
-from worker.paths import lean_path, load_fastest
+from worker.paths import lean_path, load_fastest, native_path
+from worker.selftest import every_logit
 
 needs_compiled = pytest.mark.skipif(
     not (is_fastest(torch.float32, 8, torch.device("cpu")) and is_fastest(torch.bfloat16, 8, torch.device("cpu"))),
@@ -179,6 +181,24 @@ def test_a_layer_with_an_unknown_part_keeps_the_reference(caplog: pytest.LogCapt
 
     assert lean_path(random) is None
     assert "LlamaMLP holds an unknown adapter" in caplog.records[-1].getMessage()
+
+
+class Adapted(torch.nn.Linear):
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return super().forward(rows) + rows.sum(-1, keepdim=True) * 1e-3
+
+
+@pytest.mark.parametrize("path", [lean_path, lambda reference: native_path(reference, every_logit(reference))])
+@pytest.mark.parametrize("place", ["self_attn.q_proj", "mlp.down_proj"])
+def test_a_product_that_is_more_than_its_weight_keeps_the_reference(
+    place: str, path: Callable[[PagedModel], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it adds is less than the rounding of sixteen bits: the proof alone would let it pass."""
+    monkeypatch.setattr(paths, "is_fastest", lambda *_: is_compiled())
+    random = random_model(SERVED["llama"], torch.bfloat16)
+    random.causal_lm.get_submodule(f"model.layers.1.{place}").__class__ = Adapted
+
+    assert path(random) is None
 
 
 @pytest.mark.usefixtures("no_compiled_path")

@@ -3,17 +3,17 @@
 import pytest
 
 from scheduler.costs import CostModel
-from scheduler.messages import Preempted, PreemptionMode, Resumed
+from scheduler.messages import Resumed, YieldMode
 from scheduler.outcomes import Outcome
-from scheduler.steps import Copy, Ended, Row, SeqId, StepFeatures, StepOutcome, StepPlan, StepResult, features
+from scheduler.steps import Copy, Ended, Row, SeqId, StepFeatures, StepOutcome, StepPlan, StepResult, Yield, features
 from worker.engine import StepReport
 from worker.preemption_costs import PreemptionCost, PreemptionCosts
 
 BLOCK_SIZE = 16
 
 
-def preempted(flight_id: str, mode: PreemptionMode, blocks: int, predicted_ms: float) -> Preempted:
-    return Preempted(flight_id=flight_id, choice=0, mode=mode, blocks=blocks, predicted_ms=predicted_ms)
+def yields(flight_id: str, mode: YieldMode, first: int, end: int, predicted_ms: float) -> Yield:
+    return Yield(SeqId(flight_id, 0), mode, first, end, predicted_ms)
 
 
 def resumed(flight_id: str) -> Resumed:
@@ -25,11 +25,13 @@ def row(flight_id: str, tokens: int, *, first: int = 0, samples: bool = True) ->
 
 
 def report(
-    *events: Preempted | Resumed, rows: tuple[Row, ...] = (), out: int = 0, back: int = 0, copy_ms: float = 0.0,
+    *what: Yield | Resumed, rows: tuple[Row, ...] = (), out: int = 0, back: int = 0, copy_ms: float = 0.0,
     run_ms: float = 0.0, ended: str | None = None,
 ) -> StepReport:  # fmt: skip
     copies = tuple(Copy(0, 0) for _ in range(out)), tuple(Copy(0, 0) for _ in range(back))
-    plan = StepPlan(1, rows, *copies, events=events, features=features(rows))
+    events = tuple(one for one in what if isinstance(one, Resumed))
+    given = tuple(one for one in what if isinstance(one, Yield))
+    plan = StepPlan(1, rows, *copies, events=events, yields=given, features=features(rows))
     over = () if ended is None else (Ended(ended, Outcome.CANCELLED),)
     return StepReport(plan, StepResult(1, run_ms=run_ms, copy_ms=copy_ms), StepOutcome(ended=over), ())
 
@@ -45,7 +47,7 @@ def watch(found: list[PreemptionCost]) -> PreemptionCosts:
 
 
 def test_a_swap_costs_its_share_of_the_copies_both_ways(watch: PreemptionCosts, found: list[PreemptionCost]) -> None:
-    watch.stepped(report(preempted("a", "swap", 3, 4.0), out=4, copy_ms=8.0))
+    watch.stepped(report(yields("a", "swap", 16, 50, 4.0), out=4, copy_ms=8.0))
     watch.stepped(report(rows=(row("b", 1),), run_ms=10.0))
     watch.stepped(report(resumed("a"), back=3, copy_ms=3.0))
 
@@ -59,8 +61,7 @@ def test_a_recompute_costs_what_its_rows_add_until_it_samples(
     costs = CostModel()
     both, other = (row("a", 200, samples=False), row("b", 1)), (row("b", 1),)
     rest = (row("a", 30, first=200),)
-    watch.stepped(report(rows=(row("a", 1, first=229),)))
-    watch.stepped(report(preempted("a", "recompute", 15, 90.0), rows=other, run_ms=10.0))
+    watch.stepped(report(yields("a", "recompute", 0, 230, 90.0), rows=other, run_ms=10.0))
     watch.stepped(report(resumed("a"), rows=both, run_ms=2 * costs.step_ms(features(both))))
     watch.stepped(report(rows=rest, run_ms=costs.step_ms(features(rest))))
 
@@ -72,28 +73,43 @@ def test_a_recompute_costs_what_its_rows_add_until_it_samples(
 
 def test_what_was_never_computed_is_no_cost_of_a_recompute(watch: PreemptionCosts, found: list[PreemptionCost]) -> None:
     costs, whole = CostModel(), (row("a", 100), row("b", 1))
-    watch.stepped(report(rows=(row("a", 25, samples=False),)))
-    watch.stepped(report(preempted("a", "recompute", 2, 9.0), rows=whole[1:]))
+    watch.stepped(report(yields("a", "recompute", 0, 25, 9.0), rows=whole[1:]))
     watch.stepped(report(resumed("a"), rows=whole, run_ms=costs.step_ms(features(whole))))
 
     added_ms = costs.step_ms(features(whole)) - costs.step_ms(features(whole[1:])._replace(rows=2))
     assert [cost.actual_ms for cost in found] == [pytest.approx(added_ms / 4)]
 
 
-def test_who_gives_more_while_away_is_left_out(watch: PreemptionCosts, found: list[PreemptionCost]) -> None:
-    watch.stepped(report(rows=(row("a", 1, first=99),)))
-    watch.stepped(report(preempted("a", "recompute", 2, 9.0), rows=(row("b", 1),)))
+def test_who_gives_more_while_away_costs_more_and_is_expected_to(
+    watch: PreemptionCosts, found: list[PreemptionCost]
+) -> None:
+    costs, rows = CostModel(), (row("a", 69, first=32),)
+    watch.stepped(report(yields("a", "recompute", 64, 100, 9.0), yields("b", "swap", 32, 64, 3.0), out=2, copy_ms=2.0))
+    watch.stepped(report(yields("a", "recompute", 32, 64, 8.0), yields("b", "swap", 0, 32, 3.0), out=2, copy_ms=4.0))
+    watch.stepped(report(resumed("a"), resumed("b"), rows=rows, back=4, copy_ms=8.0, run_ms=30.0))
+
+    share = 1.0 - costs.step_ms(StepFeatures(1, 0, 0, 0)) / costs.step_ms(features(rows))
+    swapped, recomputed = found
+    assert swapped == PreemptionCost("swap", 6.0, 14.0)
+    assert recomputed.predicted_ms == 17.0
+    assert recomputed.actual_ms == pytest.approx(30.0 * share * 68 / 69)
+
+
+def test_what_is_in_the_host_pool_and_yet_computed_again_counts_as_recomputed(
+    watch: PreemptionCosts, found: list[PreemptionCost]
+) -> None:
+    watch.stepped(report(yields("a", "swap", 64, 100, 9.0), out=3, copy_ms=3.0))
+    watch.stepped(report(yields("a", "recompute", 32, 100, 8.0)))
     watch.stepped(report(resumed("a"), rows=(row("a", 69, first=32),), run_ms=30.0))
 
-    assert found == []
+    assert [(cost.mode, cost.predicted_ms) for cost in found] == [("recompute", 8.0)]
 
 
 def test_what_costs_nothing_or_never_returns_is_no_preemption_to_compare(
     watch: PreemptionCosts, found: list[PreemptionCost]
 ) -> None:
-    watch.stepped(
-        report(preempted("a", "keep", 0, 0.0), preempted("b", "swap", 2, 1.0), preempted("c", "swap", 2, 1.0))
-    )
+    asked = [yields(name, "swap", 0, 32, predicted_ms) for name, predicted_ms in (("a", 0.0), ("b", 1.0), ("c", 1.0))]
+    watch.stepped(report(*asked))
     watch.stepped(report(rows=(row("d", 1),), ended="b"))
     watch.lost(["c"])
     watch.stepped(report(resumed("a"), resumed("b"), resumed("c")))

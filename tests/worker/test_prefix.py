@@ -7,15 +7,13 @@ import pytest
 import torch
 
 from scheduler.costs import CostModel
-from scheduler.lanes import DEFAULT_LANES
 from scheduler.messages import Sampling
 from scheduler.outcomes import Outcome
-from scheduler.planner import Planner
 from scheduler.steps import SeqId
 from tests.worker.hand import lease
 from tests.worker.test_engine import Client
 from tests.worker.test_runner import PROMPTS, alone
-from worker.engine import Engine
+from worker.engine import Engine, planner_for
 from worker.model import PagedModel
 
 LONG = PROMPTS[4]
@@ -26,16 +24,7 @@ class Caching(Client):
 
     def __init__(self, model: PagedModel, *, blocks: int = 64) -> None:
         super().__init__(model, blocks=blocks)
-        planner = Planner(
-            lanes=DEFAULT_LANES,
-            block_size=4,
-            blocks=blocks,
-            host_slots=self.cache.host_slots,
-            max_sequences=8,
-            max_step_tokens=24,
-            costs=CostModel(),
-            prefix_share=0.5,
-        )
+        planner = planner_for(self.cache, CostModel(), max_sequences=8, max_step_tokens=24, prefix_share=0.5)
         self.engine = Engine(planner, self.engine.runner)
 
 

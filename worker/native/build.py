@@ -10,12 +10,16 @@ import logging
 import os
 import platform
 import shutil
+import stat
 import subprocess
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 _FLAGS = ("-O3", "-march=native", "-std=c++20", "-fPIC", "-shared", "-fopenmp")
 _LIMIT_S = 300.0
+_MODE = 0o755
+"""Nobody else may write to what is loaded."""
 
 _log = logging.getLogger(__name__)
 
@@ -31,9 +35,13 @@ def load_library(source: Path, cache: Path | None = None) -> ctypes.CDLL:
         made_for = f"{texts} {_FLAGS} {_processor()}"
         cache = cache or Path.home() / ".cache" / "fairlane"
         library = cache / f"{source.stem}-{hashlib.sha256(made_for.encode()).hexdigest()[:16]}.so"
-        if not library.exists():
-            cache.mkdir(parents=True, exist_ok=True)
-            _compile(source, library)
+        cache.mkdir(mode=_MODE, parents=True, exist_ok=True)
+        _check_writers(cache)
+        if library.exists():
+            _check_writers(library)
+            with suppress(OSError):  # cut off by a crash, or made beside another C library: it is made anew
+                return ctypes.CDLL(str(library))
+        _compile(source, library)
         return ctypes.CDLL(str(library))
     except (OSError, RuntimeError) as error:  # nowhere to write, no home, or not loadable
         raise BuildError(str(error).partition("\n")[0]) from error
@@ -42,6 +50,13 @@ def load_library(source: Path, cache: Path | None = None) -> ctypes.CDLL:
 def compiler() -> str | None:
     """The C++ compiler's path, where there is one."""
     return shutil.which("g++") or shutil.which("c++")
+
+
+def _check_writers(path: Path) -> None:
+    """Raises BuildError where somebody else may write: what is loaded runs as this process."""
+    status = path.stat()
+    if status.st_uid not in (0, os.geteuid()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise BuildError(f"{path} is another user's, or others may write to it")
 
 
 def _compile(source: Path, library: Path) -> None:
@@ -63,6 +78,7 @@ def _compile(source: Path, library: Path) -> None:
             raise BuildError(f"{command} was not done in {_LIMIT_S:.0f} s") from error
         if done.returncode != 0:
             raise BuildError(f"{command}: {_first_error(done.stderr)}")
+        made.chmod(_MODE)
         os.replace(made, library)
 
 

@@ -37,7 +37,7 @@ class NativeModel:
         self.context_length = context_length
         self.device = torch.device("cpu")
         self._decode = kernels()[shape.dtype].decode
-        self._rotations = _Rotations(causal_lm.model.rotary_emb, context_length)
+        self._rotations = _Rotations(causal_lm.model.rotary_emb)
         self._weights = _Weights(causal_lm, shape, release=release)
         self.vocab_size = self._weights.vocabulary
 
@@ -64,16 +64,15 @@ class NativeModel:
 class _Rotations:
     """Cosines and sines [positions, head_dim / 2] of all positions so far, float32."""
 
-    def __init__(self, rotary: Rotary, most: int) -> None:
+    def __init__(self, rotary: Rotary) -> None:
         self._rotary = rotary
-        self._most = most
-        self._table = self._computed(min(_FIRST_POSITIONS, most))
+        self._table = self._computed(_FIRST_POSITIONS)
 
     def upto(self, positions: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Those of at least so many positions, or of as many as the model knows."""
+        """Those of at least so many positions, be they more than the model's context: nothing checks what is read."""
         known = len(self._table[0])
-        if known < min(positions, self._most):
-            self._table = self._computed(min(max(positions, 2 * known), self._most))
+        if known < positions:
+            self._table = self._computed(max(positions, 2 * known))
         return self._table
 
     def _computed(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:

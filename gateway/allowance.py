@@ -1,0 +1,154 @@
+"""How much output a running request may come to: extended before it is used up, so that no token is made uncharged.
+
+A request holds a quantum of its output at a time. Once a choice has half of that left, the budget is asked for the
+next, and what it gives goes down to the worker as a Grant. Where a minute is full the worker pauses at the end of its
+grant, and the budget is asked again until there is room; where a day or month is spent, or a pause has lasted too long,
+the request ends with what it has, by name of the limit.
+"""
+
+import asyncio
+import logging
+
+from gateway.dispatch import Dispatcher
+from gateway.errors import ApiError
+from gateway.flight import Booking, Choice
+from gateway.store import STORE_TROUBLE, Availability
+from quotas.store import Extension, FlightSettled, Need, QuotaStore
+
+log = logging.getLogger(__name__)
+
+MAX_PAUSE_S = 120.0
+"""How long a request waits for a full minute, or for the store, before it ends with what it has."""
+SOONEST_S, LATEST_S = 0.02, 1.0
+"""When to ask again: a paused flight that is not heard of for seconds loses its place."""
+
+
+class Allowance:
+    """Of one request. `spoken` is called as its client hears tokens; `close` ends all, and may be called twice."""
+
+    def __init__(
+        self, quotas: QuotaStore, dispatcher: Dispatcher, availability: Availability, booking: Booking, quantum: int
+    ) -> None:
+        """The booking has its reservation. `quantum`: output tokens per choice."""
+        reservation = booking.reservation
+        assert reservation is not None  # noqa: S101 - see above
+        self._quotas = quotas
+        self._dispatcher = dispatcher
+        self._availability = availability
+        self._booking = booking
+        self._quantum = quantum
+        self._most = reservation.most_tokens
+        self._per_choice = reservation.granted_tokens
+        self._portion = reservation.granted_tokens
+        """What it got last, per choice: limits may leave less than a quantum."""
+        self._granted = reservation.granted_tokens * booking.ask.choices
+        self._asking: asyncio.Task[None] | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """All that the request may come to is granted."""
+        return self._per_choice >= self._most
+
+    def spoken(self, choice: Choice) -> None:
+        """A client has heard all of a choice that has arrived."""
+        if self._asking is None and not self.is_whole and self._is_low(choice):
+            self._asking = asyncio.get_running_loop().create_task(self._ask())
+            self._asking.add_done_callback(self._asked)
+
+    def close(self) -> None:
+        """Ask for nothing more."""
+        if self._asking is not None:
+            self._asking.cancel()
+
+    def _is_low(self, choice: Choice) -> bool:
+        return self._per_choice - choice.spoken <= max(1, self._portion // 2)
+
+    async def _ask(self) -> None:
+        """Until what is granted is enough for a while, or nothing more will come."""
+        loop = asyncio.get_running_loop()
+        waits_since_s = loop.time()
+        while going := self._going():
+            extension = await self._extend(going)
+            if extension is not None and self._take(extension):
+                waits_since_s = loop.time()
+            if await self._pass_on() and (self.is_whole or not any(map(self._is_low, self._going()))):
+                return
+            waited_too_long = loop.time() - waits_since_s >= MAX_PAUSE_S
+            if extension is not None and (extension.spent or waited_too_long):
+                self._end(extension.limited_by)
+                return
+            if waited_too_long:
+                self._give_up()
+                return
+            retry_s = SOONEST_S if extension is None else extension.retry_after_s
+            await asyncio.sleep(min(max(retry_s, SOONEST_S), LATEST_S))
+
+    async def _extend(self, going: list[Choice]) -> Extension | None:
+        """What the budget says; None where the store does not."""
+        ended = self._ended()
+        need = Need(
+            published=sum(choice.spoken for choice in self._choices()),
+            known=self._granted,
+            most=ended + len(going) * self._most,
+            unit=len(going),
+            quantum=self._quantum,
+            stuck=any(choice.spoken >= self._per_choice for choice in going),
+        )
+        try:
+            extension = await self._quotas.extend(self._booking.ask.root, self._booking.id, need)
+        except STORE_TROUBLE as error:
+            self._availability.failed("extend", error)
+            return None
+        except FlightSettled:
+            return None  # it was taken from us: its renewal says so, and ends it
+        self._availability.answered()
+        return extension
+
+    def _take(self, extension: Extension) -> bool:
+        """Let the worker go on as far as the budget does; whether that is further."""
+        self._granted = extension.granted_tokens
+        going = len(self._going())
+        per_choice = min(self._most, (self._granted - self._ended()) // going) if going else self._per_choice
+        if per_choice <= self._per_choice:
+            return False
+        self._portion, self._per_choice = per_choice - self._per_choice, per_choice
+        return True
+
+    async def _pass_on(self) -> bool:
+        """Tell the workers; whether all of them know."""
+        for flight in self._booking.flights:
+            if flight.granted < self._per_choice and not flight.told:
+                try:
+                    await self._dispatcher.queue(flight.queue).grant(flight.id, self._per_choice)
+                except STORE_TROUBLE as error:
+                    self._availability.failed("grant", error)
+                    return False
+                flight.granted = self._per_choice
+        return True
+
+    def _end(self, limited_by: str) -> None:
+        """Every choice ends where its grant does."""
+        for flight in self._booking.flights:
+            flight.cut(self._per_choice, limited_by)
+
+    def _give_up(self) -> None:
+        for flight in self._booking.flights:
+            if not flight.settled:
+                flight.fail(ApiError("The budget could not be asked for more tokens.", "quota_store_unavailable"))
+
+    def _choices(self) -> list[Choice]:
+        return [choice for flight in self._booking.flights for choice in flight.choices]
+
+    def _going(self) -> list[Choice]:
+        """Choices that may still bring tokens."""
+        return [choice for choice in self._choices() if choice.finish_reason is None]
+
+    def _ended(self) -> int:
+        """Tokens of the others."""
+        return sum(choice.counted for choice in self._choices() if choice.finish_reason is not None)
+
+    def _asked(self, asking: asyncio.Task[None]) -> None:
+        self._asking = None
+        if not asking.cancelled() and asking.exception() is not None:
+            log.error("asking for more tokens failed", exc_info=asking.exception())
+            self._give_up()

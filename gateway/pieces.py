@@ -1,0 +1,53 @@
+"""What a generation says, piece by piece, to whom, and how often it says that nothing comes."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from scheduler.messages import FinishReason, TokenLogprob
+
+
+class Said(msgspec.Struct, frozen=True):
+    """New output of one choice. Its last one has the finish reason."""
+
+    index: int
+    """Of the choice, within the whole answer."""
+    text: str
+    token_ids: tuple[int, ...]
+    """Tokens that are new and counted; their text may still be held back."""
+    logprobs: tuple[TokenLogprob, ...]
+    finish_reason: FinishReason | None
+
+    def __repr__(self) -> str:
+        return f"Said({self.index}, {len(self.token_ids)} tokens, {self.finish_reason})"
+
+
+class Notice(msgspec.Struct, frozen=True):
+    """What a waiting client may want to know."""
+
+    text: str
+
+
+Piece = Said | Notice
+
+
+class Listener(Protocol):
+    """Whom a generation tells what it brings forth."""
+
+    def hear(self, pieces: Sequence[Piece]) -> bool:
+        """What is ready in one go. False where it could not be passed on: nothing more comes before `catch_up`."""
+
+    async def catch_up(self) -> None:
+        """Pass it on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rhythm:
+    """When a client that waits is told so; a plain answer never is."""
+
+    first_s: float = math.inf
+    """From arrival."""
+    every_s: float = math.inf

@@ -1,0 +1,73 @@
+"""Metrics that every request adds to: an entry of a dict each, made Prometheus' own only when somebody reads them.
+
+The library's children take a lock and four calls for each step of a counter, and a request takes a dozen of them.
+Written in the event loop's thread alone, read in any.
+"""
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import accumulate
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+Labels = tuple[str, ...]
+
+
+class Tally(Collector):
+    """Sums by their labels: a counter, or a gauge that goes up and down."""
+
+    def __init__(
+        self,
+        kind: type[CounterMetricFamily] | type[GaugeMetricFamily],
+        name: str,
+        documentation: str,
+        labels: Sequence[str],
+        registry: CollectorRegistry,
+    ) -> None:
+        self._family: Callable[[], CounterMetricFamily | GaugeMetricFamily]
+        self._family = partial(kind, name, documentation, labels=labels)
+        self._sums: defaultdict[Labels, float] = defaultdict(float)
+        registry.register(self)
+
+    def add(self, *labels: str, by: float = 1.0) -> None:
+        """Count."""
+        self._sums[labels] += by
+
+    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+        """As the library writes it."""
+        family = self._family()
+        for labels, value in list(self._sums.items()):
+            family.add_metric(labels, value)
+        yield family
+
+
+class Distribution(Collector):
+    """Figures by their lane and size: a histogram."""
+
+    def __init__(self, name: str, documentation: str, bounds: Sequence[float], registry: CollectorRegistry) -> None:
+        """`bounds`: ascending; each belongs to what is below it."""
+        self._family: Callable[[], HistogramMetricFamily]
+        self._family = partial(HistogramMetricFamily, name, documentation, labels=("lane",))
+        self._bounds = bounds
+        self._seen: dict[str, tuple[list[int], list[float]]] = {}
+        """By lane: how many between a bound and the one before it, and the sum of all, alone in its list."""
+        registry.register(self)
+
+    def observe(self, lane: str, figure: float) -> None:
+        """Count it in."""
+        counts, total = self._seen.setdefault(lane, ([0] * (len(self._bounds) + 1), [0.0]))
+        counts[bisect_left(self._bounds, figure)] += 1
+        total[0] += figure
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        """As the library writes it."""
+        family = self._family()
+        names = [*map(floatToGoString, self._bounds), "+Inf"]
+        for lane, (counts, total) in list(self._seen.items()):
+            family.add_metric((lane,), list(zip(names, accumulate(counts), strict=True)), total[0])
+        yield family

@@ -1,0 +1,146 @@
+"""Output that is held quantum by quantum, through the whole gateway: exact, paused by a full minute, ended by a day."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from quotas import keyspace
+from tests.gateway.served import COMPLETIONS, Served, error_of, serving, settings, until
+
+pytestmark = pytest.mark.anyio
+
+ENDLESS = {"model": "tiny", "prompt": [5], "ignore_eos": True}
+
+
+@pytest.fixture
+async def served(valkey_url: str) -> AsyncIterator[Served]:
+    async with serving(settings(valkey_url, section={"quantum_tokens": 8})) as found:
+        yield found
+
+
+async def forget_minute(served: Served) -> None:
+    """As if a minute had passed since the last token."""
+    await served.store.delete(keyspace.of_root("acme") + "minute:tenant:acme")
+
+
+async def used(served: Served, name: str) -> tuple[int, int]:
+    status = (await served.limits())[name]
+    return status.used, status.reserved
+
+
+@pytest.mark.parametrize("tokens", [1, 7, 8, 9, 33])
+async def test_a_request_gets_all_that_it_asks_for_and_is_charged_that(served: Served, tokens: int) -> None:
+    await served.tenant(limits={"tokens_per_day": 1_000, "tokens_per_minute": 1_000})
+
+    answer = (await served.post(COMPLETIONS, {**ENDLESS, "max_tokens": tokens})).json()
+
+    assert answer["usage"]["completion_tokens"] == tokens
+    assert "fairlane" not in answer
+    for name in ("tokens_per_day", "tokens_per_minute"):
+        assert await used(served, name) == (tokens + 1, 0)
+    assert served.worker.seen[0].job.granted_until == min(8, tokens)
+
+
+async def test_several_prompts_and_choices_come_to_their_ends(served: Served) -> None:
+    await served.tenant(limits={"tokens_per_day": 1_000})
+
+    answer = (await served.post(COMPLETIONS, {**ENDLESS, "prompt": [[5], [6]], "n": 2, "max_tokens": 20})).json()
+
+    assert answer["usage"]["completion_tokens"] == 80
+    assert await used(served, "tokens_per_day") == (82, 0)
+
+
+async def test_a_spent_day_ends_the_answer_and_says_so(served: Served) -> None:
+    await served.tenant(limits={"tokens_per_day": 30})
+
+    answer = (await served.post(COMPLETIONS, ENDLESS)).json()
+    late = await served.post(COMPLETIONS, ENDLESS)
+
+    assert answer["usage"]["total_tokens"] == 30
+    assert answer["choices"][0]["finish_reason"] == "length"
+    assert answer["fairlane"] == {"limited_by": "tokens_per_day"}
+    assert error_of(late) == (429, "insufficient_quota")
+    await served.landed()
+    assert await used(served, "tokens_per_day") == (30, 0)
+    assert await served.ledger() == [("finished", 1, 29)]
+
+
+async def test_a_spent_day_ends_every_choice(served: Served) -> None:
+    await served.tenant(limits={"tokens_per_day": 30})
+
+    answer = (await served.post(COMPLETIONS, {**ENDLESS, "n": 3})).json()
+
+    assert [choice["finish_reason"] for choice in answer["choices"]] == ["length"] * 3
+    assert answer["usage"]["total_tokens"] == 28  # a token more for each of three does not fit
+    assert await used(served, "tokens_per_day") == (28, 0)
+
+
+async def test_a_full_minute_pauses_a_stream_which_goes_on_where_it_stopped(served: Served) -> None:
+    await served.tenant(limits={"tokens_per_minute": 16})
+    await served.post(COMPLETIONS, {**ENDLESS, "max_tokens": 10})
+    body = {**ENDLESS, "max_tokens": 12, "stream": True, "stream_options": {"include_usage": True}}
+
+    reading = asyncio.create_task(served.post(COMPLETIONS, body))
+    await until_paused(served)
+    made = len(served.worker.produced[served.worker.seen[-1].job.flight_id])
+    await forget_minute(served)
+    stream = (await reading).text
+    await served.landed()
+
+    assert made == 4
+    assert ": paused" in stream
+    assert stream.rstrip().endswith("data: [DONE]")
+    assert '"completion_tokens":12' in stream.replace(" ", "")
+    assert await served.ledger() == [("finished", 1, 10), ("finished", 1, 12)]
+    assert (await used(served, "tokens_per_minute"))[1] == 0
+
+
+async def test_while_a_request_is_paused_new_ones_are_refused_and_it_goes_on_first(served: Served) -> None:
+    await served.tenant(limits={"tokens_per_minute": 16})
+    old = asyncio.create_task(served.post(COMPLETIONS, ENDLESS | {"stream": True}))
+    await until(lambda: bool(served.worker.leases))
+    flight = next(iter(served.worker.leases))
+    await until(lambda: len(served.worker.produced[flight]) == 15)
+    await until_paused(served)
+
+    refused = await served.post(COMPLETIONS, {**ENDLESS, "max_tokens": 1})
+    await forget_minute(served)
+    await until(lambda: len(served.worker.produced[flight]) > 15)
+    old.cancel()
+    await served.landed()
+
+    assert error_of(refused) == (429, "rate_limit_exceeded")
+    assert refused.headers["retry-after"]
+    assert (await used(served, "tokens_per_minute"))[1] == 0
+
+
+async def test_a_paused_client_that_leaves_is_charged_what_it_got(served: Served) -> None:
+    await served.tenant(limits={"tokens_per_minute": 16, "tokens_per_day": 1_000})
+    gone = asyncio.create_task(served.post(COMPLETIONS, ENDLESS | {"stream": True}))
+    await until_paused(served)
+    gone.cancel()
+    await until(lambda: bool(served.worker.cancelled))
+    await served.landed()
+
+    assert await used(served, "tokens_per_day") == (16, 0)
+    assert await served.ledger() == [("cancelled", 1, 15)]
+    assert not await served.store.zcard(keyspace.of_root("acme") + "paused:tenant:acme")
+
+
+async def test_a_tenant_that_reserves_in_full_holds_all_from_the_start(served: Served) -> None:
+    await served.tenant(limits={"tokens_per_day": 1_000}, reserve="full")
+    served.worker.limit = 3
+    running = asyncio.create_task(served.post(COMPLETIONS, {**ENDLESS, "max_tokens": 100}))
+    await until(lambda: bool(served.worker.leases))
+
+    assert await used(served, "tokens_per_day") == (0, 101)
+    served.worker.limit = None
+    assert (await running).status_code == 200
+
+
+async def until_paused(served: Served) -> None:
+    """Until the budget knows of a paused flight."""
+    async with asyncio.timeout(20):
+        while not await served.store.zcard(keyspace.of_root("acme") + "paused:tenant:acme"):  # noqa: ASYNC110 - polled
+            await asyncio.sleep(0.01)

@@ -1,0 +1,104 @@
+"""What a store did, read from its append-only file: every write of every script, in order, whoever was killed meanwhile."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+Command = tuple[bytes, ...]
+
+
+def transactions(directory: Path) -> Iterator[list[Command]]:
+    """The writes of each script or command that were made as one."""
+    folder = directory / "appendonlydir"
+    manifest = (folder / "appendonly.aof.manifest").read_text().splitlines()
+    found: list[Command] = []
+    is_open = False
+    for line in manifest:
+        words = line.split()
+        name, kind = words[1], words[5]
+        if kind != "i":
+            continue
+        for command in _commands((folder / name).read_bytes()):
+            verb = command[0].upper()
+            if verb == b"MULTI":
+                is_open = True
+            elif verb == b"EXEC":
+                is_open = False
+            elif verb != b"SELECT":
+                found.append(command)
+            if not is_open and found:
+                yield found
+                found = []
+
+
+def _commands(data: bytes) -> Iterator[Command]:
+    """RESP arrays of bulk strings, up to the end or a torn one."""
+    at = 0
+    while at < len(data):
+        if data[at : at + 1] == b"#":  # a comment, such as a timestamp
+            at = data.index(b"\r\n", at) + 2
+            continue
+        words: list[bytes] = []
+        end = data.index(b"\r\n", at)
+        count, at = int(data[at + 1 : end]), end + 2
+        for _ in range(count):
+            end = data.find(b"\r\n", at)
+            if end < 0:
+                return
+            length, at = int(data[at + 1 : end]), end + 2
+            words.append(data[at : at + length])
+            at += length + 2
+        yield tuple(words)
+
+
+@dataclass
+class Account:
+    """One tenant's budget and what was published for it, followed write by write."""
+
+    tenant: str
+    limit: int
+    """Of the month."""
+    published: dict[str, int] = field(default_factory=dict)
+    """By flight."""
+    ledger: dict[str, dict[str, str]] = field(default_factory=dict)
+    """By booking."""
+    held: dict[str, int] = field(default_factory=dict)
+    spent: int = 0
+    worst: int = 0
+    """The most that was spent and held at one time."""
+
+    def follow(self, directory: Path) -> "Account":
+        """All of a store's life."""
+        for writes in transactions(directory):
+            for command in writes:
+                self._take(command)
+            tokens = self.held.get("input", 0) + self.held.get("output", 0)
+            self.worst = max(self.worst, self.spent + tokens)
+        return self
+
+    def _take(self, command: Command) -> None:
+        verb, key = command[0].upper(), command[1].decode() if len(command) > 1 else ""
+        if verb == b"APPEND" and ":ids:" in key:
+            flight = key.split(":ids:")[1].rsplit(":", 1)[0]
+            self.published[flight] = self.published.get(flight, 0) + len(command[2]) // 4
+        elif key.endswith(f":reserved:tenant:{self.tenant}"):
+            self._hold(verb, command)
+        elif f":spent:tenant:{self.tenant}:" in key and verb == b"HINCRBY" and command[2] == b"month":
+            self.spent += int(command[3])
+        elif verb == b"XADD" and key.endswith(f":ledger:{self.tenant}"):
+            words = [word.decode() for word in command]
+            pairs = words[words.index("at_ms") :]
+            entry = dict(zip(pairs[::2], pairs[1::2], strict=True))
+            assert entry["flight"] not in self.ledger, "settled twice"
+            self.ledger[entry["flight"]] = entry
+
+    def _hold(self, verb: bytes, command: Command) -> None:
+        if verb in (b"DEL", b"UNLINK"):
+            self.held.clear()
+        elif verb == b"HINCRBY":
+            name = command[2].decode()
+            self.held[name] = self.held.get(name, 0) + int(command[3])
+
+    def published_of(self, booking: str) -> int:
+        """Tokens of all its flights."""
+        return sum(count for flight, count in self.published.items() if flight.split("-")[0] == booking)
