@@ -14,9 +14,10 @@ from gateway.commands.files import check_writable
 class OrShow(TyperGroup):
     """`fairlane usage TENANT` is `fairlane usage show TENANT`."""
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - typer's own vendored click types are private
-        """The subcommand that is named, else `show`."""
-        return super().resolve_command(ctx, args if args[0] in self.commands else ["show", *args])
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - typer's own vendored click types are private
+        """The arguments, with `show` before them where no subcommand is named."""
+        is_named = not args or args[0] in (*self.commands, "--help")
+        return super().parse_args(ctx, args if is_named else ["show", *args])
 
 
 app = typer.Typer(cls=OrShow, no_args_is_help=True)

@@ -155,7 +155,9 @@ def test_the_ledger_is_exported_to_stdout_or_a_file(command: Command, tmp_path: 
     assert shown.startswith("id,at,tenant,")
     assert (tmp_path / "ledger.jsonl").read_bytes() == b""
     assert [path.name for path in tmp_path.iterdir()] == ["ledger.jsonl"]
-    assert "requests" in command.ok("usage", "show", "export")
+    command.ok("tenants", "create", "acme")
+    for asked in (["show", "export"], ["acme"], ["acme", "--group-by", "day"], ["--group-by", "day", "acme"]):
+        assert "requests" in command.ok("usage", *asked)
     assert "from" in command.fails("usage", "export", "export", "--from", "someday")
     assert "is a directory" in command.fails("usage", "export", "export", "-o", str(tmp_path))
 

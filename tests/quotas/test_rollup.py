@@ -1,7 +1,8 @@
 """Retention of the ledger: rolled up once, whoever does it, and never a token lost or counted twice."""
 
 import asyncio
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
 
 import pytest
 import redis.asyncio
@@ -24,15 +25,22 @@ LAST_ROLLED = TODAY - timedelta(days=KEPT_DAYS + 1)
 
 @pytest.fixture
 async def house(store: redis.asyncio.Redis) -> RedisHouse:
-    """acme, with one request on each of its last 120 days."""
+    """acme, with one request on each of its last 120 days: the first is settled, the others are written like it."""
     house = RedisHouse(store)
     await TenantStore(store).create({"id": "acme"})
     await house.tenant(Limits())
-    for number in range(120):
-        noon = datetime.combine(TODAY, datetime.min.time(), UTC) - timedelta(days=number) + timedelta(hours=12)
-        await house.set_clock(int(noon.timestamp() * 1e3))
-        await house.store.reserve(ask(f"f{number}"))
-        await house.store.settle("acme", f"f{number}", Charge(prompt_tokens=1, output_tokens=1, outcome="finished"))
+    first = datetime.combine(TODAY, time(12), UTC) - timedelta(days=119)
+    await house.set_clock(int(first.timestamp() * 1e3))
+    await house.store.reserve(ask("f0"))
+    await house.store.settle("acme", "f0", Charge(prompt_tokens=1, output_tokens=1, outcome="finished"))
+    sums: Any = await store.hgetall(f"fl:quota:{{acme}}:usage:acme:{first.date()}")
+    entries: Any = await store.xrange("fl:quota:{acme}:ledger:acme")
+    async with store.pipeline() as pipe:
+        for number in range(1, 120):
+            day = first.date() + timedelta(days=number)
+            pipe.hset(f"fl:quota:{{acme}}:usage:acme:{day}", mapping=sums)
+            pipe.xadd("fl:quota:{acme}:ledger:acme", entries[0][1])
+        await pipe.execute()
     return house
 
 
