@@ -2,14 +2,15 @@
 
 from typing import Any
 
-from starlette.routing import Mount, Route
+from starlette.routing import Mount
 
-from gateway import admin_explain, admin_fleet, admin_keys, admin_reports, admin_tenants
+from gateway import admin_explain, admin_export, admin_fleet, admin_keys, admin_reports, admin_tenants
 from gateway.admin_bodies import (
-    NEUTRAL_TENANT,
     AuditQuery,
     ExplainBody,
     KeyBody,
+    KeyChange,
+    LedgerQuery,
     Nothing,
     PageQuery,
     QuotaBody,
@@ -18,7 +19,7 @@ from gateway.admin_bodies import (
     TenantChange,
     UsageQuery,
 )
-from gateway.admin_call import AdminParts, Operation, endpoint
+from gateway.admin_call import AdminParts, Operation, routes
 from gateway.admin_shapes import (
     AuditView,
     Deleted,
@@ -45,8 +46,8 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         summary="Make a tenant",
         handler=admin_tenants.create_tenant,
         input=TenantBody,
-        neutral=NEUTRAL_TENANT,
         answer=TenantView,
+        tagged=True,
         status=201,
         codes=("already_exists",),
     ),
@@ -67,6 +68,7 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         handler=admin_tenants.get_tenant,
         input=Nothing,
         answer=TenantView,
+        tagged=True,
     ),
     Operation(
         method="PATCH",
@@ -75,8 +77,8 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         summary="Change some fields: null is the default, limits are merged",
         handler=admin_tenants.change_tenant,
         input=TenantChange,
-        neutral=NEUTRAL_TENANT,
         answer=TenantView,
+        tagged=True,
     ),
     Operation(
         method="DELETE",
@@ -86,6 +88,8 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         handler=admin_tenants.delete_tenant,
         input=Nothing,
         answer=Deleted,
+        tagged=True,
+        codes=("tenant_has_children",),
     ),
     Operation(
         method="POST",
@@ -95,6 +99,7 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         handler=admin_tenants.suspend_tenant,
         input=Nothing,
         answer=TenantView,
+        tagged=True,
     ),
     Operation(
         method="POST",
@@ -104,6 +109,7 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         handler=admin_tenants.resume_tenant,
         input=Nothing,
         answer=TenantView,
+        tagged=True,
     ),
     Operation(
         method="POST",
@@ -123,6 +129,26 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         handler=admin_keys.list_keys,
         input=PageQuery,
         answer=Page[KeyView],
+    ),
+    Operation(
+        method="GET",
+        path=_KEY,
+        name="get_key",
+        summary="Show a key",
+        handler=admin_keys.get_key,
+        input=Nothing,
+        answer=KeyView,
+        tagged=True,
+    ),
+    Operation(
+        method="PATCH",
+        path=_KEY,
+        name="change_key",
+        summary="Change some fields of a key that is not revoked",
+        handler=admin_keys.change_key,
+        input=KeyChange,
+        answer=KeyView,
+        tagged=True,
     ),
     Operation(
         method="DELETE",
@@ -151,6 +177,7 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         handler=admin_tenants.get_quota,
         input=Nothing,
         answer=QuotaView,
+        tagged=True,
     ),
     Operation(
         method="PUT",
@@ -160,6 +187,7 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         handler=admin_tenants.put_quota,
         input=QuotaBody,
         answer=QuotaView,
+        tagged=True,
     ),
     Operation(
         method="PATCH",
@@ -169,6 +197,7 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         handler=admin_tenants.patch_quota,
         input=QuotaBody,
         answer=QuotaView,
+        tagged=True,
     ),
     Operation(
         method="POST",
@@ -187,6 +216,16 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         handler=admin_reports.get_usage,
         input=UsageQuery,
         answer=UsageView,
+    ),
+    Operation(
+        method="GET",
+        path=_TENANT + "/ledger",
+        name="export_ledger",
+        summary="Export the ledger entry by entry, of a deleted tenant too",
+        handler=admin_export.export_ledger,
+        input=LedgerQuery,
+        answer=str,
+        media=(admin_export.CSV, admin_export.JSON_LINES),
     ),
     Operation(
         method="GET",
@@ -212,7 +251,7 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         name="list_lanes",
         summary="Show each lane's queue, running work and rate",
         handler=admin_fleet.list_lanes,
-        input=Nothing,
+        input=PageQuery,
         answer=Page[LaneView],
     ),
     Operation(
@@ -229,12 +268,4 @@ OPERATIONS: tuple[Operation[Any], ...] = (
 
 def mount(parts: AdminParts) -> Mount:
     """The whole API under its prefix. It answers its own errors; paths and methods that it has not are the router's."""
-    return Mount(PREFIX, routes=routes(parts))
-
-
-def routes(parts: AdminParts) -> list[Route]:
-    """One route per operation, with the prefix left out."""
-    return [
-        Route(operation.path, endpoint(operation, parts), methods=[operation.method], name=operation.name)
-        for operation in OPERATIONS
-    ]
+    return Mount(PREFIX, routes=routes(OPERATIONS, parts))

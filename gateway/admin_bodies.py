@@ -7,15 +7,12 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from gateway.bodies import Neutral
 from quotas.fields import LONGEST_LIST, LONGEST_TEXT
-from quotas.limits import LARGEST
+from quotas.limits import LARGEST, LARGEST_LIMITS_BY
 from quotas.store import LARGEST_ASK
 
 PAGE = 100
 LARGEST_PAGE = 1_000
-NEUTRAL_TENANT: Neutral = {"parent": (), "limits_by": ([],)}
-"""Fields of a tenant that are not served yet, each with the values beside null that ask for nothing."""
 
 Text = Annotated[str, Field(max_length=LONGEST_TEXT)]
 Texts = Annotated[list[Text], Field(max_length=LONGEST_LIST)]
@@ -59,6 +56,14 @@ class LimitsBody(_Input):
     max_output_tokens: Figure | None = None
 
 
+class LimitsByBody(_Input):
+    """Limits of a tenant's work with one model, in one lane, or with both."""
+
+    model: Annotated[Text | None, Field(min_length=1, description="null or absent: any")] = None
+    lane: Annotated[Lane | None, Field(description="null or absent: any; one of the two must be named")] = None
+    limits: LimitsBody
+
+
 class QuotaBody(_Input):
     """Limits under `limits`, or their names themselves."""
 
@@ -74,12 +79,19 @@ class TenantChange(_Input):
     """What can be changed of a tenant; in a change null is the default, and limits are merged."""
 
     name: Text | None = None
+    parent: Annotated[
+        Text | None, Field(description="The tenant above, whose limits its work must fit too; never changes")
+    ] = None
     timezone: Annotated[Text | None, Field(description="IANA name, such as Europe/Berlin")] = None
     weight: Annotated[Real | None, Field(description="Share of the work against other tenants")] = None
     default_lane: Lane | None = None
     lanes: Annotated[list[Lane], Field(min_length=1)] | None = None
     models: Annotated[Texts | None, Field(description="Names it may use; null: all")] = None
     limits: LimitsBody | None = None
+    limits_by: Annotated[
+        list[LimitsByBody] | None,
+        Field(max_length=LARGEST_LIMITS_BY, description="Limits beside the others; a change replaces all of them"),
+    ] = None
     shadow: Annotated[list[LimitName] | None, Field(description="Limits that are counted, never refused")] = None
     reserve: Literal["progressive", "full"] | None = None
     preemption: Literal["exact", "fast"] | None = None
@@ -114,6 +126,15 @@ class KeyBody(_Input):
     scopes: ScopesBody | None = None
 
 
+class KeyChange(_Input):
+    """What can be changed of a key; null is the default, limits are merged, scopes are replaced whole."""
+
+    name: Text | None = None
+    expires_at: Annotated[Real | Text | None, Field(description="Unix seconds, or RFC 3339; null: never")] = None
+    limits: LimitsBody | None = None
+    scopes: ScopesBody | None = None
+
+
 class RotateBody(_Input):
     """How the old key ends."""
 
@@ -126,6 +147,7 @@ class ExplainBody(_Input):
     prompt_tokens: Annotated[int, Field(ge=0, le=LARGEST_ASK)]
     max_output_tokens: Annotated[int, Field(ge=1, le=LARGEST_ASK)]
     lane: Lane
+    model: Annotated[Text | None, Field(description="null or absent: any that the tenant may use")] = None
     deadline_ms: Annotated[Real, Field(gt=0, le=1e12)] | None = None
 
 
@@ -148,6 +170,16 @@ class UsageQuery(_Query):
     ] = None
     last: Annotated[Text | None, Field(alias="to", description="The same, included; absent: today")] = None
     group_by: Annotated[Text, Field(description="Of lane, model, key and day, with commas between")] = ""
+
+
+class LedgerQuery(_Query):
+    """Which entries of the ledger, and how they are written."""
+
+    first: Annotated[
+        Text | None, Field(alias="from", description="Date in the tenant's zone, RFC 3339 or Unix seconds; absent: all")
+    ] = None
+    last: Annotated[Text | None, Field(alias="to", description="The same, included; absent: now")] = None
+    format: Literal["csv", "jsonl"] = "jsonl"
 
 
 class AuditQuery(PageQuery):

@@ -1,19 +1,20 @@
 """One call of the admin API: its row in the table, who makes it, what it may read, and how its end is answered."""
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, get_origin
 
 import msgspec
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from gateway import errors
 from gateway.auth import AdminKeys
-from gateway.bodies import Neutral
 from gateway.doors import Doors
+from gateway.entity_tags import IfMatch, if_match
 from gateway.errors import ApiError, Code, invalid, not_found
 from gateway.fleet import Door
 from gateway.http_limits import read_body
@@ -24,7 +25,7 @@ from quotas.audit import Audit
 from quotas.fields import FieldError
 from quotas.ledger import Ledger
 from quotas.store import QuotaError, QuotaStore
-from quotas.tenants import TenantExists, TenantNotFound, TenantStore, VersionConflict
+from quotas.tenants import TenantExists, TenantHasChildren, TenantNotFound, TenantStore, VersionConflict
 from scheduler.lanes import Lane, LaneName
 from scheduler.messages import WorkerStatus
 from scheduler.queue_types import LaneDepth
@@ -36,6 +37,7 @@ BODY_TIMEOUT_S = 10.0
 ACTOR = "admin"
 """There is one admin key; who holds it is not known here."""
 
+JSON = "application/json"
 HEADERS = {"cache-control": "no-store"}
 
 Document = Mapping[str, Any]
@@ -85,11 +87,20 @@ class Call:
 
     parts: AdminParts
     path: Mapping[str, str]
+    expected: IfMatch
+    """What the caller takes what is to be changed for."""
+    address: str
+    headers: dict[str, str] = field(default_factory=dict)
+    """Of the answer, beside those of all answers."""
+
+    def tag(self, tag: str) -> None:
+        """Say which version the answer shows."""
+        self.headers["etag"] = tag
 
     async def note(self, action: str, target: str, before: Document | None, after: Document | None) -> None:
         """Put a change into the audit log: what was, and what is. Never with a key's secret."""
         changes = {"before": before, "after": after}
-        await self.parts.audit.append(ACTOR, action, target, changes)
+        await self.parts.audit.append(ACTOR, action, target, changes, address=self.address)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,15 +111,31 @@ class Operation(Generic[Input]):
     path: str
     name: str
     summary: str
-    handler: Callable[[Call, Input], Awaitable[Document]]
+    handler: Callable[[Call, Input], Awaitable[Document | Response]]
     input: type[Input]
     """A GET's query, or any other call's body."""
     answer: Any
     """Type of what the handler returns, for the document."""
+    media: tuple[str, ...] = (JSON,)
+    """Of what it answers with."""
     status: int = 200
-    neutral: Neutral = field(default_factory=dict)
+    tagged: bool = False
+    """What it works on has an `ETag`."""
     codes: tuple[Code, ...] = ()
     """How it may fail, beside what all calls share and `not_found` of what the path names."""
+
+    @property
+    def honours_tags(self) -> bool:
+        """It changes something that has an `ETag`, and honours `If-Match`."""
+        return self.tagged and self.method != "GET" and "{" in self.path
+
+
+def routes(operations: Iterable[Operation[Any]], parts: AdminParts) -> list[Route]:
+    """One route per operation, with the prefix left out."""
+    return [
+        Route(operation.path, endpoint(operation, parts), methods=[operation.method], name=operation.name)
+        for operation in operations
+    ]
 
 
 def endpoint(operation: Operation[Any], parts: AdminParts) -> Callable[[Request], Awaitable[Response]]:
@@ -118,8 +145,11 @@ def endpoint(operation: Operation[Any], parts: AdminParts) -> Callable[[Request]
         try:
             await parts.admin_keys.check(request.scope["headers"])
             given = await _input(operation, request)
+            expected = if_match(request.scope["headers"]) if operation.honours_tags else IfMatch()
+            address = request.client.host if request.client is not None else ""
+            call = Call(parts, request.path_params, expected, address)
             try:
-                document = await operation.handler(Call(parts, request.path_params), given)
+                document = await operation.handler(call, given)
             finally:
                 if operation.method != "GET":
                     parts.changed()
@@ -127,7 +157,10 @@ def endpoint(operation: Operation[Any], parts: AdminParts) -> Callable[[Request]
             return errors.response(_refusal(error))
         except ClientDisconnect:
             return Response(status_code=400)  # to nobody
-        return Response(msgspec.json.encode(document), operation.status, HEADERS, "application/json")
+        if isinstance(document, Response):
+            return document
+        headers = HEADERS | call.headers
+        return Response(msgspec.json.encode(document), operation.status, headers, JSON)
 
     return serve
 
@@ -135,10 +168,22 @@ def endpoint(operation: Operation[Any], parts: AdminParts) -> Callable[[Request]
 async def _input(operation: Operation[Input], request: Request) -> Input:
     """What the caller sent, valid by construction. A body that is not there is an empty object."""
     if operation.method == "GET":
-        return checked_fields(operation.input, {}, request.query_params)
+        return checked_fields(operation.input, {}, _query(request, operation.input))
     headers = request.scope["headers"]
     body = await read_body(request.receive, headers, max_bytes=MAX_BODY_BYTES, timeout_s=BODY_TIMEOUT_S)
-    return checked(operation.input, operation.neutral, body or b"{}")
+    return checked(operation.input, {}, body or b"{}")
+
+
+def _query(request: Request, kind: type[BaseModel]) -> dict[str, object]:
+    """What stands behind the question mark; a list as `name=a&name=b`, or as `name[]=a&name[]=b`."""
+    found: dict[str, object] = dict(request.query_params)
+    listed = [name for name, known in kind.model_fields.items() if get_origin(known.annotation) is list]
+    for name in listed:
+        values = [value for key, value in request.query_params.multi_items() if key in (name, f"{name}[]")]
+        found.pop(f"{name}[]", None)
+        if values:
+            found[name] = values
+    return found
 
 
 def _refusal(error: Exception) -> ApiError:
@@ -154,8 +199,10 @@ def _refusal(error: Exception) -> ApiError:
             return not_found("key")
         case TenantExists():
             return ApiError("There is a tenant of this id already.", "already_exists", "id")
+        case TenantHasChildren():
+            return ApiError("Other tenants have this one as their parent: delete them first.", "tenant_has_children")
         case VersionConflict():
-            return ApiError("Others change this tenant at the same time: try again.", "quota_store_unavailable")
+            return ApiError("Others change it at the same time: try again.", "quota_store_unavailable")
         case _:
             log.debug("the store fails an admin call (%s)", type(error).__name__)  # `Availability` says it once, aloud
             return ApiError("The store does not answer; a change may have been made.", "quota_store_unavailable")

@@ -1,9 +1,10 @@
 """A dry run: would a request of these sizes be admitted now, which limit binds, how long would it wait.
 
 Reads what stands and reserves nothing, so the answer is of this moment. The checks come in the order in which a real
-request meets them: access, admission, the tenant's limits, the queue. Of several models the one counts that would serve
-the request. A refilling limit is said to fit when it is full again,
-at the latest; the refusal of a real request knows that moment exactly.
+request meets them: access, admission, the limits of every level, the queue. Of several models the one counts
+that would serve it. Who reserves progressively is let in with its prompt and one token; the rest is asked for as it
+runs. A refilling limit is said to fit when it is full again, at the latest; the refusal of a real request knows that
+moment exactly.
 """
 
 from collections.abc import Iterable
@@ -16,7 +17,7 @@ from gateway.admin_shapes import ExplainView
 from gateway.admin_tenants import the_tenant
 from gateway.admit import queue_refused, queued_limit, refused
 from gateway.doors import Doors
-from gateway.errors import ApiError, LimitBlock, context_length, limit_denied
+from gateway.errors import ApiError, LimitBlock, context_length, limit_denied, model_not_found
 from gateway.fleet import Door
 from quotas.limits import RULES, Demand, LimitStatus
 from quotas.sizing import Refusal, heaviest
@@ -28,14 +29,13 @@ from scheduler.lanes import Lane, LaneName
 from scheduler.queue_types import LaneDepth, LaneFull, TenantQueueFull, drain_ms
 
 _RULES = {rule.name: rule for rule in RULES}
-NOWHERE = Door(context_length=2 * LARGEST_ASK, workers=(), depths={}, waiting=0, queue="")
+NOWHERE = Door(model="", queue="", context_length=2 * LARGEST_ASK, workers=(), depths={}, waiting=0)
 """Where a request goes whose tenant may use no model that there is: nothing stands in its way, and nobody serves it."""
 
 
 async def explain(call: Call, body: ExplainBody) -> ExplainView:
     """Say what would become of a request. Raises TenantNotFound."""
     tenant = await the_tenant(call)
-    statuses = await call.parts.budgets.statuses(tenant.root, tenant.id)
     asked = Request(
         lane=LaneName(body.lane),
         tenant=tenant.id,
@@ -43,24 +43,37 @@ async def explain(call: Call, body: ExplainBody) -> ExplainView:
         max_tokens=body.max_output_tokens,
         deadline_ms=body.deadline_ms,
     )
-    most = body.max_output_tokens
-    demand = Demand(input=body.prompt_tokens, ceiling=most, choice=most, choices=1)
-    access, limited = access_refusal(tenant, body.lane), limit_refusal(statuses, demand)
+    doors = await call.parts.fleet.doors(tenant.id, tenant.models if body.model is None else [body.model])
+    above = [await call.parts.tenants.get(parent) for parent in tenant.parents]
+    access = access_refusal(tenant, above, body) if doors or body.model is None else model_not_found()
     found = []
-    for door in await call.parts.fleet.doors(tenant.id, tenant.models) or [NOWHERE]:
+    for door in doors or [NOWHERE]:
         at_door, wait_ms = door_verdict(door, asked, call.parts.doors)
+        statuses = await call.parts.budgets.statuses(tenant.root, tenant.id, model=door.model, lane=body.lane)
+        limited = limit_refusal(statuses, first_demand(tenant, body))
         queue = queue_refusal(door, call.parts.lanes[asked.lane], statuses)
         found.append((access or at_door or limited or queue, wait_ms))
     return _view(*min(found, key=lambda each: each[0] is not None))  # one model that serves it is enough
 
 
-def access_refusal(tenant: Tenant, lane: str) -> ApiError | None:
-    """What the tenant as such may not do."""
+def access_refusal(tenant: Tenant, above: Iterable[Tenant | None], body: ExplainBody) -> ApiError | None:
+    """What the tenant as such may not do. `above`: the line of its parents."""
     if tenant.state == "suspended":
         return ApiError("This tenant is suspended.", "tenant_suspended")
-    if lane not in tenant.lanes:
-        return ApiError(f"This tenant may not use the lane {lane}.", "lane_not_allowed", "lane")
+    if any(parent is None or parent.state == "suspended" for parent in above):
+        return ApiError("A tenant above this one is suspended.", "tenant_suspended")
+    if not (body.model is None or tenant.models is None or body.model in tenant.models):
+        return ApiError("This tenant may not use the model.", "model_not_allowed", "model")
+    if body.lane not in tenant.lanes:
+        return ApiError(f"This tenant may not use the lane {body.lane}.", "lane_not_allowed", "lane")
     return None
+
+
+def first_demand(tenant: Tenant, body: ExplainBody) -> Demand:
+    """The least that the request must be given to be let in, and the most that it may come to."""
+    most = body.max_output_tokens
+    first = 1 if tenant.reserve == "progressive" else most
+    return Demand(input=body.prompt_tokens, ceiling=most, choice=first, choices=1)
 
 
 def door_verdict(door: Door, asked: Request, doors: Doors) -> tuple[ApiError | None, float | None]:
@@ -102,9 +115,9 @@ def limit_refusal(statuses: Iterable[LimitStatus], demand: Demand) -> ApiError |
 
 def _refused(status: LimitStatus, demand: Demand) -> Refusal | None:
     rule = _RULES[status.name]
-    amount = demand.amount(rule)
-    if amount > status.limit:
-        return Refusal(status, amount, None, "exceeds")
+    amount, most = demand.amount(rule), demand.most(rule)
+    if most > status.limit:
+        return Refusal(status, most, None, "exceeds")
     if amount <= status.remaining:
         return None
     return Refusal(status, amount, None if rule.kind == "concurrency" else status.reset_after_s, rule.kind)

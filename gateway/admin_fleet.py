@@ -29,11 +29,16 @@ async def drain_worker(call: Call, _: Nothing) -> WorkerView:
     return {**before, "draining": True}
 
 
-async def list_lanes(call: Call, _: Nothing) -> Page[LaneView]:
-    """Each lane over all models and workers, most urgent first."""
+async def list_lanes(call: Call, query: PageQuery) -> Page[LaneView]:
+    """Each lane over all models and workers, most urgent first, which is also by name."""
     workers, depths = await call.parts.fleet.workers(), await call.parts.fleet.depths()
-    data = [_lane(lane, depths.get(lane, LaneDepth(0, 0)), workers) for lane in LaneName]
-    return {"data": data, "has_more": False, "last_id": data[-1]["lane"]}
+    following = [lane for lane in LaneName if lane.value > (query.after or "")]
+    return page(
+        following,
+        query.limit,
+        lambda lane: _lane(lane, depths.get(lane, LaneDepth(0, 0)), workers),
+        lambda lane: lane.value,
+    )
 
 
 def _lane(lane: LaneName, depth: LaneDepth, workers: list[WorkerStatus]) -> LaneView:

@@ -1,11 +1,15 @@
 """Operators' calls on a tenant's API keys. A secret is in the answer that makes it, and nowhere else."""
 
-from gateway.admin_bodies import KeyBody, Nothing, PageQuery, RotateBody
+from contextlib import suppress
+
+from gateway import entity_tags
+from gateway.admin_bodies import KeyBody, KeyChange, Nothing, PageQuery, RotateBody
 from gateway.admin_call import Call
 from gateway.admin_shapes import KeyView, NewKeyView, Page
-from gateway.admin_tenants import the_tenant
+from gateway.admin_tenants import TRIES, difference, the_tenant
 from gateway.admin_views import key_view, new_key_view, page
-from quotas.api_keys import KeyNotFound
+from quotas.api_keys import ApiKey, KeyNotFound
+from quotas.tenants import Tenant, VersionConflict
 
 
 async def create_key(call: Call, body: KeyBody) -> NewKeyView:
@@ -22,25 +26,56 @@ async def list_keys(call: Call, query: PageQuery) -> Page[KeyView]:
     return page(found, query.limit, key_view, lambda key: key.id)
 
 
+async def get_key(call: Call, _: Nothing) -> KeyView:
+    """One key. Raises TenantNotFound, KeyNotFound."""
+    return _shown(call, await the_key(call, await the_tenant(call)))
+
+
+async def change_key(call: Call, body: KeyChange) -> KeyView:
+    """Change what is stated of a key that is not revoked. Raises TenantNotFound, KeyNotFound, FieldError."""
+    tenant, changes = await the_tenant(call), body.model_dump(exclude_unset=True)
+    for _ in range(TRIES):
+        before = await the_key(call, tenant)
+        call.expected.check(entity_tags.of_version(before.version))
+        if before.changed(changes) == before:
+            return _shown(call, before)
+        with suppress(VersionConflict):
+            after = await call.parts.keys.update(tenant, before, changes)
+            noted = difference(key_view(before), key_view(after))
+            await call.note("key.update", f"{tenant.id}/{after.id}", *noted)
+            return _shown(call, after)
+    raise VersionConflict(tenant.id)
+
+
+async def the_key(call: Call, tenant: Tenant) -> ApiKey:
+    """The tenant's key that the path names. Raises KeyNotFound."""
+    key = await call.parts.keys.get(tenant, call.path["key"])
+    if key is None:
+        raise KeyNotFound(call.path["key"])
+    return key
+
+
+def _shown(call: Call, key: ApiKey) -> KeyView:
+    call.tag(entity_tags.of_version(key.version))
+    return key_view(key)
+
+
 async def revoke_key(call: Call, _: Nothing) -> KeyView:
     """End a key; again is no error and no change. Raises TenantNotFound, KeyNotFound."""
-    tenant, key_id = await the_tenant(call), call.path["key"]
-    before = await call.parts.keys.get(tenant, key_id)
-    if before is None:
-        raise KeyNotFound(key_id)
-    after = await call.parts.keys.revoke(tenant, key_id)
-    if after.state != before.state:
-        await call.note("key.revoke", f"{tenant.id}/{key_id}", {"state": before.state}, {"state": after.state})
+    tenant = await the_tenant(call)
+    before = await the_key(call, tenant)
+    if before.state == "revoked":
+        return key_view(before)
+    after = await call.parts.keys.revoke(tenant, before.id)
+    await call.note("key.revoke", f"{tenant.id}/{before.id}", {"state": before.state}, {"state": after.state})
     return key_view(after)
 
 
 async def rotate_key(call: Call, body: RotateBody) -> NewKeyView:
     """A new key like this one, which ends after the overlap. Raises TenantNotFound, KeyNotFound, FieldError."""
-    tenant, key_id = await the_tenant(call), call.path["key"]
-    before = await call.parts.keys.get(tenant, key_id)
-    if before is None:
-        raise KeyNotFound(key_id)
-    new = await call.parts.keys.rotate(tenant, key_id, body.overlap_s)
+    tenant = await the_tenant(call)
+    before = await the_key(call, tenant)
+    new = await call.parts.keys.rotate(tenant, before.id, body.overlap_s)
     after = {"replaced_by": key_view(new.key), "overlap_s": body.overlap_s}
-    await call.note("key.rotate", f"{tenant.id}/{key_id}", key_view(before), after)
+    await call.note("key.rotate", f"{tenant.id}/{before.id}", key_view(before), after)
     return new_key_view(new)

@@ -15,6 +15,14 @@ class Page(TypedDict, Generic[T]):
     last_id: str | None
 
 
+class LimitsByView(TypedDict):
+    """Limits of one model, one lane or both; null: any."""
+
+    model: str | None
+    lane: str | None
+    limits: dict[str, int]
+
+
 class TenantView(TypedDict):
     """One tenant."""
 
@@ -27,7 +35,7 @@ class TenantView(TypedDict):
     lanes: list[str]
     models: list[str] | None
     limits: dict[str, int]
-    limits_by: list[dict[str, object]]
+    limits_by: list[LimitsByView]
     shadow: list[str]
     reserve: str
     preemption: str
@@ -55,8 +63,11 @@ class KeyView(TypedDict):
     state: Literal["active", "revoked"]
     created_at: float
     expires_at: float | None
+    last_used_at: float | None
+    """To the minute; null: never."""
     limits: dict[str, int]
     scopes: ScopesView
+    version: int
 
 
 class NewKeyView(KeyView):
@@ -80,7 +91,9 @@ class LimitView(TypedDict):
     reserved: int
     remaining: int
     resets_at: float | None
-    scope: Literal["tenant", "key"]
+    scope: Literal["tenant", "key", "model_lane", "parent"]
+    shadow: bool
+    """Counted and told, never refused."""
 
 
 class QuotaView(TypedDict):
@@ -175,6 +188,8 @@ class AuditView(TypedDict):
     id: str
     at: float
     actor: str
+    address: str
+    """Where the call came from, as this gateway sees it."""
     action: str
     target: str
     changes: dict[str, object]

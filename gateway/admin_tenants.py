@@ -1,16 +1,19 @@
 """Operators' calls on tenants and their limits. Each writes what it changed into the audit log; no change, no entry."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
 
-from gateway import limits_headers
+from gateway import entity_tags, limits_headers
 from gateway.admin_bodies import LimitsBody, Nothing, PageQuery, QuotaBody, TenantBody, TenantChange
 from gateway.admin_call import Call, Document
 from gateway.admin_shapes import Deleted, Page, TenantView
 from gateway.admin_views import page, tenant_view
-from quotas.limits import LIMIT_NAMES
+from quotas.limits import LIMIT_NAMES, Limits
 from quotas.tenants import Tenant, TenantNotFound, VersionConflict
 
-_TRIES = 10
+Done = TypeVar("Done")
+
+TRIES = 10
 _DEFAULTS = tenant_view(Tenant(id="", root=""))
 _OF_THE_REST = ("default_lane", "limits")
 """Fields whose null depends on the tenant's other fields."""
@@ -19,7 +22,7 @@ _OF_THE_REST = ("default_lane", "limits")
 async def create_tenant(call: Call, body: TenantBody) -> TenantView:
     """A new tenant. Raises FieldError, TenantExists."""
     stated = {name: value for name, value in _stated(body).items() if value is not None}
-    made = tenant_view(await call.parts.tenants.create(stated))
+    made = _shown(call, await call.parts.tenants.create(stated))
     await call.note("tenant.create", made["id"], None, made)
     return made
 
@@ -32,7 +35,7 @@ async def list_tenants(call: Call, query: PageQuery) -> Page[TenantView]:
 
 async def get_tenant(call: Call, _: Nothing) -> TenantView:
     """One tenant. Raises TenantNotFound."""
-    return tenant_view(await the_tenant(call))
+    return _shown(call, await the_tenant(call))
 
 
 async def change_tenant(call: Call, body: TenantChange) -> TenantView:
@@ -40,37 +43,32 @@ async def change_tenant(call: Call, body: TenantChange) -> TenantView:
     defaults: Document = _DEFAULTS
     stated = _stated(body)
     cleared = {name: defaults[name] for name in stated if stated[name] is None and name not in _OF_THE_REST}
-    return tenant_view(await _change(call, "tenant.update", {**stated, **cleared}))
+    return _shown(call, await _change(call, "tenant.update", {**stated, **cleared}))
 
 
 async def delete_tenant(call: Call, _: Nothing) -> Deleted:
-    """End a tenant and its keys; its ledger stays. Raises TenantNotFound."""
-    before = await the_tenant(call)
-    await call.parts.tenants.delete(before.id)
+    """End a tenant and its keys; its ledger stays. Raises TenantNotFound, TenantHasChildren."""
+
+    async def delete(before: Tenant) -> None:
+        await call.parts.tenants.delete(before.id, version=before.version)
+
+    before = (await _as_seen(call, delete))[0]
     await call.note("tenant.delete", before.id, tenant_view(before), None)
     return {"id": before.id, "deleted": True}
 
 
 async def suspend_tenant(call: Call, _: Nothing) -> TenantView:
     """Let none of its requests in until it is resumed. Raises TenantNotFound."""
-    before = await the_tenant(call)
-    after = await call.parts.tenants.suspend(before.id)
-    if after.state != before.state:
-        await call.note("tenant.suspend", before.id, {"state": before.state}, {"state": after.state})
-    return tenant_view(after)
+    return _shown(call, await _enter(call, "tenant.suspend", "suspended", call.parts.tenants.suspend))
 
 
 async def resume_tenant(call: Call, _: Nothing) -> TenantView:
     """Let its requests in again. Raises TenantNotFound."""
-    before = await the_tenant(call)
-    after = await call.parts.tenants.resume(before.id)
-    if after.state != before.state:
-        await call.note("tenant.resume", before.id, {"state": before.state}, {"state": after.state})
-    return tenant_view(after)
+    return _shown(call, await _enter(call, "tenant.resume", "active", call.parts.tenants.resume))
 
 
 async def get_quota(call: Call, _: Nothing) -> Document:
-    """Every limit that is set, as it stands. Raises TenantNotFound."""
+    """Every limit of the tenant itself, as it stands. Raises TenantNotFound."""
     return await _quota(call, await the_tenant(call))
 
 
@@ -85,6 +83,18 @@ async def patch_quota(call: Call, body: QuotaBody) -> Document:
     return await _quota(call, await _change(call, "quota.update", {"limits": _stated(body.limits)}))
 
 
+async def change_model_limits(call: Call, model: str, figures: Mapping[str, int | None]) -> Tenant:
+    """Merge limits of one model in all lanes together: null takes one away. Raises TenantNotFound."""
+
+    def changed(before: Tenant) -> Document:
+        own = next((by.limits for by in before.limits_by if (by.model, by.lane) == (model, "")), Limits())
+        others = [view for view in tenant_view(before)["limits_by"] if (view["model"], view["lane"]) != (model, None)]
+        limits = own.merged(figures).as_dict()
+        return {"limits_by": [*others, {"model": model, "limits": limits}] if limits else others}
+
+    return await _change(call, "quota.update", changed)
+
+
 async def the_tenant(call: Call) -> Tenant:
     """The tenant that the path names. Raises TenantNotFound."""
     tenant = await call.parts.tenants.get(call.path["tenant"])
@@ -93,28 +103,61 @@ async def the_tenant(call: Call) -> Tenant:
     return tenant
 
 
-async def _change(call: Call, action: str, changes: Mapping[str, object]) -> Tenant:
-    """Apply a change to exactly the version that the audit entry calls `before`."""
-    for _ in range(_TRIES):
-        before = await the_tenant(call)
-        if before.changed(changes) == before:
+async def _change(call: Call, action: str, changes: Document | Callable[[Tenant], Document]) -> Tenant:
+    async def change(before: Tenant) -> Tenant:
+        stated = changes(before) if callable(changes) else changes
+        if before.changed(stated) == before:
             return before
+        return await call.parts.tenants.update(before.id, stated, version=before.version)
+
+    before, after = await _as_seen(call, change)
+    if after != before:
+        await call.note(action, after.id, *difference(tenant_view(before), tenant_view(after)))
+    return after
+
+
+async def _enter(call: Call, action: str, state: str, enter: Callable[..., Awaitable[Tenant]]) -> Tenant:
+    """Bring the tenant into a state, if it is not there already."""
+
+    async def change(before: Tenant) -> Tenant:
+        return before if before.state == state else await enter(before.id, version=before.version)
+
+    before, after = await _as_seen(call, change)
+    if after != before:
+        await call.note(action, before.id, {"state": before.state}, {"state": after.state})
+    return after
+
+
+async def _as_seen(call: Call, change: Callable[[Tenant], Awaitable[Done]]) -> tuple[Tenant, Done]:
+    """Do something to exactly the version that the audit log calls `before`, and that the caller expects.
+
+    Raises ApiError `precondition_failed`, TenantNotFound, VersionConflict.
+    """
+    for _ in range(TRIES):
+        before = await the_tenant(call)
+        call.expected.check(entity_tags.of_version(before.version))
         try:
-            after = await call.parts.tenants.update(before.id, changes, version=before.version)
+            return before, await change(before)
         except VersionConflict:
             continue
-        await call.note(action, after.id, *_difference(tenant_view(before), tenant_view(after)))
-        return after
     raise VersionConflict(call.path["tenant"])
 
 
-def _difference(before: Document, after: Document) -> tuple[Document, Document]:
+def _shown(call: Call, tenant: Tenant) -> TenantView:
+    call.tag(entity_tags.of_version(tenant.version))
+    return tenant_view(tenant)
+
+
+def difference(before: Document, after: Document) -> tuple[Document, Document]:
+    """Of two views of one thing, the fields that differ, before and after."""
     names = [name for name in after if after[name] != before[name] and name != "version"]
     return {name: before[name] for name in names}, {name: after[name] for name in names}
 
 
 async def _quota(call: Call, tenant: Tenant) -> Document:
-    statuses = await call.parts.budgets.statuses(tenant.root, tenant.id)
+    standing = await call.parts.budgets.statuses(tenant.root, tenant.id)
+    call.tag(entity_tags.of_version(tenant.version))
+    statuses = [status for status in standing if status.scope == "tenant"]
     return limits_headers.as_json(await limits_headers.with_queue(statuses, tenant.id, call.parts.fleet.waiting))
 
 

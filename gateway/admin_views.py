@@ -3,10 +3,21 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar, cast
 
-from gateway.admin_shapes import AuditView, KeyView, NewKeyView, Page, TenantView, UsageLine, UsageView, WorkerView
+from gateway.admin_shapes import (
+    AuditView,
+    KeyView,
+    LimitsByView,
+    NewKeyView,
+    Page,
+    TenantView,
+    UsageLine,
+    UsageView,
+    WorkerView,
+)
 from quotas.api_keys import ApiKey, NewKey
 from quotas.audit import AuditEntry
 from quotas.ledger import Usage, UsageReport
+from quotas.limits import LimitsBy
 from quotas.tenants import Tenant
 from scheduler.messages import WorkerStatus
 
@@ -15,12 +26,14 @@ Item = TypeVar("Item")
 
 TENANT_FIELDS = (
     "name",
+    "parent",
     "timezone",
     "weight",
     "default_lane",
     "lanes",
     "models",
     "limits",
+    "limits_by",
     "shadow",
     "reserve",
     "preemption",
@@ -48,7 +61,7 @@ def tenant_view(tenant: Tenant) -> TenantView:
         "lanes": list(tenant.lanes),
         "models": _listed(tenant.models),
         "limits": tenant.limits.as_dict(),
-        "limits_by": [],
+        "limits_by": [_limits_by_view(each) for each in tenant.limits_by],
         "shadow": list(tenant.shadow),
         "reserve": tenant.reserve,
         "preemption": tenant.preemption,
@@ -57,6 +70,10 @@ def tenant_view(tenant: Tenant) -> TenantView:
         "created_at": tenant.created_at,
         "version": tenant.version,
     }
+
+
+def _limits_by_view(by: LimitsBy) -> LimitsByView:
+    return {"model": by.model or None, "lane": by.lane or None, "limits": by.limits.as_dict()}
 
 
 def key_view(key: ApiKey) -> KeyView:
@@ -68,6 +85,7 @@ def key_view(key: ApiKey) -> KeyView:
         "state": key.state,
         "created_at": key.created_at,
         "expires_at": key.expires_at,
+        "last_used_at": key.last_used_at,
         "limits": key.limits.as_dict(),
         "scopes": {
             "models": _listed(key.scopes.models),
@@ -75,6 +93,7 @@ def key_view(key: ApiKey) -> KeyView:
             "endpoints": _listed(key.scopes.endpoints),
             "cidrs": _listed(key.scopes.cidrs),
         },
+        "version": key.version,
     }
 
 
@@ -119,6 +138,7 @@ def audit_view(entry: AuditEntry) -> AuditView:
         "id": entry.id,
         "at": entry.at,
         "actor": entry.actor,
+        "address": entry.address,
         "action": entry.action,
         "target": entry.target,
         "changes": entry.changes,

@@ -57,6 +57,10 @@ class GatewaySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Of all answers of one API key that the store keeps, compressed; beyond it the oldest are no longer replayed."""
     grace_s: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 30.0
     """After SIGTERM, streams may finish for so long; then they end with an error that says so."""
+    usage_days: Annotated[int, msgspec.Meta(ge=31, le=10_000)] = 400
+    """How long the ledger is kept by entry and by day; older days are added up into months."""
+    usage_months: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 60
+    """How long months are kept after that."""
     trace_sample: Share = 1.0
     """Share of requests without a caller's trace that are traced, where traces go anywhere."""
     max_tenant_labels: Count = 100

@@ -35,6 +35,8 @@ Code = Literal[
     "request_timeout",
     "idempotency_conflict",
     "already_exists",
+    "tenant_has_children",
+    "precondition_failed",
     "request_too_large",
     "headers_too_large",
     "rate_limit_exceeded",
@@ -92,6 +94,8 @@ TABLE: Mapping[Code, Rule] = {
     "request_timeout": Rule(408, "timeout_error", Retry.NEVER),
     "idempotency_conflict": Rule(409, "invalid_request_error", Retry.NEVER),
     "already_exists": Rule(409, "invalid_request_error", Retry.NEVER),
+    "tenant_has_children": Rule(409, "invalid_request_error", Retry.NEVER),
+    "precondition_failed": Rule(412, "invalid_request_error", Retry.NEVER),
     "request_too_large": Rule(413, "invalid_request_error", Retry.NEVER),
     "headers_too_large": Rule(431, "invalid_request_error", Retry.NEVER),
     "rate_limit_exceeded": Rule(429, "rate_limit_error", Retry.LATER),
@@ -264,10 +268,14 @@ _DENIALS: Mapping[Denial, Code] = {
 }
 
 
+_WHOSE = {"parent": "the tenant above this one", "model_lane": "this tenant's model and lane"}
+
+
 def limit_denied(kind: Denial, limit: LimitBlock, retry_after_s: float | None, param: str | None = None) -> ApiError:
     """A limit of the tenant's own refuses."""
     wanted = f"{limit.requested} asked for, {limit.used} used and {limit.reserved} reserved of {limit.limit}"
-    message = f"The limit {limit.name} of this {limit.scope} refuses the request: {wanted}."
+    whose = _WHOSE.get(limit.scope, f"this {limit.scope}")
+    message = f"The limit {limit.name} of {whose} refuses the request: {wanted}."
     return ApiError(message, _DENIALS[kind], param, limit, retry_after_s)
 
 

@@ -34,6 +34,7 @@ class Queue(Protocol):
 class Door:
     """One model as a request of one tenant finds it."""
 
+    model: str
     queue: str
     context_length: int
     workers: Sequence[WorkerStatus]
@@ -75,6 +76,7 @@ class StoredFleet:
         models = [model for name, model in self._directory.models.items() if allowed is None or name in allowed]
         return [
             Door(
+                model=model.name,
                 queue=model.queue,
                 context_length=model.context_length,
                 workers=model.workers,

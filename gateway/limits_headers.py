@@ -73,10 +73,15 @@ async def with_queue(statuses: Sequence[LimitStatus], tenant: str, waiting: Wait
 
 
 def as_json(statuses: Sequence[LimitStatus]) -> dict[str, object]:
-    """The quota object: of a limit that both tenant and key have, the one with the least remaining."""
+    """The quota object: of a limit that several levels have, the one that binds: not in shadow, least remaining.
+
+    A queue counts each tenant by itself: `queued_requests` of those above does not bind.
+    """
     limits: dict[str, LimitStatus] = {}
     for status in statuses:
-        if status.name not in limits or status.remaining < limits[status.name].remaining:
+        if (status.name, status.scope) == ("queued_requests", "parent"):
+            continue
+        if status.name not in limits or _binding(status) < _binding(limits[status.name]):
             limits[status.name] = status
     return {
         "limits": {
@@ -87,7 +92,12 @@ def as_json(statuses: Sequence[LimitStatus]) -> dict[str, object]:
                 "remaining": status.remaining,
                 "resets_at": status.resets_at,
                 "scope": status.scope,
+                "shadow": status.shadow,
             }
             for name, status in limits.items()
         }
     }
+
+
+def _binding(status: LimitStatus) -> tuple[bool, int]:
+    return status.shadow, status.remaining

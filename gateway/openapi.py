@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway import admin, openapi_headers, openapi_shapes
+from gateway import admin, openai_admin, openapi_headers, openapi_shapes
 from gateway.admin_bodies import Nothing
 from gateway.admin_call import Operation
 from gateway.admin_shapes import QuotaView
@@ -81,6 +81,10 @@ class Documented:
     answers: Mapping[str, Any]
     """Media type → type of the answer."""
     codes: tuple[Code, ...] = ()
+    tagged: bool = False
+    """Answers with an `ETag`."""
+    if_match: bool = False
+    """Honours `If-Match`."""
 
 
 TENANT_API: tuple[Documented, ...] = (
@@ -149,7 +153,9 @@ OPEN_CALLS: tuple[Documented, ...] = tuple(
 
 def operations() -> list[Documented]:
     """Every operation, the admin API's among them."""
-    return [*TENANT_API, *(_documented(operation) for operation in admin.OPERATIONS), *OPEN_CALLS]
+    of_admin = [(admin.PREFIX, admin.OPERATIONS), (openai_admin.PREFIX, openai_admin.OPERATIONS)]
+    documented = [_documented(prefix, operation) for prefix, rows in of_admin for operation in rows]
+    return [*TENANT_API, *documented, *OPEN_CALLS]
 
 
 def route() -> Route:
@@ -191,23 +197,25 @@ def document() -> Json:
     }
 
 
-def _documented(operation: Operation[Any]) -> Documented:
-    """A row of the admin API's table."""
+def _documented(prefix: str, operation: Operation[Any]) -> Documented:
+    """A row of an admin API's table."""
     asked = None if operation.input is Nothing else operation.input
     has_body = operation.method != "GET"
     by_path: tuple[Code, ...] = ("not_found",) if "{" in operation.path else ()
+    by_tag: tuple[Code, ...] = ("precondition_failed",) if operation.honours_tags else ()
     return Documented(
         method=operation.method,
-        path=admin.PREFIX + operation.path,
+        path=prefix + operation.path,
         name=operation.name,
         summary=operation.summary,
         who="admin",
         query=None if has_body else asked,
         body=asked if has_body else None,
-        neutral=operation.neutral,
         status=operation.status,
-        answers={JSON: operation.answer},
-        codes=(*_ANY_ADMIN, *by_path, *operation.codes, *(_ANY_BODY if has_body else ())),
+        answers=dict.fromkeys(operation.media, operation.answer),
+        codes=(*_ANY_ADMIN, *by_path, *by_tag, *operation.codes, *(_ANY_BODY if has_body else ())),
+        tagged=operation.tagged and operation.method != "DELETE",
+        if_match=operation.honours_tags,
     )
 
 
@@ -227,11 +235,13 @@ def _schemas(rows: Iterable[Documented]) -> tuple[Json, dict[Any, Json]]:
 def _operation(row: Documented, named: Mapping[Any, Json]) -> Json:
     shown: Json = {"operationId": row.name, "summary": row.summary, "tags": [row.who]}
     of_a_model = STREAM in row.answers
-    shown["parameters"] = [*parameters(row.path, row.query), *openapi_headers.asked(of_a_model=of_a_model)]
+    asked = openapi_headers.asked(of_a_model=of_a_model, if_match=row.if_match)
+    shown["parameters"] = [*parameters(row.path, row.query), *asked]
     if row.body is not None:
         shown["requestBody"] = {"required": True, "content": {JSON: {"schema": named[row.body]}}}
     content = {kind: {"schema": named.get(shape, {"type": "string"})} for kind, shape in row.answers.items()}
-    done = {"description": "Done", "headers": openapi_headers.told(row.who, of_a_model=of_a_model), "content": content}
+    told = openapi_headers.told(row.who, of_a_model=of_a_model, tagged=row.tagged)
+    done = {"description": "Done", "headers": told, "content": content}
     shown["responses"] = {str(row.status): done, **_refusals(row, named)}
     shown["security"] = [] if row.who == "anyone" else [{row.who: []}]
     return shown

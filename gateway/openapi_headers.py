@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any, Literal
 
+from gateway.entity_tags import IF_MATCH
 from gateway.errors import TABLE, Code, Retry
 from gateway.idempotency_listener import REPLAYED_HEADER
 from gateway.idempotency_runs import HEADER as IDEMPOTENCY_HEADER
@@ -42,6 +43,8 @@ _OF_LIMITS = {
         ("reset", _TEXT, "Time to full, as 1s or 6m0s,"),
     )
 }
+_TAGGED = {"etag": (_TEXT, "The version that is shown; of a quota: of its tenant")}
+_IF_MATCH = {IF_MATCH: (_TEXT, "Change it only where its `ETag` is one of these, or `*`; else 412")}
 _WHEN = {
     "retry-after": (_WHOLE, "Seconds until this request would fit"),
     "retry-after-ms": (_WHOLE, "The same in milliseconds"),
@@ -51,22 +54,23 @@ _WHETHER = {"x-should-retry": ({"type": "string", "const": "false"}, "Sending th
 
 def components() -> Json:
     """Every header that an answer may have, by name."""
-    told = {_ID: (_TEXT, "The request's id"), **_OF_A_MODEL, **_OF_LIMITS, **_WHEN, **_WHETHER}
+    told = {_ID: (_TEXT, "The request's id"), **_OF_A_MODEL, **_OF_LIMITS, **_TAGGED, **_WHEN, **_WHETHER}
     return {name: {"schema": schema, "description": what} for name, (schema, what) in told.items()}
 
 
-def asked(*, of_a_model: bool) -> list[Json]:
+def asked(*, of_a_model: bool, if_match: bool) -> list[Json]:
     """What a request may carry, as parameters."""
-    known = {**_ASKED_BY_ALL, **(_ASKED_OF_A_MODEL if of_a_model else {})}
+    known = {**_ASKED_BY_ALL, **(_ASKED_OF_A_MODEL if of_a_model else {}), **(_IF_MATCH if if_match else {})}
     return [
         {"name": name, "in": "header", "required": False, "schema": schema, "description": what}
         for name, (schema, what) in known.items()
     ]
 
 
-def told(who: Literal["tenant", "admin", "anyone"], *, of_a_model: bool = False) -> Json:
+def told(who: Literal["tenant", "admin", "anyone"], *, of_a_model: bool = False, tagged: bool = False) -> Json:
     """What an answer says, whatever it says beside."""
-    return _refs([_ID, *(_OF_LIMITS if who == "tenant" else ()), *(_OF_A_MODEL if of_a_model else ())])
+    of_limits = _OF_LIMITS if who == "tenant" else ()
+    return _refs([_ID, *of_limits, *(_OF_A_MODEL if of_a_model else ()), *(_TAGGED if tagged else ())])
 
 
 def of_refusals(codes: Iterable[Code]) -> Json:

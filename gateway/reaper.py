@@ -7,7 +7,7 @@ their jobs and charges what the job's record says was published. `watch` ends th
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Protocol
 
 from gateway.directory import Directory
@@ -90,16 +90,16 @@ class Reaper:
                 await self._reap_one(lapsed)
 
     async def watch(self) -> None:
-        """End the flights of tenants that were suspended or deleted, or stand below one that was."""
+        """End the flights of tenants that were suspended or deleted, or are below one that was."""
         flights = list(self._dispatcher.flights.values())
-        for tenant_id in {flight.booking.ask.tenant for flight in flights}:
-            tenant = await self._tenants.get(tenant_id)
-            above = [await self._tenants.get(parent) for parent in (() if tenant is None else tenant.parents)]
-            for flight in flights:
-                if flight.booking.ask.tenant == tenant_id and not flight.settled:
-                    error = _refusal(flight.booking, tenant, above)
-                    if error is not None:
-                        flight.fail(error)
+        known = {name: await self._tenants.get(name) for name in {flight.booking.ask.tenant for flight in flights}}
+        above = {name for tenant in known.values() if tenant is not None for name in tenant.parents}
+        known |= {name: await self._tenants.get(name) for name in above - known.keys()}
+        for flight in flights:
+            tenant = known[flight.booking.ask.tenant]
+            error = _refusal(flight.booking, tenant, [known[name] for name in tenant.parents] if tenant else [])
+            if error is not None and not flight.settled:
+                flight.fail(error)
 
     async def _reap_one(self, lapsed: Lapsed) -> None:
         found = []
@@ -134,12 +134,15 @@ def _by_root(bookings: Iterable[Booking]) -> dict[str, list[str]]:
     return grouped
 
 
-def _refusal(booking: Booking, tenant: Tenant | None, above: Sequence[Tenant | None]) -> ApiError | None:
-    """Why a running request ends, if so. `tenant`: who has its tenant's id now; `above`: all above that one."""
-    if tenant is None or tenant.created_at != booking.tenant_since or None in above:
+def _refusal(booking: Booking, tenant: Tenant | None, above: Iterable[Tenant | None]) -> ApiError | None:
+    """Why a running request ends, if so. `tenant`: who has its tenant's id now; `above`: the line of its parents."""
+    if tenant is None or tenant.created_at != booking.tenant_since:
         return invalid_api_key()
-    is_active = all(each is not None and each.state == "active" for each in (tenant, *above))
-    return None if is_active else ApiError("This tenant is suspended.", "tenant_suspended")
+    if tenant.state != "active":
+        return ApiError("This tenant is suspended.", "tenant_suspended")
+    if any(parent is None or parent.state != "active" for parent in above):
+        return ApiError("A tenant above this one is suspended.", "tenant_suspended")
+    return None
 
 
 def _charge(record: JobRecord) -> Charge:

@@ -23,13 +23,14 @@ from gateway.prepare import Preparer
 from gateway.reaper import Reaper
 from gateway.settle import Settlements
 from gateway.siblings import Siblings
-from gateway.store import Availability, Connections, connections
+from gateway.store import Availability, Connections, connections, every
 from gateway.telemetry import Telemetry
 from quotas.api_keys import KeyStore
 from quotas.audit import Audit
 from quotas.idempotency import IdempotencyRecords
 from quotas.ledger import Ledger
 from quotas.redis_store import RedisQuotaStore
+from quotas.rollup import RollUp
 from quotas.tenants import TenantStore
 from scheduler.redis_queue import RedisQueue
 from scheduler.registry import RedisRegistry
@@ -38,6 +39,8 @@ log = logging.getLogger(__name__)
 
 SETTLE_GRACE_S = 5.0
 """How long settlements may take when everything else has ended."""
+ROLL_UP_EVERY_S = 3_600.0
+"""How often a gateway looks whether ledgers were rolled up lately."""
 CONFIRM_LEASES = 3.0
 """Worker leases after which no holder will confirm a cancellation any more: the job was taken from a dead one."""
 
@@ -64,6 +67,7 @@ class Resources:
         short, patient = self.store.short, self.store.patient
         self.tenants, self.keys = TenantStore(patient), KeyStore(patient)
         self.ledger, self.audit = Ledger(patient), Audit(patient)
+        self.rollup = RollUp(patient, days=section.usage_days, months=section.usage_months)
         self.admin_keys = AdminKeys(patient, settings.admin_key)
         self.quotas = RedisQuotaStore(patient, lease_ms=round(section.reservation_lease_s * 1e3))
         self.authenticator = Authenticator(KeyStore(short))
@@ -139,12 +143,16 @@ class Resources:
             tasks = [
                 asyncio.create_task(self.directory.run(self._fleet_changed), name="directory"),
                 asyncio.create_task(self.reaper.run(), name="reaper"),
+                asyncio.create_task(self._roll_up(), name="roll-up"),
             ]
             stack.push_async_callback(_end, tasks)
             await stack.enter_async_context(self.siblings.answering())
             yield
         if self._provider is not None:
             await asyncio.to_thread(self._provider.shutdown)
+
+    async def _roll_up(self) -> None:
+        await every(ROLL_UP_EVERY_S, "rolling up ledgers", self.rollup.daily, self.availability)
 
     async def _landed(self, within_s: float) -> None:
         with suppress(TimeoutError):

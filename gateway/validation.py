@@ -14,6 +14,7 @@ _RULES = {
     "extra_forbidden": "is not a field that this API knows",
     "list_type": "must be a list",
     "missing": "is required",
+    "none_required": "is not supported yet",
     "model_type": "must be an object",
     "string_too_long": "must have at most {max_length} characters",
     "string_too_short": "must not be empty",

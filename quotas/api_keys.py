@@ -6,7 +6,6 @@ a mistyped or invented key is refused without asking the store.
 
 import dataclasses
 import hmac
-import ipaddress
 import json
 import re
 import secrets
@@ -14,7 +13,7 @@ import string
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -22,66 +21,21 @@ from quotas import fields, keyspace
 from quotas.database import Database, Redis, Reply
 from quotas.fields import FieldError
 from quotas.limits import Limits
+from quotas.scopes import Scopes
 from quotas.store import QuotaError
-from quotas.tenants import LANES, PAGE, Tenant, decode_tenant
+from quotas.tenants import PAGE, Tenant, VersionConflict, decode_tenant
 
+CHANGEABLE = ("name", "expires_at", "limits", "scopes")
 LONGEST_OVERLAP_S = 30 * 86_400.0
+_RECORD = ("doc", "state", "expires_ms", "used_ms", "version")
 _BASE62 = string.digits + string.ascii_letters
 _SECRET_LENGTH, _CHECKSUM_LENGTH = 43, 6
 _FORM = re.compile(rf"fl-([a-z2-7]{{16}})-([0-9A-Za-z]{{{_SECRET_LENGTH + _CHECKSUM_LENGTH}}})")
-_ENDPOINT = re.compile(r"/v1(/[^/]+)*")
 _ID_ALPHABET = string.ascii_lowercase + "234567"
 
 
 class KeyNotFound(QuotaError):
     """The tenant has no such key."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scopes:
-    """What a key may be used for; None: all that its tenant may."""
-
-    models: tuple[str, ...] | None = None
-    lanes: tuple[str, ...] | None = None
-    endpoints: tuple[str, ...] | None = None
-    """Paths such as `/v1/chat/completions`, each with all below it."""
-    cidrs: tuple[str, ...] | None = None
-    """Networks that callers must come from."""
-
-    @classmethod
-    def parse(cls, value: object) -> "Scopes":
-        """The scopes that a JSON object states; null is all. Raises FieldError."""
-        stated = fields.document({} if value is None else value, "scopes", [f.name for f in dataclasses.fields(cls)])
-        parsed: dict[str, tuple[str, ...]] = {}
-        for name, listed in stated.items():
-            if listed is not None:
-                parsed[name] = fields.texts(listed, f"scopes.{name}", LANES if name == "lanes" else ())
-        if not all(map(_ENDPOINT.fullmatch, parsed.get("endpoints", ()))):
-            raise FieldError("scopes.endpoints", "must be paths such as /v1/chat/completions")
-        try:
-            networks = [str(ipaddress.ip_network(cidr)) for cidr in parsed.get("cidrs", ())]
-        except ValueError:
-            raise FieldError("scopes.cidrs", "must be networks such as 10.0.0.0/8") from None
-        if "cidrs" in parsed:
-            parsed["cidrs"] = tuple(networks)
-        return cls(**parsed)
-
-    def allows(self, scope: Literal["models", "lanes", "endpoints"], name: str) -> bool:
-        """Whether a model, lane or endpoint is within."""
-        allowed: tuple[str, ...] | None = getattr(self, scope)
-        return allowed is None or name in allowed
-
-    def allows_address(self, address: str) -> bool:
-        """Whether a caller's IP address is within; text that is no address only where all are."""
-        if self.cidrs is None:
-            return True
-        try:
-            caller = ipaddress.ip_address(address)
-        except ValueError:
-            return False
-        if isinstance(caller, ipaddress.IPv6Address) and caller.ipv4_mapped is not None:
-            caller = caller.ipv4_mapped
-        return any(caller in ipaddress.ip_network(cidr) for cidr in self.cidrs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +53,22 @@ class ApiKey:
     limits: Limits = field(default_factory=Limits)
     """Stand beside the tenant's: a request must fit both."""
     scopes: Scopes = field(default_factory=Scopes)
+    last_used_at: float | None = None
+    """Epoch seconds, to the minute; None: never."""
+    version: int = 0
+
+    def changed(self, changes: Mapping[str, object]) -> "ApiKey":
+        """The key with these fields in place of its own; `limits` are merged. Raises FieldError."""
+        new: dict[str, Any] = fields.document(changes, "", CHANGEABLE)
+        if "name" in new:
+            new["name"] = fields.text("" if new["name"] is None else new["name"], "name")
+        if new.get("expires_at") is not None:
+            new["expires_at"] = fields.moment(new["expires_at"], "expires_at")
+        if "limits" in new:
+            new["limits"] = Limits() if new["limits"] is None else self.limits.merged(new["limits"])
+        if "scopes" in new:
+            new["scopes"] = Scopes.parse(new["scopes"])
+        return dataclasses.replace(self, **new)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,21 +104,34 @@ class KeyStore:
 
     async def create(self, tenant: Tenant, document: Mapping[str, object]) -> NewKey:
         """A new key from `name`, `expires_at`, `limits`, `scopes`. Raises FieldError, KeyNotFound (no such tenant)."""
-        stated = fields.document(document, "", ("name", "expires_at", "limits", "scopes"))
         now_ms = await self._database.now_ms()
-        expires = stated.get("expires_at")
-        key = ApiKey(
-            id=_random_id(),
-            tenant=tenant.id,
-            name=fields.text(stated.get("name") or "", "name"),
-            created_at=now_ms / 1e3,
-            expires_at=None if expires is None else fields.moment(expires, "expires_at"),
-            limits=Limits.parse(stated.get("limits") or {}),
-            scopes=Scopes.parse(stated.get("scopes")),
-        )
-        if key.expires_at is not None and key.expires_at * 1e3 <= now_ms:
+        key = ApiKey(id=_random_id(), tenant=tenant.id, created_at=now_ms / 1e3).changed(document)
+        if _is_over(key, now_ms):
             raise FieldError("expires_at", "must be in the future")
         return await self._add(tenant, key)
+
+    async def update(self, tenant: Tenant, seen: ApiKey, changes: Mapping[str, object]) -> ApiKey:
+        """Change `name`, `expires_at`, `limits` (merged) or `scopes` (whole) of a key that is of the version seen.
+
+        Raises FieldError, KeyNotFound (a revoked key too), VersionConflict.
+        """
+        after = seen.changed(changes)
+        if "expires_at" in changes and _is_over(after, await self._database.now_ms()):
+            raise FieldError("expires_at", "must be in the future")
+        changed = await self._database.run(
+            "key_change",
+            keyspace.of_root(tenant.root),
+            tenant.id,
+            seen.id,
+            seen.version,
+            *_stored(after),
+            json.dumps(after.limits.as_dict()),
+        )
+        if not changed:
+            raise KeyNotFound(seen.id)
+        if changed < 0:
+            raise VersionConflict(seen.id)
+        return dataclasses.replace(after, version=seen.version + 1)
 
     async def lookup(self, full_key: str) -> Identity | None:
         """Whose key this is; None where it is malformed, unknown, revoked or expired, or its tenant was deleted."""
@@ -160,21 +143,19 @@ class KeyStore:
         if digest is None or not hmac.compare_digest(digest, await self._hash(full_key)):
             return None
         reply = await self._database.run("identity", keyspace.of_root(root), tenant_id, identifier)
-        now_ms, (tenant_doc, tenant_state, version), (key_doc, key_state, expires_ms) = reply
-        if tenant_doc is None or key_doc is None:
+        now_ms, (tenant_doc, tenant_state, version), record = reply
+        if tenant_doc is None or record[0] is None:
             return None
-        key = _decode_key(key_doc, key_state, expires_ms)
-        if key.state != "active" or (key.expires_at is not None and key.expires_at * 1e3 <= now_ms):
+        key = _decode_key(*record)
+        if key.state != "active" or _is_over(key, now_ms):
             return None
         return Identity(decode_tenant(tenant_doc, tenant_state, version), key)
 
     async def get(self, tenant: Tenant, key_id: str) -> ApiKey | None:
         """One key of the tenant, or None."""
         record = keyspace.of_root(tenant.root) + keyspace.key_level(key_id)
-        document, state, expires_ms, owner = await self._database.call(
-            "HMGET", record, "doc", "state", "expires_ms", "tenant"
-        )
-        return _decode_key(document, state, expires_ms) if owner == tenant.id else None
+        owner, *stored = await self._database.call("HMGET", record, "tenant", *_RECORD)
+        return _decode_key(*stored) if owner == tenant.id else None
 
     async def list(self, tenant: Tenant, limit: int = PAGE, after: str | None = None) -> list[ApiKey]:
         """At most `limit` keys by creation, revoked ones too, from the one after `after`."""
@@ -201,22 +182,24 @@ class KeyStore:
         overlap_ms = int(fields.number(overlap_s, "overlap_s", 0, LONGEST_OVERLAP_S) * 1e3)
         old = await self.get(tenant, key_id)
         now_ms = await self._database.now_ms()
-        if old is None or old.state != "active" or (old.expires_at is not None and old.expires_at * 1e3 <= now_ms):
+        if old is None or old.state != "active" or _is_over(old, now_ms):
             raise KeyNotFound(key_id)
-        new = await self._add(tenant, dataclasses.replace(old, id=_random_id(), created_at=now_ms / 1e3))
+        fresh = dataclasses.replace(old, id=_random_id(), created_at=now_ms / 1e3, last_used_at=None, version=0)
+        new = await self._add(tenant, fresh)
         await self._end(tenant, key_id, str(now_ms + overlap_ms))
         return new
 
     async def _add(self, tenant: Tenant, key: ApiKey) -> NewKey:
         secret = _random_secret(key.id)
+        document, expires_ms = _stored(key)
         added = await self._database.run(
             "key_put",
             keyspace.of_root(tenant.root),
             tenant.id,
             key.id,
             int(key.created_at * 1e3),
-            "" if key.expires_at is None else int(key.expires_at * 1e3),
-            msgspec.json.encode(key).decode(),
+            expires_ms,
+            document,
             json.dumps(key.limits.as_dict()),
         )
         if not added:
@@ -240,11 +223,23 @@ class KeyStore:
         return hmac.digest(self._pepper, full_key.encode(), "sha256").hex()
 
 
-def _decode_key(document: Reply, state: Reply, expires_ms: Reply) -> ApiKey:
+def _is_over(key: ApiKey, now_ms: int) -> bool:
+    return key.expires_at is not None and key.expires_at * 1e3 <= now_ms
+
+
+def _stored(key: ApiKey) -> tuple[str, str]:
+    """Its document, and when it expires: ms, or ''."""
+    return msgspec.json.encode(key).decode(), "" if key.expires_at is None else str(int(key.expires_at * 1e3))
+
+
+def _decode_key(document: Reply, state: Reply, expires_ms: Reply, used_ms: Reply, version: Reply) -> ApiKey:
+    """From the fields of _RECORD."""
     return dataclasses.replace(
         msgspec.json.decode(document, type=ApiKey),
         state="active" if state == "active" else "revoked",
         expires_at=int(expires_ms) / 1e3 if expires_ms else None,
+        last_used_at=int(used_ms) / 1e3 if used_ms else None,
+        version=int(version or 0),
     )
 
 

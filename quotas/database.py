@@ -29,12 +29,14 @@ PARTS: dict[str, tuple[str, ...]] = {
     "tenant_delete": ("tenant_delete",),
     "key_put": ("key_put",),
     "key_end": ("key_end",),
+    "key_change": ("key_change",),
     "identity": ("clock", "identity"),
     "usage": ("usage",),
     "idem_begin": ("clock", "idem", "idem_begin"),
     "idem_renew": ("clock", "idem", "idem_renew"),
     "idem_finish": ("idem", "idem_finish"),
     "idem_release": ("idem", "idem_release"),
+    "usage_roll": ("usage_roll",),
 }
 """Each script: the parts that stand before it, and its own."""
 

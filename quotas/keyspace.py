@@ -6,7 +6,8 @@ All that belongs to one root organisation stands under one hash tag, so that a s
         tenant:<T>           hash       state, version, zone (JSON of windows.zone_table), doc (JSON of a Tenant),
                                         by (JSON [[model, lane], …]), parents (JSON, nearest first)
         children:<T>         set        tenants whose parent it is
-        key:<K>              hash       state, tenant, expires_ms ('' = never), doc (JSON of an ApiKey)
+        key:<K>              hash       state, tenant, expires_ms ('' = never), version, doc (JSON of an
+                                        ApiKey), used_ms (when it was last used, to the minute)
         keys:<T>             zset       public ids of the tenant's keys by creation, ms
         limits:<L>           hash       limit name → figure; shadow:<limit name> → 1
         reserved:<L>         hash       requests in the air, their input and output tokens; gone when none is
@@ -22,6 +23,8 @@ All that belongs to one root organisation stands under one hash tag, so that a s
         kept:<K>             hash       digest → bytes of its body, total → their sum
         ledger:<T>           stream     one entry per settled request, about the last 100,000
         usage:<T>:<date>     hash       the ledger's day sums: lane TAB model TAB key TAB figure → sum
+        usage:<T>:<YYYY-MM>  hash       the same of the month's days that were rolled up; expires after some years
+        rolled:<T>           string     the last day that was rolled up, as a date (usage_roll.lua)
 
 L is a level: `tenant:<T>`, `key:<K>` or `by:<T>:<lane>:<model>`. Outside the roots, each one key of its own:
 
@@ -30,6 +33,7 @@ L is a level: `tenant:<T>`, `key:<K>` or `by:<T>:<lane>:<model>`. Outside the ro
     fl:tenants               zset       `<tenant> <root>`, all with score 0: the tenants by name
     fl:roots                 zset       roots with reservations lately, by when they were last enlisted, ms
     fl:reaper                hash       when somebody last looked for lapsed leases (watch.lua)
+    fl:rollup                string     somebody rolls up the ledgers, or did so within the last day
     fl:audit                 stream     what the admin API changed, about the last 100,000
 """
 
@@ -37,6 +41,7 @@ HASHING = "fl:hashing"
 TENANTS = "fl:tenants"
 ROOTS = "fl:roots"
 REAPER = "fl:reaper"
+ROLL_UP = "fl:rollup"
 AUDIT = "fl:audit"
 
 

@@ -1,6 +1,6 @@
 """What was used: sums by day, lane, model and key, and the entries they are made of. Written by `settle` alone."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Literal, get_args
@@ -13,6 +13,8 @@ GroupBy = Literal["day", "lane", "model", "key"]
 GROUPS: tuple[str, ...] = get_args(GroupBy)
 LONGEST_SPAN_DAYS = 400
 _DAYS_PER_CALL = 31
+_PAGE = 500
+_TENANTS_PER_CALL = 256
 
 
 @dataclass(slots=True)
@@ -73,43 +75,112 @@ class Ledger:
     async def usage(self, root: str, tenant: str, first: date, last: date, group_by: Sequence[str] = ()) -> UsageReport:
         """Usage from `first` to `last`, both days included, in the days of the tenant's zone at the time.
 
-        Raises FieldError for an unknown group, days in the wrong order or more than LONGEST_SPAN_DAYS of them.
+        Of days that were rolled up `day` is their month. Raises FieldError for an unknown group, days in the wrong
+        order, more than LONGEST_SPAN_DAYS of them, or where they part days that were rolled up into one month.
         """
         for name in group_by:
             if name not in GROUPS:
                 raise FieldError("group_by", f"must be made of {', '.join(GROUPS)}")
         if not 0 <= (last - first).days < LONGEST_SPAN_DAYS:
             raise FieldError("to", f"must not be before `from`, and at most {LONGEST_SPAN_DAYS} days in all")
+        while True:
+            rolled = await self._rolled(root, tenant)
+            report = await self._report(root, tenant, first, last, group_by, rolled)
+            if await self._rolled(root, tenant) == rolled:  # else a sum may have been seen twice, or not at all
+                return report
+
+    async def entries(
+        self,
+        root: str,
+        tenant: str,
+        limit: int = 100,
+        after: str | None = None,
+        *,
+        first_ms: int | None = None,
+        last_ms: int | None = None,
+    ) -> list[LedgerEntry]:
+        """At most `limit` entries, oldest first, from the one after `after`, written from `first_ms` to `last_ms`.
+
+        About the last 100,000 are kept.
+        """
+        stream = f"{keyspace.of_root(root)}ledger:{tenant}"
+        start = f"({after}" if after is not None else "-" if first_ms is None else str(first_ms)
+        end = "+" if last_ms is None else str(last_ms)
+        reply = await self._database.call("XRANGE", stream, start, end, "COUNT", limit)
+        return [_entry(entry_id, values) for entry_id, values in reply]
+
+    async def pages(self, root: str, tenant: str, first_ms: int, last_ms: int) -> AsyncIterator[list[LedgerEntry]]:
+        """All entries written from `first_ms` to `last_ms`, oldest first, some hundreds at a time."""
+        after = None
+        while page := await self.entries(root, tenant, _PAGE, after, first_ms=first_ms, last_ms=last_ms):
+            yield page
+            after = page[-1].id
+
+    def tenants(self) -> AsyncIterator[tuple[str, str]]:
+        """Every tenant there ever was, deleted ones too, by id; each with its root."""
+        return everyone(self._database)
+
+    async def now_ms(self) -> int:
+        """The store's clock, which entries are written by."""
+        return await self._database.now_ms()
+
+    async def _report(
+        self, root: str, tenant: str, first: date, last: date, group_by: Sequence[str], rolled: date | None
+    ) -> UsageReport:
         groups: dict[tuple[str, ...], Usage] = {}
         total = Usage()
-        days = [first + timedelta(days=n) for n in range((last - first).days + 1)]
-        for start in range(0, len(days), _DAYS_PER_CALL):
-            for names, figure, amount in await self._sums(root, tenant, days[start : start + _DAYS_PER_CALL]):
+        parted = {} if rolled is None else _months(first, last, rolled)
+        spans = [*parted, *((first + timedelta(days=n)).isoformat() for n in range((last - first).days + 1))]
+        for start in range(0, len(spans), _DAYS_PER_CALL):
+            for names, figure, amount in await self._sums(root, tenant, spans[start : start + _DAYS_PER_CALL]):
+                if end := parted.get(names["day"]):
+                    raise FieldError(end, f"must not part {names['day']}, whose days were rolled up into one sum")
                 group = tuple(names[name] for name in group_by)
                 groups.setdefault(group, Usage()).add(figure, amount)
                 total.add(figure, amount)
         rows = [UsageRow(dict(zip(group_by, group, strict=True)), groups[group]) for group in sorted(groups)]
         return UsageReport(rows, total)
 
-    async def entries(self, root: str, tenant: str, limit: int = 100, after: str | None = None) -> list[LedgerEntry]:
-        """At most `limit` entries, oldest first, from the one after `after`. About the last 100,000 are kept."""
-        stream = f"{keyspace.of_root(root)}ledger:{tenant}"
-        start = "-" if after is None else f"({after}"
-        reply = await self._database.call("XRANGE", stream, start, "+", "COUNT", limit)
-        return [_entry(entry_id, values) for entry_id, values in reply]
+    async def _sums(self, root: str, tenant: str, spans: Sequence[str]) -> Iterator[tuple[dict[str, str], str, int]]:
+        reply = await self._database.run("usage", keyspace.of_root(root), tenant, *spans)
+        return (_sum(span, *pair) for span, flat in zip(spans, reply, strict=True) for pair in _pairs(flat))
 
-    async def _sums(self, root: str, tenant: str, days: Sequence[date]) -> Iterator[tuple[dict[str, str], str, int]]:
-        reply = await self._database.run("usage", keyspace.of_root(root), tenant, *(day.isoformat() for day in days))
-        return (_sum(day, *pair) for day, flat in zip(days, reply, strict=True) for pair in _pairs(flat))
+    async def _rolled(self, root: str, tenant: str) -> date | None:
+        """The last day that was rolled up."""
+        text = await self._database.call("GET", f"{keyspace.of_root(root)}rolled:{tenant}")
+        return None if text is None else date.fromisoformat(text)
+
+
+async def everyone(database: Database) -> AsyncIterator[tuple[str, str]]:
+    """Every tenant there ever was, deleted ones too, by id; each with its root."""
+    start = "-"
+    while entries := await database.call("ZRANGEBYLEX", keyspace.TENANTS, start, "+", "LIMIT", 0, _TENANTS_PER_CALL):
+        for entry in entries:
+            tenant, root = entry.split(" ")
+            yield tenant, root
+        start = f"({entries[-1]}"
+
+
+def _months(first: date, last: date, rolled: date) -> dict[str, str]:
+    """Months of a span whose days were rolled up, as YYYY-MM, each with the end of the span that parts them, or ''."""
+    found: dict[str, str] = {}
+    day = first
+    while day <= min(last, rolled):
+        begins = day.replace(day=1)
+        following = (begins + timedelta(days=31)).replace(day=1)
+        ends = min(following - timedelta(days=1), rolled)
+        found[day.isoformat()[:7]] = "from" if first > begins else "to" if last < ends else ""
+        day = following
+    return found
 
 
 def _pairs(flat: Reply) -> Iterator[tuple[str, str]]:
     return zip(flat[::2], flat[1::2], strict=True)
 
 
-def _sum(day: date, field: str, amount: str) -> tuple[dict[str, str], str, int]:
+def _sum(span: str, field: str, amount: str) -> tuple[dict[str, str], str, int]:
     lane, model, key, figure = field.split("\t")
-    return {"day": day.isoformat(), "lane": lane, "model": model, "key": key}, figure, int(amount)
+    return {"day": span, "lane": lane, "model": model, "key": key}, figure, int(amount)
 
 
 def _entry(entry_id: str, values: dict[str, str]) -> LedgerEntry:

@@ -176,10 +176,12 @@ class MemoryQuotaStore:
             found += [_lapsed(name, flight.ask) for flight in lapsed]
         return found[:limit]
 
-    async def statuses(self, root: str, tenant: str, key_id: str | None = None) -> list[LimitStatus]:
+    async def statuses(
+        self, root: str, tenant: str, key_id: str | None = None, *, model: str = "", lane: str = ""
+    ) -> list[LimitStatus]:
         """Every limit that is set: see QuotaStore."""
         house, now_ms = self._root(root), self._now_ms()
-        return list(limits.statuses(house.levels(house.level_ids(tenant, key_id or ""), now_ms), now_ms))
+        return list(limits.statuses(house.levels(house.level_ids(tenant, key_id or "", model, lane), now_ms), now_ms))
 
     def _root(self, name: str) -> MemoryRoot:
         return self._roots.setdefault(name, MemoryRoot(self._slicing))

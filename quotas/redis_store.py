@@ -154,11 +154,12 @@ class RedisQuotaStore:
                 break
         return found
 
-    async def statuses(self, root: str, tenant: str, key_id: str | None = None) -> list[LimitStatus]:
+    async def statuses(
+        self, root: str, tenant: str, key_id: str | None = None, *, model: str = "", lane: str = ""
+    ) -> list[LimitStatus]:
         """Every limit that is set: see QuotaStore."""
-        return list(
-            _statuses.decode(await self._database.run("statuses", keyspace.of_root(root), tenant, key_id or ""))
-        )
+        prefix = keyspace.of_root(root)
+        return list(_statuses.decode(await self._database.run("statuses", prefix, tenant, key_id or "", model, lane)))
 
     async def _enlist(self, root: str) -> None:
         """Before a root's first reservation here, and hourly: note where `expired` has to look."""

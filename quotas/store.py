@@ -265,6 +265,9 @@ class QuotaStore(Protocol):
         nothing is reported for one whole lease: holders renew first.
         """
 
-    async def statuses(self, root: str, tenant: str, key_id: str | None = None) -> list[LimitStatus]:
-        """Every limit that is set on the tenant and on the key, as it stands. `queued_requests` is always unused
-        here: only the queue knows its depth."""
+    async def statuses(
+        self, root: str, tenant: str, key_id: str | None = None, *, model: str = "", lane: str = ""
+    ) -> list[LimitStatus]:
+        """Every limit that is set on the tenant, on those above it and on the key, as it stands; those of one model or
+        lane where `model` and `lane` name it. `queued_requests` is always unused here: only the queue knows its depth.
+        """

@@ -75,6 +75,8 @@ class Tenant:
     state: Literal["active", "suspended"] = "active"
     created_at: float = 0.0
     """Epoch seconds."""
+    suspended_at: float | None = None
+    """Epoch seconds; None: it is not suspended."""
     version: int = 0
 
     def changed(self, changes: Mapping[str, object]) -> "Tenant":
@@ -186,23 +188,36 @@ class TenantStore:
         limits = Limits.parse(document)
         return await self._change(tenant_id, lambda tenant: dataclasses.replace(tenant, limits=limits))
 
-    async def suspend(self, tenant_id: str) -> Tenant:
-        """Let none of its requests in until it is resumed. Raises TenantNotFound."""
-        return await self._change(tenant_id, lambda tenant: dataclasses.replace(tenant, state="suspended"))
+    async def suspend(self, tenant_id: str, *, version: int | None = None) -> Tenant:
+        """Let none of its requests in until it is resumed. Raises TenantNotFound, and VersionConflict as `update`."""
+        now_s = await self._database.now_ms() / 1e3
+        return await self._change(
+            tenant_id,
+            lambda tenant: dataclasses.replace(
+                tenant, state="suspended", suspended_at=now_s if tenant.suspended_at is None else tenant.suspended_at
+            ),
+            version,
+        )
 
-    async def resume(self, tenant_id: str) -> Tenant:
-        """Let its requests in again. Raises TenantNotFound."""
-        return await self._change(tenant_id, lambda tenant: dataclasses.replace(tenant, state="active"))
+    async def resume(self, tenant_id: str, *, version: int | None = None) -> Tenant:
+        """Let its requests in again. Raises TenantNotFound, and VersionConflict as `update`."""
+        return await self._change(
+            tenant_id, lambda tenant: dataclasses.replace(tenant, state="active", suspended_at=None), version
+        )
 
-    async def delete(self, tenant_id: str) -> None:
+    async def delete(self, tenant_id: str, *, version: int | None = None) -> None:
         """End it and its keys at once; its ledger and its place in the index stay.
 
-        Raises TenantNotFound, TenantHasChildren.
+        Raises TenantNotFound, TenantHasChildren, and VersionConflict as `update`.
         """
-        root = await self.root(tenant_id)
-        keys = None if root is None else await self._database.run("tenant_delete", keyspace.of_root(root), tenant_id)
-        if root is None or keys is None:
+        root, seen = await self.root(tenant_id), "" if version is None else version
+        if root is None:
             raise TenantNotFound(tenant_id)
+        keys = await self._database.run("tenant_delete", keyspace.of_root(root), tenant_id, seen)
+        if keys is None:
+            raise TenantNotFound(tenant_id)
+        if keys == "conflict":
+            raise VersionConflict(tenant_id)
         if keys == "children":
             raise TenantHasChildren(tenant_id)
         for public_id in keys:

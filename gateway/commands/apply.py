@@ -1,23 +1,24 @@
 """`fairlane tenants apply`: what a file of tenants asks for, against what is stored, as a plan.
 
 The file says each of its tenants whole: a field that it leaves out is at its default. Tenants that it does not name
-are left alone, unless pruning is asked for. A second run of the same file changes nothing.
+are left alone, unless pruning is asked for. Parents are made before their children, in whatever order they stand there,
+and deleted after them. A second run of the same file changes nothing.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import yaml
 
-from gateway.admin_bodies import NEUTRAL_TENANT, TenantBody
+from gateway.admin_bodies import TenantBody
 from gateway.admin_views import TENANT_FIELDS, tenant_view
 from gateway.commands.client import AdminClient, CommandError, Document, segment
 from gateway.errors import ApiError
 from gateway.validation import checked_fields
 from quotas.fields import FieldError
-from quotas.tenants import Tenant
+from quotas.tenants import DEEPEST, Tenant
 
 Action = Literal["create", "update", "delete"]
 
@@ -31,6 +32,8 @@ class Step:
     fields: Document
     """create: the whole tenant; update: what differs; delete: nothing."""
     before: Document
+    version: int | None = None
+    """Of what is stored; None: nothing is."""
 
     def words(self) -> list[str]:
         """The step as a person reads it: a line, and one for each field that changes."""
@@ -58,20 +61,45 @@ def read_file(path: Path) -> list[Document]:
     return tenants
 
 
-def plan(wanted: Sequence[Document], stored: Iterable[Document], *, prune: bool) -> list[Step]:
-    """What makes `stored` match `wanted`; empty where it does already. Deletions come last."""
+def plan(wanted: Sequence[Document], stored: Collection[Document], *, prune: bool) -> list[Step]:
+    """What makes `stored` match `wanted`; empty where it does already. Deletions come last.
+
+    Raises CommandError where a parent is missing, would change, would be pruned, or is below its own child.
+    """
+    versions = {tenant["id"]: tenant["version"] for tenant in stored}
     known = {tenant["id"]: {name: tenant[name] for name in TENANT_FIELDS} for tenant in stored}
+    named = {tenant["id"] for tenant in wanted}
+    gone = known.keys() - named if prune else set()
+    depths = _depths([*wanted, *({"id": name, **known[name]} for name in known.keys() - named - gone)])
     steps = []
-    for tenant in wanted:
-        before = known.get(tenant["id"])
-        if before is None:
+    for tenant in sorted(wanted, key=lambda tenant: depths[tenant["id"]]):
+        now = known.get(tenant["id"])
+        if now is None:
             steps.append(Step("create", tenant["id"], tenant, {}))
-        elif changes := {name: tenant[name] for name in TENANT_FIELDS if tenant[name] != before[name]}:
-            steps.append(Step("update", tenant["id"], changes, before))
-    if prune:
-        gone = sorted(known.keys() - {tenant["id"] for tenant in wanted})
-        steps += [Step("delete", name, {}, known[name]) for name in gone]
-    return steps
+        elif tenant["parent"] != now["parent"]:
+            raise CommandError(f"tenant {tenant['id']}: its parent is {_shown(now['parent'])}, and cannot change")
+        elif changes := {name: tenant[name] for name in TENANT_FIELDS if tenant[name] != now[name]}:
+            steps.append(Step("update", tenant["id"], changes, now, versions[tenant["id"]]))
+    before = _depths({"id": name, **fields} for name, fields in known.items())
+    ending = sorted(gone, key=lambda name: (-before[name], name))
+    return steps + [Step("delete", name, {}, known[name], versions[name]) for name in ending]
+
+
+def _depths(tenants: Iterable[Document]) -> dict[str, int]:
+    """How many tenants stand above each. Raises CommandError."""
+    parents = {tenant["id"]: tenant["parent"] for tenant in tenants}
+    depths = {}
+    for name in parents:
+        above, parent = 0, parents[name]
+        while parent is not None:
+            above += 1
+            if parent not in parents:
+                raise CommandError(f"tenant {name}: there would be no tenant {parent}, its parent or one above")
+            if above >= DEEPEST:
+                raise CommandError(f"tenant {name}: at most {DEEPEST - 1} tenants may be above another, in no circle")
+            parent = parents[parent]
+        depths[name] = above
+    return depths
 
 
 def carry_out(admin: AdminClient, step: Step) -> None:
@@ -81,9 +109,9 @@ def carry_out(admin: AdminClient, step: Step) -> None:
         case "create":
             admin.call("POST", "/tenants", step.fields)
         case "update":
-            admin.call("PATCH", path, _change(step))
+            admin.call("PATCH", path, _change(step), version=step.version)
         case "delete":
-            admin.call("DELETE", path)
+            admin.call("DELETE", path, version=step.version)
 
 
 def _change(step: Step) -> Document:
@@ -99,8 +127,9 @@ def _whole(entry: object, place: str) -> Document:
     if not isinstance(entry, dict) or not all(isinstance(name, str) for name in entry):
         raise CommandError(f"{place}: must be a tenant's fields")
     try:
-        stated = checked_fields(TenantBody, NEUTRAL_TENANT, entry).model_dump(exclude_none=True)
-        tenant = tenant_view(Tenant(id=stated.pop("id"), root="").changed(stated))
+        stated = checked_fields(TenantBody, {}, entry).model_dump(exclude_none=True)
+        blank = Tenant(id=stated.pop("id"), root="", parent=stated.pop("parent", None))
+        tenant = tenant_view(blank.changed(stated))
     except ApiError as error:
         raise CommandError(f"{place}: {error.message}") from None
     except FieldError as error:
@@ -114,8 +143,8 @@ def _shown(value: object) -> str:
         case None:
             return "none"
         case Mapping():
-            return "{" + ", ".join(f"{name}: {figure}" for name, figure in value.items()) + "}"
+            return "{" + ", ".join(f"{name}: {_shown(each)}" for name, each in value.items()) + "}"
         case list():
-            return "[" + ", ".join(map(str, value)) + "]"
+            return "[" + ", ".join(map(_shown, value)) + "]"
         case _:
             return str(value)

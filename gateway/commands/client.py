@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gateway.commands.serve import ServeError, read_settings
+from gateway.entity_tags import of_version
 
 URL_VARIABLE = "FAIRLANE_URL"
 TIMEOUT_S = 30.0
@@ -48,16 +49,35 @@ class AdminClient:
         return self.call("GET", path, query={name: value for name, value in query.items() if value is not None})
 
     def call(
-        self, method: str, path: str, body: Mapping[str, object] | None = None, query: Document | None = None
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, object] | None = None,
+        query: Document | None = None,
+        *,
+        version: int | None = None,
     ) -> Document:
-        """One call; an answer without content is an empty document."""
+        """One call; an answer without content is an empty document. `version`: change no other than this."""
+        headers = {} if version is None else {"if-match": of_version(version)}
         try:
-            answer = self._http.request(method, f"/admin/v1{path}", json=body, params=query)
+            answer = self._http.request(method, f"/admin/v1{path}", json=body, params=query, headers=headers)
         except httpx.HTTPError as error:
             raise CommandError(f"no gateway answers at {self._http.base_url} ({type(error).__name__})") from None
         if answer.is_success:
             return dict(answer.json()) if answer.content else {}
         raise CommandError(_words(answer))
+
+    def stream(self, path: str, **query: object) -> Iterator[bytes]:
+        """A file, as it comes."""
+        stated = {name: str(value) for name, value in query.items() if value is not None}
+        try:
+            with self._http.stream("GET", f"/admin/v1{path}", params=stated) as answer:
+                if not answer.is_success:
+                    answer.read()
+                    raise CommandError(_words(answer))
+                yield from answer.iter_bytes()
+        except httpx.HTTPError as error:
+            raise CommandError(f"{self._http.base_url} does not answer to the end ({type(error).__name__})") from None
 
     def all(self, path: str) -> Iterator[Document]:
         """Every item of a list, page by page."""
@@ -118,6 +138,23 @@ def limits_of(pairs: Sequence[str]) -> dict[str, int | None]:
             raise CommandError(f"{pair}: write NAME=NUMBER, or NAME=none to take the limit away")
         limits[name] = None if figure == "none" else int(figure)
     return limits
+
+
+def limits_by_of(groups: Sequence[str]) -> list[Document]:
+    """The limits by model and lane that `model=NAME,lane=LANE,LIMIT=NUMBER,…` state; `none` is none of them.
+
+    Raises CommandError.
+    """
+    return [] if list(groups) == ["none"] else [_limits_by(group) for group in groups]
+
+
+def _limits_by(group: str) -> Document:
+    pairs = group.split(",")
+    named = dict(pair.split("=", 1) for pair in pairs if pair.startswith(("model=", "lane=")))
+    figures = [pair for pair in pairs if not pair.startswith(("model=", "lane="))]
+    if not named or not figures:
+        raise CommandError(f"{group}: write model=NAME or lane=LANE, then LIMIT=NUMBER, with commas between")
+    return {**named, "limits": limits_of(figures)}
 
 
 def given(**fields: object) -> Document:

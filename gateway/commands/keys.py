@@ -1,4 +1,4 @@
-"""`fairlane keys`: create, list, rotate and revoke a tenant's API keys."""
+"""`fairlane keys`: create, list, show, change, rotate and revoke a tenant's API keys."""
 
 from datetime import UTC, datetime
 from typing import Annotated
@@ -23,7 +23,7 @@ app = typer.Typer(no_args_is_help=True)
 Tenant = Annotated[str, typer.Argument(help="The tenant's id.")]
 Key = Annotated[str, typer.Argument(help="The key's public id.")]
 Many = list[str] | None
-COLUMNS = ("id", "name", "state", "created", "expires")
+COLUMNS = ("id", "name", "state", "created", "expires", "last used")
 
 
 @app.command()
@@ -58,10 +58,35 @@ def list_keys(tenant: Tenant, url: Url = None, as_json: AsJson = False) -> None:
 
 
 @app.command()
+def show(tenant: Tenant, key: Key, url: Url = None) -> None:
+    """One key, without what is secret of it, as JSON."""
+    with connect(url) as admin:
+        show_json(admin.get(_path(tenant, key)))
+
+
+@app.command()
+def update(
+    tenant: Tenant,
+    key: Key,
+    name: Annotated[str | None, typer.Option(help="What the key is for.")] = None,
+    expires_at: Annotated[str | None, typer.Option(metavar="TIME", help="RFC 3339, or none.")] = None,
+    limit: LimitOptions = None,
+    url: Url = None,
+) -> None:
+    """Change what is named of a key that is not revoked; `--limit NAME=none` takes a limit away."""
+    with connect(url) as admin:
+        body = given(name=name, limits=limits_of(limit) if limit else None)
+        if expires_at is not None:
+            body["expires_at"] = None if expires_at == "none" else expires_at
+        admin.call("PATCH", _path(tenant, key), body)
+        typer.echo(f"{key} is changed" if body else f"nothing was named to change of {key}")
+
+
+@app.command()
 def revoke(tenant: Tenant, key: Key, url: Url = None) -> None:
     """Stop a key, everywhere within a second."""
     with connect(url) as admin:
-        admin.call("DELETE", f"/tenants/{segment(tenant)}/keys/{segment(key)}")
+        admin.call("DELETE", _path(tenant, key))
         typer.echo(f"{key} is revoked")
 
 
@@ -75,8 +100,11 @@ def rotate(
 ) -> None:
     """Make a new key like this one; the old one ends after the overlap."""
     with connect(url) as admin:
-        path = f"/tenants/{segment(tenant)}/keys/{segment(key)}/rotate"
-        _show_new(admin.call("POST", path, {"overlap_s": overlap_s}), as_json)
+        _show_new(admin.call("POST", f"{_path(tenant, key)}/rotate", {"overlap_s": overlap_s}), as_json)
+
+
+def _path(tenant: str, key: str) -> str:
+    return f"/tenants/{segment(tenant)}/keys/{segment(key)}"
 
 
 def _show_new(key: Document, as_json: bool) -> None:
@@ -88,7 +116,8 @@ def _show_new(key: Document, as_json: bool) -> None:
 
 
 def _row(key: Document) -> tuple[object, ...]:
-    return key["id"], key["name"], key["state"], _date(key["created_at"]), _date(key["expires_at"])
+    times = [_date(key[name]) for name in ("created_at", "expires_at", "last_used_at")]
+    return key["id"], key["name"], key["state"], *times
 
 
 def _date(seconds: float | None) -> str | None:

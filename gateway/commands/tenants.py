@@ -13,6 +13,7 @@ from gateway.commands.client import (
     Url,
     connect,
     given,
+    limits_by_of,
     limits_of,
     segment,
     show_json,
@@ -31,7 +32,18 @@ Model = Annotated[
     list[str] | None, typer.Option(help="Model that it may use; may be repeated. All where none is named.")
 ]
 Preemption = Annotated[str | None, typer.Option(help="exact, or fast.")]
-COLUMNS = ("id", "name", "state", "lanes", "weight", "models", "limits")
+Reserve = Annotated[str | None, typer.Option(help="progressive, or full.")]
+Shadow = Annotated[list[str] | None, typer.Option(help="Limit that is counted and never refuses; may be repeated.")]
+ShareGroup = Annotated[str | None, typer.Option(help="Tenants of one group reuse each other's cached prompts.")]
+LimitBy = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--limit-by",
+        metavar="model=NAME,lane=LANE,LIMIT=NUMBER,…",
+        help="Limits of a model, a lane or both; may be repeated. All of them are replaced; `none` takes them away.",
+    ),
+]
+COLUMNS = ("id", "name", "parent", "state", "lanes", "weight", "models", "limits")
 
 
 @app.command("list")
@@ -54,6 +66,7 @@ def show(tenant: Tenant, url: Url = None) -> None:
 @app.command()
 def create(
     tenant: Tenant,
+    parent: Annotated[str | None, typer.Option(help="The tenant above, whose limits hold too; never changes.")] = None,
     name: Name = None,
     timezone: Timezone = None,
     weight: Weight = None,
@@ -61,13 +74,18 @@ def create(
     default_lane: DefaultLane = None,
     model: Model = None,
     preemption: Preemption = None,
+    reserve: Reserve = None,
+    share_group: ShareGroup = None,
     limit: LimitOptions = None,
+    limit_by: LimitBy = None,
+    shadow: Shadow = None,
     url: Url = None,
 ) -> None:
     """Make a tenant; it needs a key of its own to be used (`fairlane keys create`)."""
     with connect(url) as admin:
         fields = given(
             id=tenant,
+            parent=parent,
             name=name,
             timezone=timezone,
             weight=weight,
@@ -75,7 +93,11 @@ def create(
             default_lane=default_lane,
             models=model,
             preemption=preemption,
+            reserve=reserve,
+            share_group=share_group,
             limits=limits_of(limit) if limit else None,
+            limits_by=limits_by_of(limit_by) if limit_by else None,
+            shadow=shadow,
         )
         admin.call("POST", "/tenants", fields)
         typer.echo(f"{tenant} is created")
@@ -91,7 +113,11 @@ def update(
     default_lane: DefaultLane = None,
     model: Model = None,
     preemption: Preemption = None,
+    reserve: Reserve = None,
+    share_group: ShareGroup = None,
     limit: LimitOptions = None,
+    limit_by: LimitBy = None,
+    shadow: Shadow = None,
     url: Url = None,
 ) -> None:
     """Change what is named, and nothing else of a tenant; `--limit NAME=none` takes a limit away."""
@@ -104,7 +130,11 @@ def update(
             default_lane=default_lane,
             models=model,
             preemption=preemption,
+            reserve=reserve,
+            share_group=share_group,
             limits=limits_of(limit) if limit else None,
+            limits_by=limits_by_of(limit_by) if limit_by else None,
+            shadow=shadow,
         )
         admin.call("PATCH", f"/tenants/{segment(tenant)}", fields)
         typer.echo(f"{tenant} is changed" if fields else f"nothing was named to change of {tenant}")
@@ -146,13 +176,14 @@ def explain(
     prompt_tokens: Annotated[int, typer.Option(min=0)],
     max_output_tokens: Annotated[int, typer.Option(min=1)],
     lane: Annotated[str, typer.Option(help="latency, or throughput.")] = "latency",
+    model: Annotated[str | None, typer.Option(help="Any that the tenant may use where none is named.")] = None,
     deadline_ms: Annotated[float | None, typer.Option(help="From arrival to the last token.")] = None,
     url: Url = None,
 ) -> None:
     """Ask whether a request of these sizes would be admitted now; nothing is reserved. Answers as JSON."""
     with connect(url) as admin:
         sizes = {"prompt_tokens": prompt_tokens, "max_output_tokens": max_output_tokens, "lane": lane}
-        body = {**sizes, **given(deadline_ms=deadline_ms)}
+        body = {**sizes, **given(model=model, deadline_ms=deadline_ms)}
         show_json(admin.call("POST", f"/tenants/{segment(tenant)}/explain", body))
 
 
@@ -181,4 +212,5 @@ def apply(
 def _row(tenant: Document) -> tuple[object, ...]:
     limits = [f"{name}={figure:,}" for name, figure in tenant["limits"].items()]
     models = "all" if tenant["models"] is None else tenant["models"]
-    return tenant["id"], tenant["name"], tenant["state"], tenant["lanes"], tenant["weight"], models, limits
+    shown = [tenant[name] for name in COLUMNS[:6]]
+    return *shown, models, limits

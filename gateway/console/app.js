@@ -170,7 +170,7 @@ function makeTenant(tenant) {
 function fillTenant(line, { tenant, quota }) {
   const [tightest] = Object.entries(quota?.limits ?? {}).filter(isCounted).sort((a, b) => share(b) - share(a));
   fillCells(line, [
-    tenant.id,
+    tenant.parent ? `${tenant.id} (below ${tenant.parent})` : tenant.id,
     badge(tenant.state, tenant.state === "active" ? "good" : "bad"),
     tenant.lanes.join(", "),
     String(tenant.weight),

@@ -8,6 +8,6 @@ if not state or state == 'deleted' then return 0 end
 redis.call('HSET', prefix .. 'key:' .. id, 'state', 'active', 'tenant', tenant, 'expires_ms', ARGV[4], 'doc', ARGV[5])
 redis.call('ZADD', prefix .. 'keys:' .. tenant, ARGV[3], id)
 for name, figure in pairs(cjson.decode(ARGV[6])) do
-  redis.call('HSET', prefix .. 'limits:key:' .. id, name, figure)
+  redis.call('HSET', prefix .. 'limits:key:' .. id, name, string.format('%.0f', figure))
 end
 return 1

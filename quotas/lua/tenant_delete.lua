@@ -1,11 +1,13 @@
 -- Ends a tenant and all its keys at once; its ledger and what it has used stay. Called by TenantStore.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
--- ARGV     1 tenant
--- Returns  the public ids of its keys, or false where there is no such tenant, or 'children' where some have it as parent
+-- ARGV     1 tenant, 2 version that is expected, or '' for any
+-- Returns  the public ids of its keys, or having written nothing: false where there is no such tenant, 'conflict',
+--          'children' where some have it as parent
 local prefix, tenant = KEYS[1], ARGV[1]
 local record, keys = prefix .. 'tenant:' .. tenant, prefix .. 'keys:' .. tenant
-local found = redis.call('HMGET', record, 'state', 'by', 'parents')
+local found = redis.call('HMGET', record, 'state', 'by', 'parents', 'version')
 if not found[1] or found[1] == 'deleted' then return false end
+if ARGV[2] ~= '' and ARGV[2] ~= found[4] then return 'conflict' end
 if redis.call('SCARD', prefix .. 'children:' .. tenant) > 0 then return 'children' end
 local parent = found[3] and cjson.decode(found[3])[1]
 if parent then redis.call('SREM', prefix .. 'children:' .. parent, tenant) end

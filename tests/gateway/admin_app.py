@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway import admin, console_routes, errors, openapi
+from gateway import admin, console_routes, errors, openai_admin, openapi
 from gateway.admin_call import AdminParts
 from gateway.auth import AdminKeys
 from gateway.doors import Doors
@@ -80,8 +80,15 @@ class HandFleet:
     async def doors(self, tenant: str, allowed: Collection[str] | None) -> list[Door]:
         if allowed is not None and "tiny" not in allowed:
             return []
-        waiting = await self.waiting(tenant)
-        return [Door(queue=QUEUE, context_length=CONTEXT, workers=self.statuses, depths=self.depth, waiting=waiting)]
+        door = Door(
+            model="tiny",
+            queue=QUEUE,
+            context_length=CONTEXT,
+            workers=self.statuses,
+            depths=self.depth,
+            waiting=await self.waiting(tenant),
+        )
+        return [door]
 
     async def waiting(self, tenant: str) -> int:
         return self.queued.get(tenant, 0)
@@ -154,7 +161,7 @@ def parts(redis: Redis, fleet: HandFleet, doors: Doors) -> AdminParts:
 def application(redis: Redis, fleet: HandFleet, doors: Doors | None = None) -> Starlette:
     """The admin API, its document and its console."""
     routes = [
-        admin.mount(parts(redis, fleet, doors or Doors(DEFAULT_LANES))),
+        *(api.mount(parts(redis, fleet, doors or Doors(DEFAULT_LANES))) for api in (admin, openai_admin)),
         openapi.route(),
         *console_routes.routes(),
     ]

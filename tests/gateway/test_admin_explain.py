@@ -49,7 +49,7 @@ async def test_nothing_is_reserved_or_counted(bench: AdminBench) -> None:
 
 
 async def test_the_limit_that_binds_is_named_with_its_figures(bench: AdminBench) -> None:
-    await tenant(bench, limits={"tokens_per_day": 20, "requests_per_minute": 100})
+    await tenant(bench, limits={"tokens_per_day": 20, "requests_per_minute": 100}, reserve="full")
     await bench.spend("acme", prompt=10, output=5)
 
     answer = await explain(bench)
@@ -58,6 +58,63 @@ async def test_the_limit_that_binds_is_named_with_its_figures(bench: AdminBench)
     assert answer["limit"]["name"] == "tokens_per_day"
     assert (answer["limit"]["used"], answer["limit"]["requested"], answer["limit"]["limit"]) == (15, 15, 20)
     assert 0 < answer["retry_after_s"] <= 86_400
+
+
+async def test_who_reserves_progressively_needs_one_token_at_first(bench: AdminBench) -> None:
+    await tenant(bench, limits={"tokens_per_day": 26})
+    await bench.spend("acme", prompt=10, output=5)
+
+    first = await explain(bench)
+    await bench.done("PATCH", "/tenants/acme/quota", json={"tokens_per_day": 25})
+    second = await explain(bench)
+
+    assert first["admitted"] is True
+    assert (second["code"], second["limit"]["requested"]) == ("insufficient_quota", 11)
+
+
+@pytest.mark.parametrize(("model", "code"), [("tiny", "rate_limit_exceeded"), (None, "rate_limit_exceeded")])
+async def test_limits_of_a_model_and_lane_bind_where_they_apply(
+    bench: AdminBench, model: str | None, code: str
+) -> None:
+    by = [
+        {"model": "tiny", "lane": "latency", "limits": {"requests_per_minute": 1}},
+        {"model": "other", "limits": {"requests_per_minute": 0}},
+    ]
+    await tenant(bench, limits_by=by)
+    before = await explain(bench, model=model)
+    await bench.spend("acme")
+
+    after, elsewhere = await explain(bench, model=model), await explain(bench, model=model, lane="throughput")
+
+    assert (before["admitted"], after["code"], elsewhere["admitted"]) == (True, code, True)
+    assert after["limit"]["scope"] == "model_lane"
+
+
+async def test_the_limits_of_the_tenants_above_bind_too(bench: AdminBench) -> None:
+    await bench.done("POST", "/tenants", json={"id": "holding", "limits": {"max_prompt_tokens": 9}})
+    await tenant(bench, parent="holding")
+
+    answer = await explain(bench)
+
+    assert (answer["code"], answer["limit"]["scope"]) == ("request_exceeds_limit", "parent")
+    assert "the tenant above this one" in answer["message"]
+
+
+async def test_below_a_suspended_tenant_nothing_is_admitted(bench: AdminBench) -> None:
+    await bench.done("POST", "/tenants", json={"id": "holding"})
+    await tenant(bench, parent="holding")
+    await bench.done("POST", "/tenants/holding/suspend")
+
+    assert (await explain(bench))["code"] == "tenant_suspended"
+
+
+async def test_a_model_is_looked_for_and_must_be_allowed(bench: AdminBench) -> None:
+    await tenant(bench, models=["another"])
+
+    assert (await explain(bench, model="unheard"))["code"] == "model_not_found"
+    assert (await explain(bench, model="another"))["code"] == "model_not_found"
+    await bench.done("PATCH", "/tenants/acme", json={"models": ["tiny"]})
+    assert (await explain(bench, model="tiny"))["admitted"] is True
 
 
 @pytest.mark.parametrize(
@@ -197,7 +254,8 @@ async def test_a_lane_at_its_cap_refuses(bench: AdminBench) -> None:
         ({"lane": "slow"}, "lane"),
         ({"lane": None}, "lane"),
         ({"deadline_ms": 0}, "deadline_ms"),
-        ({"model": "tiny"}, "model"),
+        ({"model": 7}, "model"),
+        ({"tenant": "acme"}, "tenant"),
     ],
 )
 async def test_wrong_sizes_are_named(bench: AdminBench, body: dict[str, Any], param: str) -> None:
@@ -237,24 +295,35 @@ def test_a_refusal_names_a_limit_that_is_really_short(statuses: list[LimitStatus
         assert refusal.limit.name in {status.name for status in short}
 
 
+BOOKED = {rule.name for rule in RULES} - {"queued_requests"}
+"""Limits that a reservation decides; the queue behind it decides the other."""
+
+
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    limits=st.dictionaries(st.sampled_from([rule.name for rule in RULES]), st.integers(0, 60), max_size=4),
+    limits=st.dictionaries(st.sampled_from(sorted(BOOKED)), st.integers(0, 60), max_size=4),
     earlier=st.lists(st.integers(1, 20), max_size=3),
     prompt_tokens=st.integers(0, 40),
     max_output_tokens=st.integers(1, 40),
+    reserve=st.sampled_from(["progressive", "full"]),
 )
 async def test_the_dry_run_agrees_with_the_reservation(
-    bench: AdminBench, limits: dict[str, int], earlier: list[int], prompt_tokens: int, max_output_tokens: int
+    bench: AdminBench,
+    limits: dict[str, int],
+    earlier: list[int],
+    prompt_tokens: int,
+    max_output_tokens: int,
+    reserve: str,
 ) -> None:
     await bench.redis.flushall()
-    await tenant(bench, limits=limits)
+    await tenant(bench, limits=limits, reserve=reserve)
     for number, prompt in enumerate(earlier):
         with suppress(Denied):
             await bench.budgets.reserve(ask("acme", f"earlier-{number}", prompts=(prompt,)))
     answer = await explain(bench, prompt_tokens=prompt_tokens, max_output_tokens=max_output_tokens)
 
-    wanted = ask("acme", "real", prompts=(prompt_tokens,), max_output_tokens=max_output_tokens)
+    quantum = 7 if reserve == "progressive" else None
+    wanted = ask("acme", "real", prompts=(prompt_tokens,), max_output_tokens=max_output_tokens, quantum=quantum)
     denied = await _denied(bench, wanted)
     assert answer["admitted"] is (denied is None)
     assert denied is None or answer["limit"]["name"] == denied.status.name

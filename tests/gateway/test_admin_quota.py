@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.admin_app import AdminBench
+from quotas.store import Denied, Need
+from tests.gateway.admin_app import AdminBench, ask
 
 pytestmark = pytest.mark.anyio
 
@@ -89,6 +90,39 @@ async def test_what_waits_is_used_of_the_queue(bench: AdminBench) -> None:
     limit = (await bench.done("GET", "/tenants/acme/quota"))["limits"]["queued_requests"]
 
     assert (limit["used"], limit["remaining"]) == (3, 2)
+
+
+async def test_the_quota_is_the_tenant_s_own(bench: AdminBench) -> None:
+    by = [{"lane": "latency", "limits": {"tokens_per_day": 1}}]
+    body = {"id": "web", "parent": "acme", "limits": {"tokens_per_day": 200}, "limits_by": by}
+    await bench.done("POST", "/tenants", json=body)
+
+    quota = await bench.done("GET", "/tenants/web/quota")
+
+    assert [(limit["limit"], limit["scope"]) for limit in quota["limits"].values()] == [(200, "tenant")]
+
+
+async def test_a_limit_below_what_is_in_use_holds_at_once(bench: AdminBench) -> None:
+    await bench.spend("acme", prompt=30, output=10)
+    await bench.budgets.reserve(ask("acme", "running", prompts=(10,), max_output_tokens=40, quantum=5))
+
+    lowered = await bench.done("PATCH", "/tenants/acme/quota", json={"tokens_per_day": 20})
+
+    limit = lowered["limits"]["tokens_per_day"]
+    assert (limit["limit"], limit["used"], limit["reserved"], limit["remaining"]) == (20, 40, 15, 0)
+    with pytest.raises(Denied):
+        await bench.budgets.reserve(ask("acme", "new", prompts=(1,), max_output_tokens=1))
+    more = await bench.budgets.extend("acme", "running", Need(published=3, known=5, most=40, quantum=5))
+    assert (more.granted_tokens, more.limited_by) == (5, "tokens_per_day")
+
+
+async def test_a_limit_in_shadow_says_so(bench: AdminBench) -> None:
+    before = await bench.done("GET", "/tenants/acme/quota")
+    await bench.done("PATCH", "/tenants/acme", json={"shadow": ["tokens_per_day"]})
+
+    after = await bench.done("GET", "/tenants/acme/quota")
+
+    assert [quota["limits"]["tokens_per_day"]["shadow"] for quota in (before, after)] == [False, True]
 
 
 async def test_the_audit_log_says_what_was_and_what_is(bench: AdminBench) -> None:

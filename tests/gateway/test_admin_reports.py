@@ -92,11 +92,21 @@ async def test_the_audit_log_says_who_what_when_and_how_it_was(bench: AdminBench
 
     newest = (await bench.done("GET", "/audit?limit=1"))["data"][0]
 
-    assert newest["actor"] == "admin"
+    assert (newest["actor"], newest["address"]) == ("admin", "127.0.0.1")
     assert newest["action"] == "tenant.update"
     assert newest["target"] == "acme"
     assert newest["changes"] == {"before": {"weight": 1.0, "name": ""}, "after": {"weight": 3.0, "name": "Acme"}}
     assert abs(newest["at"] - datetime.now(UTC).timestamp()) < 60
+
+
+async def test_what_is_too_long_for_the_audit_log_is_left_out_by_itself(bench: AdminBench) -> None:
+    await bench.done("PATCH", "/tenants/acme", json={"name": "Acme", "models": [f"{n:0199}" for n in range(60)]})
+
+    newest = (await bench.done("GET", "/audit?limit=1"))["data"][0]
+
+    assert newest["changes"]["before"] == {"name": "", "models": None}
+    assert newest["changes"]["after"]["name"] == "Acme"
+    assert newest["changes"]["after"]["models"].keys() == {"left_out"}
 
 
 async def test_the_audit_log_comes_in_pages_newest_first(bench: AdminBench) -> None:

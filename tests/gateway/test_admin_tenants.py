@@ -6,6 +6,7 @@ from typing import Any
 import anyio
 import pytest
 
+from gateway.admin_bodies import TenantChange
 from tests.gateway.admin_app import AdminBench
 
 pytestmark = pytest.mark.anyio
@@ -35,6 +36,11 @@ async def test_every_field_that_is_stated_is_kept(bench: AdminBench) -> None:
         "lanes": ["throughput"],
         "models": ["tiny"],
         "limits": {"tokens_per_day": 1000, "concurrent_requests": 3},
+        "limits_by": [
+            {"model": "tiny", "lane": "latency", "limits": {"tokens_per_minute": 50}},
+            {"model": "tiny", "lane": None, "limits": {"concurrent_requests": 1}},
+            {"model": None, "lane": "throughput", "limits": {}},
+        ],
         "shadow": ["tokens_per_day"],
         "reserve": "full",
         "preemption": "exact",
@@ -46,13 +52,56 @@ async def test_every_field_that_is_stated_is_kept(bench: AdminBench) -> None:
     assert stated.items() <= made.items()
 
 
-async def test_fields_for_later_are_accepted_where_they_ask_for_nothing(bench: AdminBench) -> None:
-    neutral: dict[str, Any] = {"id": "acme", "parent": None, "limits_by": [], "shadow": [], "limits": {}, "name": None}
+async def test_null_asks_for_the_default_of_any_field(bench: AdminBench) -> None:
+    plain = await bench.done("POST", "/tenants", json={"id": "plain"})
+    nulls = dict.fromkeys(TenantChange.model_fields)
 
-    made = await bench.done("POST", "/tenants", json=neutral)
+    made = await bench.done("POST", "/tenants", json={"id": "acme", **nulls})
 
-    assert made["parent"] is None
-    assert made["limits_by"] == []
+    own = ("id", "created_at")
+    assert {**made, **dict.fromkeys(own)} == {**plain, **dict.fromkeys(own)}
+
+
+async def test_a_tenant_below_another_names_it(bench: AdminBench) -> None:
+    await bench.done("POST", "/tenants", json={"id": "acme"})
+
+    made = await bench.done("POST", "/tenants", json={"id": "web", "parent": "acme"})
+
+    assert made["parent"] == "acme"
+    assert (await bench.done("PATCH", "/tenants/web", json={"parent": "acme", "name": "Web"}))["name"] == "Web"
+
+
+@pytest.mark.parametrize("parent", [None, "web", "other", "nobody"])
+async def test_a_parent_never_changes(bench: AdminBench, parent: str | None) -> None:
+    for body in ({"id": "acme"}, {"id": "other"}, {"id": "web", "parent": "acme"}):
+        await bench.done("POST", "/tenants", json=body)
+
+    refused = await bench.refused("PATCH", "/tenants/web", json={"parent": parent})
+
+    assert refused == (400, "invalid_request_error", "parent")
+    assert (await bench.done("GET", "/tenants/web"))["parent"] == "acme"
+
+
+async def test_a_tenant_with_others_below_it_is_deleted_after_them(bench: AdminBench) -> None:
+    await bench.done("POST", "/tenants", json={"id": "acme"})
+    await bench.done("POST", "/tenants", json={"id": "web", "parent": "acme"})
+
+    assert await bench.refused("DELETE", "/tenants/acme") == (409, "tenant_has_children", None)
+    assert [entry["action"] for entry in await bench.audit()] == ["tenant.create", "tenant.create"]
+    await bench.done("DELETE", "/tenants/web")
+    await bench.done("DELETE", "/tenants/acme")
+
+
+async def test_limits_by_model_are_replaced_whole(bench: AdminBench) -> None:
+    by = [{"model": "tiny", "limits": {"tokens_per_day": 5}}, {"lane": "latency", "limits": {"tokens_per_day": 7}}]
+    await bench.done("POST", "/tenants", json={"id": "acme", "limits_by": by})
+
+    kept = await bench.done("PATCH", "/tenants/acme", json={"name": "A"})
+    replaced = await bench.done("PATCH", "/tenants/acme", json={"limits_by": by[1:]})
+    cleared = await bench.done("PATCH", "/tenants/acme", json={"limits_by": None})
+
+    assert [len(tenant["limits_by"]) for tenant in (kept, replaced, cleared)] == [2, 1, 0]
+    assert replaced["limits_by"] == [{"model": None, "lane": "latency", "limits": {"tokens_per_day": 7}}]
 
 
 async def test_a_tenant_that_exists_is_not_made_again(bench: AdminBench) -> None:
@@ -93,7 +142,20 @@ async def test_a_tenant_that_exists_is_not_made_again(bench: AdminBench) -> None
         ({"limits": {"tokens_per_day": True}}, "limits.tokens_per_day"),
         ({"limits": {"tokens_per_day": 10**16}}, "limits.tokens_per_day"),
         ({"limits": []}, "limits"),
-        ({"limits_by": [{"model": "tiny", "limits": {}}]}, "limits_by"),
+        ({"limits_by": {}}, "limits_by"),
+        ({"limits_by": ["tiny"]}, "limits_by.[0]"),
+        ({"limits_by": [{"limits": {}}]}, "limits_by.0"),
+        ({"limits_by": [{"model": "tiny"}]}, "limits_by.[0].limits"),
+        ({"limits_by": [{"model": "", "limits": {}}]}, "limits_by.[0].model"),
+        ({"limits_by": [{"model": "bell\u0007", "limits": {}}]}, "limits_by.0.model"),
+        ({"limits_by": [{"lane": "slow", "limits": {}}]}, "limits_by.[0].lane"),
+        ({"limits_by": [{"lane": "latency", "limits": {"tokens_per_day": -1}}]}, "limits_by.[0].limits.tokens_per_day"),
+        ({"limits_by": [{"lane": "latency", "limits": {"queued_requests": 1}}]}, "limits_by.0.limits.queued_requests"),
+        ({"limits_by": [{"lane": "latency", "limits": {}}] * 2}, "limits_by"),
+        ({"limits_by": [{"model": f"m{n}", "limits": {}} for n in range(65)]}, "limits_by"),
+        ({"parent": "acme"}, "parent"),
+        ({"parent": ""}, "parent"),
+        ({"parent": 7}, "parent"),
         ({"parent": "umbrella"}, "parent"),
         ({"shadow": ["everything"]}, "shadow.[0]"),
         ({"reserve": "never"}, "reserve"),
@@ -165,12 +227,39 @@ async def test_limits_that_are_null_are_all_taken_away(bench: AdminBench) -> Non
     assert changed["limits"] == {}
 
 
-@pytest.mark.parametrize("change", [{"id": "other"}, {"weight": -1}, {"name": "B", "timezone": "Nowhere"}])
-async def test_a_wrong_change_changes_nothing(bench: AdminBench, change: dict[str, Any]) -> None:
-    made = await bench.done("POST", "/tenants", json={"id": "acme"})
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"id": "other"}, "id"),
+        ({"state": "suspended"}, "state"),
+        ({"version": 7}, "version"),
+        ({"weight": -1}, "weight"),
+        ({"weight": 0}, "weight"),
+        ({"weight": 1e9}, "weight"),
+        ({"timezone": "Nowhere"}, "timezone"),
+        ({"timezone": "../etc/passwd"}, "timezone"),
+        ({"default_lane": "throughput", "lanes": ["latency"]}, "default_lane"),
+        ({"parent": "nobody"}, "parent"),
+        ({"parent": "acme"}, "parent"),
+        ({"limits": {"tokens_per_eon": 1}}, "limits.tokens_per_eon"),
+        ({"limits": {"tokens_per_day": -1}}, "limits.tokens_per_day"),
+        ({"limits": {"tokens_per_day": 0.5}}, "limits.tokens_per_day"),
+        ({"limits": {"tokens_per_day": 10**15 + 1}}, "limits.tokens_per_day"),
+        ({"limits_by": [{"limits": {}}]}, "limits_by.0"),
+        ({"shadow": ["everything"]}, "shadow.[0]"),
+        ({"models": ["bell\u0007"]}, "models"),
+    ],
+)
+async def test_a_wrong_change_is_named_and_changes_nothing(
+    bench: AdminBench, change: dict[str, Any], param: str
+) -> None:
+    made = await bench.done("POST", "/tenants", json={"id": "acme", "weight": 2, "limits": {"tokens_per_day": 9}})
 
-    assert (await bench.refused("PATCH", "/tenants/acme", json=change))[0] == 400
+    refused = await bench.refused("PATCH", "/tenants/acme", json={"name": "B", **change})
+
+    assert refused == (400, "invalid_request_error", param)
     assert await bench.done("GET", "/tenants/acme") == made
+    assert [entry["action"] for entry in await bench.audit()] == ["tenant.create"]
 
 
 async def test_a_change_that_changes_nothing_is_no_new_version(bench: AdminBench) -> None:
@@ -238,11 +327,26 @@ async def test_tenants_come_in_pages_by_id(bench: AdminBench) -> None:
     assert (await bench.done("GET", "/tenants?after=zulu")) == {"data": [], "has_more": False, "last_id": None}
 
 
+@pytest.mark.parametrize("path", ["/tenants", "/tenants/acme/keys", "/workers", "/lanes", "/audit"])
 @pytest.mark.parametrize(
-    ("query", "param"), [("limit=0", "limit"), ("limit=1001", "limit"), ("limit=ten", "limit"), ("page=2", "page")]
+    ("query", "param"),
+    [
+        ("limit=0", "limit"),
+        ("limit=-1", "limit"),
+        ("limit=1001", "limit"),
+        ("limit=ten", "limit"),
+        ("limit=1.5", "limit"),
+        ("after=" + "x" * 201, "after"),
+        ("page=2", "page"),
+    ],
 )
-async def test_a_query_is_checked_like_a_body(bench: AdminBench, query: str, param: str) -> None:
-    assert await bench.refused("GET", f"/tenants?{query}") == (400, "invalid_request_error", param)
+async def test_the_query_of_every_list_is_checked_like_a_body(
+    bench: AdminBench, path: str, query: str, param: str
+) -> None:
+    await bench.done("POST", "/tenants", json={"id": "acme"})
+
+    assert await bench.refused("GET", f"{path}?{query}") == (400, "invalid_request_error", param)
+    assert (await bench.done("GET", f"{path}?limit=1000"))["has_more"] is False
 
 
 async def test_concurrent_changes_of_different_fields_all_hold(bench: AdminBench) -> None:

@@ -9,7 +9,8 @@ import redis.asyncio
 
 from gateway.auth import MEMORY_S, AdminKeys, Authenticator, bearer, check
 from gateway.errors import ApiError
-from quotas.api_keys import ApiKey, Identity, Scopes
+from quotas.api_keys import ApiKey, Identity
+from quotas.scopes import Scopes
 from quotas.store import StoreUnavailable
 from quotas.tenants import Tenant
 

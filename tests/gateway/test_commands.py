@@ -42,6 +42,29 @@ def test_a_tenant_is_made_shown_changed_and_deleted(command: Command) -> None:
     assert command.json("tenants", "list", "--json") == []
 
 
+def test_a_tenant_is_made_below_another_with_limits_of_a_model(command: Command) -> None:
+    command.ok("tenants", "create", "acme")
+    by = ("--limit-by", "model=tiny,lane=latency,tokens_per_minute=5", "--limit-by", "lane=throughput,tokens_per_day=7")
+    command.ok("tenants", "create", "web", "--parent", "acme", *by, "--reserve", "full", "--shadow", "tokens_per_day")
+    made = command.json("tenants", "show", "web")
+
+    command.ok("tenants", "update", "web", "--limit-by", "none")
+
+    assert (made["parent"], made["reserve"], made["shadow"]) == ("acme", "full", ["tokens_per_day"])
+    assert made["limits_by"] == [
+        {"model": "tiny", "lane": "latency", "limits": {"tokens_per_minute": 5}},
+        {"model": None, "lane": "throughput", "limits": {"tokens_per_day": 7}},
+    ]
+    assert command.json("tenants", "show", "web")["limits_by"] == []
+    assert "tenant_has_children" in command.fails("tenants", "delete", "acme", "--yes")
+
+
+@pytest.mark.parametrize("group", ["", "tokens_per_day=5", "model=tiny", "model=tiny,tokens_per_day=x"])
+def test_limits_of_nothing_are_refused(command: Command, group: str) -> None:
+    assert "write" in command.fails("tenants", "create", "acme", "--limit-by", group)
+    assert command.json("tenants", "list", "--json") == []
+
+
 def test_deleting_asks_first(command: Command) -> None:
     command.ok("tenants", "create", "acme")
 
@@ -84,6 +107,19 @@ def test_a_key_is_rotated_and_revoked(command: Command) -> None:
     assert states == {old["id"]: "active", new["id"]: "revoked"}
 
 
+def test_a_key_is_changed_and_shown(command: Command) -> None:
+    command.ok("tenants", "create", "acme")
+    made = command.json("keys", "create", "acme", "ci", "--limit", "tokens_per_day=5", "--json")
+
+    command.ok("keys", "update", "acme", made["id"], "--name", "cd", "--limit", "tokens_per_day=none")
+    command.ok("keys", "update", "acme", made["id"], "--expires-at", "2100-01-01T00:00Z")
+    shown = command.json("keys", "show", "acme", made["id"])
+    command.ok("keys", "update", "acme", made["id"], "--expires-at", "none")
+
+    assert (shown["name"], shown["limits"], shown["expires_at"]) == ("cd", {}, 4_102_444_800)
+    assert command.json("keys", "show", "acme", made["id"])["expires_at"] is None
+
+
 def test_limits_are_merged_or_replaced(command: Command) -> None:
     command.ok("tenants", "create", "acme", "--limit", "tokens_per_day=10")
 
@@ -108,6 +144,22 @@ def test_usage_is_shown_by_group_and_in_all(command: Command) -> None:
     assert report["total"]["requests"] == 0
     assert "prompt_tokens" in table
     assert "total" in table
+
+
+def test_the_ledger_is_exported_to_stdout_or_a_file(command: Command, tmp_path: Path) -> None:
+    command.ok("tenants", "create", "export")
+
+    shown = command.ok("usage", "export", "export", "--format", "csv")
+    command.ok("usage", "export", "export", "--from", "2026-01-01", "--output", str(tmp_path / "ledger.jsonl"))
+
+    assert shown.startswith("id,at,tenant,")
+    assert (tmp_path / "ledger.jsonl").read_bytes() == b""
+    assert [path.name for path in tmp_path.iterdir()] == ["ledger.jsonl"]
+    command.ok("tenants", "create", "acme")
+    for asked in (["show", "export"], ["acme"], ["acme", "--group-by", "day"], ["--group-by", "day", "acme"]):
+        assert "requests" in command.ok("usage", *asked)
+    assert "from" in command.fails("usage", "export", "export", "--from", "someday")
+    assert "is a directory" in command.fails("usage", "export", "export", "-o", str(tmp_path))
 
 
 def test_workers_are_listed_and_drained(command: Command) -> None:

@@ -125,7 +125,8 @@ def test_a_suspended_tenant_stays_suspended(command: Command, file: Path) -> Non
         ("tenants: [{id: a, weight: -1}]", r"tenants\[0\]: weight"),
         ("tenants: [{id: a, timezone: Mars}]", r"tenants\[0\]: timezone"),
         ("tenants: [{id: a, limits: {tokens_per_day: 1.5}}]", r"`limits\.tokens_per_day`"),
-        ("tenants: [{id: a, parent: b}]", "`parent` is not supported yet"),
+        ("tenants: [{id: a, parent: 7}]", r"tenants\[0\]: `parent`"),
+        ("tenants: [{id: a, limits_by: [{limits: {}}]}]", r"tenants\[0\]: limits_by"),
         ("tenants: [{id: a}, {id: a}]", "tenant a stands in it twice"),
         ("tenants: !!python/object:os.system {}", "cannot be read as YAML"),
     ],
@@ -138,12 +139,59 @@ def test_a_wrong_file_is_refused_before_anything_changes(tmp_path: Path, text: s
         read_file(path)
 
 
+FAMILY = """
+tenants:
+  - {id: shop, parent: web}
+  - {id: web, parent: acme, limits_by: [{model: tiny, limits: {tokens_per_minute: 50}}, {lane: latency, limits: {}}]}
+  - {id: acme}
+"""
+
+
+def test_parents_are_made_before_their_children_and_deleted_after_them(command: Command, file: Path) -> None:
+    file.write_text(FAMILY)
+    said = apply(command, file, "--dry-run")
+
+    assert apply(command, file) == said
+    assert apply(command, file) == ""
+    web = command.json("tenants", "show", "web")
+    file.write_text("tenants: []")
+    pruned = apply(command, file, "--prune")
+
+    assert [line for line in said.splitlines() if line[0] != " "] == ["create acme", "create web", "create shop"]
+    assert "limits_by: none -> [{model: tiny, lane: none, limits: {tokens_per_minute: 50}}, " in said
+    assert (web["parent"], len(web["limits_by"])) == ("acme", 2)
+    assert pruned.splitlines() == ["delete shop", "delete web", "delete acme"]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "words"),
+    [
+        ("tenants: [{id: web, parent: nobody}]", [], "web: there would be no tenant nobody"),
+        ("tenants: [{id: web}]", [], "web: its parent is acme, and cannot change"),
+        ("tenants: [{id: web, parent: acme}]", ["--prune"], "web: there would be no tenant acme"),
+        ("tenants: [{id: a, parent: b}, {id: b, parent: a}]", [], "in no circle"),
+        ("tenants: [{id: a, parent: a}]", [], "in no circle"),
+        ("tenants: [{id: a, parent: shop}, {id: b, parent: a}]", [], "b: at most 3 tenants may be above"),
+    ],
+)
+def test_a_family_that_cannot_be_is_refused_before_anything_changes(
+    command: Command, file: Path, text: str, options: list[str], words: str
+) -> None:
+    file.write_text(FAMILY)
+    apply(command, file)
+    file.write_text(text)
+    before = command.json("tenants", "list", "--json")
+
+    assert words in command.fails("tenants", "apply", "-f", str(file), *options)
+    assert command.json("tenants", "list", "--json") == before
+
+
 def test_a_file_that_is_not_there_is_one_line(command: Command, tmp_path: Path) -> None:
     assert "cannot be read" in command.fails("tenants", "apply", "-f", str(tmp_path / "nothing.yaml"))
 
 
 def stored(tenant: dict[str, Any]) -> dict[str, Any]:
-    return {**tenant, "state": "active", "version": 1, "created_at": 0.0, "parent": None, "limits_by": []}
+    return {**tenant, "state": "active", "version": 1, "created_at": 0.0}
 
 
 TENANTS = st.lists(

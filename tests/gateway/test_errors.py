@@ -23,7 +23,8 @@ CONTRACT: dict[int, set[Code]] = {
     404: {"model_not_found", "not_found"},
     405: {"method_not_allowed"},
     408: {"request_timeout"},
-    409: {"idempotency_conflict", "already_exists"},
+    409: {"idempotency_conflict", "already_exists", "tenant_has_children"},
+    412: {"precondition_failed"},
     413: {"request_too_large"},
     429: {
         "rate_limit_exceeded",
@@ -38,7 +39,7 @@ CONTRACT: dict[int, set[Code]] = {
     503: {"no_worker", "quota_store_unavailable", "shutting_down"},
     504: {"deadline_exceeded"},
 }
-NOT_WORTH_REPEATING: set[int] = {400, 401, 403, 404, 405, 408, 409, 413, 431, 504}
+NOT_WORTH_REPEATING: set[int] = {400, 401, 403, 404, 405, 408, 409, 412, 413, 431, 504}
 LIMIT = LimitBlock("tokens_per_minute", "tenant", 100, 60, 30, 20, None)
 
 

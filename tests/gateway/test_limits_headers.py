@@ -1,5 +1,6 @@
 """The six headers, and how long a wait is written."""
 
+import msgspec
 import pytest
 
 from gateway.limits_headers import as_json, duration, headers
@@ -64,6 +65,22 @@ def test_what_has_no_limit_or_only_a_shadow_of_one_is_not_told() -> None:
     assert headers([status("requests_per_minute", 60, 60, shadow=True)]) == []
 
 
+def test_the_quota_object_has_a_limit_in_shadow_only_where_no_other_binds() -> None:
+    shadowed, real = status("tokens_per_day", 50, 50, shadow=True), status("tokens_per_day", 100, 10)
+
+    for told in (as_json([shadowed, real]), as_json([real, shadowed])):
+        assert told["limits"]["tokens_per_day"]["limit"] == 100  # type: ignore[index]
+    assert as_json([shadowed])["limits"]["tokens_per_day"]["shadow"] is True  # type: ignore[index]
+
+
+def test_the_queue_of_a_tenant_above_binds_nobody_below() -> None:
+    own, above = status("queued_requests", 5, 0), status("queued_requests", 2, 0)
+    above = msgspec.structs.replace(above, scope="parent")
+
+    assert as_json([own, above])["limits"]["queued_requests"]["limit"] == 5  # type: ignore[index]
+    assert as_json([above]) == {"limits": {}}
+
+
 def test_the_quota_object_has_the_tighter_of_two_limits_of_a_name() -> None:
     told = as_json([status("tokens_per_day", 100, 10), status("tokens_per_day", 50, 45)])
 
@@ -76,6 +93,7 @@ def test_the_quota_object_has_the_tighter_of_two_limits_of_a_name() -> None:
                 "remaining": 5,
                 "resets_at": 1_800_000_000.0,
                 "scope": "tenant",
+                "shadow": False,
             }
         }
     }

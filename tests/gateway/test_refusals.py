@@ -236,3 +236,17 @@ async def test_without_a_worker_requests_are_503_and_the_gateway_is_not_ready(va
         assert ready.status_code == 503
         assert alive.status_code == 200
         assert (await served.post(CHAT, ASKED)).status_code in (404, 503)
+
+
+async def test_a_key_s_limits_are_those_of_its_tenant_s_line(served: Served) -> None:
+    await served.tenant("holding", limits={"tokens_per_day": 100_000, "concurrent_requests": 5})
+    await served.tenant("web", parent="holding", limits={"tokens_per_day": 200_000, "requests_per_minute": 5})
+
+    answer = (await served.get("/v1/limits", tenant="web")).json()
+
+    shown = {name: (limit["limit"], limit["scope"]) for name, limit in answer["limits"].items()}
+    assert shown == {
+        "tokens_per_day": (100_000, "parent"),
+        "requests_per_minute": (5, "tenant"),
+        "concurrent_requests": (5, "parent"),
+    }

@@ -7,7 +7,8 @@ import pytest
 from gateway.errors import ApiError
 from gateway.schemas import GenerationRequest
 from gateway.terms import agree
-from quotas.api_keys import ApiKey, Identity, Scopes
+from quotas.api_keys import ApiKey, Identity
+from quotas.scopes import Scopes
 from quotas.tenants import Tenant
 from scheduler.lanes import DEFAULT_LANES, LATENCY, THROUGHPUT
 

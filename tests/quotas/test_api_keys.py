@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quotas import api_keys
-from quotas.api_keys import KeyNotFound, KeyStore, Scopes, public_id
+from quotas.api_keys import KeyNotFound, KeyStore, public_id
 from quotas.fields import FieldError
 from quotas.limits import Limits
+from quotas.scopes import Scopes
 from quotas.tenants import Tenant, TenantStore
 
 pytestmark = pytest.mark.anyio

@@ -100,6 +100,8 @@ async def test_limits_of_a_model_and_lane_hold_for_these_alone(
 ) -> None:
     await house.tenant(MANY, limits_by={names: Limits(tokens_per_day=20)})
 
+    (_, *named) = await house.store.statuses("acme", "acme", model="smol", lane="latency")
+    assert [(status.scope, status.limit) for status in named] == ([("model_lane", 20)] if is_bound else [])
     if is_bound:
         denied = await refused(house)
         assert (denied.status.scope, denied.status.limit, denied.kind) == ("model_lane", 20, "exceeds")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from quotas.api_keys import Scopes
+from quotas.scopes import Scopes
 
 
 def test_scopes_allow_all_that_they_do_not_name() -> None:
