@@ -11,13 +11,13 @@ local flight_key = prefix .. 'flight:' .. flight_id
 local now = now_ms()
 local flight = flight_of(flight_key)
 if not flight then return false end
-local levels = open_levels(prefix, flight.levels, now)
+local levels = open_levels(prefix, flight.levels, now, {}, true)
 find_paused(prefix, levels, now)
 
 local input = holds(flight, 'input')
 local output = math.min(holds(flight, 'output'), math.max(0, tonumber(ARGV[2]) - flight.charged_output))
 for _, level in ipairs(levels) do
-  change_held(prefix, level, 0 - input, 0 - output)
+  let_go(level, input, output)
   charge(prefix, level, input, output)
 end
 flight.charged_input, flight.charged_output = flight.charged_input + input, flight.charged_output + output
@@ -37,7 +37,8 @@ local is_stuck = ARGV[7] == '1' and found.tokens == 0 and not found.spent and fo
 local is_over = not is_stuck and (found.spent or served >= whole or wanted < unit)
 if is_stuck and not since then since, served = now, 0 end
 for _, level in ipairs(levels) do
-  if found.tokens > 0 then change_held(prefix, level, 0, found.tokens) end
+  let_go(level, 0, 0 - found.tokens)
+  write_held(prefix, level)
   local paused = prefix .. 'paused:' .. level.id
   if is_stuck and level.binds then
     redis.call('ZADD', paused, since, flight_id)

@@ -3,5 +3,6 @@
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 tenant, 2 key or ''
 -- Returns  the statuses as one JSON list
-local now = now_ms()
-return statuses(open_levels(KEYS[1], levels_of(tenant_of(KEYS[1], ARGV[1]), ARGV[2], '', ''), now), now)
+local now, tenant = now_ms(), tenant_of(KEYS[1], ARGV[1])
+local calendars = {[tenant.id] = calendar_of(tenant.zone, now)}
+return statuses(open_levels(KEYS[1], levels_of(tenant, ARGV[2], '', ''), now, calendars), now)
