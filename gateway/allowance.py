@@ -88,6 +88,7 @@ class Allowance:
         ended = self._ended()
         need = Need(
             published=sum(choice.spoken for choice in self._choices()),
+            prompt_tokens=sum(flight.prompt_tokens for flight in self._booking.flights if flight.begun),
             known=self._granted,
             most=ended + len(going) * self._most,
             unit=len(going),

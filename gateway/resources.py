@@ -32,6 +32,7 @@ from quotas.ledger import Ledger
 from quotas.redis_store import RedisQuotaStore
 from quotas.rollup import RollUp
 from quotas.tenants import TenantStore
+from quotas.windows import MINUTE, Slicing
 from scheduler.redis_queue import RedisQueue
 from scheduler.registry import RedisRegistry
 
@@ -49,9 +50,14 @@ class Resources:
     """One gateway's parts. Building them touches nothing; `running` opens, runs and closes them."""
 
     def __init__(
-        self, settings: GatewaySettings, provider: TracerProvider | None = None, member: Member | None = None
+        self,
+        settings: GatewaySettings,
+        provider: TracerProvider | None = None,
+        member: Member | None = None,
+        *,
+        slicing: Slicing = MINUTE,
     ) -> None:
-        """`member`: which one this is of several behind one port."""
+        """`member`: which one this is of several behind one port. `slicing`: for measurements, see Database."""
         section = settings.gateway
         self.settings = settings
         self.lanes = settings.lanes.lanes()
@@ -69,7 +75,7 @@ class Resources:
         self.ledger, self.audit = Ledger(patient), Audit(patient)
         self.rollup = RollUp(patient, days=section.usage_days, months=section.usage_months)
         self.admin_keys = AdminKeys(patient, settings.admin_key)
-        self.quotas = RedisQuotaStore(patient, lease_ms=round(section.reservation_lease_s * 1e3))
+        self.quotas = RedisQuotaStore(patient, lease_ms=round(section.reservation_lease_s * 1e3), slicing=slicing)
         self.authenticator = Authenticator(KeyStore(short))
         self.registry = RedisRegistry(patient)
         self._queues: dict[str, RedisQueue] = {}

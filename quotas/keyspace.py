@@ -11,7 +11,7 @@ All that belongs to one root organisation stands under one hash tag, so that a s
         keys:<T>             zset       public ids of the tenant's keys by creation, ms
         limits:<L>           hash       limit name → figure; shadow:<limit name> → 1
         reserved:<L>         hash       requests in the air, their input and output tokens; gone when none is
-        minute:<L>           hash       the sliding minute (minute.lua); expires 2 minutes after its last use
+        minute:<L>           hash       the sliding minute (minute.lua); expires 2 minutes after a slice's first use
         spent:<L>:<YYYY-MM>  hash       tokens charged: day of month → tokens, month → tokens; expires after 70 days
         paused:<L>           zset       flights that wait for the minute to have room, since when, ms (pauses.lua)
         flight:<F>           hash       a reservation (charging.lua); once settled only its state, for 10 minutes

@@ -96,7 +96,8 @@ class MemoryQuotaStore:
         if flight is None or house.settled.get(flight_id, 0) > now_ms:
             raise FlightSettled(flight_id)
         held = flight.held
-        _charge(house, flight, held.input, min(held.output, max(0, need.published - flight.charged_output)), now_ms)
+        output = min(held.output, max(0, need.published - flight.charged_output))
+        _charge(house, flight, min(held.input, max(0, need.prompt_tokens - flight.charged_input)), output, now_ms)
         levels = house.levels_with_paused(flight.levels, now_ms)
         whole = sizing.portion(levels, need.quantum, need.unit) * need.unit
         wanted = min(need.known + whole, need.most) - flight.output

@@ -104,6 +104,7 @@ class RedisQuotaStore:
             need.unit,
             need.quantum,
             int(need.stuck),
+            need.prompt_tokens,
         )
         if reply is None:
             raise FlightSettled(flight_id)

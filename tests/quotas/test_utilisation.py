@@ -65,7 +65,9 @@ class Stream:
 
     async def _extend(self) -> None:
         stuck = self.published == self.granted
-        need = Need(published=self.published, known=self.granted, most=MOST, quantum=QUANTUM, stuck=stuck)
+        need = Need(
+            published=self.published, prompt_tokens=1, known=self.granted, most=MOST, quantum=QUANTUM, stuck=stuck
+        )
         extension = await self.store.extend("acme", self.flight_id, need)
         if extension.granted_tokens > self.granted:
             self.portion = extension.granted_tokens - self.granted
