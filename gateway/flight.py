@@ -12,7 +12,7 @@ The dispatcher only delivers: `accept` is called by the one task that reads the 
 """
 
 import asyncio
-import secrets
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -37,7 +37,7 @@ _GRAVITY = (Outcome.FINISHED, Outcome.CANCELLED, Outcome.EXPIRED, Outcome.FAILED
 
 def mint() -> str:
     """The id of a booking and of its first flight: 96 random bits, nothing of the caller's."""
-    return secrets.token_hex(12)
+    return os.urandom(12).hex()
 
 
 def flight_ids(booking_id: str, prompts: int) -> list[str]:
@@ -175,8 +175,8 @@ class Flight:
     """Its job has ended in the queue, as its record says."""
     settled: bool = False
     """Its end is decided; it is charged exactly once, with its booking."""
-    ended: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
-    """Set with `finished`."""
+    _ended: asyncio.Event | None = field(default=None, repr=False)
+    """Set with `finished`, where somebody waits for that."""
 
     def __post_init__(self) -> None:
         self.choices = [Choice() for _ in range(self.booking.ask.n)]
@@ -184,12 +184,24 @@ class Flight:
     @property
     def begun(self) -> bool:
         """A token has arrived."""
-        return any(choice.published for choice in self.choices)
+        for choice in self.choices:
+            if choice.published:
+                return True
+        return False
 
     @property
     def told(self) -> bool:
         """Every choice has its finish reason: the client needs nothing more of it."""
-        return all(choice.finish_reason is not None for choice in self.choices)
+        for choice in self.choices:
+            if choice.finish_reason is None:
+                return False
+        return True
+
+    async def end(self) -> None:
+        """Wait until it is `finished`."""
+        if self.finished is None:
+            self._ended = self._ended or asyncio.Event()
+            await self._ended.wait()
 
     def accept(self, event: Event) -> None:
         """Take in one event of the queue's stream: only the next tokens of each choice, each once.
@@ -204,7 +216,8 @@ class Flight:
         if isinstance(event, Finished):
             self.finished = event
             self.preemptions = max(self.preemptions, event.preemptions)
-            self.ended.set()
+            if self._ended is not None:
+                self._ended.set()
         elif isinstance(event, Preempted):
             self.preemptions += 1
         self.mailbox.put(self, event)

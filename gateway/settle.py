@@ -173,7 +173,7 @@ class Settlements:
     async def _confirmed(self, flight: Flight) -> None:
         try:
             async with asyncio.timeout(self._confirm_s):
-                await flight.ended.wait()
+                await flight.end()
         except TimeoutError:
             log.warning("no worker confirmed the cancellation of flight %s; its record decides", flight.id)
 
