@@ -88,7 +88,15 @@ class TenantRim:
     async def _answer(self, scope: Scope, receive: Receive, answer: "_Answer", journal: Journal) -> None:
         """Serve it, or say why not."""
         try:
-            await self._serve(scope, receive, answer, journal)
+            refusal = self._refusal()
+            if refusal is not None:
+                raise refusal
+            with self._telemetry.span("authenticate"):
+                caller = self._authenticator.remembered(scope) or await self._authenticator.identify(scope)
+            scope["state"]["caller"] = answer.caller = caller  # from here on a refusal too says how the limits stand
+            journal.tenant = caller.tenant_id
+            check(caller, scope)
+            await self._app(scope, receive, answer)
         except ApiError as error:
             await self._refuse(error, scope, receive, answer, journal)
         except ClientDisconnect:
@@ -102,17 +110,6 @@ class TenantRim:
         except Exception as error:  # noqa: BLE001 - a fault of ours must not leave a client without an answer
             log_fault(journal.request_id, error)
             await self._refuse(internal_error(), scope, receive, answer, journal)
-
-    async def _serve(self, scope: Scope, receive: Receive, answer: "_Answer", journal: Journal) -> None:
-        refusal = self._refusal()
-        if refusal is not None:
-            raise refusal
-        with self._telemetry.span("authenticate"):
-            caller = await self._authenticator.identify(scope)
-        scope["state"]["caller"] = answer.caller = caller  # from here on a refusal too says how the limits stand
-        journal.tenant = caller.tenant_id
-        check(caller, scope)
-        await self._app(scope, receive, answer)
 
     async def _refuse(
         self, error: ApiError, scope: Scope, receive: Receive, answer: "_Answer", journal: Journal
