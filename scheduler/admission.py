@@ -85,8 +85,10 @@ class _Assessment(msgspec.Struct, frozen=True):
                 return self._admitted(wait_ms, load, guaranteed=True)
         load = self._load(guaranteed=False)
         wait_ms = self._wait_ms(load, self.known.promised(self.request.lane, self.now_ms))
+        if not self.request.states_deadline:
+            return self._admitted(wait_ms, load, guaranteed=False)
         late_ms = max(wait_ms - (load.due_ms - self.now_ms), self._lateness_ms(load))
-        if late_ms <= 0.0 or not self.request.states_deadline:
+        if late_ms <= 0.0:
             return self._admitted(wait_ms, load, guaranteed=False)
         return self._refusal(load, late_ms)
 
