@@ -12,7 +12,6 @@ The dispatcher only delivers: `accept` is called by the one task that reads the 
 """
 
 import asyncio
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gateway.errors import ApiError, internal_error
+from gateway.random_ids import random_id
 from quotas.store import Ask, Charge, LimitStatus, Reservation
 from scheduler.messages import Event, Finished, FinishReason, Job, Paused, Preempted, Resumed, TokenDelta
 from scheduler.outcomes import MEANING, Outcome
@@ -37,7 +37,7 @@ _GRAVITY = (Outcome.FINISHED, Outcome.CANCELLED, Outcome.EXPIRED, Outcome.FAILED
 
 def mint() -> str:
     """The id of a booking and of its first flight: 96 random bits, nothing of the caller's."""
-    return os.urandom(12).hex()
+    return random_id()
 
 
 def flight_ids(booking_id: str, prompts: int) -> list[str]:
@@ -184,18 +184,16 @@ class Flight:
     @property
     def begun(self) -> bool:
         """A token has arrived."""
-        for choice in self.choices:
-            if choice.published:
-                return True
-        return False
+        choices = self.choices
+        return choices[0].published > 0 if len(choices) == 1 else any(choice.published for choice in choices)
 
     @property
     def told(self) -> bool:
         """Every choice has its finish reason: the client needs nothing more of it."""
-        for choice in self.choices:
-            if choice.finish_reason is None:
-                return False
-        return True
+        choices = self.choices
+        if len(choices) == 1:
+            return choices[0].finish_reason is not None
+        return all(choice.finish_reason is not None for choice in choices)
 
     async def end(self) -> None:
         """Wait until it is `finished`."""
