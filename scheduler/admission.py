@@ -56,10 +56,9 @@ def assess(
     now_ms: float,
 ) -> Admitted | Refusal:
     """Admit or refuse. `now_ms`: on the clock of the door's commitments."""
-    serving = [worker for worker in workers if not worker.draining]
-    if not serving:
+    largest = commitments.largest(workers)
+    if largest is None:
         return Refusal("no_worker", NO_WORKER_RETRY_MS, 0)
-    largest = max(worker.kv_tokens for worker in serving)
     if largest < request.kv_tokens:
         return Refusal("exceeds_kv", None, largest)
     commitments.look(workers, depths, now_ms)
