@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 CLIENT_CLOSED = "client_closed"
 """The code of a request whose client went away; nobody reads it as an answer."""
 OK = "ok"
+_NOTHING: list[tuple[bytes, bytes]] = []
 Notes = dict[str, str | int | float | bool | None]
 """Attributes of a span."""
 
@@ -119,14 +120,13 @@ class TenantRim:
             await errors.response(error)(scope, receive, answer)
 
     async def _limits(self, caller: Caller) -> Sequence[LimitStatus]:
-        """The caller's limits as last seen, or as the store has them; none where it does not say in time."""
-        if caller.statuses is None:
-            caller.statuses = ()
-            if not self._availability.is_away:
-                try:
-                    caller.statuses = await self._quotas.statuses(caller.root, caller.tenant_id, caller.key_id)
-                except STORE_TROUBLE as error:
-                    self._availability.failed("reading limits", error)
+        """A caller's limits that nobody has asked for yet, as the store has them; none where it does not say."""
+        caller.statuses = ()
+        if not self._availability.is_away:
+            try:
+                caller.statuses = await self._quotas.statuses(caller.root, caller.tenant_id, caller.key_id)
+            except STORE_TROUBLE as error:
+                self._availability.failed("reading limits", error)
         return caller.statuses
 
     def _record(self, journal: Journal, span: Span, now_s: float) -> None:
@@ -177,7 +177,11 @@ class _Answer:
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            told = () if self.caller is None else limits_headers.headers(await self._limits(self.caller))
+            caller, told = self.caller, _NOTHING
+            if caller is not None:
+                told = limits_headers.headers(
+                    await self._limits(caller) if caller.statuses is None else caller.statuses
+                )
             message = {**message, "headers": [*message.get("headers", ()), *told, self._named]}
             self.started = True
         await self._send(message)
