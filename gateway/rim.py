@@ -5,7 +5,6 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from opentelemetry.trace import Span, Status, StatusCode
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -14,8 +13,9 @@ from gateway.auth import Authenticator, Caller, check
 from gateway.errors import ApiError, internal_error, store_unavailable
 from gateway.faults import log_fault
 from gateway.request_id import HEADER, request_id_of
+from gateway.spans import Span, Value
 from gateway.store import STORE_TROUBLE, Availability
-from gateway.telemetry import Telemetry, set_attributes
+from gateway.telemetry import Telemetry
 from quotas.store import LimitStatus, QuotaStore
 
 log = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ CLIENT_CLOSED = "client_closed"
 """The code of a request whose client went away; nobody reads it as an answer."""
 OK = "ok"
 _NOTHING: list[tuple[bytes, bytes]] = []
-Notes = dict[str, str | int | float | bool | None]
+Notes = dict[str, Value | None]
 """Attributes of a span."""
 
 
@@ -135,7 +135,7 @@ class TenantRim:
         telemetry.duration.observe(journal.lane, took_s)
         if journal.first_token_s is not None:
             telemetry.time_to_first_token.observe(journal.lane, journal.first_token_s - journal.arrived_s)
-        if span.is_recording():
+        if span.is_recording:
             _tell(journal, span)
         log.info(
             "%s %s tenant=%s lane=%s code=%s prompt=%d output=%d ms=%.0f",
@@ -157,10 +157,10 @@ def _tell(journal: Journal, span: Span) -> None:
         "fairlane.tenant": journal.tenant,
         "fairlane.code": journal.code,
     }
-    set_attributes(span, own | journal.notes)
+    span.tell(own | journal.notes)
     if journal.code not in (OK, CLIENT_CLOSED):
-        span.set_status(Status(StatusCode.ERROR, journal.code))
-        span.set_attribute("error.type", journal.code)
+        span.fail(journal.code)
+        span.tell({"error.type": journal.code})
 
 
 class _Answer:
