@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 from gateway.store import Availability, every
@@ -48,9 +49,10 @@ class Registry(Protocol):
 Depths = Mapping[LaneName, LaneDepth]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Model:
-    """One model as a request finds it. `workers` serve its queue now; there may be none."""
+    """One model as a request finds it. `workers` serve its queue now; there may be none. What is asked of them for each
+    request is found out once."""
 
     name: str
     queue: str
@@ -67,6 +69,16 @@ class Model:
     def is_served(self) -> bool:
         """A worker takes its jobs."""
         return any(not worker.draining for worker in self.workers)
+
+    @cached_property
+    def widest(self) -> int | None:
+        """Choices that the widest of those workers runs at once; None where there is none."""
+        return max((worker.max_sequences for worker in self.workers if not worker.draining), default=None)
+
+    @cached_property
+    def pool(self) -> int | None:
+        """Tokens that the largest KV pool of those workers holds; None where there is none."""
+        return max((worker.kv_tokens for worker in self.workers if not worker.draining), default=None)
 
 
 class Directory:

@@ -139,7 +139,7 @@ class Generate(Generic[Request]):
             text=text,
             terms=plan.terms,
             arrived_s=journal.arrived_s,
-            queue_span=self._parts.telemetry.open_span("queue"),
+            queue_span=self._parts.telemetry.span("queue"),
             stop=request.stop,
             min_tokens=request.min_tokens,
             eta_ms=plan.verdict.expected_ttft_ms or 0.0,

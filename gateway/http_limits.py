@@ -128,7 +128,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self.scope["state"][STATE] = self._departure
         super().on_headers_complete()
         if self.cycle is not None:
-            self._cycles = [*(cycle for cycle in self._cycles if not cycle.response_complete), self.cycle]
+            self._cycles = [*[cycle for cycle in self._cycles if not cycle.response_complete], self.cycle]
             self.cycle.transport = _AnsweringTransport(self)  # type: ignore[assignment] # all of it that a cycle uses
             answer = Answer(self.cycle)
             self.cycle.send = answer.send  # type: ignore[method-assign] # what the application is given

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import redis.asyncio
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import SpanProcessor
 
 from gateway.auth import AdminKeys, Authenticator
 from gateway.config import GatewaySettings, Member
@@ -52,7 +52,7 @@ class Resources:
     def __init__(
         self,
         settings: GatewaySettings,
-        provider: TracerProvider | None = None,
+        processor: SpanProcessor | None = None,
         member: Member | None = None,
         *,
         slicing: Slicing = MINUTE,
@@ -64,9 +64,9 @@ class Resources:
         self.gateway_id = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         """New with each start: what an earlier process left behind is a reaper's."""
         self.availability = Availability()
-        self.telemetry = Telemetry(provider, sample=section.trace_sample, max_tenants=section.max_tenant_labels)
+        self.telemetry = Telemetry(processor, sample=section.trace_sample, max_tenants=section.max_tenant_labels)
         self.siblings = Siblings(member, self.telemetry.exposition)
-        self._provider = provider
+        self._span_processor = processor
         self.store: Connections = connections(
             settings.store_url, timeout_s=section.store_timeout_s, limit=section.store_connections
         )
@@ -154,8 +154,8 @@ class Resources:
             stack.push_async_callback(_end, tasks)
             await stack.enter_async_context(self.siblings.answering())
             yield
-        if self._provider is not None:
-            await asyncio.to_thread(self._provider.shutdown)
+        if self._span_processor is not None:
+            await asyncio.to_thread(self._span_processor.shutdown)
 
     async def _roll_up(self) -> None:
         await every(ROLL_UP_EVERY_S, "rolling up ledgers", self.rollup.daily, self.availability)

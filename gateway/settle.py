@@ -12,6 +12,7 @@ from typing import TypeVar
 from gateway.dispatch import Dispatcher
 from gateway.errors import internal_error
 from gateway.flight import Booking, Flight, total
+from gateway.inline import Inline
 from gateway.store import STORE_TROUBLE, Availability
 from gateway.telemetry import Telemetry
 from quotas.store import Charge, QuotaStore, Settled
@@ -45,6 +46,7 @@ class Settlements:
         self._telemetry = telemetry
         self._availability = availability
         self._confirm_s = confirm_s
+        self._inline = Inline(INLINE_S)
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -68,8 +70,7 @@ class Settlements:
             if not booking.landed:
                 return
             with self._telemetry.span("settle"):
-                async with asyncio.timeout(INLINE_S):
-                    settled = await self._ask(booking)
+                settled = await self._inline.wait(self._ask(booking))
         except (TimeoutError, asyncio.CancelledError) as error:
             self._spawn(self._finish(booking))
             if isinstance(error, asyncio.CancelledError):
@@ -173,7 +174,7 @@ class Settlements:
     async def _confirmed(self, flight: Flight) -> None:
         try:
             async with asyncio.timeout(self._confirm_s):
-                await flight.ended.wait()
+                await flight.end()
         except TimeoutError:
             log.warning("no worker confirmed the cancellation of flight %s; its record decides", flight.id)
 

@@ -56,7 +56,8 @@ class RedisQuotaStore:
 
     async def reserve(self, ask: Ask) -> Reservation:
         """Hold the tokens of one request: see QuotaStore."""
-        await self._enlist(ask.root)
+        if not self._is_enlisted(ask.root):
+            await self._enlist(ask.root)
         kind, *rest = await self._database.run(
             "reserve",
             keyspace.of_root(ask.root),
@@ -164,9 +165,11 @@ class RedisQuotaStore:
 
     async def _enlist(self, root: str) -> None:
         """Before a root's first reservation here, and hourly: note where `expired` has to look."""
-        if time.monotonic() - self._enlisted.get(root, -ENLIST_EVERY_S) >= ENLIST_EVERY_S:
-            await self._database.call("ZADD", keyspace.ROOTS, await self._database.now_ms(), root)
-            self._enlisted[root] = time.monotonic()
+        await self._database.call("ZADD", keyspace.ROOTS, await self._database.now_ms(), root)
+        self._enlisted[root] = time.monotonic()
+
+    def _is_enlisted(self, root: str) -> bool:
+        return time.monotonic() - self._enlisted.get(root, -ENLIST_EVERY_S) < ENLIST_EVERY_S
 
     async def _some_roots(self) -> list[str]:
         last = self._next_root + ROOTS_PER_LOOK - 1

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import openai
 import redis.asyncio
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import SpanProcessor
 
 from gateway.config import GatewaySection, GatewaySettings
 from gateway.resources import Resources
@@ -128,9 +128,9 @@ class Served:
 
 
 @asynccontextmanager
-async def gateway(chosen: GatewaySettings, provider: TracerProvider | None = None) -> AsyncIterator[Served]:
+async def gateway(chosen: GatewaySettings, processor: SpanProcessor | None = None) -> AsyncIterator[Served]:
     """A gateway and its store, without a worker; `served.worker` is not running."""
-    resources = Resources(chosen, provider)
+    resources = Resources(chosen, processor)
     server = QuickServer(configure(chosen, resources), resources)
     serving = asyncio.create_task(server.serve())
     # No socket_timeout: redis-py would send under asyncio.wait_for, which can lose the worker's cancellation.
@@ -147,7 +147,7 @@ async def gateway(chosen: GatewaySettings, provider: TracerProvider | None = Non
 
 
 @asynccontextmanager
-async def serving(chosen: GatewaySettings, provider: TracerProvider | None = None) -> AsyncIterator[Served]:
+async def serving(chosen: GatewaySettings, processor: SpanProcessor | None = None) -> AsyncIterator[Served]:
     """A gateway with a worker that is known to it."""
     async with aclosing(connections(chosen.store_url, timeout_s=WAIT_S, limit=16)) as connected:
         lanes = chosen.lanes.lanes()
@@ -155,7 +155,7 @@ async def serving(chosen: GatewaySettings, provider: TracerProvider | None = Non
         working = asyncio.create_task(worker.run())
         await worker.known.wait()
         try:
-            async with gateway(chosen, provider) as served:
+            async with gateway(chosen, processor) as served:
                 served.worker = worker
                 await until(lambda: any(model.is_served for model in served.resources.directory.models.values()))
                 yield served
