@@ -35,7 +35,7 @@ class GatewaySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """A client that takes nothing for so long is treated as gone."""
     max_connections: Count = 10_000
     store_timeout_s: Seconds = 0.25
-    """One short question to the store; a reservation, a place in the queue and a settlement get four times as long."""
+    """One question of a request to the store, from when it was written; what no request waits for gets four times as long."""
     store_connections: Count = 64
     """Connections to the store that requests share."""
     quantum_tokens: Count = 64

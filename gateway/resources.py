@@ -21,7 +21,7 @@ from gateway.launch import Launcher
 from gateway.prepare import Preparer
 from gateway.reaper import Reaper
 from gateway.settle import Settlements
-from gateway.store import Availability, Connections, connections
+from gateway.store import Connections, connections
 from gateway.telemetry import Telemetry
 from quotas.api_keys import KeyStore
 from quotas.audit import Audit
@@ -48,29 +48,28 @@ class Resources:
         self.lanes = settings.lanes.lanes()
         self.gateway_id = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         """New with each start: what an earlier process left behind is a reaper's."""
-        self.availability = Availability()
         self.telemetry = Telemetry(provider, sample=section.trace_sample, max_tenants=section.max_tenant_labels)
         self._provider = provider
         self.store: Connections = connections(
             settings.store_url, timeout_s=section.store_timeout_s, limit=section.store_connections
         )
+        self.availability = self.store.breaker
         short, patient = self.store.short, self.store.patient
         self.tenants, self.keys = TenantStore(patient), KeyStore(patient)
         self.ledger, self.audit = Ledger(patient), Audit(patient)
         self.admin_keys = AdminKeys(patient, settings.admin_key)
-        self.quotas = RedisQuotaStore(patient, lease_ms=round(section.reservation_lease_s * 1e3))
+        self.quotas = RedisQuotaStore(short, lease_ms=round(section.reservation_lease_s * 1e3))
         self.authenticator = Authenticator(KeyStore(short))
         self.registry = RedisRegistry(patient)
         self._queues: dict[str, RedisQueue] = {}
         self.doors = Doors(self.lanes)
-        self.dispatcher = Dispatcher(self.gateway_id, self._open_link, self.availability, self.doors)
-        self.directory = Directory(self.registry, self._depths, self.availability)
+        self.dispatcher = Dispatcher(self.gateway_id, self._open_link, self.doors)
+        self.directory = Directory(self.registry, self._depths)
         self.fleet = StoredFleet(self.registry, self.directory, self._calls)
         self.settlements = Settlements(
             self.quotas,
             self.dispatcher,
             self.telemetry,
-            self.availability,
             confirm_s=CONFIRM_LEASES * settings.lease_s,
         )
         self.launcher = Launcher(
@@ -78,7 +77,6 @@ class Resources:
             self.dispatcher,
             self.settlements,
             self.telemetry,
-            self.availability,
             quantum=section.quantum_tokens,
         )
         self.preparer = Preparer(self.gateway_id, self.lanes, self.directory, self.doors, self.telemetry)
@@ -86,11 +84,14 @@ class Resources:
             self.quotas,
             self.tenants,
             self.dispatcher,
-            self.availability,
             self.directory,
             lease_s=section.reservation_lease_s,
         )
         self._draining = False
+
+    def missing(self) -> str:
+        """The stores that are away, as an answer's header names them; empty: none."""
+        return "quota-store" if self.availability.is_away else ""
 
     def refusal(self) -> ApiError | None:
         """Why no request is served any more; None while they are."""
@@ -137,7 +138,7 @@ class Resources:
 
     def _calls(self, name: str) -> RedisQueue:
         if name not in self._queues:
-            self._queues[name] = self._queue(self.store.patient, name)
+            self._queues[name] = self._queue(self.store.short, name)
         return self._queues[name]
 
     def _queue(self, client: redis.asyncio.Redis, name: str) -> RedisQueue:
@@ -147,6 +148,7 @@ class Resources:
         self.dispatcher.keep_lines(self.directory.queues)
         self.telemetry.observe_fleet(self.directory.models.values())
         self.telemetry.store_up.set(0 if self.availability.is_away else 1)
+        self.telemetry.store_openings.set(self.availability.openings)
         self.telemetry.settlements_in_hand.set(self.settlements.in_hand)
         self.telemetry.reaped.set(self.reaper.reaped)
         self.telemetry.wasted_tokens.set(self.dispatcher.wasted_tokens)

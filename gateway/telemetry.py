@@ -90,6 +90,7 @@ class Telemetry:
         self.oldest_wait = self._gauge("lane_oldest_wait_seconds", "Age of the oldest", "model", "lane")
         self.workers = self._gauge("workers", "Workers that take jobs of a model", "model")
         self.store_up = self._level("store_up", "1 while the store answers")
+        self.store_openings = self._level("store_openings", "Times so far that the store was found to be away")
         self.settlements_in_hand = self._level("settlements_in_hand", "Settlements that wait for a worker or the store")
         self.reaped = self._level("reaped", "Lapsed reservations settled here so far")
         self.wasted_tokens = self._level("wasted_tokens", "Tokens published here so far that nobody is charged")

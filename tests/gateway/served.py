@@ -128,13 +128,15 @@ class Served:
 
 
 @asynccontextmanager
-async def gateway(chosen: GatewaySettings, provider: TracerProvider | None = None) -> AsyncIterator[Served]:
-    """A gateway and its store, without a worker; `served.worker` is not running."""
+async def gateway(
+    chosen: GatewaySettings, provider: TracerProvider | None = None, direct: str | None = None
+) -> AsyncIterator[Served]:
+    """A gateway and its store, without a worker; `served.worker` is not running. `direct`: see `serving`."""
     resources = Resources(chosen, provider)
     server = QuickServer(configure(chosen, resources), resources)
     serving = asyncio.create_task(server.serve())
     # No socket_timeout: redis-py would send under asyncio.wait_for, which can lose the worker's cancellation.
-    connected = connections(chosen.store_url, timeout_s=WAIT_S, limit=16)
+    connected = connections(direct or chosen.store_url, timeout_s=WAIT_S, limit=16)
     store = connected.short
     await until(lambda: server.started or serving.done())
     served = Served(resources, server, serving, HandWorker(store, lease_ms=round(chosen.lease_s * 1e3)), store)
@@ -147,15 +149,17 @@ async def gateway(chosen: GatewaySettings, provider: TracerProvider | None = Non
 
 
 @asynccontextmanager
-async def serving(chosen: GatewaySettings, provider: TracerProvider | None = None) -> AsyncIterator[Served]:
-    """A gateway with a worker that is known to it."""
-    async with aclosing(connections(chosen.store_url, timeout_s=WAIT_S, limit=16)) as connected:
+async def serving(
+    chosen: GatewaySettings, provider: TracerProvider | None = None, direct: str | None = None
+) -> AsyncIterator[Served]:
+    """A gateway with a worker that is known to it. `direct`: where worker and test find the store, if elsewhere."""
+    async with aclosing(connections(direct or chosen.store_url, timeout_s=WAIT_S, limit=16)) as connected:
         lanes = chosen.lanes.lanes()
         worker = HandWorker(connected.short, lease_ms=round(chosen.lease_s * 1e3), lanes=lanes)
         working = asyncio.create_task(worker.run())
         await worker.known.wait()
         try:
-            async with gateway(chosen, provider) as served:
+            async with gateway(chosen, provider, direct) as served:
                 served.worker = worker
                 await until(lambda: any(model.is_served for model in served.resources.directory.models.values()))
                 yield served
