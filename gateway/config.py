@@ -10,13 +10,13 @@ import msgspec
 import yaml
 
 from gateway.http_limits import HttpLimits
+from scheduler import store_pool
 from scheduler.settings import ByteSize, Count, Seconds, SettingsError, Share, SharedSettings, load
 
 CONFIG_VARIABLE = "FAIRLANE_CONFIG"
 DEFAULT_CONFIG = "fairlane.yaml"
 FLAGS = ("host", "port", "redis_url", "data_dir", "log_level")
 """Shared settings that have a flag of their own."""
-_STORE_SCHEMES = ("redis://", "rediss://", "unix://")
 
 
 class GatewaySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -35,7 +35,7 @@ class GatewaySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """A client that takes nothing for so long is treated as gone."""
     max_connections: Count = 10_000
     store_timeout_s: Seconds = 0.25
-    """One question of a request to the store, from when it was written; what no request waits for gets four times as long."""
+    """One question of a request to the store, from its write; what no request waits for gets four times as long."""
     store_connections: Count = 64
     """Connections to the store that requests share."""
     quantum_tokens: Count = 64
@@ -100,8 +100,11 @@ def read(line: CommandLine, environ: Mapping[str, str]) -> GatewaySettings:
     """Merge file, environment and flags. Raises SettingsError naming the first bad setting."""
     document = read_document(line.config, environ)
     settings = load(GatewaySettings, document=document, environ=environ, flags=line.flags)
-    if not settings.store_url.startswith(_STORE_SCHEMES):
-        raise SettingsError(f"setting redis_url: must start with one of {', '.join(_STORE_SCHEMES)}")
+    url = settings.store_url
+    try:
+        store_pool.check(url)
+    except ValueError as error:
+        raise SettingsError(f"setting redis_url: {error}") from None
     return settings
 
 

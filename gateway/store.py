@@ -18,6 +18,7 @@ from redis.backoff import NoBackoff
 from gateway.breaker import Breaker
 from gateway.store_pipe import Pipe
 from quotas.store import StoreUnavailable
+from scheduler import store_pool
 
 log = logging.getLogger(__name__)
 
@@ -138,16 +139,9 @@ Client = TypeVar("Client", bound=BoundedRedis)
 
 
 def _client(url: str, timeout_s: float, limit: int, kind: type[Client]) -> Client:
-    pool = redis.asyncio.BlockingConnectionPool.from_url(
-        url,
-        max_connections=limit,
-        timeout=timeout_s,
-        socket_timeout=None,
-        socket_connect_timeout=timeout_s,
-        # A pooled connection may have died unnoticed: one more try. All we send may be sent twice.
-        retry=Retry(NoBackoff(), 1, (redis.ConnectionError,)),
-    )
-    client = kind(connection_pool=pool)
+    # A pooled connection may have died unnoticed: one more try. All we send may be sent twice.
+    retry = Retry(NoBackoff(), 1, (redis.ConnectionError,))
+    client = kind(connection_pool=store_pool.pool(url, limit=limit, timeout_s=timeout_s, retry=retry))
     client.limit_s = timeout_s
     client.auto_close_connection_pool = True  # the pool is its own
     return client

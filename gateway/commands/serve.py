@@ -12,6 +12,8 @@ from pathlib import Path
 
 import httpx
 import redis.asyncio
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 
 from gateway.commands.first_start import first_start
 from gateway.commands.store import EmbeddedStore, StoreError
@@ -19,6 +21,7 @@ from gateway.commands.supervisor import Child, ChildRefused, check_config, child
 from gateway.config import read_document
 from gateway.port import PortRefused, check_port
 from quotas.store import StoreUnavailable
+from scheduler import store_pool
 from scheduler.settings import SettingsError, SharedSettings, load
 
 log = logging.getLogger(__name__)
@@ -28,6 +31,7 @@ GRACE_S = 30.0
 STOP_MARGIN_S = 15.0
 """What a child may take beyond that before it is killed."""
 READY_POLL_S = 0.1
+FIRST_PATIENCE_S = 20.0
 
 
 class ServeError(RuntimeError):
@@ -91,7 +95,8 @@ def _patience_s(section: object, setting: str) -> float:
 
 
 async def _first_start(url: str, settings: SharedSettings) -> str:
-    client = redis.asyncio.from_url(url)
+    pool = store_pool.pool(url, limit=1, timeout_s=FIRST_PATIENCE_S, retry=Retry(NoBackoff(), 0))
+    client = redis.asyncio.Redis.from_pool(pool)
     try:
         return await first_start(client, settings)
     except (redis.RedisError, StoreUnavailable) as error:
