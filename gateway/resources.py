@@ -16,7 +16,9 @@ from gateway.directory import Depths, Directory
 from gateway.dispatch import Dispatcher, Link
 from gateway.doors import Doors
 from gateway.errors import ApiError
+from gateway.fallback import Modes
 from gateway.fleet import StoredFleet
+from gateway.guarded_quotas import GuardedQuotas, RememberedKeys
 from gateway.launch import Launcher
 from gateway.prepare import Preparer
 from gateway.reaper import Reaper
@@ -26,7 +28,9 @@ from gateway.telemetry import Telemetry
 from quotas.api_keys import KeyStore
 from quotas.audit import Audit
 from quotas.ledger import Ledger
+from quotas.presence import Presence
 from quotas.redis_store import RedisQuotaStore
+from quotas.store import QuotaStore
 from quotas.tenants import TenantStore
 from scheduler.redis_queue import RedisQueue
 from scheduler.registry import RedisRegistry
@@ -54,13 +58,29 @@ class Resources:
             settings.store_url, timeout_s=section.store_timeout_s, limit=section.store_connections
         )
         self.availability = self.store.breaker
-        short, patient = self.store.short, self.store.patient
+        self.budgets: Connections = self.store
+        """The store of tenants, keys and budgets: the same, unless the settings name another."""
+        if settings.quota_store_url != settings.store_url:
+            self.budgets = connections(
+                settings.quota_store_url,
+                timeout_s=section.store_timeout_s,
+                limit=section.store_connections,
+                name="quota store",
+            )
+        short, patient = self.budgets.short, self.budgets.patient
         self.tenants, self.keys = TenantStore(patient), KeyStore(patient)
         self.ledger, self.audit = Ledger(patient), Audit(patient)
-        self.admin_keys = AdminKeys(patient, settings.admin_key)
-        self.quotas = RedisQuotaStore(short, lease_ms=round(section.reservation_lease_s * 1e3))
-        self.authenticator = Authenticator(KeyStore(short))
-        self.registry = RedisRegistry(patient)
+        self.admin_keys = AdminKeys(self.store.patient, settings.admin_key)
+        quotas, keys = RedisQuotaStore(short, lease_ms=round(section.reservation_lease_s * 1e3)), KeyStore(short)
+        modes = Modes(section.quota_fallback, section.quota_fallbacks)
+        self.guard: GuardedQuotas | None = None
+        """Where requests may be admitted without the budgets' store."""
+        if not modes.are_closed:
+            presence = Presence(patient, self.gateway_id)
+            self.guard = GuardedQuotas(quotas, presence, self.tenants.get, self.keys.get, modes)
+        self.quotas: QuotaStore = self.guard or quotas
+        self.authenticator = Authenticator(RememberedKeys(keys) if self.guard else keys)
+        self.registry = RedisRegistry(self.store.patient)
         self._queues: dict[str, RedisQueue] = {}
         self.doors = Doors(self.lanes)
         self.dispatcher = Dispatcher(self.gateway_id, self._open_link, self.doors)
@@ -91,7 +111,10 @@ class Resources:
 
     def missing(self) -> str:
         """The stores that are away, as an answer's header names them; empty: none."""
-        return "quota-store" if self.availability.is_away else ""
+        missing = ["quota-store"] if self.budgets.breaker.is_away or (self.guard and self.guard.unreported) else []
+        if self.availability.is_away and self.budgets is not self.store:
+            missing.append("queue-store")
+        return ", ".join(missing)
 
     def refusal(self) -> ApiError | None:
         """Why no request is served any more; None while they are."""
@@ -113,12 +136,18 @@ class Resources:
         """Read the fleet once, then keep everything going until the block ends."""
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self.store.aclose)
+            if self.budgets is not self.store:
+                stack.push_async_callback(self.budgets.aclose)
+            if self.guard is not None:
+                stack.push_async_callback(self.guard.aclose, SETTLE_GRACE_S)
             stack.push_async_callback(self.dispatcher.aclose)
             stack.push_async_callback(self.settlements.aclose, SETTLE_GRACE_S)
             tasks = [
                 asyncio.create_task(self.directory.run(self._fleet_changed), name="directory"),
                 asyncio.create_task(self.reaper.run(), name="reaper"),
             ]
+            if self.guard is not None:
+                tasks.append(asyncio.create_task(self.guard.run(), name="guard"))
             stack.push_async_callback(_end, tasks)
             yield
         if self._provider is not None:
@@ -148,7 +177,10 @@ class Resources:
         self.dispatcher.keep_lines(self.directory.queues)
         self.telemetry.observe_fleet(self.directory.models.values())
         self.telemetry.store_up.set(0 if self.availability.is_away else 1)
-        self.telemetry.store_openings.set(self.availability.openings)
+        self.telemetry.quota_store_up.set(0 if self.budgets.breaker.is_away else 1)
+        breakers = {self.availability, self.budgets.breaker}
+        self.telemetry.store_openings.set(sum(breaker.openings for breaker in breakers))
+        self.telemetry.unreported.set(0 if self.guard is None else self.guard.unreported)
         self.telemetry.settlements_in_hand.set(self.settlements.in_hand)
         self.telemetry.reaped.set(self.reaper.reaped)
         self.telemetry.wasted_tokens.set(self.dispatcher.wasted_tokens)

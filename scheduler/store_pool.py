@@ -82,14 +82,14 @@ class _MasterPool(BlockingConnectionPool):
         self.connection_kwargs["connection_pool"] = weakref.proxy(self)
         self._service = named.service
         self._address: tuple[str, int] | None = None
-        self._sentinel = Sentinel([])
+        self._sentinel = Sentinel([])  # type: ignore[no-untyped-call]
         self._sentinel.sentinels = [
             _SentinelClient(host, port, options["socket_connect_timeout"], named) for host, port in named.sentinels
         ]
 
     async def get_master_address(self) -> tuple[str, int]:
         """Where the master is now. Raises redis.ConnectionError where no Sentinel says."""
-        address: tuple[str, int] = await self._sentinel.discover_master(self._service)  # type: ignore[no-untyped-call]
+        address: tuple[str, int] = await self._sentinel.discover_master(self._service)
         if address != self._address:
             self._address = address
             await super().disconnect(inuse_connections=False)

@@ -95,14 +95,16 @@ def _patience_s(section: object, setting: str) -> float:
 
 
 async def _first_start(url: str, settings: SharedSettings) -> str:
+    async with _client(url) as client, _client(settings.quota_redis_url or url) as budgets:
+        try:
+            return await first_start(client, budgets, settings)
+        except (redis.RedisError, StoreUnavailable) as error:
+            raise ServeError(f"the store at FAIRLANE_REDIS_URL does not answer ({type(error).__name__})") from None
+
+
+def _client(url: str) -> redis.asyncio.Redis:
     pool = store_pool.pool(url, limit=1, timeout_s=FIRST_PATIENCE_S, retry=Retry(NoBackoff(), 0))
-    client = redis.asyncio.Redis.from_pool(pool)
-    try:
-        return await first_start(client, settings)
-    except (redis.RedisError, StoreUnavailable) as error:
-        raise ServeError(f"the store at FAIRLANE_REDIS_URL does not answer ({type(error).__name__})") from None
-    finally:
-        await client.aclose()
+    return redis.asyncio.Redis.from_pool(pool)
 
 
 async def _run(children: list[Child], store: EmbeddedStore | None, settings: SharedSettings, greeting: str) -> None:

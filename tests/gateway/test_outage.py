@@ -9,6 +9,7 @@ import pytest
 import redis.asyncio
 
 from gateway.commands.store import EmbeddedStore
+from quotas.ledger import Ledger
 from tests.gateway.served import ASKED, CHAT, SAID, WAIT_S, Served, error_of, serving, settings, until
 from tests.store_proxy import proxied
 
@@ -70,6 +71,7 @@ async def test_while_the_store_is_away_requests_fail_at_once_and_leave_nothing_b
         await proxy.cut()
         if not is_stuck:
             await proxy.stop()
+        await asyncio.gather(*(at.post(CHAT, ASKED) for _ in range(5)))  # until it is noticed
         await until(lambda: at.resources.availability.is_away)
         refused = await asyncio.gather(*(at.post(CHAT, ASKED) for _ in range(50)))
         async with at.http as client:
@@ -87,6 +89,35 @@ async def test_while_the_store_is_away_requests_fail_at_once_and_leave_nothing_b
     lines = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert [record.name for record in lines if record.name.startswith("gateway")] == ["gateway.breaker"] * 2, lines
     assert not [record for record in caplog.records if record.exc_info]
+
+
+async def test_without_the_budgets_store_requests_are_admitted_by_share_and_charged_later(
+    own_store: EmbeddedStore, valkey: EmbeddedStore, valkey_url: str
+) -> None:
+    section = {"store_timeout_s": 0.5, "quota_fallback": "local_share"}
+    async with (
+        proxied(own_store.socket) as proxy,
+        serving(settings(valkey_url, section=section, quota_redis_url=proxy.url)) as at,
+        redis.asyncio.from_url(own_store.url) as budgets,
+    ):
+        await at.tenant(limits={"tokens_per_day": 100_000})
+        assert (await at.post(CHAT, ASKED)).status_code == 200
+        await until(lambda: at.resources.guard is not None and at.resources.guard.knows("acme"))
+
+        await proxy.stop()
+        told = [await at.post(CHAT, ASKED) for _ in range(5)]
+        async with at.http as client:
+            ready = await client.get("/readyz")
+        await proxy.start()
+        await until(lambda: at.resources.missing() == "")
+        await at.landed()
+        entries = await Ledger(budgets).entries("acme", "acme")
+
+    assert [answer.status_code for answer in told] == [200] * 5
+    assert told[-1].headers["x-fairlane-degraded"] == "quota-store"
+    assert ready.status_code == 200
+    assert len(entries) == 6
+    assert {entry.output_tokens for entry in entries} == {len(at.worker.script)}
 
 
 async def test_a_stream_goes_on_across_an_outage_without_losing_a_token(own_store: EmbeddedStore) -> None:
