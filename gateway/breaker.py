@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 import redis
 
@@ -126,6 +127,18 @@ class Breaker:
         if self._complained_s is None or now_s - self._complained_s >= COMPLAIN_EVERY_S:
             self._complained_s = now_s
             log.error("the %s refuses a call (%s %s)", self._name, type(error).__name__, _code(error))
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """Stores without any of which requests are refused."""
+
+    breakers: tuple[Breaker, ...]
+
+    @property
+    def is_away(self) -> bool:
+        """One of them is."""
+        return any(breaker.is_away for breaker in self.breakers)
 
 
 def _is_trouble(error: Exception) -> bool:

@@ -212,17 +212,16 @@ class GuardedQuotas:
             self._seen.pop((ask.tenant, ask.key_id), None)
             self._forget(ask.tenant, ask.key_id)
             return
-        known = self._share.known
         statuses = await self._store.statuses(ask.root, tenant.id, ask.key_id)
-        known["tenant", tenant.id] = Known.now(tenant, statuses, now_s)
+        found = {("tenant", tenant.id): Known.now(tenant, statuses, now_s)}
         key = await self._find_key(tenant, ask.key_id) if ask.key_id else None
         if key is not None:
-            known["key", key.id] = Known.now(key, statuses, now_s)
+            found["key", key.id] = Known.now(key, statuses, now_s)
         for above in tenant.parents:
             parent = await self._find_tenant(above)
             if parent is not None:
-                figures = await self._store.statuses(ask.root, above)
-                known["tenant", above] = Known.now(parent, figures, now_s)
+                found["tenant", above] = Known.now(parent, await self._store.statuses(ask.root, above), now_s)
+        self._share.known.update(found)
 
     def _now_ms(self) -> int:
         return round(self._epoch_ms + self._clock() * 1e3)

@@ -156,6 +156,9 @@ class Launcher:
         except (LaneFull, TenantQueueFull) as full:
             flight.job = None  # nothing was written
             raise queue_refused(full) from full
+        except StoreAway as error:
+            flight.job = None  # as above
+            raise store_unavailable() from error
         except STORE_TROUBLE as error:
             raise store_unavailable() from error
 

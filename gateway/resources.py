@@ -11,6 +11,7 @@ import redis.asyncio
 from opentelemetry.sdk.trace import TracerProvider
 
 from gateway.auth import AdminKeys, Authenticator
+from gateway.breaker import Needed
 from gateway.config import GatewaySettings
 from gateway.directory import Depths, Directory
 from gateway.dispatch import Dispatcher, Link
@@ -57,7 +58,6 @@ class Resources:
         self.store: Connections = connections(
             settings.store_url, timeout_s=section.store_timeout_s, limit=section.store_connections
         )
-        self.availability = self.store.breaker
         self.budgets: Connections = self.store
         """The store of tenants, keys and budgets: the same, unless the settings name another."""
         if settings.quota_store_url != settings.store_url:
@@ -67,12 +67,14 @@ class Resources:
                 limit=section.store_connections,
                 name="quota store",
             )
+        modes = Modes(section.quota_fallback, section.quota_fallbacks)
+        needed = {self.store.breaker, self.budgets.breaker} if modes.are_closed else {self.store.breaker}
+        self.availability = Needed(tuple(needed))
         short, patient = self.budgets.short, self.budgets.patient
         self.tenants, self.keys = TenantStore(patient), KeyStore(patient)
         self.ledger, self.audit = Ledger(patient), Audit(patient)
         self.admin_keys = AdminKeys(self.store.patient, settings.admin_key)
         quotas, keys = RedisQuotaStore(short, lease_ms=round(section.reservation_lease_s * 1e3)), KeyStore(short)
-        modes = Modes(section.quota_fallback, section.quota_fallbacks)
         self.guard: GuardedQuotas | None = None
         """Where requests may be admitted without the budgets' store."""
         if not modes.are_closed:
@@ -108,11 +110,12 @@ class Resources:
             lease_s=section.reservation_lease_s,
         )
         self._draining = False
+        self._tell_of_stores()
 
     def missing(self) -> str:
         """The stores that are away, as an answer's header names them; empty: none."""
         missing = ["quota-store"] if self.budgets.breaker.is_away or (self.guard and self.guard.unreported) else []
-        if self.availability.is_away and self.budgets is not self.store:
+        if self.store.breaker.is_away and self.budgets is not self.store:
             missing.append("queue-store")
         return ", ".join(missing)
 
@@ -176,14 +179,17 @@ class Resources:
     def _fleet_changed(self) -> None:
         self.dispatcher.keep_lines(self.directory.queues)
         self.telemetry.observe_fleet(self.directory.models.values())
-        self.telemetry.store_up.set(0 if self.availability.is_away else 1)
-        self.telemetry.quota_store_up.set(0 if self.budgets.breaker.is_away else 1)
-        breakers = {self.availability, self.budgets.breaker}
-        self.telemetry.store_openings.set(sum(breaker.openings for breaker in breakers))
-        self.telemetry.unreported.set(0 if self.guard is None else self.guard.unreported)
         self.telemetry.settlements_in_hand.set(self.settlements.in_hand)
         self.telemetry.reaped.set(self.reaper.reaped)
         self.telemetry.wasted_tokens.set(self.dispatcher.wasted_tokens)
+
+    def _tell_of_stores(self) -> None:
+        """Metrics that are read when they are asked for."""
+        main, budgets, guard = self.store.breaker, self.budgets.breaker, self.guard
+        self.telemetry.store_up.set_function(lambda: not main.is_away)
+        self.telemetry.quota_store_up.set_function(lambda: not budgets.is_away)
+        self.telemetry.store_openings.set_function(lambda: sum(each.openings for each in {main, budgets}))
+        self.telemetry.unreported.set_function(lambda: guard.unreported if guard else 0)
 
 
 async def _end(tasks: list[asyncio.Task[None]]) -> None:

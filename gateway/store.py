@@ -36,7 +36,9 @@ _TRIAL_KEY = "fl:trial"
 class Availability(Protocol):
     """What tells whether the store answers: a Breaker, for who only wants to know."""
 
-    is_away: bool
+    @property
+    def is_away(self) -> bool:
+        """It does not."""
 
 
 @dataclass(frozen=True, slots=True)

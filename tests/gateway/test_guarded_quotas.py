@@ -86,8 +86,8 @@ class Bench:
 
 
 @pytest.fixture
-async def bench(valkey_url: str) -> AsyncIterator[Bench]:
-    store = connections(valkey_url, timeout_s=20.0, limit=4)
+async def bench(store_url: str) -> AsyncIterator[Bench]:
+    store = connections(store_url, timeout_s=20.0, limit=4)
     yield Bench(store)
     await store.aclose()
 

@@ -41,6 +41,7 @@ async def test_without_the_store_requests_are_503_and_with_it_200_again(own_stor
             refused = await served.post(CHAT, ASKED)
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "quota_store_unavailable")
         assert int(refused.headers["retry-after"]) >= 1
+        await until(lambda: served.resources.availability.is_away)
         async with served.http as client:
             assert (await client.get("/healthz")).status_code == 200
             assert error_of(await client.get("/readyz")) == (503, "quota_store_unavailable")
@@ -118,6 +119,27 @@ async def test_without_the_budgets_store_requests_are_admitted_by_share_and_char
     assert ready.status_code == 200
     assert len(entries) == 6
     assert {entry.output_tokens for entry in entries} == {len(at.worker.script)}
+
+
+async def test_requests_that_pass_the_budgets_and_find_no_queue_leave_nothing_in_hand(
+    own_store: EmbeddedStore, valkey_url: str
+) -> None:
+    section = {"store_timeout_s": 0.5}
+    async with (
+        proxied(own_store.socket) as proxy,
+        serving(settings(proxy.url, section=section, quota_redis_url=valkey_url), direct=own_store.url) as at,
+    ):
+        await at.tenant(limits={"tokens_per_day": 100_000})
+        assert (await at.post(CHAT, ASKED)).status_code == 200
+        await proxy.stop()
+        await until(lambda: at.resources.availability.is_away)
+
+        refused = [await at.post(CHAT, ASKED) for _ in range(20)]
+        await until(lambda: at.resources.settlements.in_hand == 0)
+        await proxy.start()
+
+    assert {error_of(answer) for answer in refused} == {(503, "quota_store_unavailable")}
+    assert refused[0].headers["x-fairlane-degraded"] == "queue-store"
 
 
 async def test_a_stream_goes_on_across_an_outage_without_losing_a_token(own_store: EmbeddedStore) -> None:
