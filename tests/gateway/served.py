@@ -30,7 +30,7 @@ WAIT_S = 20.0
 
 def settings(url: str, *, section: dict[str, Any] | None = None, **shared: Any) -> GatewaySettings:
     """Settings that suit a slow machine: the store may take its time."""
-    known = {"store_timeout_s": 2.0, "reservation_lease_s": 30.0, "grace_s": 2.0}
+    known = {"store_timeout_s": 8.0, "reservation_lease_s": 30.0, "grace_s": 2.0}
     return GatewaySettings(
         redis_url=url, port=0, admin_key=ADMIN_KEY, gateway=GatewaySection(**{**known, **(section or {})}), **shared
     )
