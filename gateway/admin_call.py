@@ -204,5 +204,5 @@ def _refusal(error: Exception) -> ApiError:
         case VersionConflict():
             return ApiError("Others change it at the same time: try again.", "quota_store_unavailable")
         case _:
-            log.debug("the store fails an admin call (%s)", type(error).__name__)  # `Availability` says it once, aloud
+            log.debug("the store fails an admin call (%s)", type(error).__name__)  # the breaker says it once, aloud
             return ApiError("The store does not answer; a change may have been made.", "quota_store_unavailable")

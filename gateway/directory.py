@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
-from gateway.store import Availability, every
+from gateway.store import every
 from gateway.text import TextModel
 from scheduler.lanes import LaneName
 from scheduler.messages import ModelCard, WorkerStatus
@@ -88,14 +88,12 @@ class Directory:
         self,
         registry: Registry,
         depths: Callable[[str], Awaitable[Depths]],
-        availability: Availability,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`depths`: asks one queue how full its lanes are."""
         self._registry = registry
         self._depths = depths
-        self._availability = availability
         self._clock = clock
         self._texts: dict[str, TextModel] = {}
         self._refused: set[str] = set()
@@ -137,7 +135,7 @@ class Directory:
             finally:
                 changed()
 
-        await every(REFRESH_EVERY_S, "reading the fleet", look, self._availability)
+        await every(REFRESH_EVERY_S, "reading the fleet", look)
 
     async def refresh(self) -> None:
         """Read the fleet once. Raises what the store raises, and keeps the last picture."""

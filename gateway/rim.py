@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from starlette.requests import ClientDisconnect
@@ -105,8 +106,7 @@ class TenantRim:
         except asyncio.CancelledError:
             journal.code = CLIENT_CLOSED
             raise
-        except STORE_TROUBLE as error:
-            self._availability.failed("a request", error)
+        except STORE_TROUBLE:
             await self._refuse(store_unavailable(), scope, receive, answer, journal)
         except Exception as error:  # noqa: BLE001 - a fault of ours must not leave a client without an answer
             log_fault(journal.request_id, error)
@@ -123,10 +123,8 @@ class TenantRim:
         """A caller's limits that nobody has asked for yet, as the store has them; none where it does not say."""
         caller.statuses = ()
         if not self._availability.is_away:
-            try:
+            with suppress(*STORE_TROUBLE):
                 caller.statuses = await self._quotas.statuses(caller.root, caller.tenant_id, caller.key_id)
-            except STORE_TROUBLE as error:
-                self._availability.failed("reading limits", error)
         return caller.statuses
 
     def _record(self, journal: Journal, span: Span, now_s: float) -> None:

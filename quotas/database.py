@@ -21,6 +21,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "reserve": (*WINDOWS, "minute_add", "rules", "scopes", "levels", "status", "pauses", "room", "sizing", "reserve"),
     "extend": (*WINDOWS, "minute_add", "rules", "levels", "pauses", "room", "more", "charging", "extend"),
     "settle": (*WINDOWS, "minute_add", "rules", "levels", "status", "charging", "settle"),
+    "book": (*WINDOWS, "minute_add", "rules", "scopes", "levels", "book"),
     "renew": ("clock", "renew"),
     "expired": ("clock", "expired"),
     "watch": ("clock", "watch"),

@@ -33,6 +33,7 @@ L is a level: `tenant:<T>`, `key:<K>` or `by:<T>:<lane>:<model>`. Outside the ro
     fl:tenants               zset       `<tenant> <root>`, all with score 0: the tenants by name
     fl:roots                 zset       roots with reservations lately, by when they were last enlisted, ms
     fl:reaper                hash       when somebody last looked for lapsed leases (watch.lua)
+    fl:gateways              zset       gateways that share the budgets, by when they last said so, ms
     fl:rollup                string     somebody rolls up the ledgers, or did so within the last day
     fl:audit                 stream     what the admin API changed, about the last 100,000
 """
@@ -41,6 +42,7 @@ HASHING = "fl:hashing"
 TENANTS = "fl:tenants"
 ROOTS = "fl:roots"
 REAPER = "fl:reaper"
+GATEWAYS = "fl:gateways"
 ROLL_UP = "fl:rollup"
 AUDIT = "fl:audit"
 

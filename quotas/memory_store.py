@@ -1,4 +1,5 @@
-"""The twin of the Redis store, in memory and by an injected clock: for tests and simulations, and their oracle.
+"""The twin of the Redis store, in memory and by an injected clock: for tests and simulations, their oracle, and for
+what a gateway admits alone.
 
 It holds tenants and keys only as far as `reserve` looks at them: see `put_tenant` and `put_key`.
 """
@@ -134,6 +135,7 @@ class MemoryQuotaStore:
         house, now_ms = self._root(root), self._now_ms()
         if house.settled.get(flight_id, 0) > now_ms:
             return Settled(first=False)
+        _forget(house.settled, now_ms)
         house.settled[flight_id] = now_ms + TOMBSTONE_MS
         flight = house.flights.pop(flight_id, None)
         if flight is None:
@@ -193,6 +195,12 @@ class MemoryQuotaStore:
             self._grace_ms = now_ms + self._lease_ms
         self._grace_ms = min(self._grace_ms, now_ms + self._lease_ms)
         return now_ms >= self._grace_ms
+
+
+def _forget(settled: dict[str, int], now_ms: int) -> None:
+    """Those that need not be remembered any longer: they stand first."""
+    while settled and settled[oldest := next(iter(settled))] <= now_ms:
+        del settled[oldest]
 
 
 def _charge(root: MemoryRoot, flight: MemoryFlight, input_tokens: int, output_tokens: int, now_ms: int) -> None:

@@ -135,6 +135,21 @@ class RedisQuotaStore:
         )
         return Settled(first=bool(first), statuses=_statuses.decode(statuses[0]) if statuses else None)
 
+    async def book(self, ask: Ask) -> None:
+        """Note a flight that ran unasked, for `settle` to charge whatever the limits say. One that is known stays."""
+        await self._enlist(ask.root)
+        await self._database.run(
+            "book",
+            keyspace.of_root(ask.root),
+            ask.flight_id,
+            ask.tenant,
+            ask.key_id,
+            ask.model,
+            ask.lane,
+            len(ask.prompts),
+            self._lease_ms,
+        )
+
     async def renew(self, root: str, flight_ids: Iterable[str]) -> set[str]:
         """Extend leases: see QuotaStore."""
         return set(await self._database.run("renew", keyspace.of_root(root), self._lease_ms, *flight_ids))

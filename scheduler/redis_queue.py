@@ -217,7 +217,7 @@ class RedisQueue:
         source, digest = self._scripts[operation]
         try:
             return await self._redis.evalsha(digest, 1, self._prefix, clock, *args)
-        except redis.exceptions.NoScriptError:
+        except redis.exceptions.NoScriptError:  # SCRIPT may be forbidden, where EVAL is not
             return await self._redis.eval(source, 1, self._prefix, clock, *args)
 
     async def _resolve(self, stream: str, last_id: str) -> str:
