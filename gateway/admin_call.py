@@ -17,7 +17,7 @@ from gateway.doors import Doors
 from gateway.entity_tags import IfMatch, if_match
 from gateway.errors import ApiError, Code, invalid, not_found
 from gateway.fleet import Door
-from gateway.http_limits import read_body
+from gateway.http_body import read_body
 from gateway.store import STORE_TROUBLE
 from gateway.validation import checked, checked_fields
 from quotas.api_keys import KeyNotFound, KeyStore
