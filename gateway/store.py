@@ -15,7 +15,7 @@ from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from gateway.breaker import Breaker
+from gateway.breaker import Breaker, StoreAway
 from gateway.store_pipe import Pipe
 from quotas.store import StoreUnavailable
 from scheduler import store_pool
@@ -107,6 +107,16 @@ class BoundedRedis(redis.asyncio.Redis):
             return await super().evalsha(sha, numkeys, *keys_and_args)
         with self.guard:
             return await self.pipe.call("EVALSHA", sha, numkeys, *keys_and_args)
+
+    async def eval(self, script: str, numkeys: int, *keys_and_args: Any) -> Any:  # noqa: ANN401 - as above
+        """One script in full, where the store did not know its digest.
+
+        It may have run all the same, before the store died and forgot it: never StoreAway, which says that nothing was.
+        """
+        try:
+            return await super().eval(script, numkeys, *keys_and_args)
+        except StoreAway as error:
+            raise StoreUnavailable(str(error)) from error
 
     async def aclose(self, close_connection_pool: bool | None = None) -> None:
         """Close every connection."""
