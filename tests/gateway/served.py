@@ -18,6 +18,7 @@ from gateway.store import connections
 from quotas.ledger import Ledger, LedgerEntry
 from quotas.redis_store import RedisQuotaStore
 from quotas.store import LimitStatus
+from quotas.windows import MINUTE, Slicing
 from tests.gateway.hand_worker import HandWorker
 
 ADMIN_KEY = "the-admin-key-of-these-tests"
@@ -128,9 +129,11 @@ class Served:
 
 
 @asynccontextmanager
-async def gateway(chosen: GatewaySettings, provider: TracerProvider | None = None) -> AsyncIterator[Served]:
+async def gateway(
+    chosen: GatewaySettings, provider: TracerProvider | None = None, *, slicing: Slicing = MINUTE
+) -> AsyncIterator[Served]:
     """A gateway and its store, without a worker; `served.worker` is not running."""
-    resources = Resources(chosen, provider)
+    resources = Resources(chosen, provider, slicing=slicing)
     server = QuickServer(configure(chosen, resources), resources)
     serving = asyncio.create_task(server.serve())
     # No socket_timeout: redis-py would send under asyncio.wait_for, which can lose the worker's cancellation.
@@ -147,7 +150,9 @@ async def gateway(chosen: GatewaySettings, provider: TracerProvider | None = Non
 
 
 @asynccontextmanager
-async def serving(chosen: GatewaySettings, provider: TracerProvider | None = None) -> AsyncIterator[Served]:
+async def serving(
+    chosen: GatewaySettings, provider: TracerProvider | None = None, *, slicing: Slicing = MINUTE
+) -> AsyncIterator[Served]:
     """A gateway with a worker that is known to it."""
     async with aclosing(connections(chosen.store_url, timeout_s=WAIT_S, limit=16)) as connected:
         lanes = chosen.lanes.lanes()
@@ -155,7 +160,7 @@ async def serving(chosen: GatewaySettings, provider: TracerProvider | None = Non
         working = asyncio.create_task(worker.run())
         await worker.known.wait()
         try:
-            async with gateway(chosen, provider) as served:
+            async with gateway(chosen, provider, slicing=slicing) as served:
                 served.worker = worker
                 await until(lambda: any(model.is_served for model in served.resources.directory.models.values()))
                 yield served
