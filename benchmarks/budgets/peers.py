@@ -21,7 +21,8 @@ from benchmarks.budgets.kinds import COUNTER, GCRA, MOVING, SLIDING
 from benchmarks.engines.turns import Answer, Order, answer_turns
 
 PLENTY = 10**9
-CONNECTIONS = 256
+CONNECTIONS = 1_024
+"""More than are asked for at once: a pool that has none left refuses."""
 _ITEMS = (
     RateLimitItemPerMinute(PLENTY, namespace="requests"),
     RateLimitItemPerMinute(PLENTY, namespace="tokens"),
@@ -50,7 +51,7 @@ def _throttled(asks: Sequence[Callable[..., Awaitable[Any]]]) -> Operation:
 def _operations(url: str) -> dict[str, Operation]:
     """Each limiter, over a store at a unix socket."""
     storage = RedisStorage(f"async+redis+{url}", implementation="redispy", max_connections=CONNECTIONS)
-    store = RedisStore(server=url, options={"MAX_CONNECTIONS": CONNECTIONS})
+    store = RedisStore(server=url, options={"CONNECTION_POOL_KWARGS": {"max_connections": CONNECTIONS}})
     found = {
         MOVING: _limits(MovingWindowRateLimiter(storage)),
         COUNTER: _limits(SlidingWindowCounterRateLimiter(storage)),

@@ -90,8 +90,8 @@ async def test_a_drive_goes_round_all_tenants_and_counts_each_operation() -> Non
     async def operate(number: int, tenant: int) -> None:
         seen.append(tenant)
 
-    answer = await drive(operate, itertools.count(), tenants=10, concurrency=3, seconds=0.01)
+    answer = await drive(operate, itertools.count(), tenants=10, concurrency=10, seconds=0.0)
 
-    assert answer["operations"] == len(seen)
-    assert set(seen) == set(range(10))
+    assert answer["operations"] == 10
+    assert sorted(seen) == list(range(10))
     assert answer["p50_ms"] <= answer["p99_ms"]
