@@ -18,6 +18,7 @@ from gateway.store import connections
 from quotas.ledger import Ledger, LedgerEntry
 from quotas.redis_store import RedisQuotaStore
 from quotas.store import LimitStatus
+from quotas.windows import MINUTE, Slicing
 from tests.gateway.hand_worker import HandWorker
 
 ADMIN_KEY = "the-admin-key-of-these-tests"
@@ -129,10 +130,14 @@ class Served:
 
 @asynccontextmanager
 async def gateway(
-    chosen: GatewaySettings, processor: SpanProcessor | None = None, direct: str | None = None
+    chosen: GatewaySettings,
+    processor: SpanProcessor | None = None,
+    direct: str | None = None,
+    *,
+    slicing: Slicing = MINUTE,
 ) -> AsyncIterator[Served]:
     """A gateway and its store, without a worker; `served.worker` is not running. `direct`: see `serving`."""
-    resources = Resources(chosen, processor)
+    resources = Resources(chosen, processor, slicing=slicing)
     server = QuickServer(configure(chosen, resources), resources)
     serving = asyncio.create_task(server.serve())
     # No socket_timeout: redis-py would send under asyncio.wait_for, which can lose the worker's cancellation.
@@ -150,7 +155,11 @@ async def gateway(
 
 @asynccontextmanager
 async def serving(
-    chosen: GatewaySettings, processor: SpanProcessor | None = None, direct: str | None = None
+    chosen: GatewaySettings,
+    processor: SpanProcessor | None = None,
+    direct: str | None = None,
+    *,
+    slicing: Slicing = MINUTE,
 ) -> AsyncIterator[Served]:
     """A gateway with a worker that is known to it. `direct`: where worker and test find the store, if elsewhere."""
     async with aclosing(connections(direct or chosen.store_url, timeout_s=WAIT_S, limit=16)) as connected:
@@ -159,7 +168,7 @@ async def serving(
         working = asyncio.create_task(worker.run())
         await worker.known.wait()
         try:
-            async with gateway(chosen, processor, direct) as served:
+            async with gateway(chosen, processor, direct, slicing=slicing) as served:
                 served.worker = worker
                 await until(lambda: any(model.is_served for model in served.resources.directory.models.values()))
                 yield served
