@@ -1,0 +1,71 @@
+"""Defects found in other gateways' queues, each kept out by name (research notes, appendix A)."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+import redis.asyncio
+
+from scheduler.lanes import DEFAULT_LANES
+from scheduler.outcomes import Outcome
+from scheduler.redis_queue import RedisQueue
+from tests.scheduler.queues import job, room, take_one, tokens
+
+pytestmark = pytest.mark.anyio
+
+JOB = 128.0
+"""What a queue charges for a job in advance, beside its prompt."""
+
+
+def two_gateways(store: redis.asyncio.Redis) -> list[tuple[str, RedisQueue]]:
+    """Each with its own client-side objects over one store."""
+    return [(name, RedisQueue(store, "model@1", DEFAULT_LANES, window=100.0)) for name in ("gw1", "gw2")]
+
+
+async def test_a9_jobs_put_through_two_gateways_at_once_are_each_taken_once_and_in_order(
+    store: redis.asyncio.Redis,
+) -> None:
+    """Elsewhere the queue was a list that each gateway read, changed and wrote back, without a lock."""
+    gateways = two_gateways(store)
+
+    async def put(name: str, queue: RedisQueue, tenant: str) -> None:
+        for number in range(30):
+            await queue.put(job(f"{name}-{tenant}-{number:02}", tenant, gateway_id=name))
+
+    async def take_half(queue: RedisQueue, worker_id: str) -> list[str]:
+        mine: list[str] = []
+        while len(mine) < 60:
+            mine += [lease.job.flight_id for lease in await queue.take(worker_id, room(latency=1))]
+        return mine
+
+    takes = asyncio.gather(*(take_half(queue, f"w-{name}") for name, queue in gateways))
+    await asyncio.gather(*(put(name, queue, tenant) for name, queue in gateways for tenant in "ab"))
+
+    found = await takes
+    assert len({flight for mine in found for flight in mine}) == 120
+    for mine in found:
+        for tenant in {flight.rpartition("-")[0] for flight in mine}:
+            own = [flight for flight in mine if flight.startswith(f"{tenant}-")]
+            assert own == sorted(own)
+
+
+async def test_a10_two_gateways_share_one_order_that_is_fair_by_tokens_not_by_requests(
+    store: redis.asyncio.Redis,
+) -> None:
+    """Elsewhere each process had a fair queue of its own, and a request of any size was one unit."""
+    (_, one), (_, other) = two_gateways(store)
+    sizes = {"small": 12, "large": 1_000 - int(JOB)}  # 140 and 1,000 units each
+    for number in range(40):
+        await one.put(job(f"s{number:02}", "small", prompt=tuple(range(sizes["small"])), gateway_id="gw1"))
+        await other.put(job(f"l{number:02}", "large", prompt=tuple(range(sizes["large"])), gateway_id="gw2"))
+
+    had: Counter[str] = Counter()
+    for _ in range(32):
+        lease = await take_one(one)
+        cost = len(lease.job.prompt) + JOB
+        had[lease.job.tenant] += int(cost)
+        end = tokens(lease, cost=cost, ends=Outcome.FINISHED)
+        await one.publish(lease.job.gateway_id, "w1", [end])
+
+    assert abs(had["small"] - had["large"]) <= 1_000 + 100  # one job, and the window within which urgency decides
+    assert had["large"] >= 3_000
