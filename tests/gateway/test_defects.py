@@ -16,7 +16,7 @@ import pytest
 from gateway.telemetry import Telemetry
 from quotas import keyspace
 from quotas.store import Charge
-from scheduler.messages import Finished, TokenDelta, WorkerStatus
+from scheduler.messages import Finished, TokenDelta
 from scheduler.outcomes import Outcome
 from scheduler.queue_keys import prefix
 from scheduler.registry import RedisRegistry
@@ -26,6 +26,7 @@ from tests.scheduler.test_commitments import BEST_EFFORT, PROMISED, WORKERS
 pytestmark = pytest.mark.anyio
 
 SHORT = {"model": "tiny", "prompt": [5], "max_tokens": 9}
+ENDLESS = {"model": "tiny", "prompt": [5], "ignore_eos": True}
 
 
 @pytest.fixture
@@ -187,7 +188,7 @@ async def test_a16_clients_that_leave_in_every_state_leave_no_state(served: Serv
     worker.limit = None
     paused = await asked(served, "paced", stream=True)
     async with asyncio.timeout(WAIT_S):
-        while not await served.store.zcard(keyspace.of_root("paced") + "paused:tenant:paced"):  # noqa: ASYNC110
+        while not await served.store.zcard(keyspace.of_root("paced") + "paused:tenant:paced"):  # noqa: ASYNC110 - polled
             await asyncio.sleep(0.005)
     await leave(served, paused)
 
@@ -199,7 +200,7 @@ async def test_a16_clients_that_leave_in_every_state_leave_no_state(served: Serv
 
 
 async def asked(served: Served, tenant: str, *, stream: bool) -> "asyncio.Task[Any]":
-    return asyncio.create_task(served.post(COMPLETIONS, {"model": "tiny", "prompt": [5], "ignore_eos": True, "stream": stream}, tenant=tenant))
+    return asyncio.create_task(served.post(COMPLETIONS, {**ENDLESS, "stream": stream}, tenant=tenant))
 
 
 async def leave(served: Served, *clients: "asyncio.Task[Any]") -> None:
@@ -214,7 +215,7 @@ async def left_behind(served: Served) -> dict[str, Any]:
     """What the store still knows of requests: places, jobs, leases, and what budgets count as held."""
     found: dict[str, Any] = {}
     async with asyncio.timeout(WAIT_S):
-        while await jobs(served):  # records go within a second  # noqa: ASYNC110
+        while await jobs(served):  # noqa: ASYNC110 - polled: a gateway forgets them within a second
             await asyncio.sleep(0.02)
     for tenant in served.keys:
         for status in await served.resources.quotas.statuses(tenant, tenant):

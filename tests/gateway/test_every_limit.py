@@ -1,4 +1,4 @@
-"""Every limit at every level either refuses what passes it, by name, or cannot be stored: none is there for show (A8)."""
+"""Every limit at every level refuses what passes it, by name, or cannot be stored: none is there for show (A8)."""
 
 import asyncio
 from collections.abc import AsyncIterator

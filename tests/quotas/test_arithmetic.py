@@ -93,8 +93,9 @@ async def figures(house: House, tenant: str) -> Figures:
     found = {status.name: status for status in await house.store.statuses(tenant, tenant)}
     tokens = [found[f"tokens_per_{window}"] for window in ("minute", "day", "month")]
     assert len({status.reserved for status in tokens}) == 1
-    used = [status.used for status in tokens]
-    return Figures(found["requests_per_minute"].used, *used, tokens[0].reserved, found["concurrent_requests"].used)
+    minute, day, month = (status.used for status in tokens)
+    requests, live = found["requests_per_minute"].used, found["concurrent_requests"].used
+    return Figures(requests, minute, day, month, tokens[0].reserved, live)
 
 
 REPEATS = {

@@ -110,6 +110,26 @@ async def test_a4_concurrent_requests_never_pass_a_limit_together(house: House) 
     assert (await one(house, "requests_per_minute")).used == 5
 
 
+async def test_a4_concurrent_extensions_never_pass_a_limit_together(house: House) -> None:
+    await house.tenant(Limits(tokens_per_day=400))
+    flights = [f"f{number}" for number in range(5)]
+    for flight_id in flights:
+        await house.store.reserve(ask(flight_id, max_output_tokens=1_000, quantum=64, explicit_max=False))
+    held = dict.fromkeys(flights, 64)
+
+    async def extend(flight_id: str) -> None:
+        found = await house.store.extend("acme", flight_id, need(held[flight_id], held[flight_id]))
+        held[flight_id] = found.granted_tokens
+
+    for _ in range(3):
+        async with anyio.create_task_group() as group:
+            for flight_id in flights:
+                group.start_soon(extend, flight_id)
+
+    status = await one(house, "tokens_per_day")
+    assert sum(held.values()) + 5 * 10 == 400 == status.used + status.reserved
+
+
 async def test_a4_leaving_a_name_out_does_not_leave_the_limit_out(house: House) -> None:
     """Elsewhere the tenant was what the caller wrote in `user`; without it there was no limit."""
     await house.tenant(Limits(requests_per_minute=1))
@@ -126,6 +146,15 @@ async def test_a6_tokens_are_taken_when_they_are_promised_not_when_they_were_use
     await house.store.reserve(ask("f1"))
 
     assert (await refused(house)).status.remaining == 29
+
+
+async def test_a6_what_an_extension_promised_is_nobody_elses(house: House) -> None:
+    await house.tenant(Limits(tokens_per_day=200))
+    await house.store.reserve(ask("f1", max_output_tokens=1_000, quantum=64, explicit_max=False))
+    await house.store.extend("acme", "f1", need(40, 64))
+
+    assert (await refused(house, max_output_tokens=53)).status.remaining == 62
+    await house.store.reserve(ask("f2", max_output_tokens=52))
 
 
 async def test_a7_a_sliding_minute_slides(house: House) -> None:
