@@ -163,6 +163,12 @@ REPEATS = {
         Row(0, Settle(None), True, NOTHING),
         Row(0, Settle(30), False, NOTHING),
     ],
+    "a refund of what was charged and published": [
+        Row(0, Reserve(), 64, HELD),
+        Row(0, Extend(40, 64), 128, Figures(1, 50, 50, 50, 88, 1)),
+        Row(0, Settle(None), True, Figures(1, 50, 50, 50, 0, 0)),
+        Row(0, Settle(None), False, Figures(1, 50, 50, 50, 0, 0)),
+    ],
     "a settle with more than was ever held": [
         Row(0, Reserve(), 64, HELD),
         Row(0, Settle(5_000), True, Figures(1, 5_010, 5_010, 5_010, 0, 0)),
