@@ -88,8 +88,9 @@ def door_verdict(door: Door, asked: Request, doors: Doors) -> tuple[ApiError | N
 def queue_refusal(door: Door, lane: Lane, statuses: Iterable[LimitStatus]) -> ApiError | None:
     """What the queue behind the door would say: the tenant's own limit first, then the lane's cap."""
     limit, depth = queued_limit(statuses), door.depths.get(lane.name, LaneDepth(0, 0))
-    if limit is not None and door.waiting >= limit:
-        return queue_refused(TenantQueueFull(limit, door.waiting, drain_ms(door.waiting, depth.oldest_wait_ms)))
+    if limit is not None and door.waiting >= limit.limit:
+        full = TenantQueueFull(limit.limit, door.waiting, drain_ms(door.waiting, depth.oldest_wait_ms))
+        return queue_refused(full, limit.scope)
     if depth.queued >= lane.max_queued:
         return queue_refused(LaneFull(lane.name, depth.queued, drain_ms(depth.queued, depth.oldest_wait_ms)))
     return None

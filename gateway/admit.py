@@ -9,8 +9,9 @@ import msgspec
 
 from gateway.directory import Model
 from gateway.errors import ApiError, LimitBlock, context_length
+from gateway.limits_headers import is_queued_limit
 from gateway.terms import Terms
-from quotas.store import LimitStatus
+from quotas.limits import LimitStatus, Scope
 from scheduler.admission import Admitted, Refusal, assess
 from scheduler.commitments import Commitments, Request
 from scheduler.queue_types import LaneFull, TenantQueueFull
@@ -155,17 +156,21 @@ def refused(refusal: Refusal, asked: Request) -> ApiError:
             return ApiError(message, "deadline_unattainable", retry_after_s=retry_after_s)
 
 
-def queued_limit(statuses: Iterable[LimitStatus]) -> int | None:
-    """How many requests the tenant may have in the queue."""
-    limits = [s.limit for s in statuses if s.name == "queued_requests" and s.scope == "tenant" and not s.shadow]
-    return min(limits, default=None)
+def queued_limit(statuses: Iterable[LimitStatus]) -> LimitStatus | None:
+    """What bounds the requests that the tenant has in the queue: its own limit, or the key's where that is tighter.
+
+    The queue counts a tenant's requests, whichever key they came with: a key's limit refuses its own while so many of
+    the whole tenant's wait.
+    """
+    found = (status for status in statuses if is_queued_limit(status) and not status.shadow)
+    return min(found, key=lambda status: status.limit, default=None)
 
 
-def queue_refused(full: LaneFull | TenantQueueFull) -> ApiError:
-    """What the queue refuses, in the words of the API."""
+def queue_refused(full: LaneFull | TenantQueueFull, scope: Scope = "tenant") -> ApiError:
+    """What the queue refuses, in the words of the API. `scope`: whose limit it was, tenant's or key's."""
     if isinstance(full, LaneFull):
         message = f"The lane {full.lane} is full: {full.depth} requests wait."
         return ApiError(message, "overloaded", retry_after_s=full.retry_after_ms / 1e3)
-    block = LimitBlock("queued_requests", "tenant", full.limit, full.depth, 0, 1, None)
-    message = f"The limit queued_requests of this tenant refuses the request: {full.depth} of {full.limit} wait."
+    block = LimitBlock("queued_requests", scope, full.limit, full.depth, 0, 1, None)
+    message = f"The limit queued_requests of this {scope} refuses the request: {full.depth} of the tenant's wait."
     return ApiError(message, "queue_full", limit=block, retry_after_s=full.retry_after_ms / 1e3)

@@ -152,10 +152,10 @@ class Launcher:
         self._dispatcher.register(flight)
         limit = None if job.follows else queued_limit(reservation.statuses)
         try:
-            await self._dispatcher.queue(flight.queue).put(job, tenant_limit=limit)
+            await self._dispatcher.queue(flight.queue).put(job, tenant_limit=None if limit is None else limit.limit)
         except (LaneFull, TenantQueueFull) as full:
             flight.job = None  # nothing was written
-            raise queue_refused(full) from full
+            raise queue_refused(full, "tenant" if limit is None else limit.scope) from full
         except StoreAway as error:
             flight.job = None  # as above
             raise store_unavailable() from error

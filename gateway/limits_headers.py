@@ -70,22 +70,23 @@ def duration(seconds: float) -> str:
 
 
 async def with_queue(statuses: Sequence[LimitStatus], tenant: str, waiting: Waiting) -> list[LimitStatus]:
-    """The same, `queued_requests` with what waits as used: the queue is asked only where the tenant has that limit."""
-    queued = [status for status in statuses if (status.name, status.scope) == ("queued_requests", "tenant")]
-    if not queued:
+    """The same, `queued_requests` with what waits as used: the queue is asked only where the request has that limit."""
+    if not any(map(is_queued_limit, statuses)):
         return list(statuses)
     used = await waiting(tenant)
-    return [msgspec.structs.replace(status, used=used) if status in queued else status for status in statuses]
+    return [msgspec.structs.replace(each, used=used) if is_queued_limit(each) else each for each in statuses]
+
+
+def is_queued_limit(status: LimitStatus) -> bool:
+    """It bounds what this tenant has in the queue: `queued_requests` of those above counts their own requests only."""
+    return status.name == "queued_requests" and status.scope in ("tenant", "key")
 
 
 def as_json(statuses: Sequence[LimitStatus]) -> dict[str, object]:
-    """The quota object: of a limit that several levels have, the one that binds: not in shadow, least remaining.
-
-    A queue counts each tenant by itself: `queued_requests` of those above does not bind.
-    """
+    """The quota object: of a limit that several levels have, the one that binds: not in shadow, least remaining."""
     limits: dict[str, LimitStatus] = {}
     for status in statuses:
-        if (status.name, status.scope) == ("queued_requests", "parent"):
+        if status.name == "queued_requests" and not is_queued_limit(status):
             continue
         if status.name not in limits or _binding(status) < _binding(limits[status.name]):
             limits[status.name] = status

@@ -7,6 +7,8 @@ It holds tenants and keys only as far as `reserve` looks at them: see `put_tenan
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+import msgspec
+
 from quotas import keyspace, limits, sizing
 from quotas.limits import Demand, Limits, LimitStatus
 from quotas.memory_levels import LevelId, MemoryFlight, MemoryKey, MemoryRoot, MemoryTenant
@@ -141,16 +143,20 @@ class MemoryQuotaStore:
         if flight is None:
             return Settled(first=False)
         held = flight.held
+        is_refund = charge.is_refund and not (flight.charged_input or flight.charged_output)
         for level in flight.levels:
             figures = house.figures(level)
             figures.live.add(Totals(-1, -held.input, -held.output))
             figures.paused.pop(flight_id, None)
-            if charge.is_refund:
+            if is_refund:
                 figures.minute.uncount(now_ms, flight.slice)
-        if not charge.is_refund:
-            left = charge.prompt_tokens - flight.charged_input, charge.output_tokens - flight.charged_output
-            _book(house, flight.levels, max(0, left[0]), max(0, left[1]), now_ms)
-            self.ledger.append((flight.ask, charge))
+        if not is_refund:
+            prompt = max(charge.prompt_tokens, flight.charged_input)
+            output = max(charge.output_tokens, flight.charged_output)
+            _book(house, flight.levels, prompt - flight.charged_input, output - flight.charged_output, now_ms)
+            self.ledger.append(
+                (flight.ask, msgspec.structs.replace(charge, prompt_tokens=prompt, output_tokens=output))
+            )
         return Settled(first=True, statuses=limits.statuses(house.levels(flight.levels, now_ms), now_ms))
 
     async def renew(self, root: str, flight_ids: Iterable[str]) -> set[str]:

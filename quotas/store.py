@@ -254,6 +254,7 @@ class QuotaStore(Protocol):
         """Charge what the flight came to beyond that, release the rest and write the ledger; `first` only once, so that
         a client which repeats a command that timed out may not see it of its own success.
 
+        What `extend` has charged was published and stands, in the ledger too, whatever figure or refund comes now.
         Of an unknown flight it leaves a mark for ten minutes: a reservation that arrives later is refused.
         """
 

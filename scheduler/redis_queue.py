@@ -20,7 +20,8 @@ import redis.exceptions
 
 from scheduler.fairness import DEFAULT_WINDOW
 from scheduler.lanes import Lane, LaneName
-from scheduler.messages import Control, Event, Grant, Job, Lease, decode_control, encode
+from scheduler.legible import controls_of, events_of
+from scheduler.messages import Control, Event, Grant, Job, Lease, encode
 from scheduler.outcomes import Outcome
 from scheduler.queue_keys import SCRIPTS, constants, control_stream, parts, prefix
 from scheduler.queue_types import (
@@ -46,7 +47,6 @@ TRIM_EVERY = 64
 
 Arg = bytes | str | int | float
 _encoder = msgspec.msgpack.Encoder()
-_events: msgspec.msgpack.Decoder[list[Event]] = msgspec.msgpack.Decoder(list[Event])
 _job: msgspec.msgpack.Decoder[Job] = msgspec.msgpack.Decoder(Job)
 
 
@@ -144,7 +144,7 @@ class RedisQueue:
         last_id = await self._resolve(stream, last_id)
         await self._trim(stream, last_id)
         entries = (await self._read({stream: last_id}, block_ms)).get(stream, [])
-        events = [event for _, fields in entries for blob in fields for event in _events.decode(blob)]
+        events = events_of(blob for _, fields in entries for blob in fields)
         return (entries[-1][0] if entries else last_id), events
 
     # What workers call.
@@ -197,7 +197,7 @@ class RedisQueue:
         wake_id = await self._resolve(wake, wake_id or last_id)
         streams = await self._read({control: control_id, wake: wake_id}, block_ms)
         said, woken = streams.get(control, []), streams.get(wake, [])
-        controls = [decode_control(blob) for _, fields in said for blob in fields]
+        controls = controls_of(blob for _, fields in said for blob in fields)
         next_id = f"{said[-1][0] if said else control_id}/{woken[-1][0] if woken else wake_id}"
         return next_id, controls, bool(woken)
 

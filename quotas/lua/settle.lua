@@ -15,15 +15,15 @@ local function release(level, flight)
   if flight.since then redis.call('ZREM', prefix .. 'paused:' .. level.id, flight_id) end
 end
 
-local function write_ledger(flight, today)
+local function write_ledger(flight, today, prompt, output)
   redis.call('XADD', prefix .. 'ledger:' .. flight.tenant, 'MAXLEN', '~', ARGV[9], '*', 'at_ms', now,
-    'flight', flight_id, 'key', flight.key, 'model', flight.model, 'lane', flight.lane, 'prompt_tokens', ARGV[4],
-    'cached_tokens', ARGV[5], 'output_tokens', ARGV[6], 'preemptions', ARGV[7], 'outcome', ARGV[2])
+    'flight', flight_id, 'key', flight.key, 'model', flight.model, 'lane', flight.lane, 'prompt_tokens', prompt,
+    'cached_tokens', ARGV[5], 'output_tokens', output, 'preemptions', ARGV[7], 'outcome', ARGV[2])
   local usage = prefix .. 'usage:' .. flight.tenant .. ':' .. today.month .. '-' .. today.day
   local group = flight.lane .. '\t' .. flight.model .. '\t' .. flight.key .. '\t'
   local names = {group .. 'requests', group .. 'prompt_tokens', group .. 'cached_tokens', group .. 'output_tokens'}
   local sums = redis.call('HMGET', usage, unpack(names))
-  for i, more in ipairs({1, ARGV[4], ARGV[5], ARGV[6]}) do sums[i] = (tonumber(sums[i]) or 0) + more end
+  for i, more in ipairs({1, prompt, ARGV[5], output}) do sums[i] = (tonumber(sums[i]) or 0) + more end
   redis.call('HSET', usage, names[1], sums[1], names[2], sums[2], names[3], sums[3], names[4], sums[4])
 end
 
@@ -31,13 +31,19 @@ local flight, state = flight_of(flight_key)
 if state == 'settled' then return {0} end
 local levels = flight and open_levels(prefix, flight.levels, now, {}, true)
 if flight then
-  local input = math.max(0, tonumber(ARGV[4]) - flight.charged_input)
-  local output = math.max(0, tonumber(ARGV[6]) - flight.charged_output)
+  -- What extend has charged was published: it stands, whatever a caller that knows less says now.
+  refund = refund and flight.charged_input + flight.charged_output == 0
+  local prompt = math.max(tonumber(ARGV[4]), flight.charged_input)
+  local output = math.max(tonumber(ARGV[6]), flight.charged_output)
   for _, level in ipairs(levels) do
     release(level, flight)
-    if refund then minute_add(level.minute, tonumber(flight.slice), -1, 0, 0) else charge(prefix, level, input, output) end
+    if refund then
+      minute_add(level.minute, tonumber(flight.slice), -1, 0, 0)
+    else
+      charge(prefix, level, prompt - flight.charged_input, output - flight.charged_output)
+    end
   end
-  if not refund then write_ledger(flight, levels[1].today) end
+  if not refund then write_ledger(flight, levels[1].today, prompt, output) end
   redis.call('ZREM', prefix .. 'leases', flight_id)
   redis.call('DEL', flight_key)
 end

@@ -10,7 +10,7 @@ from quotas.audit import LONGEST_CHANGES, Audit
 from quotas.fields import FieldError
 from quotas.ledger import Ledger, Usage
 from quotas.limits import Limits
-from quotas.store import Charge
+from quotas.store import Charge, Need
 from tests.quotas.house import START_MS, RedisHouse, ask, charge
 
 pytestmark = pytest.mark.anyio
@@ -56,6 +56,23 @@ async def test_usage_sums_all_that_was_settled(house: RedisHouse, ledger: Ledger
 
     assert report.total == Usage(requests=4, prompt_tokens=40, cached_tokens=16, output_tokens=15)
     assert [(row.group, row.usage) for row in report.rows] == [({}, report.total)]
+
+
+@pytest.mark.parametrize("final", [Charge.refund(), charge(0, 0, "cancelled"), charge(30), charge(40)])
+async def test_what_was_charged_as_it_ran_stands_in_the_ledger_whatever_is_said_at_the_end(
+    house: RedisHouse, ledger: Ledger, final: Charge
+) -> None:
+    await house.tenant(Limits(tokens_per_day=1_000))
+    await house.store.reserve(ask(max_output_tokens=500, quantum=64))
+    await house.store.extend("acme", "f1", Need(published=40, prompt_tokens=10, known=64, most=500, quantum=64))
+
+    await house.store.settle("acme", "f1", final)
+
+    [entry] = await ledger.entries("acme", "acme")
+    usage = (await ledger.usage("acme", "acme", DAY, DAY)).total
+    [status] = await house.store.statuses("acme", "acme")
+    assert (entry.prompt_tokens, entry.output_tokens) == (usage.prompt_tokens, usage.output_tokens) == (10, 40)
+    assert status.used == 50
 
 
 @pytest.mark.parametrize(
