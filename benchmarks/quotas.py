@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from benchmarks.budgets import crowd, keys, rates, refusals
+from benchmarks.budgets import crowd, keys, outage, rates, refusals
 from benchmarks.lines.line import Line
 from benchmarks.machine import cpu_name
 from benchmarks.report import conclude, open_console
@@ -51,6 +51,8 @@ class Bench:
         quick = self._options.quick
         self._advance("line 1: fifty streams")
         found = asyncio.run(crowd.measure(COUNTS, QUICK_WINDOWS if quick else WINDOWS))
+        self._advance("line 4: the store hangs")
+        found += asyncio.run(outage.measure())
         seconds = self._options.seconds or (QUICK_SECONDS if quick else SECONDS)
         with rates.bench(None if quick else self._options.peers) as on:
             turns = rates.measure(on, self.rounds, seconds, self._advance)

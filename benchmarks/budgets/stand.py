@@ -29,6 +29,7 @@ class Gateways:
     urls: tuple[str, ...]
     worker: Worker
     store: redis.asyncio.Redis
+    server: EmbeddedStore
 
     async def tenant(self, name: str, limits: Mapping[str, int]) -> tuple[str, str]:
         """A tenant with one key: its public id, and all of it."""
@@ -38,7 +39,7 @@ class Gateways:
 
 
 @contextlib.asynccontextmanager
-async def gateways(count: int) -> AsyncIterator[Gateways]:
+async def gateways(count: int, *, store_timeout_s: float = 5.0) -> AsyncIterator[Gateways]:
     """So many, each a process of its own, until the block ends. Raises StandError."""
     async with contextlib.AsyncExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fairlane-bench-")))
@@ -53,7 +54,7 @@ async def gateways(count: int) -> AsyncIterator[Gateways]:
                 "FAIRLANE_REDIS_URL": store.url,
                 "FAIRLANE_PORT": str(port),
                 "FAIRLANE_ADMIN_KEY": ADMIN_KEY,
-                "FAIRLANE_GATEWAY__STORE_TIMEOUT_S": "5",
+                "FAIRLANE_GATEWAY__STORE_TIMEOUT_S": str(store_timeout_s),
             }
             log = directory / f"gateway {number}.log"
             command = [sys.executable, "-m", "benchmarks.budgets.member", str(WINDOW_MS)]
@@ -61,4 +62,4 @@ async def gateways(count: int) -> AsyncIterator[Gateways]:
             urls.append(f"http://127.0.0.1:{port}")
             await asyncio.to_thread(await_ready, urls[-1], {f"gateway {number}": process}, directory)
         client = await stack.enter_async_context(redis.asyncio.from_url(store.url))
-        yield Gateways(tuple(urls), worker, client)
+        yield Gateways(tuple(urls), worker, client, store)
