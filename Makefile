@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: serve test check unit bench-engine bench-gateway bench-gpu clean
+.PHONY: serve test check unit bench-engine bench-gateway bench-quotas bench-gpu clean
 
 serve: $(VENV)/.serve
 	$(BIN)/fairlane serve
@@ -25,6 +25,9 @@ bench-engine: $(VENV)/.dev
 
 bench-gateway: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.gateway
+
+bench-quotas: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.quotas
 
 bench-gpu: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.gpu

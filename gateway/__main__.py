@@ -51,8 +51,8 @@ def _serve(settings: config.GatewaySettings, sockets: list[socket.socket], membe
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
         exporter = OTLPSpanExporter()
-    provider = telemetry.tracer_provider(exporter)
-    resources = Resources(settings, provider, member)
+    processor = telemetry.span_processor(exporter)
+    resources = Resources(settings, processor, member)
     serving = server.Server(server.configure(settings, resources), resources, shares=member is not None)
     collect_seldom(OF_A_GATEWAY)
     uvloop.run(serving.serve(sockets))

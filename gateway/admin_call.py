@@ -17,7 +17,7 @@ from gateway.doors import Doors
 from gateway.entity_tags import IfMatch, if_match
 from gateway.errors import ApiError, Code, invalid, not_found
 from gateway.fleet import Door
-from gateway.http_limits import read_body
+from gateway.http_body import read_body
 from gateway.store import STORE_TROUBLE
 from gateway.validation import checked, checked_fields
 from quotas.api_keys import KeyNotFound, KeyStore
@@ -204,5 +204,5 @@ def _refusal(error: Exception) -> ApiError:
         case VersionConflict():
             return ApiError("Others change it at the same time: try again.", "quota_store_unavailable")
         case _:
-            log.debug("the store fails an admin call (%s)", type(error).__name__)  # `Availability` says it once, aloud
+            log.debug("the store fails an admin call (%s)", type(error).__name__)  # the breaker says it once, aloud
             return ApiError("The store does not answer; a change may have been made.", "quota_store_unavailable")

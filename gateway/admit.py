@@ -55,7 +55,7 @@ def measure(prompt_tokens: int, max_tokens: int | None, model: Model, *, prompt_
         return Size(prompt_tokens, max_tokens, stated=True)
     if room < 1:
         raise context_length(model.context_length, prompt_tokens, None, prompt_param)
-    pool = max((worker.kv_tokens for worker in model.workers if not worker.draining), default=model.context_length)
+    pool = model.context_length if model.pool is None else model.pool
     if room <= pool - prompt_tokens:
         return Size(prompt_tokens, room, stated=False)
     return Size(prompt_tokens, max(1, pool - prompt_tokens), stated=False, limited_by="kv_pool")
@@ -123,12 +123,12 @@ def _assess_all(asked: Mapping[str, Request], model: Model, door: Commitments, n
 
 def _check_width(size: Size, n: int, model: Model) -> None:
     """All choices of a job start together: in one worker's batch, each with room for a token."""
-    serving = [worker for worker in model.workers if not worker.draining]
-    widest = max((worker.max_sequences for worker in serving), default=n)
+    widest, pool = model.widest, model.pool
+    if widest is None or pool is None:
+        return
     if n > widest:
         message = f"`n` is {n}; the largest worker runs {widest} choices at once."
         raise _exceeds(message, "n", "max_sequences", widest, n)
-    pool = max((worker.kv_tokens for worker in serving), default=size.prompt_tokens + n)
     if size.prompt_tokens < pool < size.prompt_tokens + n:
         message = f"{n} choices need more tokens of KV cache; the pool of the largest worker holds {pool} tokens."
         raise _exceeds(message, "n", "kv_pool", pool, size.prompt_tokens + n)

@@ -12,7 +12,7 @@ import logging
 from gateway.dispatch import Dispatcher
 from gateway.errors import ApiError
 from gateway.flight import Booking, Choice
-from gateway.store import STORE_TROUBLE, Availability
+from gateway.store import STORE_TROUBLE
 from quotas.store import Extension, FlightSettled, Need, QuotaStore
 
 log = logging.getLogger(__name__)
@@ -26,15 +26,12 @@ SOONEST_S, LATEST_S = 0.02, 1.0
 class Allowance:
     """Of one request. `spoken` is called as its client hears tokens; `close` ends all, and may be called twice."""
 
-    def __init__(
-        self, quotas: QuotaStore, dispatcher: Dispatcher, availability: Availability, booking: Booking, quantum: int
-    ) -> None:
+    def __init__(self, quotas: QuotaStore, dispatcher: Dispatcher, booking: Booking, quantum: int) -> None:
         """The booking has its reservation. `quantum`: output tokens per choice."""
         reservation = booking.reservation
         assert reservation is not None  # noqa: S101 - see above
         self._quotas = quotas
         self._dispatcher = dispatcher
-        self._availability = availability
         self._booking = booking
         self._quantum = quantum
         self._most = reservation.most_tokens
@@ -88,6 +85,7 @@ class Allowance:
         ended = self._ended()
         need = Need(
             published=sum(choice.spoken for choice in self._choices()),
+            prompt_tokens=sum(flight.prompt_tokens for flight in self._booking.flights if flight.begun),
             known=self._granted,
             most=ended + len(going) * self._most,
             unit=len(going),
@@ -96,12 +94,10 @@ class Allowance:
         )
         try:
             extension = await self._quotas.extend(self._booking.ask.root, self._booking.id, need)
-        except STORE_TROUBLE as error:
-            self._availability.failed("extend", error)
+        except STORE_TROUBLE:
             return None
         except FlightSettled:
             return None  # it was taken from us: its renewal says so, and ends it
-        self._availability.answered()
         return extension
 
     def _take(self, extension: Extension) -> bool:
@@ -120,8 +116,7 @@ class Allowance:
             if flight.granted < self._per_choice and not flight.told:
                 try:
                     await self._dispatcher.queue(flight.queue).grant(flight.id, self._per_choice)
-                except STORE_TROUBLE as error:
-                    self._availability.failed("grant", error)
+                except STORE_TROUBLE:
                     return False
                 flight.granted = self._per_choice
         return True

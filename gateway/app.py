@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 
 from gateway import admin, chat, completions, console_routes, errors, openai_admin, openapi
 from gateway.admin_call import AdminParts
+from gateway.degraded import Degraded
 from gateway.express import Express
 from gateway.faults import FaultMiddleware
 from gateway.generate import Bounds, Generate, Parts
@@ -40,7 +41,7 @@ def create_app(resources: Resources) -> Starlette:
             availability=resources.availability,
             refusal=resources.refusal,
         )
-        return Route(path, rim, methods=[method])
+        return Route(path, Degraded(rim, resources.missing), methods=[method])
 
     def once(path: str, endpoint: ASGIApp) -> ASGIApp:
         return Idempotent(endpoint, path, resources.runs, generation.bounds)

@@ -10,7 +10,10 @@ from typing import Annotated
 import msgspec
 import yaml
 
+from gateway.fallback import Mode
 from gateway.http_limits import HttpLimits
+from quotas.limits import LIMIT_NAMES
+from scheduler import store_pool
 from scheduler.settings import ByteSize, Count, Seconds, SettingsError, Share, SharedSettings, load
 
 CONFIG_VARIABLE = "FAIRLANE_CONFIG"
@@ -19,7 +22,6 @@ FLAGS = ("host", "port", "redis_url", "data_dir", "log_level")
 """Shared settings that have a flag of their own."""
 MEMBER_FLAG = "--member"
 """Not for operators: what one of several processes is, as JSON."""
-_STORE_SCHEMES = ("redis://", "rediss://", "unix://")
 
 
 class GatewaySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -38,7 +40,11 @@ class GatewaySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """A client that takes nothing for so long is treated as gone."""
     max_connections: Count = 10_000
     store_timeout_s: Seconds = 0.25
-    """One short question to the store; a reservation, a place in the queue and a settlement get four times as long."""
+    """One question of a request to the store, from its write; what no request waits for gets four times as long."""
+    quota_fallback: Mode = "fail_closed"
+    """What becomes of requests while the budgets' store does not answer."""
+    quota_fallbacks: dict[str, Mode] = msgspec.field(default_factory=dict)
+    """The same for single limits, by name."""
     store_connections: Count = 64
     """Connections to the store that requests share."""
     quantum_tokens: Count = 64
@@ -80,6 +86,11 @@ class GatewaySettings(SharedSettings, frozen=True, kw_only=True, forbid_unknown_
         if self.redis_url is None:
             raise SettingsError("setting redis_url: a gateway needs a store; set FAIRLANE_REDIS_URL")
         return self.redis_url
+
+    @property
+    def quota_store_url(self) -> str:
+        """Where the budgets are. Raises SettingsError as `store_url`."""
+        return self.quota_redis_url or self.store_url
 
     @property
     def http_limits(self) -> HttpLimits:
@@ -139,8 +150,13 @@ def read(line: CommandLine, environ: Mapping[str, str]) -> GatewaySettings:
     """Merge file, environment and flags. Raises SettingsError naming the first bad setting."""
     document = read_document(line.config, environ)
     settings = load(GatewaySettings, document=document, environ=environ, flags=line.flags)
-    if not settings.store_url.startswith(_STORE_SCHEMES):
-        raise SettingsError(f"setting redis_url: must start with one of {', '.join(_STORE_SCHEMES)}")
+    for name, url in (("redis_url", settings.store_url), ("quota_redis_url", settings.quota_store_url)):
+        try:
+            store_pool.check(url)
+        except ValueError as error:
+            raise SettingsError(f"setting {name}: {error}") from None
+    for limit in settings.gateway.quota_fallbacks.keys() - set(LIMIT_NAMES):
+        raise SettingsError(f"setting gateway.quota_fallbacks.{limit}: no such limit")
     return settings
 
 

@@ -5,9 +5,10 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
-from gateway.store import Availability, every
+from gateway.store import every
 from gateway.text import TextModel
 from scheduler.lanes import LaneName
 from scheduler.messages import ModelCard, WorkerStatus
@@ -48,9 +49,10 @@ class Registry(Protocol):
 Depths = Mapping[LaneName, LaneDepth]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Model:
-    """One model as a request finds it. `workers` serve its queue now; there may be none."""
+    """One model as a request finds it. `workers` serve its queue now; there may be none. What is asked of them for each
+    request is found out once."""
 
     name: str
     queue: str
@@ -68,6 +70,16 @@ class Model:
         """A worker takes its jobs."""
         return any(not worker.draining for worker in self.workers)
 
+    @cached_property
+    def widest(self) -> int | None:
+        """Choices that the widest of those workers runs at once; None where there is none."""
+        return max((worker.max_sequences for worker in self.workers if not worker.draining), default=None)
+
+    @cached_property
+    def pool(self) -> int | None:
+        """Tokens that the largest KV pool of those workers holds; None where there is none."""
+        return max((worker.kv_tokens for worker in self.workers if not worker.draining), default=None)
+
 
 class Directory:
     """The last picture of the fleet. Between refreshes nothing changes, and nothing here waits for the store."""
@@ -76,14 +88,12 @@ class Directory:
         self,
         registry: Registry,
         depths: Callable[[str], Awaitable[Depths]],
-        availability: Availability,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`depths`: asks one queue how full its lanes are."""
         self._registry = registry
         self._depths = depths
-        self._availability = availability
         self._clock = clock
         self._texts: dict[str, TextModel] = {}
         self._refused: set[str] = set()
@@ -125,7 +135,7 @@ class Directory:
             finally:
                 changed()
 
-        await every(REFRESH_EVERY_S, "reading the fleet", look, self._availability)
+        await every(REFRESH_EVERY_S, "reading the fleet", look)
 
     async def refresh(self) -> None:
         """Read the fleet once. Raises what the store raises, and keeps the last picture."""

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from gateway.doors import Doors
 from gateway.flight import Flight, Mailbox
-from gateway.store import BLOCK_S, Availability, every
+from gateway.store import BLOCK_S, every
 from scheduler.messages import Event, Finished, Job, TokenDelta
 from scheduler.queue_types import JobRecord, JobState
 
@@ -77,12 +77,9 @@ class _Line:
 class Dispatcher:
     """The flights of this gateway by id, and the lines that feed them. Use it as a context: it ends its tasks."""
 
-    def __init__(
-        self, gateway_id: str, open_link: Callable[[str], Link], availability: Availability, doors: Doors
-    ) -> None:
+    def __init__(self, gateway_id: str, open_link: Callable[[str], Link], doors: Doors) -> None:
         self.gateway_id = gateway_id
         self._open_link = open_link
-        self._availability = availability
         self._doors = doors
         self._flights: dict[str, Flight] = {}
         self._left: set[str] = set()
@@ -106,7 +103,7 @@ class Dispatcher:
         if line is None:
             line = self._lines[name] = _Line(self._open_link(name))
             loop = asyncio.get_running_loop()
-            tending = every(TEND_EVERY_S, "tending a queue", partial(self._tend, line), self._availability)
+            tending = every(TEND_EVERY_S, "tending a queue", partial(self._tend, line))
             line.tasks = [loop.create_task(self._read(line)), loop.create_task(tending)]
         return line.link.calls
 
@@ -174,7 +171,7 @@ class Dispatcher:
                 if len(self._flights) >= MANY_FLIGHTS:
                     await asyncio.sleep(GATHER_S)
 
-        await every(RETRY_AFTER_S, "reading events", read, self._availability)
+        await every(RETRY_AFTER_S, "reading events", read)
 
     def _deliver(self, line: _Line, events: Iterable[Event]) -> None:
         """What came together is heard together: a token and the end that followed it, or all tokens that are late."""

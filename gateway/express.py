@@ -4,7 +4,7 @@ Each middleware of the application and the router itself wrap every message of a
 message for each token.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -22,9 +22,9 @@ class Express:
         """Methods and paths that go the short way."""
         return set(self._routes)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One ASGI call."""
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """One ASGI call: the chosen one's own, without a coroutine around it."""
         app = self._app
         if scope["type"] == "http":
             app = self._routes.get((scope["method"], scope["path"]), app)
-        await app(scope, receive, send)
+        return app(scope, receive, send)

@@ -12,7 +12,6 @@ The dispatcher only delivers: `accept` is called by the one task that reads the 
 """
 
 import asyncio
-import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gateway.errors import ApiError, internal_error
+from gateway.random_ids import random_id
 from quotas.store import Ask, Charge, LimitStatus, Reservation
 from scheduler.messages import Event, Finished, FinishReason, Job, Paused, Preempted, Resumed, TokenDelta
 from scheduler.outcomes import MEANING, Outcome
@@ -37,7 +37,7 @@ _GRAVITY = (Outcome.FINISHED, Outcome.CANCELLED, Outcome.EXPIRED, Outcome.FAILED
 
 def mint() -> str:
     """The id of a booking and of its first flight: 96 random bits, nothing of the caller's."""
-    return secrets.token_hex(12)
+    return random_id()
 
 
 def flight_ids(booking_id: str, prompts: int) -> list[str]:
@@ -175,8 +175,8 @@ class Flight:
     """Its job has ended in the queue, as its record says."""
     settled: bool = False
     """Its end is decided; it is charged exactly once, with its booking."""
-    ended: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
-    """Set with `finished`."""
+    _ended: asyncio.Event | None = field(default=None, repr=False)
+    """Set with `finished`, where somebody waits for that."""
 
     def __post_init__(self) -> None:
         self.choices = [Choice() for _ in range(self.booking.ask.n)]
@@ -184,12 +184,22 @@ class Flight:
     @property
     def begun(self) -> bool:
         """A token has arrived."""
-        return any(choice.published for choice in self.choices)
+        choices = self.choices
+        return choices[0].published > 0 if len(choices) == 1 else any(choice.published for choice in choices)
 
     @property
     def told(self) -> bool:
         """Every choice has its finish reason: the client needs nothing more of it."""
-        return all(choice.finish_reason is not None for choice in self.choices)
+        choices = self.choices
+        if len(choices) == 1:
+            return choices[0].finish_reason is not None
+        return all(choice.finish_reason is not None for choice in choices)
+
+    async def end(self) -> None:
+        """Wait until it is `finished`."""
+        if self.finished is None:
+            self._ended = self._ended or asyncio.Event()
+            await self._ended.wait()
 
     def accept(self, event: Event) -> None:
         """Take in one event of the queue's stream: only the next tokens of each choice, each once.
@@ -204,7 +214,8 @@ class Flight:
         if isinstance(event, Finished):
             self.finished = event
             self.preemptions = max(self.preemptions, event.preemptions)
-            self.ended.set()
+            if self._ended is not None:
+                self._ended.set()
         elif isinstance(event, Preempted):
             self.preemptions += 1
         self.mailbox.put(self, event)

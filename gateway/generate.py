@@ -17,7 +17,7 @@ from gateway.errors import ApiError, error_body, internal_error
 from gateway.flight import Flight, Mailbox
 from gateway.generation import Generation
 from gateway.http_answer import Channel
-from gateway.http_limits import read_body
+from gateway.http_body import read_body
 from gateway.launch import Launcher
 from gateway.pieces import Piece, Rhythm
 from gateway.prepare import Kind, Plan, Preparer, Request
@@ -139,7 +139,7 @@ class Generate(Generic[Request]):
             text=text,
             terms=plan.terms,
             arrived_s=journal.arrived_s,
-            queue_span=self._parts.telemetry.open_span("queue"),
+            queue_span=self._parts.telemetry.span("queue"),
             stop=request.stop,
             min_tokens=request.min_tokens,
             eta_ms=plan.verdict.expected_ttft_ms or 0.0,

@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from opentelemetry.trace import Span
-
 from gateway.dispatch import Queue
 from gateway.errors import ApiError, internal_error
 from gateway.flight import Choice, Fault, Flight, Mailbox, News
 from gateway.pieces import Listener, Notice, Piece, Rhythm, Said
 from gateway.settle import Settlements
+from gateway.spans import Span
 from gateway.store import STORE_TROUBLE
 from gateway.terms import Terms
 from gateway.text import TextModel, TokenStream

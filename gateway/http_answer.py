@@ -3,6 +3,7 @@
 In place of uvicorn's own `send`, which writes the two apart and looks at each header twice; the rules are the same.
 """
 
+from functools import lru_cache
 from typing import Protocol
 
 from uvicorn._types import ASGISendEvent, HTTPResponseBodyEvent, HTTPResponseStartEvent
@@ -11,6 +12,15 @@ from uvicorn.protocols.http.httptools_impl import HEADER_RE, HEADER_VALUE_RE, ST
 STATE = "answer"
 """Where the `state` of a scope has its `Channel`."""
 _BODILESS = (204, 304)
+
+
+@lru_cache(maxsize=256)  # answers have few sets of names
+def _places(names: tuple[bytes, ...]) -> tuple[int | None, int | None, int | None]:
+    """Where `connection`, `content-length` and `transfer-encoding` stand. Raises RuntimeError for what is no name."""
+    if HEADER_RE.search(b"".join(names)):
+        raise RuntimeError("invalid HTTP header name")
+    places = {name.lower(): place for place, name in enumerate(names)}
+    return places.get(b"connection"), places.get(b"content-length"), places.get(b"transfer-encoding")
 
 
 class Channel(Protocol):
@@ -68,21 +78,19 @@ class Answer:
     def _begin(self, cycle: RequestResponseCycle, message: HTTPResponseStartEvent) -> None:
         status = message["status"]
         headers = [*cycle.default_headers, *message.get("headers", ())]
-        if HEADER_RE.search(b"".join([name for name, _ in headers])):
-            raise RuntimeError("invalid HTTP header name")
+        places = _places(tuple([name for name, _ in headers]))
         if HEADER_VALUE_RE.search(b"".join([value for _, value in headers])):
             raise RuntimeError("invalid HTTP header value")
         cycle.response_started, cycle.waiting_for_100_continue = True, False
-        given = {name.lower(): value for name, value in headers}
         head = [STATUS_LINE[status], *[b"%b: %b\r\n" % header for header in headers]]
-        closes = b"close" in [token.strip() for token in given.get(b"connection", b"").lower().split(b",")]
+        connection, length, coding = [None if place is None else headers[place][1] for place in places]
+        closes = connection is not None and b"close" in [token.strip() for token in connection.lower().split(b",")]
         if not (cycle.keep_alive or closes):
             head.append(b"connection: close\r\n")
         cycle.keep_alive = cycle.keep_alive and not closes
-        length = given.get(b"content-length")
         if length is not None:
             cycle.chunked_encoding, cycle.expected_content_length = False, int(length)
-        elif given.get(b"transfer-encoding", b"").lower() == b"chunked":
+        elif coding is not None and coding.lower() == b"chunked":
             cycle.chunked_encoding = True
         elif cycle.scope["method"] != "HEAD" and status not in _BODILESS:
             cycle.chunked_encoding = True

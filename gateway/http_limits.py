@@ -5,7 +5,7 @@ The life of a connection, request by request:
     headers ──> body ──> answer ──> idle ──> headers …
        │          │         │         └ uvicorn's timeout_keep_alive
        │          │         └ body still coming after it: `linger_s`, then the connection is cut
-       │          └ `read_body` in the application: bytes and time
+       │          └ `http_body.read_body` in the application: bytes and time
        └ here: bytes, number, time
 
 A refusal is answered with our error JSON, then the client may go on sending for `linger_s` without being listened to:
@@ -14,27 +14,23 @@ closing at once would reset the connection and destroy the answer on its way.
 
 import asyncio
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import httptools
-from starlette.requests import ClientDisconnect
-from starlette.types import Receive
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from gateway import http_answer
 from gateway.departure import STATE, Departure
-from gateway.errors import ApiError, headers_too_large, invalid, request_timeout, request_too_large
+from gateway.errors import ApiError, headers_too_large, invalid, request_timeout
 from gateway.http_answer import Answer
 from gateway.http_refusals import answer_bytes, refusal_of
 from gateway.http_upgrade import plain_head
 
 _BYTES_PER_CHUNKED_BYTE = 8
 """Bytes on the wire for each byte of a body that comes in chunks of one."""
-_MAX_DIGITS = 18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +124,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self.scope["state"][STATE] = self._departure
         super().on_headers_complete()
         if self.cycle is not None:
-            self._cycles = [*(cycle for cycle in self._cycles if not cycle.response_complete), self.cycle]
+            self._cycles = [*[cycle for cycle in self._cycles if not cycle.response_complete], self.cycle]
             self.cycle.transport = _AnsweringTransport(self)  # type: ignore[assignment] # all of it that a cycle uses
             answer = Answer(self.cycle)
             self.cycle.send = answer.send  # type: ignore[method-assign] # what the application is given
@@ -254,47 +250,3 @@ class _AnsweringTransport:
     def close(self) -> None:
         """The answer was the last on its connection."""
         self._protocol.hang_up()
-
-
-async def read_body(
-    receive: Receive,
-    headers: Sequence[tuple[bytes, bytes]],
-    *,
-    max_bytes: int,
-    timeout_s: float,
-    arrived: bytes | None = None,
-) -> bytes:
-    """The whole body. `headers`: the ASGI scope's; `arrived`: the body where all of it is there already.
-
-    Raises ApiError: `request_too_large` before reading it all (by Content-Length, or as soon as the count is over),
-    `request_timeout` if it is not there in time, 400 where it is compressed; starlette's ClientDisconnect.
-    """
-    declared = b""
-    for name, value in headers:
-        if name == b"content-encoding" and value.strip().lower() != b"identity":
-            raise invalid("content-encoding", "`content-encoding` is not supported: send the body as it is.")
-        if name == b"content-length":
-            declared = declared or value
-    if declared.isdigit() and (len(declared) > _MAX_DIGITS or int(declared) > max_bytes):
-        raise request_too_large(max_bytes)
-    if arrived is not None and len(arrived) <= max_bytes:
-        return arrived
-    try:
-        async with asyncio.timeout(timeout_s):
-            return await _received(receive, max_bytes)
-    except TimeoutError:
-        raise request_timeout(timeout_s) from None
-
-
-async def _received(receive: Receive, max_bytes: int) -> bytes:
-    body = bytearray()
-    more = True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientDisconnect
-        body += message.get("body", b"")
-        if len(body) > max_bytes:
-            raise request_too_large(max_bytes)
-        more = message.get("more_body", False)
-    return bytes(body)

@@ -16,7 +16,7 @@ from gateway.auth import Caller
 from gateway.departure import STATE, Departure
 from gateway.errors import invalid
 from gateway.generate import Bounds
-from gateway.http_limits import read_body
+from gateway.http_body import read_body
 from gateway.idempotency_listener import Listener
 from gateway.idempotency_recording import Recording, Spoken
 from gateway.idempotency_runs import HEADER, Runs

@@ -20,7 +20,7 @@ from gateway.departure import Departure
 from gateway.errors import ApiError
 from gateway.faults import log_fault
 from gateway.idempotency_recording import Recording
-from gateway.store import STORE_TROUBLE, Availability
+from gateway.store import STORE_TROUBLE
 from quotas.idempotency import Ended, IdempotencyRecords, Name
 
 Perform = Callable[[Recording, Departure], Awaitable[None]]
@@ -166,15 +166,12 @@ class Run:
             try:
                 await self._records.finish(self.name, self._owner, ended)
                 return
-            except STORE_TROUBLE as error:
-                self._runs.availability.failed("keeping an answer", error)
+            except STORE_TROUBLE:
                 await asyncio.sleep(RETRY_S)
 
     async def _release(self) -> None:
-        try:
+        with suppress(*STORE_TROUBLE):  # then it is free when its lease has lapsed
             await self._records.release(self.name, self._owner)
-        except STORE_TROUBLE as error:  # then it is free when its lease has lapsed
-            self._runs.availability.failed("releasing an idempotency key", error)
 
     def _unheard(self) -> None:
         if self._grace_s and self._runs.unheard(self.name.key_id) < MOST_UNHEARD:
@@ -205,7 +202,6 @@ class Runs:
     def __init__(
         self,
         records: IdempotencyRecords,
-        availability: Availability,
         refusal: Callable[[], ApiError | None],
         *,
         grace_s: float,
@@ -214,7 +210,6 @@ class Runs:
     ) -> None:
         """`refusal`: why no request is served any more, if so. `lease_s`: of the records."""
         self.records = records
-        self.availability = availability
         self.refusal = refusal
         self.grace_s = grace_s
         self.lease_s = lease_s

@@ -13,11 +13,12 @@ from gateway import errors
 from gateway.admit import Size, queue_refused, queued_limit
 from gateway.allowance import Allowance
 from gateway.auth import Caller
+from gateway.breaker import StoreAway
 from gateway.dispatch import Dispatcher
 from gateway.errors import ApiError, LimitBlock, store_unavailable
 from gateway.flight import Booking, Flight, Mailbox
 from gateway.settle import Settlements
-from gateway.store import STORE_TROUBLE, Availability
+from gateway.store import STORE_TROUBLE
 from gateway.telemetry import Telemetry
 from quotas.limits import RULES
 from quotas.store import AccessDenied, Ask, Denied, LimitStatus, QuotaStore, Reservation
@@ -54,7 +55,6 @@ class Launcher:
         dispatcher: Dispatcher,
         settlements: Settlements,
         telemetry: Telemetry,
-        availability: Availability,
         *,
         quantum: int,
     ) -> None:
@@ -64,7 +64,6 @@ class Launcher:
         self._dispatcher = dispatcher
         self._settlements = settlements
         self._telemetry = telemetry
-        self._availability = availability
 
     def launch(self, caller: Caller, drafts: Sequence[Draft], mailbox: Mailbox, arrived_s: float) -> "Launch":
         """The drafts' flights on their way. `arrived_s`: on the event loop's clock."""
@@ -123,28 +122,30 @@ class Launcher:
     async def start(self, caller: Caller, booking: Booking, drafts: Sequence[Draft], arrived_s: float) -> None:
         """Reserve the tokens of all drafts, then put each. Raises ApiError."""
         with self._telemetry.span("reserve"):
-            booking.reservation = reservation = await self._reserve(booking.ask, drafts[0])
+            booking.reservation = reservation = await self._reserve(booking, drafts[0])
             caller.statuses = reservation.statuses
         if reservation.granted_tokens < reservation.most_tokens:
-            booking.allowance = Allowance(self._quotas, self._dispatcher, self._availability, booking, self._quantum)
+            booking.allowance = Allowance(self._quotas, self._dispatcher, booking, self._quantum)
         for flight, draft in zip(booking.flights, drafts, strict=True):
             flight.limited_by = _limited_by(draft.size, reservation)
             flight.granted = reservation.granted_tokens
             elapsed_ms = (asyncio.get_running_loop().time() - arrived_s) * 1e3
             await self._put(flight, _granted(draft.job, reservation, elapsed_ms), reservation)
 
-    async def _reserve(self, ask: Ask, draft: Draft) -> Reservation:
+    async def _reserve(self, booking: Booking, draft: Draft) -> Reservation:
+        ask = booking.ask
         try:
-            reservation = await self._quotas.reserve(ask)
+            return await self._quotas.reserve(ask)
         except Denied as denied:
             raise _limit_denied(denied, _exceeded_param(denied.status, ask, draft)) from denied
         except AccessDenied as denied:
             raise _access_denied(denied) from denied
-        except STORE_TROUBLE as error:
-            self._availability.failed("reserve", error)
+        except StoreAway as error:
+            for flight in booking.flights:
+                flight.settled = True  # nothing was asked, so nothing has to be given back
             raise store_unavailable() from error
-        self._availability.answered()
-        return reservation
+        except STORE_TROUBLE as error:
+            raise store_unavailable() from error
 
     async def _put(self, flight: Flight, job: Job, reservation: Reservation) -> None:
         flight.job = job
@@ -155,8 +156,10 @@ class Launcher:
         except (LaneFull, TenantQueueFull) as full:
             flight.job = None  # nothing was written
             raise queue_refused(full, "tenant" if limit is None else limit.scope) from full
+        except StoreAway as error:
+            flight.job = None  # as above
+            raise store_unavailable() from error
         except STORE_TROUBLE as error:
-            self._availability.failed("put", error)
             raise store_unavailable() from error
 
 

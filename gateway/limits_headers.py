@@ -13,14 +13,16 @@ def _names(dimension: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 _DIMENSIONS = (
-    (("requests_per_minute",), _names(b"requests")),
+    (frozenset({"requests_per_minute"}), _names(b"requests")),
     (
-        (
-            "tokens_per_minute",
-            "input_tokens_per_minute",
-            "output_tokens_per_minute",
-            "tokens_per_day",
-            "tokens_per_month",
+        frozenset(
+            {
+                "tokens_per_minute",
+                "input_tokens_per_minute",
+                "output_tokens_per_minute",
+                "tokens_per_day",
+                "tokens_per_month",
+            }
         ),
         _names(b"tokens"),
     ),
@@ -38,9 +40,13 @@ def headers(statuses: Sequence[LimitStatus]) -> list[tuple[bytes, bytes]]:
     """
     told: list[tuple[bytes, bytes]] = []
     for names, (limit, remaining, reset) in _DIMENSIONS:
-        buckets = [status for status in statuses if status.name in names and not status.shadow]
-        if buckets:
-            tightest = buckets[0] if len(buckets) == 1 else min(buckets, key=_tightness)
+        tightest: LimitStatus | None = None
+        for status in statuses:
+            if status.name not in names or status.shadow:
+                continue
+            if tightest is None or _tightness(status) < _tightness(tightest):
+                tightest = status
+        if tightest is not None:
             told += [
                 (limit, b"%d" % tightest.limit),
                 (remaining, b"%d" % tightest.remaining),

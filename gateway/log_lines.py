@@ -2,20 +2,22 @@
 
 import asyncio
 import logging
+import os
 import time
 from contextlib import suppress
 from typing import TextIO
 
-FORMAT = "%(asctime)s %(levelname)s {}[%(process)d] %(message)s"
-"""Of the lines of a process by that name."""
+FORMAT = "%(asctime)s %(levelname)s {}[{}] %(message)s"
+"""Of the lines of a process by that name and number."""
 
 
 def start_logging(level: str, name: str = "gateway") -> None:
     """One line per record on stderr, with this process's name; records never hold content or keys."""
     logging._srcfile = None  # no line of ours tells where it comes from: finding that out costs as much as all the rest
     logging.logThreads = logging.logMultiprocessing = False
+    logging.logProcesses = False  # a process knows its number: to ask for it is a system call
     lines = Lines()
-    lines.setFormatter(Stamped(FORMAT.format(name)))
+    lines.setFormatter(Stamped(FORMAT.format(name, os.getpid())))
     logging.basicConfig(level=level.upper(), handlers=[lines])
 
 
@@ -25,6 +27,11 @@ class Lines(logging.StreamHandler[TextIO]):
     def __init__(self) -> None:
         super().__init__()
         self._unwritten: list[str] = []
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Without the lock that logging takes around each record: adding to a list needs none."""
+        self.emit(record)
+        return True
 
     def emit(self, record: logging.LogRecord) -> None:
         """One line; a record that cannot be one is told of on stderr, and never to who logged it."""
@@ -55,12 +62,19 @@ class Lines(logging.StreamHandler[TextIO]):
 
 
 class Stamped(logging.Formatter):
-    """Looks up what a second is called once."""
+    """Looks up what a second is called once, and writes a plain record in one step."""
 
     def __init__(self, line: str) -> None:
         super().__init__(line)
+        self._line = line.replace("%(message)s", "%s").replace("%(levelname)s", "%s").replace("%(asctime)s", "%s")
         self._second = -1
         self._called = ""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """As logging's own."""
+        if record.exc_info or record.exc_text or record.stack_info:
+            return super().format(record)
+        return self._line % (self.formatTime(record), record.levelname, record.getMessage())
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802 - logging's own name
         """As logging's own: local time, and milliseconds after a comma."""

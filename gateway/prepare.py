@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
@@ -66,10 +67,12 @@ class Plan(msgspec.Struct, frozen=True):
     @property
     def headers(self) -> Headers:
         """What the answer says of how it was served."""
-        return [
-            (LANE_HEADER.encode(), self.terms.lane.name.encode()),
-            (CLASS_HEADER.encode(), self.verdict.class_name.encode()),
-        ]
+        return [*_served_as(self.terms.lane.name, self.verdict.class_name)]
+
+
+@cache  # of few lanes and two classes
+def _served_as(lane: str, class_name: str) -> tuple[tuple[bytes, bytes], ...]:
+    return (LANE_HEADER.encode(), lane.encode()), (CLASS_HEADER.encode(), class_name.encode())
 
 
 class Preparer:

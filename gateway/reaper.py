@@ -14,7 +14,7 @@ from gateway.directory import Directory
 from gateway.dispatch import Dispatcher
 from gateway.errors import ApiError, invalid_api_key
 from gateway.flight import Booking, flight_ids, total
-from gateway.store import Availability, every
+from gateway.store import every
 from quotas.store import Charge, Lapsed, QuotaStore
 from quotas.tenants import Tenant
 from scheduler.outcomes import MEANING, Outcome
@@ -46,7 +46,6 @@ class Reaper:
         quotas: QuotaStore,
         tenants: Tenants,
         dispatcher: Dispatcher,
-        availability: Availability,
         directory: Directory,
         *,
         lease_s: float,
@@ -55,7 +54,6 @@ class Reaper:
         self._quotas = quotas
         self._tenants = tenants
         self._dispatcher = dispatcher
-        self._availability = availability
         self._directory = directory
         self._lease_s = lease_s
         self.reaped = 0
@@ -69,7 +67,7 @@ class Reaper:
                 (min(REAP_EVERY_S, self._lease_s / REAPS_PER_LEASE), "reaping reservations", self.reap),
                 (WATCH_EVERY_S, "watching tenants", self.watch),
             ):
-                tasks.create_task(every(period_s, what, work, self._availability))
+                tasks.create_task(every(period_s, what, work))
 
     async def renew(self) -> None:
         """Extend the leases of all our bookings; one that holds nothing any more was taken from us, and ends."""

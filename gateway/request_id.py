@@ -1,10 +1,11 @@
 """Every answer names its request: `x-request-id` is the caller's if well-formed, else minted here."""
 
 import re
-import secrets
 from collections.abc import Iterable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gateway.random_ids import random_id
 
 HEADER = b"x-request-id"
 _WELL_FORMED = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
@@ -12,7 +13,7 @@ _WELL_FORMED = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 
 def mint() -> str:
     """A fresh id: 96 random bits."""
-    return f"req_{secrets.token_hex(12)}"
+    return f"req_{random_id()}"
 
 
 def request_id_of(headers: Iterable[tuple[bytes, bytes]]) -> str:

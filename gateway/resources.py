@@ -8,30 +8,36 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import redis.asyncio
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import SpanProcessor
 
 from gateway.auth import AdminKeys, Authenticator
+from gateway.breaker import Needed
 from gateway.config import GatewaySettings, Member
 from gateway.directory import Depths, Directory
 from gateway.dispatch import Dispatcher, Link
 from gateway.doors import Doors
 from gateway.errors import ApiError
+from gateway.fallback import Modes
 from gateway.fleet import StoredFleet
+from gateway.guarded_quotas import GuardedQuotas, RememberedKeys
 from gateway.idempotency_runs import Runs
 from gateway.launch import Launcher
 from gateway.prepare import Preparer
 from gateway.reaper import Reaper
 from gateway.settle import Settlements
 from gateway.siblings import Siblings
-from gateway.store import Availability, Connections, connections, every
+from gateway.store import Connections, connections, every
 from gateway.telemetry import Telemetry
 from quotas.api_keys import KeyStore
 from quotas.audit import Audit
 from quotas.idempotency import IdempotencyRecords
 from quotas.ledger import Ledger
+from quotas.presence import Presence
 from quotas.redis_store import RedisQuotaStore
 from quotas.rollup import RollUp
+from quotas.store import QuotaStore
 from quotas.tenants import TenantStore
+from quotas.windows import MINUTE, Slicing
 from scheduler.redis_queue import RedisQueue
 from scheduler.registry import RedisRegistry
 
@@ -49,39 +55,61 @@ class Resources:
     """One gateway's parts. Building them touches nothing; `running` opens, runs and closes them."""
 
     def __init__(
-        self, settings: GatewaySettings, provider: TracerProvider | None = None, member: Member | None = None
+        self,
+        settings: GatewaySettings,
+        processor: SpanProcessor | None = None,
+        member: Member | None = None,
+        *,
+        slicing: Slicing = MINUTE,
     ) -> None:
-        """`member`: which one this is of several behind one port."""
+        """`member`: which one this is of several behind one port. `slicing`: for measurements, see Database."""
         section = settings.gateway
         self.settings = settings
         self.lanes = settings.lanes.lanes()
         self.gateway_id = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         """New with each start: what an earlier process left behind is a reaper's."""
-        self.availability = Availability()
-        self.telemetry = Telemetry(provider, sample=section.trace_sample, max_tenants=section.max_tenant_labels)
+        self.telemetry = Telemetry(processor, sample=section.trace_sample, max_tenants=section.max_tenant_labels)
         self.siblings = Siblings(member, self.telemetry.exposition)
-        self._provider = provider
+        self._span_processor = processor
         self.store: Connections = connections(
             settings.store_url, timeout_s=section.store_timeout_s, limit=section.store_connections
         )
-        short, patient = self.store.short, self.store.patient
+        self.budgets: Connections = self.store
+        """The store of tenants, keys and budgets: the same, unless the settings name another."""
+        if settings.quota_store_url != settings.store_url:
+            self.budgets = connections(
+                settings.quota_store_url,
+                timeout_s=section.store_timeout_s,
+                limit=section.store_connections,
+                name="quota store",
+            )
+        modes = Modes(section.quota_fallback, section.quota_fallbacks)
+        needed = {self.store.breaker, self.budgets.breaker} if modes.are_closed else {self.store.breaker}
+        self.availability = Needed(tuple(needed))
+        short, patient = self.budgets.short, self.budgets.patient
         self.tenants, self.keys = TenantStore(patient), KeyStore(patient)
         self.ledger, self.audit = Ledger(patient), Audit(patient)
         self.rollup = RollUp(patient, days=section.usage_days, months=section.usage_months)
-        self.admin_keys = AdminKeys(patient, settings.admin_key)
-        self.quotas = RedisQuotaStore(patient, lease_ms=round(section.reservation_lease_s * 1e3))
-        self.authenticator = Authenticator(KeyStore(short))
-        self.registry = RedisRegistry(patient)
+        self.admin_keys = AdminKeys(self.store.patient, settings.admin_key)
+        quotas = RedisQuotaStore(short, lease_ms=round(section.reservation_lease_s * 1e3), slicing=slicing)
+        keys = KeyStore(short)
+        self.guard: GuardedQuotas | None = None
+        """Where requests may be admitted without the budgets' store."""
+        if not modes.are_closed:
+            presence = Presence(patient, self.gateway_id)
+            self.guard = GuardedQuotas(quotas, presence, self.tenants.get, self.keys.get, modes)
+        self.quotas: QuotaStore = self.guard or quotas
+        self.authenticator = Authenticator(RememberedKeys(keys) if self.guard else keys)
+        self.registry = RedisRegistry(self.store.patient)
         self._queues: dict[str, RedisQueue] = {}
         self.doors = Doors(self.lanes)
-        self.dispatcher = Dispatcher(self.gateway_id, self._open_link, self.availability, self.doors)
-        self.directory = Directory(self.registry, self._depths, self.availability)
+        self.dispatcher = Dispatcher(self.gateway_id, self._open_link, self.doors)
+        self.directory = Directory(self.registry, self._depths)
         self.fleet = StoredFleet(self.registry, self.directory, self._calls)
         self.settlements = Settlements(
             self.quotas,
             self.dispatcher,
             self.telemetry,
-            self.availability,
             confirm_s=CONFIRM_LEASES * settings.lease_s,
         )
         self.launcher = Launcher(
@@ -89,7 +117,6 @@ class Resources:
             self.dispatcher,
             self.settlements,
             self.telemetry,
-            self.availability,
             quantum=section.quantum_tokens,
         )
         self.preparer = Preparer(self.gateway_id, self.lanes, self.directory, self.doors, self.telemetry)
@@ -97,7 +124,6 @@ class Resources:
             self.quotas,
             self.tenants,
             self.dispatcher,
-            self.availability,
             self.directory,
             lease_s=section.reservation_lease_s,
         )
@@ -109,13 +135,20 @@ class Resources:
                     section.idempotency_kept_bytes
                 ),  # of no other kind of number: the store's client asks for it
             ),
-            self.availability,
             self.refusal,
             grace_s=section.idempotency_grace_s,
             lease_s=section.reservation_lease_s,
             max_answer_bytes=section.idempotency_answer_bytes,
         )
         self._draining = False
+        self._tell_of_stores()
+
+    def missing(self) -> str:
+        """The stores that are away, as an answer's header names them; empty: none."""
+        missing = ["quota-store"] if self.budgets.breaker.is_away or (self.guard and self.guard.unreported) else []
+        if self.store.breaker.is_away and self.budgets is not self.store:
+            missing.append("queue-store")
+        return ", ".join(missing)
 
     def refusal(self) -> ApiError | None:
         """Why no request is served any more; None while they are."""
@@ -137,6 +170,10 @@ class Resources:
         """Read the fleet once, then keep everything going until the block ends."""
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self.store.aclose)
+            if self.budgets is not self.store:
+                stack.push_async_callback(self.budgets.aclose)
+            if self.guard is not None:
+                stack.push_async_callback(self.guard.aclose, SETTLE_GRACE_S)
             stack.push_async_callback(self.dispatcher.aclose)
             stack.push_async_callback(self.settlements.aclose, SETTLE_GRACE_S)
             stack.push_async_callback(self.runs.aclose, SETTLE_GRACE_S)
@@ -145,14 +182,16 @@ class Resources:
                 asyncio.create_task(self.reaper.run(), name="reaper"),
                 asyncio.create_task(self._roll_up(), name="roll-up"),
             ]
+            if self.guard is not None:
+                tasks.append(asyncio.create_task(self.guard.run(), name="guard"))
             stack.push_async_callback(_end, tasks)
             await stack.enter_async_context(self.siblings.answering())
             yield
-        if self._provider is not None:
-            await asyncio.to_thread(self._provider.shutdown)
+        if self._span_processor is not None:
+            await asyncio.to_thread(self._span_processor.shutdown)
 
     async def _roll_up(self) -> None:
-        await every(ROLL_UP_EVERY_S, "rolling up ledgers", self.rollup.daily, self.availability)
+        await every(ROLL_UP_EVERY_S, "rolling up ledgers", self.rollup.daily)
 
     async def _landed(self, within_s: float) -> None:
         with suppress(TimeoutError):
@@ -168,7 +207,7 @@ class Resources:
 
     def _calls(self, name: str) -> RedisQueue:
         if name not in self._queues:
-            self._queues[name] = self._queue(self.store.patient, name)
+            self._queues[name] = self._queue(self.store.short, name)
         return self._queues[name]
 
     def _queue(self, client: redis.asyncio.Redis, name: str) -> RedisQueue:
@@ -177,10 +216,17 @@ class Resources:
     def _fleet_changed(self) -> None:
         self.dispatcher.keep_lines(self.directory.queues)
         self.telemetry.observe_fleet(self.directory.models.values())
-        self.telemetry.store_up.set(0 if self.availability.is_away else 1)
         self.telemetry.settlements_in_hand.set(self.settlements.in_hand)
         self.telemetry.reaped.set(self.reaper.reaped)
         self.telemetry.wasted_tokens.set(self.dispatcher.wasted_tokens)
+
+    def _tell_of_stores(self) -> None:
+        """Metrics that are read when they are asked for."""
+        main, budgets, guard = self.store.breaker, self.budgets.breaker, self.guard
+        self.telemetry.store_up.set_function(lambda: not main.is_away)
+        self.telemetry.quota_store_up.set_function(lambda: not budgets.is_away)
+        self.telemetry.store_openings.set_function(lambda: sum(each.openings for each in {main, budgets}))
+        self.telemetry.unreported.set_function(lambda: guard.unreported if guard else 0)
 
 
 async def _end(tasks: list[asyncio.Task[None]]) -> None:

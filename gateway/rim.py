@@ -3,9 +3,9 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
-from opentelemetry.trace import Span, Status, StatusCode
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -14,8 +14,9 @@ from gateway.auth import Authenticator, Caller, check
 from gateway.errors import ApiError, internal_error, store_unavailable
 from gateway.faults import log_fault
 from gateway.request_id import HEADER, request_id_of
+from gateway.spans import Span, Value
 from gateway.store import STORE_TROUBLE, Availability
-from gateway.telemetry import Telemetry, set_attributes
+from gateway.telemetry import Telemetry
 from quotas.store import LimitStatus, QuotaStore
 
 log = logging.getLogger(__name__)
@@ -23,7 +24,8 @@ log = logging.getLogger(__name__)
 CLIENT_CLOSED = "client_closed"
 """The code of a request whose client went away; nobody reads it as an answer."""
 OK = "ok"
-Notes = dict[str, str | int | float | bool | None]
+_NOTHING: list[tuple[bytes, bytes]] = []
+Notes = dict[str, Value | None]
 """Attributes of a span."""
 
 
@@ -88,7 +90,15 @@ class TenantRim:
     async def _answer(self, scope: Scope, receive: Receive, answer: "_Answer", journal: Journal) -> None:
         """Serve it, or say why not."""
         try:
-            await self._serve(scope, receive, answer, journal)
+            refusal = self._refusal()
+            if refusal is not None:
+                raise refusal
+            with self._telemetry.span("authenticate"):
+                caller = self._authenticator.remembered(scope) or await self._authenticator.identify(scope)
+            scope["state"]["caller"] = answer.caller = caller  # from here on a refusal too says how the limits stand
+            journal.tenant = caller.tenant_id
+            check(caller, scope)
+            await self._app(scope, receive, answer)
         except ApiError as error:
             await self._refuse(error, scope, receive, answer, journal)
         except ClientDisconnect:
@@ -96,23 +106,11 @@ class TenantRim:
         except asyncio.CancelledError:
             journal.code = CLIENT_CLOSED
             raise
-        except STORE_TROUBLE as error:
-            self._availability.failed("a request", error)
+        except STORE_TROUBLE:
             await self._refuse(store_unavailable(), scope, receive, answer, journal)
         except Exception as error:  # noqa: BLE001 - a fault of ours must not leave a client without an answer
             log_fault(journal.request_id, error)
             await self._refuse(internal_error(), scope, receive, answer, journal)
-
-    async def _serve(self, scope: Scope, receive: Receive, answer: "_Answer", journal: Journal) -> None:
-        refusal = self._refusal()
-        if refusal is not None:
-            raise refusal
-        with self._telemetry.span("authenticate"):
-            caller = await self._authenticator.identify(scope)
-        scope["state"]["caller"] = answer.caller = caller  # from here on a refusal too says how the limits stand
-        journal.tenant = caller.tenant_id
-        check(caller, scope)
-        await self._app(scope, receive, answer)
 
     async def _refuse(
         self, error: ApiError, scope: Scope, receive: Receive, answer: "_Answer", journal: Journal
@@ -122,14 +120,11 @@ class TenantRim:
             await errors.response(error)(scope, receive, answer)
 
     async def _limits(self, caller: Caller) -> Sequence[LimitStatus]:
-        """The caller's limits as last seen, or as the store has them; none where it does not say in time."""
-        if caller.statuses is None:
-            caller.statuses = ()
-            if not self._availability.is_away:
-                try:
-                    caller.statuses = await self._quotas.statuses(caller.root, caller.tenant_id, caller.key_id)
-                except STORE_TROUBLE as error:
-                    self._availability.failed("reading limits", error)
+        """A caller's limits that nobody has asked for yet, as the store has them; none where it does not say."""
+        caller.statuses = ()
+        if not self._availability.is_away:
+            with suppress(*STORE_TROUBLE):
+                caller.statuses = await self._quotas.statuses(caller.root, caller.tenant_id, caller.key_id)
         return caller.statuses
 
     def _record(self, journal: Journal, span: Span, now_s: float) -> None:
@@ -138,7 +133,7 @@ class TenantRim:
         telemetry.duration.observe(journal.lane, took_s)
         if journal.first_token_s is not None:
             telemetry.time_to_first_token.observe(journal.lane, journal.first_token_s - journal.arrived_s)
-        if span.is_recording():
+        if span.is_recording:
             _tell(journal, span)
         log.info(
             "%s %s tenant=%s lane=%s code=%s prompt=%d output=%d ms=%.0f",
@@ -160,10 +155,10 @@ def _tell(journal: Journal, span: Span) -> None:
         "fairlane.tenant": journal.tenant,
         "fairlane.code": journal.code,
     }
-    set_attributes(span, own | journal.notes)
+    span.tell(own | journal.notes)
     if journal.code not in (OK, CLIENT_CLOSED):
-        span.set_status(Status(StatusCode.ERROR, journal.code))
-        span.set_attribute("error.type", journal.code)
+        span.fail(journal.code)
+        span.tell({"error.type": journal.code})
 
 
 class _Answer:
@@ -180,7 +175,11 @@ class _Answer:
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            told = () if self.caller is None else limits_headers.headers(await self._limits(self.caller))
+            caller, told = self.caller, _NOTHING
+            if caller is not None:
+                told = limits_headers.headers(
+                    await self._limits(caller) if caller.statuses is None else caller.statuses
+                )
             message = {**message, "headers": [*message.get("headers", ()), *told, self._named]}
             self.started = True
         await self._send(message)

@@ -33,7 +33,8 @@ class Draw(msgspec.Struct, frozen=True, kw_only=True):
     frequency_penalty: float = 0.0
 
 
-_DRAW_FIELDS = Draw.__struct_fields__
+_DRAW_FIELDS = frozenset(Draw.__struct_fields__)
+_AS_USUAL = Draw()
 
 
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,5 +162,8 @@ def _max_tokens(body: GenerationBody) -> int | None:
 
 
 def _draw(body: GenerationBody) -> Draw:
-    given = {name: value for name in _DRAW_FIELDS if (value := getattr(body, name)) is not None}
+    stated = _DRAW_FIELDS & body.model_fields_set
+    if not stated:
+        return _AS_USUAL
+    given = {name: value for name in stated if (value := getattr(body, name)) is not None}
     return Draw(**given) if given.get("top_k", 0) >= 0 else Draw(**{**given, "top_k": 0})  # vLLM's -1 keeps all

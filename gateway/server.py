@@ -80,6 +80,7 @@ def configure(settings: GatewaySettings, resources: Resources) -> uvicorn.Config
         with_express(create_app(resources)),
         host=settings.host,
         port=settings.port,
+        interface="asgi3",
         loop="uvloop",
         http=limited_protocol(settings.http_limits),
         ws="none",

@@ -12,7 +12,8 @@ from typing import TypeVar
 from gateway.dispatch import Dispatcher
 from gateway.errors import internal_error
 from gateway.flight import Booking, Flight, total
-from gateway.store import STORE_TROUBLE, Availability
+from gateway.inline import Inline
+from gateway.store import STORE_TROUBLE
 from gateway.telemetry import Telemetry
 from quotas.store import Charge, QuotaStore, Settled
 from scheduler.outcomes import Outcome
@@ -35,7 +36,6 @@ class Settlements:
         quotas: QuotaStore,
         dispatcher: Dispatcher,
         telemetry: Telemetry,
-        availability: Availability,
         *,
         confirm_s: float,
     ) -> None:
@@ -43,8 +43,8 @@ class Settlements:
         self._quotas = quotas
         self._dispatcher = dispatcher
         self._telemetry = telemetry
-        self._availability = availability
         self._confirm_s = confirm_s
+        self._inline = Inline(INLINE_S)
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -68,8 +68,7 @@ class Settlements:
             if not booking.landed:
                 return
             with self._telemetry.span("settle"):
-                async with asyncio.timeout(INLINE_S):
-                    settled = await self._ask(booking)
+                settled = await self._inline.wait(self._ask(booking))
         except (TimeoutError, asyncio.CancelledError) as error:
             self._spawn(self._finish(booking))
             if isinstance(error, asyncio.CancelledError):
@@ -81,7 +80,6 @@ class Settlements:
             self._leave(booking)
             log.exception("a settlement failed; a reaper will do it")
         else:
-            self._availability.answered()
             self._conclude(booking, settled)
 
     async def end(self, booking: Booking, outcome: Outcome) -> None:
@@ -128,7 +126,7 @@ class Settlements:
             raise
 
     async def _close(self, booking: Booking) -> None:
-        self._conclude(booking, await self._persist("settle", lambda: self._ask(booking)))
+        self._conclude(booking, await self._persist(lambda: self._ask(booking)))
 
     async def _ask(self, booking: Booking) -> Settled:
         return await self._quotas.settle(booking.ask.root, booking.id, total(booking.charges))
@@ -157,12 +155,12 @@ class Settlements:
             return Charge.refund()
         if flight.finished is None:
             queue = self._dispatcher.queue(flight.queue)
-            record = await self._persist("cancel", lambda: queue.cancel(flight.id))
+            record = await self._persist(lambda: queue.cancel(flight.id))
             if record is None and not flight.begun:
                 return Charge.refund()  # it never got into the queue
             if record is not None and record.state is not JobState.ENDED:
                 await self._confirmed(flight)
-                record = await self._persist("record", lambda: queue.record(flight.id))
+                record = await self._persist(lambda: queue.record(flight.id))
             flight.over = record is not None and record.state is JobState.ENDED
             recorded = record.generated if record is not None else ()
             taken = record is None or record.epoch > 0
@@ -173,27 +171,23 @@ class Settlements:
     async def _confirmed(self, flight: Flight) -> None:
         try:
             async with asyncio.timeout(self._confirm_s):
-                await flight.ended.wait()
+                await flight.end()
         except TimeoutError:
             log.warning("no worker confirmed the cancellation of flight %s; its record decides", flight.id)
 
     async def _cancel(self, flight: Flight) -> None:
         queue = self._dispatcher.queue(flight.queue)
-        await self._persist("cancel", lambda: queue.cancel(flight.id))
+        await self._persist(lambda: queue.cancel(flight.id))
 
-    async def _persist(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
+    async def _persist(self, call: Callable[[], Awaitable[T]]) -> T:
         """Repeat an idempotent call until the store answers."""
         delay_s = FIRST_DELAY_S
         while True:
             try:
-                answer = await call()
-            except STORE_TROUBLE as error:
-                self._availability.failed(what, error)
+                return await call()
+            except STORE_TROUBLE:
                 await asyncio.sleep(delay_s)
                 delay_s = min(2 * delay_s, LONGEST_DELAY_S)
-            else:
-                self._availability.answered()
-                return answer
 
     def _spawn(self, work: Awaitable[None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)

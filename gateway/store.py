@@ -3,11 +3,11 @@
 import asyncio
 import logging
 import math
-import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import redis
 import redis.asyncio
@@ -15,48 +15,67 @@ from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
+from gateway.breaker import Breaker, StoreAway
 from gateway.store_pipe import Pipe
 from quotas.store import StoreUnavailable
+from scheduler import store_pool
 
 log = logging.getLogger(__name__)
 
 PATIENCE = 4.0
-"""How much longer than a short question a call that changes something may take."""
+"""How much longer than a request's question a call that no request waits for may take."""
 BLOCK_S = 1.0
 """How long a reader waits for news in one call."""
 
 STORE_TROUBLE = (redis.RedisError, OSError, TimeoutError, StoreUnavailable)
 """What any call raises while the store is away, loads its data or fails over."""
+_TRIAL = "return redis.call('SET', KEYS[1], '', 'PX', 60000)"
+_TRIAL_KEY = "fl:trial"
+
+
+class Availability(Protocol):
+    """What tells whether the store answers: a Breaker, for who only wants to know."""
+
+    @property
+    def is_away(self) -> bool:
+        """It does not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Connections:
-    """The store as this gateway reaches it."""
+    """The store as this gateway reaches it. While the breaker is open, calls of the two shared clients fail at once."""
 
     url: str
     short: redis.asyncio.Redis
-    """For questions on a request's way, and for those that are asked again anyway."""
+    """For all that a request waits for."""
     patient: redis.asyncio.Redis
-    """For what changes something: a timeout there leaves open whether it happened."""
+    """For operators and upkeep."""
+    breaker: Breaker
+    trials: redis.asyncio.Redis
+    """The breaker's own client."""
 
     def reader(self) -> "ReadingRedis":
         """A client for one task that blocks up to BLOCK_S in the store, and its heartbeat; the caller closes it."""
         client = _client(self.url, 2.5 * BLOCK_S, 2, ReadingRedis)
-        client.reads = Pipe(partial(_connected, client.connection_pool), client.limit_s)
+        client.reads = Pipe(partial(_connected, client), client.limit_s)
         return client
 
     async def aclose(self) -> None:
-        """Close every connection of the two shared clients."""
-        await self.short.aclose()
-        await self.patient.aclose()
+        """Close every connection of the shared clients."""
+        await self.breaker.aclose()
+        for client in (self.short, self.patient, self.trials):
+            await client.aclose()
 
 
-def connections(url: str, *, timeout_s: float, limit: int) -> Connections:
-    """Open nothing yet. `timeout_s`: of a short question; `limit`: connections of each client."""
+def connections(url: str, *, timeout_s: float, limit: int, name: str = "store") -> Connections:
+    """Open nothing yet. `timeout_s`: of a request's question; `limit`: connections of each client; `name`: in logs."""
+    trials = _client(url, timeout_s, 1, BoundedRedis)
+    breaker = Breaker(name, lambda: trials.eval(_TRIAL, 1, _TRIAL_KEY))
     shared = _client(url, timeout_s, limit, BoundedRedis), _client(url, timeout_s * PATIENCE, limit, BoundedRedis)
     for client in shared:
-        client.pipe = Pipe(partial(_connected, client.connection_pool), client.limit_s)
-    return Connections(url, *shared)
+        client.guard = breaker
+        client.pipe = Pipe(partial(_connected, client), client.limit_s)
+    return Connections(url, *shared, breaker, trials)
 
 
 class BoundedRedis(redis.asyncio.Redis):
@@ -67,19 +86,37 @@ class BoundedRedis(redis.asyncio.Redis):
     """
 
     limit_s: float = math.inf
+    guard: AbstractContextManager[object] = nullcontext()
+    """Around each call: a Breaker, where it is to stop calls while the store is away."""
     pipe: Pipe | None = None
     """The way of scripts that are known to the store, where this client has one."""
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - redis-py's own signature
         """One command and its reply."""
-        async with asyncio.timeout(self.limit_s):
-            return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+        with self.guard:
+            async with asyncio.timeout(self.limit_s):
+                try:
+                    return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+                except redis.ReadOnlyError:  # refused, so nothing was done: this was the master once
+                    await self.connection_pool.disconnect(inuse_connections=False)
+                    return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
 
     async def evalsha(self, sha: str, numkeys: int, *keys_and_args: Any) -> Any:  # noqa: ANN401 - as above
         """One script that the store knows by its digest."""
         if self.pipe is None:
             return await super().evalsha(sha, numkeys, *keys_and_args)
-        return await self.pipe.call("EVALSHA", sha, numkeys, *keys_and_args)
+        with self.guard:
+            return await self.pipe.call("EVALSHA", sha, numkeys, *keys_and_args)
+
+    async def eval(self, script: str, numkeys: int, *keys_and_args: Any) -> Any:  # noqa: ANN401 - as above
+        """One script in full, where the store did not know its digest.
+
+        It may have run all the same, before the store died and forgot it: never StoreAway, which says that nothing was.
+        """
+        try:
+            return await super().eval(script, numkeys, *keys_and_args)
+        except StoreAway as error:
+            raise StoreUnavailable(str(error)) from error
 
     async def aclose(self, close_connection_pool: bool | None = None) -> None:
         """Close every connection."""
@@ -114,61 +151,34 @@ Client = TypeVar("Client", bound=BoundedRedis)
 
 
 def _client(url: str, timeout_s: float, limit: int, kind: type[Client]) -> Client:
-    pool = redis.asyncio.BlockingConnectionPool.from_url(
-        url,
-        max_connections=limit,
-        timeout=timeout_s,
-        socket_timeout=None,
-        socket_connect_timeout=timeout_s,
-        # A pooled connection may have died unnoticed: one more try. All we send may be sent twice.
-        retry=Retry(NoBackoff(), 1, (redis.ConnectionError,)),
-    )
-    client = kind(connection_pool=pool)
+    # A pooled connection may have died unnoticed: one more try. All we send may be sent twice.
+    retry = Retry(NoBackoff(), 1, (redis.ConnectionError,))
+    client = kind(connection_pool=store_pool.pool(url, limit=limit, timeout_s=timeout_s, retry=retry))
     client.limit_s = timeout_s
     client.auto_close_connection_pool = True  # the pool is its own
     return client
 
 
-async def _connected(pool: redis.asyncio.ConnectionPool) -> AbstractConnection:
-    """A connection as the pool would make it, for a pipe."""
+async def _connected(client: BoundedRedis) -> AbstractConnection:
+    """A connection as the client's pool would make it, for a pipe. Raises TimeoutError."""
+    pool = client.connection_pool
     connection: AbstractConnection = pool.connection_class(**{**pool.connection_kwargs, "protocol": 2})
-    await connection.connect()  # type: ignore[no-untyped-call]
+    try:
+        async with asyncio.timeout(client.limit_s):
+            await connection.connect()  # type: ignore[no-untyped-call]
+    except BaseException:
+        await connection.disconnect(nowait=True)
+        raise
     return connection
 
 
-async def every(period_s: float, what: str, work: Callable[[], Awaitable[None]], availability: "Availability") -> None:
+async def every(period_s: float, what: str, work: Callable[[], Awaitable[None]]) -> None:
     """Do some work again and again, until cancelled. Whatever happens to it once, the next time comes."""
     while True:
         try:
             await work()
-            availability.answered()
         except STORE_TROUBLE as error:
-            availability.failed(what, error)
+            log.debug("%s waits for the store (%s)", what, type(error).__name__)  # a Breaker says it once, aloud
         except Exception:  # a defect in one round must not end what every request relies on
             log.exception("%s failed", what)
         await asyncio.sleep(period_s)
-
-
-class Availability:
-    """Whether the store answers, as this process sees it: one log line per change, however many calls fail."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._away_since: float | None = None
-
-    @property
-    def is_away(self) -> bool:
-        """The last call that reported failed."""
-        return self._away_since is not None
-
-    def failed(self, what: str, error: BaseException) -> None:
-        """A call failed."""
-        if self._away_since is None:
-            self._away_since = self._clock()
-            log.warning("the store fails at %s (%s)", what, type(error).__name__)
-
-    def answered(self) -> None:
-        """A call succeeded."""
-        if self._away_since is not None:
-            log.warning("the store answers again after %.1f s", self._clock() - self._away_since)
-            self._away_since = None

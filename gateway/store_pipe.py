@@ -21,8 +21,9 @@ from redis.asyncio.connection import AbstractConnection
 Argument = str | bytes | int | float
 Connect = Callable[[], Awaitable[AbstractConnection]]
 _NOTHING = object()
-_ATTEMPTS = 2
-"""A connection may have died unnoticed: one more try. All that is sent may be sent twice."""
+_READ_FIRST_S = 0.001
+_MOVED_ON = (redis.ConnectionError, redis.ReadOnlyError)
+"""Another connection may do, to another server even. All that is sent may be sent twice."""
 
 
 class Pipe:
@@ -39,21 +40,17 @@ class Pipe:
         self._is_closed = False
 
     async def call(self, *command: Argument) -> Any:  # noqa: ANN401 - whatever the command replies
-        """One command and its reply. Raises redis.RedisError, OSError, TimeoutError."""
+        """One command and its reply, `limit_s` after it was written at the latest; twice that where a connection had to
+        be opened. Raises redis.RedisError, OSError, TimeoutError."""
         packed = hiredis.pack_command(command)  # type: ignore[arg-type] # of any length
-        for attempt in range(_ATTEMPTS):
-            if self._is_closed:
-                raise redis.ConnectionError("the connection to the store is closed")
-            wire = self._wire
-            if wire is None or not wire.takes_calls:
-                async with asyncio.timeout(self._limit_s):
-                    wire = await self._opened()
+        wire = self._wire
+        if wire is not None and wire.takes_calls:
             try:
                 return await wire.ask(packed)
-            except redis.ConnectionError:
-                if attempt + 1 == _ATTEMPTS:
-                    raise
-        raise AssertionError  # the last attempt has returned or raised
+            except _MOVED_ON:  # it may have died unnoticed: once more, on a new one
+                pass
+        async with asyncio.timeout(self._limit_s):
+            return await (await self._opened()).ask(packed)
 
     async def aclose(self) -> None:
         """Close; what is still asked fails."""
@@ -66,6 +63,10 @@ class Pipe:
 
     async def _opened(self) -> "_Wire":
         """A wire that takes calls, opened once for all that wait for it."""
+        if self._is_closed:
+            raise redis.ConnectionError("the connection to the store is closed")
+        if self._wire is not None and self._wire.takes_calls:  # others have opened it meanwhile
+            return self._wire
         if self._opening is None:
             self._opening = asyncio.create_task(self._open())
             self._opening.add_done_callback(self._has_opened)
@@ -90,9 +91,9 @@ class _Wire(asyncio.Protocol):
         self._lost = lost
         self._loop = asyncio.get_running_loop()
         self._reader = hiredis.Reader(protocolError=redis.InvalidResponse, replyError=_error, notEnoughData=_NOTHING)
+        self._unsent: list[tuple[bytes, asyncio.Future[Any]]] = []
         self._asked: deque[tuple[asyncio.Future[Any], float]] = deque()
-        """What has no reply yet, and until when it may come."""
-        self._unsent: list[bytes] = []
+        """What was written and has no reply yet, and until when it may come."""
         self._alarm: asyncio.TimerHandle | None = None
         self.takes_calls = True
         self._streams = connection._reader, connection._writer  # its transport would close with them
@@ -103,13 +104,9 @@ class _Wire(asyncio.Protocol):
     def ask(self, packed: bytes) -> "asyncio.Future[Any]":
         """The reply to come."""
         future: asyncio.Future[Any] = self._loop.create_future()
-        expires_s = self._loop.time() + self._limit_s
-        self._asked.append((future, expires_s))
         if not self._unsent:
             self._loop.call_soon(self._flush)
-        self._unsent.append(packed)
-        if self._alarm is None:
-            self._alarm = self._loop.call_at(expires_s, self._expire)
+        self._unsent.append((packed, future))
         return future
 
     def data_received(self, data: bytes) -> None:
@@ -126,10 +123,11 @@ class _Wire(asyncio.Protocol):
         self.takes_calls = False
         if self._alarm is not None:
             self._alarm.cancel()
-        for future, _ in self._asked:
+        for future in (*(future for future, _ in self._asked), *(future for _, future in self._unsent)):
             if not future.done():
                 future.set_exception(redis.ConnectionError("the connection to the store was lost"))
         self._asked.clear()
+        self._unsent.clear()
         self._lost(self)
 
     def close(self) -> None:
@@ -138,21 +136,35 @@ class _Wire(asyncio.Protocol):
         self._transport.abort()
 
     def _flush(self) -> None:
-        packed, self._unsent = self._unsent, []
+        """Write what was asked since the last tick. Its time counts from here: what the loop was busy with before is
+        none of the store's."""
+        unsent, self._unsent = self._unsent, []
+        if not unsent:  # lost meanwhile
+            return
+        expires_s = self._loop.time() + self._limit_s
+        self._asked.extend((future, expires_s) for _, future in unsent)
+        if self._alarm is None:
+            self._alarm = self._loop.call_at(expires_s, self._look_again)
         if not self._transport.is_closing():
-            self._transport.write(b"".join(packed))
+            self._transport.write(b"".join([packed for packed, _ in unsent]))
 
     def _answer(self, reply: object) -> None:
         if not self._asked:
             self._transport.abort()  # nobody asked: this is no store
             return
         future, _ = self._asked.popleft()
-        if future.done():  # it was cancelled, or came too late
-            return
-        if isinstance(reply, redis.RedisError):
-            future.set_exception(reply)
-        else:
-            future.set_result(reply)
+        if isinstance(reply, redis.ReadOnlyError):
+            self.takes_calls = False  # it was the master once
+        if not future.done():  # otherwise it was cancelled, or comes too late
+            if isinstance(reply, redis.RedisError):
+                future.set_exception(reply)
+            else:
+                future.set_result(reply)
+        self._end_if_idle()
+
+    def _look_again(self) -> None:
+        """Something may be overdue; but a loop that is late itself has to read first what has long arrived."""
+        self._alarm = self._loop.call_later(_READ_FIRST_S, self._expire)
 
     def _expire(self) -> None:
         """Fail what is overdue, and look again when the next may be."""
@@ -160,12 +172,16 @@ class _Wire(asyncio.Protocol):
         now_s = self._loop.time()
         for future, expires_s in self._asked:
             if expires_s > now_s:
-                self._alarm = self._loop.call_at(expires_s, self._expire)
+                self._alarm = self._loop.call_at(expires_s, self._look_again)
                 return
             if not future.done():
                 future.set_exception(TimeoutError("the store did not answer in time"))
             self.takes_calls = False
         if self._asked:  # and nobody waits for any of them
+            self._transport.abort()
+
+    def _end_if_idle(self) -> None:
+        if not self.takes_calls and not self._asked and not self._unsent:
             self._transport.abort()
 
 

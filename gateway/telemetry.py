@@ -4,22 +4,20 @@ No prompt, completion or key anywhere: spans and labels carry ids, counts and wo
 """
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from contextvars import ContextVar, Token
+from collections.abc import Iterable, Sequence
+from contextvars import ContextVar
 
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import SpanProcessor
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
-from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased
-from opentelemetry.trace import NoOpTracerProvider, Span, SpanKind, Status, StatusCode, Tracer
+from opentelemetry.trace import SpanContext
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from gateway.directory import Model
+from gateway.spans import NO_SPAN, Kept, Span, Spans, span_id
 from gateway.tallies import Distribution, Tally
 from quotas.store import Charge
 
@@ -39,28 +37,24 @@ PROCESS_UP = f"""\
 """
 """What is said of each process where there are several: their expositions are merged as text."""
 _propagator = TraceContextTextMapPropagator()
-_NO_SPAN = nullcontext(trace.INVALID_SPAN)
-_unrecorded: ContextVar[str | None] = ContextVar("unrecorded", default=None)
-"""The `traceparent` that a request carries on of which no span is kept; None: spans are kept, if anywhere."""
+_current: ContextVar[Span] = ContextVar("request_span", default=NO_SPAN)
+"""This task's request."""
+_carried: ContextVar[str] = ContextVar("traceparent", default="")
 
 
-def tracer_provider(exporter: SpanExporter | None) -> TracerProvider | None:
-    """Sends spans where the exporter does; None where there is none. Which requests have any, `Telemetry` decides."""
-    if exporter is None:
-        return None
-    provider = TracerProvider(resource=Resource.create({"service.name": SERVICE}), sampler=ParentBased(ALWAYS_ON))
-    provider.add_span_processor(BatchSpanProcessor(exporter))
-    return provider
+def span_processor(exporter: SpanExporter | None) -> SpanProcessor | None:
+    """Sends spans where the exporter does; None where there is none. Whoever uses it shuts it down."""
+    return None if exporter is None else BatchSpanProcessor(exporter)
 
 
 class Telemetry:
     """The metrics in a registry of their own, and the tracer."""
 
-    def __init__(self, provider: TracerProvider | None = None, *, sample: float = 1.0, max_tenants: int = 100) -> None:
-        """`sample`: share of requests without a caller's trace that start one."""
-        self._is_tracing = provider is not None
+    def __init__(self, processor: SpanProcessor | None = None, *, sample: float = 1.0, max_tenants: int = 100) -> None:
+        """`processor`: of spans that have ended; None: there are none. `sample`: share of requests without a caller's
+        trace that start one."""
+        self._spans = None if processor is None else Spans(SERVICE, processor)
         self._sample = sample
-        self._tracer: Tracer = (provider or NoOpTracerProvider()).get_tracer(SERVICE)
         self._max_tenants = max_tenants
         self._tenants: set[str] = set()
         self.registry = CollectorRegistry()
@@ -88,6 +82,9 @@ class Telemetry:
         self.oldest_wait = self._gauge("lane_oldest_wait_seconds", "Age of the oldest", "model", "lane")
         self.workers = self._gauge("workers", "Workers that take jobs of a model", "model")
         self.store_up = self._level("store_up", "1 while the store answers")
+        self.quota_store_up = self._level("quota_store_up", "1 while the store of budgets answers")
+        self.store_openings = self._level("store_openings", "Times so far that a store was found to be away")
+        self.unreported = self._level("unreported", "Requests admitted without the store, and not charged there yet")
         self.settlements_in_hand = self._level("settlements_in_hand", "Settlements that wait for a worker or the store")
         self.reaped = self._level("reaped", "Lapsed reservations settled here so far")
         self.wasted_tokens = self._level("wasted_tokens", "Tokens published here so far that nobody is charged")
@@ -130,107 +127,70 @@ class Telemetry:
         """Prometheus' text. Takes a while where there are many tenants: call it in a thread."""
         return generate_latest(self.registry)
 
-    def request_span(self, name: str, headers: Sequence[tuple[bytes, bytes]]) -> AbstractContextManager[Span]:
-        """One request's own span, in the caller's trace if it sent one.
+    def request_span(self, name: str, headers: Sequence[tuple[bytes, bytes]]) -> "_Request":
+        """One request's own span as a context, in the caller's trace if it sent one.
 
         The share of requests that is not traced costs hardly anything: it is drawn here, before a span is made.
         """
-        context = _callers_context(headers)
-        if context is None:
-            if not self._is_tracing:
-                return _Unrecorded("")
-            if random.random() >= self._sample:
-                return _Unrecorded(_unsampled())
-        span = self._tracer.start_span(name, context=context, kind=SpanKind.SERVER, record_exception=False)
-        if span.is_recording():
-            return trace.use_span(span, end_on_exit=True, record_exception=False)
-        return _Unrecorded(_traceparent(trace.set_span_in_context(span)))
+        caller = _callers_trace(headers)
+        if self._spans is None:
+            return _Request(NO_SPAN, "" if caller is None else _traceparent(caller.trace_id, caller))
+        if caller is None and random.random() >= self._sample:
+            return _Request(NO_SPAN, _traceparent(random.getrandbits(128) or 1))
+        if caller is not None and not caller.trace_flags.sampled:
+            return _Request(NO_SPAN, _traceparent(caller.trace_id))
+        span = self._spans.root(name, caller)
+        return _Request(span, span.traceparent)
 
-    def span(self, name: str) -> AbstractContextManager[Span]:
-        """A child of the current span, for the length of a block that has none itself."""
-        if not is_recording():
-            return _NO_SPAN
-        return _Child(self._tracer.start_span(name))
-
-    def open_span(self, name: str) -> Span:
-        """A child of the current span that its owner ends."""
-        return self._tracer.start_span(name) if is_recording() else trace.INVALID_SPAN
+    def span(self, name: str) -> Span:
+        """A stage of this task's request: a context, or its owner ends it. What begins within is no child of it."""
+        request = _current.get()
+        return request.child(name) if isinstance(request, Kept) and not request.has_ended else NO_SPAN
 
 
-class _Unrecorded:
-    """A request of which no span is kept, that only carries a trace's id on: nine requests of ten, so cheap."""
+class _Request:
+    """A request's span, kept or not, as its task's current one, with the `traceparent` that goes on to a worker."""
 
-    __slots__ = ("_token", "_traceparent")
+    __slots__ = ("_span", "_tokens", "_traceparent")
 
-    def __init__(self, traceparent: str) -> None:
-        self._traceparent = traceparent
-        self._token: Token[str | None] | None = None
-
-    def __enter__(self) -> Span:
-        self._token = _unrecorded.set(self._traceparent)
-        return trace.INVALID_SPAN
-
-    def __exit__(self, *_: object) -> None:
-        if self._token is not None:
-            _unrecorded.reset(self._token)
-
-
-class _Child:
-    """A span for the length of a block, that is never the current one: what begins within is no child of it."""
-
-    __slots__ = ("_span",)
-
-    def __init__(self, span: Span) -> None:
+    def __init__(self, span: Span, traceparent: str) -> None:
         self._span = span
+        self._traceparent = traceparent
 
     def __enter__(self) -> Span:
+        self._tokens = _current.set(self._span), _carried.set(self._traceparent)
         return self._span
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        if error is not None:
-            self._span.set_status(Status(StatusCode.ERROR, type(error).__name__))
+    def __exit__(self, *error: object) -> None:
+        current, carried = self._tokens
+        _current.reset(current)
+        _carried.reset(carried)
         self._span.end()
 
 
 def is_recording() -> bool:
     """Spans of this task's request are kept: what they would say is worth finding out."""
-    return _unrecorded.get() is None and trace.get_current_span().is_recording()
+    return _current.get().is_recording
 
 
 def traceparent() -> str:
-    """The current span for a worker to continue; the caller's own where we trace nothing; empty where there is none."""
-    carried = _unrecorded.get()
-    return _traceparent() if carried is None else carried
+    """This task's request for a worker to continue; the caller's own where we trace nothing; empty where none is."""
+    return _carried.get()
 
 
-def _traceparent(context: Context | None = None) -> str:
-    carrier: dict[str, str] = {}
-    _propagator.inject(carrier, context)
-    return carrier.get("traceparent", "")
+def _traceparent(trace_id: int, caller: SpanContext | None = None) -> str:
+    """Of a trace that goes on without a span of ours (W3C Trace Context, version 00): the `caller`'s own, or one of
+    which nobody is to keep anything."""
+    parent, flags = (span_id(), 0) if caller is None else (caller.span_id, caller.trace_flags)
+    return f"00-{trace_id:032x}-{parent:016x}-{flags:02x}"
 
 
-def _unsampled() -> str:
-    """A new trace of which nobody is to keep anything (W3C Trace Context, version 00)."""
-    return f"00-{random.getrandbits(128) or 1:032x}-{random.getrandbits(64) or 1:016x}-00"
-
-
-def _callers_context(headers: Sequence[tuple[bytes, bytes]]) -> Context | None:
-    """The caller's trace; None where it sent none that is well-formed."""
+def _callers_trace(headers: Sequence[tuple[bytes, bytes]]) -> SpanContext | None:
+    """Where the caller's trace has come to; None where it sent none that is well-formed."""
     carrier = {
         name.decode(): value.decode("latin-1") for name, value in headers if name in (b"traceparent", b"tracestate")
     }
     if not carrier:
         return None
-    context = _propagator.extract(carrier)
-    return context if trace.get_current_span(context).get_span_context().is_valid else None
-
-
-def set_attributes(span: Span, attributes: Mapping[str, str | int | float | bool | None]) -> None:
-    """Those that are there."""
-    if span.is_recording():
-        span.set_attributes({name: value for name, value in attributes.items() if value is not None})
-
-
-def current_span() -> Span:
-    """The innermost span of this task."""
-    return trace.get_current_span()
+    context = trace.get_current_span(_propagator.extract(carrier, Context())).get_span_context()
+    return context if context.is_valid else None

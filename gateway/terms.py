@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 import msgspec
 
@@ -59,11 +60,14 @@ def agree(
     name = _lane(request, given.get(LANE_HEADER), identity)
     lane = lanes[name]
     asked = _TIERS.get(request.service_tier or "")
+    tier = _GRANTED[name] if asked == name else "default"
+    if not given and request.deadline_ms is None:
+        return Terms(lane=lane, service_tier=tier, deadline_ms=None, hard_ttft_ms=None, max_wait_ms=lane.max_wait_ms)
     stated = [ms for ms in (request.deadline_ms, _milliseconds(given, DEADLINE_HEADER)) if ms is not None]
     ttft = [ms for ms in (_milliseconds(given, header) for header in TTFT_HEADERS) if ms is not None]
     return Terms(
         lane=lane,
-        service_tier=_GRANTED[name] if asked == name else "default",
+        service_tier=tier,
         deadline_ms=min(stated, default=None),
         hard_ttft_ms=ttft[0] if ttft else None,
         max_wait_ms=lane.max_wait_ms if request.stream else min(lane.max_wait_ms, _patience_ms(given)),
@@ -71,9 +75,7 @@ def agree(
 
 
 def _lane(request: GenerationRequest, header: str | None, identity: Identity) -> LaneName:
-    allowed = [
-        name for name in LaneName if name in identity.tenant.lanes and identity.key.scopes.allows("lanes", name.value)
-    ]
+    allowed = _allowed(identity.tenant.lanes, identity.key.scopes.lanes)
     if header is not None:
         if header not in set(LaneName):
             raise invalid(LANE_HEADER, f"`{LANE_HEADER}` must be one of {', '.join(LaneName)}.")
@@ -87,6 +89,12 @@ def _lane(request: GenerationRequest, header: str | None, identity: Identity) ->
     if not allowed:
         raise ApiError("This key may not use any of its tenant's lanes.", "lane_not_allowed")
     return default if default in allowed else allowed[0]
+
+
+@lru_cache(maxsize=64)  # of few kinds of keys, and asked for by each request
+def _allowed(tenants: tuple[str, ...], keys: tuple[str, ...] | None) -> tuple[LaneName, ...]:
+    """Lanes that both tenant and key allow."""
+    return tuple(name for name in LaneName if name in tenants and (keys is None or name in keys))
 
 
 def _milliseconds(given: Mapping[str, str], header: str) -> float | None:

@@ -139,9 +139,9 @@ class TokenStream:
     def __init__(self, model: TextModel, stop: Sequence[str] = (), *, min_tokens: int = 0) -> None:
         """`min_tokens`: stop strings count only in the text after that many tokens."""
         self._vocabulary = model.vocabulary
-        self._utf8 = _new_decoder("replace")
-        self._stops = StopMatcher(stop)
-        self._has_stops = bool(stop)
+        self._utf8: codecs.IncrementalDecoder | None = None
+        """Made with the first character that is not ASCII."""
+        self._stops = StopMatcher(stop) if stop else None
         self._min_tokens = min_tokens
         self._counted = 0
         self._begun = False
@@ -150,37 +150,38 @@ class TokenStream:
 
     def push(self, token_ids: Sequence[int]) -> Piece:
         """The text that these next tokens bring. After a stop: nothing more."""
-        if not self._has_stops:
+        stops = self._stops
+        if stops is None:
             self._counted += len(token_ids)
             return Piece(self._text_of(token_ids), self._counted, False)
         shown = []
         for token_id in token_ids:
-            if self._stops.stopped:
+            if stops.stopped:
                 break
             self._counted += 1
-            shown.append(self._shown(self._text_of((token_id,))))
-        return Piece("".join(shown), self._counted, self._stops.stopped)
+            text = self._text_of((token_id,))
+            shown.append(stops.feed(text) if self._counted > self._min_tokens else text)
+        return Piece("".join(shown), self._counted, stops.stopped)
 
     def flush(self) -> Piece:
         """The text that was still held back, at the end of the choice."""
-        if self._stops.stopped:
+        stops = self._stops
+        if stops is not None and stops.stopped:
             return Piece("", self._counted, True)
-        rest = self._shown(self._utf8.decode(b"", final=True)) + self._stops.release()
-        return Piece(rest, self._counted, self._stops.stopped)
+        rest = self._utf8.decode(b"", final=True) if self._utf8 is not None else ""
+        if stops is None:
+            return Piece(rest, self._counted, False)
+        rest = stops.feed(rest) if self._counted > self._min_tokens else rest
+        return Piece(rest + stops.release(), self._counted, stops.stopped)
 
     def _text_of(self, token_ids: Sequence[int]) -> str:
-        pieces = []
-        for token_id in token_ids:
-            piece = self._vocabulary.piece(token_id, first=not self._begun)
-            if piece is not None:
-                self._begun = True
-                pieces.append(piece)
-        spelled = b"".join(pieces)
+        spelled = self._vocabulary.spell(token_ids, first=not self._begun)
+        if spelled is None:
+            return ""
+        self._begun = True
         if spelled.isascii() and not self._is_partial:
             return spelled.decode("ascii")
+        self._utf8 = self._utf8 or _new_decoder("replace")
         text = self._utf8.decode(spelled)
         self._is_partial = bool(self._utf8.getstate()[0])
         return text
-
-    def _shown(self, text: str) -> str:
-        return self._stops.feed(text) if self._counted > self._min_tokens else text

@@ -7,7 +7,7 @@ others, whose tokens are text, but for the byte tokens `<0x00>` to `<0xFF>` wher
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -54,6 +54,17 @@ class Vocabulary:
         if token_id not in pieces:
             pieces[token_id] = self._make_piece(token_id, first)
         return pieces[token_id]
+
+    def spell(self, token_ids: Sequence[int], *, first: bool) -> bytes | None:
+        """What tokens add to a text together; None where no text shows any of them. `first`: as in `piece`."""
+        pieces: list[bytes] = []
+        known = self._first if first else self._later
+        for token_id in token_ids:
+            piece = known[token_id] if token_id in known else self.piece(token_id, first=known is self._first)
+            if piece is not None:
+                pieces.append(piece)
+                known = self._later
+        return b"".join(pieces) if pieces else None
 
     def token_bytes(self, token_id: int) -> bytes:
         """A token alone, as bytes: a special token's own name, nothing for an unknown id."""

@@ -18,13 +18,14 @@ Reply: TypeAlias = Any
 LUA = Path(__file__).parent / "lua"
 WINDOWS = "clock", "minute", "calendar"
 PARTS: dict[str, tuple[str, ...]] = {
-    "reserve": (*WINDOWS, "minute_add", "rules", "scopes", "levels", "pauses", "room", "sizing", "reserve"),
+    "reserve": (*WINDOWS, "minute_add", "rules", "scopes", "levels", "status", "pauses", "room", "sizing", "reserve"),
     "extend": (*WINDOWS, "minute_add", "rules", "levels", "pauses", "room", "more", "charging", "extend"),
-    "settle": (*WINDOWS, "minute_add", "rules", "levels", "charging", "settle"),
+    "settle": (*WINDOWS, "minute_add", "rules", "levels", "status", "charging", "settle"),
+    "book": (*WINDOWS, "minute_add", "rules", "scopes", "levels", "book"),
     "renew": ("clock", "renew"),
     "expired": ("clock", "expired"),
     "watch": ("clock", "watch"),
-    "statuses": (*WINDOWS, "rules", "scopes", "levels", "statuses"),
+    "statuses": (*WINDOWS, "rules", "scopes", "levels", "status", "statuses"),
     "tenant_put": ("tenant_put",),
     "tenant_delete": ("tenant_delete",),
     "key_put": ("key_put",),

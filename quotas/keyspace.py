@@ -11,7 +11,7 @@ All that belongs to one root organisation stands under one hash tag, so that a s
         keys:<T>             zset       public ids of the tenant's keys by creation, ms
         limits:<L>           hash       limit name → figure; shadow:<limit name> → 1
         reserved:<L>         hash       requests in the air, their input and output tokens; gone when none is
-        minute:<L>           hash       the sliding minute (minute.lua); expires 2 minutes after its last use
+        minute:<L>           hash       the sliding minute (minute.lua); expires 2 minutes after a slice's first use
         spent:<L>:<YYYY-MM>  hash       tokens charged: day of month → tokens, month → tokens; expires after 70 days
         paused:<L>           zset       flights that wait for the minute to have room, since when, ms (pauses.lua)
         flight:<F>           hash       a reservation (charging.lua); once settled only its state, for 10 minutes
@@ -33,6 +33,7 @@ L is a level: `tenant:<T>`, `key:<K>` or `by:<T>:<lane>:<model>`. Outside the ro
     fl:tenants               zset       `<tenant> <root>`, all with score 0: the tenants by name
     fl:roots                 zset       roots with reservations lately, by when they were last enlisted, ms
     fl:reaper                hash       when somebody last looked for lapsed leases (watch.lua)
+    fl:gateways              zset       gateways that share the budgets, by when they last said so, ms
     fl:rollup                string     somebody rolls up the ledgers, or did so within the last day
     fl:audit                 stream     what the admin API changed, about the last 100,000
 """
@@ -41,6 +42,7 @@ HASHING = "fl:hashing"
 TENANTS = "fl:tenants"
 ROOTS = "fl:roots"
 REAPER = "fl:reaper"
+GATEWAYS = "fl:gateways"
 ROLL_UP = "fl:rollup"
 AUDIT = "fl:audit"
 

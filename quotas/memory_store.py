@@ -1,4 +1,5 @@
-"""The twin of the Redis store, in memory and by an injected clock: for tests and simulations, and their oracle.
+"""The twin of the Redis store, in memory and by an injected clock: for tests and simulations, their oracle, and for
+what a gateway admits alone.
 
 It holds tenants and keys only as far as `reserve` looks at them: see `put_tenant` and `put_key`.
 """
@@ -98,7 +99,8 @@ class MemoryQuotaStore:
         if flight is None or house.settled.get(flight_id, 0) > now_ms:
             raise FlightSettled(flight_id)
         held = flight.held
-        _charge(house, flight, held.input, min(held.output, max(0, need.published - flight.charged_output)), now_ms)
+        output = min(held.output, max(0, need.published - flight.charged_output))
+        _charge(house, flight, min(held.input, max(0, need.prompt_tokens - flight.charged_input)), output, now_ms)
         levels = house.levels_with_paused(flight.levels, now_ms)
         whole = sizing.portion(levels, need.quantum, need.unit) * need.unit
         wanted = min(need.known + whole, need.most) - flight.output
@@ -135,6 +137,7 @@ class MemoryQuotaStore:
         house, now_ms = self._root(root), self._now_ms()
         if house.settled.get(flight_id, 0) > now_ms:
             return Settled(first=False)
+        _forget(house.settled, now_ms)
         house.settled[flight_id] = now_ms + TOMBSTONE_MS
         flight = house.flights.pop(flight_id, None)
         if flight is None:
@@ -198,6 +201,12 @@ class MemoryQuotaStore:
             self._grace_ms = now_ms + self._lease_ms
         self._grace_ms = min(self._grace_ms, now_ms + self._lease_ms)
         return now_ms >= self._grace_ms
+
+
+def _forget(settled: dict[str, int], now_ms: int) -> None:
+    """Those that need not be remembered any longer: they stand first."""
+    while settled and settled[oldest := next(iter(settled))] <= now_ms:
+        del settled[oldest]
 
 
 def _charge(root: MemoryRoot, flight: MemoryFlight, input_tokens: int, output_tokens: int, now_ms: int) -> None:

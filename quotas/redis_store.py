@@ -56,7 +56,8 @@ class RedisQuotaStore:
 
     async def reserve(self, ask: Ask) -> Reservation:
         """Hold the tokens of one request: see QuotaStore."""
-        await self._enlist(ask.root)
+        if not self._is_enlisted(ask.root):
+            await self._enlist(ask.root)
         kind, *rest = await self._database.run(
             "reserve",
             keyspace.of_root(ask.root),
@@ -104,6 +105,7 @@ class RedisQuotaStore:
             need.unit,
             need.quantum,
             int(need.stuck),
+            need.prompt_tokens,
         )
         if reply is None:
             raise FlightSettled(flight_id)
@@ -132,6 +134,21 @@ class RedisQuotaStore:
             LEDGER_ENTRIES,
         )
         return Settled(first=bool(first), statuses=_statuses.decode(statuses[0]) if statuses else None)
+
+    async def book(self, ask: Ask) -> None:
+        """Note a flight that ran unasked, for `settle` to charge whatever the limits say. One that is known stays."""
+        await self._enlist(ask.root)
+        await self._database.run(
+            "book",
+            keyspace.of_root(ask.root),
+            ask.flight_id,
+            ask.tenant,
+            ask.key_id,
+            ask.model,
+            ask.lane,
+            len(ask.prompts),
+            self._lease_ms,
+        )
 
     async def renew(self, root: str, flight_ids: Iterable[str]) -> set[str]:
         """Extend leases: see QuotaStore."""
@@ -163,9 +180,11 @@ class RedisQuotaStore:
 
     async def _enlist(self, root: str) -> None:
         """Before a root's first reservation here, and hourly: note where `expired` has to look."""
-        if time.monotonic() - self._enlisted.get(root, -ENLIST_EVERY_S) >= ENLIST_EVERY_S:
-            await self._database.call("ZADD", keyspace.ROOTS, await self._database.now_ms(), root)
-            self._enlisted[root] = time.monotonic()
+        await self._database.call("ZADD", keyspace.ROOTS, await self._database.now_ms(), root)
+        self._enlisted[root] = time.monotonic()
+
+    def _is_enlisted(self, root: str) -> bool:
+        return time.monotonic() - self._enlisted.get(root, -ENLIST_EVERY_S) < ENLIST_EVERY_S
 
     async def _some_roots(self) -> list[str]:
         last = self._next_root + ROOTS_PER_LOOK - 1

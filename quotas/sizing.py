@@ -13,8 +13,9 @@ from quotas.limits import Demand, Kind, Level, LimitStatus, Place, Rule
 
 SHARE = 8
 """A quantum is at most this part of the smallest minute: one request does not hold it whole."""
-BLOCKED_MS = 500
-"""How soon to ask again where somebody else comes first, or where only what others hold stands in the way."""
+BLOCKED_PART = 120
+"""Of a minute: how soon to ask again where somebody else comes first, or where only what others hold stands in the way.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +107,15 @@ def more(levels: Iterable[Level], wanted: int, unit: int, own: int, place: Place
         if room >= unit and not is_behind:
             continue
         full = full or rule.name
+        blocked_ms = level.windows["minute"].length_ms // BLOCKED_PART
         if rule.window == "minute":
             binding.append(level)
             frees_ms = level.windows["minute"].frees_ms(unit - room, rule.counts) or now_ms
-            retry_ms = max(retry_ms, BLOCKED_MS if is_behind else frees_ms - now_ms)
+            retry_ms = max(retry_ms, blocked_ms if is_behind else frees_ms - now_ms)
         elif room + level.reserved(rule) - own < unit:
             spent = spent or rule.name
         else:
-            retry_ms = max(retry_ms, BLOCKED_MS)
+            retry_ms = max(retry_ms, blocked_ms)
     return More(got - got % unit, spent or full, bool(spent), retry_ms, tuple(binding))
 
 

@@ -145,6 +145,8 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
 
     published: int
     """So far, of all choices: charged now."""
+    prompt_tokens: int
+    """Of the prompts that have brought any: charged now."""
     known: int
     """What the caller knows to be held, from the first token to the last."""
     most: int
@@ -157,7 +159,7 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
     """A choice has used up what it may have, and waits."""
 
     def __post_init__(self) -> None:
-        figures = (self.published, self.known, self.most)
+        figures = (self.published, self.prompt_tokens, self.known, self.most)
         if min(figures) < 0 or max(figures) > LARGEST_ASK * 10_000 or self.unit < 1 or self.quantum < 1:
             raise ValueError("the figures of a need must not be negative nor absurd")
 

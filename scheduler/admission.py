@@ -56,10 +56,9 @@ def assess(
     now_ms: float,
 ) -> Admitted | Refusal:
     """Admit or refuse. `now_ms`: on the clock of the door's commitments."""
-    serving = [worker for worker in workers if not worker.draining]
-    if not serving:
+    largest = commitments.largest(workers)
+    if largest is None:
         return Refusal("no_worker", NO_WORKER_RETRY_MS, 0)
-    largest = max(worker.kv_tokens for worker in serving)
     if largest < request.kv_tokens:
         return Refusal("exceeds_kv", None, largest)
     commitments.look(workers, depths, now_ms)
@@ -85,8 +84,10 @@ class _Assessment(msgspec.Struct, frozen=True):
                 return self._admitted(wait_ms, load, guaranteed=True)
         load = self._load(guaranteed=False)
         wait_ms = self._wait_ms(load, self.known.promised(self.request.lane, self.now_ms))
+        if not self.request.states_deadline:
+            return self._admitted(wait_ms, load, guaranteed=False)
         late_ms = max(wait_ms - (load.due_ms - self.now_ms), self._lateness_ms(load))
-        if late_ms <= 0.0 or not self.request.states_deadline:
+        if late_ms <= 0.0:
             return self._admitted(wait_ms, load, guaranteed=False)
         return self._refusal(load, late_ms)
 

@@ -106,6 +106,15 @@ class Commitments:
         self._let_in: defaultdict[tuple[int, str], Rate] = defaultdict(Rate)
         """Of what came, that which was refused, and the rest; by lane rank and tenant."""
         self._seen: Sequence[WorkerStatus] | None = None
+        self._largest: tuple[Sequence[WorkerStatus], int | None] = (), None
+        """Of which workers that was asked last, and what the answer was."""
+
+    def largest(self, workers: Sequence[WorkerStatus]) -> int | None:
+        """KV tokens of the largest worker that takes jobs; None where none does. Cheap as `look` is."""
+        if workers is not self._largest[0]:
+            pools = (worker.kv_tokens for worker in workers if not worker.draining)
+            self._largest = workers, max(pools, default=None)
+        return self._largest[1]
 
     def look(self, workers: Sequence[WorkerStatus], depths: Mapping[LaneName, Depth], now_ms: float) -> None:
         """Take in what workers and queue last reported. Cheap where `workers` is what it was the last time."""

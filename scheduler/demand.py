@@ -131,10 +131,12 @@ class Ledger:
     def up_to(self, level: Level) -> Sum:
         """All that goes before a greater level, with the deadlines of this one."""
         total = Sum(dated=self.at(level).dated)
-        for sums in (self._sums, self.others):
-            for other, found in sums.items():
-                if other <= level:
-                    total.merge(found)
+        for other, found in self._sums.items():
+            if other <= level:
+                total.merge(found)
+        for other, found in self.others.items():
+            if found.loads and other <= level:  # of these, none leaves nothing
+                total.merge(found)
         return total
 
     def promised(self, since: Level) -> Iterator[Level]:

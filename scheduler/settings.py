@@ -76,6 +76,8 @@ class SharedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     port: Port = 8000
     data_dir: str = ".fairlane"
     redis_url: str | None = None
+    quota_redis_url: str | None = None
+    """A store of its own for tenants, keys and budgets; None: the same."""
     admin_key: str | None = None
     model: str = DEFAULT_MODEL
     log_level: Literal["debug", "info", "warning", "error"] = "info"

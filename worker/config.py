@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 import yaml
 
+from scheduler import store_pool
 from scheduler.settings import ByteSize, Port, SettingsError, SharedSettings, load
 
 CONFIG_VARIABLE = "FAIRLANE_CONFIG"
@@ -18,7 +19,6 @@ DEFAULT_CONFIG = "fairlane.yaml"
 FLAGS = ("redis_url", "model", "data_dir", "log_level")
 """Shared settings that have a flag of their own."""
 _DEVICE = re.compile(r"^(auto|cpu|cuda(:\d+)?)$")
-_STORE_SCHEMES = ("redis://", "rediss://", "unix://")
 
 
 class WorkerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -95,8 +95,11 @@ def read(line: CommandLine, environ: Mapping[str, str]) -> WorkerSettings:
     settings = load(WorkerSettings, document=document, environ=environ, flags=line.flags)
     if not _DEVICE.match(settings.worker.device):
         raise SettingsError(f"setting worker.device: expected auto, cpu or cuda[:N], not {settings.worker.device!r}")
-    if not settings.store_url.startswith(_STORE_SCHEMES):
-        raise SettingsError(f"setting redis_url: must start with one of {', '.join(_STORE_SCHEMES)}")
+    url = settings.store_url
+    try:
+        store_pool.check(url)
+    except ValueError as error:
+        raise SettingsError(f"setting redis_url: {error}") from None
     return settings
 
 

@@ -19,6 +19,7 @@ from prometheus_client import make_wsgi_app, start_http_server
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
+from scheduler import store_pool
 from scheduler.costs import CostModel
 from scheduler.garbage import OF_A_WORKER, collect_seldom
 from scheduler.messages import ModelCard, WorkerStatus
@@ -148,14 +149,7 @@ def _observers(
 @asynccontextmanager
 async def _connected(url: str, timeout_s: float) -> AsyncIterator[redis.asyncio.Redis]:
     """A client that reports every failure: whoever calls knows whether the call may be repeated."""
-    pool = redis.asyncio.BlockingConnectionPool.from_url(
-        url,
-        max_connections=CONNECTIONS,
-        timeout=timeout_s,
-        socket_timeout=None,  # see worker.store_link
-        socket_connect_timeout=timeout_s,
-        retry=Retry(NoBackoff(), 0),
-    )
+    pool = store_pool.pool(url, limit=CONNECTIONS, timeout_s=timeout_s, retry=Retry(NoBackoff(), 0))
     client = redis.asyncio.Redis.from_pool(pool)
     try:
         yield client

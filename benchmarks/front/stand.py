@@ -156,11 +156,11 @@ def stand() -> Iterator[Stand]:
         store.start()
         sink = stack.enter_context(Sink())
         command = [sys.executable, "-m", "benchmarks.front.instant", store.url]
-        engine = stack.enter_context(_running(command, directory / "engine.log", elsewhere))
+        engine = stack.enter_context(running(command, directory / "engine.log", elsewhere))
         key, queue = asyncio.run(_prepare(store.url))
-        port = _free_port()
+        port = free_port()
         gateway = stack.enter_context(
-            _running(
+            running(
                 [sys.executable, "-m", "gateway", "--port", str(port)],
                 directory / "gateway.log",
                 here,
@@ -173,7 +173,7 @@ def stand() -> Iterator[Stand]:
             )
         )
         url = f"http://127.0.0.1:{port}"
-        _await_ready(url, {"engine": engine, "gateway": gateway}, directory)
+        await_ready(url, {"engine": engine, "gateway": gateway}, directory)
         yield Stand(url, key, store.url, queue, gateway, sink, _pinned(elsewhere))
 
 
@@ -188,9 +188,10 @@ async def _prepare(url: str) -> tuple[str, str]:
 
 
 @contextlib.contextmanager
-def _running(
+def running(
     command: Sequence[str], log: Path, cores: Sequence[int], variables: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
+    """A process until the block ends, on these cores."""
     with log.open("wb") as out:
         process = subprocess.Popen(
             command,
@@ -221,14 +222,16 @@ def _pinned(cores: Sequence[int]) -> Callable[[], None]:
     return pin
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that nobody listens on."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port: int = found.getsockname()[1]
         return port
 
 
-def _await_ready(url: str, processes: Mapping[str, subprocess.Popen[bytes]], directory: Path) -> None:
+def await_ready(url: str, processes: Mapping[str, subprocess.Popen[bytes]], directory: Path) -> None:
+    """Wait until a gateway is ready. Raises StandError where one of the processes behind it ends or is too slow."""
     deadline = time.monotonic() + READY_TIMEOUT_S
     while not _is_ready(url):
         dead = [name for name, process in processes.items() if process.poll() is not None]

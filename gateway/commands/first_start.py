@@ -15,16 +15,17 @@ _CURL = """\
 """
 
 
-async def first_start(client: redis.asyncio.Redis, settings: SharedSettings) -> str:
+async def first_start(client: redis.asyncio.Redis, budgets: redis.asyncio.Redis, settings: SharedSettings) -> str:
     """Make the admin key and the `demo` tenant where there are none yet; what to tell the operator, ready to print.
 
-    Both keys are shown here and never again. Raises redis.RedisError, StoreUnavailable.
+    `budgets`: the store of tenants. Both keys are shown here and never again. Raises redis.RedisError,
+    StoreUnavailable.
     """
     greeting = ""
     admin_key = await AdminKeys(client, settings.admin_key).ensure()
     if admin_key is not None:
         greeting += f"Admin key, shown this once: {admin_key}\n"
-    demo_key = await _demo_key(client)
+    demo_key = await _demo_key(budgets)
     if demo_key is not None:
         url = f"http://{settings.host}:{settings.port}"
         curl = _CURL.format(url=url, key=demo_key, model=settings.model)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import httpx
 import redis.asyncio
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 
 from gateway.commands.first_start import first_start
 from gateway.commands.store import EmbeddedStore, StoreError
@@ -18,6 +20,7 @@ from gateway.commands.supervisor import Child, ChildRefused, check_config, child
 from gateway.config import read_document
 from gateway.port import PortRefused, check_port
 from quotas.store import StoreUnavailable
+from scheduler import store_pool
 from scheduler.settings import SettingsError, SharedSettings, load
 
 log = logging.getLogger(__name__)
@@ -27,6 +30,7 @@ GRACE_S = 30.0
 STOP_MARGIN_S = 15.0
 """What a child may take beyond that before it is killed."""
 READY_POLL_S = 0.1
+FIRST_PATIENCE_S = 20.0
 
 
 class ServeError(RuntimeError):
@@ -90,13 +94,16 @@ def _patience_s(section: object, setting: str) -> float:
 
 
 async def _first_start(url: str, settings: SharedSettings) -> str:
-    client = redis.asyncio.from_url(url)
-    try:
-        return await first_start(client, settings)
-    except (redis.RedisError, StoreUnavailable) as error:
-        raise ServeError(f"the store at FAIRLANE_REDIS_URL does not answer ({type(error).__name__})") from None
-    finally:
-        await client.aclose()
+    async with _client(url) as client, _client(settings.quota_redis_url or url) as budgets:
+        try:
+            return await first_start(client, budgets, settings)
+        except (redis.RedisError, StoreUnavailable) as error:
+            raise ServeError(f"the store at FAIRLANE_REDIS_URL does not answer ({type(error).__name__})") from None
+
+
+def _client(url: str) -> redis.asyncio.Redis:
+    pool = store_pool.pool(url, limit=1, timeout_s=FIRST_PATIENCE_S, retry=Retry(NoBackoff(), 0))
+    return redis.asyncio.Redis.from_pool(pool)
 
 
 async def _run(children: list[Child], store: EmbeddedStore | None, settings: SharedSettings, greeting: str) -> None:

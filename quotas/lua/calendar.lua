@@ -1,4 +1,4 @@
--- Stands before reserve, settle and statuses: day and month of a tenant's zone, from the store's clock alone.
+-- Stands before reserve, extend, settle and statuses: day and month of a tenant's zone, from the store's clock alone.
 -- A zone is stored as {start ms, offset ms, start, offset, …}, ascending (windows.zone_table).
 local DAY_MS = 86400000
 
@@ -36,8 +36,8 @@ end
 local function calendar_at(zone, now)
   local today = math.floor((now + offset_at(zone, now)) / DAY_MS)
   local year, month, day = civil(today)
-  local next_month = today - day + 1 + 28
-  while select(2, civil(next_month)) == month do next_month = next_month + 1 end
+  local later = today - day + 32 -- in the next month, whatever the length of this one
+  local next_month = later - select(3, civil(later)) + 1
   return {
     month = string.format('%04d-%02d', year, month),
     day = string.format('%02d', day),
@@ -46,7 +46,5 @@ local function calendar_at(zone, now)
   }
 end
 
-local function tenant_calendar(prefix, tenant, now)
-  local zone = redis.call('HGET', prefix .. 'tenant:' .. tenant, 'zone')
-  return calendar_at(zone and cjson.decode(zone) or {}, now)
-end
+-- `zone` as the tenant's record has it, or false.
+local function calendar_of(zone, now) return calendar_at(zone and cjson.decode(zone) or {}, now) end

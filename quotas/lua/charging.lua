@@ -17,17 +17,15 @@ end
 -- What a flight still holds of a field.
 local function holds(flight, field) return math.max(0, flight[field] - flight['charged_' .. field]) end
 
--- Changes what a level's flights hold.
-local function change_held(prefix, level, input, output)
-  local held = prefix .. 'reserved:' .. level.id
-  level.held.input = redis.call('HINCRBY', held, 'input', input)
-  level.held.output = redis.call('HINCRBY', held, 'output', output)
+-- Takes from what a level's flights hold; `write_held` writes it.
+local function let_go(level, input, output)
+  level.held.input, level.held.output = level.held.input - input, level.held.output - output
 end
 
 local function charge(prefix, level, input, output)
   minute_add(level.minute, level.minute.current, 0, input, output)
   local spent = prefix .. 'spent:' .. level.id .. ':' .. level.today.month
-  level.day.input = redis.call('HINCRBY', spent, level.today.day, input + output)
-  level.month.input = redis.call('HINCRBY', spent, 'month', input + output)
-  redis.call('PEXPIRE', spent, SPENT_DAYS * DAY_MS)
+  level.day.input, level.month.input = level.day.input + input + output, level.month.input + input + output
+  redis.call('HSET', spent, level.today.day, level.day.input, 'month', level.month.input)
+  if level.day.is_new then redis.call('PEXPIRE', spent, SPENT_DAYS * DAY_MS) end
 end

@@ -3,7 +3,7 @@
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 flight, 2 output tokens published so far, 3 output tokens that the caller knows to be held, from first to
 --          last, 4 the most that it may come to, 5 choices that go on, 6 quantum per choice, 7 '1' where one of them has
---          used up what it has
+--          used up what it has, 8 tokens of the prompts that have brought any
 -- Returns  {output tokens held, from first to last; the limit that leaves nothing now, or ''; 1 where that is a day's or
 --          month's and spent; when to ask again, ms; 1 where the flight is paused}, or false where it holds nothing
 local prefix, flight_id = KEYS[1], ARGV[1]
@@ -11,13 +11,13 @@ local flight_key = prefix .. 'flight:' .. flight_id
 local now = now_ms()
 local flight = flight_of(flight_key)
 if not flight then return false end
-local levels = open_levels(prefix, flight.levels, now)
+local levels = open_levels(prefix, flight.levels, now, {}, true)
 find_paused(prefix, levels, now)
 
-local input = holds(flight, 'input')
+local input = math.min(holds(flight, 'input'), math.max(0, tonumber(ARGV[8]) - flight.charged_input))
 local output = math.min(holds(flight, 'output'), math.max(0, tonumber(ARGV[2]) - flight.charged_output))
 for _, level in ipairs(levels) do
-  change_held(prefix, level, 0 - input, 0 - output)
+  let_go(level, input, output)
   charge(prefix, level, input, output)
 end
 flight.charged_input, flight.charged_output = flight.charged_input + input, flight.charged_output + output
@@ -37,7 +37,8 @@ local is_stuck = ARGV[7] == '1' and found.tokens == 0 and not found.spent and fo
 local is_over = not is_stuck and (found.spent or served >= whole or wanted < unit)
 if is_stuck and not since then since, served = now, 0 end
 for _, level in ipairs(levels) do
-  if found.tokens > 0 then change_held(prefix, level, 0, found.tokens) end
+  let_go(level, 0, 0 - found.tokens)
+  write_held(prefix, level)
   local paused = prefix .. 'paused:' .. level.id
   if is_stuck and level.binds then
     redis.call('ZADD', paused, since, flight_id)

@@ -1,52 +1,58 @@
 -- Stands before reserve, extend, settle and statuses, after rules.lua: what counts against each level that a request
--- must fit (scopes.lua), opened as one table of limits and figures.
+-- must fit (scopes.lua), opened as one table of limits and figures. What a script may change of it, it changes there
+-- and writes once.
 
--- Days and months keep prompt and output as one sum, here under `input`.
-local function open_level(prefix, level, today, now)
-  local scope, id = level[1], level[2]
-  local opened = {scope = scope, id = id, today = today, limits = {}, request = {}}
-  local stored = redis.call('HGETALL', prefix .. 'limits:' .. id)
-  for i = 1, #stored, 2 do opened.limits[stored[i]] = tonumber(stored[i + 1]) end
-  local held = redis.call('HMGET', prefix .. 'reserved:' .. id, 'requests', 'input', 'output')
-  opened.live = {requests = tonumber(held[1]) or 0}
-  opened.held = {input = tonumber(held[2]) or 0, output = tonumber(held[3]) or 0}
-  opened.minute = open_minute(prefix .. 'minute:' .. id, now)
-  local spent = redis.call('HMGET', prefix .. 'spent:' .. id .. ':' .. today.month, today.day, 'month')
-  opened.day = {input = tonumber(spent[1]) or 0, ends = today.day_ends}
-  opened.month = {input = tonumber(spent[2]) or 0, ends = today.month_ends}
-  return opened
+-- Reads the limits of a level: figures by name, names in shadow, and the rules that are set, in their order.
+local function open_limits(prefix, level)
+  local stored = redis.call('HGETALL', prefix .. 'limits:' .. level.id)
+  if #stored == 0 then return end
+  for i = 1, #stored, 2 do level.limits[stored[i]] = tonumber(stored[i + 1]) end
+  for _, rule in ipairs(RULES) do
+    if level.limits[rule.name] then
+      level.rules[#level.rules + 1] = rule
+      level.shadow[rule.name] = level.limits['shadow:' .. rule.name]
+      level.spends = level.spends or rule.kind == 'quota'
+    end
+  end
 end
 
-local function open_levels(prefix, list, now)
-  local calendars, levels = {}, {}
-  for i, level in ipairs(list) do
-    local tenant = level[3]
-    calendars[tenant] = calendars[tenant] or tenant_calendar(prefix, tenant, now)
-    levels[i] = open_level(prefix, level, calendars[tenant], now)
+-- Days and months keep prompt and output as one sum, here under `input`; they are read where a limit or a charge needs
+-- them.
+local function open_level(prefix, scope, id, today, now, charges)
+  local level = {scope = scope, id = id, today = today, limits = {}, rules = {}, shadow = {}, request = {}}
+  open_limits(prefix, level)
+  local held = redis.call('HMGET', prefix .. 'reserved:' .. id, 'requests', 'input', 'output')
+  level.live = {requests = tonumber(held[1]) or 0}
+  level.held = {input = tonumber(held[2]) or 0, output = tonumber(held[3]) or 0}
+  level.minute = open_minute(prefix .. 'minute:' .. id, now)
+  if charges or level.spends then
+    local spent = redis.call('HMGET', prefix .. 'spent:' .. id .. ':' .. today.month, today.day, 'month')
+    level.day = {input = tonumber(spent[1]) or 0, ends = today.day_ends, is_new = not spent[1]}
+    level.month = {input = tonumber(spent[2]) or 0, ends = today.month_ends}
+  end
+  return level
+end
+
+-- `calendars`: of tenants whose zone the caller has read; `charges`: whether it will charge.
+local function open_levels(prefix, list, now, calendars, charges)
+  local levels = {}
+  for i, place in ipairs(list) do
+    local tenant = place[3]
+    if not calendars[tenant] then
+      calendars[tenant] = calendar_of(redis.call('HGET', prefix .. 'tenant:' .. tenant, 'zone'), now)
+    end
+    levels[i] = open_level(prefix, place[1], place[2], calendars[tenant], now, charges)
   end
   return levels
 end
 
--- A LimitStatus as its fields stand, in JSON: {name, scope, limit, used, reserved, resets at (s), s until then, in shadow}.
--- Written by hand, since cjson keeps 14 digits of a number and a limit may have 16.
-local function status(level, rule, now)
-  local taken, promised = used(level, rule), reserved(level, rule)
-  local ends = level[rule.window].ends
-  if ends and rule.window == 'minute' then
-    ends = promised > 0 and now + MINUTE_MS or taken > 0 and ends or now
+-- Writes what a level's flights hold. Without one in the air nothing can be: what a lost write left behind ends here.
+local function write_held(prefix, level)
+  local key = prefix .. 'reserved:' .. level.id
+  if level.live.requests > 0 then
+    redis.call('HSET', key, 'requests', level.live.requests, 'input', level.held.input, 'output', level.held.output)
+  else
+    redis.call('DEL', key)
+    level.live.requests, level.held.input, level.held.output = 0, 0, 0
   end
-  return string.format('["%s","%s",%.0f,%.0f,%.0f,%s,%.3f,%s]', rule.name, level.scope, level.limits[rule.name], taken,
-    promised, ends and string.format('%.3f', ends / 1000) or 'null', ends and (ends - now) / 1000 or 0,
-    level.limits['shadow:' .. rule.name] and 'true' or 'false')
-end
-
--- All of them as one JSON list.
-local function statuses(levels, now)
-  local all = {}
-  for _, level in ipairs(levels) do
-    for _, rule in ipairs(RULES) do
-      if level.limits[rule.name] then all[#all + 1] = status(level, rule, now) end
-    end
-  end
-  return '[' .. table.concat(all, ',') .. ']'
 end

@@ -1,31 +1,48 @@
--- Stands before reserve and settle, after minute.lua: the one place that writes a sliding minute.
+-- Stands before reserve, extend and settle, after minute.lua: the one place that writes a sliding minute.
 
-local function bump(minute, at, requests, input, output)
-  local name = string.format('%d', at)
-  local slice = unpack_slice(redis.call('HGET', minute.key, name), at)
-  if slice.requests + requests < 0 then return end -- the request has left, or was never counted here
-  redis.call('HSET', minute.key, name,
-    string.format('%.0f,%.0f,%.0f', slice.requests + requests, slice.input + input, slice.output + output))
-  minute.requests, minute.input, minute.output = minute.requests + requests, minute.input + input, minute.output + output
-  minute.last = math.max(minute.last, at)
+local function count(slice, requests, input, output)
+  slice.requests, slice.input, slice.output = slice.requests + requests, slice.input + input, slice.output + output
 end
 
--- Drops what has left, dates now what stood in the future, then adds usage to slice `at` (never a future one).
-local function minute_add(minute, at, requests, input, output)
+-- Appends a slice to what HSET is given.
+local function put(fields, slice)
+  fields[#fields + 1] = string.format('%d', slice.at)
+  fields[#fields + 1] = string.format('%d,%d,%d', slice.requests, slice.input, slice.output)
+end
+
+-- Drops what has left, and dates now what stood in the future.
+local function tidy(minute, fields)
   local gone = {}
   for _, slice in ipairs(minute.left) do gone[#gone + 1] = string.format('%d', slice.at) end
-  for _, slice in ipairs(minute.early) do gone[#gone + 1] = string.format('%d', slice.at) end
-  if #gone > 0 then redis.call('HDEL', minute.key, unpack(gone)) end
   for _, slice in ipairs(minute.early) do
-    minute.requests = minute.requests - slice.requests
-    minute.input = minute.input - slice.input
-    minute.output = minute.output - slice.output
-    bump(minute, minute.current, slice.requests, slice.input, slice.output)
+    gone[#gone + 1] = string.format('%d', slice.at)
+    count(minute.slice, slice.requests, slice.input, slice.output)
+  end
+  if #gone > 0 then redis.call('HDEL', minute.key, unpack(gone)) end
+  if #minute.early > 0 then
+    put(fields, minute.slice)
+    minute.last = minute.current
   end
   minute.left, minute.early = {}, {}
-  bump(minute, math.min(at, minute.current), requests, input, output)
+end
+
+-- Adds usage to slice `at` (never a future one), unless that would take from it what it does not hold: the request has
+-- left, or was never counted here.
+local function minute_add(minute, at, requests, input, output)
+  local fields = {}
+  tidy(minute, fields)
+  local slice = minute.slice
+  if at < minute.current then
+    slice = unpack_slice(redis.call('HGET', minute.key, string.format('%d', at)), at)
+  end
+  if slice.requests + requests >= 0 then
+    count(slice, requests, input, output)
+    count(minute, requests, input, output)
+    put(fields, slice)
+    minute.last = math.max(minute.last, slice.at)
+  end
   minute.ends = (minute.last + SLICES + 1) * SLICE_MS
   redis.call('HSET', minute.key, 'first', minute.first, 'last', minute.last, 'requests', minute.requests,
-    'input', minute.input, 'output', minute.output)
-  redis.call('PEXPIRE', minute.key, 2 * MINUTE_MS)
+    'input', minute.input, 'output', minute.output, unpack(fields))
+  if not minute.is_dated then redis.call('PEXPIRE', minute.key, 2 * MINUTE_MS) end
 end

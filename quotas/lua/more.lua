@@ -1,5 +1,5 @@
 -- Stands before extend, after room.lua and pauses.lua: what a running request gets beside what it has (see sizing.py).
-local BLOCKED_MS = 500
+local BLOCKED_MS = math.floor(MINUTE_MS / 120)
 
 -- What a running request gets of `wanted` tokens, in multiples of `unit`: {tokens, limited_by (name or ''), spent, retry
 -- (ms), is_full (some minute)}. A level whose minute is in the way `binds`.

@@ -23,23 +23,22 @@ end
 
 local function hold(level, ask)
   minute_add(level.minute, level.minute.current, 1, 0, 0)
-  local held = prefix .. 'reserved:' .. level.id
-  level.live.requests = redis.call('HINCRBY', held, 'requests', 1)
-  level.held.input = redis.call('HINCRBY', held, 'input', ask.input)
-  level.held.output = redis.call('HINCRBY', held, 'output', ask.output)
+  level.live.requests = level.live.requests + 1
+  level.held.input, level.held.output = level.held.input + ask.input, level.held.output + ask.output
+  write_held(prefix, level)
 end
 
 local known = redis.call('HMGET', flight_key, 'state', 'choice', 'ceiling', 'shadowed', 'levels')
 if known[1] == 'settled' then return {'settled'} end
 if known[1] then
-  local levels = open_levels(prefix, cjson.decode(known[5]), now)
+  local levels = open_levels(prefix, cjson.decode(known[5]), now, {})
   return {'granted', tonumber(known[2]), tonumber(known[3]), cjson.decode(known[4]), statuses(levels, now)}
 end
 local reason = barred()
 if reason then return {'access', reason} end
 
 local list = levels_of(tenant, key, ARGV[4], ARGV[5])
-local levels = open_levels(prefix, list, now)
+local levels = open_levels(prefix, list, now, {[tenant.id] = calendar_of(tenant.zone, now)})
 find_paused(prefix, levels, now)
 local ask = {requests = 1, input = tonumber(ARGV[6]), prompt = tonumber(ARGV[7]), ceiling = tonumber(ARGV[9]),
   choices = tonumber(ARGV[10]), stated = ARGV[11] == '1'}

@@ -4,9 +4,8 @@ local SHARE = 8
 -- Calls visit(level, rule, figure, last field that the rule counts) for each rule that refuses.
 local function each_metering(levels, visit)
   for _, level in ipairs(levels) do
-    for _, rule in ipairs(RULES) do
-      local figure = level.limits[rule.name]
-      if figure and not level.limits['shadow:' .. rule.name] then visit(level, rule, figure, rule.counts[#rule.counts]) end
+    for _, rule in ipairs(level.rules) do
+      if not level.shadow[rule.name] then visit(level, rule, level.limits[rule.name], rule.counts[#rule.counts]) end
     end
   end
 end

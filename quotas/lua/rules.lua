@@ -1,4 +1,4 @@
--- Stands before reserve, settle and statuses: what each limit counts, and in which window (RULES of limits.py).
+-- Stands before reserve, extend, settle and statuses: what each limit counts, and in which window (RULES of limits.py).
 local RULES = {
   {name = 'requests_per_minute', window = 'minute', counts = {'requests'}, kind = 'rate'},
   {name = 'tokens_per_minute', window = 'minute', counts = {'input', 'output'}, kind = 'rate'},

@@ -3,9 +3,9 @@
 
 -- A tenant's record as far as a request needs it.
 local function tenant_of(prefix, id)
-  local found = redis.call('HMGET', prefix .. 'tenant:' .. id, 'state', 'by', 'parents')
+  local found = redis.call('HMGET', prefix .. 'tenant:' .. id, 'state', 'by', 'parents', 'zone')
   return {id = id, state = found[1] or 'deleted', by = found[2] and cjson.decode(found[2]) or {},
-    parents = found[3] and cjson.decode(found[3]) or {}}
+    parents = found[3] and cjson.decode(found[3]) or {}, zone = found[4]}
 end
 
 -- The tenant's, the key's, those of the model and lane, and those of all tenants above.

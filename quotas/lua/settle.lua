@@ -9,14 +9,9 @@ local flight_key = prefix .. 'flight:' .. flight_id
 local now = now_ms()
 
 local function release(level, flight)
-  change_held(prefix, level, 0 - holds(flight, 'input'), 0 - holds(flight, 'output'))
-  local held = prefix .. 'reserved:' .. level.id
-  level.live.requests = redis.call('HINCRBY', held, 'requests', -1)
-  if level.live.requests <= 0 then
-    -- Without a flight in the air nothing can be reserved: whatever a lost write left behind ends here.
-    redis.call('DEL', held)
-    level.live.requests, level.held.input, level.held.output = 0, 0, 0
-  end
+  let_go(level, holds(flight, 'input'), holds(flight, 'output'))
+  level.live.requests = level.live.requests - 1
+  write_held(prefix, level)
   if flight.since then redis.call('ZREM', prefix .. 'paused:' .. level.id, flight_id) end
 end
 
@@ -26,15 +21,15 @@ local function write_ledger(flight, today, prompt, output)
     'cached_tokens', ARGV[5], 'output_tokens', output, 'preemptions', ARGV[7], 'outcome', ARGV[2])
   local usage = prefix .. 'usage:' .. flight.tenant .. ':' .. today.month .. '-' .. today.day
   local group = flight.lane .. '\t' .. flight.model .. '\t' .. flight.key .. '\t'
-  redis.call('HINCRBY', usage, group .. 'requests', 1)
-  redis.call('HINCRBY', usage, group .. 'prompt_tokens', prompt)
-  redis.call('HINCRBY', usage, group .. 'cached_tokens', ARGV[5])
-  redis.call('HINCRBY', usage, group .. 'output_tokens', output)
+  local names = {group .. 'requests', group .. 'prompt_tokens', group .. 'cached_tokens', group .. 'output_tokens'}
+  local sums = redis.call('HMGET', usage, unpack(names))
+  for i, more in ipairs({1, prompt, ARGV[5], output}) do sums[i] = (tonumber(sums[i]) or 0) + more end
+  redis.call('HSET', usage, names[1], sums[1], names[2], sums[2], names[3], sums[3], names[4], sums[4])
 end
 
 local flight, state = flight_of(flight_key)
 if state == 'settled' then return {0} end
-local levels = flight and open_levels(prefix, flight.levels, now)
+local levels = flight and open_levels(prefix, flight.levels, now, {}, true)
 if flight then
   -- What extend has charged was published: it stands, whatever a caller that knows less says now.
   refund = refund and flight.charged_input + flight.charged_output == 0

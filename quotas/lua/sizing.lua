@@ -26,13 +26,12 @@ end
 local function refusal(levels, ask, now)
   local heaviest, shadowed = nil, {}
   for _, level in ipairs(levels) do
-    for _, rule in ipairs(RULES) do
-      local figure, amount = level.limits[rule.name], sum(ask, rule.counts)
-      local in_shadow = level.limits['shadow:' .. rule.name]
-      local excess = figure and used(level, rule) + reserved(level, rule) + amount - figure or 0
-      if figure and level.paused and is_paced(rule) and not in_shadow then excess = math.max(1, excess) end
+    for _, rule in ipairs(level.rules) do
+      local figure, amount, in_shadow = level.limits[rule.name], sum(ask, rule.counts), level.shadow[rule.name]
+      local excess = used(level, rule) + reserved(level, rule) + amount - figure
+      if level.paused and is_paced(rule) and not in_shadow then excess = math.max(1, excess) end
       local later = ask.stated and rule.counts[#rule.counts] == 'output' and (ask.ceiling - ask.choice) * ask.choices or 0
-      local never = figure and amount + later > figure
+      local never = amount + later > figure
       if never or (excess > 0 and amount > 0) then
         if in_shadow then
           shadowed[#shadowed + 1] = rule.name

@@ -3,6 +3,6 @@
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 tenant, 2 key or '', 3 model or '', 4 lane or ''
 -- Returns  the statuses as one JSON list
-local now = now_ms()
-local levels = levels_of(tenant_of(KEYS[1], ARGV[1]), ARGV[2], ARGV[3], ARGV[4])
-return statuses(open_levels(KEYS[1], levels, now), now)
+local now, tenant = now_ms(), tenant_of(KEYS[1], ARGV[1])
+local calendars = {[tenant.id] = calendar_of(tenant.zone, now)}
+return statuses(open_levels(KEYS[1], levels_of(tenant, ARGV[2], ARGV[3], ARGV[4]), now, calendars), now)

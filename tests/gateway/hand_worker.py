@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-import redis
 import redis.asyncio
 
+from gateway.store import STORE_TROUBLE
 from gateway.text import TextModel
 from scheduler.lanes import DEFAULT_LANES, Lane, LaneName
 from scheduler.messages import (
@@ -208,5 +208,5 @@ class HandWorker:
         while True:
             try:
                 return await call()
-            except (redis.RedisError, OSError):
+            except STORE_TROUBLE:
                 await asyncio.sleep(IDLE_MS / 1e3)

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import openai
 import redis.asyncio
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import SpanProcessor
 
 from gateway.config import GatewaySection, GatewaySettings
 from gateway.resources import Resources
@@ -18,6 +18,7 @@ from gateway.store import connections
 from quotas.ledger import Ledger, LedgerEntry
 from quotas.redis_store import RedisQuotaStore
 from quotas.store import LimitStatus
+from quotas.windows import MINUTE, Slicing
 from tests.gateway.hand_worker import HandWorker
 
 ADMIN_KEY = "the-admin-key-of-these-tests"
@@ -30,7 +31,7 @@ WAIT_S = 20.0
 
 def settings(url: str, *, section: dict[str, Any] | None = None, **shared: Any) -> GatewaySettings:
     """Settings that suit a slow machine: the store may take its time."""
-    known = {"store_timeout_s": 2.0, "reservation_lease_s": 30.0, "grace_s": 2.0}
+    known = {"store_timeout_s": 8.0, "reservation_lease_s": 30.0, "grace_s": 2.0}
     return GatewaySettings(
         redis_url=url, port=0, admin_key=ADMIN_KEY, gateway=GatewaySection(**{**known, **(section or {})}), **shared
     )
@@ -128,13 +129,19 @@ class Served:
 
 
 @asynccontextmanager
-async def gateway(chosen: GatewaySettings, provider: TracerProvider | None = None) -> AsyncIterator[Served]:
-    """A gateway and its store, without a worker; `served.worker` is not running."""
-    resources = Resources(chosen, provider)
+async def gateway(
+    chosen: GatewaySettings,
+    processor: SpanProcessor | None = None,
+    direct: str | None = None,
+    *,
+    slicing: Slicing = MINUTE,
+) -> AsyncIterator[Served]:
+    """A gateway and its store, without a worker; `served.worker` is not running. `direct`: see `serving`."""
+    resources = Resources(chosen, processor, slicing=slicing)
     server = QuickServer(configure(chosen, resources), resources)
     serving = asyncio.create_task(server.serve())
     # No socket_timeout: redis-py would send under asyncio.wait_for, which can lose the worker's cancellation.
-    connected = connections(chosen.store_url, timeout_s=WAIT_S, limit=16)
+    connected = connections(direct or chosen.store_url, timeout_s=WAIT_S, limit=16)
     store = connected.short
     await until(lambda: server.started or serving.done())
     served = Served(resources, server, serving, HandWorker(store, lease_ms=round(chosen.lease_s * 1e3)), store)
@@ -147,15 +154,21 @@ async def gateway(chosen: GatewaySettings, provider: TracerProvider | None = Non
 
 
 @asynccontextmanager
-async def serving(chosen: GatewaySettings, provider: TracerProvider | None = None) -> AsyncIterator[Served]:
-    """A gateway with a worker that is known to it."""
-    async with aclosing(connections(chosen.store_url, timeout_s=WAIT_S, limit=16)) as connected:
+async def serving(
+    chosen: GatewaySettings,
+    processor: SpanProcessor | None = None,
+    direct: str | None = None,
+    *,
+    slicing: Slicing = MINUTE,
+) -> AsyncIterator[Served]:
+    """A gateway with a worker that is known to it. `direct`: where worker and test find the store, if elsewhere."""
+    async with aclosing(connections(direct or chosen.store_url, timeout_s=WAIT_S, limit=16)) as connected:
         lanes = chosen.lanes.lanes()
         worker = HandWorker(connected.short, lease_ms=round(chosen.lease_s * 1e3), lanes=lanes)
         working = asyncio.create_task(worker.run())
         await worker.known.wait()
         try:
-            async with gateway(chosen, provider) as served:
+            async with gateway(chosen, processor, direct, slicing=slicing) as served:
                 served.worker = worker
                 await until(lambda: any(model.is_served for model in served.resources.directory.models.values()))
                 yield served

@@ -112,7 +112,9 @@ async def test_a_limit_below_what_is_in_use_holds_at_once(bench: AdminBench) -> 
     assert (limit["limit"], limit["used"], limit["reserved"], limit["remaining"]) == (20, 40, 15, 0)
     with pytest.raises(Denied):
         await bench.budgets.reserve(ask("acme", "new", prompts=(1,), max_output_tokens=1))
-    more = await bench.budgets.extend("acme", "running", Need(published=3, known=5, most=40, quantum=5))
+    more = await bench.budgets.extend(
+        "acme", "running", Need(published=3, prompt_tokens=10, known=5, most=40, quantum=5)
+    )
     assert (more.granted_tokens, more.limited_by) == (5, "tokens_per_day")
 
 

@@ -12,6 +12,8 @@ from scheduler.settings import SettingsError
 
 STORE = {"FAIRLANE_REDIS_URL": "redis://localhost:6379"}
 
+FALLBACKS = "FAIRLANE_GATEWAY__QUOTA_FALLBACKS__"
+
 
 def line(*arguments: str) -> CommandLine:
     return parse(arguments)
@@ -41,6 +43,13 @@ def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -
     [
         ({}, "setting redis_url: a gateway needs a store"),
         ({"FAIRLANE_REDIS_URL": "http://x"}, "setting redis_url: must start with"),
+        ({"FAIRLANE_REDIS_URL": "redis+sentinel://h"}, "setting redis_url: must be redis"),
+        ({"FAIRLANE_REDIS_URL": "redis+sentinel://h:x/s"}, "setting redis_url: must name Sentinels as host:port"),
+        ({"FAIRLANE_REDIS_URL": "redis+sentinel://h/s?x=1"}, "setting redis_url: must be redis"),
+        ({**STORE, "FAIRLANE_QUOTA_REDIS_URL": "http://x"}, "setting quota_redis_url: must start with"),
+        ({**STORE, "FAIRLANE_GATEWAY__QUOTA_FALLBACK": "open"}, "setting gateway.quota_fallback: "),
+        ({**STORE, f"{FALLBACKS}TOKENS_PER_DAY": "shut"}, "setting gateway.quota_fallbacks"),
+        ({**STORE, f"{FALLBACKS}TOKENS": "fail_open"}, "setting gateway.quota_fallbacks.tokens: no such limit"),
         ({**STORE, "FAIRLANE_PORT": "70000"}, "setting port: "),
         ({**STORE, "FAIRLANE_GATEWAY__GRACE_S": "-1"}, "setting gateway.grace_s: "),
         ({**STORE, "FAIRLANE_GATEWAY__RESERVATION_LEASE_S": "0.1"}, "setting gateway.reservation_lease_s: "),

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 import pytest
 
 from gateway.directory import Depths, Directory
-from gateway.store import Availability
 from scheduler.messages import ModelCard, WorkerStatus
 from scheduler.registry import ModelEntry, queue_name
 from tests.gateway.cards import byte_level_card, metaspace_card
@@ -62,7 +61,7 @@ async def no_depths(_: str) -> Depths:
 
 async def looked(registry: HandRegistry, now: list[float] | None = None) -> Directory:
     clock = now if now is not None else [100.0]
-    directory = Directory(registry, no_depths, Availability(), clock=lambda: clock[0])
+    directory = Directory(registry, no_depths, clock=lambda: clock[0])
     await directory.refresh()
     return directory
 

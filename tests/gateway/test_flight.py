@@ -1,5 +1,7 @@
 """A flight by itself: which news it accepts, and what it comes to at each end."""
 
+import asyncio
+
 import pytest
 
 from gateway.errors import internal_error
@@ -52,13 +54,17 @@ def test_a_gap_ends_the_flight_with_a_fault() -> None:
     assert airborne.choices[0].published == 1
 
 
-def test_nothing_is_heard_after_the_end_or_of_a_choice_that_is_not_there() -> None:
+@pytest.mark.anyio
+async def test_nothing_is_heard_after_the_end_or_of_a_choice_that_is_not_there() -> None:
     airborne = flight(n=2)
+    waiting = asyncio.create_task(airborne.end())
+    await asyncio.sleep(0)
     for event in (tokens(0, 5, choice=1), tokens(0, 5, choice=2), finished(), tokens(0, 5)):
         airborne.accept(event)
 
     assert heard(airborne) == [tokens(0, 5, choice=1), finished()]
-    assert airborne.ended.is_set()
+    await waiting
+    await airborne.end()
 
 
 def test_a_slow_client_loses_notices_and_never_tokens() -> None:

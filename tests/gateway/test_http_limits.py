@@ -15,7 +15,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from gateway import errors
 from gateway.errors import ApiError
-from gateway.http_limits import HttpLimits, limited_protocol, read_body
+from gateway.http_body import read_body
+from gateway.http_limits import HttpLimits, limited_protocol
 from gateway.request_id import RequestIdMiddleware
 
 pytestmark = pytest.mark.anyio

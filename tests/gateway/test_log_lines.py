@@ -55,7 +55,7 @@ def test_without_a_loop_a_line_is_written_at_once() -> None:
 
 @pytest.mark.parametrize("created", [0.0, 1_763_740_000.25, 1_763_740_000.999])
 def test_a_line_is_stamped_as_logging_does(created: float) -> None:
-    stamped, own = Stamped(FORMAT), logging.Formatter(FORMAT)
+    stamped, own = (kind(FORMAT.format("gateway", 7)) for kind in (Stamped, logging.Formatter))
     record = logging.makeLogRecord({"created": created, "msecs": created % 1 * 1e3, "msg": "x", "levelname": "INFO"})
 
     assert [stamped.format(record), stamped.format(record)] == [own.format(record)] * 2

@@ -1,6 +1,7 @@
 """The store goes and comes back: requests are told in time, streams go on, nothing is restarted."""
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,7 +9,9 @@ import pytest
 import redis.asyncio
 
 from gateway.commands.store import EmbeddedStore
+from quotas.ledger import Ledger
 from tests.gateway.served import ASKED, CHAT, SAID, WAIT_S, Served, error_of, serving, settings, until
+from tests.store_proxy import proxied
 
 pytestmark = pytest.mark.anyio
 
@@ -38,6 +41,7 @@ async def test_without_the_store_requests_are_503_and_with_it_200_again(own_stor
             refused = await served.post(CHAT, ASKED)
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "quota_store_unavailable")
         assert int(refused.headers["retry-after"]) >= 1
+        await until(lambda: served.resources.availability.is_away)
         async with served.http as client:
             assert (await client.get("/healthz")).status_code == 200
             assert error_of(await client.get("/readyz")) == (503, "quota_store_unavailable")
@@ -49,6 +53,93 @@ async def test_without_the_store_requests_are_503_and_with_it_200_again(own_stor
             assert (await client.get("/readyz")).status_code == 200
         await served.landed()
         assert (await served.limits())["tokens_per_day"].reserved == 0
+
+
+@pytest.mark.parametrize("is_stuck", [True, False])
+async def test_while_the_store_is_away_requests_fail_at_once_and_leave_nothing_behind(
+    own_store: EmbeddedStore, is_stuck: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    section = {"store_timeout_s": 0.5}
+    async with (
+        proxied(own_store.socket) as proxy,
+        serving(settings(proxy.url, section=section), direct=own_store.url) as at,
+    ):
+        await at.tenant(limits={"tokens_per_day": 100_000})
+        assert "x-fairlane-degraded" not in (await at.post(CHAT, ASKED)).headers
+        await at.landed()
+
+        proxy.is_stuck = is_stuck
+        await proxy.cut()
+        if not is_stuck:
+            await proxy.stop()
+        await asyncio.gather(*(at.post(CHAT, ASKED) for _ in range(5)))  # until it is noticed
+        await until(lambda: at.resources.availability.is_away)
+        refused = await asyncio.gather(*(at.post(CHAT, ASKED) for _ in range(50)))
+        async with at.http as client:
+            told = (await client.get("/metrics")).text
+        proxy.is_stuck = False
+        if not is_stuck:
+            await proxy.start()
+        await answers(at)
+        await at.landed()
+
+    assert {(*error_of(answer), answer.headers["x-fairlane-degraded"]) for answer in refused} == {
+        (503, "quota_store_unavailable", "quota-store")
+    }
+    assert "fairlane_gateway_store_openings 1.0" in told
+    lines = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert [record.name for record in lines if record.name.startswith("gateway")] == ["gateway.breaker"] * 2, lines
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+async def test_without_the_budgets_store_requests_are_admitted_by_share_and_charged_later(
+    own_store: EmbeddedStore, valkey: EmbeddedStore, valkey_url: str
+) -> None:
+    section = {"store_timeout_s": 0.5, "quota_fallback": "local_share"}
+    async with (
+        proxied(own_store.socket) as proxy,
+        serving(settings(valkey_url, section=section, quota_redis_url=proxy.url)) as at,
+        redis.asyncio.from_url(own_store.url) as budgets,
+    ):
+        await at.tenant(limits={"tokens_per_day": 100_000})
+        assert (await at.post(CHAT, ASKED)).status_code == 200
+        await until(lambda: at.resources.guard is not None and at.resources.guard.knows("acme"))
+
+        await proxy.stop()
+        told = [await at.post(CHAT, ASKED) for _ in range(5)]
+        async with at.http as client:
+            ready = await client.get("/readyz")
+        await proxy.start()
+        await until(lambda: at.resources.missing() == "")
+        await at.landed()
+        entries = await Ledger(budgets).entries("acme", "acme")
+
+    assert [answer.status_code for answer in told] == [200] * 5
+    assert told[-1].headers["x-fairlane-degraded"] == "quota-store"
+    assert ready.status_code == 200
+    assert len(entries) == 6
+    assert {entry.output_tokens for entry in entries} == {len(at.worker.script)}
+
+
+async def test_requests_that_pass_the_budgets_and_find_no_queue_leave_nothing_in_hand(
+    own_store: EmbeddedStore, valkey_url: str
+) -> None:
+    section = {"store_timeout_s": 0.5}
+    async with (
+        proxied(own_store.socket) as proxy,
+        serving(settings(proxy.url, section=section, quota_redis_url=valkey_url), direct=own_store.url) as at,
+    ):
+        await at.tenant(limits={"tokens_per_day": 100_000})
+        assert (await at.post(CHAT, ASKED)).status_code == 200
+        await proxy.stop()
+        await until(lambda: at.resources.availability.is_away)
+
+        refused = [await at.post(CHAT, ASKED) for _ in range(20)]
+        await until(lambda: at.resources.settlements.in_hand == 0)
+        await proxy.start()
+
+    assert {error_of(answer) for answer in refused} == {(503, "quota_store_unavailable")}
+    assert refused[0].headers["x-fairlane-degraded"] == "queue-store"
 
 
 async def test_a_stream_goes_on_across_an_outage_without_losing_a_token(own_store: EmbeddedStore) -> None:

@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 import redis.asyncio
 
+from gateway.breaker import StoreAway
 from gateway.store import connections
+from quotas.store import StoreUnavailable
 
 pytestmark = pytest.mark.anyio
 LIMIT_S = 20.0
@@ -24,6 +26,20 @@ async def test_a_store_that_does_not_answer_ends_a_question_in_time(valkey_url: 
 
     await store.patient.set("key", 1)
     assert await store.short.get("key") == b"1"
+    await store.aclose()
+
+
+async def test_a_script_that_a_store_forgot_is_not_said_to_have_been_left_unasked(valkey_url: str) -> None:
+    """Sent, run, lost with the store's answer, then unknown by its digest, and in full while the breaker is open."""
+    store = connections(valkey_url, timeout_s=LIMIT_S, limit=4)
+    store.breaker.is_away = True
+
+    with pytest.raises(StoreAway):
+        await store.patient.evalsha("0" * 40, 1, "key")
+    with pytest.raises(StoreUnavailable) as caught:
+        await store.patient.eval("return 1", 1, "key")
+
+    assert not isinstance(caught.value, StoreAway)
     await store.aclose()
 
 

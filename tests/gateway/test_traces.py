@@ -5,7 +5,7 @@ import json
 import re
 
 import pytest
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
@@ -17,11 +17,9 @@ TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 TRACEPARENT = f"00-{TRACE_ID}-b7ad6b7169203331-01"
 
 
-def traced() -> tuple[TracerProvider, InMemorySpanExporter]:
+def traced() -> tuple[SpanProcessor, InMemorySpanExporter]:
     exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    return provider, exporter
+    return SimpleSpanProcessor(exporter), exporter
 
 
 def by_name(exporter: InMemorySpanExporter) -> dict[str, ReadableSpan]:
@@ -36,8 +34,8 @@ async def answer(served: Served, **headers: str) -> None:
 async def test_every_stage_is_a_child_of_the_request_and_the_callers_trace_goes_on(
     valkey_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    provider, exporter = traced()
-    async with serving(settings(valkey_url), provider) as served:
+    processor, exporter = traced()
+    async with serving(settings(valkey_url), processor) as served:
         await served.tenant()
         await answer(served, traceparent=TRACEPARENT, x_request_id="mine")
         job = served.worker.seen[0].job
@@ -60,8 +58,8 @@ async def test_every_stage_is_a_child_of_the_request_and_the_callers_trace_goes_
 
 
 async def test_spans_hold_no_content_and_no_key(valkey_url: str) -> None:
-    provider, exporter = traced()
-    async with serving(settings(valkey_url), provider) as served:
+    processor, exporter = traced()
+    async with serving(settings(valkey_url), processor) as served:
         key = await served.tenant()
         await answer(served)
 
@@ -71,8 +69,8 @@ async def test_spans_hold_no_content_and_no_key(valkey_url: str) -> None:
 
 
 async def test_a_refusal_is_an_error_with_its_code(valkey_url: str) -> None:
-    provider, exporter = traced()
-    async with gateway(settings(valkey_url), provider) as served:
+    processor, exporter = traced()
+    async with gateway(settings(valkey_url), processor) as served:
         await served.tenant()
         await served.post(CHAT, ASKED)
 
@@ -83,8 +81,8 @@ async def test_a_refusal_is_an_error_with_its_code(valkey_url: str) -> None:
 
 
 async def test_what_is_not_sampled_leaves_no_span_and_the_worker_knows(valkey_url: str) -> None:
-    provider, exporter = traced()
-    async with serving(settings(valkey_url, section={"trace_sample": 0.0}), provider) as served:
+    processor, exporter = traced()
+    async with serving(settings(valkey_url, section={"trace_sample": 0.0}), processor) as served:
         await served.tenant()
         await answer(served)
         await answer(served, traceparent=TRACEPARENT)
@@ -105,8 +103,8 @@ async def test_untraced_a_callers_trace_still_reaches_the_worker(valkey_url: str
 
 @pytest.mark.parametrize("given", ["garbage", f"00-{'0' * 32}-{'0' * 16}-01"])
 async def test_a_malformed_trace_of_the_callers_is_drawn_like_none(valkey_url: str, given: str) -> None:
-    provider, exporter = traced()
-    async with serving(settings(valkey_url, section={"trace_sample": 0.0}), provider) as served:
+    processor, exporter = traced()
+    async with serving(settings(valkey_url, section={"trace_sample": 0.0}), processor) as served:
         await served.tenant()
         await answer(served, traceparent=given)
 
@@ -114,8 +112,8 @@ async def test_a_malformed_trace_of_the_callers_is_drawn_like_none(valkey_url: s
 
 
 async def test_a_pipelined_request_knows_nothing_of_the_trace_before_it(valkey_url: str) -> None:
-    provider, exporter = traced()
-    async with serving(settings(valkey_url, section={"trace_sample": 0.0}), provider) as served:
+    processor, exporter = traced()
+    async with serving(settings(valkey_url, section={"trace_sample": 0.0}), processor) as served:
         key = await served.tenant()
         body = json.dumps(ASKED)
         untraced, asked = (

@@ -80,7 +80,7 @@ async def called(house: House, tenant: str, call: Call) -> Answer:
                 asked = ask(root=tenant, tenant=tenant, max_output_tokens=1_000, quantum=64, explicit_max=False)
                 return (await house.store.reserve(asked)).granted_tokens
             case Extend(published, known):
-                need = Need(published=published, known=known, most=1_000, unit=1, quantum=64, stuck=False)
+                need = Need(published=published, prompt_tokens=10, known=known, most=1_000, quantum=64)
                 return (await house.store.extend(tenant, "f1", need)).granted_tokens
             case Settle(output):
                 final = Charge.refund() if output is None else charge(output)

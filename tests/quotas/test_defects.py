@@ -12,7 +12,7 @@ pytestmark = pytest.mark.anyio
 
 def need(published: int, known: int, *, stuck: bool = False) -> Need:
     """More for a flight of one choice, 64 tokens at a time."""
-    return Need(published=published, known=known, most=1_000, unit=1, quantum=64, stuck=stuck)
+    return Need(published=published, prompt_tokens=1_000, known=known, most=1_000, quantum=64, stuck=stuck)
 
 
 async def test_a1_usage_beyond_the_reservation_is_charged_though_the_budget_can_not_hold_it(house: House) -> None:

@@ -9,8 +9,10 @@ from tests.quotas.house import START_MS, House, ask, charge, one, refused
 pytestmark = pytest.mark.anyio
 
 
-def need(published: int, known: int, *, most: int = 1_000, stuck: bool = False, unit: int = 1) -> Need:
-    return Need(published=published, known=known, most=most, unit=unit, quantum=64, stuck=stuck)
+def need(
+    published: int, known: int, *, most: int = 1_000, stuck: bool = False, unit: int = 1, prompt: int = 70
+) -> Need:
+    return Need(published=published, prompt_tokens=prompt, known=known, most=most, unit=unit, quantum=64, stuck=stuck)
 
 
 async def reserve(house: House, flight_id: str = "f1", **changes: object) -> int:
@@ -187,3 +189,17 @@ async def test_a_settled_flight_gets_nothing(house: House) -> None:
     for flight_id in ("f1", "never-was"):
         with pytest.raises(FlightSettled):
             await house.store.extend("acme", flight_id, need(0, 0))
+
+
+async def test_only_prompts_that_have_brought_tokens_are_charged_before_the_end(house: House) -> None:
+    await house.tenant(Limits(tokens_per_day=10_000))
+    await reserve(house, prompts=(10, 30))
+
+    await house.store.extend("acme", "f1", need(5, 128, prompt=10))
+    first = await one(house, "tokens_per_day")
+    await house.store.extend("acme", "f1", need(9, 128, prompt=40))
+    both = await one(house, "tokens_per_day")
+    await house.store.settle("acme", "f1", charge(9, 40))
+
+    assert (first.used, both.used) == (15, 49)
+    assert (await one(house, "tokens_per_day")).used == 49

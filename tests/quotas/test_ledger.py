@@ -64,7 +64,7 @@ async def test_what_was_charged_as_it_ran_stands_in_the_ledger_whatever_is_said_
 ) -> None:
     await house.tenant(Limits(tokens_per_day=1_000))
     await house.store.reserve(ask(max_output_tokens=500, quantum=64))
-    await house.store.extend("acme", "f1", Need(published=40, known=64, most=500, unit=1, quantum=64, stuck=False))
+    await house.store.extend("acme", "f1", Need(published=40, prompt_tokens=10, known=64, most=500, quantum=64))
 
     await house.store.settle("acme", "f1", final)
 

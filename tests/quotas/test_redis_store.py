@@ -80,6 +80,24 @@ async def test_a_settled_flight_leaves_only_its_mark_and_what_was_used(house: Re
     assert not await house.client.exists(f"{root}reserved:tenant:acme", f"{root}leases")
 
 
+async def test_what_is_counted_for_a_time_ends_with_it_whichever_call_wrote_it(house: RedisHouse) -> None:
+    await house.tenant(Limits(tokens_per_minute=700))
+    minute, spent = (keyspace.of_root("acme") + name for name in ("minute:tenant:acme", "spent:tenant:acme:2026-11"))
+
+    await house.store.reserve(ask("f1"))
+    await house.store.reserve(ask("f2"))
+    after_reserve = await house.client.pttl(minute)
+    await house.store.settle("acme", "f1", charge())
+    after_charge = await house.client.pttl(spent)
+    await house.client.delete(minute, spent)  # as if their time had come
+    await house.store.settle("acme", "f2", Charge.refund())
+    after_refund = await house.client.pttl(minute)
+
+    assert 60_250 < after_reserve <= 120_000
+    assert after_charge > 31 * 86_400_000
+    assert 60_250 < after_refund <= 120_000
+
+
 async def test_a_key_of_another_tenant_of_the_same_root_is_turned_away(house: RedisHouse) -> None:
     await house.tenant(Limits())
     await house.key("k1", Limits())

@@ -145,6 +145,7 @@ class StoreMachine(RuleBasedStateMachine):
         flight_id=st.sampled_from(FLIGHTS),
         tenant=st.sampled_from(TENANTS),
         published=st.sampled_from([0, 1, 2, 20, 60, 100]),
+        prompt_tokens=st.sampled_from([0, 10, 29, 100]),
         known=st.sampled_from([0, 1, 8, 20, 60]),
         most=st.sampled_from([0, 20, 60, 300]),
         unit=st.sampled_from([1, 1, 3]),

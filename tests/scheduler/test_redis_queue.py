@@ -73,23 +73,20 @@ class _Deaf:
         self._store = store
         self.loses_next = False
 
-    def register_script(self, text: str) -> "_DeafScript":
-        return _DeafScript(self, self._store.register_script(text))
+    async def evalsha(self, *call: str) -> object:
+        return self._heard(await self._store.evalsha(*call))  # type: ignore[arg-type]
+
+    async def eval(self, *call: str) -> object:
+        return self._heard(await self._store.eval(*call))  # type: ignore[arg-type]
+
+    def _heard(self, answer: object) -> object:
+        if self.loses_next:
+            self.loses_next = False
+            raise StoreGoneError("connection lost")
+        return answer
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._store, name)
-
-
-class _DeafScript:
-    def __init__(self, client: _Deaf, script: object) -> None:
-        self._client, self._script = client, script
-
-    async def __call__(self, **call: object) -> object:
-        answer = await self._script(**call)  # type: ignore[operator]
-        if self._client.loses_next:
-            self._client.loses_next = False
-            raise StoreGoneError("connection lost")
-        return answer
 
 
 async def test_a_publish_tried_again_after_a_lost_answer_doubles_nothing(store: redis.asyncio.Redis) -> None:

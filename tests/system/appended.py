@@ -83,22 +83,25 @@ class Account:
             self.published[flight] = self.published.get(flight, 0) + len(command[2]) // 4
         elif key.endswith(f":reserved:tenant:{self.tenant}"):
             self._hold(verb, command)
-        elif f":spent:tenant:{self.tenant}:" in key and verb == b"HINCRBY" and command[2] == b"month":
-            self.spent += int(command[3])
+        elif f":spent:tenant:{self.tenant}:" in key and verb == b"HSET":
+            self.spent = int(_pairs(command)["month"])
         elif verb == b"XADD" and key.endswith(f":ledger:{self.tenant}"):
-            words = [word.decode() for word in command]
-            pairs = words[words.index("at_ms") :]
-            entry = dict(zip(pairs[::2], pairs[1::2], strict=True))
+            entry = _pairs(command[command.index(b"at_ms") - 2 :])
             assert entry["flight"] not in self.ledger, "settled twice"
             self.ledger[entry["flight"]] = entry
 
     def _hold(self, verb: bytes, command: Command) -> None:
         if verb in (b"DEL", b"UNLINK"):
             self.held.clear()
-        elif verb == b"HINCRBY":
-            name = command[2].decode()
-            self.held[name] = self.held.get(name, 0) + int(command[3])
+        elif verb == b"HSET":
+            self.held |= {name: int(value) for name, value in _pairs(command).items()}
 
     def published_of(self, booking: str) -> int:
         """Tokens of all its flights."""
         return sum(count for flight, count in self.published.items() if flight.split("-")[0] == booking)
+
+
+def _pairs(command: Command) -> dict[str, str]:
+    """Fields and values of a command, after its verb and key."""
+    words = [word.decode() for word in command[2:]]
+    return dict(zip(words[::2], words[1::2], strict=True))

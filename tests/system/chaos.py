@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import redis
 
 from gateway.commands.store import EmbeddedStore, die_with_parent
 from tests.system.harness import ADMIN_KEY, free_port
@@ -78,7 +77,7 @@ class World:
             self.workers.append(Process(command, environ, self.directory / f"worker{number}.log"))
 
     def __enter__(self) -> "World":
-        self._start_store()
+        self.store.start()
         for process in (*self.workers, *self.gateways):
             process.start()
         return self
@@ -118,16 +117,9 @@ class World:
         if isinstance(victim, EmbeddedStore):
             victim.process.kill()
             victim.process.wait()
-            self._start_store()
         else:
             victim.kill()
-            victim.start()
-
-    def _start_store(self) -> None:
-        """Whose file keeps every write: it is what is added up in the end."""
-        self.store.start()
-        with redis.from_url(self.store.url) as client:
-            client.config_set("auto-aof-rewrite-percentage", 0)
+        victim.start()
 
     async def _ask(self) -> None:
         chooser = self.chooser

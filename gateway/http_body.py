@@ -1,0 +1,56 @@
+"""A request's body, whole: bounded in bytes and in time, and never decompressed."""
+
+import asyncio
+from collections.abc import Sequence
+
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive
+
+from gateway.errors import invalid, request_timeout, request_too_large
+
+_MAX_DIGITS = 18
+"""Of a declared length that is worth reading."""
+
+
+async def read_body(
+    receive: Receive,
+    headers: Sequence[tuple[bytes, bytes]],
+    *,
+    max_bytes: int,
+    timeout_s: float,
+    arrived: bytes | None = None,
+) -> bytes:
+    """The whole body. `headers`: the ASGI scope's; `arrived`: the body where all of it is there already.
+
+    Raises ApiError: `request_too_large` before reading it all (by Content-Length, or as soon as the count is over),
+    `request_timeout` if it is not there in time, 400 where it is compressed; starlette's ClientDisconnect.
+    """
+    declared = b""
+    for name, value in headers:
+        if name == b"content-encoding" and value.strip().lower() != b"identity":
+            raise invalid("content-encoding", "`content-encoding` is not supported: send the body as it is.")
+        if name == b"content-length":
+            declared = declared or value
+    if declared.isdigit() and (len(declared) > _MAX_DIGITS or int(declared) > max_bytes):
+        raise request_too_large(max_bytes)
+    if arrived is not None and len(arrived) <= max_bytes:
+        return arrived
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await _received(receive, max_bytes)
+    except TimeoutError:
+        raise request_timeout(timeout_s) from None
+
+
+async def _received(receive: Receive, max_bytes: int) -> bytes:
+    body = bytearray()
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        body += message.get("body", b"")
+        if len(body) > max_bytes:
+            raise request_too_large(max_bytes)
+        more = message.get("more_body", False)
+    return bytes(body)

@@ -1,0 +1,157 @@
+"""Pools of connections to the store, by the URL that names it: one server, or the master that its Sentinels name.
+
+    redis://host:6379/0   rediss://…   unix:///path                 one server
+    redis+sentinel://[user:password@]host:26379,host2/service[/db]  whichever server is the service's master now
+    rediss+sentinel://…                                             the same, both over TLS
+
+A connection that is lost, or whose server says that it takes no writes any more, is opened anew by asking the Sentinels
+again: a failover needs no restart. User and password are the servers'; the Sentinels' own are given as
+`?sentinel_username=…&sentinel_password=…`.
+"""
+
+import asyncio
+import weakref
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import redis.asyncio
+from redis.asyncio.connection import BlockingConnectionPool
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel, SentinelManagedConnection, SentinelManagedSSLConnection
+from redis.backoff import NoBackoff
+
+DIRECT = ("redis://", "rediss://", "unix://")
+WATCHED = ("redis+sentinel://", "rediss+sentinel://")
+SCHEMES = (*DIRECT, *WATCHED)
+SENTINEL_PORT = 26379
+_OPTIONS = ("sentinel_username", "sentinel_password")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """What a URL of Sentinels says."""
+
+    sentinels: tuple[tuple[str, int], ...]
+    service: str
+    database: int
+    is_tls: bool
+    login: dict[str, Any]
+    """Of the servers: username and password, where given."""
+    sentinel_login: dict[str, Any]
+
+
+def check(url: str) -> None:
+    """Raises ValueError, with one line that does not repeat the URL, where it names no store."""
+    if url.startswith(WATCHED):
+        _parse(url)
+    elif not url.startswith(DIRECT):
+        raise ValueError(f"must start with one of {', '.join(SCHEMES)}")
+
+
+def pool(url: str, *, limit: int, timeout_s: float, retry: Retry) -> BlockingConnectionPool:
+    """At most `limit` connections, each opened within `timeout_s` or so; who finds none free waits as long for one.
+
+    Without `socket_timeout`: with that set, redis-py sends under `asyncio.wait_for`, which on Python 3.11 can lose the
+    cancellation of the task that called it. Callers bound their calls. Raises ValueError as `check` does.
+    """
+    check(url)
+    options: dict[str, Any] = {
+        "max_connections": limit,
+        "timeout": timeout_s,
+        "socket_timeout": None,
+        "socket_connect_timeout": timeout_s,
+        "retry": retry,
+    }
+    return (
+        _MasterPool(_parse(url), options)
+        if url.startswith(WATCHED)
+        else BlockingConnectionPool.from_url(url, **options)
+    )
+
+
+class _MasterPool(BlockingConnectionPool):
+    """As redis-py's SentinelConnectionPool, for callers that wait for a connection."""
+
+    is_master = True
+    check_connection = False
+
+    def __init__(self, named: Watched, options: dict[str, Any]) -> None:
+        kind = SentinelManagedSSLConnection if named.is_tls else SentinelManagedConnection
+        super().__init__(connection_class=kind, db=named.database, **named.login, **options)
+        self.connection_kwargs["connection_pool"] = weakref.proxy(self)
+        self._service = named.service
+        self._address: tuple[str, int] | None = None
+        self._sentinel = Sentinel([])  # type: ignore[no-untyped-call]
+        self._sentinel.sentinels = [
+            _SentinelClient(host, port, options["socket_connect_timeout"], named) for host, port in named.sentinels
+        ]
+
+    async def get_master_address(self) -> tuple[str, int]:
+        """Where the master is now. Raises redis.ConnectionError where no Sentinel says."""
+        address: tuple[str, int] = await self._sentinel.discover_master(self._service)
+        if address != self._address:
+            self._address = address
+            await super().disconnect(inuse_connections=False)
+        return address
+
+    async def disconnect(self, inuse_connections: bool = True) -> None:
+        """Close connections; all of them: to the Sentinels too."""
+        await super().disconnect(inuse_connections)
+        if inuse_connections:
+            await self._sentinel.aclose()
+
+
+class _SentinelClient(redis.asyncio.Redis):
+    """One Sentinel. It has half the time of a connection, so that the next can be asked where one is silent."""
+
+    def __init__(self, host: str, port: int, timeout_s: float, named: Watched) -> None:
+        super().__init__(
+            host=host,
+            port=port,
+            ssl=named.is_tls,
+            socket_timeout=None,
+            socket_connect_timeout=timeout_s / 2,
+            retry=Retry(NoBackoff(), 0),
+            **named.sentinel_login,
+        )
+        self._limit_s = timeout_s / 2
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - redis-py's own signature
+        """One command. Raises redis.TimeoutError."""
+        try:
+            async with asyncio.timeout(self._limit_s):
+                return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+        except TimeoutError as error:
+            raise redis.TimeoutError("a Sentinel does not answer in time") from error
+
+
+def _parse(url: str) -> Watched:
+    parts = urlsplit(url)
+    login, _, hosts = parts.netloc.rpartition("@")
+    user, _, password = login.partition(":")
+    service, _, database = parts.path.lstrip("/").partition("/")
+    options = parse_qs(parts.query)
+    if not service or not (database or "0").isdecimal() or options.keys() - set(_OPTIONS):
+        raise ValueError("must be redis+sentinel://host:port,host2:port2/service[/db]")
+    given = {"username": unquote(user), "password": unquote(password)}
+    return Watched(
+        sentinels=tuple(_address(host) for host in hosts.split(",")),
+        service=unquote(service),
+        database=int(database or 0),
+        is_tls=parts.scheme == "rediss+sentinel",
+        login={name: value for name, value in given.items() if value},
+        sentinel_login={name.removeprefix("sentinel_"): options[name][0] for name in _OPTIONS if name in options},
+    )
+
+
+def _address(named: str) -> tuple[str, int]:
+    """`host`, `host:port` or `[v6]:port`."""
+    try:
+        parts = urlsplit(f"//{named}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if not host:
+        raise ValueError("must name Sentinels as host:port, with commas between")
+    return host, port or SENTINEL_PORT

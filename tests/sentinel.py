@@ -1,0 +1,114 @@
+"""A master, a replica and a Sentinel as processes, for tests of what happens when the master goes."""
+
+import asyncio
+import socket
+import subprocess
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import redis.asyncio
+
+from gateway.commands.store import die_with_parent
+
+SERVICE = "fairlane"
+WAIT_S = 60.0
+
+
+def free_port() -> int:
+    """One that nobody listens on now."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+class Watch:
+    """A master, its replica and one Sentinel on loopback, who decides alone that the master is gone."""
+
+    def __init__(self, directory: Path, binary: str) -> None:
+        self._directory = directory
+        self._binary = binary
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self.servers = [free_port(), free_port()]
+        self.sentinel = free_port()
+
+    @property
+    def url(self) -> str:
+        """What a process of ours is told; the first Sentinel that it names does not exist."""
+        return f"redis+sentinel://127.0.0.1:1,127.0.0.1:{self.sentinel}/{SERVICE}/0"
+
+    async def start(self) -> None:
+        """Return once the Sentinel knows master and replica."""
+        master, replica = self.servers
+        self._spawn(master, ["save ''", "repl-diskless-sync-delay 0"])
+        self._spawn(replica, ["save ''", f"replicaof 127.0.0.1 {master}"])
+        await self.replicated()
+        rules = (
+            f"monitor {SERVICE} 127.0.0.1 {master} 1",
+            f"down-after-milliseconds {SERVICE} 1000",
+            f"known-replica {SERVICE} 127.0.0.1 {replica}",  # it looks for replicas every ten seconds only
+        )
+        self._spawn(self.sentinel, [f"sentinel {rule}" for rule in rules], "--sentinel")
+        await self._until(self.sentinel, lambda said: "slaves=1" in said, "INFO", "sentinel")
+
+    async def replicated(self) -> None:
+        """Return once one server follows the other."""
+        async with asyncio.timeout(WAIT_S):
+            while not any([await self._follows(port) for port in self.servers]):  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.05)
+
+    async def kill_master(self) -> None:
+        """Without a word."""
+        self._processes[await self.master()].kill()
+
+    async def master(self) -> int:
+        """Its port."""
+        _, port = await self._ask(self.sentinel, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)
+        return int(port)
+
+    def stop(self) -> None:
+        """End all processes."""
+        for process in self._processes.values():
+            process.kill()
+            process.wait()
+
+    def _spawn(self, port: int, lines: list[str], *arguments: str) -> None:
+        directory = self._directory / str(port)
+        directory.mkdir()
+        config = directory / "server.conf"
+        config.write_text("\n".join([f"port {port}", "bind 127.0.0.1", f"dir {directory}", *lines, ""]))
+        with (directory / "log").open("wb") as log:
+            self._processes[port] = subprocess.Popen(
+                [self._binary, str(config), *arguments], stdout=log, stderr=log, preexec_fn=die_with_parent()
+            )
+
+    async def _follows(self, port: int) -> bool:
+        with suppress(redis.RedisError):
+            return "master_link_status:up" in str(await self._ask(port, "INFO", "replication"))
+        return False
+
+    async def _until(self, port: int, holds: Callable[[str], bool], *command: str) -> None:
+        async with asyncio.timeout(WAIT_S):
+            while True:
+                try:
+                    if holds(str(await self._ask(port, *command))):
+                        return
+                except redis.RedisError:
+                    pass
+                await asyncio.sleep(0.05)
+
+    async def _ask(self, port: int, *command: str) -> list[bytes]:
+        async with redis.asyncio.Redis(port=port, socket_timeout=None) as client:
+            client.response_callbacks.clear()
+            return await client.execute_command(*command)  # type: ignore[no-untyped-call, no-any-return]
+
+
+@asynccontextmanager
+async def watched(directory: Path, binary: str) -> AsyncIterator[Watch]:
+    """All of it, for one test."""
+    watch = Watch(directory, binary)
+    try:
+        await watch.start()
+        yield watch
+    finally:
+        watch.stop()
