@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -98,3 +99,29 @@ async def test_clients_that_go_at_any_moment_leave_nothing_behind(served: Served
     assert limits["concurrent_requests"].used == limits["concurrent_requests"].reserved == 0
     assert limits["tokens_per_day"].reserved == 0
     assert limits["tokens_per_day"].used == sum(prompt + output for _, prompt, output in await served.ledger())
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("n", [1, 3])
+async def test_a_client_that_goes_at_every_token_index_pays_for_each_choice_what_was_published(
+    served: Served, stream: bool, n: int
+) -> None:
+    indices = range(12)
+    for tokens in indices:
+        served.worker.limit = tokens
+        before = len(served.worker.seen)
+        body = {**ASKED, "ignore_eos": True, "stream": stream, "n": n}
+        await leave(served, body, once=partial(has_said, served, before, tokens))
+
+    entries = await served.entries()
+    assert [entry.output_tokens for entry in entries] == [n * tokens for tokens in indices]
+    assert {entry.outcome for entry in entries} == {"cancelled"}
+    limits = await served.limits()
+    charged = sum(entry.prompt_tokens + entry.output_tokens for entry in entries)
+    assert (limits["tokens_per_day"].used, limits["tokens_per_day"].reserved) == (charged, 0)
+
+
+def has_said(served: Served, number: int, tokens: int) -> bool:
+    """So many tokens of each choice of a job, by its number."""
+    seen = served.worker.seen
+    return len(seen) > number and len(served.worker.produced[seen[number].job.flight_id]) == tokens
