@@ -62,6 +62,8 @@ class Account:
     """By flight."""
     ledger: dict[str, dict[str, str]] = field(default_factory=dict)
     """By booking."""
+    settled: set[str] = field(default_factory=set)
+    """Bookings that are over; one without an entry in the ledger was given back, its request refused."""
     held: dict[str, int] = field(default_factory=dict)
     spent: int = 0
     worst: int = 0
@@ -85,6 +87,8 @@ class Account:
             self._hold(verb, command)
         elif f":spent:tenant:{self.tenant}:" in key and verb == b"HSET":
             self.spent = int(_pairs(command)["month"])
+        elif verb == b"HSET" and ":flight:" in key and command[2:4] == (b"state", b"settled"):
+            self.settled.add(key.split(":flight:")[1])
         elif verb == b"XADD" and key.endswith(f":ledger:{self.tenant}"):
             entry = _pairs(command[command.index(b"at_ms") - 2 :])
             assert entry["flight"] not in self.ledger, "settled twice"
@@ -95,6 +99,11 @@ class Account:
             self.held.clear()
         elif verb == b"HSET":
             self.held |= {name: int(value) for name, value in _pairs(command).items()}
+
+    @property
+    def given_back(self) -> set[str]:
+        """Bookings of requests that were refused, though a worker may have begun with them."""
+        return self.settled - self.ledger.keys()
 
     def published_of(self, booking: str) -> int:
         """Tokens of all its flights."""
