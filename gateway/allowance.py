@@ -1,9 +1,9 @@
 """How much output a running request may come to: extended before it is used up, so that no token is made uncharged.
 
-A request holds a quantum of its output at a time. Once a choice has half of that left, the budget is asked for the
-next, and what it gives goes down to the worker as a Grant. Where a minute is full the worker pauses at the end of its
-grant, and the budget is asked again until there is room; where a day or month is spent, or a pause has lasted too long,
-the request ends with what it has, by name of the limit.
+A request holds a quantum of its output at a time, and larger ones as it grows. Once a choice has half of the last one
+left, the budget is asked for the next, and what it gives goes down to the worker as a Grant. Where a minute is full the
+worker pauses at the end of its grant, and the budget is asked again until there is room; where a day or month is spent,
+or a pause has lasted too long, the request ends with what it has, by name of the limit.
 """
 
 import asyncio
@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 
 MAX_PAUSE_S = 120.0
 """How long a request waits for a full minute, or for the store, before it ends with what it has."""
+LARGEST_QUANTUM = 1_024
+"""Output tokens per choice: what is asked for doubles up to this, so that no more is held ahead than has come."""
 SOONEST_S, LATEST_S = 0.02, 1.0
 """When to ask again: a paused flight that is not heard of for seconds loses its place."""
 
@@ -108,6 +110,7 @@ class Allowance:
         if per_choice <= self._per_choice:
             return False
         self._portion, self._per_choice = per_choice - self._per_choice, per_choice
+        self._quantum = max(self._quantum, min(2 * self._quantum, LARGEST_QUANTUM))
         return True
 
     async def _pass_on(self) -> bool:
