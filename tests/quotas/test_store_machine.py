@@ -23,7 +23,7 @@ PARENTS = {"acme": (), "other": (), "web": ("acme",), "jobs": ("web", "acme")}
 KEYS = ("", "k1", "k2")
 FLIGHTS = [f"f{number}" for number in range(12)]
 ZONES = ("UTC", "Europe/Berlin", "America/St_Johns", "Pacific/Auckland")
-EXAMPLES = int(os.environ.get("FAIRLANE_TEST_EXAMPLES", "40"))
+EXAMPLES = int(os.environ.get("FAIRLANE_TEST_EXAMPLES", "25"))
 """More of them on a machine of one's own: FAIRLANE_TEST_EXAMPLES=2000."""
 
 small_limits = st.fixed_dictionaries(

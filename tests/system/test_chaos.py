@@ -11,7 +11,7 @@ from tests.system.chaos import World
 
 pytestmark = [pytest.mark.system, pytest.mark.anyio]
 
-SCHEDULES = int(os.environ.get("FAIRLANE_TEST_SCHEDULES", "4"))
+SCHEDULES = int(os.environ.get("FAIRLANE_TEST_SCHEDULES", "2"))
 """More of them on a machine of one's own: FAIRLANE_TEST_SCHEDULES=200."""
 PER_STORE = 20
 """A store that lives much longer rewrites its file, which then no longer says what happened."""
