@@ -33,7 +33,7 @@ from benchmarks.engines.turns import THREADS, Answer, Contender
 from benchmarks.engines.work import W2_PROMPT, equal, load
 from benchmarks.lines.line import Line
 from benchmarks.machine import cpu_name
-from benchmarks.report import conclude, open_console
+from benchmarks.report import conclude, open_console, summary
 from scheduler.settings import DEFAULT_MODEL
 from worker.model_files import resolve
 
@@ -133,16 +133,6 @@ def table(results: p.Results) -> Table:
             name, entry, f"{statistics.median(each):,.1f}", spread, times, f"{p.median_s(results, name, entry):.3f}"
         )
     return found
-
-
-def summary(found: Sequence[Line]) -> Table:
-    """The lines with what became of them."""
-    said = {True: "yes", False: "NO", None: "-"}
-    shown = Table("line", "what", "value", "target", "met", "how", box=rich.box.MARKDOWN)
-    for line in found:
-        value = "-" if line.value is None else f"{line.value:,.3g}"
-        shown.add_row(str(line.line), line.name, value, f"{line.target:g}", said[line.met], line.how)
-    return shown
 
 
 def describe(present: dict[str, Contender]) -> str:

@@ -26,7 +26,7 @@ from benchmarks.front.stand import Peer, Stand, StandError, stand
 from benchmarks.intervals import interval
 from benchmarks.lines.line import Line, at_least, at_most, unmeasured
 from benchmarks.machine import cpu_name
-from benchmarks.report import conclude, open_console
+from benchmarks.report import conclude, open_console, summary
 
 LINE = 8
 CLIENTS = 64
@@ -179,16 +179,6 @@ def peer_loads(litellm: str | None, portkey: str | None) -> list[Load]:
         headers = {"x-portkey-provider": "openai", "x-portkey-custom-host": f"http://127.0.0.1:{MOCK_PORT}/v1"}
         loads.append(PLAIN.at(Peer(PORTKEY, portkey, headers=headers)))
     return loads
-
-
-def summary(found: Sequence[Line]) -> rich.table.Table:
-    """The lines with what became of them."""
-    said = {True: "yes", False: "NO", None: "-"}
-    shown = rich.table.Table("line", "what", "value", "target", "met", "how", box=rich.box.MARKDOWN)
-    for line in found:
-        value = "-" if line.value is None else f"{line.value:,.2f}"
-        shown.add_row(str(line.line), line.name, value, f"{line.target:g}", said[line.met], line.how)
-    return shown
 
 
 def describe() -> str:

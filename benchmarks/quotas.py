@@ -17,15 +17,13 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
-import rich.box
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
 from benchmarks.budgets import crowd, keys, outage, rates, refusals
 from benchmarks.lines.line import Line
 from benchmarks.machine import cpu_name
-from benchmarks.report import conclude, open_console
+from benchmarks.report import conclude, open_console, summary
 
 ROUNDS = 5
 SECONDS, QUICK_SECONDS = 2.0, 0.6
@@ -68,16 +66,6 @@ class Bench:
         self._progress.update(self._task, advance=1, description=what)
         if not self._progress.console.is_terminal:
             self._progress.console.print(f"{time.strftime('%H:%M:%S')} {what}")
-
-
-def summary(found: Sequence[Line]) -> Table:
-    """The lines with what became of them."""
-    said = {True: "yes", False: "NO", None: "-"}
-    shown = Table("line", "what", "value", "target", "met", "how", box=rich.box.MARKDOWN)
-    for line in found:
-        value = "-" if line.value is None else f"{line.value:,.3g}"
-        shown.add_row(str(line.line), line.name, value, f"{line.target:g}", said[line.met], line.how)
-    return shown
 
 
 def describe(peers: Mapping[str, str]) -> str:

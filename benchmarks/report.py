@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+import rich.box
 from rich.console import Console
+from rich.table import Table
 
 from benchmarks.lines.line import Line
 
@@ -17,6 +19,16 @@ def open_console() -> Console:
     """The terminal, or a file as wide as its tables."""
     console = Console()
     return console if console.is_terminal else Console(width=FILE_WIDTH)
+
+
+def summary(found: Sequence[Line]) -> Table:
+    """The lines with what became of them."""
+    said = {True: "yes", False: "NO", None: "-"}
+    shown = Table("line", "what", "value", "target", "met", "how", box=rich.box.MARKDOWN)
+    for line in found:
+        value = "-" if line.value is None else f"{line.value:,.3g}"
+        shown.add_row(str(line.line), line.name, value, f"{line.target:g}", said[line.met], line.how)
+    return shown
 
 
 def conclude(lines: Sequence[Line], file: Path | None) -> int:

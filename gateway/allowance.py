@@ -95,12 +95,9 @@ class Allowance:
             stuck=any(choice.spoken >= self._per_choice for choice in going),
         )
         try:
-            extension = await self._quotas.extend(self._booking.ask.root, self._booking.id, need)
-        except STORE_TROUBLE:
+            return await self._quotas.extend(self._booking.ask.root, self._booking.id, need)
+        except (*STORE_TROUBLE, FlightSettled):  # settled: it was taken from us, as its renewal says, which ends it
             return None
-        except FlightSettled:
-            return None  # it was taken from us: its renewal says so, and ends it
-        return extension
 
     def _take(self, extension: Extension) -> bool:
         """Let the worker go on as far as the budget does; whether that is further."""

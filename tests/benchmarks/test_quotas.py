@@ -8,7 +8,7 @@ from benchmarks.budgets.crowd import Share
 from benchmarks.budgets.drive import drive
 from benchmarks.budgets.rates import BUDGET, FEW, FLAT_CONCURRENCY, LEAST, MANY, Load, Turn, Turns, lines, loads, table
 from benchmarks.budgets.worker import Row
-from benchmarks.quotas import summary
+from benchmarks.report import summary
 from scheduler.lanes import LaneName
 from scheduler.messages import Finished, Job, Lease, Paused, TokenDelta
 
