@@ -9,6 +9,7 @@ Exits with 1 if a line that was measured is not met.
 """
 
 import argparse
+import itertools
 import os
 import platform
 import statistics
@@ -62,11 +63,10 @@ class Bench:
         """Measure everything."""
         quick = self.options.quick
         todo = p.loads(self.present, quick=quick)
-        turns = sum(len(one.entries) for one in todo) * self.rounds
-        self._task = self.progress.add_task("warming up", total=turns + self.rounds + 4)
+        turns = sum(len(one.entries) for one in todo) + 1 + (0 if quick else len(LOADS))
+        self._task = self.progress.add_task("warming up", total=turns * self.rounds + (2 if quick else 3))
         results = p.take_turns(self.present, todo, self.rounds, self._advance)
         ours = self.present[p.OURS]
-        bandwidth = max((ours.ask(measure="bandwidth") for _ in range(3)), key=lambda each: float(each["bytes_per_s"]))
         overheads = [self._overhead(ours) for _ in range(self.rounds)]
         latencies = {} if quick else self._latencies(results)
         self._advance("line 6: forced preemptions")
@@ -77,11 +77,11 @@ class Bench:
         return results, [
             *lines.throughput(results),
             *lines.scheduling(results, latencies),
-            *lines.alone(results, bandwidth),
+            *lines.alone(results),
             *lines.overhead(overheads),
             *prefix.lines(quick=quick),
             *lines.pressure(results, next(one for one in todo if one.name == p.PRESSURE), forced, parted),
-            *lines.footprint(taken, bandwidth["weight_bytes"]),
+            *lines.footprint(taken, results[p.ALONE, p.OURS][0]["weight_bytes"]),
         ]
 
     def _overhead(self, ours: Contender) -> Answer:
@@ -92,14 +92,14 @@ class Bench:
         """W2 by the clock, with each way of scheduling."""
         requests, fastest_s = load("w2"), p.median_s(results, p.W2, p.IN_PAGED)
         entries = next(one for one in p.loads(self.present, quick=False) if one.name == p.W2).entries
-        found: dict[float, dict[str, list[float]]] = {}
-        for part in LOADS:
+        mine = [entry for entry in entries if entry.name in p.POLICIES]
+        found: dict[float, dict[str, list[list[float]]]] = {part: {one.name: [] for one in mine} for part in LOADS}
+        for number, part in itertools.product(range(self.rounds), LOADS):
             self._advance(f"W2 at {part:g} of the full rate")
             arrivals = p.arrivals_s(len(requests), part * len(requests) / fastest_s)
-            for entry in entries:
-                if entry.name in p.POLICIES:
-                    answer = self.present[p.OURS].serve(requests, **entry.extras, arrivals_s=arrivals)
-                    found.setdefault(part, {})[entry.name] = answer["latencies_s"]
+            for entry in p.in_turn(mine, number):
+                answer = self.present[p.OURS].serve(requests, **entry.extras, arrivals_s=arrivals)
+                found[part][entry.name].append(answer["latencies_s"])
         return found
 
     def _parted(self) -> int:

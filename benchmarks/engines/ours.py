@@ -4,6 +4,7 @@ The scheduling of others can be played inside it, on the same arithmetic and the
 when makes static batches of a loop that serves continuously.
 """
 
+import functools
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -123,8 +124,6 @@ class Ours:
                 return self._preempt(order)
             case "overhead":
                 return overhead(self._model, order["requests"])
-            case "bandwidth":
-                return {"bytes_per_s": read_bandwidth(), "weight_bytes": self._weight_bytes()}
         return self._serve(order)
 
     def _serve(self, order: Order) -> Answer:
@@ -143,6 +142,7 @@ class Ours:
             "step_weights": ledger.lifelong.step_weights(),
             "forward_s": self._model.forward_s - done,
             "outputs": list(served.outputs.values()) if order.get("outputs") else [],
+            **(self._roofline() if order.get("roofline") else {}),
         }
 
     def _preempt(self, order: Order) -> Answer:
@@ -162,6 +162,11 @@ class Ours:
             self._engines[sizes] = _build(self._model, blocks, host_slots, self._max_sequences, self._ledgers[sizes])
         return self._engines[sizes]
 
+    def _roofline(self) -> Answer:
+        """What memory gives at this moment, and what a step reads of it: neighbours make the former vary."""
+        return {"bytes_per_s": read_bandwidth(), "weight_bytes": self._weight_bytes()}
+
+    @functools.cache  # noqa: B019 - there is one of this class
     def _weight_bytes(self) -> int:
         """Of the weights that a step reads: each once, in the dtype that computes."""
         from safetensors import safe_open

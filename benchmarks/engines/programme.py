@@ -59,6 +59,7 @@ def loads(present: Mapping[str, Contender], *, quick: bool) -> list[Load]:
     """All loads with the entries of contenders that take part."""
     w1, w2 = load("w1"), load("w2")
     mine, vllm, openvino = (Entry(name, name) for name in (OURS, VLLM, OPENVINO))
+    beside_memory = Entry(OURS, OURS, {"roofline": True})
     continuous = Entry(CONTINUOUS, PLAIN)
     static_16, static_32 = Entry(STATIC_16, PLAIN, {"batch": 16}), Entry(STATIC_32, PLAIN, {"batch": 32})
     rules = zip(POLICIES, ("static", "reserve", "paged"), strict=True)
@@ -66,7 +67,7 @@ def loads(present: Mapping[str, Contender], *, quick: bool) -> list[Load]:
     inner = [Entry(name, OURS, {**shared, "admission": rule}) for name, rule in rules]
     found = [
         Load(FIRST, equal(1, ALONE_PROMPT, 1), (mine, vllm, openvino), repeats=5),
-        Load(ALONE, equal(1, ALONE_PROMPT, 1 + ALONE_TOKENS), (mine, vllm, openvino), repeats=5),
+        Load(ALONE, equal(1, ALONE_PROMPT, 1 + ALONE_TOKENS), (beside_memory, vllm, openvino), repeats=5),
         pressure(w1[:QUICK_REQUESTS] if quick else w1),
     ]
     if not quick:
@@ -137,14 +138,19 @@ def take_turns(
     results: Results = {}
     for number in range(rounds):
         for one in todo:
-            first = number % max(1, len(one.entries))
-            for entry in (*one.entries[first:], *one.entries[:first]):
+            for entry in in_turn(one.entries, number):
                 advance(f"{one.name}: {entry.name}")
                 contender = present[entry.contender]
                 answers = [contender.serve(one.requests, **entry.extras) for _ in range(one.repeats)]
                 answers.sort(key=lambda answer: float(answer["seconds"]))
                 results.setdefault((one.name, entry.name), []).append(answers[len(answers) // 2])
     return results
+
+
+def in_turn(entries: Sequence[Entry], number: int) -> Iterator[Entry]:
+    """All of them, begun with another one each round."""
+    first = number % max(1, len(entries))
+    yield from (*entries[first:], *entries[:first])
 
 
 def seconds(results: Results, load_name: str, entry: str) -> list[float]:

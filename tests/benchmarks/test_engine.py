@@ -122,8 +122,8 @@ def test_paged_scheduling_is_held_against_the_bound_and_the_slowest_ratio_of_lat
         (p.W2, p.IN_PAGED): answers(10.0, step_weights=WEIGHTS),
     }
     latencies = {
-        0.5: {p.IN_STATIC: [2.0] * 10, p.IN_RESERVE: [1.0] * 10, p.IN_PAGED: [1.5] * 10},
-        1.0: {p.IN_STATIC: [9.0] * 10, p.IN_RESERVE: [9.0] * 10, p.IN_PAGED: [1.0] * 10},
+        0.5: {p.IN_STATIC: [[2.0] * 10], p.IN_RESERVE: [[1.0] * 10], p.IN_PAGED: [[1.5] * 10]},
+        1.0: {p.IN_STATIC: [[9.0] * 10], p.IN_RESERVE: [[9.0] * 10], p.IN_PAGED: [[1.0] * 10]},
     }
 
     share, p50, _ = scheduling(results, latencies)
@@ -146,9 +146,10 @@ def test_in_order_of_arrival_little_kv_costs_steps() -> None:
 
 
 def test_the_roofline_is_weights_over_bandwidth_and_the_first_token_is_taken_off() -> None:
-    results = {(p.FIRST, p.OURS): answers(0.5), (p.ALONE, p.OURS): answers(0.5 + 64 * 0.02)}
+    memory = {"weight_bytes": 300e6, "bytes_per_s": 20e9}
+    results = {(p.FIRST, p.OURS): answers(0.5), (p.ALONE, p.OURS): answers(0.5 + 64 * 0.02, **memory)}
 
-    first, share = alone(results, {"weight_bytes": 300e6, "bytes_per_s": 20e9})
+    first, share = alone(results)
 
     assert first.met is None
     assert share.value == pytest.approx(0.015 / 0.02)
