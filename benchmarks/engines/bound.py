@@ -24,9 +24,13 @@ class Bound:
     """The ratio of the numbers of steps: the bound where a step costs the same whatever it holds."""
     time: float
     """The ratio of times."""
+    in_order: float
+    """The ratio of times for whoever serves in order of arrival: the longest output waits for its turn."""
 
 
-def bound(requests: Sequence[Request], slots: int, kv_tokens: int, weights: Sequence[float]) -> Bound:
+def bound(
+    requests: Sequence[Request], slots: int, kv_tokens: int, max_step_tokens: int, weights: Sequence[float]
+) -> Bound:
     """For static batches of `slots` in order of arrival; `weights` as `CostModel.step_weights` gives them."""
     base_ms = weights[0]
     outputs = [tokens for _, tokens in requests]
@@ -34,7 +38,9 @@ def bound(requests: Sequence[Request], slots: int, kv_tokens: int, weights: Sequ
     held = sum(tokens * len(prompt) + tokens * (tokens + 1) // 2 for prompt, tokens in requests)
     fewest = max(max(outputs), held / kv_tokens)
     shared_ms = sum(_own_ms(len(prompt), tokens, weights) for prompt, tokens in requests)
-    return Bound(static / fewest, (shared_ms + base_ms * static) / (shared_ms + base_ms * fewest))
+    in_order = steps_in_order(requests, kv_tokens, max_step_tokens)
+    static_ms, fewest_ms, in_order_ms = (shared_ms + base_ms * steps for steps in (static, fewest, in_order))
+    return Bound(static / fewest, static_ms / fewest_ms, static_ms / in_order_ms)
 
 
 def least_slowdown(

@@ -40,10 +40,11 @@ def scheduling(results: p.Results, latencies: Latencies) -> list[Line]:
     if not results.get((p.W2, p.IN_PAGED)):
         return [unmeasured(2, name, target, QUICK) for name, target in zip(names, (0.9, 1.0, 1.0), strict=True)]
     weights = results[p.W2, p.IN_PAGED][-1]["step_weights"]
-    most = bound(load("w2"), p.SLOTS, p.EQUAL_KV_TOKENS, weights)
+    most = bound(load("w2"), p.SLOTS, p.EQUAL_KV_TOKENS, p.STEP_TOKENS, weights)
     pairs = zip(*(p.seconds(results, p.W2, name) for name in (p.IN_STATIC, p.IN_PAGED)), strict=True)
     value, how = _worse_end([static / paged / most.time for static, paged in pairs], "lower")
     how = f"{how}; bound {most.time:.2f}x by the steps' measured costs ({most.steps:.2f}x in steps)"
+    how = f"{how}, {most.in_order:.2f}x in order of arrival"
     worst = [_slowest(latencies, part) for part in _PARTS.values()]
     said = f"W2 by Poisson arrivals at {', '.join(f'{one:g}' for one in latencies)} of paged throughput"
     return [

@@ -87,7 +87,7 @@ def test_who_is_absent_takes_no_part_and_quick_leaves_out_what_takes_long(tmp_pa
 
 
 def test_where_a_step_costs_the_same_the_bound_is_that_of_the_steps() -> None:
-    found = bound([([1] * 10, tokens) for tokens in (40, 10, 40, 10)], 2, 100, WEIGHTS)
+    found = bound([([1] * 10, tokens) for tokens in (40, 10, 40, 10)], 2, 100, 512, WEIGHTS)
 
     held = 2 * (400 + 820) + 2 * (100 + 55)
     assert found.steps == pytest.approx((40 + 40) / max(40, held / 100))
@@ -95,9 +95,9 @@ def test_where_a_step_costs_the_same_the_bound_is_that_of_the_steps() -> None:
 
 
 def test_what_every_schedule_pays_brings_the_bound_down() -> None:
-    found = bound([([1] * 10, tokens) for tokens in (40, 10, 40, 10)], 2, 100, (10.0, 1.0, 1.0, 0.1, 0.01))
+    found = bound([([1] * 10, tokens) for tokens in (40, 10, 40, 10)], 2, 100, 512, (10.0, 1.0, 1.0, 0.1, 0.01))
 
-    assert 1.0 < found.time < found.steps
+    assert 1.0 < found.in_order <= found.time < found.steps
 
 
 def test_ratios_count_by_their_worse_end() -> None:
@@ -128,7 +128,9 @@ def test_paged_scheduling_is_held_against_the_bound_and_the_slowest_ratio_of_lat
 
     share, p50, _ = scheduling(results, latencies)
 
-    assert share.value == pytest.approx(3.0 / bound(load("w2"), p.SLOTS, p.EQUAL_KV_TOKENS, WEIGHTS).time)
+    assert share.value == pytest.approx(
+        3.0 / bound(load("w2"), p.SLOTS, p.EQUAL_KV_TOKENS, p.STEP_TOKENS, WEIGHTS).time
+    )
     assert (p50.value, p50.met) == (1.5, False)
     assert [line.met for line in scheduling({}, {})] == [None] * 3
 
