@@ -70,7 +70,7 @@ requests = st.tuples(st.integers(1, 300), st.integers(1, 200))
 """Prompt and output tokens, for every request of one tenant."""
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=20)
 @given(
     one=requests,
     other=requests,

@@ -29,7 +29,7 @@ async def test_64_streams_share_kv_blocks_for_16(start_server: StartServer) -> N
     server = start_server(
         WORKER__DTYPE="bfloat16",
         WORKER__KV_MEMORY=str(16 * BLOCKS_PER_STREAM * BLOCK_BYTES),
-        WORKER__HOST_KV_MEMORY=str(8 * BLOCKS_PER_STREAM * BLOCK_BYTES),
+        WORKER__HOST_KV_MEMORY=str(2 * BLOCKS_PER_STREAM * BLOCK_BYTES),
         WORKER__METRICS_PORT=str(metrics_port),
     )
     key = server.tenant("both", lanes=["latency", "throughput"])
