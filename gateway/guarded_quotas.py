@@ -139,6 +139,10 @@ class GuardedQuotas:
             self._backlog.append((unasked.ask, charge))
         return settled
 
+    async def book(self, ask: Ask) -> bool:
+        """Note a flight that the store has forgotten: see QuotaStore."""
+        return await self._store.book(ask)
+
     async def renew(self, root: str, flight_ids: Iterable[str]) -> set[str]:
         """Extend leases; those of flights that were admitted here do not end, but the store may hold them too."""
         return await self._store.renew(root, flight_ids) - self._local.keys()

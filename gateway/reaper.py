@@ -6,8 +6,9 @@ their jobs and charges what the job's record says was published. `watch` ends th
 
 import asyncio
 import logging
+import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from gateway.directory import Directory
@@ -15,7 +16,7 @@ from gateway.dispatch import Dispatcher
 from gateway.errors import ApiError, invalid_api_key
 from gateway.flight import Booking, flight_ids, total
 from gateway.store import every
-from quotas.store import Charge, Lapsed, QuotaStore
+from quotas.store import TOMBSTONE_MS, Charge, Lapsed, QuotaStore
 from quotas.tenants import Tenant
 from scheduler.outcomes import MEANING, Outcome
 from scheduler.queue_types import JobRecord, JobState
@@ -49,6 +50,7 @@ class Reaper:
         directory: Directory,
         *,
         lease_s: float,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`directory`: knows the queues that jobs for a model may stand in. `lease_s`: of a reservation."""
         self._quotas = quotas
@@ -56,6 +58,8 @@ class Reaper:
         self._dispatcher = dispatcher
         self._directory = directory
         self._lease_s = lease_s
+        self._clock = clock
+        self._renewed_s = clock()
         self.reaped = 0
         """Lapsed reservations settled here."""
 
@@ -70,14 +74,25 @@ class Reaper:
                 tasks.create_task(every(period_s, what, work))
 
     async def renew(self) -> None:
-        """Extend the leases of all our bookings; one that holds nothing any more was taken from us, and ends."""
+        """Extend the leases of all our bookings. One that a store has forgotten, as when it failed over, is noted anew;
+        one that was settled by others was taken from us, and ends."""
         bookings = {flight.booking.id: flight.booking for flight in self._dispatcher.flights.values()}
+        began_s = self._clock()
         for root, ids in _by_root(bookings.values()).items():
             for start in range(0, len(ids), RENEW_BATCH):
                 for lost in await self._quotas.renew(root, ids[start : start + RENEW_BATCH]):
-                    for flight in bookings[lost].flights:
-                        if not flight.settled:
-                            flight.fail(ApiError("The request's reservation was lost.", "quota_store_unavailable"))
+                    await self._reassert(bookings[lost])
+        self._renewed_s = began_s
+
+    async def _reassert(self, booking: Booking) -> None:
+        """What others settled is marked for a while: after a longer silence of ours it may be unmarked again."""
+        is_marked = self._clock() - self._renewed_s < TOMBSTONE_MS / 2e3
+        if is_marked and await self._quotas.book(booking.ask):
+            log.warning("the store had forgotten flight %s, which goes on", booking.id)
+            return
+        for flight in booking.flights:
+            if not flight.settled:
+                flight.fail(ApiError("The request's reservation was lost.", "quota_store_unavailable"))
 
     async def reap(self) -> None:
         """Settle what has lapsed. What a worker still holds is cancelled first and settled on a later round."""

@@ -22,6 +22,7 @@ from gateway.fleet import StoredFleet
 from gateway.guarded_quotas import GuardedQuotas, RememberedKeys
 from gateway.idempotency_runs import Runs
 from gateway.launch import Launcher
+from gateway.lookout import Lookout
 from gateway.prepare import Preparer
 from gateway.reaper import Reaper
 from gateway.settle import Settlements
@@ -127,6 +128,7 @@ class Resources:
             self.directory,
             lease_s=section.reservation_lease_s,
         )
+        self.lookout = Lookout(self.dispatcher)
         self.runs = Runs(
             IdempotencyRecords(
                 patient,
@@ -180,6 +182,7 @@ class Resources:
             tasks = [
                 asyncio.create_task(self.directory.run(self._fleet_changed), name="directory"),
                 asyncio.create_task(self.reaper.run(), name="reaper"),
+                asyncio.create_task(self.lookout.run(), name="lookout"),
                 asyncio.create_task(self._roll_up(), name="roll-up"),
             ]
             if self.guard is not None:

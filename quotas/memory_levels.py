@@ -120,6 +120,19 @@ class MemoryRoot:
         if key.expires_ms is not None and key.expires_ms <= now_ms:
             raise AccessDenied("expired")
 
+    def has_gone(self, tenant_id: str) -> bool:
+        """The tenant was deleted, or never made."""
+        tenant = self.tenants.get(tenant_id)
+        return tenant is None or tenant.barred == "deleted"
+
+    def take_off(self, flight: MemoryFlight, now_ms: int) -> None:
+        """Hold what it asks for against all its levels."""
+        for level in flight.levels:
+            figures = self.figures(level)
+            flight.slice = figures.minute.add(now_ms, Totals(requests=1))
+            figures.live.add(Totals(1, flight.demand.input, flight.demand.output))
+        self.flights[flight.ask.flight_id] = flight
+
     def level_ids(self, tenant_id: str, key_id: str, model: str = "", lane: str = "") -> list[LevelId]:
         """Whose limits a request must fit."""
         tenant = self.tenants.get(tenant_id, MemoryTenant())

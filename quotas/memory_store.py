@@ -85,11 +85,7 @@ class MemoryQuotaStore:
             raise Denied(refusal.status, refusal.requested, refusal.retry_after_s, refusal.kind)
         shadowed = tuple(refused.status.name for refused in found)
         flight = MemoryFlight(ask, demand, ids, 0, now_ms + self._lease_ms, shadowed, demand.output)
-        for level in ids:
-            figures = root.figures(level)
-            flight.slice = figures.minute.add(now_ms, Totals(requests=1))
-            figures.live.add(Totals(1, demand.input, demand.output))
-        root.flights[ask.flight_id] = flight
+        root.take_off(flight, now_ms)
         return _reservation(root, flight, ask, now_ms)
 
     async def extend(self, root: str, flight_id: str, need: Need) -> Extension:
@@ -158,6 +154,17 @@ class MemoryQuotaStore:
                 (flight.ask, msgspec.structs.replace(charge, prompt_tokens=prompt, output_tokens=output))
             )
         return Settled(first=True, statuses=limits.statuses(house.levels(flight.levels, now_ms), now_ms))
+
+    async def book(self, ask: Ask) -> bool:
+        """Note a flight that runs though nothing is held for it: see QuotaStore."""
+        root, now_ms = self._root(ask.root), self._now_ms()
+        is_known = ask.flight_id in root.flights or root.settled.get(ask.flight_id, 0) > now_ms
+        if is_known or root.has_gone(ask.tenant):
+            return False
+        ids = root.level_ids(ask.tenant, ask.key_id, ask.model, ask.lane)
+        flight = MemoryFlight(ask, Demand(0, 0, 0, ask.choices), ids, 0, now_ms + self._lease_ms, (), 0)
+        root.take_off(flight, now_ms)
+        return True
 
     async def renew(self, root: str, flight_ids: Iterable[str]) -> set[str]:
         """Extend leases: see QuotaStore."""

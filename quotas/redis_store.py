@@ -135,10 +135,10 @@ class RedisQuotaStore:
         )
         return Settled(first=bool(first), statuses=_statuses.decode(statuses[0]) if statuses else None)
 
-    async def book(self, ask: Ask) -> None:
-        """Note a flight that ran unasked, for `settle` to charge whatever the limits say. One that is known stays."""
+    async def book(self, ask: Ask) -> bool:
+        """Note a flight that runs though nothing is held for it: see QuotaStore."""
         await self._enlist(ask.root)
-        await self._database.run(
+        noted = await self._database.run(
             "book",
             keyspace.of_root(ask.root),
             ask.flight_id,
@@ -149,6 +149,7 @@ class RedisQuotaStore:
             len(ask.prompts),
             self._lease_ms,
         )
+        return bool(noted)
 
     async def renew(self, root: str, flight_ids: Iterable[str]) -> set[str]:
         """Extend leases: see QuotaStore."""

@@ -258,6 +258,12 @@ class QuotaStore(Protocol):
         Of an unknown flight it leaves a mark for ten minutes: a reservation that arrives later is refused.
         """
 
+    async def book(self, ask: Ask) -> bool:
+        """Note a flight that runs though nothing is held for it, whatever the limits say; `settle` then charges it.
+
+        False, having changed nothing, where it is known, reserved or settled, or its tenant has gone.
+        """
+
     async def renew(self, root: str, flight_ids: Iterable[str]) -> set[str]:
         """Extend the leases of flights in the air; returns those that hold nothing any more (settled or unknown)."""
 

@@ -7,7 +7,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from gateway.flight import flight_ids
-from quotas.store import Ask
+from quotas import keyspace
+from quotas.redis_store import RedisQuotaStore
+from quotas.store import Ask, Charge
 from quotas.tenants import TenantStore
 from scheduler.lanes import LaneName
 from scheduler.messages import Job
@@ -121,6 +123,49 @@ async def test_a_flight_that_outlives_many_leases_is_renewed_and_left_alone(serv
 
     assert (await running).status_code == 200
     assert served.resources.reaper.reaped == 1
+
+
+async def test_a_flight_that_the_store_has_forgotten_is_noted_anew_and_charged(served: Served) -> None:
+    served.worker.limit = 2
+    running = asyncio.create_task(served.post(CHAT, ASKED))
+    await until(lambda: [len(made) for made in served.worker.produced.values()] == [2])
+    (flight_id,) = served.resources.dispatcher.flights
+
+    await lose_budgets(served, flight_id)
+    await served.resources.reaper.renew()
+    held = (await served.limits())["concurrent_requests"].used
+    served.worker.limit = None
+    answer = await running
+    await served.landed()
+
+    assert (answer.status_code, held) == (200, 1)
+    ((outcome, prompt, output),) = await served.ledger()
+    assert (outcome, prompt + output) == ("finished", answer.json()["usage"]["total_tokens"])
+    limits = await served.limits()
+    assert limits["tokens_per_day"].used == prompt + output
+    assert limits["concurrent_requests"].used == limits["tokens_per_day"].reserved == 0
+
+
+async def test_a_flight_that_others_settled_ends(served: Served) -> None:
+    served.worker.limit = 2
+    running = asyncio.create_task(served.post(CHAT, ASKED))
+    await until(lambda: [len(made) for made in served.worker.produced.values()] == [2])
+    (flight_id,) = served.resources.dispatcher.flights
+
+    charge = Charge(prompt_tokens=5, output_tokens=2, outcome="cancelled")
+    assert (await RedisQuotaStore(served.store).settle("acme", flight_id, charge)).first
+    await served.resources.reaper.renew()
+
+    assert error_of(await running) == (503, "quota_store_unavailable")
+    await served.landed()
+    assert await served.ledger() == [("cancelled", 5, 2)]
+
+
+async def lose_budgets(served: Served, flight_id: str) -> None:
+    """As a failover does with what was written last: the reservation, and what it holds."""
+    root = keyspace.of_root("acme")
+    await served.store.zrem(f"{root}leases", flight_id)
+    await served.store.delete(f"{root}flight:{flight_id}", *await served.store.keys(f"{root}reserved:*"))
 
 
 async def replace(tenants: TenantStore, tenant_id: str) -> None:

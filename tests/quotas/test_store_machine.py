@@ -167,6 +167,10 @@ class StoreMachine(RuleBasedStateMachine):
         self.both("settle", tenant, flight_id, Charge(outcome=outcome, **figures))
         self.last_settled_ms[flight_id] = self.now_ms
 
+    @rule(flight_id=st.sampled_from(FLIGHTS), tenant=st.sampled_from(list(ROOTS)), key_id=st.sampled_from(KEYS))
+    def book(self, flight_id: str, tenant: str, key_id: str) -> None:
+        self.both("book", ask(self.living(flight_id), root=ROOTS[tenant], tenant=tenant, key_id=key_id))
+
     @rule(tenant=st.sampled_from(TENANTS), flights=st.lists(st.sampled_from(FLIGHTS), max_size=4))
     def renew(self, tenant: str, flights: list[str]) -> None:
         self.both("renew", tenant, [self.living(flight_id) for flight_id in flights])

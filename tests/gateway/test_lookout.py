@@ -1,0 +1,74 @@
+"""Jobs that a store has lost, or whose end was: their clients hear of it, and pay for what was published."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from scheduler.outcomes import Outcome
+from scheduler.queue_types import Publication
+from tests.gateway.served import ASKED, CHAT, Served, error_of, serving, settings, until
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def served(valkey_url: str) -> AsyncIterator[Served]:
+    async with serving(settings(valkey_url)) as opened:
+        await opened.tenant(limits={"tokens_per_day": 100_000})
+        yield opened
+
+
+async def begun(served: Served) -> "tuple[asyncio.Task[httpx.Response], str]":
+    """A request that has two tokens and waits for the next; and its flight."""
+    served.worker.limit = 2
+    running = asyncio.create_task(served.post(CHAT, ASKED))
+    await until(lambda: [len(made) for made in served.worker.produced.values()] == [2])
+    (flight,) = served.resources.dispatcher.flights.values()
+    await until(lambda: flight.choices[0].published == 2)
+    return running, flight.id
+
+
+async def look(served: Served, times: int) -> None:
+    for _ in range(times):
+        await served.resources.lookout.look()
+
+
+async def test_a_job_that_the_queue_lost_ends_with_an_error_and_what_came_is_charged(served: Served) -> None:
+    running, flight_id = await begun(served)
+    lost = [key async for key in served.store.scan_iter(f"*{flight_id}*") if not key.startswith(b"fl:quota:")]
+
+    await served.store.delete(*lost)
+    await look(served, times=3)
+    answer = await running
+    await served.landed()
+
+    assert error_of(answer) == (500, "internal_error")
+    assert [output for _, _, output in await served.ledger()] == [2]
+
+
+async def test_a_job_whose_end_was_lost_ends_with_an_error_and_what_its_record_has_is_charged(served: Served) -> None:
+    running, flight_id = await begun(served)
+    lease = served.worker.leases.pop(flight_id)
+
+    unsaid = Publication(flight_id, lease.epoch, (), ends=Outcome.FINISHED)
+    assert await served.worker.queue.publish(lease.job.gateway_id, "hand", [unsaid]) == set()
+    await look(served, times=3)
+    answer = await running
+    await served.landed()
+
+    assert error_of(answer) == (500, "internal_error")
+    assert [output for _, _, output in await served.ledger()] == [2]
+
+
+async def test_a_request_that_waits_or_speaks_is_left_alone(served: Served) -> None:
+    running, _ = await begun(served)
+    served.worker.taking = False
+    waiting = asyncio.create_task(served.post(CHAT, ASKED))
+    await until(lambda: len(served.resources.dispatcher.flights) == 2)
+
+    await look(served, times=6)
+    served.worker.limit, served.worker.taking = None, True
+
+    assert [(await each).status_code for each in (running, waiting)] == [200, 200]
