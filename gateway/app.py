@@ -44,7 +44,7 @@ def create_app(resources: Resources) -> Starlette:
         return Route(path, Degraded(rim, resources.missing), methods=[method])
 
     def once(path: str, endpoint: ASGIApp) -> ASGIApp:
-        return Idempotent(endpoint, path, resources.runs, generation.bounds)
+        return Idempotent(endpoint, path, resources.runs, generation.bounds, resources.telemetry)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
