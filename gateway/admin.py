@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from starlette.routing import Mount
-
 from gateway import admin_explain, admin_export, admin_fleet, admin_keys, admin_reports, admin_tenants
 from gateway.admin_bodies import (
     AuditQuery,
@@ -19,7 +17,7 @@ from gateway.admin_bodies import (
     TenantChange,
     UsageQuery,
 )
-from gateway.admin_call import AdminParts, Operation, routes
+from gateway.admin_call import Operation
 from gateway.admin_shapes import (
     AuditView,
     Deleted,
@@ -264,8 +262,3 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         answer=Page[AuditView],
     ),
 )
-
-
-def mount(parts: AdminParts) -> Mount:
-    """The whole API under its prefix. It answers its own errors; paths and methods that it has not are the router's."""
-    return Mount(PREFIX, routes=routes(OPERATIONS, parts))

@@ -9,7 +9,7 @@ import msgspec
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Mount, Route, Router
 
 from gateway import errors
 from gateway.auth import AdminKeys
@@ -130,12 +130,13 @@ class Operation(Generic[Input]):
         return self.tagged and self.method != "GET" and "{" in self.path
 
 
-def routes(operations: Iterable[Operation[Any]], parts: AdminParts) -> list[Route]:
-    """One route per operation, with the prefix left out."""
-    return [
+def mount(prefix: str, operations: Iterable[Operation[Any]], parts: AdminParts) -> Mount:
+    """One route per operation, under the prefix. Paths and methods that it has not are the application's to refuse."""
+    routes = [
         Route(operation.path, endpoint(operation, parts), methods=[operation.method], name=operation.name)
         for operation in operations
     ]
+    return Mount(prefix, Router(routes, redirect_slashes=False))
 
 
 def endpoint(operation: Operation[Any], parts: AdminParts) -> Callable[[Request], Awaitable[Response]]:

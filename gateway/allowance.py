@@ -65,9 +65,9 @@ class Allowance:
     async def _ask(self) -> None:
         """Until what is granted is enough for a while, or nothing more will come."""
         loop = asyncio.get_running_loop()
-        waits_since_s = loop.time()
+        waits_since_s, retry_s = loop.time(), 0.0
         while going := self._going():
-            extension = await self._extend(going)
+            extension = await self._extend(going) if await self._pass_on() else None
             if extension is not None and self._take(extension):
                 waits_since_s = loop.time()
             if await self._pass_on() and (self.is_whole or not any(map(self._is_low, self._going()))):
@@ -79,11 +79,13 @@ class Allowance:
             if waited_too_long:
                 self._give_up()
                 return
-            retry_s = SOONEST_S if extension is None else extension.retry_after_s
-            await asyncio.sleep(min(max(retry_s, SOONEST_S), LATEST_S))
+            retry_s = 2 * retry_s if extension is None else extension.retry_after_s
+            retry_s = min(max(retry_s, SOONEST_S), LATEST_S)
+            await asyncio.sleep(retry_s)
 
     async def _extend(self, going: list[Choice]) -> Extension | None:
-        """What the budget says; None where the store does not."""
+        """What the budget says; None where the store does not. Asked only once workers know what it said before: it
+        would be held for nothing."""
         ended = self._ended()
         need = Need(
             published=sum(choice.spoken for choice in self._choices()),
@@ -122,7 +124,8 @@ class Allowance:
         return True
 
     def _end(self, limited_by: str) -> None:
-        """Every choice ends where its grant does."""
+        """Every choice ends where its grant does: nothing more is asked for."""
+        self._most = self._per_choice
         for flight in self._booking.flights:
             flight.cut(self._per_choice, limited_by)
 

@@ -12,7 +12,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from gateway import admin, chat, completions, console_routes, errors, openai_admin, openapi
-from gateway.admin_call import AdminParts
+from gateway.admin_call import AdminParts, mount
 from gateway.degraded import Degraded
 from gateway.express import Express
 from gateway.faults import FaultMiddleware
@@ -44,7 +44,7 @@ def create_app(resources: Resources) -> Starlette:
         return Route(path, Degraded(rim, resources.missing), methods=[method])
 
     def once(path: str, endpoint: ASGIApp) -> ASGIApp:
-        return Idempotent(endpoint, path, resources.runs, generation.bounds)
+        return Idempotent(endpoint, path, resources.runs, generation.bounds, resources.telemetry)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -58,8 +58,8 @@ def create_app(resources: Resources) -> Starlette:
             tenant("GET", "/v1/models", ListModels(resources.directory)),
             tenant("GET", "/v1/models/{model:path}", ShowModel(resources.directory)),
             tenant("GET", "/v1/limits", ShowLimits(resources.quotas, resources.fleet.waiting)),
-            admin.mount(parts := _admin(resources)),
-            openai_admin.mount(parts),
+            mount(admin.PREFIX, admin.OPERATIONS, parts := _admin(resources)),
+            mount(openai_admin.PREFIX, openai_admin.OPERATIONS, parts),
             Route("/healthz", health.alive, methods=["GET"]),
             Route("/readyz", health.ready, methods=["GET"]),
             Route("/metrics", health.metrics, methods=["GET"]),

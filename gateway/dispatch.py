@@ -90,7 +90,7 @@ class Dispatcher:
         """No flight is in the air."""
         self.idle.set()
         self.wasted_tokens = 0
-        """Published for flights that had been settled without them."""
+        """Published and charged to nobody: beyond a stop string, of a refused request, of a settled flight."""
 
     @property
     def flights(self) -> Mapping[str, Flight]:

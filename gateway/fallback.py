@@ -12,18 +12,20 @@ figures (LOOK_EVERY_S) and the loss of the store, and never by more than the lim
 store went; not at all in later windows. For that, gateways that join meanwhile admit nothing: they know no figures.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from quotas.api_keys import ApiKey
-from quotas.limits import RULES, Limits
+from quotas.limits import RULES, Limits, LimitsBy, LimitStatus, Scope
 from quotas.memory_levels import MemoryKey, MemoryTenant
 from quotas.memory_store import MemoryQuotaStore
-from quotas.store import Ask, LimitStatus, StoreUnavailable
+from quotas.store import Ask, StoreUnavailable
 from quotas.tenants import Tenant
 
 Mode = Literal["fail_closed", "fail_open", "local_share"]
+ModelLane = tuple[str, str]
+"""As `limits_by` names them; empty: any."""
 LOOK_EVERY_S = 30.0
 _WINDOWS = {rule.name: rule.window for rule in RULES}
 _LONG = ("day", "month")
@@ -64,13 +66,28 @@ class Known:
     of: Tenant | ApiKey
     left: Mapping[str, int]
     seen_s: float
+    left_by: Mapping[ModelLane, Mapping[str, int]] = field(default_factory=dict)
+    """Of what a tenant's models and lanes have of their own."""
 
     @classmethod
-    def now(cls, of: Tenant | ApiKey, statuses: list[LimitStatus], seen_s: float) -> "Known":
-        """`statuses`: of itself or beside others'."""
-        scope = "tenant" if isinstance(of, Tenant) else "key"
-        mine = [status for status in statuses if status.scope == scope and _WINDOWS[status.name] in _LONG]
-        return cls(of, {status.name: status.remaining for status in mine}, seen_s)
+    def now(
+        cls,
+        of: Tenant | ApiKey,
+        statuses: list[LimitStatus],
+        seen_s: float,
+        by: Mapping[ModelLane, list[LimitStatus]] | None = None,
+    ) -> "Known":
+        """`statuses`: of itself or beside others'. `by`: what a request of each of `long_by` meets."""
+        scope: Scope = "tenant" if isinstance(of, Tenant) else "key"
+        left_by = {name: _least(found, "model_lane", _remaining) for name, found in (by or {}).items()}
+        return cls(of, _least(statuses, scope, _remaining), seen_s, left_by)
+
+
+def long_by(tenant: Tenant) -> list[ModelLane]:
+    """Models and lanes of a tenant that have a day's or month's limit of their own."""
+    return [
+        (by.model, by.lane) for by in tenant.limits_by if any(_WINDOWS[name] in _LONG for name in by.limits.as_dict())
+    ]
 
 
 class LocalShare:
@@ -93,8 +110,8 @@ class LocalShare:
         key = self.known.get(("key", ask.key_id)) if ask.key_id else None
         if ask.key_id and key is None:
             raise StoreUnavailable("nothing is known of the key")
-        limits = [limits for tenant in chain for limits in _all_limits(tenant)] + ([key.of.limits] if key else [])
-        windowed = {name for each in limits for name in each.as_dict() if _WINDOWS[name] != "request"}
+        names = {name for tenant in chain for name in _refusing(tenant)} | set(key.of.limits.as_dict() if key else ())
+        windowed = {name for name in names if _WINDOWS[name] != "request"}
         if "fail_closed" in ({self.modes.of(name) for name in windowed} or {self.modes.default}):
             raise StoreUnavailable("a limit that counts the request fails closed")
         for tenant in chain:
@@ -116,27 +133,45 @@ class LocalShare:
         self._stored[kind, name] = known
         found = known.of
         owner, key_id = (found.id, "") if isinstance(found, Tenant) else (found.tenant, found.id)
-        statuses = await self.twin.statuses(root, owner, key_id)
-        used = {status.name: status.used for status in statuses if status.scope == kind and _is_long(status)}
+        used = _least(await self.twin.statuses(root, owner, key_id), "key" if key_id else "tenant", _used)
         share = self.modes.share(found.limits, known.left, used, self.gateways)
         if isinstance(found, Tenant):
-            by = {(each.model, each.lane): self._share_of(each.limits) for each in found.limits_by}
+            by = {(each.model, each.lane): await self._share_by(root, known, each) for each in found.limits_by}
             self.twin.put_tenant(root, found.id, share, _memory_tenant(found), by)
         else:
             expires_ms = None if found.expires_at is None else round(found.expires_at * 1e3)
             key = MemoryKey(tenant=found.tenant, expires_ms=expires_ms, revoked=found.state != "active")
             self.twin.put_key(root, found.id, share, key)
 
-    def _share_of(self, limits: Limits) -> Limits:
-        return self.modes.share(limits, {}, {}, self.gateways)
+    async def _share_by(self, root: str, known: Known, by: LimitsBy) -> Limits:
+        """Of what one model, lane or both have of their own."""
+        met = await self.twin.statuses(root, known.of.id, model=by.model, lane=by.lane)
+        left = known.left_by.get((by.model, by.lane), {})
+        return self.modes.share(by.limits, left, _least(met, "model_lane", _used), self.gateways)
 
 
-def _is_long(status: LimitStatus) -> bool:
-    return _WINDOWS[status.name] in _LONG
+def _least(statuses: Iterable[LimitStatus], scope: Scope, figure: Callable[[LimitStatus], int]) -> dict[str, int]:
+    """A figure of each day's and month's limit of a scope. Where a model in a lane meets several of one name, the
+    least: no more than that is left to it, and what it used itself is within what the wider ones did."""
+    found: dict[str, int] = {}
+    for status in statuses:
+        if status.scope == scope and _WINDOWS[status.name] in _LONG:
+            found[status.name] = min(figure(status), found.get(status.name, figure(status)))
+    return found
 
 
-def _all_limits(tenant: Tenant) -> list[Limits]:
-    return [tenant.limits, *(each.limits for each in tenant.limits_by)]
+def _remaining(status: LimitStatus) -> int:
+    return status.remaining
+
+
+def _used(status: LimitStatus) -> int:
+    return status.used
+
+
+def _refusing(tenant: Tenant) -> set[str]:
+    """Its limits on any level that are not in shadow."""
+    levels = [tenant.limits, *(by.limits for by in tenant.limits_by)]
+    return {name for limits in levels for name in limits.as_dict()} - set(tenant.shadow)
 
 
 def _memory_tenant(tenant: Tenant) -> MemoryTenant:

@@ -142,6 +142,11 @@ class Booking:
         return self.ask.flight_id
 
     @property
+    def published(self) -> int:
+        """Tokens that have arrived, those beyond a stop string too."""
+        return sum(choice.published for flight in self.flights for choice in flight.choices)
+
+    @property
     def landed(self) -> bool:
         """What each of its flights came to is known."""
         return len(self.charges) == len(self.flights)

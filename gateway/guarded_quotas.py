@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from gateway.auth import KeyLookup
 from gateway.breaker import StoreAway
-from gateway.fallback import LOOK_EVERY_S, Known, LocalShare, Modes
+from gateway.fallback import LOOK_EVERY_S, Known, LocalShare, Modes, long_by
 from gateway.store import STORE_TROUBLE, every
 from quotas.api_keys import ApiKey, Identity
 from quotas.memory_store import MemoryQuotaStore
@@ -106,7 +106,7 @@ class GuardedQuotas:
         self._share.gateways, now_ms = await self._presence.beat()
         self._epoch_ms = now_ms - self._clock() * 1e3
         await self._report()
-        if not self.unreported:
+        if not self._backlog:  # which the store's figures do not have yet
             await self._look()
 
     async def reserve(self, ask: Ask) -> Reservation:
@@ -219,7 +219,11 @@ class GuardedQuotas:
             self._forget(ask.tenant, ask.key_id)
             return
         statuses = await self._store.statuses(ask.root, tenant.id, ask.key_id)
-        found = {("tenant", tenant.id): Known.now(tenant, statuses, now_s)}
+        by = {
+            (model, lane): await self._store.statuses(ask.root, tenant.id, model=model, lane=lane)
+            for model, lane in long_by(tenant)
+        }
+        found = {("tenant", tenant.id): Known.now(tenant, statuses, now_s, by)}
         key = await self._find_key(tenant, ask.key_id) if ask.key_id else None
         if key is not None:
             found["key", key.id] = Known.now(key, statuses, now_s)

@@ -22,6 +22,7 @@ from gateway.idempotency_recording import Recording, Spoken
 from gateway.idempotency_runs import HEADER, Runs
 from gateway.replies import Connection
 from gateway.rim import Journal
+from gateway.telemetry import Telemetry
 from gateway.terms import DEADLINE_HEADER, LANE_HEADER, TTFT_HEADERS
 from quotas.idempotency import Name
 
@@ -33,8 +34,9 @@ _TERMS = tuple(name.encode() for name in (LANE_HEADER, DEADLINE_HEADER, *TTFT_HE
 class Idempotent:
     """Wraps one endpoint. A request without the header goes by as if this were not there."""
 
-    def __init__(self, app: ASGIApp, path: str, runs: Runs, bounds: Bounds) -> None:
+    def __init__(self, app: ASGIApp, path: str, runs: Runs, bounds: Bounds, telemetry: Telemetry) -> None:
         self._app = app
+        self._telemetry = telemetry
         self._path = path
         self._runs = runs
         self._bounds = bounds
@@ -80,6 +82,8 @@ class Idempotent:
                 await listener.listen()
         finally:
             journal.lane = _lane(run.recording) or journal.lane
+            if listener.replays:
+                self._telemetry.replays.add(self._path)
 
 
 def _checked(given: Sequence[bytes]) -> bytes:

@@ -40,6 +40,11 @@ class Listener:
         self._write_timeout_s = write_timeout_s
         self._started = False
 
+    @property
+    def replays(self) -> bool:
+        """It has begun to tell the answer of an earlier request."""
+        return self._started and not (self._is_first and self._run.is_mine)
+
     async def listen(self) -> None:
         """To the end. Raises what the run ended with, also after all of its answer; ClientDisconnect."""
         await self._wait_for_beginning()
@@ -92,7 +97,7 @@ class Listener:
     async def _start(self, headers: list[tuple[bytes, bytes]], status: int) -> None:
         if not self._started:
             self._started = True
-            told = headers if self._is_first and self._run.is_mine else [*headers, _REPLAYED]
+            told = [*headers, _REPLAYED] if self.replays else headers
             await self._send({"type": "http.response.start", "status": status, "headers": told})
 
     async def _write(self, body: bytes, *, is_last: bool) -> None:

@@ -2,12 +2,10 @@
 
 from typing import Any
 
-from starlette.routing import Mount
-
 from gateway import openai_admin_calls as calls
 from gateway import openai_admin_usage as usage
 from gateway.admin_bodies import Nothing
-from gateway.admin_call import AdminParts, Operation, routes
+from gateway.admin_call import Operation
 from gateway.openai_admin_shapes import (
     Buckets,
     CompletionsQuery,
@@ -140,8 +138,3 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         answer=Buckets,
     ),
 )
-
-
-def mount(parts: AdminParts) -> Mount:
-    """The whole of it under its prefix, with the operators' key."""
-    return Mount(PREFIX, routes=routes(OPERATIONS, parts))

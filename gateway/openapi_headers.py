@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any, Literal
 
+from gateway.degraded import HEADER as DEGRADED_HEADER
 from gateway.entity_tags import IF_MATCH
 from gateway.errors import TABLE, Code, Retry
 from gateway.idempotency_listener import REPLAYED_HEADER
@@ -43,6 +44,12 @@ _OF_LIMITS = {
         ("reset", _TEXT, "Time to full, as 1s or 6m0s,"),
     )
 }
+_OF_STORES = {
+    DEGRADED_HEADER.decode(): (
+        _TEXT,
+        "Stores that are away, with commas: `quota-store`, `queue-store`; absent: none is",
+    )
+}
 _TAGGED = {"etag": (_TEXT, "The version that is shown; of a quota: of its tenant")}
 _IF_MATCH = {IF_MATCH: (_TEXT, "Change it only where its `ETag` is one of these, or `*`; else 412")}
 _WHEN = {
@@ -54,7 +61,7 @@ _WHETHER = {"x-should-retry": ({"type": "string", "const": "false"}, "Sending th
 
 def components() -> Json:
     """Every header that an answer may have, by name."""
-    told = {_ID: (_TEXT, "The request's id"), **_OF_A_MODEL, **_OF_LIMITS, **_TAGGED, **_WHEN, **_WHETHER}
+    told = {_ID: (_TEXT, "The request's id"), **_OF_A_MODEL, **_OF_LIMITS, **_OF_STORES, **_TAGGED, **_WHEN, **_WHETHER}
     return {name: {"schema": schema, "description": what} for name, (schema, what) in told.items()}
 
 
@@ -69,8 +76,8 @@ def asked(*, of_a_model: bool, if_match: bool) -> list[Json]:
 
 def told(who: Literal["tenant", "admin", "anyone"], *, of_a_model: bool = False, tagged: bool = False) -> Json:
     """What an answer says, whatever it says beside."""
-    of_limits = _OF_LIMITS if who == "tenant" else ()
-    return _refs([_ID, *of_limits, *(_OF_A_MODEL if of_a_model else ()), *(_TAGGED if tagged else ())])
+    of_tenants = (*_OF_LIMITS, *_OF_STORES) if who == "tenant" else ()
+    return _refs([_ID, *of_tenants, *(_OF_A_MODEL if of_a_model else ()), *(_TAGGED if tagged else ())])
 
 
 def of_refusals(codes: Iterable[Code]) -> Json:

@@ -136,6 +136,7 @@ class Settlements:
         ask, charge = booking.ask, total(booking.charges)
         booking.statuses = settled.statuses
         booking.settled = True
+        self._dispatcher.wasted_tokens += max(0, booking.published - charge.output_tokens)
         for flight in booking.flights:
             self._dispatcher.release(flight)
         booking.flights = []  # which hold it: else all of them would stay until the next collection

@@ -61,6 +61,9 @@ class Telemetry:
         self.requests = self._counter(
             "requests", "Requests by how they ended; code: ok, or the error's", "endpoint", "lane", "code"
         )
+        self.replays = self._counter(
+            "replays", "Answers of an earlier request, told to one with the same idempotency key", "endpoint"
+        )
         self.flights = self._counter(
             "flights", "Jobs by how they ended; what was refused is no flight", "lane", "outcome"
         )

@@ -17,10 +17,11 @@ import msgspec
 from quotas import keyspace
 from quotas.database import Database, Redis, Reply
 
-__all__ = ["MOST_RECORDS", "Begun", "Ended", "IdempotencyRecords", "Name"]
+__all__ = ["MOST_RECORDS", "Begun", "Ended", "IdempotencyRecords", "Name", "forget_all"]
 
 MOST_RECORDS = 100_000
 """Of one API key."""
+_AT_ONCE = 100
 _FAST = 1
 """zlib's level: frames of a stream are so alike that more effort gains little."""
 
@@ -101,3 +102,12 @@ class IdempotencyRecords:
     async def _body(self, name: Name) -> bytes | None:
         kept = await self._database.read_bytes(keyspace.idempotency(name.root, name.key_id, name.digest), "body")
         return None if kept is None else await asyncio.to_thread(zlib.decompress, kept)
+
+
+async def forget_all(database: Database, root: str, key_id: str) -> None:
+    """Forget all records of an API key that is no more; those that run lose their owner. Raises StoreUnavailable."""
+    index, *answers = keyspace.idempotency_indexes(root, key_id)
+    while digests := await database.call("ZRANGE", index, 0, _AT_ONCE - 1):
+        await database.call("UNLINK", *(keyspace.idempotency(root, key_id, digest) for digest in digests))
+        await database.call("ZREM", index, *digests)
+    await database.call("UNLINK", *answers)

@@ -17,7 +17,8 @@ All that belongs to one root organisation stands under one hash tag, so that a s
         flight:<F>           hash       a reservation (charging.lua); once settled only its state, for 10 minutes
         leases               zset       flights in the air by the end of their lease, ms
         idem:<K>:<D>         hash       a request with an idempotency key of digest D: print, owner, began_ms, lease_ms,
-                                        once ended status, headers, body (compressed); gone 24 hours after it began
+                                        once ended status, headers, body (compressed); gone 24 hours after it began, or
+                                        with its tenant
         idems:<K>            zset       the digests of those, by when they began, ms
         answers:<K>          zset       the same, of those with a body
         kept:<K>             hash       digest → bytes of its body, total → their sum
@@ -60,6 +61,15 @@ def api_key(public_id: str) -> str:
 def idempotency(root: str, public_id: str, digest: str) -> str:
     """Where the record of a request with an idempotency key stands."""
     return f"{of_root(root)}idem:{public_id}:{digest}"
+
+
+def idempotency_indexes(root: str, public_id: str) -> tuple[str, str, str]:
+    """Where those records of an API key are listed, those with answers, and the bytes of these."""
+    return (
+        f"{of_root(root)}idems:{public_id}",
+        f"{of_root(root)}answers:{public_id}",
+        f"{of_root(root)}kept:{public_id}",
+    )
 
 
 def tenant_level(tenant: str) -> str:

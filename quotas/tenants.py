@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 from zoneinfo import ZoneInfoNotFoundError
@@ -13,8 +14,9 @@ import msgspec
 from quotas import fields, keyspace
 from quotas.database import Database, Redis
 from quotas.fields import FieldError
+from quotas.idempotency import forget_all
 from quotas.limits import LIMIT_NAMES, Limits, LimitsBy
-from quotas.store import QuotaError
+from quotas.store import QuotaError, StoreUnavailable
 from quotas.windows import zone_table
 
 LANES = ("latency", "throughput")
@@ -206,7 +208,7 @@ class TenantStore:
         )
 
     async def delete(self, tenant_id: str, *, version: int | None = None) -> None:
-        """End it and its keys at once; its ledger and its place in the index stay.
+        """End it and its keys at once, and what idempotency keys kept; its ledger and its place in the index stay.
 
         Raises TenantNotFound, TenantHasChildren, and VersionConflict as `update`.
         """
@@ -220,8 +222,11 @@ class TenantStore:
             raise VersionConflict(tenant_id)
         if keys == "children":
             raise TenantHasChildren(tenant_id)
-        for public_id in keys:
-            await self._database.call("DEL", keyspace.api_key(public_id))
+        with suppress(StoreUnavailable):  # it is gone all the same; none of these works any more, and answers expire
+            for public_id in keys:
+                await self._database.call("DEL", keyspace.api_key(public_id))
+            for public_id in keys:
+                await forget_all(self._database, root, public_id)
 
     async def _change(self, tenant_id: str, change: Callable[[Tenant], Tenant], version: int | None = None) -> Tenant:
         for _ in range(_TRIES):

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway import admin, console_routes, errors, openai_admin, openapi
-from gateway.admin_call import AdminParts
+from gateway.admin_call import AdminParts, mount
 from gateway.auth import AdminKeys
 from gateway.doors import Doors
 from gateway.fleet import Door
@@ -160,8 +160,9 @@ def parts(redis: Redis, fleet: HandFleet, doors: Doors) -> AdminParts:
 
 def application(redis: Redis, fleet: HandFleet, doors: Doors | None = None) -> Starlette:
     """The admin API, its document and its console."""
+    made = parts(redis, fleet, doors or Doors(DEFAULT_LANES))
     routes = [
-        *(api.mount(parts(redis, fleet, doors or Doors(DEFAULT_LANES))) for api in (admin, openai_admin)),
+        *(mount(api.PREFIX, api.OPERATIONS, made) for api in (admin, openai_admin)),
         openapi.route(),
         *console_routes.routes(),
     ]

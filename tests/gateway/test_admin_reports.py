@@ -121,6 +121,12 @@ async def test_the_audit_log_comes_in_pages_newest_first(bench: AdminBench) -> N
     assert (first["has_more"], rest["has_more"]) == (True, False)
 
 
+async def test_nothing_is_older_than_the_beginning_of_time(bench: AdminBench) -> None:
+    await bench.done("POST", "/tenants", json={"id": "first"})
+
+    assert (await bench.done("GET", "/audit?after=00-0"))["data"] == []
+
+
 @pytest.mark.parametrize("after", ["x", "(1-1", "1-1-1", "-", "+", "9" * 40 + "-1"])
 async def test_a_wrong_place_in_the_audit_log_is_named(bench: AdminBench, after: str) -> None:
     refused = await bench.refused("GET", "/audit", params={"after": after})

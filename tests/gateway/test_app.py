@@ -212,3 +212,11 @@ async def test_a_fault_of_our_own_anywhere_is_answered_in_our_form_and_logged_wi
     assert "mine-500" in caplog.text
     assert "ZeroDivisionError" in caplog.text
     assert SENT not in caplog.text
+
+
+@pytest.mark.parametrize("path", ["/admin/v1/tenants/", "/v1/organization/projects/", "/v1/chat/completions/"])
+async def test_a_path_that_is_almost_one_is_none(served: Served, path: str) -> None:
+    async with served.http as client:
+        answer = await client.post(path, headers={"authorization": f"Bearer {ADMIN_KEY}"}, json={})
+
+    assert error_of(answer) == (404, "not_found")

@@ -7,8 +7,9 @@ import pytest
 
 from scheduler.lanes import LaneName
 from scheduler.messages import Job
-from scheduler.queue_types import JobState
-from tests.gateway.served import ASKED, CHAT, WAIT_S, Served, serving, settings, until
+from scheduler.queue_types import JobState, LaneFull
+from scheduler.redis_queue import RedisQueue
+from tests.gateway.served import ASKED, CHAT, COMPLETIONS, WAIT_S, Served, error_of, serving, settings, until
 
 pytestmark = pytest.mark.anyio
 
@@ -60,6 +61,31 @@ async def test_a_job_that_speaks_to_nobody_is_cancelled(served: Served) -> None:
     await until(lambda: served.worker.cancelled == ["stray"])
     await forgotten(served, "stray")
     assert served.resources.dispatcher.wasted_tokens == 2
+
+
+async def test_tokens_of_a_refused_request_are_wasted(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    put = RedisQueue.put
+
+    async def full_for_the_second(queue: RedisQueue, job: Job, *, tenant_limit: int | None = None) -> int:
+        if job.follows:
+            await until(lambda: len(served.worker.produced.get(booking_of(job), ())) == 3)
+            raise LaneFull(job.lane, 1, 1_000)
+        return await put(queue, job, tenant_limit=tenant_limit)
+
+    served.worker.limit = 3
+    monkeypatch.setattr(RedisQueue, "put", full_for_the_second)
+    body = {"model": "tiny", "prompt": [[5], [6]], "max_tokens": 9}
+
+    refused = await served.post(COMPLETIONS, body)
+    await served.landed()
+
+    assert error_of(refused) == (429, "overloaded")
+    assert await served.ledger() == []
+    assert served.resources.dispatcher.wasted_tokens == 3
+
+
+def booking_of(job: Job) -> str:
+    return job.flight_id.rpartition("-")[0]
 
 
 async def test_lines_follow_the_fleet_and_the_flights(served: Served) -> None:

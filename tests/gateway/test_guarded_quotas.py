@@ -1,88 +1,18 @@
 """Budgets while their store is away: admitted by mode and share, and charged there exactly once when it is back."""
 
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
 from gateway.fallback import LOOK_EVERY_S, Modes
 from gateway.guarded_quotas import TRUSTED_S, GuardedQuotas, RememberedKeys
-from gateway.store import Connections, connections
+from gateway.store import connections
 from quotas.api_keys import KeyStore
-from quotas.ledger import Ledger
-from quotas.presence import Presence
-from quotas.redis_store import RedisQuotaStore
-from quotas.store import Ask, Charge, Denied, FlightSettled, Need, Reservation, Settled, StoreUnavailable
+from quotas.store import Charge, Denied, FlightSettled, Need, StoreUnavailable
 from quotas.tenants import TenantStore
+from tests.gateway.outage_bench import DONE, SHARE, Bench, ask
 
 pytestmark = pytest.mark.anyio
-SHARE = Modes("local_share")
-DONE = Charge(prompt_tokens=10, output_tokens=5, outcome="finished")
-
-
-class Losing(RedisQuotaStore):
-    """Does what it is asked, and loses the next answer where it is told to."""
-
-    loses: str = ""
-
-    async def reserve(self, ask: Ask) -> Reservation:
-        reservation = await super().reserve(ask)
-        self._answer("reserve")
-        return reservation
-
-    async def settle(self, root: str, flight_id: str, charge: Charge) -> Settled:
-        settled = await super().settle(root, flight_id, charge)
-        self._answer("settle")
-        return settled
-
-    def _answer(self, what: str) -> None:
-        if self.loses == what:
-            self.loses = ""
-            raise StoreUnavailable(what)
-
-
-class Bench:
-    """Tenant `acme` of one store, and a gateway that asks it."""
-
-    def __init__(self, store: Connections) -> None:
-        self.store = store
-        self.quotas = Losing(store.short)
-        self.now_s = 1_000.0
-
-    def gateway(self, modes: Modes, name: str = "gw") -> GuardedQuotas:
-        """One more gateway."""
-        tenants, keys = TenantStore(self.store.patient), KeyStore(self.store.patient)
-        presence = Presence(self.store.patient, name)
-        return GuardedQuotas(self.quotas, presence, tenants.get, keys.get, modes, clock=lambda: self.now_s)
-
-    async def knowing(self, modes: Modes, *names: str, **limits: int) -> GuardedQuotas:
-        """A gateway that has served the tenant before, and other gateways of these names beside it."""
-        await TenantStore(self.store.patient).create({"id": "acme", "limits": limits})
-        for name in names:
-            await Presence(self.store.patient, name).beat()
-        gateway = self.gateway(modes)
-        await gateway.reserve(ask("first"))
-        await gateway.settle("acme", "first", Charge.refund())
-        await gateway.keep()
-        return gateway
-
-    def leave(self) -> None:
-        """The store goes away."""
-        self.store.breaker.is_away = True
-
-    def come_back(self) -> None:
-        """And comes back."""
-        self.store.breaker.is_away = False
-
-    async def figures(self) -> dict[str, tuple[int, int]]:
-        """Used and reserved of each limit."""
-        found = await RedisQuotaStore(self.store.short).statuses("acme", "acme")
-        return {status.name: (status.used, status.reserved) for status in found}
-
-    async def charged(self) -> list[tuple[str, int, int]]:
-        """The ledger."""
-        entries = await Ledger(self.store.patient).entries("acme", "acme")
-        return [(entry.flight_id, entry.prompt_tokens, entry.output_tokens) for entry in entries]
 
 
 @pytest.fixture
@@ -90,11 +20,6 @@ async def bench(store_url: str) -> AsyncIterator[Bench]:
     store = connections(store_url, timeout_s=20.0, limit=4)
     yield Bench(store)
     await store.aclose()
-
-
-def ask(flight_id: str, output: int = 10, **changes: Any) -> Ask:
-    given = {"prompts": (10,), "max_output_tokens": output, "root": "acme", "tenant": "acme", "key_id": ""}
-    return Ask(flight_id=flight_id, model="tiny", lane="latency", **{**given, **changes})
 
 
 async def test_a_closed_limit_refuses_and_the_others_do_not_help(bench: Bench) -> None:

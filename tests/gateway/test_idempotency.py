@@ -58,6 +58,8 @@ async def test_a_request_that_runs_is_joined(served: Served, asked: dict[str, An
         (200, first.content, True)
     ]
     assert not is_replay(first)
+    told = served.resources.telemetry.exposition().decode()
+    assert f'fairlane_gateway_replays_total{{endpoint="{CHAT}"}} 3.0' in told
     assert len(served.worker.seen) == len(await served.ledger()) == 1
 
 

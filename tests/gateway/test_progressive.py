@@ -5,11 +5,13 @@ from collections.abc import AsyncIterator
 from functools import partial
 
 import pytest
+import redis
 
 from gateway import allowance
 from quotas import keyspace
 from quotas.redis_store import RedisQuotaStore
 from quotas.store import Extension, Need, StoreUnavailable
+from scheduler.redis_queue import RedisQueue
 from tests.gateway.served import COMPLETIONS, Served, error_of, serving, settings, until
 
 pytestmark = pytest.mark.anyio
@@ -182,6 +184,68 @@ async def test_a_budget_that_stays_away_ends_the_request_with_an_error(
 
     monkeypatch.setattr(allowance, "MAX_PAUSE_S", 0.3)
     monkeypatch.setattr(RedisQuotaStore, "extend", fails)
+    await served.tenant(limits={"tokens_per_day": 1_000})
+
+    refused = await served.post(COMPLETIONS, {**ENDLESS, "max_tokens": 30})
+    await served.landed()
+
+    assert error_of(refused) == (503, "quota_store_unavailable")
+    assert await used(served, "tokens_per_day") == (9, 0)
+
+
+async def test_a_spent_day_is_told_once(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[bool] = []
+    extend = RedisQuotaStore.extend
+
+    async def noted(store: RedisQuotaStore, root: str, flight_id: str, need: Need) -> Extension:
+        extension = await extend(store, root, flight_id, need)
+        answers.append(extension.spent)
+        return extension
+
+    monkeypatch.setattr(RedisQuotaStore, "extend", noted)
+    await served.tenant(limits={"tokens_per_day": 30})
+    served.worker.limit = 24
+    asked = asyncio.create_task(served.post(COMPLETIONS, {**ENDLESS, "n": 1}))
+    await until(lambda: True in answers)
+    for tokens in range(25, 40):  # one by one, each of which could ask again
+        served.worker.limit = tokens
+        await asyncio.sleep(0)
+    answer = (await asked).json()
+
+    assert answer["usage"]["total_tokens"] == 30
+    assert answers.count(True) == 1
+
+
+async def test_what_cannot_be_told_to_a_worker_is_not_asked_for_again(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grants, grant = iter(range(6)), RedisQueue.grant
+
+    async def fails(queue: RedisQueue, flight_id: str, granted_until: int) -> bool:
+        if next(grants, None) is not None:
+            held.append((await used(served, "tokens_per_day"))[1])
+            raise redis.ConnectionError("away")
+        return await grant(queue, flight_id, granted_until)
+
+    held: list[int] = []
+    monkeypatch.setattr(RedisQueue, "grant", fails)
+    await served.tenant(limits={"tokens_per_day": 1_000})
+
+    answer = (await served.post(COMPLETIONS, {**ENDLESS, "max_tokens": 300})).json()
+
+    assert answer["usage"]["completion_tokens"] == 300
+    assert len(set(held)) == 1
+    assert await used(served, "tokens_per_day") == (301, 0)
+
+
+async def test_a_worker_that_cannot_be_told_ends_the_request_with_an_error(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(queue: RedisQueue, flight_id: str, granted_until: int) -> bool:
+        raise redis.ConnectionError("away")
+
+    monkeypatch.setattr(allowance, "MAX_PAUSE_S", 0.3)
+    monkeypatch.setattr(RedisQueue, "grant", fails)
     await served.tenant(limits={"tokens_per_day": 1_000})
 
     refused = await served.post(COMPLETIONS, {**ENDLESS, "max_tokens": 30})

@@ -4,8 +4,10 @@ import pytest
 import redis.asyncio
 
 from quotas.api_keys import KeyStore
+from quotas.database import Database, Reply
+from quotas.idempotency import Ended, IdempotencyRecords, Name
 from quotas.redis_store import RedisQuotaStore
-from quotas.store import AccessDenied, Denied
+from quotas.store import AccessDenied, Denied, StoreUnavailable
 from quotas.tenants import TenantNotFound, TenantStore
 from tests.quotas.house import ask, charge
 
@@ -108,3 +110,43 @@ async def test_where_a_deleted_tenants_ledger_stands_is_still_known(tenants: Ten
 
     assert await tenants.root("acme") == "acme"
     assert await tenants.root("nobody") is None
+
+
+async def test_answers_that_were_kept_go_with_their_tenant_and_nobody_elses(
+    tenants: TenantStore, store: redis.asyncio.Redis
+) -> None:
+    kept, said = (
+        IdempotencyRecords(store, lease_ms=30_000, most_bytes=10**6),
+        Ended(status=200, headers=(), body=b"yes"),
+    )
+    keys = KeyStore(store)
+    for name in ("acme", "zeta"):
+        made = await keys.create(await tenants.create({"id": name}), {"name": "k"})
+        for number in range(120):
+            record = Name(name, made.key.id, f"d{number}")
+            assert await kept.begin(record, "owner", "print") == "mine"
+            assert number > 110 or await kept.finish(record, "owner", said)
+
+    await tenants.delete("acme")
+
+    left = {str(key) for key in await store.keys("*")}
+    assert not [key for key in left if "{acme}" in key and any(word in key for word in ("idem", "answers", "kept"))]
+    assert len([key for key in left if "{zeta}:idem:" in key]) == 120
+    assert not await kept.finish(Name("acme", made.key.id, "d119"), "owner", said)
+
+
+async def test_a_deleted_tenant_is_told_even_if_nothing_else_can_be_done(
+    tenants: TenantStore, store: redis.asyncio.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await KeyStore(store).create(await tenants.create({"id": "acme"}), {"name": "k"})
+    call = Database.call
+
+    async def fails(database: Database, *command: str | int) -> Reply:
+        if command[0] in ("DEL", "UNLINK"):
+            raise StoreUnavailable("away")
+        return await call(database, *command)
+
+    monkeypatch.setattr(Database, "call", fails)
+    await tenants.delete("acme")
+
+    assert await tenants.get("acme") is None
