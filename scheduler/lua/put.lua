@@ -27,12 +27,15 @@ if depth >= LANE[lane].max_queued then
   return {'lane', depth, drain(depth)}
 end
 
+local job = {flight = flight, lane = lane, tenant = tenant, queued = NOW, generated = 0, returned = 0}
+job.due, job.hard_first, job.hard_end = NOW + ARGV[7], NOW + ARGV[8], NOW + ARGV[9]
+for i = 10, #ARGV, 2 do job[ARGV[i]] = tonumber(ARGV[i + 1]) end
 call('HSET', record, 'lane', lane, 'tenant', tenant, 'gateway', gateway, 'state', 'queued', 'worker', '', 'outcome', '',
-  'due', NOW + ARGV[7], 'hard_first', NOW + ARGV[8], 'hard_end', NOW + ARGV[9], 'epoch', 0, 'arrived', NOW,
+  'due', job.due, 'hard_first', job.hard_first, 'hard_end', job.hard_end, 'epoch', 0, 'arrived', NOW,
   'queued', NOW, 'taken', 0, 'cancelled', 0, 'returned', 0, 'losses', 0, 'generated', 0, 'credit', 0,
   unpack(ARGV, 10))
 call('ZADD', key('flights', gateway), 0, flight)
 call('ZADD', key('gateways'), 'NX', NOW + GATEWAY_LEASES * LEASE_MS, gateway)
-seat(load(flight))
+seat(job)
 wake()
 return {'ok', call('ZRANK', queue, flight) + 1}
