@@ -252,8 +252,8 @@ def _with_digest(source: str) -> tuple[str, str]:
 
 def _record_fields(job: Job) -> list[Arg]:
     return [
-        *("body", encode(job), "weight", repr(job.weight), "n", job.n, "prompt", len(job.prompt)),
-        *("guaranteed", int(job.guaranteed), "granted", job.granted_until, "follows", int(job.follows)),
+        *(encode(job), repr(job.weight), job.n, len(job.prompt)),
+        *(int(job.guaranteed), job.granted_until, int(job.follows)),
     ]
 
 
