@@ -258,10 +258,10 @@ def _record_fields(job: Job) -> list[Arg]:
 
 
 def _publication(item: Publication) -> list[Arg]:
-    args: list[Arg] = [item.flight_id, item.epoch, repr(item.cost), item.ends or ""]
-    args += [_encoder.encode(item.events) if item.events else "", len(item.tokens)]
-    for choice, first_index, ids in item.tokens:
-        args += [choice, first_index, struct.pack(f"<{len(ids)}I", *ids)]
+    flight_id, epoch, events, tokens, cost, ends = item
+    args: list[Arg] = [flight_id, epoch, cost, ends or "", _encoder.encode(events) if events else "", len(tokens)]
+    for choice, first_index, ids in tokens:
+        args += (choice, first_index, struct.pack(f"<{len(ids)}I", *ids))
     return args
 
 
