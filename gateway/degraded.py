@@ -1,6 +1,6 @@
 """A header on every answer to a tenant that says which store is away, so that nobody has to guess from the refusals."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -15,10 +15,10 @@ class Degraded:
         self._app = app
         self._missing = missing
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One ASGI call."""
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """One ASGI call: the endpoint's own, without a coroutine around it."""
         missing = self._missing()
-        await self._app(scope, receive, _told(send, missing.encode()) if missing else send)
+        return self._app(scope, receive, _told(send, missing.encode()) if missing else send)
 
 
 def _told(send: Send, missing: bytes) -> Send:

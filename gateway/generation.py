@@ -53,6 +53,7 @@ class Generation:
     """What admission expects the request to wait for its first token, from its arrival."""
     first_token_s: float | None = None
     last_token_s: float | None = None
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     _voices: dict[tuple[str, int], Voice] = field(default_factory=dict)
     _max_wait_over: bool = False
     _begun: bool = False
@@ -87,7 +88,6 @@ class Generation:
 
         Raises ApiError where a flight cannot be brought to its end: deadline, a worker's failure, a fault of ours.
         """
-        loop = asyncio.get_running_loop()
         notice_at = self.arrived_s + rhythm.first_s
         self.mailbox.read_by(partial(self._listen, listener))
         try:
@@ -106,7 +106,7 @@ class Generation:
                 await self._rest(min(notice_at, self._deadline()))
                 if self._needs_care:
                     continue
-                now_s, notice_at = loop.time(), max(notice_at, self._spoke_s + rhythm.every_s)
+                now_s, notice_at = self._loop.time(), max(notice_at, self._spoke_s + rhythm.every_s)
                 await self._check_deadlines(now_s)
                 if now_s >= notice_at:
                     notice_at = now_s + rhythm.every_s
@@ -120,9 +120,8 @@ class Generation:
         """Until the task has something to do, or it is so late on the loop's clock."""
         if self._needs_care:
             return
-        loop = asyncio.get_running_loop()
-        self._resting = loop.create_future()
-        alarm = loop.call_at(until_s, self._rouse) if until_s < math.inf else None
+        self._resting = self._loop.create_future()
+        alarm = self._loop.call_at(until_s, self._rouse) if until_s < math.inf else None
         try:
             await self._resting
         finally:
@@ -145,7 +144,7 @@ class Generation:
             return  # it stays in the mailbox, which knows what to drop
         pieces: list[Piece] = []
         try:
-            now_s = asyncio.get_running_loop().time()
+            now_s = self._loop.time()
             try:
                 for flight, item in self.mailbox.take():
                     piece = self._hear(flight, item, now_s)
@@ -266,7 +265,7 @@ class Generation:
             position = None
         if position is None:
             return Notice(self._state if waiting.begun else "prefilling")
-        waited_ms = (asyncio.get_running_loop().time() - self.arrived_s) * 1e3
+        waited_ms = (self._loop.time() - self.arrived_s) * 1e3
         return Notice(f"queued position={position} eta_ms={math.ceil(_still_to_wait_ms(self.eta_ms, waited_ms))}")
 
 

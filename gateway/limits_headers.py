@@ -12,22 +12,17 @@ def _names(dimension: bytes) -> tuple[bytes, bytes, bytes]:
     return b"x-ratelimit-limit-" + dimension, b"x-ratelimit-remaining-" + dimension, b"x-ratelimit-reset-" + dimension
 
 
-_DIMENSIONS = (
-    (frozenset({"requests_per_minute"}), _names(b"requests")),
-    (
-        frozenset(
-            {
-                "tokens_per_minute",
-                "input_tokens_per_minute",
-                "output_tokens_per_minute",
-                "tokens_per_day",
-                "tokens_per_month",
-            }
-        ),
-        _names(b"tokens"),
-    ),
-)
-"""Limits by what they count, and the headers that tell the tightest of them."""
+_DIMENSIONS = _names(b"requests"), _names(b"tokens")
+"""The headers that tell the tightest of the limits that count the same."""
+_PLACES = {
+    "requests_per_minute": 0,
+    "tokens_per_minute": 1,
+    "input_tokens_per_minute": 1,
+    "output_tokens_per_minute": 1,
+    "tokens_per_day": 1,
+    "tokens_per_month": 1,
+}
+"""Of limits among these dimensions."""
 
 Waiting = Callable[[str], Awaitable[int]]
 """How many requests of a tenant wait: what its `queued_requests` bounds."""
@@ -38,20 +33,20 @@ def headers(statuses: Sequence[LimitStatus]) -> list[tuple[bytes, bytes]]:
 
     A dimension without a limit has no headers; a limit in shadow refuses nothing and is not told.
     """
+    tightest: list[LimitStatus | None] = [None] * len(_DIMENSIONS)
+    for status in statuses:
+        place = _PLACES.get(status.name)
+        if place is None or status.shadow:
+            continue
+        other = tightest[place]
+        if other is None or _tightness(status) < _tightness(other):
+            tightest[place] = status
     told: list[tuple[bytes, bytes]] = []
-    for names, (limit, remaining, reset) in _DIMENSIONS:
-        tightest: LimitStatus | None = None
-        for status in statuses:
-            if status.name not in names or status.shadow:
-                continue
-            if tightest is None or _tightness(status) < _tightness(tightest):
-                tightest = status
-        if tightest is not None:
-            told += [
-                (limit, b"%d" % tightest.limit),
-                (remaining, b"%d" % tightest.remaining),
-                (reset, duration(tightest.reset_after_s).encode()),
-            ]
+    for (limit, remaining, reset), found in zip(_DIMENSIONS, tightest, strict=True):
+        if found is not None:
+            told.append((limit, b"%d" % found.limit))
+            told.append((remaining, b"%d" % found.remaining))
+            told.append((reset, duration(found.reset_after_s).encode()))
     return told
 
 

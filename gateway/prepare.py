@@ -100,7 +100,10 @@ class Preparer:
 
         `headers`: the ASGI scope's; `arrived_s`: on the event loop's clock.
         """
-        request, model, prompts = await self._understood(kind, body, caller)
+        if len(body) <= LARGE_BODY_BYTES:
+            request, model, prompts = self._understand(kind, body, caller)
+        else:
+            request, model, prompts = await self._understood_aside(kind, body, caller)
         ids = flight_ids(mint(), len(prompts))
         hold = self._doors.held(model.queue, ids)
         try:
@@ -154,11 +157,9 @@ class Preparer:
         )
         return Plan(request, model, terms, verdict, drafts, hold)
 
-    async def _understood(
+    async def _understood_aside(
         self, kind: Kind[Request], body: bytes, caller: Caller
     ) -> tuple[Request, Model, list[Tokens]]:
-        if len(body) <= LARGE_BODY_BYTES:
-            return self._understand(kind, body, caller)
         async with self._huge_turns if len(body) > HUGE_BODY_BYTES else nullcontext():
             return await asyncio.to_thread(self._understand, kind, body, caller)
 

@@ -1,9 +1,12 @@
-"""One connection to the store for all scripts that requests run: what one loop tick asks goes out as one write.
+"""One connection to the store for all scripts that requests run: what one loop tick asks goes out in few writes.
 
 A pool lends each call a connection for a whole round trip, and pays for the lending, a write and a read each time.
 Here calls follow each other on one connection, and their replies come back in the same order:
 
-    ask ──> queue ──flush, once a tick──> store ──> replies, oldest first ──> ask's future
+    ask ──> queue ──flush, each MOST_UNSENT and at a tick's end──> store ──> replies, oldest first ──> ask's future
+
+A tick may ask for many requests. The store is to begin with the first of them while the loop is still busy with the
+rest: if all went out at the end, each of the two would wait while the other works.
 
 A reply that does not come in time fails its call alone; its place is kept, and the connection takes no further calls:
 a network that swallows what it is given would swallow them too.
@@ -22,6 +25,8 @@ Argument = str | bytes | int | float
 Connect = Callable[[], Awaitable[AbstractConnection]]
 _NOTHING = object()
 _READ_FIRST_S = 0.001
+MOST_UNSENT = 4
+"""Calls that wait to be written: a write costs about as much as the fourth part of a call."""
 _MOVED_ON = (redis.ConnectionError, redis.ReadOnlyError)
 """Another connection may do, to another server even. All that is sent may be sent twice."""
 
@@ -107,6 +112,8 @@ class _Wire(asyncio.Protocol):
         if not self._unsent:
             self._loop.call_soon(self._flush)
         self._unsent.append((packed, future))
+        if len(self._unsent) == MOST_UNSENT:
+            self._flush()
         return future
 
     def data_received(self, data: bytes) -> None:

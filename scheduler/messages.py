@@ -110,7 +110,7 @@ class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
         return "TokenLogprob(…)"
 
 
-class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, tag="token"):
+class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="token"):
     """New tokens of one choice. A gateway accepts only the next index of each choice."""
 
     flight_id: str
@@ -151,7 +151,7 @@ class Paused(msgspec.Struct, frozen=True, kw_only=True, tag="paused"):
     choice: int
 
 
-class Finished(msgspec.Struct, frozen=True, kw_only=True, tag="finished"):
+class Finished(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="finished"):
     """The end of a job: nothing of it follows."""
 
     flight_id: str

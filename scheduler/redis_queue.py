@@ -252,16 +252,16 @@ def _with_digest(source: str) -> tuple[str, str]:
 
 def _record_fields(job: Job) -> list[Arg]:
     return [
-        *("body", encode(job), "weight", repr(job.weight), "n", job.n, "prompt", len(job.prompt)),
-        *("guaranteed", int(job.guaranteed), "granted", job.granted_until, "follows", int(job.follows)),
+        *(encode(job), repr(job.weight), job.n, len(job.prompt)),
+        *(int(job.guaranteed), job.granted_until, int(job.follows)),
     ]
 
 
 def _publication(item: Publication) -> list[Arg]:
-    args: list[Arg] = [item.flight_id, item.epoch, repr(item.cost), item.ends or ""]
-    args += [_encoder.encode(item.events) if item.events else "", len(item.tokens)]
-    for choice, first_index, ids in item.tokens:
-        args += [choice, first_index, struct.pack(f"<{len(ids)}I", *ids)]
+    flight_id, epoch, events, tokens, cost, ends = item
+    args: list[Arg] = [flight_id, epoch, cost, ends or "", _encoder.encode(events) if events else "", len(tokens)]
+    for choice, first_index, ids in tokens:
+        args += (choice, first_index, struct.pack(f"<{len(ids)}I", *ids))
     return args
 
 

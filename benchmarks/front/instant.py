@@ -9,7 +9,6 @@ it asks for is a whole answer at once.
 
 import asyncio
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import uvloop
@@ -17,7 +16,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from gateway.store import connections
 from scheduler.lanes import DEFAULT_LANES, LaneName
-from scheduler.messages import Cancel, Event, Finished, FinishReason, Lease, ModelCard, TokenDelta, WorkerStatus
+from scheduler.messages import Cancel, Finished, FinishReason, ModelCard, TokenDelta, WorkerStatus
 from scheduler.outcomes import Outcome
 from scheduler.queue_types import Publication
 from scheduler.redis_queue import RedisQueue
@@ -28,6 +27,7 @@ MODEL = "instant"
 WORKER_ID = "instant"
 LEASE_MS = 6_000
 SEQUENCES = 512
+CONTEXT_TOKENS = 8_192
 BLOCKS = 65_536
 STEP_WEIGHTS = (0.05, 0.0005, 0.0001, 0.0, 0.0)
 """What it says that its steps cost, so that the door weighs every request as it would before a real engine."""
@@ -53,7 +53,7 @@ def card() -> ModelCard:
         model=MODEL,
         tokenizer_json=tokenizer.to_str(),
         chat_template=TEMPLATE,
-        context_length=8_192,
+        context_length=CONTEXT_TOKENS,
         vocab_size=tokenizer.get_vocab_size(),
         eos_token_ids=(tokenizer.get_vocab()[SPECIAL[1]],),
         eos_token=SPECIAL[1],
@@ -64,31 +64,29 @@ def card() -> ModelCard:
 class Row:
     """One sequence."""
 
-    lease: Lease
+    flight_id: str
+    epoch: int
+    pace: int
+    """Tokens that a step brings it."""
+    left: int
     made: int = 0
 
-    def step(self, words: Sequence[int]) -> Publication:
-        """Its next tokens, and its end with the last."""
-        job, epoch, first = self.lease.job, self.lease.epoch, self.made
-        count = min(max(1, job.sampling.seed), job.max_tokens - first)
-        ids = tuple(words[(first + offset) % len(words)] for offset in range(count))
+    def step(self, text: tuple[int, ...]) -> Publication:
+        """Its next tokens of a text, and its end with the last."""
+        flight_id, epoch, first = self.flight_id, self.epoch, self.made
+        count = min(self.pace, self.left)
+        ids = text[first : first + count]
         self.made += count
-        reason: FinishReason | None = "length" if self.is_over else None
-        events: tuple[Event, ...] = (
-            TokenDelta(
-                flight_id=job.flight_id, epoch=epoch, choice=0, first_index=first, token_ids=ids, finish_reason=reason
-            ),
+        self.left -= count
+        reason: FinishReason | None = None if self.left else "length"
+        delta = TokenDelta(
+            flight_id=flight_id, epoch=epoch, choice=0, first_index=first, token_ids=ids, finish_reason=reason
         )
-        if self.is_over:
-            end = Finished(flight_id=job.flight_id, epoch=epoch, outcome=Outcome.FINISHED, worker_id=WORKER_ID)
-            events = (*events, end)
-        ends = Outcome.FINISHED if self.is_over else None
-        return Publication(job.flight_id, epoch, events, ((0, first, ids),), cost=float(count), ends=ends)
-
-    @property
-    def is_over(self) -> bool:
-        """It has all its tokens."""
-        return self.made >= self.lease.job.max_tokens
+        published = ((0, first, ids),)
+        if self.left:
+            return Publication(flight_id, epoch, (delta,), published, float(count))
+        end = Finished(flight_id=flight_id, epoch=epoch, outcome=Outcome.FINISHED, worker_id=WORKER_ID)
+        return Publication(flight_id, epoch, (delta, end), published, float(count), Outcome.FINISHED)
 
 
 @dataclass
@@ -98,8 +96,10 @@ class Engine:
     queue: RedisQueue
     news: RedisQueue
     """The same, for the one task that waits there."""
-    words: Sequence[int]
-    rows: dict[str, Row] = field(default_factory=dict)
+    text: tuple[int, ...]
+    """What it answers, as long as an answer may be."""
+    rows: dict[str, dict[str, Row]] = field(default_factory=dict)
+    """By gateway and flight."""
     filled: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def take_in(self) -> None:
@@ -108,35 +108,37 @@ class Engine:
         while True:
             last_id, controls, _ = await self.news.read_control(WORKER_ID, last_id, IDLE_MS)
             for control in controls:
-                if isinstance(control, Cancel) and control.flight_id in self.rows:
-                    await self._cancel(self.rows.pop(control.flight_id))
-            free = SEQUENCES - len(self.rows)
+                if isinstance(control, Cancel):
+                    await self._cancel(control.flight_id)
+            free = SEQUENCES - sum(map(len, self.rows.values()))
             room = Capacity(sequences=dict.fromkeys(LaneName, free), kv_tokens=dict.fromkeys(LaneName, BLOCKS * 16))
             for lease in await self.queue.take(WORKER_ID, room):
-                self.rows[lease.job.flight_id] = Row(lease)
-            if self.rows:
+                job = lease.job
+                row = Row(job.flight_id, lease.epoch, max(1, job.sampling.seed), job.max_tokens)
+                self.rows.setdefault(job.gateway_id, {})[job.flight_id] = row
                 self.filled.set()
 
     async def step(self) -> None:
         """Step all rows, again and again, until cancelled: one call to the store for each gateway's."""
         while True:
             await self.filled.wait()
-            steps: dict[str, list[Publication]] = {}
-            for flight_id, row in list(self.rows.items()):
-                steps.setdefault(row.lease.job.gateway_id, []).append(row.step(self.words))
-                if row.is_over:
-                    del self.rows[flight_id]
-            if not self.rows:
-                self.filled.clear()
-            for gateway_id, step in steps.items():
+            for gateway_id, rows in [each for each in self.rows.items() if each[1]]:
+                step = [row.step(self.text) for row in rows.values()]
+                for publication in step:
+                    if publication.ends is not None:
+                        del rows[publication.flight_id]
                 for flight_id in await self.queue.publish(gateway_id, WORKER_ID, step):
-                    self.rows.pop(flight_id, None)
+                    rows.pop(flight_id, None)
+            if not any(self.rows.values()):
+                self.filled.clear()
 
-    async def _cancel(self, row: Row) -> None:
-        flight_id, epoch = row.lease.job.flight_id, row.lease.epoch
-        end = Finished(flight_id=flight_id, epoch=epoch, outcome=Outcome.CANCELLED, worker_id=WORKER_ID)
-        cancelled = Publication(flight_id, epoch, (end,), ends=Outcome.CANCELLED)
-        await self.queue.publish(row.lease.job.gateway_id, WORKER_ID, [cancelled])
+    async def _cancel(self, flight_id: str) -> None:
+        for gateway_id, rows in list(self.rows.items()):
+            row = rows.pop(flight_id, None)
+            if row is not None:
+                end = Finished(flight_id=flight_id, epoch=row.epoch, outcome=Outcome.CANCELLED, worker_id=WORKER_ID)
+                cancelled = Publication(flight_id, row.epoch, (end,), ends=Outcome.CANCELLED)
+                await self.queue.publish(gateway_id, WORKER_ID, [cancelled])
 
 
 async def beat(queue: RedisQueue, registry: RedisRegistry, sha256: str) -> None:
@@ -170,7 +172,7 @@ async def serve(url: str) -> None:
         for client in (store.patient, store.reader())
     )
     ids = Tokenizer.from_str(known.tokenizer_json).get_vocab()
-    engine = Engine(queue, news, [ids[word] for word in WORDS])
+    engine = Engine(queue, news, tuple(ids[word] for word in WORDS) * (CONTEXT_TOKENS // len(WORDS)))
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(beat(queue, registry, sha256))
         tasks.create_task(engine.take_in())

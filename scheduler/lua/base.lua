@@ -4,11 +4,11 @@
 -- this text: LANES (most urgent first: name, max_wait_ms, long_wait_ms, burst_ms, share_floor, max_queued), LEASE_MS,
 -- WINDOW, …
 -- Numbers go to redis.call as they are: it writes doubles with 17 digits. Never concatenate a double: `..` keeps 14.
-local call = redis.call
+local call, tonumber, ARGV, PREFIX = redis.call, tonumber, ARGV, KEYS[1] -- a global is looked up at each use
 
 local function key(kind, name, part)
-  if part then return KEYS[1] .. kind .. ':' .. name .. ':' .. part end
-  return name and KEYS[1] .. kind .. ':' .. name or KEYS[1] .. kind
+  if part then return PREFIX .. kind .. ':' .. name .. ':' .. part end
+  return name and PREFIX .. kind .. ':' .. name or PREFIX .. kind
 end
 
 local function clock()
@@ -32,10 +32,12 @@ local IS_TEXT = {lane = true, tenant = true, gateway = true, state = true, worke
 
 -- A job's record, or some fields of it; nil where it is unknown.
 local function load(flight, fields)
-  local values = call('HMGET', key('job', flight), unpack(fields or FIELDS))
+  fields = fields or FIELDS
+  local values = call('HMGET', key('job', flight), unpack(fields))
   if not values[1] then return nil end
   local job = {flight = flight}
-  for i, field in ipairs(fields or FIELDS) do
+  for i = 1, #fields do
+    local field = fields[i]
     job[field] = IS_TEXT[field] and values[i] or tonumber(values[i])
   end
   return job

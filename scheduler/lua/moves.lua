@@ -10,7 +10,9 @@ local function lease(job, worker, cost)
     'credit', cost)
   charge(job, cost)
   local answer = {call('HGET', record, 'body'), job.epoch, NOW - job.arrived, job.granted}
-  for choice = 0, job.n - 1 do answer[5 + choice] = call('GET', key('ids', job.flight, choice)) or '' end
+  for choice = 0, job.n - 1 do
+    answer[5 + choice] = job.generated > 0 and call('GET', key('ids', job.flight, choice)) or ''
+  end
   return answer
 end
 

@@ -9,14 +9,17 @@ local function expires(job)
   return math.min(job.queued + LANE[job.lane].max_wait_ms, hard)
 end
 
--- Keep of a tenant's first job that never ran (returned ones have negative scores) what orders it: one read for many.
-local function file_head(lane, tenant)
-  local flight = call('ZRANGEBYSCORE', key('queue', lane, tenant), 0, '+inf', 'LIMIT', 0, 1)[1]
-  local job = flight and load(flight, HEAD_FIELDS)
+-- A tenant's first job that never ran: returned ones have negative scores.
+local function head_of(lane, tenant)
+  return call('ZRANGEBYSCORE', key('queue', lane, tenant), 0, '+inf', 'LIMIT', 0, 1)[1]
+end
+
+-- Keep of a tenant's head what orders it: one read for many.
+local function file_head(lane, tenant, job)
   if not job then return call('HDEL', key('heads', lane), tenant) end
   job.generated = 0
   local packed = struct.pack(HEAD_FORMAT, expires(job), job.queued, job.due, job.prompt, job.n, job.guaranteed)
-  call('HSET', key('heads', lane), tenant, packed .. flight)
+  call('HSET', key('heads', lane), tenant, packed .. job.flight)
 end
 
 -- Put a job in its lane as queued since `job.queued`; a tenant that becomes backlogged is lifted.
@@ -34,7 +37,7 @@ local function seat(job)
   if job.follows == 1 then call('HINCRBY', key('followers'), job.tenant, 1) end
   if job.returned == 1 then call('ZADD', key('returned', lane), job.due, job.flight) end
   call('ZADD', key('expiry'), expires(job), job.flight)
-  file_head(lane, job.tenant)
+  if head_of(lane, job.tenant) == job.flight then file_head(lane, job.tenant, job) end
   IS_BACKLOGGED[lane] = true
 end
 
@@ -56,6 +59,7 @@ local function unseat(job)
   end
   if job.returned == 1 then call('ZREM', key('returned', job.lane), job.flight) end
   call('ZREM', key('expiry'), job.flight)
-  file_head(job.lane, job.tenant)
+  local head = head_of(job.lane, job.tenant)
+  file_head(job.lane, job.tenant, head and load(head, HEAD_FIELDS))
   IS_BACKLOGGED[job.lane] = nil
 end

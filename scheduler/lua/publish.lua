@@ -8,11 +8,12 @@ local refused, entry = {}, {}
 if call('HGET', key('serials', gateway), worker) == serial then return refused end
 
 -- 'new' if each choice goes on where its record ends, 'repeat' if all is on record, 'gap' otherwise.
-local function compare(flight, first_arg, last_arg, n)
+local function compare(job, first_arg, last_arg)
   local is_new, is_repeat = true, true
   for i = first_arg, last_arg, 3 do
-    if tonumber(ARGV[i]) >= n then return 'gap' end
-    local recorded, first = call('STRLEN', key('ids', flight, ARGV[i])) / 4, tonumber(ARGV[i + 1])
+    if tonumber(ARGV[i]) >= job.n then return 'gap' end
+    local first = tonumber(ARGV[i + 1])
+    local recorded = job.n == 1 and job.generated or call('STRLEN', key('ids', job.flight, ARGV[i])) / 4
     is_new = is_new and first == recorded
     is_repeat = is_repeat and first + #ARGV[i + 2] / 4 <= recorded
   end
@@ -26,10 +27,10 @@ local function accept(job, i, last_arg)
     produced = produced + #ARGV[arg + 2] / 4
   end
   local covered = math.min(job.credit, cost)
-  job.credit = job.credit - covered
-  local record = key('job', job.flight)
-  if produced > 0 then call('HINCRBY', record, 'generated', produced) end
-  if covered > 0 then call('HSET', record, 'credit', job.credit) end
+  job.generated, job.credit = job.generated + produced, job.credit - covered
+  if produced > 0 or covered > 0 then
+    call('HSET', key('job', job.flight), 'generated', job.generated, 'credit', job.credit)
+  end
   spend(job, cost - covered)
   if ARGV[i + 4] ~= '' then entry[#entry + 1], entry[#entry + 2] = #entry, ARGV[i + 4] end
   if ARGV[i + 3] ~= '' then finish(job, ARGV[i + 3], '', true) end
@@ -40,7 +41,7 @@ while i <= #ARGV do
   local last_arg = i + 5 + 3 * ARGV[i + 5]
   local job = load(ARGV[i], PUBLISHING)
   local is_held = job and job.state == 'leased' and job.worker == worker and job.gateway == gateway
-  local verdict = is_held and job.epoch == tonumber(ARGV[i + 1]) and compare(ARGV[i], i + 6, last_arg, job.n) or 'stale'
+  local verdict = is_held and job.epoch == tonumber(ARGV[i + 1]) and compare(job, i + 6, last_arg) or 'stale'
   if verdict == 'new' then
     accept(job, i, last_arg)
   elseif verdict ~= 'repeat' or ARGV[i + 3] ~= '' then

@@ -7,6 +7,7 @@ import pytest
 import redis.asyncio
 
 from gateway.store import Connections, connections
+from gateway.store_pipe import MOST_UNSENT
 
 pytestmark = pytest.mark.anyio
 ECHO = "return ARGV[1]"
@@ -44,6 +45,23 @@ async def test_calls_made_together_get_each_its_own_reply_over_one_connection(st
 
     assert replies == [word.encode() for word in words]
     assert len(await pipes(store_url)) == 1
+    await store.aclose()
+
+
+async def test_the_store_begins_while_the_loop_is_still_busy_asking(store_url: str) -> None:
+    store = await opened(store_url)
+    await echo(store, "open")
+
+    async def ask(number: int) -> None:
+        await store.short.evalsha(digest(WRITE), 1, f"asked-{number}", "1")
+
+    async def look() -> None:
+        """In the same turn of the loop, before it could have sent what it keeps for the turn's end."""
+        with redis.Redis.from_url(store_url) as client:
+            assert any(client.exists("asked-0") for _ in range(1_000))
+
+    await asyncio.gather(*map(ask, range(MOST_UNSENT)), look())
+
     await store.aclose()
 
 
