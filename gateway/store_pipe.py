@@ -22,6 +22,12 @@ Argument = str | bytes | int | float
 Connect = Callable[[], Awaitable[AbstractConnection]]
 _NOTHING = object()
 _READ_FIRST_S = 0.001
+_KINDS = {
+    "NOSCRIPT": redis.exceptions.NoScriptError,
+    "READONLY": redis.ReadOnlyError,
+    "TRYAGAIN": redis.exceptions.TryAgainError,
+}
+_REDIRECTS = {"MOVED": redis.exceptions.MovedError, "ASK": redis.exceptions.AskError}
 _MOVED_ON = (redis.ConnectionError, redis.ReadOnlyError)
 """Another connection may do, to another server even. All that is sent may be sent twice."""
 
@@ -186,8 +192,9 @@ class _Wire(asyncio.Protocol):
 
 
 def _error(message: str) -> redis.RedisError:
-    kinds = {"NOSCRIPT": redis.exceptions.NoScriptError, "READONLY": redis.ReadOnlyError}
     kind, _, rest = message.partition(" ")
     if kind in ("LOADING", "MASTERDOWN", "CLUSTERDOWN"):
         return redis.BusyLoadingError(rest)
-    return kinds.get(kind, redis.ResponseError)(message)
+    if kind in _REDIRECTS:
+        return _REDIRECTS[kind](rest)
+    return _KINDS.get(kind, redis.ResponseError)(message)

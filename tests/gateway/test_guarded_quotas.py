@@ -7,7 +7,7 @@ import pytest
 
 from gateway.fallback import LOOK_EVERY_S, Modes
 from gateway.guarded_quotas import TRUSTED_S, GuardedQuotas, RememberedKeys
-from gateway.store import Connections, connections
+from gateway.store_server import Server, server
 from quotas.api_keys import KeyStore
 from quotas.ledger import Ledger
 from quotas.presence import Presence
@@ -44,7 +44,7 @@ class Losing(RedisQuotaStore):
 class Bench:
     """Tenant `acme` of one store, and a gateway that asks it."""
 
-    def __init__(self, store: Connections) -> None:
+    def __init__(self, store: Server) -> None:
         self.store = store
         self.quotas = Losing(store.short)
         self.now_s = 1_000.0
@@ -87,7 +87,7 @@ class Bench:
 
 @pytest.fixture
 async def bench(store_url: str) -> AsyncIterator[Bench]:
-    store = connections(store_url, timeout_s=20.0, limit=4)
+    store = server(store_url, timeout_s=20.0, limit=4)
     yield Bench(store)
     await store.aclose()
 
