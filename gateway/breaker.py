@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import redis
 
@@ -37,6 +38,26 @@ _TROUBLE = (
 )
 _TROUBLE_CODES = frozenset({"BUSY", "MISCONF", "NOREPLICAS", "OOM", "TRYAGAIN", "UNBLOCKED"})
 """First words of error replies that tell of the store as a whole. Any other reply is of one call: the store answers."""
+
+
+class Availability(Protocol):
+    """What tells whether a store answers: a Breaker, for who only wants to know."""
+
+    @property
+    def is_away(self) -> bool:
+        """It does not."""
+
+
+class Standing(Availability, Protocol):
+    """All that is told of a store."""
+
+    @property
+    def is_whole(self) -> bool:
+        """It does, in all its parts."""
+
+    @property
+    def openings(self) -> int:
+        """How often it was found to be away."""
 
 
 class StoreAway(StoreUnavailable):
@@ -68,6 +89,11 @@ class Breaker:
         self._trying: asyncio.Task[None] | None = None
         self.is_away = False
         self.openings = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """It is closed."""
+        return not self.is_away
 
     def __enter__(self) -> None:
         """Raises StoreAway while it is open."""
@@ -121,7 +147,7 @@ class Breaker:
 
     def _complain(self, error: Exception) -> None:
         """The store answers and refuses: a defect, or rights that lack. Only the reply's first word is told."""
-        if isinstance(error, redis.exceptions.NoScriptError):
+        if isinstance(error, redis.exceptions.NoScriptError | redis.exceptions.AskError):  # also MOVED: go on there
             return
         now_s = self._clock()
         if self._complained_s is None or now_s - self._complained_s >= COMPLAIN_EVERY_S:
@@ -133,7 +159,7 @@ class Breaker:
 class Needed:
     """Stores without any of which requests are refused."""
 
-    breakers: tuple[Breaker, ...]
+    breakers: tuple[Availability, ...]
 
     @property
     def is_away(self) -> bool:

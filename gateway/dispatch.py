@@ -12,7 +12,8 @@ from typing import Protocol
 
 from gateway.doors import Doors
 from gateway.flight import Flight, Mailbox
-from gateway.store import BLOCK_S, every
+from gateway.store import every
+from gateway.store_server import BLOCK_S
 from scheduler.messages import Event, Finished, Job, TokenDelta
 from scheduler.queue_types import JobRecord, JobState
 

@@ -7,10 +7,10 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from gateway import errors
+from gateway.breaker import Availability
 from gateway.directory import Directory
 from gateway.errors import ApiError
 from gateway.siblings import Siblings
-from gateway.store import Availability
 
 
 class Health:

@@ -15,7 +15,7 @@ from gateway.directory import Directory
 from gateway.dispatch import Dispatcher
 from gateway.errors import ApiError, invalid_api_key
 from gateway.flight import Booking, flight_ids, total
-from gateway.store import every
+from gateway.store import Troubles, every
 from quotas.store import TOMBSTONE_MS, Charge, Lapsed, QuotaStore
 from quotas.tenants import Tenant
 from scheduler.outcomes import MEANING, Outcome
@@ -77,11 +77,15 @@ class Reaper:
         """Extend the leases of all our bookings. One that a store has forgotten, as when it failed over, is noted anew;
         one that was settled by others was taken from us, and ends."""
         bookings = {flight.booking.id: flight.booking for flight in self._dispatcher.flights.values()}
-        began_s = self._clock()
+        troubles, lost, began_s = Troubles(), set[str](), self._clock()
         for root, ids in _by_root(bookings.values()).items():
             for start in range(0, len(ids), RENEW_BATCH):
-                for lost in await self._quotas.renew(root, ids[start : start + RENEW_BATCH]):
-                    await self._reassert(bookings[lost])
+                with troubles:
+                    lost |= await self._quotas.renew(root, ids[start : start + RENEW_BATCH])
+        for booking_id in lost:
+            with troubles:
+                await self._reassert(bookings[booking_id])
+        troubles.tell()
         self._renewed_s = began_s
 
     async def _reassert(self, booking: Booking) -> None:
@@ -98,21 +102,36 @@ class Reaper:
         """Settle what has lapsed. What a worker still holds is cancelled first and settled on a later round."""
         if not self._directory.is_fresh:
             return  # a job in a queue that is not known yet would pass for one that never was
+        troubles = Troubles()
         for lapsed in await self._quotas.expired(REAP_BATCH):
             if lapsed.flight_id not in self._dispatcher.flights:
-                await self._reap_one(lapsed)
+                with troubles:
+                    await self._reap_one(lapsed)
+        troubles.tell()
 
     async def watch(self) -> None:
         """End the flights of tenants that were suspended or deleted, or are below one that was."""
-        flights = list(self._dispatcher.flights.values())
-        known = {name: await self._tenants.get(name) for name in {flight.booking.ask.tenant for flight in flights}}
+        flights, troubles = list(self._dispatcher.flights.values()), Troubles()
+        known = await self._look_up({flight.booking.ask.tenant for flight in flights}, troubles)
         above = {name for tenant in known.values() if tenant is not None for name in tenant.parents}
-        known |= {name: await self._tenants.get(name) for name in above - known.keys()}
+        known |= await self._look_up(above - known.keys(), troubles)
         for flight in flights:
+            if flight.booking.ask.tenant not in known:
+                continue
             tenant = known[flight.booking.ask.tenant]
-            error = _refusal(flight.booking, tenant, [known[name] for name in tenant.parents] if tenant else [])
+            parents = tenant.parents if tenant else ()
+            error = _refusal(flight.booking, tenant, [known[name] for name in parents if name in known])
             if error is not None and not flight.settled:
                 flight.fail(error)
+        troubles.tell()
+
+    async def _look_up(self, names: Iterable[str], troubles: Troubles) -> dict[str, Tenant | None]:
+        """Tenants by name, but for those that nobody can say anything of now."""
+        found = {}
+        for name in names:
+            with troubles:
+                found[name] = await self._tenants.get(name)
+        return found
 
     async def _reap_one(self, lapsed: Lapsed) -> None:
         found = []

@@ -147,8 +147,8 @@ class Resources:
 
     def missing(self) -> str:
         """The stores that are away, as an answer's header names them; empty: none."""
-        missing = ["quota-store"] if self.budgets.breaker.is_away or (self.guard and self.guard.unreported) else []
-        if self.store.breaker.is_away and self.budgets is not self.store:
+        missing = ["quota-store"] if not self.budgets.breaker.is_whole or (self.guard and self.guard.unreported) else []
+        if not self.store.breaker.is_whole and self.budgets is not self.store:
             missing.append("queue-store")
         return ", ".join(missing)
 
@@ -226,8 +226,8 @@ class Resources:
     def _tell_of_stores(self) -> None:
         """Metrics that are read when they are asked for."""
         main, budgets, guard = self.store.breaker, self.budgets.breaker, self.guard
-        self.telemetry.store_up.set_function(lambda: not main.is_away)
-        self.telemetry.quota_store_up.set_function(lambda: not budgets.is_away)
+        self.telemetry.store_up.set_function(lambda: main.is_whole)
+        self.telemetry.quota_store_up.set_function(lambda: budgets.is_whole)
         self.telemetry.store_openings.set_function(lambda: sum(each.openings for each in {main, budgets}))
         self.telemetry.unreported.set_function(lambda: guard.unreported if guard else 0)
 

@@ -11,11 +11,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway import errors, limits_headers
 from gateway.auth import Authenticator, Caller, check
+from gateway.breaker import Availability
 from gateway.errors import ApiError, internal_error, store_unavailable
 from gateway.faults import log_fault
 from gateway.request_id import HEADER, request_id_of
 from gateway.spans import Span, Value
-from gateway.store import STORE_TROUBLE, Availability
+from gateway.store import STORE_TROUBLE
 from gateway.telemetry import Telemetry
 from quotas.store import LimitStatus, QuotaStore
 

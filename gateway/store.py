@@ -1,175 +1,76 @@
-"""Connections to the store, each kind with the patience that its calls deserve."""
+"""The store as a gateway reaches it, whatever its URL names, and how its troubles are met."""
 
 import asyncio
 import logging
-import math
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, Protocol, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 import redis
 import redis.asyncio
-from redis.asyncio.connection import AbstractConnection
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 
-from gateway.breaker import Breaker, StoreAway
-from gateway.store_pipe import Pipe
+from gateway.breaker import Standing
+from gateway.store_cluster import ClusterConnections
+from gateway.store_server import server
 from quotas.store import StoreUnavailable
 from scheduler import store_pool
 
 log = logging.getLogger(__name__)
 
-PATIENCE = 4.0
-"""How much longer than a request's question a call that no request waits for may take."""
-BLOCK_S = 1.0
-"""How long a reader waits for news in one call."""
-
 STORE_TROUBLE = (redis.RedisError, OSError, TimeoutError, StoreUnavailable)
 """What any call raises while the store is away, loads its data or fails over."""
-_TRIAL = "return redis.call('SET', KEYS[1], '', 'PX', 60000)"
-_TRIAL_KEY = "fl:trial"
 
 
-class Availability(Protocol):
-    """What tells whether the store answers: a Breaker, for who only wants to know."""
+class Troubles:
+    """Around each of several calls in turn: what one part of the store cannot answer keeps nobody from the rest. `tell`
+    afterwards."""
+
+    def __init__(self) -> None:
+        self._last: BaseException | None = None
+
+    def __enter__(self) -> None:
+        """A call begins."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        """It has ended."""
+        if not isinstance(error, STORE_TROUBLE):
+            return False
+        self._last = error
+        return True
+
+    def tell(self) -> None:
+        """Raise what the last call raised that failed, if one did."""
+        if self._last is not None:
+            raise self._last
+
+
+class Connections(Protocol):
+    """The clients of one store, each kind with the patience that its calls deserve."""
 
     @property
-    def is_away(self) -> bool:
-        """It does not."""
+    def short(self) -> redis.asyncio.Redis:
+        """For all that a request waits for."""
 
+    @property
+    def patient(self) -> redis.asyncio.Redis:
+        """For operators and upkeep."""
 
-@dataclass(frozen=True, slots=True)
-class Connections:
-    """The store as this gateway reaches it. While the breaker is open, calls of the two shared clients fail at once."""
+    @property
+    def breaker(self) -> Standing:
+        """Whether it answers. While it does not, calls of both fail at once."""
 
-    url: str
-    short: redis.asyncio.Redis
-    """For all that a request waits for."""
-    patient: redis.asyncio.Redis
-    """For operators and upkeep."""
-    breaker: Breaker
-    trials: redis.asyncio.Redis
-    """The breaker's own client."""
-
-    def reader(self) -> "ReadingRedis":
+    def reader(self) -> redis.asyncio.Redis:
         """A client for one task that blocks up to BLOCK_S in the store, and its heartbeat; the caller closes it."""
-        client = _client(self.url, 2.5 * BLOCK_S, 2, ReadingRedis)
-        client.reads = Pipe(partial(_connected, client), client.limit_s)
-        return client
 
     async def aclose(self) -> None:
         """Close every connection of the shared clients."""
-        await self.breaker.aclose()
-        for client in (self.short, self.patient, self.trials):
-            await client.aclose()
 
 
 def connections(url: str, *, timeout_s: float, limit: int, name: str = "store") -> Connections:
-    """Open nothing yet. `timeout_s`: of a request's question; `limit`: connections of each client; `name`: in logs."""
-    trials = _client(url, timeout_s, 1, BoundedRedis)
-    breaker = Breaker(name, lambda: trials.eval(_TRIAL, 1, _TRIAL_KEY))
-    shared = _client(url, timeout_s, limit, BoundedRedis), _client(url, timeout_s * PATIENCE, limit, BoundedRedis)
-    for client in shared:
-        client.guard = breaker
-        client.pipe = Pipe(partial(_connected, client), client.limit_s)
-    return Connections(url, *shared, breaker, trials)
-
-
-class BoundedRedis(redis.asyncio.Redis):
-    """A client whose every command ends within `limit_s`, with a TimeoutError.
-
-    Not by the client's own `socket_timeout`: with that set, redis-py sends under `asyncio.wait_for`, which on Python
-    3.11 can lose the cancellation of a request whose client has gone.
-    """
-
-    limit_s: float = math.inf
-    guard: AbstractContextManager[object] = nullcontext()
-    """Around each call: a Breaker, where it is to stop calls while the store is away."""
-    pipe: Pipe | None = None
-    """The way of scripts that are known to the store, where this client has one."""
-
-    async def execute_command(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - redis-py's own signature
-        """One command and its reply."""
-        with self.guard:
-            async with asyncio.timeout(self.limit_s):
-                try:
-                    return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
-                except redis.ReadOnlyError:  # refused, so nothing was done: this was the master once
-                    await self.connection_pool.disconnect(inuse_connections=False)
-                    return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
-
-    async def evalsha(self, sha: str, numkeys: int, *keys_and_args: Any) -> Any:  # noqa: ANN401 - as above
-        """One script that the store knows by its digest."""
-        if self.pipe is None:
-            return await super().evalsha(sha, numkeys, *keys_and_args)
-        with self.guard:
-            return await self.pipe.call("EVALSHA", sha, numkeys, *keys_and_args)
-
-    async def eval(self, script: str, numkeys: int, *keys_and_args: Any) -> Any:  # noqa: ANN401 - as above
-        """One script in full, where the store did not know its digest.
-
-        It may have run all the same, before the store died and forgot it: never StoreAway, which says that nothing was.
-        """
-        try:
-            return await super().eval(script, numkeys, *keys_and_args)
-        except StoreAway as error:
-            raise StoreUnavailable(str(error)) from error
-
-    async def aclose(self, close_connection_pool: bool | None = None) -> None:
-        """Close every connection."""
-        if self.pipe is not None:
-            await self.pipe.aclose()
-        await super().aclose(close_connection_pool)
-
-
-class ReadingRedis(BoundedRedis):
-    """A client that reads streams on a connection of its own, as often as there is news."""
-
-    reads: Pipe
-
-    async def xread(  # type: ignore[override] # of what redis-py's takes, what is used here
-        self, streams: Mapping[str, str], count: int, block: int | None = None
-    ) -> list[tuple[bytes, list[tuple[bytes, dict[bytes, bytes]]]]]:
-        """The entries of each stream after an id, once there are any or `block` milliseconds have passed."""
-        waits = () if block is None else ("BLOCK", block)
-        command = ("XREAD", "COUNT", count, *waits, "STREAMS", *streams, *streams.values())
-        return [
-            (stream, [(entry_id, dict(zip(fields[::2], fields[1::2], strict=True))) for entry_id, fields in entries])
-            for stream, entries in await self.reads.call(*command) or ()
-        ]
-
-    async def aclose(self, close_connection_pool: bool | None = None) -> None:
-        """Close every connection."""
-        await self.reads.aclose()
-        await super().aclose(close_connection_pool)
-
-
-Client = TypeVar("Client", bound=BoundedRedis)
-
-
-def _client(url: str, timeout_s: float, limit: int, kind: type[Client]) -> Client:
-    # A pooled connection may have died unnoticed: one more try. All we send may be sent twice.
-    retry = Retry(NoBackoff(), 1, (redis.ConnectionError,))
-    client = kind(connection_pool=store_pool.pool(url, limit=limit, timeout_s=timeout_s, retry=retry))
-    client.limit_s = timeout_s
-    client.auto_close_connection_pool = True  # the pool is its own
-    return client
-
-
-async def _connected(client: BoundedRedis) -> AbstractConnection:
-    """A connection as the client's pool would make it, for a pipe. Raises TimeoutError."""
-    pool = client.connection_pool
-    connection: AbstractConnection = pool.connection_class(**{**pool.connection_kwargs, "protocol": 2})
-    try:
-        async with asyncio.timeout(client.limit_s):
-            await connection.connect()  # type: ignore[no-untyped-call]
-    except BaseException:
-        await connection.disconnect(nowait=True)
-        raise
-    return connection
+    """Open nothing yet. `timeout_s`: of a request's question; `limit`: connections of each client to each server;
+    `name`: in logs."""
+    if url.startswith(store_pool.CLUSTERED):
+        return ClusterConnections(url, timeout_s=timeout_s, limit=limit, name=name)
+    return server(url, timeout_s=timeout_s, limit=limit, name=name)
 
 
 async def every(period_s: float, what: str, work: Callable[[], Awaitable[None]]) -> None:

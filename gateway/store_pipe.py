@@ -27,6 +27,12 @@ _NOTHING = object()
 _READ_FIRST_S = 0.001
 MOST_UNSENT = 4
 """Calls that wait to be written: a write costs about as much as the fourth part of a call."""
+_KINDS = {
+    "NOSCRIPT": redis.exceptions.NoScriptError,
+    "READONLY": redis.ReadOnlyError,
+    "TRYAGAIN": redis.exceptions.TryAgainError,
+}
+_REDIRECTS = {"MOVED": redis.exceptions.MovedError, "ASK": redis.exceptions.AskError}
 _MOVED_ON = (redis.ConnectionError, redis.ReadOnlyError)
 """Another connection may do, to another server even. All that is sent may be sent twice."""
 
@@ -193,8 +199,9 @@ class _Wire(asyncio.Protocol):
 
 
 def _error(message: str) -> redis.RedisError:
-    kinds = {"NOSCRIPT": redis.exceptions.NoScriptError, "READONLY": redis.ReadOnlyError}
     kind, _, rest = message.partition(" ")
     if kind in ("LOADING", "MASTERDOWN", "CLUSTERDOWN"):
         return redis.BusyLoadingError(rest)
-    return kinds.get(kind, redis.ResponseError)(message)
+    if kind in _REDIRECTS:
+        return _REDIRECTS[kind](rest)
+    return _KINDS.get(kind, redis.ResponseError)(message)

@@ -23,6 +23,7 @@ from quotas.store import (
     Need,
     Reservation,
     Settled,
+    StoreUnavailable,
 )
 from quotas.windows import MINUTE, Slicing
 
@@ -162,9 +163,12 @@ class RedisQuotaStore:
         found: list[Lapsed] = []
         quiet = await self._quiet_roots()
         for root in await self._some_roots():
-            in_air, lapsed = await self._database.run(
-                "expired", keyspace.of_root(root), limit - len(found), self._lease_ms, MAX_LEASE_MS
-            )
+            try:
+                in_air, lapsed = await self._database.run(
+                    "expired", keyspace.of_root(root), limit - len(found), self._lease_ms, MAX_LEASE_MS
+                )
+            except StoreUnavailable:  # the node of this root: those of others may answer
+                continue
             found += [_lapsed(root, flight) for flight in lapsed]
             if root in quiet and not in_air:
                 await self._database.call("ZREM", keyspace.ROOTS, root)

@@ -3,6 +3,8 @@
     redis://host:6379/0   rediss://…   unix:///path                 one server
     redis+sentinel://[user:password@]host:26379,host2/service[/db]  whichever server is the service's master now
     rediss+sentinel://…                                             the same, both over TLS
+    redis+cluster://[user:password@]host:6379,host2                 a Cluster, by some of its nodes: a pool for each of
+    rediss+cluster://…[?ssl_ca_certs=…]                             its nodes (scheduler.store_cluster), also over TLS
 
 A connection that is lost, or whose server says that it takes no writes any more, is opened anew by asking the Sentinels
 again: a failover needs no restart. User and password are the servers'; the Sentinels' own are given as
@@ -23,8 +25,10 @@ from redis.backoff import NoBackoff
 
 DIRECT = ("redis://", "rediss://", "unix://")
 WATCHED = ("redis+sentinel://", "rediss+sentinel://")
-SCHEMES = (*DIRECT, *WATCHED)
+CLUSTERED = ("redis+cluster://", "rediss+cluster://")
+SCHEMES = (*DIRECT, *WATCHED, *CLUSTERED)
 SENTINEL_PORT = 26379
+NODE_PORT = 6379
 _OPTIONS = ("sentinel_username", "sentinel_password")
 
 
@@ -41,21 +45,42 @@ class Watched:
     sentinel_login: dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clustered:
+    """What a URL of a Cluster says."""
+
+    nodes: tuple[tuple[str, int], ...]
+    """Some of its nodes, which name the others."""
+    scheme: str
+    login: str
+    query: str
+
+    def url(self, host: str, port: int) -> str:
+        """One node as a server of its own, with the same credentials and the same TLS."""
+        named = f"[{host}]" if ":" in host else host
+        return f"{self.scheme}://{self.login}{named}:{port}{self.query}"
+
+
 def check(url: str) -> None:
     """Raises ValueError, with one line that does not repeat the URL, where it names no store."""
     if url.startswith(WATCHED):
         _parse(url)
+    elif url.startswith(CLUSTERED):
+        clustered(url)
     elif not url.startswith(DIRECT):
         raise ValueError(f"must start with one of {', '.join(SCHEMES)}")
 
 
 def pool(url: str, *, limit: int, timeout_s: float, retry: Retry) -> BlockingConnectionPool:
-    """At most `limit` connections, each opened within `timeout_s` or so; who finds none free waits as long for one.
+    """To one server or to the master: at most `limit` connections, each opened within `timeout_s` or so; who finds none
+    free waits as long for one.
 
     Without `socket_timeout`: with that set, redis-py sends under `asyncio.wait_for`, which on Python 3.11 can lose the
     cancellation of the task that called it. Callers bound their calls. Raises ValueError as `check` does.
     """
     check(url)
+    if url.startswith(CLUSTERED):
+        raise ValueError("must name one server, or the Sentinels of one")
     options: dict[str, Any] = {
         "max_connections": limit,
         "timeout": timeout_s,
@@ -67,6 +92,22 @@ def pool(url: str, *, limit: int, timeout_s: float, retry: Retry) -> BlockingCon
         _MasterPool(_parse(url), options)
         if url.startswith(WATCHED)
         else BlockingConnectionPool.from_url(url, **options)
+    )
+
+
+def clustered(url: str) -> Clustered:
+    """What a URL says that begins with one of CLUSTERED. Raises ValueError as `check` does."""
+    parts = urlsplit(url)
+    login, at, hosts = parts.netloc.rpartition("@")
+    options = parse_qs(parts.query, keep_blank_values=True)
+    is_tls = parts.scheme == "rediss+cluster"
+    if parts.path not in ("", "/", "/0") or not all(is_tls and name.startswith("ssl_") for name in options):
+        raise ValueError("must be redis+cluster://host:port,host2:port2, with no database but 0, and ssl_… for TLS")
+    return Clustered(
+        nodes=tuple(_address(host, "nodes", NODE_PORT) for host in hosts.split(",")),
+        scheme="rediss" if is_tls else "redis",
+        login=login + at,
+        query=f"?{parts.query}" if parts.query else "",
     )
 
 
@@ -136,7 +177,7 @@ def _parse(url: str) -> Watched:
         raise ValueError("must be redis+sentinel://host:port,host2:port2/service[/db]")
     given = {"username": unquote(user), "password": unquote(password)}
     return Watched(
-        sentinels=tuple(_address(host) for host in hosts.split(",")),
+        sentinels=tuple(_address(host, "Sentinels", SENTINEL_PORT) for host in hosts.split(",")),
         service=unquote(service),
         database=int(database or 0),
         is_tls=parts.scheme == "rediss+sentinel",
@@ -145,13 +186,13 @@ def _parse(url: str) -> Watched:
     )
 
 
-def _address(named: str) -> tuple[str, int]:
-    """`host`, `host:port` or `[v6]:port`."""
+def _address(named: str, what: str, port: int) -> tuple[str, int]:
+    """`host`, `host:port` or `[v6]:port`. `what` they are, and the `port` where none is named."""
     try:
         parts = urlsplit(f"//{named}")
-        host, port = parts.hostname, parts.port
+        host, stated = parts.hostname, parts.port
     except ValueError:
-        host, port = None, None
+        host, stated = None, None
     if not host:
-        raise ValueError("must name Sentinels as host:port, with commas between")
-    return host, port or SENTINEL_PORT
+        raise ValueError(f"must name {what} as host:port, with commas between")
+    return host, stated or port

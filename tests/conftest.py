@@ -25,7 +25,7 @@ def models_dir(request: pytest.FixtureRequest) -> Path:
     return cache.mkdir("models")
 
 
-def _redis_binary() -> str:
+def redis_binary() -> str:
     found = shutil.which("redis-server")
     if found is None:
         reason = "redis-server is not installed"
@@ -42,7 +42,7 @@ def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedStore]:
 
 @pytest.fixture(scope="session")
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedStore]:
-    yield from _running(tmp_path_factory.mktemp("redis"), _redis_binary())
+    yield from _running(tmp_path_factory.mktemp("redis"), redis_binary())
 
 
 def _running(directory: Path, binary: str) -> Iterator[EmbeddedStore]:

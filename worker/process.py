@@ -16,10 +16,8 @@ import redis.asyncio
 import torch
 import uvloop
 from prometheus_client import make_wsgi_app, start_http_server
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 
-from scheduler import store_pool
+from scheduler import store_cluster
 from scheduler.costs import CostModel
 from scheduler.garbage import OF_A_WORKER, collect_seldom
 from scheduler.messages import ModelCard, WorkerStatus
@@ -149,8 +147,7 @@ def _observers(
 @asynccontextmanager
 async def _connected(url: str, timeout_s: float) -> AsyncIterator[redis.asyncio.Redis]:
     """A client that reports every failure: whoever calls knows whether the call may be repeated."""
-    pool = store_pool.pool(url, limit=CONNECTIONS, timeout_s=timeout_s, retry=Retry(NoBackoff(), 0))
-    client = redis.asyncio.Redis.from_pool(pool)
+    client = store_cluster.client(url, limit=CONNECTIONS, timeout_s=timeout_s)
     try:
         yield client
     finally:

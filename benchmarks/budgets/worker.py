@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from tokenizers import Tokenizer
 
 from benchmarks.front.instant import IDLE_MS, LEASE_MS, MODEL, SEQUENCES, WORDS, WORKER_ID, beat, card
-from gateway.store import BoundedRedis, Connections, connections
+from gateway.store import Connections, connections
+from gateway.store_server import BoundedRedis
 from scheduler.lanes import DEFAULT_LANES, LaneName
 from scheduler.messages import Cancel, Event, Finished, FinishReason, Grant, Lease, Paused, TokenDelta
 from scheduler.outcomes import Outcome

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import httpx
 import redis.asyncio
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 
 from gateway.commands.first_start import first_start
 from gateway.commands.store import EmbeddedStore, StoreError
@@ -20,7 +18,7 @@ from gateway.commands.supervisor import Child, ChildRefused, check_config, child
 from gateway.config import read_document
 from gateway.port import PortRefused, check_port
 from quotas.store import StoreUnavailable
-from scheduler import store_pool
+from scheduler import store_cluster
 from scheduler.settings import SettingsError, SharedSettings, load
 
 log = logging.getLogger(__name__)
@@ -102,8 +100,7 @@ async def _first_start(url: str, settings: SharedSettings) -> str:
 
 
 def _client(url: str) -> redis.asyncio.Redis:
-    pool = store_pool.pool(url, limit=1, timeout_s=FIRST_PATIENCE_S, retry=Retry(NoBackoff(), 0))
-    return redis.asyncio.Redis.from_pool(pool)
+    return store_cluster.client(url, limit=1, timeout_s=FIRST_PATIENCE_S)
 
 
 async def _run(children: list[Child], store: EmbeddedStore | None, settings: SharedSettings, greeting: str) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from gateway.fallback import Modes
 from gateway.guarded_quotas import GuardedQuotas
-from gateway.store import Connections
+from gateway.store_server import Server
 from quotas.api_keys import KeyStore
 from quotas.ledger import Ledger
 from quotas.presence import Presence
@@ -41,7 +41,7 @@ class Losing(RedisQuotaStore):
 class Bench:
     """Tenant `acme` of one store, and a gateway that asks it."""
 
-    def __init__(self, store: Connections) -> None:
+    def __init__(self, store: Server) -> None:
         self.store = store
         self.quotas = Losing(store.short)
         self.now_s = 1_000.0

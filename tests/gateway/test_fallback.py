@@ -7,7 +7,7 @@ import pytest
 
 from gateway.fallback import LOOK_EVERY_S, Modes
 from gateway.guarded_quotas import GuardedQuotas
-from gateway.store import Connections, connections
+from gateway.store_server import Server, server
 from quotas.api_keys import KeyStore
 from quotas.presence import Presence
 from quotas.redis_store import RedisQuotaStore
@@ -20,14 +20,14 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def connected(valkey_url: str) -> AsyncIterator[Connections]:
-    store = connections(valkey_url, timeout_s=20.0, limit=4)
+async def connected(valkey_url: str) -> AsyncIterator[Server]:
+    store = server(valkey_url, timeout_s=20.0, limit=4)
     yield store
     await store.aclose()
 
 
 @pytest.fixture
-def bench(connected: Connections) -> Bench:
+def bench(connected: Server) -> Bench:
     return Bench(connected)
 
 
@@ -91,7 +91,7 @@ class VirtualPresence(Presence):
 class Fleet:
     """Three gateways of one tenant, which wants more than it may have from each of them, all the time."""
 
-    store: Connections
+    store: Server
     limit: str
     figure: int
     output: int
@@ -139,7 +139,7 @@ class Fleet:
         return sum(tokens for at_ms, tokens in self.spent if end_ms - length_ms < at_ms <= end_ms)
 
 
-async def test_three_gateways_keep_a_minute_but_where_the_store_goes_and_comes(connected: Connections) -> None:
+async def test_three_gateways_keep_a_minute_but_where_the_store_goes_and_comes(connected: Server) -> None:
     fleet = Fleet(connected, "tokens_per_minute", 90, output=4)
     await fleet.begin()
     outages = []
@@ -157,7 +157,7 @@ async def test_three_gateways_keep_a_minute_but_where_the_store_goes_and_comes(c
     assert fleet.in_window(outages[0][1]) == 90  # all of it, a third by each
 
 
-async def test_three_gateways_exceed_a_day_by_what_came_since_they_looked(connected: Connections) -> None:
+async def test_three_gateways_exceed_a_day_by_what_came_since_they_looked(connected: Server) -> None:
     fleet = Fleet(connected, "tokens_per_day", 600, output=1)
     await fleet.begin()
     await fleet.run(40, away=False)

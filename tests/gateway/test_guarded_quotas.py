@@ -6,7 +6,7 @@ import pytest
 
 from gateway.fallback import LOOK_EVERY_S, Modes
 from gateway.guarded_quotas import TRUSTED_S, GuardedQuotas, RememberedKeys
-from gateway.store import connections
+from gateway.store_server import Server, server
 from quotas.api_keys import KeyStore
 from quotas.store import Charge, Denied, FlightSettled, Need, StoreUnavailable
 from quotas.tenants import TenantStore
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def bench(store_url: str) -> AsyncIterator[Bench]:
-    store = connections(store_url, timeout_s=20.0, limit=4)
+    store = server(store_url, timeout_s=20.0, limit=4)
     yield Bench(store)
     await store.aclose()
 

@@ -2,14 +2,15 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
 import pytest
 
 from gateway.flight import flight_ids
+from gateway.reaper import Reaper
 from quotas import keyspace
 from quotas.redis_store import RedisQuotaStore
-from quotas.store import Ask, Charge
+from quotas.store import Ask, Charge, StoreUnavailable
 from quotas.tenants import TenantStore
 from scheduler.lanes import LaneName
 from scheduler.messages import Job
@@ -210,3 +211,40 @@ async def test_the_running_requests_below_a_tenant_that_is_suspended_end_too(ser
 
     assert error_of(answer) == (403, "tenant_suspended")
     assert error_of(refused) == (403, "tenant_suspended")
+
+
+class PartlyAway:
+    """Budgets of `acme` that do not answer, beside others that do; and looks at tenants likewise."""
+
+    def __init__(self) -> None:
+        self.renewed: list[str] = []
+
+    async def renew(self, root: str, flight_ids: Iterable[str]) -> set[str]:
+        if root == "acme":
+            raise StoreUnavailable(root)
+        self.renewed += [root, *flight_ids]
+        return set()
+
+    async def get(self, tenant_id: str) -> None:
+        if tenant_id == "acme":
+            raise StoreUnavailable(tenant_id)
+
+
+async def test_an_organisation_whose_budgets_are_away_keeps_no_other_from_its_upkeep(served: Served) -> None:
+    served.worker.limit = 1
+    await served.tenant("other")
+    asking = [asyncio.create_task(served.post(CHAT, ASKED, tenant=tenant)) for tenant in ("acme", "other")]
+    await until(lambda: [len(made) for made in served.worker.produced.values()] == [1, 1])
+    parts, budgets = served.resources, PartlyAway()
+    reaper = Reaper(budgets, budgets, parts.dispatcher, parts.directory, lease_s=1.0)  # type: ignore[arg-type]
+
+    with pytest.raises(StoreUnavailable):
+        await reaper.renew()
+    with pytest.raises(StoreUnavailable):
+        await reaper.watch()
+    gone = await asking[1]
+    served.worker.limit = None
+
+    assert budgets.renewed[0] == "other"
+    assert error_of(gone) == (401, "invalid_api_key")  # as of a tenant that was deleted
+    assert (await asking[0]).status_code == 200

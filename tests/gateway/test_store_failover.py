@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from gateway.commands.store import valkey_binary
-from gateway.store import STORE_TROUBLE, Connections, connections
+from gateway.store import STORE_TROUBLE, Connections
+from gateway.store_server import server
 from quotas.database import Database
 from tests.sentinel import Watch, watched
 
@@ -38,7 +39,7 @@ async def until_asked(store: Connections) -> None:
 
 
 async def test_calls_follow_the_master_when_it_dies(watch: Watch) -> None:
-    store = connections(watch.url, timeout_s=2.0, limit=4)
+    store = server(watch.url, timeout_s=2.0, limit=4)
     reader = store.reader()
     await ask(store)
     first: Any = await store.short.xadd("news", {"a": "1"})
