@@ -39,10 +39,10 @@ class Survey(NamedTuple):
 def survey(roster: Roster, now_ms: float) -> Survey:
     """Look at everything that has begun."""
     first = next(name for name, one in roster.lanes.items() if one.lane.rank == 0)
-    decodes, others = roster.decodes.by_kind(now_ms), [*roster.others.values()]
-    claims = Counter([name for name, one in roster.lanes.items() if one.waits])
-    claims.update(roster.decodes.counts)
-    claims.update(seq.job.lane for seq in others if seq.is_resident)
+    decodes, counts, others = roster.decodes.by_kind(now_ms), roster.decodes.counts, [*roster.others.values()]
+    claims = Counter({name: counts[name] + one.waits for name, one in roster.lanes.items()})
+    for seq in others:
+        claims[seq.job.lane] += seq.is_resident
     urgent = [seq for kind, alike in decodes.items() if kind[0] is first for seq in alike]
     return Survey(
         decodes=decodes,

@@ -161,8 +161,10 @@ class Planner:
             self._fail(plan.rows, result)
         produced: list[Produced] = []
         charges: dict[str, float] = {}
-        for row in plan.rows:
-            self._advance(row, result, now_ms, produced, charges)
+        for row, seq in zip(plan.rows, self._in_flight.values(), strict=True):
+            if seq.state is not FINISHED:  # cancelled, dropped or failed while the step ran
+                charge = self._advance(seq, row, result, now_ms, produced)
+                charges[row.seq.flight_id] = charges.get(row.seq.flight_id, 0.0) + charge
         self._in_flight = {}
         self._ran_ms = result.run_ms + result.copy_ms if self._flights else None
         return replace(self.collect(), produced=tuple(produced), charges=charges)
@@ -200,11 +202,11 @@ class Planner:
 
     def counts(self) -> capacity.Counts:
         """Sequences running, waiting and preempted, by lane."""
-        return capacity.count(self._live(), self._lanes)
+        return capacity.count(self._roster)
 
     def capacity(self) -> Capacity:
         """What each lane could start in the next step, by preemption of lanes below if need be."""
-        return capacity.measure(self._live(), self._lanes, self._pool, self._max_sequences, self._costs)
+        return capacity.measure(self._roster, self._lanes, self._pool, self._max_sequences, self._costs)
 
     def wait_reason(self, flight_id: str) -> WaitReason | None:
         """Why a flight's first waiting choice had no row in the last plan; None where all had one."""
@@ -265,33 +267,33 @@ class Planner:
             if reason and self._in_flight[row.seq].state is not State.FINISHED:
                 self._ended.append(self._close(self._flights[row.seq.flight_id], Outcome.FAILED, reason))
 
-    def _advance(
-        self, row: Row, result: StepResult, now_ms: float, produced: list[Produced], charges: dict[str, float]
-    ) -> None:
-        seq, flight_id = self._in_flight[row.seq], row.seq.flight_id
-        if seq.state is FINISHED:  # cancelled, dropped or failed while the step ran
-            return
-        flight = self._flights[flight_id]
+    def _advance(self, seq: Sequence, row: Row, result: StepResult, now_ms: float, produced: list[Produced]) -> float:
+        """What came out of one row; its charge."""
+        flight = self._flights[row.seq.flight_id]
         charge = flight.charge(row)
         self._roster.charge(flight.job, charge)
-        charges[flight_id] = charges.get(flight_id, 0.0) + charge
         seq.num_computed += len(row.token_ids)
         if len(flight.choices) > 1:
             for sibling in flight.share_prefix(seq, self._pool):
                 self._roster.file(sibling)
-        if not row.samples:
-            return
-        before, token = seq.state, result.tokens[row.seq]
-        reason = seq.append(token, now_ms)
-        produced.append(Produced(row.seq, row.output_index, token, reason))
-        self._prefixes.leave(seq, row)
-        if reason is not None:
+        if row.samples:
+            before, token = seq.state, result.tokens[row.seq]
+            reason = seq.append(token, now_ms)
+            produced.append(Produced(row.seq, row.output_index, token, reason))
+            self._prefixes.leave(seq, row)
+            if seq.state is not before:
+                self._moved(seq, flight)
+        return charge
+
+    def _moved(self, seq: Sequence, flight: Flight) -> None:
+        """Its token ended a sequence, or its grant, or was its first."""
+        if seq.state is FINISHED:
             self._roster.remove(seq)
             self._free(seq)
             self._lengths.learn(flight.job, len(seq.output))
             if not flight.live:
                 self._ended.append(self._close(flight, Outcome.FINISHED))
-        elif seq.state is not before:
-            self._roster.file(seq)
+            return
+        self._roster.file(seq)
         if seq.state is PAUSED:
-            self._paused.append(Paused(flight_id=flight_id, choice=row.seq.choice))
+            self._paused.append(Paused(flight_id=seq.id.flight_id, choice=seq.id.choice))
