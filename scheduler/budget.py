@@ -131,6 +131,13 @@ def step_budget(
     )
 
 
+def ample_budget(lanes: Mapping[LaneName, Lane], max_sequences: int, max_tokens: int) -> Budget:
+    """The budget of a step of one lane's decodes alone: nobody else's pace or floor limits them."""
+    none = dict.fromkeys(lanes, 0)
+    free = Price(0.0, 0.0, 0.0, 0.0)
+    return Budget(max_sequences, max_tokens, 0, 0, 0, floors=none, time_ms=math.inf, spare_ms=0.0, price=free)
+
+
 def _trickle(begun: Survey, lanes: Mapping[LaneName, Lane], max_tokens: int, prefill: float) -> int:
     """Prefill tokens of the lanes below, where the first one could have `prefill`. They come on top: beside a pace, a
     part of the largest step would be several times their share of one that keeps to it."""

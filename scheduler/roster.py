@@ -192,6 +192,13 @@ class Roster:
                 self._away.add(seq.id)
                 lane.away[seq.job.tenant] += 1
 
+    def only_decodes(self) -> LaneName | None:
+        """The lane of all that is here if that decodes; None where anything else is here, or several lanes."""
+        if self.others or self.idle or self._fresh:
+            return None
+        lanes = [name for name, count in self.decodes.counts.items() if count]
+        return lanes[0] if len(lanes) == 1 else None
+
     def not_decoding(self) -> Iterator[Sequence]:
         """All the others that are not over."""
         fresh = [lane.fresh() for lane in self.lanes.values() if lane.waits]
