@@ -39,10 +39,10 @@ class Survey(NamedTuple):
 def survey(roster: Roster, now_ms: float) -> Survey:
     """Look at everything that has begun."""
     first = next(name for name, one in roster.lanes.items() if one.lane.rank == 0)
-    decodes, others = roster.decodes.by_kind(now_ms), [*roster.others.values()]
-    claims = Counter([name for name, one in roster.lanes.items() if one.waits])
-    claims.update(roster.decodes.counts)
-    claims.update(seq.job.lane for seq in others if seq.is_resident)
+    decodes, counts, others = roster.decodes.by_kind(now_ms), roster.decodes.counts, [*roster.others.values()]
+    claims = Counter({name: counts[name] + one.waits for name, one in roster.lanes.items()})
+    for seq in others:
+        claims[seq.job.lane] += seq.is_resident
     urgent = [seq for kind, alike in decodes.items() if kind[0] is first for seq in alike]
     return Survey(
         decodes=decodes,
@@ -129,6 +129,13 @@ def step_budget(
         spare_ms=max(0.0, slack_ms - time_ms) if time_ms < math.inf else 0.0,
         price=price,
     )
+
+
+def ample_budget(lanes: Mapping[LaneName, Lane], max_sequences: int, max_tokens: int) -> Budget:
+    """The budget of a step of one lane's decodes alone: nobody else's pace or floor limits them."""
+    none = dict.fromkeys(lanes, 0)
+    free = Price(0.0, 0.0, 0.0, 0.0)
+    return Budget(max_sequences, max_tokens, 0, 0, 0, floors=none, time_ms=math.inf, spare_ms=0.0, price=free)
 
 
 def _trickle(begun: Survey, lanes: Mapping[LaneName, Lane], max_tokens: int, prefill: float) -> int:

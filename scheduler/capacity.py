@@ -1,12 +1,12 @@
 """How full a worker is: what it could start next, by lane, and how many sequences stand where."""
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from scheduler.blocks import BlockPool
 from scheduler.costs import CostModel
 from scheduler.lanes import Lane, LaneName
+from scheduler.roster import Roster
 from scheduler.sequence import Sequence, State
 from scheduler.steps import Capacity
 
@@ -23,38 +23,46 @@ class Counts:
     preempted: dict[str, int] = field(default_factory=dict)
 
 
-def count(sequences: Iterable[Sequence], lanes: Iterable[LaneName]) -> Counts:
+def count(roster: Roster) -> Counts:
     """Where the sequences stand, with a figure for every lane."""
-    counts = Counts(*({lane.value: 0 for lane in lanes} for _ in range(3)))
-    standing = Counter([(seq.job.lane, seq.state, seq.stalled_since_ms is None) for seq in sequences])
-    for (lane, state, undisturbed), number in standing.items():
-        computes = state in (State.PREFILL, State.DECODE)
-        runs = computes and undisturbed
-        (counts.running if runs else counts.waiting)[lane] += number
-        if state in PREEMPTED or (computes and not runs):
-            counts.preempted[lane] += number
+    counts = Counts(*({lane.value: 0 for lane in roster.lanes} for _ in range(3)))
+    for name, decodes in roster.decodes.alike():
+        stalled = sum([seq.stalled_since_ms is not None for seq in decodes])
+        counts.running[name] += len(decodes) - stalled
+        counts.waiting[name] += stalled
+        counts.preempted[name] += stalled
+    for seq in roster.not_decoding():
+        runs = seq.state is State.PREFILL and seq.stalled_since_ms is None
+        (counts.running if runs else counts.waiting)[seq.job.lane] += 1
+        counts.preempted[seq.job.lane] += seq.state in PREEMPTED or (seq.state is State.PREFILL and not runs)
     return counts
 
 
 def measure(
-    sequences: Iterable[Sequence], lanes: Mapping[LaneName, Lane], pool: BlockPool, max_sequences: int, costs: CostModel
+    roster: Roster, lanes: Mapping[LaneName, Lane], pool: BlockPool, max_sequences: int, costs: CostModel
 ) -> Capacity:
     """What each lane could start in the next step: what is free or held by lanes below, less what work of its own
     lane and above has yet to take, and one block for each of those to grow."""
-    held: dict[LaneName, list[Sequence]] = {name: [] for name in lanes}
-    for seq in sequences:
-        held[seq.job.lane].append(seq)
-    runnable = {name: [seq for seq in held[name] if seq.is_runnable] for name in lanes}
-    rows = {name: len(runnable[name]) for name in lanes}
-    wanted = {name: sum([_wanted(seq, pool.block_size) for seq in runnable[name]]) for name in lanes}
+    size = pool.block_size
+    tables: dict[LaneName, list[list[int]]] = {name: [] for name in lanes}
+    rows, wanted = dict.fromkeys(lanes, 0), dict.fromkeys(lanes, 0)
+    for name, decodes in roster.decodes.alike():
+        tables[name] += [seq.table for seq in decodes]
+        rows[name] += len(decodes)
+        wanted[name] += len(decodes) + sum([seq.num_computed >= len(seq.table) * size for seq in decodes])
+    for seq in roster.not_decoding():
+        tables[seq.job.lane].append(seq.table)
+        if seq.is_runnable:
+            rows[seq.job.lane] += 1
+            wanted[seq.job.lane] += _wanted(seq, size)
     free_rows: dict[str, int] = {}
     free_tokens: dict[str, int] = {}
     for name, lane in lanes.items():
         above = [other for other in lanes if lanes[other].rank <= lane.rank]
-        below = [seq.table for other in lanes if lanes[other].rank > lane.rank for seq in held[other]]
-        free_rows[name] = max(0, max_sequences - sum(rows[other] for other in above))
-        free = pool.free_blocks + pool.freed_by(below) - sum(wanted[other] for other in above)
-        free_tokens[name] = max(0, free) * pool.block_size
+        below = [table for other in lanes if lanes[other].rank > lane.rank for table in tables[other]]
+        free_rows[name] = max(0, max_sequences - sum([rows[other] for other in above]))
+        free = pool.free_blocks + pool.freed_by(below) - sum([wanted[other] for other in above])
+        free_tokens[name] = max(0, free) * size
     return Capacity(free_rows, free_tokens, costs.prefill_ms()[0] if costs.has_learnt else 0.0)
 
 

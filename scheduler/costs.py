@@ -8,6 +8,7 @@ descent from where they stood: a few sweeps over a 5 x 5 system, microseconds. A
 
 import math
 from collections.abc import Iterable, Sequence
+from operator import mul
 from statistics import median
 from typing import NamedTuple
 
@@ -64,7 +65,7 @@ class NonNegativeFit:
     @property
     def weights(self) -> tuple[float, ...]:
         """Cost per unit of each feature."""
-        return tuple(weight * scale for weight, scale in zip(self._weights, self._scale, strict=True))
+        return tuple(map(mul, self._weights, self._scale))
 
     @property
     def has_learnt(self) -> bool:
@@ -73,7 +74,7 @@ class NonNegativeFit:
 
     def predict(self, x: Sequence[float]) -> float:
         """Expected y, never negative."""
-        return sum(w * s * value for w, s, value in zip(self._weights, self._scale, x, strict=True))
+        return float(sum(map(mul, map(mul, self._weights, self._scale), x)))
 
     def observe(self, x: Sequence[float], y: float) -> None:
         """Learn from one observation. What is no finite, non-negative number is ignored."""
@@ -81,11 +82,11 @@ class NonNegativeFit:
             return
         if self.has_learnt or self.was_measured:
             y = min(y, OUTLIER * self.predict(x))
-        scaled = [value * scale for value, scale in zip(x, self._scale, strict=True)]
+        scaled, kept = [*map(mul, x, self._scale)], self._forgetting
         for j, value in enumerate(scaled):
-            row = self._products[j]
-            self._products[j] = [self._forgetting * old + value * other for old, other in zip(row, scaled, strict=True)]
-            self._targets[j] = self._forgetting * self._targets[j] + value * y
+            row = zip(self._products[j], scaled, strict=True)
+            self._products[j] = [kept * old + value * other for old, other in row]
+            self._targets[j] = kept * self._targets[j] + value * y
         self.observations += 1
         for _ in range(SWEEPS):
             self._sweep()
@@ -104,10 +105,11 @@ class NonNegativeFit:
         self._prior, self._weights, self.was_measured = tuple(fit._weights), fit._weights, True
 
     def _sweep(self) -> None:
-        for j, row in enumerate(self._products):
-            others = sum(a * w for a, w in zip(row, self._weights, strict=True)) - row[j] * self._weights[j]
-            target = self._targets[j] + self._trust * self._prior[j] - others
-            self._weights[j] = max(0.0, target / (row[j] + self._trust))
+        weights, trust = self._weights, self._trust
+        for j, (row, target, prior) in enumerate(zip(self._products, self._targets, self._prior, strict=True)):
+            own = row[j]
+            others = sum(map(mul, row, weights)) - own * weights[j]
+            weights[j] = max(0.0, (target + trust * prior - others) / (own + trust))
 
 
 def _copy_fit(block_ms: float) -> NonNegativeFit:

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import product
 
 from scheduler.lanes import Lane, LaneName
@@ -41,6 +41,10 @@ class Decodes:
             if self._eldest_ms[name] <= now_ms - lane.long_wait_ms:
                 self._promote(name, now_ms - lane.long_wait_ms)
         return self._by_kind.copy()
+
+    def alike(self) -> Iterator[tuple[LaneName, tuple[Sequence, ...]]]:
+        """All of them, in lots of one lane each."""
+        return ((kind[0], alike) for kind, alike in self._by_kind.items())
 
     def _promote(self, name: LaneName, arrived_before_ms: float) -> None:
         """Those of a lane that have waited long stand one lane higher."""

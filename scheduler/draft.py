@@ -1,6 +1,7 @@
 """One step's plan in the making: what is left of its budgets, and what has been given and taken so far."""
 
 import math
+from itertools import chain
 from operator import add
 
 from scheduler.blocks import BlockPool
@@ -141,6 +142,14 @@ class Draft:
         self._pool.allocate(seq.table, max(0, self._pool.blocks_for(seq.length) - len(seq.table)))
         self._resume(seq)
         self._give(seq, max(1, self.tokens_left(seq)))  # a longer context may have made the first one dearer
+
+    def run_all(self) -> bool:
+        """Give a row to each sequence that is here if all of them decode, in one lane, and find room: then there is
+        nothing to decide. False: nothing was done."""
+        lane = self._roster.only_decodes()
+        if lane is None:
+            return False
+        return self.run_decodes(lane, [*chain.from_iterable(self._roster.decodes.by_kind(self._now_ms).values())])
 
     def run_decodes(self, lane: LaneName, decodes: list[Sequence]) -> bool:
         """Give a row to each of these if rows, tokens, time and blocks suffice for one more token of all; else to

@@ -58,5 +58,5 @@ class Counters:
 
     def charge(self, tenant: str, tokens: float, weight: float) -> float:
         """Count `tokens` of service (negative: a refund) for a tenant of this weight (> 0); returns its counter."""
-        self._values[tenant] = self.value(tenant) + tokens / weight
-        return self._values[tenant]
+        value = self._values[tenant] = self._values.get(tenant, 0.0) + tokens / weight
+        return value

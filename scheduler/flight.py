@@ -105,6 +105,16 @@ class Flight:
         return Ended(self.job.flight_id, outcome, error, preemptions, self.cached_tokens)
 
 
+def refusal(job: Job, pool: BlockPool) -> str:
+    """Why this job can never run with these blocks; empty where it can."""
+    if not job.prompt:
+        return "the prompt is empty"
+    if pool.blocks_for(job.max_total_tokens) > pool.blocks:
+        most = pool.blocks * pool.block_size
+        return f"prompt and max_tokens need {job.max_total_tokens} KV tokens, and the worker holds {most}"
+    return ""
+
+
 def open_flight(lease: Lease, lane: Lane, arrived_ms: float, block_size: int) -> Flight:
     """The flight of a lease, going on from what earlier holders have published."""
     job = lease.job

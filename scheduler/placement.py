@@ -79,14 +79,15 @@ class Placement:
         fresh = Fresh(self._roster, self._ranking)
         waiting = [self._ranking.stand(seq) for seq in self._begun.others]
         heapq.heapify(waiting)
+        lanes = {name: lane for name, lane in self._roster.lanes.items() if lane.waits}
         for group, decodes in sorted(self._groups().items()):
-            for name, lane in self._roster.lanes.items():
+            for name, lane in lanes.items():
                 if self._ranking.first_group(lane) < group:
                     self._show(waiting, fresh, name)
             while waiting and waiting[0].rank.group < group:
                 self._consider(heapq.heappop(waiting), waiting, fresh)
             self._run(decodes)
-        for name in self._roster.lanes:
+        for name in lanes:
             self._show(waiting, fresh, name)
         while waiting and not self._draft.is_full:
             self._consider(heapq.heappop(waiting), waiting, fresh)

@@ -9,16 +9,16 @@ from dataclasses import replace
 
 from scheduler import capacity
 from scheduler.blocks import BlockPool
-from scheduler.budget import step_budget, survey
+from scheduler.budget import ample_budget, step_budget, survey
 from scheduler.costs import CostModel
 from scheduler.draft import Draft
 from scheduler.expiries import Expiries
 from scheduler.fairness import STEP_WINDOW
-from scheduler.flight import Flight, open_flight
+from scheduler.flight import Flight, open_flight, refusal
 from scheduler.fresh import WaitReason
 from scheduler.lanes import Lane, LaneName
 from scheduler.lengths import Lengths
-from scheduler.messages import Job, Lease, Paused, YieldMode
+from scheduler.messages import Lease, Paused, YieldMode
 from scheduler.outcomes import Outcome
 from scheduler.placement import Placement
 from scheduler.prefix_cache import PrefixCache
@@ -67,6 +67,7 @@ class Planner:
         self._max_step_tokens = max_step_tokens
         self._costs = costs
         costs.expect_blocks_of(bytes_per_block)
+        self._ample = ample_budget(lanes, max_sequences, max_step_tokens)
         self._roster = Roster(lanes, window=window)
         self._lengths = Lengths()
         self._flights: dict[str, Flight] = {}
@@ -91,9 +92,9 @@ class Planner:
         job = lease.job
         self.drop(job.flight_id)
         flight = open_flight(lease, self._lanes[job.lane], now_ms - lease.arrived_ms_ago, self._pool.block_size)
-        refusal = self._refusal(job)
-        if refusal:
-            self._ended.append(flight.ended(Outcome.FAILED, refusal))
+        reason = refusal(job, self._pool)
+        if reason:
+            self._ended.append(flight.ended(Outcome.FAILED, reason))
         elif not flight.live:
             self._ended.append(flight.ended(Outcome.FINISHED))
         else:
@@ -136,6 +137,16 @@ class Planner:
         self._planned_ms, self._ran_ms = now_ms, None
         for flight, reason in self._expiries.passed(now_ms):
             self._ended.append(self._close(flight, Outcome.EXPIRED, reason))
+        draft, self._reasons = Draft(self._ample, self._pool, self._prefixes, self._roster, now_ms), {}
+        if self._forced or not draft.run_all():
+            draft = self._weigh_up(now_ms)
+        events = [event for event in self._paused if event.flight_id in self._flights]
+        self._plan, self._paused = draft.finish(self._plan.number + 1, events, self._costs), []
+        self._in_flight = self._ran = draft.running
+        return self._plan
+
+    def _weigh_up(self, now_ms: float) -> Draft:
+        """The step as lanes, tenants, deadlines and blocks decide it."""
         begun = survey(self._roster, now_ms)
         budget = step_budget(begun, self._lanes, self._costs, self._max_sequences, self._max_step_tokens)
         draft = Draft(budget, self._pool, self._prefixes, self._roster, now_ms)
@@ -144,10 +155,7 @@ class Planner:
             begun = survey(self._roster, now_ms)
         ranking = Ranking(self._roster, begun, self._costs, now_ms)
         self._reasons = Placement(self._roster, begun, ranking, draft, self._pool, self._costs, self._lengths).fill()
-        events = [event for event in self._paused if event.flight_id in self._flights]
-        self._plan, self._paused = draft.finish(self._plan.number + 1, events, self._costs), []
-        self._in_flight = self._ran = draft.running
-        return self._plan
+        return draft
 
     def apply(self, result: StepResult, now_ms: float) -> StepOutcome:
         """Take in what came out of the last plan: tokens, ends and charges, with all that ended since the last
@@ -161,8 +169,10 @@ class Planner:
             self._fail(plan.rows, result)
         produced: list[Produced] = []
         charges: dict[str, float] = {}
-        for row in plan.rows:
-            self._advance(row, result, now_ms, produced, charges)
+        for row, seq in zip(plan.rows, self._in_flight.values(), strict=True):
+            if seq.state is not FINISHED:  # cancelled, dropped or failed while the step ran
+                charge = self._advance(seq, row, result, now_ms, produced)
+                charges[row.seq.flight_id] = charges.get(row.seq.flight_id, 0.0) + charge
         self._in_flight = {}
         self._ran_ms = result.run_ms + result.copy_ms if self._flights else None
         return replace(self.collect(), produced=tuple(produced), charges=charges)
@@ -200,11 +210,11 @@ class Planner:
 
     def counts(self) -> capacity.Counts:
         """Sequences running, waiting and preempted, by lane."""
-        return capacity.count(self._live(), self._lanes)
+        return capacity.count(self._roster)
 
     def capacity(self) -> Capacity:
         """What each lane could start in the next step, by preemption of lanes below if need be."""
-        return capacity.measure(self._live(), self._lanes, self._pool, self._max_sequences, self._costs)
+        return capacity.measure(self._roster, self._lanes, self._pool, self._max_sequences, self._costs)
 
     def wait_reason(self, flight_id: str) -> WaitReason | None:
         """Why a flight's first waiting choice had no row in the last plan; None where all had one."""
@@ -225,15 +235,6 @@ class Planner:
     def _live(self) -> list[Sequence]:
         flights = self._flights.values()
         return [seq for flight in flights for seq in flight.choices if seq.state is not FINISHED]
-
-    def _refusal(self, job: Job) -> str:
-        """Why this job can never run here; empty where it can."""
-        if not job.prompt:
-            return "the prompt is empty"
-        if self._pool.blocks_for(job.max_total_tokens) > self._pool.blocks:
-            most = self._pool.blocks * self._pool.block_size
-            return f"prompt and max_tokens need {job.max_total_tokens} KV tokens, and the worker holds {most}"
-        return ""
 
     def _yield_forced(self, draft: Draft) -> None:
         for seq_id, (mode, blocks) in self._forced.items():
@@ -265,33 +266,33 @@ class Planner:
             if reason and self._in_flight[row.seq].state is not State.FINISHED:
                 self._ended.append(self._close(self._flights[row.seq.flight_id], Outcome.FAILED, reason))
 
-    def _advance(
-        self, row: Row, result: StepResult, now_ms: float, produced: list[Produced], charges: dict[str, float]
-    ) -> None:
-        seq, flight_id = self._in_flight[row.seq], row.seq.flight_id
-        if seq.state is FINISHED:  # cancelled, dropped or failed while the step ran
-            return
-        flight = self._flights[flight_id]
+    def _advance(self, seq: Sequence, row: Row, result: StepResult, now_ms: float, produced: list[Produced]) -> float:
+        """What came out of one row; its charge."""
+        flight = self._flights[row.seq.flight_id]
         charge = flight.charge(row)
         self._roster.charge(flight.job, charge)
-        charges[flight_id] = charges.get(flight_id, 0.0) + charge
         seq.num_computed += len(row.token_ids)
         if len(flight.choices) > 1:
             for sibling in flight.share_prefix(seq, self._pool):
                 self._roster.file(sibling)
-        if not row.samples:
-            return
-        before, token = seq.state, result.tokens[row.seq]
-        reason = seq.append(token, now_ms)
-        produced.append(Produced(row.seq, row.output_index, token, reason))
-        self._prefixes.leave(seq, row)
-        if reason is not None:
+        if row.samples:
+            before, token = seq.state, result.tokens[row.seq]
+            reason = seq.append(token, now_ms)
+            produced.append(Produced(row.seq, row.output_index, token, reason))
+            self._prefixes.leave(seq, row)
+            if seq.state is not before:
+                self._moved(seq, flight)
+        return charge
+
+    def _moved(self, seq: Sequence, flight: Flight) -> None:
+        """Its token ended a sequence, or its grant, or was its first."""
+        if seq.state is FINISHED:
             self._roster.remove(seq)
             self._free(seq)
             self._lengths.learn(flight.job, len(seq.output))
             if not flight.live:
                 self._ended.append(self._close(flight, Outcome.FINISHED))
-        elif seq.state is not before:
-            self._roster.file(seq)
+            return
+        self._roster.file(seq)
         if seq.state is PAUSED:
-            self._paused.append(Paused(flight_id=flight_id, choice=row.seq.choice))
+            self._paused.append(Paused(flight_id=seq.id.flight_id, choice=seq.id.choice))

@@ -85,12 +85,14 @@ class Ranking:
         self._lanes = roster.lanes
         self._token_ms, self._pair_ms = costs.prefill_ms()
         self._step_ms = costs.step_weights()[0]
-        self._least = {name: lane.least_counter() for name, lane in roster.lanes.items()}
+        idle = {seq.job.lane for seq in roster.idle.values()}
+        lanes = {name: lane for name, lane in roster.lanes.items() if lane.waits or lane.begun or name in idle}
+        self._least = {name: lane.least_counter() for name, lane in lanes.items()}
         self._window = {
             name: max(1.0, lane.lane.window(lane.counters.window, self._token_ms if costs.has_learnt else 0.0))
-            for name, lane in roster.lanes.items()
+            for name, lane in lanes.items()
         }
-        self._ends = {name: self._least[name] + self._window[name] for name in roster.lanes}
+        self._ends = {name: self._least[name] + self._window[name] for name in lanes}
         """Counters up to which a tenant is inside the window."""
         self._lane_ranks = (
             {name: lane.lane.rank for name, lane in roster.lanes.items()},
@@ -99,7 +101,7 @@ class Ranking:
         """Of what has not waited long, and of what has."""
         self._foreseen: dict[tuple[LaneName, str], float] = {}
         self._several: dict[tuple[LaneName, str], bool] = {}
-        self._newcomer = {name: lane.newcomer() for name, lane in roster.lanes.items()}
+        self._newcomer = {name: lane.newcomer() for name, lane in lanes.items()}
 
     def stand(self, seq: Sequence, ahead: float = 0.0) -> Standing:
         """Where a sequence stands, after its tenant was charged as much as is `ahead` of it in this very step."""

@@ -63,6 +63,10 @@ class LaneRoster:
         """Anybody's fresh work waits."""
         return bool(self._fresh)
 
+    def fresh(self) -> Iterator[Sequence]:
+        """All that waits here and has not begun, the eldest first."""
+        return map(itemgetter(-1), self._elders)
+
     def lift(self, tenant: str) -> None:
         """To call before a tenant's work begins to wait: it starts where the least served that waits stands. Where
         nobody waits all have had what they asked for: the lane is level again, and nobody is in debt."""
@@ -73,7 +77,9 @@ class LaneRoster:
     def charge(self, tenant: str, tokens: float, weight: float) -> None:
         """Count service."""
         self._least_served = None
-        self._most_served = max(self._most_served, self.counters.charge(tenant, tokens, weight))
+        served = self.counters.charge(tenant, tokens, weight)
+        if served > self._most_served:
+            self._most_served = served
 
     def add(self, seq: Sequence) -> None:
         """Fresh work waits here from now on."""
@@ -185,6 +191,18 @@ class Roster:
             if not seq.is_resident:
                 self._away.add(seq.id)
                 lane.away[seq.job.tenant] += 1
+
+    def only_decodes(self) -> LaneName | None:
+        """The lane of all that is here if that decodes; None where anything else is here, or several lanes."""
+        if self.others or self.idle or self._fresh:
+            return None
+        lanes = [name for name, count in self.decodes.counts.items() if count]
+        return lanes[0] if len(lanes) == 1 else None
+
+    def not_decoding(self) -> Iterator[Sequence]:
+        """All the others that are not over."""
+        fresh = [lane.fresh() for lane in self.lanes.values() if lane.waits]
+        return chain(self.others.values(), self.idle.values(), *fresh)
 
     def charge(self, job: Job, tokens: float) -> None:
         """Count service against the job's tenant in its lane."""

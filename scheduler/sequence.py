@@ -174,18 +174,19 @@ class Sequence:
 
     def append(self, token_id: int, now_ms: float) -> FinishReason | None:
         """Take in a sampled token and what follows from it: the end, a pause, or the next decode."""
-        if self.state not in (PREFILL, DECODE) or self.pending:
+        state, job, output = self.state, self.job, self.output
+        if not (state is DECODE or state is PREFILL) or self.num_computed != len(job.prompt) + len(output):
             raise IllegalTransition(f"{self.id}: a token while {self.state} with {self.pending} tokens pending")
-        self.output.append(token_id)
+        output.append(token_id)
         if self.first_token_ms is None:
             self.first_token_ms = now_ms
-        reason = finish_reason(self.job, self.output)
+        reason = finish_reason(job, output)
         if reason is not None:
             self.move(State.FINISHED)
-        elif not self.is_runnable:
+        elif len(output) >= self.granted_until:
             self.move(State.PAUSED)
             self._stall(now_ms)
-        elif self.state is PREFILL:
+        elif state is PREFILL:
             self.move(DECODE)
         return reason
 

@@ -8,7 +8,7 @@ from scheduler.costs import CostModel
 from scheduler.lanes import DEFAULT_LANES, Lane, LaneName
 from scheduler.messages import Event, Lease, TokenDelta
 from scheduler.planner import Planner
-from scheduler.steps import Ended, Produced, StepOutcome, StepPlan, StepResult
+from scheduler.steps import Ended, StepOutcome, StepPlan, StepResult
 from worker.calibrate import calibrate
 from worker.cuda_graphs import with_graphs
 from worker.kv_cache import KVCache, size_pools
@@ -27,11 +27,31 @@ class StepReport:
     plan: StepPlan
     result: StepResult
     outcome: StepOutcome
-    events: tuple[Event, ...]
-    """For the gateways, in order: what befell choices, then their new tokens. The ends are in `outcome`."""
+    epochs: tuple[int, ...] = ()
+    """Under which each of the tokens in `outcome` was produced."""
+
+    @property
+    def events(self) -> list[Event]:
+        """For the gateways, in order: what befell choices, then their new tokens. The ends are in `outcome`. Made when
+        asked for: the engine's thread has a next step to run."""
+        logprobs = self.result.logprobs
+        events: list[Event] = [*self.plan.events]
+        for produced, epoch in zip(self.outcome.produced, self.epochs, strict=True):
+            flight_id, choice = produced.seq
+            delta = TokenDelta(
+                flight_id=flight_id,
+                epoch=epoch,
+                choice=choice,
+                first_index=produced.index,
+                token_ids=(produced.token_id,),
+                logprobs=(logprobs[produced.seq],) if produced.seq in logprobs else (),
+                finish_reason=produced.finish_reason,
+            )
+            events.append(delta)
+        return events
 
     def __repr__(self) -> str:
-        return f"StepReport({self.plan.number}, {len(self.plan.rows)} rows, {len(self.events)} events)"
+        return f"StepReport({self.plan.number}, {len(self.plan.rows)} rows, {len(self.epochs)} tokens)"
 
 
 class Engine:
@@ -51,7 +71,8 @@ class Engine:
     def cancel(self, flight_id: str) -> Ended | None:
         """End a flight; its blocks are free at once. None if it is unknown."""
         ended = self.planner.cancel(flight_id)
-        self._forget(flight_id)
+        if ended is not None:  # else it is unknown, or its end is yet to be told
+            self._forget(flight_id)
         return ended
 
     def grant(self, flight_id: str, granted_until: int) -> None:
@@ -64,6 +85,11 @@ class Engine:
         self._forget(flight_id)
 
     @property
+    def epochs(self) -> Mapping[str, int]:
+        """The flights in hand, the oldest first, and the epoch of each; a view."""
+        return self._epochs
+
+    @property
     def has_work(self) -> bool:
         """A further step would do something."""
         return self.planner.has_work
@@ -74,25 +100,11 @@ class Engine:
         plan = self.planner.plan(now_ms)
         result = self.runner.run(plan, on_forward)
         outcome = self.planner.apply(result, now_ms + result.copy_ms + result.run_ms)
-        report = StepReport(plan, result, outcome, (*plan.events, *self._deltas(result, outcome)))
-        self._forget(*(ended.flight_id for ended in outcome.ended))
+        epochs = self._epochs
+        report = StepReport(plan, result, outcome, tuple([epochs[one.seq.flight_id] for one in outcome.produced]))
+        if outcome.ended:
+            self._forget(*(ended.flight_id for ended in outcome.ended))
         return report
-
-    def _deltas(self, result: StepResult, outcome: StepOutcome) -> list[TokenDelta]:
-        return [self._delta(produced, result) for produced in outcome.produced]
-
-    def _delta(self, produced: Produced, result: StepResult) -> TokenDelta:
-        flight_id, choice = produced.seq
-        logprob = result.logprobs.get(produced.seq)
-        return TokenDelta(
-            flight_id=flight_id,
-            epoch=self._epochs[flight_id],
-            choice=choice,
-            first_index=produced.index,
-            token_ids=(produced.token_id,),
-            logprobs=() if logprob is None else (logprob,),
-            finish_reason=produced.finish_reason,
-        )
 
     def _forget(self, *flight_ids: str) -> None:
         for flight_id in flight_ids:

@@ -4,23 +4,25 @@ The loop never waits for a step, nor the engine for the loop: commands are hande
 reads reports, of commands obeyed and of steps run, when it comes to them. Reports arrive in order.
 
 Only one thread runs Python at a time. A loop that is woken at a step's end keeps the engine from planning the next
-one for as long as it takes to publish; so the engine wakes it when it goes into a forward pass, or to rest.
+one for as long as it takes to publish; so the engine wakes it when it goes into a forward pass, or to rest. What a turn
+means for each flight the loop works out by itself, while the engine computes.
 """
 
 import asyncio
 import threading
 import time
 import traceback
-from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from scheduler.messages import Cancel, Grant, Lease
-from scheduler.queue_types import Publication
+from worker.doorbell import Doorbell
 from worker.engine import Engine, StepReport
 from worker.flights import Flights
-from worker.report import LaneTokens, Load, Parts, Report
+from worker.report import Change, Left, Load, Report, Turn
 
 REST_S = 0.05
 """How long the engine rests when nothing that it holds can run: all paused, say."""
@@ -55,7 +57,9 @@ class EngineThread:
         self._engine = engine
         self._clock = clock
         self._flights = Flights(worker_id)
-        self._unread: list[Report] = []
+        self._unread: list[Turn] = []
+        self._errands: deque[Callable[[], None]] = deque()
+        """For the loop, in order."""
         self._mail: list[Command] = []
         self._told = self._obeyed = 0
         self._held = self._stopping = self._audited = False
@@ -67,6 +71,7 @@ class EngineThread:
         self._loop = asyncio.get_running_loop()
         self._on_report = on_report
         self._on_failure = on_failure
+        self._bell = Doorbell(self._loop, self._run_errands)
         self._thread.start()
 
     @property
@@ -99,16 +104,19 @@ class EngineThread:
             self._stopping = True
             self._changed.notify()
         await asyncio.to_thread(self._thread.join, STOP_TIMEOUT_S)
+        self._run_errands()
+        if not self._thread.is_alive():
+            self._bell.close()
 
     def _run(self) -> None:
         try:
-            self._report({})
+            self._report()
             could_run = True
             while (commands := self._collect(resting=not could_run)) is not None:
                 could_run = self._turn(commands)
         except Exception as error:  # noqa: BLE001 - whatever broke the engine, the process must hear of it and end
             self._hand_over()
-            self._loop.call_soon_threadsafe(self._on_failure, error)
+            self._send(partial(self._on_failure, error))
 
     def _collect(self, *, resting: bool) -> list[Command] | None:
         """The mail, as soon as there is some, a step to run or an audit to make; None to end."""
@@ -131,97 +139,86 @@ class EngineThread:
     def _turn(self, commands: list[Command]) -> bool:
         """Obey and report, step and report, audit when idle. False where a step found nothing that could run."""
         if commands:
-            parts: dict[str, list[Publication]] = defaultdict(list)
-            for command in commands:
-                for gateway_id, publications in self._obey(command).items():
-                    parts[gateway_id].extend(publications)
+            changes = [change for command in commands for change in self._obey(command)]
             self._obeyed += len(commands)
-            self._report(parts)
+            self._report(changes)
         for command in commands:
             if isinstance(command, HandBack):
                 self._hand_over()
-                self._loop.call_soon_threadsafe(_answer, command)
+                self._send(partial(_answer, command))
         self._audited = not (commands or self._can_step)
         if self._audited:
             self._audit()
         if not self._can_step:
             return True
         step = self._engine.step(self._clock() * 1e3, self._hand_over)
-        tokens = self._flights.count(step)
-        self._report(self._flights.say(step), step, tokens)
+        self._report(step=step)
         return not step.plan.is_empty
 
     def _audit(self) -> None:
         """Compare KV blocks with what is held. Raises IntegrityError, which ends this worker: another takes over."""
         self._engine.planner.check_integrity()
-        self._report({}, audited=True)
+        self._report(audited=True)
 
-    def _report(
-        self,
-        parts: Parts,
-        step: StepReport | None = None,
-        tokens: Mapping[str, LaneTokens] | None = None,
-        *,
-        audited: bool = False,
-    ) -> None:
+    def _report(self, changes: Sequence[Change] = (), step: StepReport | None = None, *, audited: bool = False) -> None:
         planner = self._engine.planner
         counts = planner.counts()
-        report = Report(
-            obeyed=self._obeyed,
-            parts=parts,
-            capacity=planner.capacity(),
-            flights=len(self._flights),
-            load=Load(
-                running=counts.running,
-                waiting=counts.waiting,
-                preempted=counts.preempted,
-                blocks_free=planner.blocks_free,
-                blocks_cached=planner.blocks_cached,
-                host_slots_free=planner.host_slots_free,
-            ),
-            step=step,
-            tokens=tokens or {},
-            audited=audited,
+        load = Load(
+            running=counts.running,
+            waiting=counts.waiting,
+            preempted=counts.preempted,
+            blocks_free=planner.blocks_free,
+            blocks_cached=planner.blocks_cached,
+            host_slots_free=planner.host_slots_free,
         )
-        self._unread.append(report)
+        flights, capacity = len(self._engine.epochs), planner.capacity()
+        self._unread.append(Turn(self._obeyed, flights, capacity, load, changes, step, audited))
 
     def _hand_over(self) -> None:
         """Wake the loop, if there is anything to tell it."""
         if self._unread:
-            reports, self._unread = self._unread, []
-            self._loop.call_soon_threadsafe(self._deliver, reports)
+            turns, self._unread = self._unread, []
+            self._send(partial(self._deliver, turns))
 
-    def _deliver(self, reports: list[Report]) -> None:
+    def _send(self, errand: Callable[[], None]) -> None:
+        self._errands.append(errand)
+        self._bell.ring()
+
+    def _run_errands(self) -> None:
+        while self._errands:
+            self._errands.popleft()()
+
+    def _deliver(self, turns: list[Turn]) -> None:
         try:
-            for report in reports:
-                self._on_report(report)
+            for turn in turns:
+                self._on_report(self._flights.report(turn))
         except Exception as error:  # noqa: BLE001 - a report that got lost would be lost tokens
             self._on_failure(error)
 
-    def _obey(self, command: Command) -> Parts:
+    def _obey(self, command: Command) -> Iterator[Change]:
+        engine = self._engine
         match command:
             case Lease():
-                self._forget(command.job.flight_id)
-                self._engine.add(command, self._clock() * 1e3)
-                self._flights.add(command)
+                engine.drop(command.job.flight_id)
+                engine.add(command, self._clock() * 1e3)
+                yield command
             case Cancel():
-                ended = self._engine.cancel(command.flight_id)
-                return {} if ended is None else self._flights.end(ended)
+                ended = engine.cancel(command.flight_id)
+                if ended is not None:
+                    yield ended
             case Grant():
-                self._engine.grant(command.flight_id, command.granted_until)
+                engine.grant(command.flight_id, command.granted_until)
             case Drop():
-                if self._flights.epoch(command.flight_id) == command.epoch:
-                    self._forget(command.flight_id)
+                if engine.epochs.get(command.flight_id) == command.epoch:
+                    yield self._forget(command.flight_id)
             case HandBack():
-                command.flight_ids.extend(self._flights.ids())
+                command.flight_ids.extend(engine.epochs)
                 for flight_id in command.flight_ids:
-                    self._forget(flight_id)
-        return {}
+                    yield self._forget(flight_id)
 
-    def _forget(self, flight_id: str) -> None:
-        if self._flights.epoch(flight_id) is not None:
-            self._engine.drop(flight_id)
-            self._flights.remove(flight_id)
+    def _forget(self, flight_id: str) -> Left:
+        self._engine.drop(flight_id)
+        return Left(flight_id)
 
 
 def _answer(command: HandBack) -> None:

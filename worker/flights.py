@@ -1,4 +1,4 @@
-"""The leases in the engine's hands, and what a step means for each: publications under the lease's epoch."""
+"""The leases in the engine's hands, and what a turn of it means for each: publications under the lease's epoch."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
@@ -8,38 +8,39 @@ from scheduler.queue_types import Publication
 from scheduler.steps import Ended
 from worker.engine import StepReport
 from worker.outbox import token_runs
-from worker.report import LaneTokens, Parts
+from worker.report import Change, LaneTokens, Left, Report, Turn
 
 
 class Flights:
-    """Touched by the engine thread only. A flight leaves with its end, or when it is removed."""
+    """Kept by the event loop, which hears of the engine's turns in order: while it makes publications of one, the
+    engine computes the next. A flight leaves with its end, or silently."""
 
     def __init__(self, worker_id: str) -> None:
         self._worker_id = worker_id
         self._leases: dict[str, Lease] = {}
 
-    def __len__(self) -> int:
-        return len(self._leases)
+    def report(self, turn: Turn) -> Report:
+        """What the engine's next turn means."""
+        parts: dict[str, list[Publication]] = defaultdict(list)
+        for change in turn.changes:
+            self._change(change, parts)
+        tokens: dict[str, LaneTokens] = {}
+        if turn.step is not None:
+            tokens = self._count(turn.step)  # before flights that ended leave
+            self._say(turn.step.events, turn.step.outcome.charges, turn.step.outcome.ended, parts)
+        return Report(turn.obeyed, parts, turn.capacity, turn.flights, turn.load, turn.step, tokens, turn.audited)
 
-    def add(self, lease: Lease) -> None:
-        """A job came in."""
-        self._leases[lease.job.flight_id] = lease
+    def _change(self, change: Change, parts: dict[str, list[Publication]]) -> None:
+        match change:
+            case Lease():
+                self._leases[change.job.flight_id] = change
+            case Ended():
+                self._say((), {}, (change,), parts)
+            case Left():
+                self._leases.pop(change.flight_id, None)
 
-    def epoch(self, flight_id: str) -> int | None:
-        """Under which epoch a flight is here; None if it is not."""
-        lease = self._leases.get(flight_id)
-        return None if lease is None else lease.epoch
-
-    def remove(self, flight_id: str) -> None:
-        """The flight is no longer ours."""
-        self._leases.pop(flight_id, None)
-
-    def ids(self) -> list[str]:
-        """Every flight that is here, oldest first."""
-        return list(self._leases)
-
-    def count(self, step: StepReport) -> dict[str, LaneTokens]:
-        """A step's tokens by lane; to be asked before `say`, which lets go of flights that ended."""
+    def _count(self, step: StepReport) -> dict[str, LaneTokens]:
+        """A step's tokens by lane."""
         leases, prefill = self._leases, Counter[str]()
         for row in step.plan.rows:
             if len(row.token_ids) > 1:
@@ -47,20 +48,18 @@ class Flights:
         output: Counter[str] = Counter([leases[produced.seq.flight_id].job.lane for produced in step.outcome.produced])
         return {lane: LaneTokens(prefill[lane], output[lane]) for lane in prefill.keys() | output.keys()}
 
-    def say(self, step: StepReport) -> Parts:
-        """What a step means for each flight, by gateway; flights that ended leave."""
-        return self._say(step.events, step.outcome.charges, step.outcome.ended)
-
-    def end(self, ended: Ended) -> Parts:
-        """The end of one flight, between steps."""
-        return self._say((), {}, (ended,))
-
-    def _say(self, events: Iterable[Event], charges: Mapping[str, float], ended: Iterable[Ended]) -> Parts:
+    def _say(
+        self,
+        events: Iterable[Event],
+        charges: Mapping[str, float],
+        ended: Iterable[Ended],
+        parts: dict[str, list[Publication]],
+    ) -> None:
+        """Add to `parts` what these mean for each flight; those that ended leave."""
         said: dict[str, list[Event]] = defaultdict(list)
         for event in events:
             said[event.flight_id].append(event)
         ends = {end.flight_id: end for end in ended}
-        parts: dict[str, list[Publication]] = defaultdict(list)
         for flight_id in dict.fromkeys([*said, *charges, *ends]):
             lease = self._leases.get(flight_id)
             if lease is not None:
@@ -69,8 +68,7 @@ class Flights:
                 )
                 parts[lease.job.gateway_id].append(publication)
         for flight_id in ends:
-            self.remove(flight_id)
-        return parts
+            self._leases.pop(flight_id, None)
 
     def _publication(self, lease: Lease, said: list[Event], cost: float, end: Ended | None) -> Publication:
         events = (*said,) if end is None else (*said, self._finished(lease, end))

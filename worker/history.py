@@ -49,6 +49,8 @@ class TokenHistory:
     def __init__(self, prompt: Sequence[int], generated: Iterable[int] = ()) -> None:
         self._prompt = prompt
         self._generated = [*generated]
+        self._tallies: list[Tally] = []
+        """Those that were asked for."""
 
     @property
     def length(self) -> int:
@@ -58,16 +60,20 @@ class TokenHistory:
     @cached_property
     def generated(self) -> Tally:
         """Of the output."""
-        return Tally(self._generated)
+        return self._count(self._generated)
 
     @cached_property
     def seen(self) -> Tally:
         """Of prompt and output."""
-        return Tally((*self._prompt, *self._generated))
+        return self._count((*self._prompt, *self._generated))
 
     def append(self, token_id: int) -> None:
         """One more generated token."""
         self._generated.append(token_id)
-        for name in ("generated", "seen"):
-            if name in self.__dict__:
-                getattr(self, name).add(token_id)
+        for tally in self._tallies:
+            tally.add(token_id)
+
+    def _count(self, token_ids: Iterable[int]) -> Tally:
+        tally = Tally(token_ids)
+        self._tallies.append(tally)
+        return tally

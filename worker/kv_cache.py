@@ -11,19 +11,16 @@ import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import psutil
 import torch
 
 from scheduler.steps import Row
 from worker.page_lock import PageLockError, page_lock
+from worker.spans import Spans, Tables
 from worker.upload import upload
-
-Numbers = npt.NDArray[np.int64]
 
 _DEVICE_SHARE = {"cpu": 0.35, "cuda": 0.9}
 """Share of the free memory that the device pool takes where no size was set. A CPU serves the host pool from the
@@ -121,7 +118,7 @@ def _mib(size: int) -> str:
 
 
 class KVCache:
-    """Both pools' memory, and where in it a row's tokens stand. Knows no sequence: blocks are the planner's."""
+    """Both pools' memory, and where in it a row's tokens stand. Which blocks are whose is the planner's to know."""
 
     def __init__(
         self, shape: KVShape, *, blocks: int, host_slots: int, block_size: int, device: torch.device | str = "cpu"
@@ -135,6 +132,7 @@ class KVCache:
         self.dtype = shape.dtype
         self.pool = zeros((blocks + 1, *block), shape.dtype, self.device)
         self.layers = self.pool.unbind(1)  # views: [blocks + 1, 2, block_size, kv_heads, head_dim] each
+        self.tables = Tables()
         self._spans: tuple[Sequence[Row], Spans] | None = None
         self.host_pool = zeros((host_slots, *block), shape.dtype, torch.device("cpu"))
         if self.device.type == "cuda":
@@ -143,28 +141,22 @@ class KVCache:
             except PageLockError as error:
                 raise KVMemoryError(f"host_kv_memory: {error}") from error
 
-    def spans(self, rows: Sequence[Row]) -> "Spans":
+    def spans(self, rows: Sequence[Row]) -> Spans:
         """The rows in arrays; those of the last ones asked for are kept, for all that a step asks of the same rows."""
         if self._spans is None or self._spans[0] is not rows:
-            self._spans = rows, Spans(rows)
+            self._spans = rows, Spans(rows, self.block_size, self._block_pages * self.block_size)
         return self._spans[1]
 
     def slots(self, rows: Sequence[Row]) -> torch.Tensor:
         """For each token of the packed rows the line of a layer's memory that its key goes to: [tokens], int64."""
-        return upload(torch.from_numpy(self.lines(self.spans(rows))), self.device)
-
-    def lines(self, spans: "Spans") -> Numbers:
-        """The same, on the host."""
-        blocks, places = np.divmod(spans.positions, self.block_size)
-        blocks += np.repeat(spans.tables, spans.counts)
-        lines: Numbers = spans.blocks[blocks] * (self._block_pages * self.block_size) + places
-        return lines
+        return upload(torch.from_numpy(self.spans(rows).tokens[2]), self.device)
 
     def pages(self, rows: Sequence[Row]) -> torch.Tensor:
         """The key pages of each row's blocks in a layer's memory, padded with the zero block: [rows, widest], int64."""
         spans = self.spans(rows)
-        table = np.full((len(rows), spans.widths.max()), self.blocks, dtype=np.int64)
-        table[np.arange(table.shape[1]) < spans.widths[:, None]] = spans.blocks
+        widths = spans.widths
+        table = np.full((len(rows), widths.max()), self.blocks, dtype=np.int64)
+        table[np.arange(table.shape[1]) < widths[:, None]] = spans.blocks
         return upload(torch.from_numpy(table * self._block_pages), self.device)
 
     def clear_entered(self, rows: Iterable[Row]) -> None:
@@ -180,24 +172,6 @@ class KVCache:
     @property
     def _block_pages(self) -> int:
         return 2 * self.shape.layers
-
-
-class Spans:
-    """Packed rows in arrays, int64: by row where its tokens start, how many they are, the first one's position, where
-    its block table starts, how long that is, and whether it samples; and all tokens, positions and tables, one row's
-    after another's."""
-
-    def __init__(self, rows: Sequence[Row]) -> None:
-        _, token_ids, firsts, tables, samples, _ = zip(*rows, strict=True)
-        self.samples = np.array(samples, dtype=np.bool_)
-        self.counts = np.array([*map(len, token_ids)], dtype=np.int64)
-        self.firsts = np.array(firsts, dtype=np.int64)
-        self.widths = np.array([*map(len, tables)], dtype=np.int64)
-        self.starts = np.cumsum(self.counts) - self.counts
-        self.tables = np.cumsum(self.widths) - self.widths
-        self.blocks = np.fromiter(chain.from_iterable(tables), np.int64, self.widths.sum())
-        self.token_ids = np.fromiter(chain.from_iterable(token_ids), np.int64, self.counts.sum())
-        self.positions = np.arange(len(self.token_ids)) + np.repeat(self.firsts - self.starts, self.counts)
 
 
 def zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

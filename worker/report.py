@@ -1,4 +1,4 @@
-"""What the engine thread tells the event loop: after each batch of commands, and after each step."""
+"""What the engine thread tells the event loop after each batch of commands and each step, and what that means."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 from scheduler.messages import Lease
 from scheduler.queue_types import Publication
-from scheduler.steps import Capacity
+from scheduler.steps import Capacity, Ended
 from worker.engine import StepReport
 
 Parts = Mapping[str, Sequence[Publication]]
@@ -32,6 +32,30 @@ class Load:
     blocks_cached: int = 0
     """Of these, what keeps a prefix for whoever asks for it."""
     host_slots_free: int = 0
+
+
+class Left(NamedTuple):
+    """A flight that is here no longer, of which nothing is to be said."""
+
+    flight_id: str
+
+
+Change = Lease | Ended | Left
+"""What a command has done to a flight."""
+
+
+class Turn(NamedTuple):
+    """What the engine did, as its thread tells it; `Flights` makes a report of it, on the event loop."""
+
+    obeyed: int
+    """See `Report`, as of those below."""
+    flights: int
+    capacity: Capacity
+    load: Load
+    changes: Sequence[Change] = ()
+    """In order, before the step."""
+    step: StepReport | None = None
+    audited: bool = False
 
 
 @dataclass(frozen=True, slots=True)

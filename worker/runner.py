@@ -1,10 +1,11 @@
 """Run a step plan: the one place where lists become tensors and tensors become lists again."""
 
 import logging
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import chain, count
 
 import torch
 
@@ -35,10 +36,8 @@ def _nothing() -> None:
 def pack(rows: Sequence[Row], cache: KVCache, backend: str) -> Packed:
     """Lay the rows out one after another. They must be in the order that `AttentionBackend.prepare` wants."""
     spans = cache.spans(rows)
-    ends = (spans.starts + spans.counts - 1)[spans.samples]
-    token_ids, positions, logit_rows = (
-        upload(torch.from_numpy(array), cache.device) for array in (spans.token_ids, spans.positions, ends)
-    )
+    arrays = (*torch.from_numpy(spans.tokens).unbind()[:2], torch.from_numpy(spans.ends))
+    token_ids, positions, logit_rows = [upload(array, cache.device) for array in arrays]
     return Packed(token_ids, positions, logit_rows, BACKENDS[backend].prepare(rows, cache))
 
 
@@ -46,10 +45,15 @@ def pack(rows: Sequence[Row], cache: KVCache, backend: str) -> Packed:
 class _Choice:
     """What sampling needs to know of one choice."""
 
+    number: int
     sampling: Sampling
     history: TokenHistory
     plain: bool
     """It always takes the likeliest token."""
+
+    def draw(self) -> Draw | None:
+        """How to draw its next token."""
+        return None if self.plain else Draw(self.sampling, self.number, self.history.length, self.history)
 
 
 class Runner:
@@ -73,7 +77,7 @@ class Runner:
         for choice in range(job.n):
             generated = lease.generated[choice] if choice < len(lease.generated) else ()
             history = TokenHistory(job.prompt, generated)
-            self._choices[SeqId(job.flight_id, choice)] = _Choice(job.sampling, history, is_plain(job.sampling))
+            self._choices[SeqId(job.flight_id, choice)] = _Choice(choice, job.sampling, history, is_plain(job.sampling))
 
     def forget(self, flight_id: str) -> None:
         """Drop what `register` remembered; nothing happens for an unknown flight."""
@@ -87,9 +91,11 @@ class Runner:
         before each forward pass: what other threads are given to do there, they do while this one computes."""
         began = time.perf_counter()
         self._transfer.start(plan.swap_out, plan.swap_in)
-        unknown = {row.seq: UNKNOWN_ID for row in plan.rows if not self._knows(row)}
-        known = [row for row in plan.rows if row.seq not in unknown] if unknown else plan.rows
-        found = self._compute(sorted(known, key=_packing_order), on_forward)
+        rows = sorted(plan.rows, key=_packing_order)
+        unknown = self._unknown(rows)
+        if unknown:
+            rows = [row for row in rows if row.seq not in unknown]
+        found = self._compute(rows, on_forward)
         copy_ms = self._transfer.finish_ms()
         return StepResult(
             number=plan.number,
@@ -100,9 +106,13 @@ class Runner:
             copy_ms=copy_ms,
         )
 
-    def _knows(self, row: Row) -> bool:
-        ids, size = row.token_ids, self._model.vocab_size
-        return 0 <= ids[0] < size if len(ids) == 1 else min(ids) >= 0 and max(ids) < size
+    def _unknown(self, rows: Sequence[Row]) -> dict[SeqId, str]:
+        """Those that hold a token which the model does not know, and that this is the reason why they fail."""
+        size = self._model.vocab_size
+        ids = [*chain.from_iterable([row.token_ids for row in rows])]
+        if not ids or (min(ids) >= 0 and max(ids) < size):
+            return {}
+        return {row.seq: UNKNOWN_ID for row in rows if min(row.token_ids) < 0 or max(row.token_ids) >= size}
 
     def _compute(self, rows: Sequence[Row], on_forward: Callable[[], None]) -> "_Found":
         """All rows at once; where that fails, each alone, so that only those at fault fail.
@@ -128,21 +138,22 @@ class Runner:
         packed = pack(rows, self._cache, self._model.backend)
         on_forward()
         output = self._model.forward(packed, self._cache)
-        sampling = [row for row in rows if row.samples]
-        drawn = draw_tokens(output.logits, [self._draw(row) for row in sampling], output.likeliest)
+        sampling = [row.seq for row in rows if row.samples]
+        choices = [self._choice(row) for row in rows if row.samples]
+        drawn = draw_tokens(output.logits, [choice.draw() for choice in choices], output.likeliest)
         for place, token in drawn.tokens.items():
-            self._choices[sampling[place].seq].history.append(token)
+            choices[place].history.append(token)
         return _Found(
-            tokens={sampling[place].seq: token for place, token in drawn.tokens.items()},
-            failed={sampling[place].seq: reason for place, reason in drawn.failed.items()},
-            logprobs={sampling[place].seq: logprob for place, logprob in drawn.logprobs.items()},
+            tokens={sampling[place]: token for place, token in drawn.tokens.items()},
+            failed={sampling[place]: reason for place, reason in drawn.failed.items()},
+            logprobs={sampling[place]: logprob for place, logprob in drawn.logprobs.items()},
         )
 
-    def _draw(self, row: Row) -> Draw | None:
+    def _choice(self, row: Row) -> _Choice:
         choice = self._choices.get(row.seq)
         if choice is None or choice.history.length != row.output_index:
             raise RunnerError(f"{row} does not continue what was registered")
-        return None if choice.plain else Draw(choice.sampling, row.seq.choice, row.output_index, choice.history)
+        return choice
 
 
 @dataclass(slots=True)
@@ -159,7 +170,6 @@ class _Found:
         self.logprobs |= other.logprobs
 
 
-def _packing_order(row: Row) -> tuple[bool, int]:
+def _packing_order(row: Row) -> int:
     """Single-token rows first, in growing number of blocks."""
-    single = len(row.token_ids) == 1
-    return (not single, len(row.block_table) if single else 0)
+    return len(row.block_table) if len(row.token_ids) == 1 else sys.maxsize

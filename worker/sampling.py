@@ -62,22 +62,20 @@ def draw_tokens(logits: torch.Tensor, draws: Sequence[Draw | None], known: Likel
 
     Log-probabilities are the model's own, before penalties, temperature and filters.
     """
-    scores = logits.float()
-    likeliest = known or _likeliest(scores)
+    likeliest = known or _likeliest(logits)
     chosen: list[int] = likeliest.tokens.tolist()
     failed = {row: BROKEN_LOGITS for row, value in enumerate(likeliest.logits.tolist()) if not isfinite(value)}
     asked = {row: draw for row, draw in enumerate(draws) if draw is not None and row not in failed}
+    logprobs: dict[int, TokenLogprob] = {}
     if asked:
+        scores = logits.float()
         _draw_asked(scores, asked, chosen)
-    return Drawn(
-        tokens={row: token for row, token in enumerate(chosen) if row not in failed},
-        failed=failed,
-        logprobs=_logprobs(scores, chosen, {r: d.sampling.logprobs for r, d in asked.items()}),
-    )
+        logprobs = _logprobs(scores, chosen, {row: draw.sampling.logprobs for row, draw in asked.items()})
+    return Drawn({row: token for row, token in enumerate(chosen) if row not in failed}, failed, logprobs)
 
 
-def _likeliest(scores: torch.Tensor) -> Likeliest:
-    return Likeliest(*reversed(scores.max(-1)))  # on float32: of bfloat16 it takes several times as long
+def _likeliest(logits: torch.Tensor) -> Likeliest:
+    return Likeliest(*reversed(logits.float().max(-1)))  # of bfloat16 itself it takes several times as long
 
 
 def _draw_asked(scores: torch.Tensor, draws: Mapping[int, Draw], chosen: list[int]) -> None:

@@ -23,11 +23,12 @@ class CpuKernel:
 
     def prepare(self, rows: Sequence[Row], cache: KVCache) -> Metadata:
         """Tensors: the tokens' slots; of each row first token, tokens, first position and start of its table; the
-        tables, one after another. Number: one more than the last position."""
+        tables, anywhere in one array. Number: one more than the last position."""
         spans = cache.spans(rows)
-        table = np.stack((spans.starts, spans.counts, spans.firsts, spans.tables), 1)
-        arrays = (cache.lines(spans), table, spans.blocks)
-        return Metadata([torch.from_numpy(array) for array in arrays], [int((spans.firsts + spans.counts).max())])
+        table = np.empty((len(rows), 4), np.int64)
+        table[:, 0], table[:, 1], table[:, 2] = spans.starts, spans.counts, spans.firsts
+        table[:, 3] = cache.tables.starts(rows)
+        return Metadata([cache.slots(rows), torch.from_numpy(table), cache.tables.flat], [spans.longest])
 
     def attend(
         self,
