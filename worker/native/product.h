@@ -8,8 +8,8 @@ namespace {
 constexpr int64_t TILE_OUTPUTS = 32;
 constexpr int64_t LINE = TILE_OUTPUTS * sizeof(float);  // bytes of a tile for each input, or pair of them
 constexpr int64_t MANY_ROWS = 128;  // beside which the time that memory takes for weights does not count
-constexpr int64_t STREAM_ROWS = 8;  // rows at most that are computed no slower than memory is read
-constexpr int64_t STREAM_AHEAD = 2048;  // bytes between what they are multiplied with and what is fetched
+constexpr int64_t STREAM_ROWS = 8;  // that are computed about as fast as memory is read
+constexpr int64_t STREAM_AHEAD = 8192;  // bytes between what they are multiplied with and what is fetched
 constexpr int MOST_ROWS = 12;  // whose sums fit into the registers together
 
 // Weights [outputs, inputs], and what is added to the outputs, if anything.
@@ -68,7 +68,7 @@ void product(const T* rows, int64_t stride, const T* tile, int64_t inputs, float
   Vec16 sums[R][2];
   begin<R, BESIDE>(sums, out);
   for (int64_t k = 0; k < inputs; k += sizeof(float) / sizeof(T)) {
-    if constexpr (BESIDE == Beside::STREAM) {  // into the nearest cache alone: it is read once
+    if constexpr (BESIDE == Beside::STREAM) {  // past the farther caches: it is read once
       const char* ahead = reinterpret_cast<const char*>(tile + k * TILE_OUTPUTS) + STREAM_AHEAD;
       __builtin_prefetch(ahead, 0, 0);
       __builtin_prefetch(ahead + LINE / 2, 0, 0);
