@@ -1,5 +1,7 @@
 """The compiled path beside transformers' modules: the same tokens, however a plan cuts and orders the rows."""
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 import transformers
@@ -134,6 +136,29 @@ def test_a_full_arena_says_so() -> None:
 
     with pytest.raises(MemoryError, match="full"):
         arena.keep(torch.ones(16))
+
+
+def logits_of(model: NativeModel, prompts: Sequence[Sequence[int]], threads: int = 1) -> torch.Tensor:
+    """Of each prompt's last token, all computed in one step: [prompts, vocabulary]."""
+    hand = Hand(model, blocks=128)
+    rows = [hand.row(hand.start(lease(str(index), prompt))) for index, prompt in enumerate(prompts)]
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        return model.forward(pack(rows, hand.cache, model.backend), hand.cache).logits
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_no_number_depends_on_who_computes_it_or_beside_what(dtype: torch.dtype) -> None:
+    model = native_of(random_model(transformers.LlamaConfig(**GROUPED), dtype))
+    alone = torch.cat([logits_of(model, [prompt]) for prompt in PROMPTS])
+
+    for copies in (1, 3):  # with the first, five rows sample of 66; with the others, 15 of 198
+        for threads in (1, 2, 5):  # five share fewer tiles than that
+            found = logits_of(model, PROMPTS * copies, threads)
+            assert torch.equal(found, alone.repeat(copies, 1)), f"{copies} of each, {threads} threads"
 
 
 @pytest.mark.parametrize("vocab_size", [101, 112, 97])

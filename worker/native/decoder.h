@@ -50,7 +50,7 @@ template <typename T> struct Step {
 template <typename T> struct Workspace {
   std::vector<float> hidden, states;
   std::vector<T> normed, queries, attended, activated;
-  std::vector<Ticket> tickets;
+  Tickets tickets;
 };
 
 template <typename T> class Forward {
@@ -63,7 +63,7 @@ template <typename T> class Forward {
     w.queries.resize(s.tokens * m.heads * m.head_dim);
     w.attended.resize(s.tokens * m.heads * m.head_dim);
     w.activated.resize(s.tokens * inner);
-    w.tickets = std::vector<Ticket>(m.layer_count * PHASES + 4);
+    w.tickets = Tickets(m.layer_count * PHASES + 4, s.threads);
     tiles = tiles_of(call(0), s.row_count);
     attend_one = attend_tile_of<T>(m.head_dim);
   }
@@ -101,7 +101,7 @@ template <typename T> class Forward {
     static thread_local Scratch scratch;
     phases.share(s.tokens, [&](int64_t token) { norm(token, l.attention_norm); });
     const int64_t width = (both + m.kv_heads) * m.head_dim;
-    phases.share(l.qkv.count(), [&](int64_t tile) {
+    phases.share_runs(l.qkv.count(), [&](int64_t tile) {
       multiply(l.qkv, tile, w.normed.data(), s.tokens, [&](int64_t row, const float* sums) {
         put(&w.states[row * width], tile, width, sums);
       });
@@ -113,19 +113,19 @@ template <typename T> class Forward {
       rows = s.samples;
       phases.share(1, [&](int64_t) { keep_sampling(); });
     }
-    phases.share(l.output.count(), [&](int64_t tile) { add(l.output, tile, w.attended.data(), rows); });
+    phases.share_runs(l.output.count(), [&](int64_t tile) { add(l.output, tile, w.attended.data(), rows); });
     phases.share(rows, [&](int64_t token) { norm(token, l.mlp_norm); });
-    phases.share(l.gate_up.count(), [&](int64_t tile) {
+    phases.share_runs(l.gate_up.count(), [&](int64_t tile) {
       multiply(l.gate_up, tile, w.normed.data(), rows, [&](int64_t row, const float* sums) {
         store<16>(&w.activated[row * inner + tile * 16], silu(load<16>(sums)) * load<16>(sums + 16));
       });
     });
-    phases.share(l.down.count(), [&](int64_t tile) { add(l.down, tile, w.activated.data(), rows); });
+    phases.share_runs(l.down.count(), [&](int64_t tile) { add(l.down, tile, w.activated.data(), rows); });
   }
 
   void logits(Phases& phases) {
     phases.share(s.samples, [&](int64_t row) { norm(row, m.norm); });
-    phases.share(m.head.count(), [&](int64_t tile) {
+    phases.share_runs(m.head.count(), [&](int64_t tile) {
       multiply(m.head, tile, w.normed.data(), s.samples, [&](int64_t row, const float* sums) {
         put(s.logits + row * m.head.outputs, tile, m.head.outputs, sums);
       });

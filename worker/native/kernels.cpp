@@ -23,7 +23,7 @@ int attend(
   const Call<T> call{query, query_stride, kv, block_stride, page, out, rows, tables, block_size, heads, kv_heads, scaling};
   write(call, key, key_stride, value, value_stride, slots, tokens, kv_heads * head_dim);
   const std::vector<Tile> tiles = tiles_of(call, row_count);
-  std::vector<Ticket> tickets(1);
+  Tickets tickets(1, 1);
 #pragma omp parallel num_threads(threads)
   {
     static thread_local Scratch scratch;

@@ -1,8 +1,6 @@
 // Products of rows with weights that are laid out for them: tiles of 32 outputs, within a tile input by input (bfloat16:
 // pair by pair), so that a product reads them once, from the first byte to the last, whatever the number of rows.
 #pragma once
-#include <omp.h>
-
 #include "vectors.h"
 
 namespace {
@@ -10,6 +8,8 @@ namespace {
 constexpr int64_t TILE_OUTPUTS = 32;
 constexpr int64_t LINE = TILE_OUTPUTS * sizeof(float);  // bytes of a tile for each input, or pair of them
 constexpr int64_t MANY_ROWS = 128;  // beside which the time that memory takes for weights does not count
+constexpr int64_t STREAM_ROWS = 8;  // that are computed about as fast as memory is read
+constexpr int64_t STREAM_AHEAD = 8192;  // bytes between what they are multiplied with and what is fetched
 constexpr int MOST_ROWS = 12;  // whose sums fit into the registers together
 
 // Weights [outputs, inputs], and what is added to the outputs, if anything.
@@ -28,8 +28,8 @@ template <typename T> constexpr int64_t place(int64_t input, int64_t output) {
   return (input / APART * TILE_OUTPUTS + output) * APART + input % APART;
 }
 
-// What a product does beside multiplying: it asks for what comes soon, or adds to the sums that are there.
-enum class Beside { NOTHING, FETCH, ADD };
+// What a product does beside multiplying: it asks for what comes at once or soon, or adds to the sums that are there.
+enum class Beside { NOTHING, STREAM, FETCH, ADD };
 
 // What products begin with.
 template <int R, Beside BESIDE> inline void begin(Vec16 (&sums)[R][2], const float* out) {
@@ -68,7 +68,12 @@ void product(const T* rows, int64_t stride, const T* tile, int64_t inputs, float
   Vec16 sums[R][2];
   begin<R, BESIDE>(sums, out);
   for (int64_t k = 0; k < inputs; k += sizeof(float) / sizeof(T)) {
-    if constexpr (BESIDE == Beside::FETCH && R > 1) {  // one row is computed no faster than memory is read in order
+    if constexpr (BESIDE == Beside::STREAM) {  // past the farther caches: it is read once
+      const char* ahead = reinterpret_cast<const char*>(tile + k * TILE_OUTPUTS) + STREAM_AHEAD;
+      __builtin_prefetch(ahead, 0, 0);
+      __builtin_prefetch(ahead + LINE / 2, 0, 0);
+    }
+    if constexpr (BESIDE == Beside::FETCH) {
       __builtin_prefetch(soon.at, 0, 2);
       __builtin_prefetch(soon.at + soon.step / 2, 0, 2);
       soon.at += soon.step;
@@ -106,17 +111,14 @@ template <typename T, typename Take>
 void multiply(const Weights<T>& weights, int64_t number, const T* rows, int64_t count, Take&& take) {
   alignas(64) float sums[MOST_ROWS * TILE_OUTPUTS];
   const T* tile = weights.tile(number);
-  // The tile that this thread is likely to compute next, or one of the weights that lie behind these.
-  Soon soon{reinterpret_cast<const char*>(weights.tile(number + omp_get_num_threads())),
-            LINE * MOST_ROWS / std::max<int64_t>(count, MOST_ROWS)};
+  // The tile that this thread computes next, or one of the weights that lie behind these.
+  Soon soon{reinterpret_cast<const char*>(weights.tile(number + 1)), LINE * MOST_ROWS / std::max<int64_t>(count, MOST_ROWS)};
+  const Product<T>* products = count <= STREAM_ROWS ? PRODUCTS<T, Beside::STREAM>
+                               : count <= MANY_ROWS ? PRODUCTS<T, Beside::FETCH>
+                                                    : PRODUCTS<T, Beside::NOTHING>;
   in_parts(count, [&](int64_t first, int64_t size) {
-    const T* part = rows + first * weights.inputs;
-    if (count > MANY_ROWS) {
-      PRODUCTS<T, Beside::NOTHING>[size - 1](part, weights.inputs, tile, weights.inputs, sums, {});
-    } else {
-      PRODUCTS<T, Beside::FETCH>[size - 1](part, weights.inputs, tile, weights.inputs, sums, soon);
-      soon.at += soon.step * (weights.inputs * sizeof(T) / sizeof(float));
-    }
+    products[size - 1](rows + first * weights.inputs, weights.inputs, tile, weights.inputs, sums, soon);
+    soon.at += soon.step * (weights.inputs * sizeof(T) / sizeof(float));
     for (int64_t r = 0; r < size; ++r) {
       float* found = sums + r * TILE_OUTPUTS;
       if (weights.bias)
