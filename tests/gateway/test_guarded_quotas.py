@@ -6,7 +6,7 @@ import pytest
 
 from gateway.fallback import LOOK_EVERY_S, Modes
 from gateway.guarded_quotas import TRUSTED_S, GuardedQuotas, RememberedKeys
-from gateway.store_server import Server, server
+from gateway.store_server import server
 from quotas.api_keys import KeyStore
 from quotas.store import Charge, Denied, FlightSettled, Need, StoreUnavailable
 from quotas.tenants import TenantStore
