@@ -156,6 +156,7 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         handler=admin_keys.revoke_key,
         input=Nothing,
         answer=KeyView,
+        tagged=True,
     ),
     Operation(
         method="POST",
@@ -165,6 +166,7 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         handler=admin_keys.rotate_key,
         input=RotateBody,
         answer=NewKeyView,
+        tagged=True,
         status=201,
     ),
     Operation(

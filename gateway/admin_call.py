@@ -98,9 +98,14 @@ class Call:
         self.headers["etag"] = tag
 
     async def note(self, action: str, target: str, before: Document | None, after: Document | None) -> None:
-        """Put a change into the audit log: what was, and what is. Never with a key's secret."""
+        """Put a change into the audit log: what was, and what is. Never with a key's secret. Raises StoreUnavailable:
+        then this gateway's log says that it was made."""
         changes = {"before": before, "after": after}
-        await self.parts.audit.append(ACTOR, action, target, changes, address=self.address)
+        try:
+            await self.parts.audit.append(ACTOR, action, target, changes, address=self.address)
+        except STORE_TROUBLE:
+            log.error("%s of %s from %s was made and is not in the audit log", action, target, self.address)
+            raise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,8 +35,7 @@ async def change_key(call: Call, body: KeyChange) -> KeyView:
     """Change what is stated of a key that is not revoked. Raises TenantNotFound, KeyNotFound, FieldError."""
     tenant, changes = await the_tenant(call), body.model_dump(exclude_unset=True)
     for _ in range(TRIES):
-        before = await the_key(call, tenant)
-        call.expected.check(entity_tags.of_version(before.version))
+        before = await _as_seen(call, tenant)
         if before.changed(changes) == before:
             return _shown(call, before)
         with suppress(VersionConflict):
@@ -55,6 +54,13 @@ async def the_key(call: Call, tenant: Tenant) -> ApiKey:
     return key
 
 
+async def _as_seen(call: Call, tenant: Tenant) -> ApiKey:
+    """The key, as the caller expects it. Raises KeyNotFound, ApiError `precondition_failed`."""
+    key = await the_key(call, tenant)
+    call.expected.check(entity_tags.of_version(key.version))
+    return key
+
+
 def _shown(call: Call, key: ApiKey) -> KeyView:
     call.tag(entity_tags.of_version(key.version))
     return key_view(key)
@@ -63,7 +69,7 @@ def _shown(call: Call, key: ApiKey) -> KeyView:
 async def revoke_key(call: Call, _: Nothing) -> KeyView:
     """End a key; again is no error and no change. Raises TenantNotFound, KeyNotFound."""
     tenant = await the_tenant(call)
-    before = await the_key(call, tenant)
+    before = await _as_seen(call, tenant)
     if before.state == "revoked":
         return key_view(before)
     after = await call.parts.keys.revoke(tenant, before.id)
@@ -74,8 +80,9 @@ async def revoke_key(call: Call, _: Nothing) -> KeyView:
 async def rotate_key(call: Call, body: RotateBody) -> NewKeyView:
     """A new key like this one, which ends after the overlap. Raises TenantNotFound, KeyNotFound, FieldError."""
     tenant = await the_tenant(call)
-    before = await the_key(call, tenant)
+    before = await _as_seen(call, tenant)
     new = await call.parts.keys.rotate(tenant, before.id, body.overlap_s)
     after = {"replaced_by": key_view(new.key), "overlap_s": body.overlap_s}
     await call.note("key.rotate", f"{tenant.id}/{before.id}", key_view(before), after)
+    call.tag(entity_tags.of_version(new.key.version))
     return new_key_view(new)

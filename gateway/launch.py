@@ -124,6 +124,8 @@ class Launcher:
         with self._telemetry.span("reserve"):
             booking.reservation = reservation = await self._reserve(booking, drafts[0])
             caller.statuses = reservation.statuses
+        if reservation.shadowed:
+            self._telemetry.shadowed(caller.tenant_id, reservation.shadowed)
         if reservation.granted_tokens < reservation.most_tokens:
             booking.allowance = Allowance(self._quotas, self._dispatcher, booking, self._quantum)
         for flight, draft in zip(booking.flights, drafts, strict=True):

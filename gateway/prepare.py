@@ -194,6 +194,7 @@ class Preparer:
             flight_id=flight_id,
             gateway_id=self._gateway_id,
             tenant=tenant.id,
+            tenant_since=tenant.created_at,
             weight=tenant.weight,
             share_group=tenant.share_group,
             lane=terms.lane.name,

@@ -64,6 +64,9 @@ class Telemetry:
         self.replays = self._counter(
             "replays", "Answers of an earlier request, told to one with the same idempotency key", "endpoint"
         )
+        self.shadow_refusals = self._counter(
+            "shadow_refusals", "Requests let in that a limit in shadow would have refused", "tenant", "limit"
+        )
         self.flights = self._counter(
             "flights", "Jobs by how they ended; what was refused is no flight", "lane", "outcome"
         )
@@ -105,6 +108,11 @@ class Telemetry:
         self.tokens.add(name, lane, "output", by=charge.output_tokens)
         self.flights.add(lane, charge.outcome)
         self.preemptions.add(lane, by=charge.preemptions)
+
+    def shadowed(self, tenant: str, limits: Iterable[str]) -> None:
+        """A request was let in that these limits would have refused, were they not in shadow."""
+        for limit in set(limits):
+            self.shadow_refusals.add(self.tenant_label(tenant), limit)
 
     def observe_fleet(self, models: Iterable[Model]) -> None:
         """The last picture of queues and workers."""

@@ -47,6 +47,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     gateway_id: str
     """Whose delta stream the answers go to."""
     tenant: str
+    tenant_since: float = 0.0
+    """When that was made, epoch seconds: one of the same id that was made later is another."""
     weight: float = 1.0
     """The tenant's share against other tenants of the lane."""
     share_group: str = ""

@@ -17,7 +17,7 @@ from scheduler.steps import Row
 
 def scope_of(job: Job) -> Scope:
     """Who may see by the time it takes what this job's prompt was: its tenant, or all of its share group."""
-    return ("group", job.share_group) if job.share_group else ("tenant", job.tenant)
+    return ("group", job.share_group) if job.share_group else ("tenant", f"{job.tenant} {job.tenant_since}")
 
 
 class Prefixes:

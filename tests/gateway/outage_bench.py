@@ -45,6 +45,8 @@ class Bench:
         self.store = store
         self.quotas = Losing(store.short)
         self.now_s = 1_000.0
+        self.fields: Mapping[str, object] = {}
+        """Of the tenant, beside its limits."""
 
     def gateway(self, modes: Modes, name: str = "gw") -> GuardedQuotas:
         """One more gateway."""
@@ -52,12 +54,9 @@ class Bench:
         presence = Presence(self.store.patient, name)
         return GuardedQuotas(self.quotas, presence, tenants.get, keys.get, modes, clock=lambda: self.now_s)
 
-    async def knowing(
-        self, modes: Modes, *names: str, fields: Mapping[str, object] | None = None, **limits: int
-    ) -> GuardedQuotas:
-        """A gateway that has served the tenant before, and other gateways of these names beside it. `fields`: more of
-        the tenant."""
-        await TenantStore(self.store.patient).create({"id": "acme", "limits": limits, **(fields or {})})
+    async def knowing(self, modes: Modes, *names: str, **limits: int) -> GuardedQuotas:
+        """A gateway that has served the tenant before, and other gateways of these names beside it."""
+        await TenantStore(self.store.patient).create({"id": "acme", "limits": limits, **self.fields})
         for name in names:
             await Presence(self.store.patient, name).beat()
         gateway = self.gateway(modes)

@@ -70,6 +70,19 @@ async def test_a_change_of_something_else_is_412_and_changes_nothing(
     assert await bench.audit() == log
 
 
+@pytest.mark.parametrize(("method", "call"), [("DELETE", ""), ("POST", "/rotate")])
+async def test_a_key_that_was_changed_since_is_not_ended(bench: AdminBench, method: str, call: str) -> None:
+    made = await bench.done("POST", "/tenants/acme/keys", json={"name": "old"})
+    path = f"/tenants/acme/keys/{made['id']}"
+    seen = (await bench.call("GET", path)).headers["etag"]
+    await bench.done("PATCH", path, json={"name": "new"})
+    now = (await bench.call("GET", path)).headers["etag"]
+
+    assert await change(bench, method, path + call, {}, seen) == (412, "precondition_failed")
+    assert [key["state"] for key in (await bench.done("GET", "/tenants/acme/keys"))["data"]] == ["active"]
+    assert (await change(bench, method, path + call, {}, now))[0] in (200, 201)
+
+
 @pytest.mark.parametrize("form", ["*", '"0", {}', '{},W/"2"'])
 async def test_any_of_several_tags_will_do(bench: AdminBench, form: str) -> None:
     assert await change(bench, *CHANGES[0], form.format(await tag(bench))) == (200, "")

@@ -4,6 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from quotas.audit import Audit
+from quotas.store import StoreUnavailable
 from tests.gateway.admin_app import AdminBench
 
 pytestmark = pytest.mark.anyio
@@ -119,6 +121,21 @@ async def test_the_audit_log_comes_in_pages_newest_first(bench: AdminBench) -> N
     weights = [entry["changes"]["after"]["weight"] for entry in [*first["data"], *rest["data"]]]
     assert weights == [3.0, 2.0, 1.0]
     assert (first["has_more"], rest["has_more"]) == (True, False)
+
+
+async def test_a_change_that_could_not_be_noted_is_in_the_log(
+    bench: AdminBench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fails(*_: object, **__: object) -> str:
+        raise StoreUnavailable("away")
+
+    monkeypatch.setattr(Audit, "append", fails)
+    refused = await bench.refused("PATCH", "/tenants/acme", json={"name": "a name"})
+
+    assert refused[:2] == (503, "quota_store_unavailable")
+    assert (await bench.done("GET", "/tenants/acme"))["name"] == "a name"
+    assert "tenant.update of acme from 127.0.0.1" in caplog.text
+    assert "a name" not in caplog.text
 
 
 async def test_nothing_is_older_than_the_beginning_of_time(bench: AdminBench) -> None:

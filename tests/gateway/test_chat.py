@@ -28,3 +28,16 @@ async def test_a_plain_answer_has_text_usage_and_terms(served: Served) -> None:
     assert answer.headers["x-fairlane-lane"] == "latency"
     assert answer.headers["x-fairlane-class"] == "best-effort"
     assert answer.headers["x-request-id"].startswith("req_")
+
+
+async def test_a_job_says_which_tenant_it_is_of_by_when_that_was_made(served: Served) -> None:
+    await served.post(CHAT, ASKED)
+    before = served.worker.seen[-1].job
+    await served.resources.tenants.delete("acme")
+    served.resources.authenticator.forget()
+    await served.tenant("acme")
+    await served.post(CHAT, ASKED)
+    after = served.worker.seen[-1].job
+
+    assert (before.tenant, after.tenant) == ("acme", "acme")
+    assert 0 < before.tenant_since < after.tenant_since

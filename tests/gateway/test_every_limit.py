@@ -181,3 +181,16 @@ async def test_a8_a_selector_or_limit_that_nothing_would_enforce_is_not_stored(
     assert (answer.status_code, error["code"]) == (400, "invalid_request_error")
     assert error["param"] == param
     assert (await admin(served, "GET", "/tenants/acme", None)).status_code == 404
+
+
+async def test_what_a_limit_in_shadow_would_have_refused_is_counted(served: Served) -> None:
+    limits = {"requests_per_minute": 1, "max_prompt_tokens": 1, "tokens_per_day": 100_000}
+    await served.tenant("quiet", limits=limits, shadow=[*limits])
+    answers = [await served.post(COMPLETIONS, {**TEN, "prompt": [5, 6]}, tenant="quiet") for _ in range(3)]
+
+    told = served.resources.telemetry.exposition().decode()
+    assert {answer.status_code for answer in answers} == {200}
+    name = 'fairlane_gateway_shadow_refusals_total{limit="%s",tenant="quiet"} %s'
+    assert name % ("requests_per_minute", 2.0) in told
+    assert name % ("max_prompt_tokens", 3.0) in told
+    assert 'limit="tokens_per_day"' not in told

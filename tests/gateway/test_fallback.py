@@ -37,7 +37,8 @@ async def test_a_spent_day_of_one_model_stays_spent(bench: Bench) -> None:
         {"model": "tiny", "lane": "latency", "limits": {"tokens_per_day": 500, "tokens_per_minute": 900}},
         {"lane": "latency", "limits": {"tokens_per_day": 400}},
     ]
-    gateway = await bench.knowing(SHARE, tokens_per_day=1_000, fields={"limits_by": by})
+    bench.fields = {"limits_by": by}
+    gateway = await bench.knowing(SHARE, tokens_per_day=1_000)
     await gateway.reserve(ask("used"))
     await gateway.settle("acme", "used", Charge(prompt_tokens=10, output_tokens=5, outcome="finished"))
     bench.now_s += LOOK_EVERY_S
@@ -52,7 +53,8 @@ async def test_a_spent_day_of_one_model_stays_spent(bench: Bench) -> None:
 
 async def test_a_limit_in_shadow_refuses_nobody(bench: Bench) -> None:
     modes = Modes("fail_open", {"tokens_per_day": "fail_closed"})
-    gateway = await bench.knowing(modes, tokens_per_day=10, fields={"shadow": ["tokens_per_day"]})
+    bench.fields = {"shadow": ["tokens_per_day"]}
+    gateway = await bench.knowing(modes, tokens_per_day=10)
     bench.leave()
 
     assert (await gateway.reserve(ask("a"))).granted_tokens == 10

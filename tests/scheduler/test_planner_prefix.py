@@ -80,6 +80,15 @@ def test_another_tenants_prompt_is_found_only_within_a_declared_group(group: str
     assert cached(here, "b") == hit
 
 
+def test_a_tenant_that_was_made_anew_finds_nothing_of_the_one_before() -> None:
+    here = world()
+    gone = job("a", prompt=18, text="x")
+
+    serve(here, gone, *(msgspec.structs.replace(gone, flight_id=name, tenant_since=2.0) for name in ("b", "c")))
+
+    assert (cached(here, "b"), cached(here, "c")) == (0, 16)
+
+
 def test_a_group_named_like_a_tenant_is_not_that_tenant() -> None:
     here = world()
 
