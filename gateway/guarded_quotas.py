@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from gateway.auth import KeyLookup
 from gateway.breaker import StoreAway
 from gateway.fallback import LOOK_EVERY_S, Known, LocalShare, Modes, long_by
-from gateway.store import STORE_TROUBLE, every
+from gateway.store import STORE_TROUBLE, Troubles, every
 from quotas.api_keys import ApiKey, Identity
 from quotas.memory_store import MemoryQuotaStore
 from quotas.presence import Presence
@@ -205,12 +205,14 @@ class GuardedQuotas:
 
     async def _look(self) -> None:
         """At tenants and keys that nobody has looked at for a while."""
-        due_s = self._clock() - LOOK_EVERY_S
+        due_s, troubles = self._clock() - LOOK_EVERY_S, Troubles()
         for ask in list(self._seen.values()):
             key = self._share.known.get(("key", ask.key_id))
             tenant = self._share.known.get(("tenant", ask.tenant))
             if tenant is None or tenant.seen_s <= due_s or (ask.key_id and (key is None or key.seen_s <= due_s)):
-                await self._look_at(ask)
+                with troubles:
+                    await self._look_at(ask)
+        troubles.tell()
 
     async def _look_at(self, ask: Ask) -> None:
         tenant, now_s = await self._find_tenant(ask.tenant), self._clock()

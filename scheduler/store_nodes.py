@@ -62,7 +62,7 @@ class Cluster(Generic[Node]):
         """Who holds a slot; at first the map has to be read. Raises redis.RedisError."""
         if not self._nodes:
             self.doubt()
-            if self._reading is not None:
+            if self._reading is not None and not self._is_lost:
                 await asyncio.shield(self._reading)
         found = self.holder(slot)
         if found is not None:
@@ -119,7 +119,7 @@ class Cluster(Generic[Node]):
                 try:
                     self._take_over(await self._slots(address), address)
                 except (redis.RedisError, OSError) as error:
-                    failure = type(error).__name__
+                    failure = f"{type(error).__name__}: {error}"
                 else:
                     self._ask_first = address
                     self._found()

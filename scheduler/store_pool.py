@@ -2,7 +2,7 @@
 
     redis://host:6379/0   rediss://…   unix:///path                 one server
     redis+sentinel://[user:password@]host:26379,host2/service[/db]  whichever server is the service's master now
-    rediss+sentinel://…                                             the same, both over TLS
+    rediss+sentinel://…[?ssl_ca_certs=…]                            the same, both over TLS
     redis+cluster://[user:password@]host:6379,host2                 a Cluster, by some of its nodes: a pool for each of
     rediss+cluster://…[?ssl_ca_certs=…]                             its nodes (scheduler.store_cluster), also over TLS
 
@@ -13,12 +13,13 @@ again: a failover needs no restart. User and password are the servers'; the Sent
 
 import asyncio
 import weakref
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlencode, urlsplit
 
 import redis.asyncio
-from redis.asyncio.connection import BlockingConnectionPool
+from redis.asyncio.connection import BlockingConnectionPool, parse_url
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel, SentinelManagedConnection, SentinelManagedSSLConnection
 from redis.backoff import NoBackoff
@@ -40,6 +41,8 @@ class Watched:
     service: str
     database: int
     is_tls: bool
+    tls: dict[str, Any]
+    """Options of TLS, of servers and Sentinels alike."""
     login: dict[str, Any]
     """Of the servers: username and password, where given."""
     sentinel_login: dict[str, Any]
@@ -101,8 +104,9 @@ def clustered(url: str) -> Clustered:
     login, at, hosts = parts.netloc.rpartition("@")
     options = parse_qs(parts.query, keep_blank_values=True)
     is_tls = parts.scheme == "rediss+cluster"
-    if parts.path not in ("", "/", "/0") or not all(is_tls and name.startswith("ssl_") for name in options):
+    if parts.path not in ("", "/", "/0") or not _are_known(options.keys(), is_tls):
         raise ValueError("must be redis+cluster://host:port,host2:port2, with no database but 0, and ssl_… for TLS")
+    _tls(options)
     return Clustered(
         nodes=tuple(_address(host, "nodes", NODE_PORT) for host in hosts.split(",")),
         scheme="rediss" if is_tls else "redis",
@@ -119,7 +123,7 @@ class _MasterPool(BlockingConnectionPool):
 
     def __init__(self, named: Watched, options: dict[str, Any]) -> None:
         kind = SentinelManagedSSLConnection if named.is_tls else SentinelManagedConnection
-        super().__init__(connection_class=kind, db=named.database, **named.login, **options)
+        super().__init__(connection_class=kind, db=named.database, **named.login, **named.tls, **options)
         self.connection_kwargs["connection_pool"] = weakref.proxy(self)
         self._service = named.service
         self._address: tuple[str, int] | None = None
@@ -155,6 +159,7 @@ class _SentinelClient(redis.asyncio.Redis):
             socket_connect_timeout=timeout_s / 2,
             retry=Retry(NoBackoff(), 0),
             **named.sentinel_login,
+            **named.tls,
         )
         self._limit_s = timeout_s / 2
 
@@ -172,18 +177,30 @@ def _parse(url: str) -> Watched:
     login, _, hosts = parts.netloc.rpartition("@")
     user, _, password = login.partition(":")
     service, _, database = parts.path.lstrip("/").partition("/")
-    options = parse_qs(parts.query)
-    if not service or not (database or "0").isdecimal() or options.keys() - set(_OPTIONS):
+    options = parse_qs(parts.query, keep_blank_values=True)
+    is_tls = parts.scheme == "rediss+sentinel"
+    if not service or not (database or "0").isdecimal() or not _are_known(options.keys() - set(_OPTIONS), is_tls):
         raise ValueError("must be redis+sentinel://host:port,host2:port2/service[/db]")
     given = {"username": unquote(user), "password": unquote(password)}
     return Watched(
         sentinels=tuple(_address(host, "Sentinels", SENTINEL_PORT) for host in hosts.split(",")),
         service=unquote(service),
         database=int(database or 0),
-        is_tls=parts.scheme == "rediss+sentinel",
+        is_tls=is_tls,
+        tls=_tls(options),
         login={name: value for name, value in given.items() if value},
         sentinel_login={name.removeprefix("sentinel_"): options[name][0] for name in _OPTIONS if name in options},
     )
+
+
+def _are_known(options: Collection[str], is_tls: bool) -> bool:
+    return all(is_tls and name.startswith("ssl_") for name in options)
+
+
+def _tls(options: Mapping[str, list[str]]) -> dict[str, Any]:
+    """Options of TLS as connections take them. Raises ValueError."""
+    query = urlencode({name: values[0] for name, values in options.items() if name.startswith("ssl_")})
+    return {name: value for name, value in parse_url(f"rediss://host?{query}").items() if name.startswith("ssl_")}
 
 
 def _address(named: str, what: str, port: int) -> tuple[str, int]:

@@ -2,6 +2,8 @@
 
 import subprocess
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +18,13 @@ MASTERS = 3
 
 
 class Masters:
-    """Without replicas: what a dead one held is away until it is back."""
+    """What a dead one held is away until it is back, or until the replica stands in that `follow` made."""
 
     def __init__(self, directory: Path, binary: str) -> None:
         self._directory = directory
         self._binary = binary
         self.ports = [free_port() for _ in range(MASTERS)]
-        self._buses = [free_port() for _ in range(MASTERS)]
+        self._buses = {port: free_port() for port in self.ports}
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
     @property
@@ -39,8 +41,8 @@ class Masters:
             last = min(REDIS_CLUSTER_HASH_SLOTS, share * (number + 1)) - 1
             self.ask(port, "CLUSTER", "SET-CONFIG-EPOCH", number + 1)
             self.ask(port, "CLUSTER", "ADDSLOTSRANGE", share * number, last)
-        for other, bus in zip(self.ports[1:], self._buses[1:], strict=True):
-            self.ask(self.ports[0], "CLUSTER", "MEET", "127.0.0.1", other, bus)
+        for other in self.ports[1:]:
+            self._meet(other)
 
     def stop(self) -> None:
         """End all processes."""
@@ -54,9 +56,18 @@ class Masters:
         self._processes[port].wait()
 
     def restart(self, port: int) -> None:
-        """With what it held; returns once it answers."""
+        """With what it held; it takes it two seconds to be let in again."""
         self._spawn(port)
-        self.agree()
+
+    def follow(self, master: int) -> None:
+        """Give a master a replica that has all it holds."""
+        replica = free_port()
+        self._buses[replica] = free_port()
+        self._spawn(replica)
+        self._meet(replica)
+        wait_for(lambda: self.ask(replica, "CLUSTER", "REPLICATE", self._id(master)) == b"OK")
+        wait_for(lambda: b"master_link_status:up" in self.ask(replica, "INFO", "replication"))
+        wait_for(lambda: all(self._knows_replica(port, replica) for port in self.ports))
 
     def holder(self, key: str) -> int:
         """The port of the node that holds a key's slot now."""
@@ -98,16 +109,17 @@ class Masters:
 
     def agree(self) -> None:
         """Return once all know who holds what."""
-        expires_s = time.monotonic() + WAIT_S
-        while not all(self._is_whole(port) for port in self.ports):
-            assert time.monotonic() < expires_s
-            time.sleep(0.02)
+        wait_for(lambda: all(self._is_whole(port) for port in self.ports))
+
+    def _meet(self, port: int) -> None:
+        self.ask(self.ports[0], "CLUSTER", "MEET", "127.0.0.1", port, self._buses[port])
+
+    def _knows_replica(self, port: int, replica: int) -> bool:
+        nodes = self.ask(port, "CLUSTER", "NODES").decode().splitlines()
+        return any(f":{replica}@" in line and " slave " in line for line in nodes)
 
     def _is_whole(self, port: int) -> bool:
-        try:
-            told = self.ask(port, "CLUSTER", "INFO").decode().splitlines()
-        except redis.RedisError:
-            return False
+        told = self.ask(port, "CLUSTER", "INFO").decode().splitlines()
         holds = {"cluster_state:ok", f"cluster_slots_ok:{REDIS_CLUSTER_HASH_SLOTS}", f"cluster_known_nodes:{MASTERS}"}
         return holds <= set(told)
 
@@ -120,8 +132,9 @@ class Masters:
             "dir": directory,
             "save": "",
             "appendonly": "yes",
+            "repl-diskless-sync-delay": 0,
             "cluster-enabled": "yes",
-            "cluster-port": self._buses[self.ports.index(port)],
+            "cluster-port": self._buses[port],
             "cluster-node-timeout": 1_000,
             "cluster-require-full-coverage": "no",
         }
@@ -130,3 +143,14 @@ class Masters:
             self._processes[port] = subprocess.Popen(
                 [self._binary, *arguments], stdout=log, stderr=log, preexec_fn=die_with_parent()
             )
+
+
+def wait_for(holds: Callable[[], bool]) -> None:
+    """Ask again and again; an error is a no."""
+    expires_s = time.monotonic() + WAIT_S
+    while True:
+        with suppress(redis.RedisError):
+            if holds():
+                return
+        assert time.monotonic() < expires_s
+        time.sleep(0.02)

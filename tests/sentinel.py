@@ -5,7 +5,9 @@ import socket
 import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import redis.asyncio
 
@@ -13,6 +15,23 @@ from gateway.commands.store import die_with_parent
 
 SERVICE = "fairlane"
 WAIT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Of 127.0.0.1, signed by itself."""
+
+    certificate: Path
+    key: Path
+
+    def settings(self, port: int) -> list[str]:
+        """Lines of a server's configuration: TLS and nothing else."""
+        files = [
+            f"tls-cert-file {self.certificate}",
+            f"tls-key-file {self.key}",
+            f"tls-ca-cert-file {self.certificate}",
+        ]
+        return ["port 0", f"tls-port {port}", "tls-auth-clients no", "tls-replication yes", *files]
 
 
 def free_port() -> int:
@@ -25,9 +44,11 @@ def free_port() -> int:
 class Watch:
     """A master, its replica and one Sentinel on loopback, who decides alone that the master is gone."""
 
-    def __init__(self, directory: Path, binary: str) -> None:
+    def __init__(self, directory: Path, binary: str, tls: Certificate | None = None) -> None:
+        """`tls`: what all present, where they are to speak nothing else."""
         self._directory = directory
         self._binary = binary
+        self._tls = tls
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self.servers = [free_port(), free_port()]
         self.sentinel = free_port()
@@ -35,7 +56,10 @@ class Watch:
     @property
     def url(self) -> str:
         """What a process of ours is told; the first Sentinel that it names does not exist."""
-        return f"redis+sentinel://127.0.0.1:1,127.0.0.1:{self.sentinel}/{SERVICE}/0"
+        hosts = f"127.0.0.1:1,127.0.0.1:{self.sentinel}/{SERVICE}/0"
+        if self._tls is None:
+            return f"redis+sentinel://{hosts}"
+        return f"rediss+sentinel://{hosts}?ssl_ca_certs={self._tls.certificate}"
 
     async def start(self) -> None:
         """Return once the Sentinel knows master and replica."""
@@ -76,7 +100,8 @@ class Watch:
         directory = self._directory / str(port)
         directory.mkdir()
         config = directory / "server.conf"
-        config.write_text("\n".join([f"port {port}", "bind 127.0.0.1", f"dir {directory}", *lines, ""]))
+        listening = [f"port {port}"] if self._tls is None else self._tls.settings(port)
+        config.write_text("\n".join([*listening, "bind 127.0.0.1", f"dir {directory}", *lines, ""]))
         with (directory / "log").open("wb") as log:
             self._processes[port] = subprocess.Popen(
                 [self._binary, str(config), *arguments], stdout=log, stderr=log, preexec_fn=die_with_parent()
@@ -98,15 +123,16 @@ class Watch:
                 await asyncio.sleep(0.05)
 
     async def _ask(self, port: int, *command: str) -> list[bytes]:
-        async with redis.asyncio.Redis(port=port, socket_timeout=None) as client:
+        tls: dict[str, Any] = {} if self._tls is None else {"ssl": True, "ssl_ca_certs": str(self._tls.certificate)}
+        async with redis.asyncio.Redis(host="127.0.0.1", port=port, socket_timeout=None, **tls) as client:
             client.response_callbacks.clear()
             return await client.execute_command(*command)  # type: ignore[no-untyped-call, no-any-return]
 
 
 @asynccontextmanager
-async def watched(directory: Path, binary: str) -> AsyncIterator[Watch]:
+async def watched(directory: Path, binary: str, tls: Certificate | None = None) -> AsyncIterator[Watch]:
     """All of it, for one test."""
-    watch = Watch(directory, binary)
+    watch = Watch(directory, binary, tls)
     try:
         await watch.start()
         yield watch

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 
 import pytest
 from redis.crc import key_slot
@@ -22,6 +23,7 @@ from tests.conftest import redis_binary
 from tests.gateway.served import ADMIN_KEY, ASKED, CHAT, SAID, WAIT_S, Served, error_of, serving, settings, until
 from tests.quotas.house import ask, charge
 from tests.scheduler.queues import PLENTY, job
+from worker.store_link import StoreLink
 
 pytestmark = pytest.mark.anyio
 LIMIT_S = 20.0
@@ -144,11 +146,13 @@ async def test_while_a_slot_moves_key_by_key_its_budgets_are_not_touched(masters
     for number in range(5):
         with pytest.raises(StoreUnavailable):
             await quotas.reserve(ask(f"more-{number}", root=root, tenant=root))
-    found = await tenants.get(root)  # a key of its own, wherever it is now
+    found = await tenants.get(root)  # one key, wherever it is now
+    await store.patient.set(f"{keyspace.of_root(root)}new", "there")
     masters.move_keys(slot_of(root), source, target)
     masters.end_move(slot_of(root), source, target)
 
     assert found is not None
+    assert await store.patient.get(f"{keyspace.of_root(root)}new") == b"there"
     assert store.breaker.is_whole
     (status,) = await quotas.statuses(root, root)
     assert (status.used, status.reserved) == (0, 30)
@@ -199,7 +203,7 @@ async def test_a_master_that_dies_takes_only_its_tenants_with_it_until_it_is_bac
         others = [await served.post(CHAT, ASKED, tenant=alive) for _ in range(4)]
         async with served.http as client:
             ready = await client.get("/readyz")
-        await asyncio.to_thread(masters.restart, victim)
+        masters.restart(victim)  # by this thread, with which it ends
         async with asyncio.timeout(WAIT_S):
             while (await served.post(CHAT, ASKED, tenant=dead)).status_code != 200:  # noqa: ASYNC110 - from outside
                 await asyncio.sleep(0.05)
@@ -213,6 +217,28 @@ async def test_a_master_that_dies_takes_only_its_tenants_with_it_until_it_is_bac
         assert len(await served.ledger(dead)) == 2
         assert len(await served.ledger(alive)) == 5
         assert (await served.limits(dead))["tokens_per_day"].reserved == 0
+
+
+async def test_a_replica_that_stands_in_is_found_by_gateways_and_workers(clusters: dict[str, Masters]) -> None:
+    masters = clusters["valkey"]
+    masters.flush()
+    victim = masters.holder(queue_keys.prefix("tiny@0"))
+    masters.follow(victim)
+    store = connections(masters.url, timeout_s=0.5, limit=4)
+    client = store_cluster.client(masters.url, limit=4, timeout_s=0.5)
+    gateway, worker = (RedisQueue(each, "tiny@0", DEFAULT_LANES) for each in (store.short, client))
+    link = StoreLink(0.5)
+    await gateway.put(job("before"))
+    await worker.renew("w1")
+
+    masters.kill(victim)
+    taken = await link.persist("take", partial(worker.take, "w1", PLENTY))
+    await link.persist("put", partial(gateway.put, job("after")))
+
+    assert [lease.job.flight_id for lease in taken] == ["before"]
+    assert store.breaker.is_whole
+    await client.aclose()
+    await store.aclose()
 
 
 async def tenant_at(masters: Masters, served: Served, root: str) -> None:

@@ -1,8 +1,11 @@
 """Stores that Sentinels watch: every kind of call finds the master, and the next one when it changes."""
 
 import asyncio
+import shutil
+import subprocess
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,15 @@ from gateway.commands.store import valkey_binary
 from gateway.store import STORE_TROUBLE, Connections
 from gateway.store_server import server
 from quotas.database import Database
-from tests.sentinel import Watch, watched
+from scheduler import store_cluster
+from scheduler.lanes import DEFAULT_LANES
+from scheduler.outcomes import Outcome
+from scheduler.queue_types import Publication
+from scheduler.redis_queue import RedisQueue
+from tests.conftest import redis_binary
+from tests.scheduler.queues import PLENTY, job
+from tests.sentinel import Certificate, Watch, watched
+from worker.store_link import StoreLink
 
 pytestmark = pytest.mark.anyio
 WAIT_S = 60.0
@@ -44,6 +55,11 @@ async def test_calls_follow_the_master_when_it_dies(watch: Watch) -> None:
     await ask(store)
     first: Any = await store.short.xadd("news", {"a": "1"})
     assert await reader.xread({"news": "0-0"}, count=1) == [(b"news", [(first, {b"a": b"1"})])]
+    client = store_cluster.client(watch.url, limit=4, timeout_s=2.0)
+    worker = Worker(RedisQueue(client, "tiny@0", DEFAULT_LANES))
+    queue = RedisQueue(store.short, "tiny@0", DEFAULT_LANES)
+    await queue.put(job("before"))
+    await worker.takes("before")
     await watch.replicated()
 
     await watch.kill_master()
@@ -53,5 +69,60 @@ async def test_calls_follow_the_master_when_it_dies(watch: Watch) -> None:
     async with asyncio.timeout(WAIT_S):
         assert await reader.xread({"news": first.decode()}, count=1) == [(b"news", [(second, {b"b": b"2"})])]
     assert await store.short.get("plain") == b"1"
+    await queue.put(job("after"))
+    async with asyncio.timeout(WAIT_S):
+        await worker.takes("after")
+        assert not await worker.refused("before")
     await reader.aclose()
     await store.aclose()
+    await client.aclose()
+
+
+async def test_sentinels_and_servers_may_speak_tls_alone(tmp_path: Path) -> None:
+    async with watched(tmp_path, binary_with_tls(), certificate(tmp_path)) as watch:
+        store = server(watch.url, timeout_s=2.0, limit=4)
+
+        await ask(store)
+
+        assert await store.short.get("plain") == b"1"
+        await store.aclose()
+
+
+class Worker:
+    """What a worker's process does with its queue, and its patience."""
+
+    def __init__(self, queue: RedisQueue) -> None:
+        self._queue = queue
+        self._link = StoreLink(2.0)
+        self._epochs: dict[str, int] = {}
+
+    async def takes(self, flight_id: str) -> None:
+        """What is new is this job."""
+        leases = await self._link.persist("take", partial(self._queue.take, "w1", PLENTY))
+        self._epochs |= {lease.job.flight_id: lease.epoch for lease in leases}
+        assert [lease.job.flight_id for lease in leases] == [flight_id]
+
+    async def refused(self, flight_id: str) -> set[str]:
+        """What the store no longer takes from it when it says that a job has ended."""
+        end = Publication(flight_id, self._epochs[flight_id], ends=Outcome.FINISHED)
+        publish = partial(self._queue.publish, "gw", "w1", [end], serial="1")
+        return await self._link.persist("publish", publish)
+
+
+def binary_with_tls() -> str:
+    binary = redis_binary()
+    if b"libssl" not in Path(binary).read_bytes():
+        pytest.skip("redis-server speaks no TLS")
+    return binary
+
+
+def certificate(directory: Path) -> Certificate:
+    """A fresh one."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("openssl is not installed")
+    made = Certificate(directory / "cert.pem", directory / "key.pem")
+    request = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=store"
+    subject = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(made.key), "-out", str(made.certificate)]
+    subprocess.run([openssl, *request.split(), *subject], check=True, capture_output=True)
+    return made
