@@ -28,7 +28,7 @@ end
 local FIELDS = {'lane', 'tenant', 'gateway', 'state', 'worker', 'outcome', 'weight', 'n', 'prompt', 'guaranteed', 'due',
   'hard_first', 'hard_end', 'granted', 'epoch', 'arrived', 'queued', 'taken', 'cancelled', 'returned', 'losses',
   'generated', 'credit', 'follows'}
-local IS_TEXT = {lane = true, tenant = true, gateway = true, state = true, worker = true, outcome = true}
+local IS_TEXT = {body = true, lane = true, tenant = true, gateway = true, state = true, worker = true, outcome = true}
 
 -- A job's record, or some fields of it; nil where it is unknown.
 local function load(flight, fields)

@@ -13,7 +13,7 @@ local function finish(job, outcome, message, silent)
   call('ZREM', key('flights', job.gateway), job.flight)
   job.state, job.outcome = 'ended', outcome
   local record = key('job', job.flight)
-  call('HSET', record, 'state', 'ended', 'outcome', outcome, 'credit', 0)
+  call('HSET', record, 'state', 'ended', 'outcome', outcome, 'credit', 0, 'generated', job.generated)
   call('HDEL', record, 'body')
   call('PEXPIRE', record, RECORD_TTL_MS)
   for choice = 0, job.n - 1 do call('PEXPIRE', key('ids', job.flight, choice), RECORD_TTL_MS) end

@@ -1,6 +1,6 @@
 -- Prelude: the other moves of a job (scheduler/job_book.py states the rules). After `base`, `places` and `ends`.
 
--- Give a waiting job to a worker, charging `cost` provisionally: what `take` answers for it.
+-- Give a waiting job, its body too, to a worker, charging `cost` provisionally: what `take` answers for it.
 local function lease(job, worker, cost)
   unseat(job)
   job.epoch, job.credit = job.epoch + 1, cost
@@ -9,7 +9,7 @@ local function lease(job, worker, cost)
   call('HSET', record, 'state', 'leased', 'worker', worker, 'taken', NOW, 'returned', 0, 'epoch', job.epoch,
     'credit', cost)
   charge(job, cost)
-  local answer = {call('HGET', record, 'body'), job.epoch, NOW - job.arrived, job.granted}
+  local answer = {job.body, job.epoch, NOW - job.arrived, job.granted}
   for choice = 0, job.n - 1 do
     answer[5 + choice] = job.generated > 0 and call('GET', key('ids', job.flight, choice)) or ''
   end

@@ -52,14 +52,14 @@ end
 local function unseat(job)
   local queue = key('queue', job.lane, job.tenant)
   call('ZREM', queue, job.flight)
-  if call('EXISTS', queue) == 0 then call('ZREM', key('backlog', job.lane), job.tenant) end
+  local head = head_of(job.lane, job.tenant)
+  if not head and call('EXISTS', queue) == 0 then call('ZREM', key('backlog', job.lane), job.tenant) end
   call('ZREM', key('waiting', job.lane), job.flight)
   if job.follows == 1 and call('HINCRBY', key('followers'), job.tenant, -1) == 0 then
     call('HDEL', key('followers'), job.tenant)
   end
   if job.returned == 1 then call('ZREM', key('returned', job.lane), job.flight) end
   call('ZREM', key('expiry'), job.flight)
-  local head = head_of(job.lane, job.tenant)
   file_head(job.lane, job.tenant, head and load(head, HEAD_FIELDS))
   IS_BACKLOGGED[job.lane] = nil
 end

@@ -26,14 +26,17 @@ local function accept(job, i, last_arg)
     call('APPEND', key('ids', job.flight, ARGV[arg]), ARGV[arg + 2])
     produced = produced + #ARGV[arg + 2] / 4
   end
+  if ARGV[i + 4] ~= '' then entry[#entry + 1], entry[#entry + 2] = #entry, ARGV[i + 4] end
   local covered = math.min(job.credit, cost)
   job.generated, job.credit = job.generated + produced, job.credit - covered
-  if produced > 0 or covered > 0 then
+  spend(job, cost - covered)
+  if ARGV[i + 3] ~= '' then
+    spend(job, -job.credit) -- its refund, counted with all else
+    job.credit = 0
+    finish(job, ARGV[i + 3], '', true)
+  elseif produced > 0 or covered > 0 then
     call('HSET', key('job', job.flight), 'generated', job.generated, 'credit', job.credit)
   end
-  spend(job, cost - covered)
-  if ARGV[i + 4] ~= '' then entry[#entry + 1], entry[#entry + 2] = #entry, ARGV[i + 4] end
-  if ARGV[i + 3] ~= '' then finish(job, ARGV[i + 3], '', true) end
 end
 
 local i = 5

@@ -3,14 +3,14 @@
 --   sequences, KV tokens that can be started.
 -- Returns a list of {body, epoch, ms since arrival, granted_until, packed ids of choice 0, of choice 1, …}; empty
 --   while the worker has not heard (`renew`) that it lost its jobs.
-local worker, taken = ARGV[2], {}
+local worker, taken, TAKING = ARGV[2], {}, {'body', unpack(FIELDS)}
 
 local function take()
   call('ZADD', key('workers'), 'NX', NOW + LEASE_MS, worker)
   open_room(worker, 4)
   local job = pick()
   while job do
-    local whole = load(job.flight)
+    local whole = load(job.flight, TAKING)
     if whole then
       occupy(job)
       taken[#taken + 1] = lease(whole, worker, provisional_cost(job))
