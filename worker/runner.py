@@ -36,8 +36,8 @@ def _nothing() -> None:
 def pack(rows: Sequence[Row], cache: KVCache, backend: str) -> Packed:
     """Lay the rows out one after another. They must be in the order that `AttentionBackend.prepare` wants."""
     spans = cache.spans(rows)
-    arrays = (*torch.from_numpy(spans.tokens).unbind()[:2], torch.from_numpy(spans.ends))
-    token_ids, positions, logit_rows = [upload(array, cache.device) for array in arrays]
+    arrays = spans.tokens[0], spans.tokens[1], spans.ends
+    token_ids, positions, logit_rows = [upload(torch.from_numpy(array), cache.device) for array in arrays]
     return Packed(token_ids, positions, logit_rows, BACKENDS[backend].prepare(rows, cache))
 
 
