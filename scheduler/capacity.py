@@ -38,6 +38,20 @@ def count(roster: Roster) -> Counts:
     return counts
 
 
+class Census:
+    """A roster's counts, taken again once a sequence has moved, or stopped, or gone on."""
+
+    def __init__(self, roster: Roster) -> None:
+        self._roster = roster
+        self._as_of, self._counts = roster.changes, count(roster)
+
+    def counts(self) -> Counts:
+        """As they are."""
+        if self._as_of != self._roster.changes:
+            self._as_of, self._counts = self._roster.changes, count(self._roster)
+        return self._counts
+
+
 def measure(
     roster: Roster, lanes: Mapping[LaneName, Lane], pool: BlockPool, max_sequences: int, costs: CostModel
 ) -> Capacity:

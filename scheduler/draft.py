@@ -126,6 +126,7 @@ class Draft:
         """A decode gets no row in this step; it keeps its blocks. Said once, when it begins to wait."""
         if seq.stalled_since_ms is None:
             seq.set_aside(self._now_ms)
+            self._roster.changes += 1
             self._events.append(
                 Preempted(flight_id=seq.id.flight_id, choice=seq.id.choice, mode="keep", blocks=0, predicted_ms=0.0)
             )
@@ -206,6 +207,7 @@ class Draft:
             stalled_ms = self._now_ms - seq.stalled_since_ms
             self._events.append(Resumed(flight_id=seq.id.flight_id, choice=seq.id.choice, stalled_ms=stalled_ms))
             seq.stalled_since_ms = None
+            self._roster.changes += 1
 
     def _give(self, seq: Sequence, count: int) -> None:
         first, whole, lane = seq.num_computed, count == seq.pending, seq.job.lane

@@ -5,7 +5,6 @@ monotonic clock. The same calls with the same times give the same plans.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from scheduler import capacity
 from scheduler.blocks import BlockPool
@@ -69,6 +68,7 @@ class Planner:
         costs.expect_blocks_of(bytes_per_block)
         self._ample = ample_budget(lanes, max_sequences, max_step_tokens)
         self._roster = Roster(lanes, window=window)
+        self._census = capacity.Census(self._roster)
         self._lengths = Lengths()
         self._flights: dict[str, Flight] = {}
         self._expiries = Expiries(self._flights)
@@ -175,7 +175,7 @@ class Planner:
                 charges[row.seq.flight_id] = charges.get(row.seq.flight_id, 0.0) + charge
         self._in_flight = {}
         self._ran_ms = result.run_ms + result.copy_ms if self._flights else None
-        return replace(self.collect(), produced=tuple(produced), charges=charges)
+        return StepOutcome(tuple(produced), self.collect().ended, charges)
 
     def collect(self) -> StepOutcome:
         """What ended since the last outcome; `apply` gives it too, this where nothing ran."""
@@ -210,7 +210,7 @@ class Planner:
 
     def counts(self) -> capacity.Counts:
         """Sequences running, waiting and preempted, by lane."""
-        return capacity.count(self._roster)
+        return self._census.counts()
 
     def capacity(self) -> Capacity:
         """What each lane could start in the next step, by preemption of lanes below if need be."""

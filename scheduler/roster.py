@@ -163,6 +163,8 @@ class Roster:
         self.decodes = Decodes(lanes)
         self.idle: dict[SeqId, Sequence] = {}
         """At its grant, or waiting for a sibling's prefix. It may hold blocks."""
+        self.changes = 0
+        """Grows whenever a sequence is filed or forgotten, or stops or goes on where it is."""
         self.most_tokens = 0
         """KV tokens that all that has begun can grow to."""
         self._fresh: set[SeqId] = set()
@@ -210,6 +212,7 @@ class Roster:
 
     def remove(self, seq: Sequence) -> None:
         """Forget a sequence; one that is unknown is fine."""
+        self.changes += 1
         lane, tenant = self.lanes[seq.job.lane], seq.job.tenant
         if self.begun.pop(seq.id, None) is not None:
             self.others.pop(seq.id, None)

@@ -6,7 +6,7 @@ and publishes, and the forward pass that was to begin waits for it, up to 5 ms. 
 
 import asyncio
 import ctypes
-import socket
+import os
 from collections.abc import Callable
 
 _write = ctypes.PyDLL(None).write
@@ -21,21 +21,21 @@ class Doorbell:
     def __init__(self, loop: asyncio.AbstractEventLoop, on_ring: Callable[[], None]) -> None:
         self._loop = loop
         self._on_ring = on_ring
-        self._inside, self._outside = socket.socketpair()
+        self._inside, self._outside = os.pipe()
         for end in (self._inside, self._outside):
-            end.setblocking(False)
+            os.set_blocking(end, False)
         loop.add_reader(self._inside, self._heard)
 
     def ring(self) -> None:
         """Wake the loop. One that has not heard thousands of rings yet will hear those."""
-        _write(self._outside.fileno(), b"\0", 1)
+        _write(self._outside, b"\0", 1)
 
     def close(self) -> None:
         """To call on the loop, when nobody rings any more."""
         self._loop.remove_reader(self._inside)
-        self._inside.close()
-        self._outside.close()
+        os.close(self._inside)
+        os.close(self._outside)
 
     def _heard(self) -> None:
-        self._inside.recv(_RINGS)
+        os.read(self._inside, _RINGS)
         self._on_ring()

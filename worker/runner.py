@@ -36,8 +36,8 @@ def _nothing() -> None:
 def pack(rows: Sequence[Row], cache: KVCache, backend: str) -> Packed:
     """Lay the rows out one after another. They must be in the order that `AttentionBackend.prepare` wants."""
     spans = cache.spans(rows)
-    arrays = (*torch.from_numpy(spans.tokens).unbind()[:2], torch.from_numpy(spans.ends))
-    token_ids, positions, logit_rows = [upload(array, cache.device) for array in arrays]
+    arrays = spans.tokens[0], spans.tokens[1], spans.ends
+    token_ids, positions, logit_rows = [upload(torch.from_numpy(array), cache.device) for array in arrays]
     return Packed(token_ids, positions, logit_rows, BACKENDS[backend].prepare(rows, cache))
 
 
@@ -47,13 +47,20 @@ class _Choice:
 
     number: int
     sampling: Sampling
-    history: TokenHistory
-    plain: bool
-    """It always takes the likeliest token."""
+    produced: int
+    """Output tokens so far."""
+    history: TokenHistory | None
+    """None where it always takes the likeliest token."""
 
     def draw(self) -> Draw | None:
         """How to draw its next token."""
-        return None if self.plain else Draw(self.sampling, self.number, self.history.length, self.history)
+        return None if self.history is None else Draw(self.sampling, self.number, self.produced, self.history)
+
+    def append(self, token_id: int) -> None:
+        """It has one more token."""
+        self.produced += 1
+        if self.history is not None:
+            self.history.append(token_id)
 
 
 class Runner:
@@ -76,8 +83,8 @@ class Runner:
         job = lease.job
         for choice in range(job.n):
             generated = lease.generated[choice] if choice < len(lease.generated) else ()
-            history = TokenHistory(job.prompt, generated)
-            self._choices[SeqId(job.flight_id, choice)] = _Choice(choice, job.sampling, history, is_plain(job.sampling))
+            history = None if is_plain(job.sampling) else TokenHistory(job.prompt, generated)
+            self._choices[SeqId(job.flight_id, choice)] = _Choice(choice, job.sampling, len(generated), history)
 
     def forget(self, flight_id: str) -> None:
         """Drop what `register` remembered; nothing happens for an unknown flight."""
@@ -142,7 +149,7 @@ class Runner:
         choices = [self._choice(row) for row in rows if row.samples]
         drawn = draw_tokens(output.logits, [choice.draw() for choice in choices], output.likeliest)
         for place, token in drawn.tokens.items():
-            choices[place].history.append(token)
+            choices[place].append(token)
         return _Found(
             tokens={sampling[place]: token for place, token in drawn.tokens.items()},
             failed={sampling[place]: reason for place, reason in drawn.failed.items()},
@@ -151,7 +158,7 @@ class Runner:
 
     def _choice(self, row: Row) -> _Choice:
         choice = self._choices.get(row.seq)
-        if choice is None or choice.history.length != row.output_index:
+        if choice is None or choice.produced != row.output_index:
             raise RunnerError(f"{row} does not continue what was registered")
         return choice
 

@@ -89,9 +89,13 @@ class Tables:
             self._lay_out(max(2 * len(rows), self._height), max(widest + widest // 4 + _SPARE_WIDTH, self._width))
             changed = rows
         for row in changed:
-            start = self._known[row.seq][0] if row.seq in self._known else self._free.pop()
-            self._array[start : start + len(row.block_table)] = row.block_table
-            self._known[row.seq] = start, row.block_table
+            table = row.block_table
+            start, old = self._known.get(row.seq) or (self._free.pop(), ())
+            if table[:-1] == old:
+                self._array[start + len(old)] = table[-1]
+            else:
+                self._array[start : start + len(table)] = table
+            self._known[row.seq] = start, table
 
     def _keep_only(self, seqs: set[SeqId]) -> None:
         for seq in [seq for seq in self._known if seq not in seqs]:

@@ -25,10 +25,9 @@ class CpuKernel:
         """Tensors: the tokens' slots; of each row first token, tokens, first position and start of its table; the
         tables, anywhere in one array. Number: one more than the last position."""
         spans = cache.spans(rows)
-        table = np.empty((len(rows), 4), np.int64)
-        table[:, 0], table[:, 1], table[:, 2] = spans.starts, spans.counts, spans.firsts
-        table[:, 3] = cache.tables.starts(rows)
-        return Metadata([cache.slots(rows), torch.from_numpy(table), cache.tables.flat], [spans.longest])
+        columns = spans.starts, spans.counts, spans.firsts, cache.tables.starts(rows)
+        table = torch.from_numpy(np.array(columns, np.int64).T.copy())
+        return Metadata([cache.slots(rows), table, cache.tables.flat], [spans.longest])
 
     def attend(
         self,
