@@ -117,7 +117,7 @@ class Cluster(Generic[Node]):
             asked = dict.fromkeys([*([self._ask_first] if self._ask_first else []), *self._nodes, *self._named.nodes])
             for address in asked:
                 try:
-                    self._take_over(await self._slots(address), address)
+                    self._take_over(await self._slots(address))
                 except (redis.RedisError, OSError) as error:
                     failure = f"{type(error).__name__}: {error}"
                 else:
@@ -142,7 +142,7 @@ class Cluster(Generic[Node]):
             (first, last, (host.decode() if host else address[0], port)) for first, last, (host, port, *_), *_ in ranges
         ]
 
-    def _take_over(self, ranges: list[tuple[int, int, Address]], said_by: Address) -> None:
+    def _take_over(self, ranges: list[tuple[int, int, Address]]) -> None:
         holders: list[Address | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
         for first, last, address in ranges:
             self._node(address)

@@ -8,7 +8,7 @@ import pytest
 from redis.crc import key_slot
 
 from gateway.commands.store import valkey_binary
-from gateway.store import Connections, connections
+from gateway.store import STORE_TROUBLE, Connections, connections
 from quotas import keyspace
 from quotas.api_keys import public_id
 from quotas.redis_store import RedisQuotaStore
@@ -23,6 +23,7 @@ from tests.conftest import redis_binary
 from tests.gateway.served import ADMIN_KEY, ASKED, CHAT, SAID, WAIT_S, Served, error_of, serving, settings, until
 from tests.quotas.house import ask, charge
 from tests.scheduler.queues import PLENTY, job
+from tests.sentinel import free_port
 from worker.store_link import StoreLink
 
 pytestmark = pytest.mark.anyio
@@ -183,6 +184,19 @@ async def test_requests_of_tenants_on_all_nodes_are_served(masters: Masters) -> 
             assert [outcome for outcome, *_ in await served.ledger(root)] == ["finished"]
             assert (await served.limits(root))["tokens_per_day"].reserved == 0
     assert [tenant["id"] for tenant in listed["data"]] == sorted(roots)
+
+
+async def test_a_cluster_of_which_no_node_answers_is_away(caplog: pytest.LogCaptureFixture) -> None:
+    store = connections(f"redis+cluster://127.0.0.1:{free_port()}", timeout_s=LIMIT_S, limit=4)
+
+    for _ in range(3):
+        with pytest.raises(STORE_TROUBLE):
+            await store.short.set("key", 1)
+
+    assert store.breaker.is_away
+    assert not store.breaker.is_whole
+    assert len(caplog.records) == 1
+    await store.aclose()
 
 
 async def test_a_master_that_dies_takes_only_its_tenants_with_it_until_it_is_back(clusters: dict[str, Masters]) -> None:
