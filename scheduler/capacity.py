@@ -1,7 +1,9 @@
 """How full a worker is: what it could start next, by lane, and how many sequences stand where."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 from scheduler.blocks import BlockPool
 from scheduler.costs import CostModel
@@ -23,18 +25,16 @@ class Counts:
     preempted: dict[str, int] = field(default_factory=dict)
 
 
-def count(roster: Roster) -> Counts:
+def count(sequences: Iterable[Sequence], lanes: Iterable[LaneName]) -> Counts:
     """Where the sequences stand, with a figure for every lane."""
-    counts = Counts(*({lane.value: 0 for lane in roster.lanes} for _ in range(3)))
-    for name, decodes in roster.decodes.alike():
-        stalled = sum([seq.stalled_since_ms is not None for seq in decodes])
-        counts.running[name] += len(decodes) - stalled
-        counts.waiting[name] += stalled
-        counts.preempted[name] += stalled
-    for seq in roster.not_decoding():
-        runs = seq.state is State.PREFILL and seq.stalled_since_ms is None
-        (counts.running if runs else counts.waiting)[seq.job.lane] += 1
-        counts.preempted[seq.job.lane] += seq.state in PREEMPTED or (seq.state is State.PREFILL and not runs)
+    counts = Counts(*({lane.value: 0 for lane in lanes} for _ in range(3)))
+    standing = Counter([(seq.job.lane, seq.state, seq.stalled_since_ms is None) for seq in sequences])
+    for (lane, state, undisturbed), number in standing.items():
+        computes = state in (State.PREFILL, State.DECODE)
+        runs = computes and undisturbed
+        (counts.running if runs else counts.waiting)[lane] += number
+        if state in PREEMPTED or (computes and not runs):
+            counts.preempted[lane] += number
     return counts
 
 
@@ -43,12 +43,15 @@ class Census:
 
     def __init__(self, roster: Roster) -> None:
         self._roster = roster
-        self._as_of, self._counts = roster.changes, count(roster)
+        self._as_of, self._counts = -1, Counts()
 
     def counts(self) -> Counts:
         """As they are."""
-        if self._as_of != self._roster.changes:
-            self._as_of, self._counts = self._roster.changes, count(self._roster)
+        roster = self._roster
+        if self._as_of != roster.changes:
+            decodes = [alike for _, alike in roster.decodes.alike()]
+            sequences = chain(roster.not_decoding(), *decodes)
+            self._as_of, self._counts = roster.changes, count(sequences, roster.lanes)
         return self._counts
 
 

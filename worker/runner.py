@@ -52,15 +52,9 @@ class _Choice:
     history: TokenHistory | None
     """None where it always takes the likeliest token."""
 
-    def draw(self) -> Draw | None:
+    def draw(self, history: TokenHistory) -> Draw:
         """How to draw its next token."""
-        return None if self.history is None else Draw(self.sampling, self.number, self.produced, self.history)
-
-    def append(self, token_id: int) -> None:
-        """It has one more token."""
-        self.produced += 1
-        if self.history is not None:
-            self.history.append(token_id)
+        return Draw(self.sampling, self.number, self.produced, history)
 
 
 class Runner:
@@ -145,22 +139,30 @@ class Runner:
         packed = pack(rows, self._cache, self._model.backend)
         on_forward()
         output = self._model.forward(packed, self._cache)
-        sampling = [row.seq for row in rows if row.samples]
-        choices = [self._choice(row) for row in rows if row.samples]
-        drawn = draw_tokens(output.logits, [choice.draw() for choice in choices], output.likeliest)
+        sampling, choices = [row.seq for row in rows if row.samples], self._sampling(rows)
+        draws = [None if choice.history is None else choice.draw(choice.history) for choice in choices]
+        drawn = draw_tokens(output.logits, draws, output.likeliest)
         for place, token in drawn.tokens.items():
-            choices[place].append(token)
+            choice = choices[place]
+            choice.produced += 1
+            if choice.history is not None:
+                choice.history.append(token)
         return _Found(
             tokens={sampling[place]: token for place, token in drawn.tokens.items()},
             failed={sampling[place]: reason for place, reason in drawn.failed.items()},
             logprobs={sampling[place]: logprob for place, logprob in drawn.logprobs.items()},
         )
 
-    def _choice(self, row: Row) -> _Choice:
-        choice = self._choices.get(row.seq)
-        if choice is None or choice.produced != row.output_index:
-            raise RunnerError(f"{row} does not continue what was registered")
-        return choice
+    def _sampling(self, rows: Sequence[Row]) -> list[_Choice]:
+        """The choices of the rows that sample."""
+        found = []
+        for row in rows:
+            if row.samples:
+                choice = self._choices.get(row.seq)
+                if choice is None or choice.produced != row.output_index:
+                    raise RunnerError(f"{row} does not continue what was registered")
+                found.append(choice)
+        return found
 
 
 @dataclass(slots=True)
