@@ -52,7 +52,7 @@ def statuses(reply: Sequence[bytes], now_ms: int, slicing: Slicing) -> Iterator[
     """Every limit that is set, level by level, of a script's reply: scope, card and figures of each."""
     for number in range(0, len(reply), 3):
         scope: Scope = reply[number].decode()  # type: ignore[assignment] # the scripts know no others
-        card, figures = _CARD.unpack_from(reply[number + 1]), FIGURES.unpack(reply[number + 2])
+        card, figures = _CARD.unpack_from(reply[number + 1]), FIGURES.unpack_from(reply[number + 2])
         shadow = int(card[_SHADOW])
         for place, rule in enumerate(RULES):
             if (figure := card[_LIMITS + place]) >= 0:

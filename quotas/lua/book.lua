@@ -15,8 +15,7 @@ for _, level in ipairs(levels) do
   minute_add(level, 1, 0, 0)
   hold(level, 1, 0, 0)
 end
-write_levels(prefix, levels, flight_key, pack_flight({input = 0, output = 0, charged_input = 0, charged_output = 0,
-  choice = 0, ceiling = 0, prompts = tonumber(ARGV[6]), slice = levels[1].current, is_paused = 0, since = 0,
-  served = 0, asked = 0, tenant = tenant, key = key, model = ARGV[4], lane = ARGV[5], shadowed = '', others = named}))
+write_levels(prefix, levels, flight_key, struct.pack(FLIGHT, 0, 0, 0, 0, 0, 0, ARGV[6], levels[1].current, 0, 0, 0, 0,
+  tenant, key, ARGV[4], ARGV[5], '', named))
 redis.call('ZADD', prefix .. 'leases', now + ARGV[7], flight_id)
 return 1

@@ -46,8 +46,14 @@ local function calendar_at(zone, now)
   }
 end
 
--- The names of a day's month and of the day in it.
+-- The names of a day's month and of the day in it; it is mostly the same day that is asked for.
+local named, name_of_month, name_of_day = 0, '', ''
+
 local function names_of(number)
-  local month = math.floor(number / 100)
-  return string.format('%04d-%02d', math.floor(month / 100), month % 100), string.format('%02d', number % 100)
+  if named ~= number then
+    local month = math.floor(number / 100)
+    name_of_month = string.format('%04d-%02d', math.floor(month / 100), month % 100)
+    named, name_of_day = number, string.format('%02d', number % 100)
+  end
+  return name_of_month, name_of_day
 end

@@ -24,10 +24,10 @@ local function minute_uncount(level, at)
     figures[SLICE + 1] = figures[SLICE + 1] - 1
   elseif figures[FIRST] > 0 and at >= figures[FIRST] and at <= figures[LAST] then
     local field = string.format('%d', at)
-    local packed = redis.call('HGET', level.minute_key, field)
+    local packed = redis.call('HGET', minute_key(level), field)
     local requests = packed and select(2, struct.unpack(SLICE_FORMAT, packed)) or 0
     if requests < 1 then return end
-    redis.call('HSET', level.minute_key, field, struct.pack('<dd', at, requests - 1) .. string.sub(packed, 17))
+    redis.call('HSET', minute_key(level), field, struct.pack('<dd', at, requests - 1) .. string.sub(packed, 17))
   else
     local from = 1
     while from < #level.older and struct.unpack('<d', level.older, from) ~= at do from = from + SLICE_BYTES end

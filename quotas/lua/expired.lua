@@ -14,7 +14,7 @@ for _, flight in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT'
   local record = redis.call('GET', prefix .. 'flight:' .. flight)
   if record and record ~= SETTLED then
     local found = unpack_flight(record)
-    lapsed[#lapsed + 1] = {flight, found.tenant, found.model, found.lane, found.prompts}
+    lapsed[#lapsed + 1] = {flight, found[F_TENANT], found[F_MODEL], found[F_LANE], found[F_PROMPTS]}
   else
     redis.call('ZREM', leases, flight) -- its record was lost by the store: nothing can be settled
   end

@@ -2,27 +2,19 @@
 -- Numbers: tokens reserved from first to last (those per choice times choices), of these what was charged, …; texts: …,
 -- the numbers of the rules refused in shadow, and the places beyond tenant and key as JSON, or ''.
 local SETTLED = 'settled'
-local FLIGHT = '<ddddddddddddssssss'
+local FLIGHT, FLIGHT_FIELDS = '<ddddddddddddssssss', 18
+local F_INPUT, F_OUTPUT, F_CHARGED_INPUT, F_CHARGED_OUTPUT, F_CHOICE, F_CEILING = 1, 2, 3, 4, 5, 6
+local F_PROMPTS, F_SLICE, F_IS_PAUSED, F_SINCE, F_SERVED, F_ASKED = 7, 8, 9, 10, 11, 12
+local F_TENANT, F_KEY, F_MODEL, F_LANE, F_SHADOWED, F_OTHERS = 13, 14, 15, 16, 17, 18
 
-local function pack_flight(flight)
-  return struct.pack(FLIGHT, flight.input, flight.output, flight.charged_input, flight.charged_output, flight.choice,
-    flight.ceiling, flight.prompts, flight.slice, flight.is_paused, flight.since, flight.served, flight.asked,
-    flight.tenant, flight.key, flight.model, flight.lane, flight.shadowed, flight.others)
-end
+local function unpack_flight(record) return {struct.unpack(FLIGHT, record)} end
 
-local function unpack_flight(record)
-  local input, output, charged_input, charged_output, choice, ceiling, prompts, slice, is_paused, since, served, asked,
-    tenant, key, model, lane, shadowed, others = struct.unpack(FLIGHT, record)
-  return {input = input, output = output, charged_input = charged_input, charged_output = charged_output,
-    choice = choice, ceiling = ceiling, prompts = prompts, slice = slice, is_paused = is_paused, since = since,
-    served = served, asked = asked, tenant = tenant, key = key, model = model, lane = lane, shadowed = shadowed,
-    others = others}
-end
+local function pack_flight(flight) return struct.pack(FLIGHT, unpack(flight, 1, FLIGHT_FIELDS)) end
 
 -- What a flight still holds.
-local function held_input(flight) return math.max(0, flight.input - flight.charged_input) end
+local function held_input(flight) return math.max(0, flight[F_INPUT] - flight[F_CHARGED_INPUT]) end
 
-local function held_output(flight) return math.max(0, flight.output - flight.charged_output) end
+local function held_output(flight) return math.max(0, flight[F_OUTPUT] - flight[F_CHARGED_OUTPUT]) end
 
 -- A day's sums of a lane, model and key: requests, prompt, cached and output tokens.
 local USAGE, NO_USAGE = '<dddd',

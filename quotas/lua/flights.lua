@@ -1,8 +1,8 @@
 -- Stands before the budget's functions, after places.lua, writing.lua and flight.lua: a flight's levels, and its charge.
 
 local function levels_of(prefix, flight, now)
-  local levels = open_levels(prefix, places_of(flight.tenant, flight.key), now, {})
-  return flight.others == '' and levels or open_levels(prefix, cjson.decode(flight.others), now, levels)
+  local levels = open_levels(prefix, places_of(flight[F_TENANT], flight[F_KEY]), now, {})
+  return flight[F_OTHERS] == '' and levels or open_levels(prefix, cjson.decode(flight[F_OTHERS]), now, levels)
 end
 
 -- Adds to what a level's flights hold.

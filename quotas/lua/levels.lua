@@ -1,5 +1,5 @@
 -- Stands before the budget's functions, after sliding.lua: the levels that a request must fit, each opened as one table:
--- its limits (by a rule's number), the rules that are set and its figures as of now. What a function may change of it,
+-- what its card says, and its figures as of now. What a function may change of it,
 -- it changes there, and writing.lua writes it once.
 local NONE_IN_SHADOW = {}
 
@@ -25,20 +25,32 @@ local function turn_day(prefix, level, tenant, zone, now)
   if math.floor(before / 100) ~= math.floor(today.number / 100) then figures[MONTH_SUM] = tonumber(spent[2]) or 0 end
 end
 
-local function open_level(prefix, scope, id, card, stored)
-  local level = {scope = scope, id = id, key = prefix .. 'figures:' .. id, minute_key = prefix .. 'minute:' .. id,
-    is_known = card, card = card or NO_CARD, shadow = NONE_IN_SHADOW, rules = {},
-    figures = {struct.unpack(FIGURES, stored or NO_FIGURES)}, older = stored and string.sub(stored, FIGURES_BYTES + 1) or ''}
-  local mask
-  level.figures[ZERO] = 0
-  level.limits = {struct.unpack(LIMITS, level.card, LIMITS_FROM)}
-  level.state, level.number, mask = struct.unpack(CARD, level.card)
-  if mask > 0 then level.shadow = in_shadow(mask) end
-  for number = 1, #RULES do
-    if level.limits[number] >= 0 then
-      level.rules[#level.rules + 1] = RULES[number]
-      level.is_paced = level.is_paced or RULES[number].is_paced
+-- What a card says, parsed once: {limits (by a rule's number), rules (those that are set), shadow (by name), state, number,
+-- is_paced (running requests may have to pause)}. Nothing changes it: other limits are another card.
+local parsed, count_parsed, MOST_PARSED = {}, 0, 10000
+
+local function parse(card)
+  local state, number, mask = struct.unpack(CARD, card)
+  local found = {limits = {struct.unpack(LIMITS, card, LIMITS_FROM)}, rules = {}, state = state, number = number,
+    shadow = mask > 0 and in_shadow(mask) or NONE_IN_SHADOW, is_paced = false}
+  for number_of, rule in ipairs(RULES) do
+    if found.limits[number_of] >= 0 then
+      found.rules[#found.rules + 1] = rule
+      found.is_paced = found.is_paced or rule.is_paced
     end
   end
+  if count_parsed == MOST_PARSED then parsed, count_parsed = {}, 0 end
+  parsed[card], count_parsed = found, count_parsed + 1
+  return found
+end
+
+local function open_level(prefix, place, card, key, stored)
+  local known = card or NO_CARD
+  local of = parsed[known] or parse(known)
+  local level = {scope = place[1], id = place[2], prefix = prefix, key = key, is_known = card, card = known,
+    limits = of.limits, rules = of.rules, shadow = of.shadow, state = of.state, number = of.number,
+    is_paced = of.is_paced, older = '', now = 0, current = 0, figures = {struct.unpack(FIGURES, stored or NO_FIGURES)}}
+  level.figures[ZERO] = 0
+  if stored and #stored > FIGURES_BYTES then level.older = string.sub(stored, FIGURES_BYTES + 1) end
   return level
 end

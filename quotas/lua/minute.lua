@@ -3,10 +3,12 @@
 -- a hash of their own: their number → the slice packed. At most 241 are held, so every call is bounded. Before it
 -- stand SLICE_MS, SLICES and MINUTE_MS: a slice's length, how many make the minute, and its length.
 
+local function minute_key(level) return level.prefix .. 'minute:' .. level.id end
+
 local function slices_in_hash(level, from, to)
   local names, found = {}, {}
   for at = from, to do names[#names + 1] = string.format('%d', at) end
-  for _, packed in ipairs(redis.call('HMGET', level.minute_key, unpack(names))) do
+  for _, packed in ipairs(redis.call('HMGET', minute_key(level), unpack(names))) do
     if packed then found[#found + 1] = {struct.unpack(SLICE_FORMAT, packed)} end
   end
   return found, names

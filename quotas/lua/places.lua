@@ -9,7 +9,7 @@ local function open_levels(prefix, places, now, levels)
   end
   local stored = redis.call('MGET', unpack(names))
   for number, place in ipairs(places) do
-    local level = open_level(prefix, place[1], place[2], stored[2 * number - 1], stored[2 * number])
+    local level = open_level(prefix, place, stored[2 * number - 1], names[2 * number], stored[2 * number])
     levels[#levels + 1] = level
     slide(level, now)
     local figures, zone = level.figures, place[1] == 'parent' and level.number or levels[1].number

@@ -13,7 +13,7 @@ local known = redis.call('GET', flight_key)
 if known == SETTLED then return {'settled'} end
 if known then
   local flight = unpack_flight(known)
-  return tell({'granted', flight.choice, flight.ceiling, flight.shadowed, now}, levels_of(prefix, flight, now))
+  return tell({'granted', flight[F_CHOICE], flight[F_CEILING], flight[F_SHADOWED], now}, levels_of(prefix, flight, now))
 end
 local levels = open_levels(prefix, places_of(tenant, key), now, {})
 local others, named = others_of(levels[1], tenant, ARGV[4], ARGV[5])
@@ -35,9 +35,7 @@ for _, level in ipairs(levels) do
   minute_add(level, 1, 0, 0)
   hold(level, 1, ask.input, ask.output)
 end
-write_levels(prefix, levels, flight_key, pack_flight({input = ask.input, output = ask.output, charged_input = 0,
-  charged_output = 0, choice = ask.choice, ceiling = ask.ceiling, prompts = tonumber(ARGV[8]),
-  slice = levels[1].current, is_paused = 0, since = 0, served = 0, asked = 0, tenant = tenant, key = key,
-  model = ARGV[4], lane = ARGV[5], shadowed = shadowed, others = named}))
+write_levels(prefix, levels, flight_key, struct.pack(FLIGHT, ask.input, ask.output, 0, 0, ask.choice, ask.ceiling,
+  ARGV[8], levels[1].current, 0, 0, 0, 0, tenant, key, ARGV[4], ARGV[5], shadowed, named))
 redis.call('ZADD', prefix .. 'leases', now + ARGV[13], flight_id)
 return tell({'granted', ask.choice, ask.ceiling, shadowed, now}, levels)

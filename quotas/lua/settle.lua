@@ -8,12 +8,13 @@ local prefix, flight_id = KEYS[1], ARGV[1]
 local flight_key, now = prefix .. 'flight:' .. flight_id, now_ms()
 
 local function write_ledger(flight, day, prompt, output)
-  local cached = ARGV[5]
-  redis.call('XADD', prefix .. 'ledger:' .. flight.tenant, 'MAXLEN', '~', ARGV[9], '*', 'entry', table.concat({now,
-    flight_id, flight.key, flight.model, flight.lane, prompt, cached, output, ARGV[7], ARGV[2]}, '\t'))
-  local usage = prefix .. 'usage:' .. flight.tenant .. ':' .. string.format('%d-%02d-%02d', day / 10000,
-    day / 100 % 100, day % 100)
-  local group = flight.lane .. '\t' .. flight.model .. '\t' .. flight.key
+  local lane, model, key, cached = flight[F_LANE], flight[F_MODEL], flight[F_KEY], ARGV[5]
+  redis.call('XADD', prefix .. 'ledger:' .. flight[F_TENANT], 'MAXLEN', '~', ARGV[9], '*', 'entry',
+    now .. '\t' .. flight_id .. '\t' .. key .. '\t' .. model .. '\t' .. lane .. '\t' .. prompt .. '\t' .. cached ..
+    '\t' .. output .. '\t' .. ARGV[7] .. '\t' .. ARGV[2])
+  local month, of_month = names_of(day)
+  local usage = prefix .. 'usage:' .. flight[F_TENANT] .. ':' .. month .. '-' .. of_month
+  local group = lane .. '\t' .. model .. '\t' .. key
   local sums = redis.call('HGET', usage, group) or NO_USAGE
   local of_requests, of_prompt, of_cached, of_output = struct.unpack(USAGE, sums)
   redis.call('HSET', usage, group, struct.pack(USAGE, of_requests + 1, of_prompt + prompt, of_cached + cached,
@@ -29,17 +30,17 @@ end
 local flight = unpack_flight(record)
 local levels = levels_of(prefix, flight, now)
 -- What extend has charged was published: it stands, whatever a caller that knows less says now.
-local refund = ARGV[3] == '1' and flight.charged_input + flight.charged_output == 0
-local prompt = math.max(tonumber(ARGV[4]), flight.charged_input)
-local output = math.max(tonumber(ARGV[6]), flight.charged_output)
+local refund = ARGV[3] == '1' and flight[F_CHARGED_INPUT] + flight[F_CHARGED_OUTPUT] == 0
+local prompt = math.max(tonumber(ARGV[4]), flight[F_CHARGED_INPUT])
+local output = math.max(tonumber(ARGV[6]), flight[F_CHARGED_OUTPUT])
 for _, level in ipairs(levels) do
   hold(level, -1, -held_input(flight), -held_output(flight))
   if refund then
-    minute_uncount(level, flight.slice)
+    minute_uncount(level, flight[F_SLICE])
   else
-    charge(level, prompt - flight.charged_input, output - flight.charged_output)
+    charge(level, prompt - flight[F_CHARGED_INPUT], output - flight[F_CHARGED_OUTPUT])
   end
-  if flight.is_paused == 1 then redis.call('ZREM', prefix .. 'paused:' .. level.id, flight_id) end
+  if flight[F_IS_PAUSED] == 1 then redis.call('ZREM', prefix .. 'paused:' .. level.id, flight_id) end
 end
 if not refund then write_ledger(flight, levels[1].figures[DAY], prompt, output) end
 write_levels(prefix, levels, flight_key, SETTLED)

@@ -6,9 +6,9 @@ local MOST_BESIDE = 16 * SLICE_BYTES -- of older slices beside the figures; beyo
 local function write_beside(prefix, level)
   local figures = level.figures
   if level.is_rebuilt then
-    redis.call('DEL', level.minute_key)
+    redis.call('DEL', minute_key(level))
   elseif level.left then
-    redis.call('HDEL', level.minute_key, unpack(level.left))
+    redis.call('HDEL', minute_key(level), unpack(level.left))
   end
   if #level.older > MOST_BESIDE then
     local fields, first, last = {}, nil, nil
@@ -18,8 +18,8 @@ local function write_beside(prefix, level)
       fields[#fields + 1] = string.format('%d', last)
       fields[#fields + 1] = string.sub(level.older, from, from + SLICE_BYTES - 1)
     end
-    redis.call('HSET', level.minute_key, unpack(fields))
-    redis.call('PEXPIRE', level.minute_key, 2 * MINUTE_MS)
+    redis.call('HSET', minute_key(level), unpack(fields))
+    redis.call('PEXPIRE', minute_key(level), 2 * MINUTE_MS)
     if figures[FIRST] == 0 then figures[FIRST] = first end
     figures[LAST], level.older = last, ''
   end
@@ -37,9 +37,10 @@ local function write_levels(prefix, levels, flight_key, record)
   local values = {flight_key, record}
   for _, level in ipairs(levels) do
     if level.figures[HELD + 1] < 1 then clear(level.figures, HELD) end
-    write_beside(prefix, level)
+    if level.is_rebuilt or level.left or level.closing or #level.older > MOST_BESIDE then write_beside(prefix, level) end
+    level.packed = struct.pack(FIGURES, unpack(level.figures, 1, PAUSED)) .. level.older
     values[#values + 1] = level.key
-    values[#values + 1] = struct.pack(FIGURES, unpack(level.figures, 1, PAUSED)) .. level.older
+    values[#values + 1] = level.packed
   end
   redis.call('MSET', unpack(values))
   for _, level in ipairs(levels) do
@@ -52,7 +53,7 @@ local function tell(reply, levels)
   for _, level in ipairs(levels) do
     reply[#reply + 1] = level.scope
     reply[#reply + 1] = level.card
-    reply[#reply + 1] = struct.pack(FIGURES, unpack(level.figures, 1, PAUSED))
+    reply[#reply + 1] = level.packed or struct.pack(FIGURES, unpack(level.figures, 1, PAUSED))
   end
   return reply
 end
