@@ -1,4 +1,4 @@
-"""Redis as this package sees it, and the only file that imports it: scripts by name, replies as text, one error."""
+"""Redis as this package sees it, and the only file that imports it: functions and scripts by name, one error."""
 
 import hashlib
 from functools import lru_cache
@@ -36,7 +36,7 @@ PARTS: dict[str, tuple[str, ...]] = {
 """Each script: the parts that stand before it, and its own."""
 LIBRARY = (
     *("clock", "calendar", "figures", "rules", "minute", "sliding", "counting", "levels", "places", "writing"),
-    *("flight", "flights", "access", "pauses", "room", "sizing", "more"),
+    *("telling", "flight", "flights", "access", "pauses", "room", "sizing", "more"),
 )
 """What stands before the functions. The store makes its functions and tables once, a script's anew at each call."""
 FUNCTIONS = {"reserve": "", "extend": "", "settle": "", "book": "", "statuses": "no-writes"}

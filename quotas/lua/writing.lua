@@ -1,6 +1,6 @@
--- Stands before the budget's functions, after counting.lua: what they write of levels and tell of them.
+-- Stands before the budget's functions, after counting.lua: what they write of levels.
 local SPENT_MS = 70 * DAY_MS -- a month's sums outlive it in every zone
-local MOST_BESIDE = 16 * SLICE_BYTES -- of older slices beside the figures; beyond them they go into the hash
+local MOST_BESIDE = 8 * SLICE_BYTES -- of older slices beside the figures; beyond them they go into the hash
 
 -- What a level keeps beside its figures, for the few calls where that changes.
 local function write_beside(prefix, level)
@@ -34,26 +34,16 @@ end
 -- Writes levels and, where given, a flight's record. Without a flight in the air nothing can be held: what a lost
 -- write left behind ends here. Figures of a level that is no more do not stay for ever.
 local function write_levels(prefix, levels, flight_key, record)
-  local values = {flight_key, record}
+  local values, size = {flight_key, record, false, false, false, false}, 2
   for _, level in ipairs(levels) do
     if level.figures[HELD + 1] < 1 then clear(level.figures, HELD) end
     if level.is_rebuilt or level.left or level.closing or #level.older > MOST_BESIDE then write_beside(prefix, level) end
     level.packed = struct.pack(FIGURES, unpack(level.figures, 1, PAUSED)) .. level.older
-    values[#values + 1] = level.key
-    values[#values + 1] = level.packed
+    values[size + 1], values[size + 2] = level.key, level.packed
+    size = size + 2
   end
-  redis.call('MSET', unpack(values))
+  redis.call('MSET', unpack(values, 1, size))
   for _, level in ipairs(levels) do
     if not level.is_known or level.state == DELETED then redis.call('PEXPIRE', level.key, SPENT_MS) end
   end
-end
-
--- Appends to a reply how levels stand: scope, card and figures of each, as packed.py reads them.
-local function tell(reply, levels)
-  for _, level in ipairs(levels) do
-    reply[#reply + 1] = level.scope
-    reply[#reply + 1] = level.card
-    reply[#reply + 1] = level.packed or struct.pack(FIGURES, unpack(level.figures, 1, PAUSED))
-  end
-  return reply
 end
