@@ -25,28 +25,25 @@ local function turn_day(prefix, level, tenant, zone, now)
   if math.floor(before / 100) ~= math.floor(today.number / 100) then figures[MONTH_SUM] = tonumber(spent[2]) or 0 end
 end
 
--- What a card says, parsed once: {limits (by a rule's number), rules (those that are set), shadow (by name), state, number,
--- is_paced (running requests may have to pause)}. Nothing changes it: other limits are another card.
-local parsed, count_parsed, MOST_PARSED = {}, 0, 10000
-
+-- What a card says: {limits (by a rule's number), rules (those that are set), shadow (by name), state, number, is_paced
+-- (running requests may have to pause)}. Not remembered from call to call: the store's collector of garbage would go
+-- through all of it again and again, which costs more than this.
 local function parse(card)
   local state, number, mask = struct.unpack(CARD, card)
   local found = {limits = {struct.unpack(LIMITS, card, LIMITS_FROM)}, rules = {}, state = state, number = number,
     shadow = mask > 0 and in_shadow(mask) or NONE_IN_SHADOW, is_paced = false}
-  for number_of, rule in ipairs(RULES) do
-    if found.limits[number_of] >= 0 then
-      found.rules[#found.rules + 1] = rule
-      found.is_paced = found.is_paced or rule.is_paced
+  for place = 1, #RULES do
+    if found.limits[place] >= 0 then
+      found.rules[#found.rules + 1] = RULES[place]
+      found.is_paced = found.is_paced or RULES[place].is_paced
     end
   end
-  if count_parsed == MOST_PARSED then parsed, count_parsed = {}, 0 end
-  parsed[card], count_parsed = found, count_parsed + 1
   return found
 end
 
 local function open_level(prefix, place, card, key, stored)
   local known = card or NO_CARD
-  local of = parsed[known] or parse(known)
+  local of = parse(known)
   local level = {scope = place[1], id = place[2], prefix = prefix, key = key, is_known = card, card = known,
     limits = of.limits, rules = of.rules, shadow = of.shadow, state = of.state, number = of.number,
     is_paced = of.is_paced, older = '', now = 0, current = 0, figures = {struct.unpack(FIGURES, stored or NO_FIGURES)}}
