@@ -82,7 +82,10 @@ class BoundedRedis(redis.asyncio.Redis):
     """The way of scripts that are known to the store, where this client has one."""
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - redis-py's own signature
-        """One command and its reply."""
+        """One command and its reply; a function's call goes the way of scripts."""
+        if self.pipe is not None and args[0] == "FCALL":
+            with self.guard:
+                return await self.pipe.call(*args)
         with self.guard:
             async with asyncio.timeout(self.limit_s):
                 try:

@@ -6,7 +6,6 @@ a mistyped or invented key is refused without asking the store.
 
 import dataclasses
 import hmac
-import json
 import re
 import secrets
 import string
@@ -17,7 +16,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from quotas import fields, keyspace
+from quotas import fields, keyspace, packed
 from quotas.database import Database, Redis, Reply
 from quotas.fields import FieldError
 from quotas.limits import Limits
@@ -125,7 +124,7 @@ class KeyStore:
             seen.id,
             seen.version,
             *_stored(after),
-            json.dumps(after.limits.as_dict()),
+            _card(after, tenant.id),
         )
         if not changed:
             raise KeyNotFound(seen.id)
@@ -200,7 +199,7 @@ class KeyStore:
             int(key.created_at * 1e3),
             expires_ms,
             document,
-            json.dumps(key.limits.as_dict()),
+            _card(key, tenant.id),
         )
         if not added:
             raise KeyNotFound(f"no tenant {tenant.id}")
@@ -230,6 +229,12 @@ def _is_over(key: ApiKey, now_ms: int) -> bool:
 def _stored(key: ApiKey) -> tuple[str, str]:
     """Its document, and when it expires: ms, or ''."""
     return msgspec.json.encode(key).decode(), "" if key.expires_at is None else str(int(key.expires_at * 1e3))
+
+
+def _card(key: ApiKey, tenant_id: str) -> bytes:
+    """What a request reads of it."""
+    expires_ms = None if key.expires_at is None else int(key.expires_at * 1e3)
+    return packed.key_card(key.state, expires_ms, key.limits, tenant_id)
 
 
 def _decode_key(document: Reply, state: Reply, expires_ms: Reply, used_ms: Reply, version: Reply) -> ApiKey:

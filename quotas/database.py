@@ -1,4 +1,4 @@
-"""Redis as this package sees it, and the only file that imports it: scripts by name, replies as text, one error."""
+"""Redis as this package sees it, and the only file that imports it: functions and scripts by name, one error."""
 
 import hashlib
 from functools import lru_cache
@@ -16,30 +16,31 @@ __all__ = ["Database", "Redis", "Reply"]
 Reply: TypeAlias = Any
 """What a script or command returns; the script's header says what."""
 LUA = Path(__file__).parent / "lua"
-WINDOWS = "clock", "minute", "calendar"
 PARTS: dict[str, tuple[str, ...]] = {
-    "reserve": (*WINDOWS, "minute_add", "rules", "scopes", "levels", "status", "pauses", "room", "sizing", "reserve"),
-    "extend": (*WINDOWS, "minute_add", "rules", "levels", "pauses", "room", "more", "charging", "extend"),
-    "settle": (*WINDOWS, "minute_add", "rules", "levels", "status", "charging", "settle"),
-    "book": (*WINDOWS, "minute_add", "rules", "scopes", "levels", "book"),
     "renew": ("clock", "renew"),
-    "expired": ("clock", "expired"),
+    "expired": ("clock", "flight", "expired"),
     "watch": ("clock", "watch"),
-    "statuses": (*WINDOWS, "rules", "scopes", "levels", "status", "statuses"),
-    "tenant_put": ("tenant_put",),
-    "tenant_delete": ("tenant_delete",),
+    "tenant_put": ("card", "tenant_put"),
+    "tenant_delete": ("card", "tenant_delete"),
     "key_put": ("key_put",),
     "key_end": ("key_end",),
     "key_change": ("key_change",),
     "identity": ("clock", "identity"),
-    "usage": ("usage",),
+    "usage": ("flight", "usage"),
     "idem_begin": ("clock", "idem", "idem_begin"),
     "idem_renew": ("clock", "idem", "idem_renew"),
     "idem_finish": ("idem", "idem_finish"),
     "idem_release": ("idem", "idem_release"),
-    "usage_roll": ("usage_roll",),
+    "usage_roll": ("flight", "usage_roll"),
 }
 """Each script: the parts that stand before it, and its own."""
+LIBRARY = (
+    *("clock", "calendar", "figures", "rules", "minute", "sliding", "counting", "levels", "places", "writing"),
+    *("telling", "flight", "flights", "access", "pauses", "room", "sizing", "more"),
+)
+"""What stands before the functions. The store makes its functions and tables once, a script's anew at each call."""
+FUNCTIONS = {"reserve": "", "extend": "", "settle": "", "book": "", "statuses": "no-writes"}
+"""What a request calls, each with its flags."""
 
 _SEQUENCES = (list, tuple)
 
@@ -52,6 +53,7 @@ class Database:
         budgets know the store's clock alone."""
         self._client = client
         self._scripts = {name: _join(parts, clock, slicing) for name, parts in PARTS.items()}
+        self._library, self._version = _library(clock, slicing)
 
     async def run(self, script: str, key: str, *args: str | int | bytes) -> Reply:
         """Run a script on the slot of `key`. Text comes back as str."""
@@ -63,6 +65,24 @@ class Database:
                 return _as_text(await self._client.eval(source, 1, key, *args))
         except (redis.exceptions.RedisError, OSError) as error:
             raise StoreUnavailable(f"{script}: {type(error).__name__}: {error}") from error
+
+    async def ask(self, function: str, key: str, *args: str | int) -> Reply:
+        """Call a function of the library on the slot of `key`. Text comes back as bytes."""
+        command = ("FCALL", f"{function}_{self._version}", 1, key, *args)
+        try:
+            try:
+                return await self._execute(*command)
+            except redis.exceptions.ResponseError as error:
+                if "Function not found" not in str(error):
+                    raise
+                await self._execute("FUNCTION LOAD", "REPLACE", self._library)
+                return await self._execute(*command)
+        except (redis.exceptions.RedisError, OSError) as error:
+            raise StoreUnavailable(f"{function}: {type(error).__name__}: {error}") from error
+
+    async def _execute(self, *command: str | int) -> Reply:
+        """One command, its reply as it came, whatever the client makes of text."""
+        return await self._client.execute_command(*command, NEVER_DECODE=True)  # type: ignore[no-untyped-call]
 
     async def call(self, *command: str | int) -> Reply:
         """Run one plain command. Text comes back as str."""
@@ -92,6 +112,21 @@ def _join(parts: tuple[str, ...], clock: str | None, slicing: Slicing) -> tuple[
     texts += [clock if part == "clock" and clock else (LUA / f"{part}.lua").read_text() for part in parts]
     source = "\n".join(texts)
     return source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+
+
+@lru_cache(maxsize=64)
+def _library(clock: str | None, slicing: Slicing) -> tuple[str, str]:
+    """The library's source, and what its names end with: another version never stands in its way."""
+    texts = [_join(LIBRARY, clock, slicing)[0]]
+    bodies = {name: (LUA / f"{name}.lua").read_text() for name in FUNCTIONS}
+    version = hashlib.sha1("".join([*texts, *bodies.values()]).encode(), usedforsecurity=False).hexdigest()[:16]
+    for name, flags in FUNCTIONS.items():
+        listed = f"'{flags}'" if flags else ""
+        texts.append(
+            f"redis.register_function{{function_name = '{name}_{version}', flags = {{{listed}}}, "
+            f"callback = function(KEYS, ARGV)\n{bodies[name]}end}}"
+        )
+    return f"#!lua name=fairlane_{version}\n" + "\n".join(texts), version
 
 
 def _as_text(reply: Reply) -> Reply:

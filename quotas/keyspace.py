@@ -9,12 +9,15 @@ All that belongs to one root organisation stands under one hash tag, so that a s
         key:<K>              hash       state, tenant, expires_ms ('' = never), version, doc (JSON of an
                                         ApiKey), used_ms (when it was last used, to the minute)
         keys:<T>             zset       public ids of the tenant's keys by creation, ms
-        limits:<L>           hash       limit name → figure; shadow:<limit name> → 1
-        reserved:<L>         hash       requests in the air, their input and output tokens; gone when none is
-        minute:<L>           hash       the sliding minute (minute.lua); expires 2 minutes after a slice's first use
-        spent:<L>:<YYYY-MM>  hash       tokens charged: day of month → tokens, month → tokens; expires after 70 days
+        card:<L>             string     state and limits, packed (figures.lua), as operators wrote them
+        figures:<L>          string     what flights hold, the minute's sums and newest slices, the day and the month,
+                                        packed (figures.lua); where the level is no more, gone after 70 days
+        minute:<L>           hash       older slices of the minute, where they are many (minute.lua); expires after 2
+                                        minutes
+        spent:<L>:<YYYY-MM>  hash       tokens charged on days that are over: day of month → tokens, month → tokens;
+                                        expires after 70 days
         paused:<L>           zset       flights that wait for the minute to have room, since when, ms (pauses.lua)
-        flight:<F>           hash       a reservation (charging.lua); once settled only its state, for 10 minutes
+        flight:<F>           string     a reservation, packed (flight.lua); `settled` for 10 minutes after its end
         leases               zset       flights in the air by the end of their lease, ms
         idem:<K>:<D>         hash       a request with an idempotency key of digest D: print, owner, began_ms, lease_ms,
                                         once ended status, headers, body (compressed); gone 24 hours after it began, or
@@ -23,7 +26,7 @@ All that belongs to one root organisation stands under one hash tag, so that a s
         answers:<K>          zset       the same, of those with a body
         kept:<K>             hash       digest → bytes of its body, total → their sum
         ledger:<T>           stream     one entry per settled request, about the last 100,000
-        usage:<T>:<date>     hash       the ledger's day sums: lane TAB model TAB key TAB figure → sum
+        usage:<T>:<date>     hash       the ledger's day sums: lane TAB model TAB key → sums, packed
         usage:<T>:<YYYY-MM>  hash       the same of the month's days that were rolled up; expires after some years
         rolled:<T>           string     the last day that was rolled up, as a date (usage_roll.lua)
 

@@ -1,18 +1,19 @@
 """What was used: sums by day, lane, model and key, and the entries they are made of. Written by `settle` alone."""
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Literal, get_args
 
 from quotas import keyspace
-from quotas.database import Database, Redis, Reply
+from quotas.database import Database, Redis
 from quotas.fields import FieldError
 
 GroupBy = Literal["day", "lane", "model", "key"]
 GROUPS: tuple[str, ...] = get_args(GroupBy)
 LONGEST_SPAN_DAYS = 400
 _DAYS_PER_CALL = 31
+_FIGURES = ("requests", "prompt_tokens", "cached_tokens", "output_tokens")
 _PAGE = 500
 _TENANTS_PER_CALL = 256
 
@@ -132,18 +133,25 @@ class Ledger:
         parted = {} if rolled is None else _months(first, last, rolled)
         spans = [*parted, *((first + timedelta(days=n)).isoformat() for n in range((last - first).days + 1))]
         for start in range(0, len(spans), _DAYS_PER_CALL):
-            for names, figure, amount in await self._sums(root, tenant, spans[start : start + _DAYS_PER_CALL]):
+            for names, sums in await self._sums(root, tenant, spans[start : start + _DAYS_PER_CALL]):
                 if end := parted.get(names["day"]):
                     raise FieldError(end, f"must not part {names['day']}, whose days were rolled up into one sum")
                 group = tuple(names[name] for name in group_by)
-                groups.setdefault(group, Usage()).add(figure, amount)
-                total.add(figure, amount)
+                for figure, amount in zip(_FIGURES, sums, strict=True):
+                    groups.setdefault(group, Usage()).add(figure, amount)
+                    total.add(figure, amount)
         rows = [UsageRow(dict(zip(group_by, group, strict=True)), groups[group]) for group in sorted(groups)]
         return UsageReport(rows, total)
 
-    async def _sums(self, root: str, tenant: str, spans: Sequence[str]) -> Iterator[tuple[dict[str, str], str, int]]:
+    async def _sums(self, root: str, tenant: str, spans: Sequence[str]) -> list[tuple[dict[str, str], list[int]]]:
+        """Of each span each group, and its figures in the order of _FIGURES."""
         reply = await self._database.run("usage", keyspace.of_root(root), tenant, *spans)
-        return (_sum(span, *pair) for span, flat in zip(spans, reply, strict=True) for pair in _pairs(flat))
+        found = []
+        for span, groups in zip(spans, reply, strict=True):
+            for text, *sums in groups:
+                lane, model, key = text.split("\t")
+                found.append(({"day": span, "lane": lane, "model": model, "key": key}, sums))
+        return found
 
     async def _rolled(self, root: str, tenant: str) -> date | None:
         """The last day that was rolled up."""
@@ -174,26 +182,18 @@ def _months(first: date, last: date, rolled: date) -> dict[str, str]:
     return found
 
 
-def _pairs(flat: Reply) -> Iterator[tuple[str, str]]:
-    return zip(flat[::2], flat[1::2], strict=True)
-
-
-def _sum(span: str, field: str, amount: str) -> tuple[dict[str, str], str, int]:
-    lane, model, key, figure = field.split("\t")
-    return {"day": span, "lane": lane, "model": model, "key": key}, figure, int(amount)
-
-
 def _entry(entry_id: str, values: dict[str, str]) -> LedgerEntry:
+    at_ms, flight, key, model, lane, prompt, cached, output, preemptions, outcome = values["entry"].split("\t")
     return LedgerEntry(
         id=entry_id,
-        at=int(values["at_ms"]) / 1e3,
-        flight_id=values["flight"],
-        key=values["key"],
-        model=values["model"],
-        lane=values["lane"],
-        prompt_tokens=int(values["prompt_tokens"]),
-        cached_tokens=int(values["cached_tokens"]),
-        output_tokens=int(values["output_tokens"]),
-        preemptions=int(values["preemptions"]),
-        outcome=values["outcome"],
+        at=int(at_ms) / 1e3,
+        flight_id=flight,
+        key=key,
+        model=model,
+        lane=lane,
+        prompt_tokens=int(prompt),
+        cached_tokens=int(cached),
+        output_tokens=int(output),
+        preemptions=int(preemptions),
+        outcome=outcome,
     )

@@ -41,7 +41,7 @@ class Rule:
     kind: Kind
 
 
-RULES: tuple[Rule, ...] = (  # the same table stands in lua/levels.lua
+RULES: tuple[Rule, ...] = (  # the same table stands in lua/rules.lua
     Rule("requests_per_minute", "minute", ("requests",), "rate"),
     Rule("tokens_per_minute", "minute", ("input", "output"), "rate"),
     Rule("input_tokens_per_minute", "minute", ("input",), "rate"),

@@ -2,12 +2,10 @@
 
 import time
 from collections.abc import Iterable
-from typing import Any
 
-import msgspec
-
-from quotas import keyspace
-from quotas.database import Database, Redis
+from quotas import keyspace, packed
+from quotas.database import Database, Redis, Reply
+from quotas.limits import RULES
 from quotas.store import (
     DEFAULT_LEASE_MS,
     MAX_LEASE_MS,
@@ -32,8 +30,6 @@ ROOTS_PER_LOOK = 256
 """Roots that one call of `expired` looks at; the next call goes on from there."""
 ENLIST_EVERY_S = 3_600.0
 QUIET_AFTER_MS = 86_400_000
-_status: msgspec.json.Decoder[LimitStatus] = msgspec.json.Decoder(LimitStatus)
-_statuses: msgspec.json.Decoder[tuple[LimitStatus, ...]] = msgspec.json.Decoder(tuple[LimitStatus, ...])
 
 
 class RedisQuotaStore:
@@ -52,6 +48,7 @@ class RedisQuotaStore:
             raise ValueError(f"lease_ms must be from 1 to {MAX_LEASE_MS}")
         self._database = Database(client, clock=clock, slicing=slicing)
         self._lease_ms = lease_ms
+        self._slicing = slicing
         self._enlisted: dict[str, float] = {}
         self._next_root = 0
 
@@ -59,7 +56,7 @@ class RedisQuotaStore:
         """Hold the tokens of one request: see QuotaStore."""
         if not self._is_enlisted(ask.root):
             await self._enlist(ask.root)
-        kind, *rest = await self._database.run(
+        kind, *rest = await self._database.ask(
             "reserve",
             keyspace.of_root(ask.root),
             ask.flight_id,
@@ -76,27 +73,25 @@ class RedisQuotaStore:
             ask.quantum or 0,
             self._lease_ms,
         )
-        if kind == "denied":
-            status, requested, retry_ms, reason = rest
-            retry_after_s = None if retry_ms < 0 else retry_ms / 1e3
-            raise Denied(_status.decode(status), requested, retry_after_s, reason)
-        if kind == "access":
-            raise AccessDenied(rest[0])
-        if kind == "settled":
+        if kind == b"denied":
+            raise self._denied(*rest)
+        if kind == b"access":
+            raise AccessDenied(rest[0].decode())
+        if kind == b"settled":
             raise FlightSettled(ask.flight_id)
-        granted, most, shadowed, statuses = rest
+        granted, most, shadowed, now_ms, *levels = rest
         return Reservation(
             flight_id=ask.flight_id,
             tenant=ask.tenant,
             granted_tokens=granted,
             most_tokens=most,
-            statuses=_statuses.decode(statuses),
-            shadowed=tuple(shadowed),
+            statuses=self._statuses(now_ms, levels),
+            shadowed=tuple([RULES[int(number) - 1].name for number in shadowed.split(b",")[:-1]]),
         )
 
     async def extend(self, root: str, flight_id: str, need: Need) -> Extension:
         """Charge what has come so far, hold more: see QuotaStore."""
-        reply = await self._database.run(
+        reply = await self._database.ask(
             "extend",
             keyspace.of_root(root),
             flight_id,
@@ -113,7 +108,7 @@ class RedisQuotaStore:
         granted, limited_by, spent, retry_ms, paused = reply
         return Extension(
             granted_tokens=granted,
-            limited_by=limited_by,
+            limited_by=limited_by.decode(),
             spent=bool(spent),
             retry_after_s=retry_ms / 1e3,
             paused=bool(paused),
@@ -121,7 +116,7 @@ class RedisQuotaStore:
 
     async def settle(self, root: str, flight_id: str, charge: Charge) -> Settled:
         """Charge a flight and release the rest: see QuotaStore."""
-        first, *statuses = await self._database.run(
+        first, *rest = await self._database.ask(
             "settle",
             keyspace.of_root(root),
             flight_id,
@@ -134,12 +129,12 @@ class RedisQuotaStore:
             TOMBSTONE_MS,
             LEDGER_ENTRIES,
         )
-        return Settled(first=bool(first), statuses=_statuses.decode(statuses[0]) if statuses else None)
+        return Settled(first=bool(first), statuses=self._statuses(rest[0], rest[1:]) if first else None)
 
     async def book(self, ask: Ask) -> bool:
         """Note a flight that runs though nothing is held for it: see QuotaStore."""
         await self._enlist(ask.root)
-        noted = await self._database.run(
+        noted = await self._database.ask(
             "book",
             keyspace.of_root(ask.root),
             ask.flight_id,
@@ -181,7 +176,17 @@ class RedisQuotaStore:
     ) -> list[LimitStatus]:
         """Every limit that is set: see QuotaStore."""
         prefix = keyspace.of_root(root)
-        return list(_statuses.decode(await self._database.run("statuses", prefix, tenant, key_id or "", model, lane)))
+        now_ms, *levels = await self._database.ask("statuses", prefix, tenant, key_id or "", model, lane)
+        return list(self._statuses(now_ms, levels))
+
+    def _statuses(self, now_ms: int, levels: Reply) -> tuple[LimitStatus, ...]:
+        return tuple(packed.statuses(levels, now_ms, self._slicing))
+
+    def _denied(self, rule: int, requested: int, retry_ms: int, never: int, now_ms: int, *level: Reply) -> Denied:
+        name = RULES[rule - 1].name
+        status = next(status for status in packed.statuses(level, now_ms, self._slicing) if status.name == name)
+        retry_after_s = None if retry_ms < 0 else retry_ms / 1e3
+        return Denied(status, requested, retry_after_s, "exceeds" if never else RULES[rule - 1].kind)
 
     async def _enlist(self, root: str) -> None:
         """Before a root's first reservation here, and hourly: note where `expired` has to look."""
@@ -205,6 +210,6 @@ class RedisQuotaStore:
         )
 
 
-def _lapsed(root: str, reply: list[Any]) -> Lapsed:
+def _lapsed(root: str, reply: Reply) -> Lapsed:
     flight_id, tenant, model, lane, prompts = reply
     return Lapsed(root=root, flight_id=flight_id, tenant=tenant, model=model, lane=lane, prompts=prompts)

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfoNotFoundError
 
 import msgspec
 
-from quotas import fields, keyspace
+from quotas import fields, keyspace, packed
 from quotas.database import Database, Redis
 from quotas.fields import FieldError
 from quotas.idempotency import forget_all
@@ -253,9 +253,12 @@ class TenantStore:
         return parent
 
     async def _put(self, tenant: Tenant, version: int) -> Tenant:
-        shadow = {f"shadow:{name}": 1 for name in tenant.shadow}
-        levels = [(keyspace.tenant_level(tenant.id), tenant.limits)]
-        levels += [(keyspace.model_lane_level(tenant.id, by.model, by.lane), by.limits) for by in tenant.limits_by]
+        by = [(each.model, each.lane) for each in tenant.limits_by]
+        card = packed.tenant_card(tenant.state, tenant.timezone, tenant.limits, tenant.shadow, by, tenant.parents)
+        levels: list[str | bytes] = [keyspace.tenant_level(tenant.id), card]
+        for each in tenant.limits_by:
+            levels += [keyspace.model_lane_level(tenant.id, each.model, each.lane)]
+            levels += [packed.model_lane_card(each.limits, tenant.shadow)]
         reply = await self._database.run(
             "tenant_put",
             keyspace.of_root(tenant.root),
@@ -264,9 +267,9 @@ class TenantStore:
             tenant.state,
             json.dumps(zone_table(tenant.timezone)),
             msgspec.json.encode(tenant).decode(),
-            json.dumps([(by.model, by.lane) for by in tenant.limits_by]),
+            json.dumps(by),
             json.dumps(tenant.parents),
-            json.dumps([(level, limits.as_dict() | shadow) for level, limits in levels]),
+            *levels,
         )
         if reply == "exists":
             raise TenantExists(tenant.id)

@@ -25,7 +25,10 @@ from scheduler import store_pool
 from scheduler.store_nodes import Cluster, Node, slot_of
 
 _KEYLESS = frozenset({"TIME"})
-"""Commands that any node can answer. All others name a key first; scripts and reads of streams have methods here."""
+"""Commands that any node can answer."""
+_OF_EACH = frozenset({"FUNCTION LOAD"})
+"""Commands about what each node has of its own. All others name a key first, a function's call after its name; scripts
+and reads of streams have methods here."""
 
 Call = Callable[[redis.asyncio.Redis], Awaitable[Any]]
 
@@ -50,6 +53,10 @@ class ClusterRedis(redis.asyncio.Redis, Generic[Node]):
 
         if args[0] in _KEYLESS:
             return await self._anywhere(call)
+        if args[0] in _OF_EACH:
+            return await self._everywhere(call)
+        if args[0] == "FCALL":
+            return await self._whole(args[3], call)
         slot = slot_of(args[1])
         try:
             return await self._on(slot, call)
@@ -106,6 +113,15 @@ class ClusterRedis(redis.asyncio.Redis, Generic[Node]):
             except Exception as error:  # noqa: BLE001 - the last is raised
                 failure = error
         raise failure
+
+    async def _everywhere(self, call: Call) -> Any:  # noqa: ANN401
+        """Ask every node; one that does not answer is asked again by whoever needs it."""
+        asked = [self._at(node, call) for node in self._cluster.nodes or [await self._cluster.find(0)]]
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        answers = [answer for answer in found if not isinstance(answer, BaseException)]
+        if not answers:
+            raise next(error for error in found if isinstance(error, BaseException))
+        return answers[0]
 
     async def _at(self, node: Node, call: Call) -> Any:  # noqa: ANN401
         try:

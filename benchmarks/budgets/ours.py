@@ -41,9 +41,11 @@ for number = ARGV[3], ARGV[4] do
   local id = 't' .. number
   local prefix = 'fl:quota:{' .. id .. '}:'
   redis.call('COPY', KEYS[1] .. 'tenant:' .. ARGV[1], prefix .. 'tenant:' .. id)
-  redis.call('COPY', KEYS[1] .. 'limits:tenant:' .. ARGV[1], prefix .. 'limits:tenant:' .. id)
+  redis.call('COPY', KEYS[1] .. 'card:tenant:' .. ARGV[1], prefix .. 'card:tenant:' .. id)
   redis.call('COPY', KEYS[1] .. 'key:' .. ARGV[2], prefix .. 'key:' .. ARGV[2])
   redis.call('HSET', prefix .. 'key:' .. ARGV[2], 'tenant', id)
+  local card = redis.call('GET', KEYS[1] .. 'card:key:' .. ARGV[2])
+  redis.call('SET', prefix .. 'card:key:' .. ARGV[2], string.sub(card, 1, -1 - #ARGV[1]) .. id)
 end
 """
 """Makes tenants like one that the admin's way has made, of which ARGV names the id and the key."""

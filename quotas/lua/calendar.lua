@@ -1,4 +1,4 @@
--- Stands before reserve, extend, settle and statuses: day and month of a tenant's zone, from the store's clock alone.
+-- Stands before the budget's functions: day and month of a tenant's zone, from the store's clock alone.
 -- A zone is stored as {start ms, offset ms, start, offset, …}, ascending (windows.zone_table).
 local DAY_MS = 86400000
 
@@ -32,19 +32,28 @@ local function civil(day)
   return year + era * 400 + (month <= 2 and 1 or 0), month, of_year - math.floor((153 * march + 2) / 5) + 1
 end
 
--- {month = '2026-11', day = '21', day_ends = ms, month_ends = ms}
+-- {number = 20261121, begins = ms, ends = ms, month_ends = ms}: a zone's day, and when it and its month end.
 local function calendar_at(zone, now)
   local today = math.floor((now + offset_at(zone, now)) / DAY_MS)
   local year, month, day = civil(today)
   local later = today - day + 32 -- in the next month, whatever the length of this one
   local next_month = later - select(3, civil(later)) + 1
   return {
-    month = string.format('%04d-%02d', year, month),
-    day = string.format('%02d', day),
-    day_ends = day_begins(zone, today + 1, now),
+    number = year * 10000 + month * 100 + day,
+    begins = day_begins(zone, today, now),
+    ends = day_begins(zone, today + 1, now),
     month_ends = day_begins(zone, next_month, now),
   }
 end
 
--- `zone` as the tenant's record has it, or false.
-local function calendar_of(zone, now) return calendar_at(zone and cjson.decode(zone) or {}, now) end
+-- The names of a day's month and of the day in it; it is mostly the same day that is asked for.
+local named, name_of_month, name_of_day = 0, '', ''
+
+local function names_of(number)
+  if named ~= number then
+    local month = math.floor(number / 100)
+    name_of_month = string.format('%04d-%02d', math.floor(month / 100), month % 100)
+    named, name_of_day = number, string.format('%02d', number % 100)
+  end
+  return name_of_month, name_of_day
+end

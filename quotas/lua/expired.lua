@@ -11,9 +11,10 @@ end
 
 local lapsed = {}
 for _, flight in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, ARGV[1])) do
-  local found = redis.call('HMGET', prefix .. 'flight:' .. flight, 'tenant', 'model', 'lane', 'prompts')
-  if found[1] then
-    lapsed[#lapsed + 1] = {flight, found[1], found[2], found[3], tonumber(found[4])}
+  local record = redis.call('GET', prefix .. 'flight:' .. flight)
+  if record and record ~= SETTLED then
+    local found = unpack_flight(record)
+    lapsed[#lapsed + 1] = {flight, found[F_TENANT], found[F_MODEL], found[F_LANE], found[F_PROMPTS]}
   else
     redis.call('ZREM', leases, flight) -- its record was lost by the store: nothing can be settled
   end

@@ -7,47 +7,46 @@
 -- Returns  {output tokens held, from first to last; the limit that leaves nothing now, or ''; 1 where that is a day's or
 --          month's and spent; when to ask again, ms; 1 where the flight is paused}, or false where it holds nothing
 local prefix, flight_id = KEYS[1], ARGV[1]
-local flight_key = prefix .. 'flight:' .. flight_id
-local now = now_ms()
-local flight = flight_of(flight_key)
-if not flight then return false end
-local levels = open_levels(prefix, flight.levels, now, {}, true)
+local flight_key, now = prefix .. 'flight:' .. flight_id, now_ms()
+local record = redis.call('GET', flight_key)
+if not record or record == SETTLED then return false end
+local flight = unpack_flight(record)
+local levels = levels_of(prefix, flight, now)
 find_paused(prefix, levels, now)
 
-local input = math.min(holds(flight, 'input'), math.max(0, tonumber(ARGV[8]) - flight.charged_input))
-local output = math.min(holds(flight, 'output'), math.max(0, tonumber(ARGV[2]) - flight.charged_output))
+local input = math.min(held_input(flight), math.max(0, tonumber(ARGV[8]) - flight[F_CHARGED_INPUT]))
+local output = math.min(held_output(flight), math.max(0, tonumber(ARGV[2]) - flight[F_CHARGED_OUTPUT]))
 for _, level in ipairs(levels) do
-  let_go(level, input, output)
-  charge(prefix, level, input, output)
+  hold(level, 0, -input, -output)
+  charge(level, input, output)
 end
-flight.charged_input, flight.charged_output = flight.charged_input + input, flight.charged_output + output
+flight[F_CHARGED_INPUT], flight[F_CHARGED_OUTPUT] = flight[F_CHARGED_INPUT] + input, flight[F_CHARGED_OUTPUT] + output
 
 local unit = tonumber(ARGV[5])
 local whole = portion(levels, tonumber(ARGV[6]), unit) * unit
-local wanted = math.min(tonumber(ARGV[3]) + whole, tonumber(ARGV[4])) - flight.output
-local since, served = tonumber(flight.since), tonumber(flight.served) or 0
-local found = {tokens = 0, limited_by = '', spent = false, retry = 0, is_full = false}
+local wanted = math.min(tonumber(ARGV[3]) + whole, tonumber(ARGV[4])) - flight[F_OUTPUT]
+local was_paused = flight[F_IS_PAUSED] == 1
+local found = {tokens = 0, limited_by = '', is_spent = false, retry = 0, is_full = false}
 if wanted >= unit then
-  local place = since and {since, flight_id}
-  found = more(levels, wanted - wanted % unit, unit, holds(flight, 'output'), place, now)
+  local place = was_paused and {flight[F_SINCE], flight_id}
+  found = more(levels, {tokens = wanted - wanted % unit, unit = unit}, held_output(flight), place, now)
 end
-flight.output, served = flight.output + found.tokens, served + found.tokens
+flight[F_OUTPUT], flight[F_SERVED], flight[F_ASKED] = flight[F_OUTPUT] + found.tokens, flight[F_SERVED] + found.tokens, now
 
-local is_stuck = ARGV[7] == '1' and found.tokens == 0 and not found.spent and found.is_full
-local is_over = not is_stuck and (found.spent or served >= whole or wanted < unit)
-if is_stuck and not since then since, served = now, 0 end
+local is_stuck = ARGV[7] == '1' and found.tokens == 0 and not found.is_spent and found.is_full
+local is_over = not is_stuck and (found.is_spent or flight[F_SERVED] >= whole or wanted < unit)
+if is_stuck and not was_paused then flight[F_IS_PAUSED], flight[F_SINCE], flight[F_SERVED] = 1, now, 0 end
+if is_over then flight[F_IS_PAUSED] = 0 end
 for _, level in ipairs(levels) do
-  let_go(level, 0, 0 - found.tokens)
-  write_held(prefix, level)
+  hold(level, 0, 0, found.tokens)
   local paused = prefix .. 'paused:' .. level.id
   if is_stuck and level.binds then
-    redis.call('ZADD', paused, since, flight_id)
+    level.figures[PAUSED] = 1
+    redis.call('ZADD', paused, flight[F_SINCE], flight_id)
     redis.call('PEXPIRE', paused, 2 * MINUTE_MS + FORGOTTEN_MS)
-  elseif since and (is_stuck or is_over) then
+  elseif was_paused and (is_stuck or is_over) then
     redis.call('ZREM', paused, flight_id)
   end
 end
-if is_over then since = nil end
-redis.call('HSET', flight_key, 'output', flight.output, 'charged_input', flight.charged_input, 'charged_output',
-  flight.charged_output, 'since', since or '', 'served', served, 'asked', now)
-return {flight.output, found.limited_by, found.spent and 1 or 0, found.retry, is_stuck and 1 or 0}
+write_levels(prefix, levels, flight_key, pack_flight(flight))
+return {flight[F_OUTPUT], found.limited_by, found.is_spent and 1 or 0, found.retry, is_stuck and 1 or 0}

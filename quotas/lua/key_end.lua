@@ -14,4 +14,7 @@ elseif not tonumber(found[4]) or tonumber(found[4]) > tonumber(ARGV[3]) then
 end
 if found[3] .. found[4] ~= before then found[6] = redis.call('HINCRBY', key, 'version', 1) end
 redis.call('HSET', key, 'state', found[3], 'expires_ms', found[4])
+local card = redis.call('GET', KEYS[1] .. 'card:key:' .. ARGV[2])
+redis.call('SET', KEYS[1] .. 'card:key:' .. ARGV[2],
+  struct.pack('<dd', found[3] == 'active' and 1 or 4, tonumber(found[4]) or 0) .. string.sub(card, 17))
 return {found[2], found[3], found[4], found[5], found[6]}

@@ -1,58 +1,53 @@
--- Stands before reserve, extend, settle and statuses, after rules.lua: what counts against each level that a request
--- must fit (scopes.lua), opened as one table of limits and figures. What a script may change of it, it changes there
--- and writes once.
+-- Stands before the budget's functions, after sliding.lua: the levels that a request must fit, each opened as one table:
+-- what its card says, and its figures as of now. What a function may change of it,
+-- it changes there, and writing.lua writes it once.
+local NONE_IN_SHADOW = {}
 
--- Reads the limits of a level: figures by name, names in shadow, and the rules that are set, in their order.
-local function open_limits(prefix, level)
-  local stored = redis.call('HGETALL', prefix .. 'limits:' .. level.id)
-  if #stored == 0 then return end
-  for i = 1, #stored, 2 do level.limits[stored[i]] = tonumber(stored[i + 1]) end
-  for _, rule in ipairs(RULES) do
-    if level.limits[rule.name] then
-      level.rules[#level.rules + 1] = rule
-      level.shadow[rule.name] = level.limits['shadow:' .. rule.name]
-      level.spends = level.spends or rule.kind == 'quota'
-    end
-  end
+local function in_shadow(mask)
+  local found = {}
+  for number, rule in ipairs(RULES) do found[rule.name] = math.floor(mask / 2 ^ (number - 1)) % 2 == 1 end
+  return found
 end
 
--- Days and months keep prompt and output as one sum, here under `input`; they are read where a limit or a charge needs
--- them.
-local function open_level(prefix, scope, id, today, now, charges)
-  local level = {scope = scope, id = id, today = today, limits = {}, rules = {}, shadow = {}, request = {}}
-  open_limits(prefix, level)
-  local held = redis.call('HMGET', prefix .. 'reserved:' .. id, 'requests', 'input', 'output')
-  level.live = {requests = tonumber(held[1]) or 0}
-  level.held = {input = tonumber(held[2]) or 0, output = tonumber(held[3]) or 0}
-  level.minute = open_minute(prefix .. 'minute:' .. id, now)
-  if charges or level.spends then
-    local spent = redis.call('HMGET', prefix .. 'spent:' .. id .. ':' .. today.month, today.day, 'month')
-    level.day = {input = tonumber(spent[1]) or 0, ends = today.day_ends, is_new = not spent[1]}
-    level.month = {input = tonumber(spent[2]) or 0, ends = today.month_ends}
+-- Makes figures those of today: another day than they are of has begun, or the tenant's zone was changed.
+local function turn_day(prefix, level, tenant, zone, now)
+  local figures = level.figures
+  local stored = redis.call('HGET', prefix .. 'tenant:' .. tenant, 'zone')
+  local today = calendar_at(stored and cjson.decode(stored) or {}, now)
+  figures[DAY_BEGINS], figures[DAY_ENDS], figures[MONTH_ENDS] = today.begins, today.ends, today.month_ends
+  figures[ZONE] = zone
+  local before = figures[DAY]
+  if before == today.number then return end
+  if figures[DAY_SUM] > 0 then level.closing = {before, figures[DAY_SUM], figures[MONTH_SUM]} end
+  local month, day = names_of(today.number)
+  local spent = redis.call('HMGET', prefix .. 'spent:' .. level.id .. ':' .. month, day, 'month')
+  figures[DAY], figures[DAY_SUM] = today.number, tonumber(spent[1]) or 0
+  if math.floor(before / 100) ~= math.floor(today.number / 100) then figures[MONTH_SUM] = tonumber(spent[2]) or 0 end
+end
+
+-- What a card says: {limits (by a rule's number), rules (those that are set), shadow (by name), state, number, is_paced
+-- (running requests may have to pause)}. Not remembered from call to call: the store's collector of garbage would go
+-- through all of it again and again, which costs more than this.
+local function parse(card)
+  local state, number, mask = struct.unpack(CARD, card)
+  local found = {limits = {struct.unpack(LIMITS, card, LIMITS_FROM)}, rules = {}, state = state, number = number,
+    shadow = mask > 0 and in_shadow(mask) or NONE_IN_SHADOW, is_paced = false}
+  for place = 1, #RULES do
+    if found.limits[place] >= 0 then
+      found.rules[#found.rules + 1] = RULES[place]
+      found.is_paced = found.is_paced or RULES[place].is_paced
+    end
   end
+  return found
+end
+
+local function open_level(prefix, place, card, key, stored)
+  local known = card or NO_CARD
+  local of = parse(known)
+  local level = {scope = place[1], id = place[2], prefix = prefix, key = key, is_known = card, card = known,
+    limits = of.limits, rules = of.rules, shadow = of.shadow, state = of.state, number = of.number,
+    is_paced = of.is_paced, older = '', now = 0, current = 0, figures = {struct.unpack(FIGURES, stored or NO_FIGURES)}}
+  level.figures[ZERO] = 0
+  if stored and #stored > FIGURES_BYTES then level.older = string.sub(stored, FIGURES_BYTES + 1) end
   return level
-end
-
--- `calendars`: of tenants whose zone the caller has read; `charges`: whether it will charge.
-local function open_levels(prefix, list, now, calendars, charges)
-  local levels = {}
-  for i, place in ipairs(list) do
-    local tenant = place[3]
-    if not calendars[tenant] then
-      calendars[tenant] = calendar_of(redis.call('HGET', prefix .. 'tenant:' .. tenant, 'zone'), now)
-    end
-    levels[i] = open_level(prefix, place[1], place[2], calendars[tenant], now, charges)
-  end
-  return levels
-end
-
--- Writes what a level's flights hold. Without one in the air nothing can be: what a lost write left behind ends here.
-local function write_held(prefix, level)
-  local key = prefix .. 'reserved:' .. level.id
-  if level.live.requests > 0 then
-    redis.call('HSET', key, 'requests', level.live.requests, 'input', level.held.input, 'output', level.held.output)
-  else
-    redis.call('DEL', key)
-    level.live.requests, level.held.input, level.held.output = 0, 0, 0
-  end
 end

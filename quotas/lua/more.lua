@@ -1,25 +1,33 @@
 -- Stands before extend, after room.lua and pauses.lua: what a running request gets beside what it has (see sizing.py).
-local BLOCKED_MS = math.floor(MINUTE_MS / 120)
+local BLOCKED_MS = (MINUTE_MS - MINUTE_MS % 120) / 120
 
--- What a running request gets of `wanted` tokens, in multiples of `unit`: {tokens, limited_by (name or ''), spent, retry
--- (ms), is_full (some minute)}. A level whose minute is in the way `binds`.
-local function more(levels, wanted, unit, own, place, now)
-  local got, full, spent, retry, is_full = wanted, '', '', 0, false
-  each_output(levels, function(level, rule, figure)
-    local room = room_of(level, rule, figure, 0)
-    local behind = is_paced(rule) and level.paused and (not place or is_before(level.paused, place))
-    got = math.min(got, behind and 0 or math.max(0, room))
-    if room >= unit and not behind then return end
-    if full == '' then full = rule.name end
-    if rule.window == 'minute' then
-      level.binds, is_full = true, true
-      retry = math.max(retry, behind and BLOCKED_MS or minute_frees(level.minute, unit - room, rule.counts) - now)
-    elseif room + reserved(level, rule) - own < unit then
-      if spent == '' then spent = rule.name end
-    else
-      retry = math.max(retry, BLOCKED_MS)
+-- Notes in `found` what one rule leaves.
+local function look(found, level, rule, wanted, own, place, now)
+  local unit, room = wanted.unit, room_of(level, rule, 0)
+  local behind = rule.is_paced and level.paused and (not place or is_before(level.paused, place))
+  found.tokens = math.min(found.tokens, behind and 0 or math.max(0, room))
+  if room >= unit and not behind then return end
+  found.full = found.full or rule.name
+  if rule.window == 'minute' then
+    level.binds, found.is_full = true, true
+    found.retry = math.max(found.retry, behind and BLOCKED_MS or minute_frees(level, unit - room, rule) - now)
+  elseif room + reserved(level, rule) - own < unit then
+    found.spent = found.spent or rule.name
+  else
+    found.retry = math.max(found.retry, BLOCKED_MS)
+  end
+end
+
+-- What a running request gets of `wanted` {tokens, unit}, in multiples of the unit: {tokens, limited_by (name or ''),
+-- is_spent, retry (ms), is_full (some minute)}. A level whose minute is in the way `binds`.
+local function more(levels, wanted, own, place, now)
+  local found = {tokens = wanted.tokens, retry = 0, is_full = false}
+  for _, level in ipairs(levels) do
+    for _, rule in ipairs(level.rules) do
+      if rule.last == 'output' and not level.shadow[rule.name] then look(found, level, rule, wanted, own, place, now) end
     end
-  end)
-  return {tokens = got - got % unit, limited_by = spent ~= '' and spent or full, spent = spent ~= '', retry = retry,
-    is_full = is_full}
+  end
+  found.tokens = found.tokens - found.tokens % wanted.unit
+  found.limited_by, found.is_spent = found.spent or found.full or '', found.spent ~= nil
+  return found
 end

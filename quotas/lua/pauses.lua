@@ -8,8 +8,12 @@ local function oldest_paused(prefix, level, now)
   local paused = prefix .. 'paused:' .. level.id
   for _ = 1, MOST_FORGOTTEN do
     local head = redis.call('ZRANGE', paused, 0, 0, 'WITHSCORES')
-    if not head[1] then return nil end
-    local asked = tonumber(redis.call('HGET', prefix .. 'flight:' .. head[1], 'asked'))
+    if not head[1] then
+      level.figures[PAUSED] = 0
+      return nil
+    end
+    local record = redis.call('GET', prefix .. 'flight:' .. head[1])
+    local asked = record and record ~= SETTLED and unpack_flight(record)[F_ASKED]
     if asked and now - asked <= FORGOTTEN_MS then return {tonumber(head[2]), head[1]} end
     redis.call('ZREM', paused, head[1])
   end
@@ -18,7 +22,7 @@ end
 -- Notes for each level who has waited longest there.
 local function find_paused(prefix, levels, now)
   for _, level in ipairs(levels) do
-    if level.limits.tokens_per_minute or level.limits.output_tokens_per_minute then
+    if level.figures[PAUSED] > 0 and level.is_paced then
       level.paused = oldest_paused(prefix, level, now)
     end
   end

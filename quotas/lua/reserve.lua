@@ -3,52 +3,39 @@
 -- ARGV     1 flight, 2 tenant, 3 key or '', 4 model, 5 lane, 6 prompt tokens, 7 of them in the longest prompt,
 --          8 prompts, 9 output tokens per choice, 10 choices of all prompts, 11 '1' where the caller stated 9,
 --          12 quantum per choice or 0 to hold all at once, 13 lease ms
--- Returns  {'granted', output tokens per choice held, the most per choice, shadowed names, statuses}, or having written
---          nothing: {'denied', status, requested, retry ms or -1, kind}, {'access', reason}, {'settled'}
-local prefix, flight_id, tenant, key = KEYS[1], ARGV[1], tenant_of(KEYS[1], ARGV[2]), ARGV[3]
-local flight_key = prefix .. 'flight:' .. flight_id
-local now = now_ms()
+-- Returns  {'granted', output tokens per choice held, the most per choice, numbers of the rules refused in shadow, now ms,
+--          how the levels stand}, or having written nothing: {'denied', number of the rule, requested, retry ms or -1,
+--          1 where it can never fit, now ms, how the level stands}, {'access', reason}, {'settled'}
+local prefix, flight_id, tenant, key = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+local flight_key, now = prefix .. 'flight:' .. flight_id, now_ms()
 
-local function barred()
-  if tenant.state ~= 'active' then return tenant.state end
-  for _, parent in ipairs(tenant.parents) do
-    local state = redis.call('HGET', prefix .. 'tenant:' .. parent, 'state') or 'deleted'
-    if state ~= 'active' then return state end
-  end
-  if key == '' then return nil end
-  local found = redis.call('HMGET', prefix .. 'key:' .. key, 'state', 'expires_ms', 'tenant')
-  if found[1] ~= 'active' or found[3] ~= tenant.id then return 'revoked' end
-  if tonumber(found[2]) and tonumber(found[2]) <= now then return 'expired' end
+local known = redis.call('GET', flight_key)
+if known == SETTLED then return {'settled'} end
+if known then
+  local flight = unpack_flight(known)
+  return tell({'granted', flight[F_CHOICE], flight[F_CEILING], flight[F_SHADOWED], now}, levels_of(prefix, flight, now))
 end
-
-local function hold(level, ask)
-  minute_add(level.minute, level.minute.current, 1, 0, 0)
-  level.live.requests = level.live.requests + 1
-  level.held.input, level.held.output = level.held.input + ask.input, level.held.output + ask.output
-  write_held(prefix, level)
-end
-
-local known = redis.call('HMGET', flight_key, 'state', 'choice', 'ceiling', 'shadowed', 'levels')
-if known[1] == 'settled' then return {'settled'} end
-if known[1] then
-  local levels = open_levels(prefix, cjson.decode(known[5]), now, {})
-  return {'granted', tonumber(known[2]), tonumber(known[3]), cjson.decode(known[4]), statuses(levels, now)}
-end
-local reason = barred()
+local levels = open_levels(prefix, places_of(tenant, key), now, {})
+local others, named = others_of(levels[1], tenant, ARGV[4], ARGV[5])
+if #others > 0 then open_levels(prefix, others, now, levels) end
+local reason = barred(levels, tenant, now)
 if reason then return {'access', reason} end
 
-local list = levels_of(tenant, key, ARGV[4], ARGV[5])
-local levels = open_levels(prefix, list, now, {[tenant.id] = calendar_of(tenant.zone, now)})
 find_paused(prefix, levels, now)
 local ask = {requests = 1, input = tonumber(ARGV[6]), prompt = tonumber(ARGV[7]), ceiling = tonumber(ARGV[9]),
-  choices = tonumber(ARGV[10]), stated = ARGV[11] == '1'}
+  choices = tonumber(ARGV[10]), stated = ARGV[11] == '1', choice = 0, output = 0}
 size(levels, ask, tonumber(ARGV[12]))
 local denied, shadowed = refusal(levels, ask, now)
-if denied then return {'denied', denied.status, denied.amount, denied.retry, denied.kind} end
+if denied then
+  local reply = {'denied', denied.rule.number, denied.amount, denied.retry, denied.never and 1 or 0, now}
+  return tell(reply, {denied.level})
+end
 
-for _, level in ipairs(levels) do hold(level, ask) end
-redis.call('HSET', flight_key, 'state', 'reserved', 'tenant', tenant.id, 'key', key, 'levels', cjson.encode(list),
-  'model', ARGV[4], 'lane', ARGV[5], 'input', ask.input, 'output', ask.output, 'choice', ask.choice,
-  'ceiling', ask.ceiling, 'shadowed', cjson.encode(shadowed), 'prompts', ARGV[8], 'slice', math.floor(now / SLICE_MS))
-redis.call('ZADD', prefix .. 'leases', now + tonumber(ARGV[13]), flight_id)
-return {'granted', ask.choice, ask.ceiling, shadowed, statuses(levels, now)}
+for _, level in ipairs(levels) do
+  minute_add(level, 1, 0, 0)
+  hold(level, 1, ask.input, ask.output)
+end
+write_levels(prefix, levels, flight_key, struct.pack(FLIGHT, ask.input, ask.output, 0, 0, ask.choice, ask.ceiling,
+  ARGV[8], levels[1].current, 0, 0, 0, 0, tenant, key, ARGV[4], ARGV[5], shadowed, named))
+redis.call('ZADD', prefix .. 'leases', now + ARGV[13], flight_id)
+return tell({'granted', ask.choice, ask.ceiling, shadowed, now}, levels)

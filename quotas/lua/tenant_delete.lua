@@ -14,11 +14,18 @@ if parent then redis.call('SREM', prefix .. 'children:' .. parent, tenant) end
 redis.call('HSET', record, 'state', 'deleted')
 redis.call('HINCRBY', record, 'version', 1)
 redis.call('HDEL', record, 'doc', 'by')
-redis.call('DEL', prefix .. 'limits:tenant:' .. tenant)
 for _, by in ipairs(found[2] and cjson.decode(found[2]) or {}) do
-  redis.call('DEL', prefix .. 'limits:by:' .. tenant .. ':' .. by[2] .. ':' .. by[1])
+  drop_card(prefix, 'by:' .. tenant .. ':' .. by[2] .. ':' .. by[1])
 end
+local card = prefix .. 'card:tenant:' .. tenant
+local zone, parents = struct.unpack('<d', redis.call('GET', card), 9), cjson.decode(found[3] or '[]')
+redis.call('SET', card, struct.pack('<ddddddddddddd', 3, zone, 0, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1) ..
+  cjson.encode({{}, parents}))
+redis.call('PEXPIRE', prefix .. 'figures:tenant:' .. tenant, KEPT_MS)
 local ids = redis.call('ZRANGE', keys, 0, -1)
-for _, id in ipairs(ids) do redis.call('DEL', prefix .. 'key:' .. id, prefix .. 'limits:key:' .. id) end
+for _, id in ipairs(ids) do
+  redis.call('DEL', prefix .. 'key:' .. id)
+  drop_card(prefix, 'key:' .. id)
+end
 redis.call('DEL', keys)
 return ids

@@ -1,8 +1,8 @@
 -- Writes a tenant whole, with all its limits, if it still is as the writer saw it. Called by TenantStore.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 tenant, 2 version that is expected, '0' to create, 3 state, 4 zone as JSON, 5 document, 6 models and lanes
---          with limits of their own as JSON [[model, lane], …], 7 tenants above as JSON, nearest first, 8 limits as JSON
---          [[level id, {name: figure, 'shadow:<name>': 1}], …]
+--          with limits of their own as JSON [[model, lane], …], 7 tenants above as JSON, nearest first, 8… level id and
+--          its card, again and again
 -- Returns  the new version, or 'exists', 'missing', 'conflict', 'orphan' having written nothing
 local prefix, tenant = KEYS[1], ARGV[1]
 local record = prefix .. 'tenant:' .. tenant
@@ -21,13 +21,11 @@ elseif version ~= tonumber(ARGV[2]) then
 end
 redis.call('HSET', record, 'state', ARGV[3], 'version', version + 1, 'zone', ARGV[4], 'doc', ARGV[5], 'by', ARGV[6],
   'parents', ARGV[7])
-for _, by in ipairs(found[3] and cjson.decode(found[3]) or {}) do
-  redis.call('DEL', prefix .. 'limits:by:' .. tenant .. ':' .. by[2] .. ':' .. by[1])
+local gone = {}
+for _, by in ipairs(found[3] and cjson.decode(found[3]) or {}) do gone['by:' .. tenant .. ':' .. by[2] .. ':' .. by[1]] = true end
+for i = 8, #ARGV, 2 do
+  redis.call('SET', prefix .. 'card:' .. ARGV[i], ARGV[i + 1])
+  gone[ARGV[i]] = nil
 end
-for _, level in ipairs(cjson.decode(ARGV[8])) do
-  redis.call('DEL', prefix .. 'limits:' .. level[1])
-  for name, figure in pairs(level[2]) do
-    redis.call('HSET', prefix .. 'limits:' .. level[1], name, string.format('%.0f', figure))
-  end
-end
+for level in pairs(gone) do drop_card(prefix, level) end
 return version + 1

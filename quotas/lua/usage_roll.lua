@@ -8,7 +8,11 @@ local usage, marker = KEYS[1] .. 'usage:' .. ARGV[1] .. ':', KEYS[1] .. 'rolled:
 if (redis.call('GET', marker) or '') ~= ARGV[2] then return 0 end
 for i = 6, #ARGV do
   local sums, month = redis.call('HGETALL', usage .. ARGV[i]), usage .. string.sub(ARGV[i], 1, 7)
-  for field = 1, #sums, 2 do redis.call('HINCRBY', month, sums[field], sums[field + 1]) end
+  for field = 1, #sums, 2 do
+    local a, b, c, d = struct.unpack(USAGE, sums[field + 1])
+    local e, f, g, h = struct.unpack(USAGE, redis.call('HGET', month, sums[field]) or NO_USAGE)
+    redis.call('HSET', month, sums[field], struct.pack(USAGE, a + e, b + f, c + g, d + h))
+  end
   redis.call('PEXPIRE', month, ARGV[4])
   redis.call('DEL', usage .. ARGV[i])
 end

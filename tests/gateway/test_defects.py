@@ -222,7 +222,7 @@ async def left_behind(served: Served) -> dict[str, Any]:
             if status.reserved or (status.name == "concurrent_requests" and status.used):
                 found[f"{tenant} {status.name}"] = status
         root = keyspace.of_root(tenant)
-        for key in ("leases", f"paused:tenant:{tenant}", f"reserved:tenant:{tenant}"):
+        for key in ("leases", f"paused:tenant:{tenant}"):
             if await served.store.exists(root + key):
                 found[key] = await served.store.type(root + key)
         if waiting := await served.worker.queue.waiting(tenant):

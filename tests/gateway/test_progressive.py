@@ -13,6 +13,7 @@ from quotas.redis_store import RedisQuotaStore
 from quotas.store import Extension, Need, StoreUnavailable
 from scheduler.redis_queue import RedisQueue
 from tests.gateway.served import COMPLETIONS, Served, error_of, serving, settings, until
+from tests.quotas.house import forget_minute
 
 pytestmark = pytest.mark.anyio
 
@@ -23,11 +24,6 @@ ENDLESS = {"model": "tiny", "prompt": [5], "ignore_eos": True}
 async def served(valkey_url: str) -> AsyncIterator[Served]:
     async with serving(settings(valkey_url, section={"quantum_tokens": 8})) as found:
         yield found
-
-
-async def forget_minute(served: Served) -> None:
-    """As if a minute had passed since the last token."""
-    await served.store.delete(keyspace.of_root("acme") + "minute:tenant:acme")
 
 
 async def used(served: Served, name: str) -> tuple[int, int]:
@@ -90,7 +86,7 @@ async def test_a_full_minute_pauses_a_stream_which_goes_on_where_it_stopped(serv
     reading = asyncio.create_task(served.post(COMPLETIONS, body))
     await until_paused(served)
     made = len(served.worker.produced[served.worker.seen[-1].job.flight_id])
-    await forget_minute(served)
+    await forget_minute(served.store, "acme")
     stream = (await reading).text
     await served.landed()
 
@@ -111,7 +107,7 @@ async def test_while_a_request_is_paused_new_ones_are_refused_and_it_goes_on_fir
     await until_paused(served)
 
     refused = await served.post(COMPLETIONS, {**ENDLESS, "max_tokens": 1})
-    await forget_minute(served)
+    await forget_minute(served.store, "acme")
     await until(lambda: len(served.worker.produced[flight]) > 15)
     old.cancel()
     await served.landed()

@@ -8,7 +8,7 @@ from typing import Protocol
 import pytest
 import redis.asyncio
 
-from quotas import keyspace
+from quotas import keyspace, packed
 from quotas.limits import Limits, LimitStatus
 from quotas.memory_levels import MemoryKey, MemoryTenant
 from quotas.memory_store import MemoryQuotaStore
@@ -136,7 +136,7 @@ class RedisHouse:
         parents: Sequence[str] = (),
         limits_by: Mapping[tuple[str, str], Limits] | None = None,
     ) -> None:
-        prefix, by, in_shadow = keyspace.of_root(root or tenant), limits_by or {}, {f"shadow:{n}": 1 for n in shadow}
+        prefix, by = keyspace.of_root(root or tenant), limits_by or {}
         record: dict[str, str | int] = {
             "state": barred or "active",
             "version": 1,
@@ -146,12 +146,11 @@ class RedisHouse:
             "doc": "{}",
         }
         await self.client.hset(f"{prefix}tenant:{tenant}", items=_flat(record))
-        levels = {keyspace.tenant_level(tenant): limits}
-        levels |= {keyspace.model_lane_level(tenant, *names): those for names, those in by.items()}
-        for level, those in levels.items():
-            await self.client.delete(f"{prefix}limits:{level}")
-            if stored := those.as_dict() | in_shadow:
-                await self.client.hset(f"{prefix}limits:{level}", items=_flat(stored))
+        card = packed.tenant_card(barred or "active", timezone, limits, list(shadow), list(by), parents)
+        await self.client.set(f"{prefix}card:{keyspace.tenant_level(tenant)}", card)
+        for names, those in by.items():
+            level = keyspace.model_lane_level(tenant, *names)
+            await self.client.set(f"{prefix}card:{level}", packed.model_lane_card(those, list(shadow)))
 
     async def key(
         self,
@@ -169,10 +168,16 @@ class RedisHouse:
             "tenant": tenant,
             "expires_ms": "" if expires_ms is None else expires_ms,
         }
-        await self.client.delete(f"{prefix}limits:key:{key_id}")
         await self.client.hset(f"{prefix}key:{key_id}", items=_flat(record))
-        if limits.as_dict():
-            await self.client.hset(f"{prefix}limits:key:{key_id}", items=_flat(limits.as_dict()))
+        card = packed.key_card("revoked" if revoked else "active", expires_ms, limits, tenant)
+        await self.client.set(f"{prefix}card:{keyspace.key_level(key_id)}", card)
+
+
+async def forget_minute(client: redis.asyncio.Redis, tenant: str) -> None:
+    """As if a minute had passed since the tenant's last token."""
+    level = f"{keyspace.of_root(tenant)}figures:{keyspace.tenant_level(tenant)}"
+    zeros = bytes(8 * (packed.DAY_SUM - packed.AT))
+    await client.setrange(level, 8 * packed.AT, zeros)
 
 
 async def one(house: House, name: str, key_id: str | None = None) -> LimitStatus:

@@ -7,6 +7,7 @@ import redis.asyncio
 
 from quotas.api_keys import ApiKey, KeyNotFound, KeyStore
 from quotas.fields import FieldError
+from quotas.packed import key_card
 from quotas.redis_store import RedisQuotaStore
 from quotas.store import AccessDenied
 from quotas.tenants import Tenant, TenantStore
@@ -29,6 +30,7 @@ async def acme(store: redis.asyncio.Redis) -> Tenant:
 async def expire(store: redis.asyncio.Redis, key: ApiKey) -> None:
     """Let the moment come at which the key expires."""
     await store.hset(f"fl:quota:{{acme}}:key:{key.id}", "expires_ms", "1")
+    await store.set(f"fl:quota:{{acme}}:card:key:{key.id}", key_card(key.state, 1, key.limits, "acme"))
 
 
 async def test_an_expired_key_is_unknown_and_reserves_nothing(

@@ -8,9 +8,11 @@ import pytest
 import redis.asyncio
 
 from quotas import keyspace
+from quotas.api_keys import KeyStore
 from quotas.audit import Audit
-from quotas.database import LUA, PARTS, Database
+from quotas.database import FUNCTIONS, LIBRARY, LUA, PARTS, Database
 from quotas.limits import LIMIT_NAMES, RULES, Limits
+from quotas.packed import FIGURES
 from quotas.store import Charge
 from quotas.tenants import TenantStore
 from tests.quotas.house import START_MS, RedisHouse, ask, charge
@@ -27,26 +29,53 @@ async def house(store: redis.asyncio.Redis) -> RedisHouse:
 
 
 @pytest.mark.anyio
-async def test_windows_expire_by_themselves(house: RedisHouse) -> None:
+async def test_a_day_that_is_over_is_kept_for_a_time(house: RedisHouse) -> None:
     await house.tenant(Limits())
     await house.store.reserve(ask())
     await house.store.settle("acme", "f1", charge())
+    await house.set_clock(START_MS + 86_400_000)
+    await house.store.reserve(ask("f2"))
 
-    root = keyspace.of_root("acme")
-    assert 0 < await house.client.pttl(f"{root}minute:tenant:acme") <= 120_000
-    assert 0 < await house.client.pttl(f"{root}spent:tenant:acme:2026-11") <= 70 * 86_400_000
+    spent = f"{keyspace.of_root('acme')}spent:tenant:acme:2026-11"
+    assert await house.client.hgetall(spent) == {b"21": b"30", b"month": b"30"}
+    assert 31 * 86_400_000 < await house.client.pttl(spent) <= 70 * 86_400_000
 
 
 @pytest.mark.anyio
 async def test_a_minute_never_holds_more_than_its_slices(house: RedisHouse) -> None:
     await house.tenant(Limits())
-    for number in range(300):
+    for number in range(600):
         await house.set_clock(START_MS + number * 250)
         await house.store.reserve(ask(f"f{number}"))
+        await house.store.settle("acme", f"f{number}", charge())
 
-    fields = await house.client.hlen(f"{keyspace.of_root('acme')}minute:tenant:acme")
+    root = keyspace.of_root("acme")
+    beside = (await house.client.strlen(f"{root}figures:tenant:acme") - FIGURES.size) // 32
+    in_hash = await house.client.hlen(f"{root}minute:tenant:acme")
 
-    assert fields == 241 + 5
+    assert beside <= 8
+    assert beside + in_hash + 1 == 241
+    assert 0 < await house.client.pttl(f"{root}minute:tenant:acme") <= 120_000
+
+
+@pytest.mark.anyio
+async def test_what_is_no_more_leaves_no_figures_for_ever(house: RedisHouse) -> None:
+    tenants, keys = TenantStore(house.client), KeyStore(house.client)
+    by = [{"lane": "latency", "limits": {"tokens_per_day": 100}}]
+    tenant = await tenants.create({"id": "acme", "limits_by": by})
+    key = (await keys.create(tenant, {"name": "k"})).key.id
+    await house.store.reserve(ask("f1", key_id=key))
+    levels = ("tenant:acme", f"key:{key}", "by:acme:latency:")
+    names = [f"{keyspace.of_root('acme')}figures:{level}" for level in levels]
+    alive = [await house.client.pttl(name) for name in names]
+
+    await tenants.delete("acme")
+    gone = [await house.client.pttl(name) for name in names]
+    await house.store.settle("acme", "f1", charge())
+    settled = [await house.client.pttl(name) for name in names]
+
+    assert alive == [-1, -1, -1]
+    assert all(left_ms > 0 for left_ms in gone + settled)
 
 
 @pytest.mark.anyio
@@ -75,7 +104,7 @@ async def test_all_keys_of_a_root_carry_its_hash_tag_and_stand_in_the_legend(hou
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
 def test_each_script_is_short_and_opens_with_its_contract(path: Path) -> None:
     text = path.read_text()
-    whole = {parts[-1] for parts in PARTS.values()}
+    whole = {parts[-1] for parts in PARTS.values()} | FUNCTIONS.keys()
 
     assert len(text.splitlines()) <= 60
     assert text.startswith("-- ")
@@ -87,7 +116,7 @@ def test_each_script_is_short_and_opens_with_its_contract(path: Path) -> None:
 
 
 def test_every_script_is_used_and_no_script_asks_for_the_time_but_the_clock() -> None:
-    used = {part for parts in PARTS.values() for part in parts}
+    used = {part for parts in PARTS.values() for part in parts} | {*LIBRARY, *FUNCTIONS}
 
     assert used == {path.stem for path in SCRIPTS}
     assert [path.stem for path in SCRIPTS if "'TIME'" in path.read_text()] == ["clock"]

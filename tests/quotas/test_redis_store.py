@@ -1,8 +1,10 @@
 """What only the real store has: its keys, its scripts, its troubles."""
 
 import asyncio
+import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -15,6 +17,7 @@ from quotas.audit import Audit
 from quotas.database import Database
 from quotas.ledger import Ledger
 from quotas.limits import Limits
+from quotas.packed import FIGURES, HELD, key_card
 from quotas.redis_store import RedisQuotaStore
 from quotas.store import TOMBSTONE_MS, AccessDenied, Charge, Denied, StoreUnavailable
 from quotas.tenants import TenantStore
@@ -75,43 +78,30 @@ async def test_a_settled_flight_leaves_only_its_mark_and_what_was_used(house: Re
     await house.store.settle("acme", "f1", charge())
 
     root = keyspace.of_root("acme")
-    assert await house.client.hgetall(f"{root}flight:f1") == {b"state": b"settled"}
+    assert await house.client.get(f"{root}flight:f1") == b"settled"
     assert 0 < await house.client.pttl(f"{root}flight:f1") <= TOMBSTONE_MS
-    assert not await house.client.exists(f"{root}reserved:tenant:acme", f"{root}leases")
-
-
-async def test_what_is_counted_for_a_time_ends_with_it_whichever_call_wrote_it(house: RedisHouse) -> None:
-    await house.tenant(Limits(tokens_per_minute=700))
-    minute, spent = (keyspace.of_root("acme") + name for name in ("minute:tenant:acme", "spent:tenant:acme:2026-11"))
-
-    await house.store.reserve(ask("f1"))
-    await house.store.reserve(ask("f2"))
-    after_reserve = await house.client.pttl(minute)
-    await house.store.settle("acme", "f1", charge())
-    after_charge = await house.client.pttl(spent)
-    await house.client.delete(minute, spent)  # as if their time had come
-    await house.store.settle("acme", "f2", Charge.refund())
-    after_refund = await house.client.pttl(minute)
-
-    assert 60_250 < after_reserve <= 120_000
-    assert after_charge > 31 * 86_400_000
-    assert 60_250 < after_refund <= 120_000
+    assert not await house.client.exists(f"{root}leases")
+    figures: Any = await house.client.get(f"{root}figures:tenant:acme")
+    assert FIGURES.unpack_from(figures)[HELD : HELD + 3] == (0, 0, 0)
 
 
 async def test_a_key_of_another_tenant_of_the_same_root_is_turned_away(house: RedisHouse) -> None:
     await house.tenant(Limits())
     await house.key("k1", Limits())
-    await house.client.hset(f"{keyspace.of_root('acme')}key:k1", "tenant", "child")
+    card = key_card("active", None, Limits(), "child")
+    await house.client.set(f"{keyspace.of_root('acme')}card:key:k1", card)
 
     with pytest.raises(AccessDenied, match="revoked"):
         await house.store.reserve(ask(key_id="k1"))
 
 
-async def test_after_a_script_flush_the_scripts_are_loaded_again(house: RedisHouse) -> None:
+async def test_after_a_flush_scripts_and_functions_are_loaded_again(house: RedisHouse) -> None:
     await house.tenant(Limits(tokens_per_day=100))
     await house.store.reserve(ask())
     await house.client.script_flush()
+    await house.client.function_flush()
 
+    assert await house.store.renew("acme", ["f1"]) == set()
     assert (await house.store.settle("acme", "f1", charge())).first
 
 
@@ -275,7 +265,8 @@ async def test_a_lease_whose_flight_the_store_has_lost_is_forgotten(house: Redis
 async def test_without_a_flight_in_the_air_nothing_stays_reserved_whatever_was_lost(house: RedisHouse) -> None:
     await house.tenant(Limits(tokens_per_day=100))
     await house.store.reserve(ask())
-    await house.client.hincrby(f"{keyspace.of_root('acme')}reserved:tenant:acme", "output", 50)
+    figures = f"{keyspace.of_root('acme')}figures:tenant:acme"
+    await house.client.setrange(figures, 8 * (HELD + 2), struct.pack("<d", 70))
 
     await house.store.settle("acme", "f1", charge())
 

@@ -169,10 +169,12 @@ def test_the_scripts_find_the_same_days_as_the_standard_library(
 ) -> None:
     expected = calendar_at(now_ms, timezone)
 
-    month, day, day_ends_ms, month_ends_ms = lua_calendar(now_ms, timezone)
+    day, begins_ms, ends_ms, month_ends_ms = lua_calendar(now_ms, timezone)
 
-    assert (month, day) == (expected.month, f"{expected.today.day:02}")
-    assert (day_ends_ms, month_ends_ms) == (expected.day_ends_ms, expected.month_ends_ms)
+    assert day == int(f"{expected.today:%Y%m%d}")
+    assert (ends_ms, month_ends_ms) == (expected.day_ends_ms, expected.month_ends_ms)
+    assert begins_ms <= now_ms
+    assert calendar_at(begins_ms, timezone).today == expected.today != calendar_at(begins_ms - 1, timezone).today
 
 
 class LuaCalendar:
@@ -182,12 +184,12 @@ class LuaCalendar:
         self._client = redis.from_url(url, decode_responses=True)
         source = (LUA / "calendar.lua").read_text()
         answer = "local c = calendar_at(cjson.decode(ARGV[2]), tonumber(ARGV[1]))\n"
-        self._script = f"{source}\n{answer} return {{c.month, c.day, c.day_ends, c.month_ends}}"
+        self._script = f"{source}\n{answer} return {{c.number, c.begins, c.ends, c.month_ends}}"
 
-    def __call__(self, now_ms: int, timezone: str) -> tuple[str, str, int, int]:
+    def __call__(self, now_ms: int, timezone: str) -> tuple[int, int, int, int]:
         reply = self._client.eval(self._script, 0, now_ms, str(list(zone_table(timezone))))
-        month, day, day_ends_ms, month_ends_ms = reply
-        return month, day, day_ends_ms, month_ends_ms
+        number, begins_ms, ends_ms, month_ends_ms = reply
+        return number, begins_ms, ends_ms, month_ends_ms
 
     def close(self) -> None:
         self._client.close()

@@ -4,7 +4,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from quotas.packed import FIGURES, HELD, MONTH_SUM
+
 Command = tuple[bytes, ...]
+ENTRY = [
+    "at_ms",
+    "flight",
+    "key",
+    "model",
+    "lane",
+    "prompt_tokens",
+    "cached_tokens",
+    "output_tokens",
+    "preemptions",
+    "outcome",
+]
+"""Fields of the ledger."""
 
 
 def transactions(directory: Path) -> Iterator[list[Command]]:
@@ -64,7 +79,7 @@ class Account:
     """By booking."""
     settled: set[str] = field(default_factory=set)
     """Bookings that are over; one without an entry in the ledger was given back, its request refused."""
-    held: dict[str, int] = field(default_factory=dict)
+    held: int = 0
     spent: int = 0
     worst: int = 0
     """The most that was spent and held at one time."""
@@ -74,8 +89,7 @@ class Account:
         for writes in transactions(directory):
             for command in writes:
                 self._take(command)
-            tokens = self.held.get("input", 0) + self.held.get("output", 0)
-            self.worst = max(self.worst, self.spent + tokens)
+            self.worst = max(self.worst, self.spent + self.held)
         return self
 
     def _take(self, command: Command) -> None:
@@ -83,22 +97,21 @@ class Account:
         if verb == b"APPEND" and ":ids:" in key:
             flight = key.split(":ids:")[1].rsplit(":", 1)[0]
             self.published[flight] = self.published.get(flight, 0) + len(command[2]) // 4
-        elif key.endswith(f":reserved:tenant:{self.tenant}"):
-            self._hold(verb, command)
-        elif f":spent:tenant:{self.tenant}:" in key and verb == b"HSET":
-            self.spent = int(_pairs(command)["month"])
-        elif verb == b"HSET" and ":flight:" in key and command[2:4] == (b"state", b"settled"):
-            self.settled.add(key.split(":flight:")[1])
+        elif verb in (b"SET", b"MSET"):
+            for name, value in zip(command[1::2], command[2::2], strict=False):
+                self._set(name.decode(), value)
         elif verb == b"XADD" and key.endswith(f":ledger:{self.tenant}"):
-            entry = _pairs(command[command.index(b"at_ms") - 2 :])
+            entry = _entry(command[command.index(b"entry") + 1].decode())
             assert entry["flight"] not in self.ledger, "settled twice"
             self.ledger[entry["flight"]] = entry
 
-    def _hold(self, verb: bytes, command: Command) -> None:
-        if verb in (b"DEL", b"UNLINK"):
-            self.held.clear()
-        elif verb == b"HSET":
-            self.held |= {name: int(value) for name, value in _pairs(command).items()}
+    def _set(self, name: str, value: bytes) -> None:
+        if name.endswith(f":figures:tenant:{self.tenant}"):
+            figures = FIGURES.unpack_from(value)
+            _, prompt, output = figures[HELD : HELD + 3]
+            self.held, self.spent = int(prompt + output), int(figures[MONTH_SUM])
+        elif ":flight:" in name and value == b"settled":
+            self.settled.add(name.split(":flight:")[1])
 
     @property
     def given_back(self) -> set[str]:
@@ -110,7 +123,6 @@ class Account:
         return sum(count for flight, count in self.published.items() if flight.split("-")[0] == booking)
 
 
-def _pairs(command: Command) -> dict[str, str]:
-    """Fields and values of a command, after its verb and key."""
-    words = [word.decode() for word in command[2:]]
-    return dict(zip(words[::2], words[1::2], strict=True))
+def _entry(line: str) -> dict[str, str]:
+    """One of the ledger, as settle.lua writes it."""
+    return dict(zip(ENTRY, line.split("\t"), strict=True))

@@ -9,6 +9,7 @@ import pytest
 import redis.asyncio
 
 from quotas import keyspace
+from tests.quotas.house import forget_minute
 from tests.system.conftest import StartServer
 from tests.system.harness import MODEL, Server
 
@@ -82,7 +83,7 @@ async def test_a_stream_that_a_full_minute_paused_goes_on_as_if_nothing_had_been
         prefix = keyspace.of_root("budget")
         while not await store.zcard(f"{prefix}paused:tenant:budget"):  # noqa: ASYNC110 - polled: nothing tells of it
             await asyncio.sleep(0.05)
-        await store.delete(f"{prefix}minute:tenant:budget")
+        await forget_minute(store, "budget")
     paused = await asking
 
     assert paused["choices"] == whole["choices"]
