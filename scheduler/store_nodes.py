@@ -99,9 +99,11 @@ class Cluster(Generic[Node]):
     async def aclose(self) -> None:
         """Close all nodes."""
         self._is_closed = True
-        if self._reading is not None:
-            self._reading.cancel()
-            await asyncio.gather(self._reading, return_exceptions=True)
+        reading = self._reading
+        if reading is not None:
+            await asyncio.wait({reading}, timeout=self._timeout_s)  # redis-py leaks what is cut off while it connects
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
         await asyncio.gather(*self._closing, *map(self._closed, self.nodes))
         self._nodes.clear()
         self._holders = [None] * REDIS_CLUSTER_HASH_SLOTS
