@@ -152,7 +152,7 @@ class TenantStore:
         ).changed(stated)
         if await self.root(tenant_id) not in (None, root):
             raise FieldError("id", "was a tenant's of another organisation, whose ledger stays")
-        # The index first: an entry without a tenant is skipped, a tenant without an entry would be lost.
+        # The index first: an entry without a tenant is skipped, a tenant without one would be lost.
         await self._database.call("ZADD", keyspace.TENANTS, 0, _entry(tenant.id, tenant.root))
         return await self._put(tenant, 0)
 
@@ -225,7 +225,6 @@ class TenantStore:
         with suppress(StoreUnavailable):  # it is gone all the same; none of these works any more, and answers expire
             for public_id in keys:
                 await self._database.call("DEL", keyspace.api_key(public_id))
-            for public_id in keys:
                 await forget_all(self._database, root, public_id)
 
     async def _change(self, tenant_id: str, change: Callable[[Tenant], Tenant], version: int | None = None) -> Tenant:
@@ -257,13 +256,12 @@ class TenantStore:
         card = packed.tenant_card(tenant.state, tenant.timezone, tenant.limits, tenant.shadow, by, tenant.parents)
         levels: list[str | bytes] = [keyspace.tenant_level(tenant.id), card]
         for each in tenant.limits_by:
-            levels += [keyspace.model_lane_level(tenant.id, each.model, each.lane)]
-            levels += [packed.model_lane_card(each.limits, tenant.shadow)]
+            level = keyspace.model_lane_level(tenant.id, each.model, each.lane)
+            levels += [level, packed.model_lane_card(each.limits, tenant.shadow)]
         reply = await self._database.run(
             "tenant_put",
             keyspace.of_root(tenant.root),
-            tenant.id,
-            version,
+            *(tenant.id, version),
             tenant.state,
             json.dumps(zone_table(tenant.timezone)),
             msgspec.json.encode(tenant).decode(),

@@ -166,7 +166,7 @@ async def lose_budgets(served: Served, flight_id: str) -> None:
     """As a failover does with what was written last: the reservation, and what it holds."""
     root = keyspace.of_root("acme")
     await served.store.zrem(f"{root}leases", flight_id)
-    await served.store.delete(f"{root}flight:{flight_id}", *await served.store.keys(f"{root}reserved:*"))
+    await served.store.delete(f"{root}flight:{flight_id}", *await served.store.keys(f"{root}figures:*"))
 
 
 async def replace(tenants: TenantStore, tenant_id: str) -> None:

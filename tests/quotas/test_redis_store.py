@@ -105,6 +105,23 @@ async def test_after_a_flush_scripts_and_functions_are_loaded_again(house: Redis
     assert (await house.store.settle("acme", "f1", charge())).first
 
 
+async def test_where_functions_are_forbidden_scripts_serve(house: RedisHouse, store_url: str) -> None:
+    await house.tenant(Limits(tokens_per_day=100))
+    await house.client.acl_setuser("bounded", enabled=True, nopass=True, keys=["*"], categories=["+@all"])
+    await house.client.execute_command("ACL", "SETUSER", "bounded", "-function", "-fcall")  # type: ignore[no-untyped-call]
+    client = redis.asyncio.from_url(store_url, username="bounded", password="any")
+    store = RedisQuotaStore(client)
+
+    reservation = await store.reserve(ask())
+    settled = await store.settle("acme", "f1", charge())
+    await client.aclose()
+    await house.client.acl_deluser("bounded")
+
+    assert reservation.statuses[0].reserved == 30
+    assert settled.statuses is not None
+    assert (settled.first, settled.statuses[0].used) == (True, 30)
+
+
 async def test_a_client_that_decodes_replies_serves_as_well(store_url: str) -> None:
     client = redis.asyncio.from_url(store_url, decode_responses=True)
     await TenantStore(client).create({"id": "acme", "limits": {"tokens_per_day": 100}})
