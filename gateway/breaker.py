@@ -15,6 +15,7 @@ from typing import Protocol
 
 import redis
 
+from quotas.database import lacks_function
 from quotas.store import StoreUnavailable
 
 log = logging.getLogger(__name__)
@@ -148,6 +149,8 @@ class Breaker:
     def _complain(self, error: Exception) -> None:
         """The store answers and refuses: a defect, or rights that lack. Only the reply's first word is told."""
         if isinstance(error, redis.exceptions.NoScriptError | redis.exceptions.AskError):  # also MOVED: go on there
+            return
+        if lacks_function(error):
             return
         now_s = self._clock()
         if self._complained_s is None or now_s - self._complained_s >= COMPLAIN_EVERY_S:

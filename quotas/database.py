@@ -92,7 +92,7 @@ class Database:
         try:
             return await self._execute(*command)
         except redis.exceptions.ResponseError as error:
-            if "Function not found" not in str(error):
+            if not lacks_function(error):
                 raise
             await self._execute("FUNCTION LOAD", "REPLACE", self._library)
             return await self._execute(*command)
@@ -144,6 +144,11 @@ def _library(clock: str | None, slicing: Slicing) -> tuple[str, str]:
             f"callback = function(KEYS, ARGV)\n{bodies[name]}end}}"
         )
     return f"#!lua name=fairlane_{version}\n" + "\n".join(texts), version
+
+
+def lacks_function(error: Exception) -> bool:
+    """The store does not know a function yet, or no longer: it is told then."""
+    return isinstance(error, redis.exceptions.ResponseError) and "Function not found" in str(error)
 
 
 def _is_forbidden(error: redis.exceptions.ResponseError) -> bool:

@@ -199,7 +199,8 @@ class EngineThread:
         engine = self._engine
         match command:
             case Lease():
-                engine.drop(command.job.flight_id)
+                if command.job.flight_id in engine.epochs:  # under an earlier one
+                    engine.drop(command.job.flight_id)
                 engine.add(command, self._clock() * 1e3)
                 yield command
             case Cancel():

@@ -10,6 +10,7 @@ import pytest
 from gateway import allowance, reaper
 from quotas import keyspace
 from tests.gateway.served import COMPLETIONS, Served, error_of, serving, settings, until
+from tests.quotas.house import forget_minute
 
 pytestmark = pytest.mark.anyio
 
@@ -54,11 +55,6 @@ async def settled(served: Served) -> tuple[list[tuple[str, int, int]], tuple[int
     return ledger, (day.used - 24, day.reserved) if day is not None else (0, 0)
 
 
-async def forget_minute(served: Served) -> None:
-    """As if a minute had passed since the last token."""
-    await served.store.delete(keyspace.of_root("acme") + "minute:tenant:acme")
-
-
 async def test_its_deadline_ends_it(served: Served) -> None:
     asking = await paused(served, deadline_ms=1_500, max_tokens=39)
 
@@ -69,7 +65,7 @@ async def test_its_deadline_ends_it(served: Served) -> None:
 async def test_a_limit_that_is_lowered_holds_and_one_that_is_raised_lets_it_go_on(served: Served) -> None:
     asking = await paused(served, max_tokens=30)
     await served.resources.tenants.put_limits("acme", {**LIMITS, "tokens_per_minute": 3})
-    await forget_minute(served)
+    await forget_minute(served.store, "acme")
     flight = served.worker.seen[-1].job.flight_id
     await until(lambda: len(served.worker.produced[flight]) == 18)
     assert not asking.done()
@@ -111,7 +107,7 @@ async def test_a_revoked_keys_goes_on(served: Served) -> None:
     assert tenant is not None
     key = (await served.resources.keys.list(tenant))[0]
     await served.resources.keys.revoke(tenant, key.id)
-    await forget_minute(served)
+    await forget_minute(served.store, "acme")
 
     assert (await asking).json()["usage"]["completion_tokens"] == 20
     assert await settled(served) == ([("finished", 1, 20)], (21, 0))
@@ -125,7 +121,7 @@ async def test_its_worker_may_be_lost(valkey_url: str) -> None:
         served.worker.leases.clear()
         served.worker.worker_id = "another"
         await until(lambda: served.worker.seen[-1].epoch > lost.epoch)
-        await forget_minute(served)
+        await forget_minute(served.store, "acme")
 
         assert (await asking).json()["usage"]["completion_tokens"] == 30
         assert [lease.job.flight_id for lease in served.worker.seen[1:]] == [lost.job.flight_id] * 2
@@ -157,5 +153,5 @@ def usage_of(stream: bool) -> dict[str, bool] | None:
 
 async def keep_forgetting(served: Served) -> None:
     while True:
-        await forget_minute(served)
+        await forget_minute(served.store, "acme")
         await asyncio.sleep(0.05)

@@ -1,4 +1,4 @@
-"""A budget for exactly 20 of 200 concurrent requests, on both stores; and with the gateway killed half-way."""
+"""A budget for exactly 20 of 200 concurrent requests, also with the gateway killed half-way."""
 
 import asyncio
 import signal
@@ -40,8 +40,8 @@ async def ask(server: Server, key: str) -> int:
     return answer.status_code
 
 
-async def test_exactly_the_budget_is_served(start_server: StartServer, store_url: str) -> None:
-    server = start_server(REDIS_URL=store_url, GATEWAY__STORE_TIMEOUT_S=PATIENT_S)
+async def test_exactly_the_budget_is_served(start_server: StartServer, valkey_url: str) -> None:
+    server = start_server(REDIS_URL=valkey_url, GATEWAY__STORE_TIMEOUT_S=PATIENT_S)
     key = server.tenant("budget", limits={"tokens_per_day": SERVED * COST})
 
     statuses = await asyncio.gather(*(ask(server, key) for _ in range(ASKED)))

@@ -13,7 +13,7 @@ from worker.paths import lean_path
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-TOKENS = 12
+TOKENS = 8
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def reference(default_files: ModelFiles) -> "PreTrainedModel":
 
 @pytest.fixture(scope="module")
 def prompts(default_model: PagedModel) -> list[list[int]]:
-    return make_prompts(6, 100, default_model.vocab_size)
+    return make_prompts(4, 100, default_model.vocab_size)
 
 
 @pytest.fixture(scope="module")
