@@ -180,13 +180,7 @@ async def test_a_budget_that_stays_away_ends_the_request_with_an_error(
 
     monkeypatch.setattr(allowance, "MAX_PAUSE_S", 0.3)
     monkeypatch.setattr(RedisQuotaStore, "extend", fails)
-    await served.tenant(limits={"tokens_per_day": 1_000})
-
-    refused = await served.post(COMPLETIONS, {**ENDLESS, "max_tokens": 30})
-    await served.landed()
-
-    assert error_of(refused) == (503, "quota_store_unavailable")
-    assert await used(served, "tokens_per_day") == (9, 0)
+    await assert_ended_unavailable(served)
 
 
 async def test_a_spent_day_is_told_once(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,6 +236,11 @@ async def test_a_worker_that_cannot_be_told_ends_the_request_with_an_error(
 
     monkeypatch.setattr(allowance, "MAX_PAUSE_S", 0.3)
     monkeypatch.setattr(RedisQueue, "grant", fails)
+    await assert_ended_unavailable(served)
+
+
+async def assert_ended_unavailable(served: Served) -> None:
+    """A request that can get no more than its first quantum ends with an error, and is charged what came."""
     await served.tenant(limits={"tokens_per_day": 1_000})
 
     refused = await served.post(COMPLETIONS, {**ENDLESS, "max_tokens": 30})
