@@ -4,7 +4,7 @@ Reads what stands and reserves nothing, so the answer is of this moment. The che
 request meets them: access, admission, the limits of every level, the queue. Of several models the one counts
 that would serve it. Who reserves progressively is let in with its prompt and one token; the rest is asked for as it
 runs. A refilling limit is said to fit when it is full again, at the latest; the refusal of a real request knows that
-moment exactly.
+moment exactly, and also waits behind requests that a full minute has paused.
 """
 
 from collections.abc import Iterable

@@ -93,6 +93,7 @@ class Allowance:
             known=self._granted,
             most=ended + len(going) * self._most,
             unit=len(going),
+            ended=ended,
             quantum=self._quantum,
             stuck=any(choice.spoken >= self._per_choice for choice in going),
         )

@@ -171,6 +171,8 @@ class Demand:
     """None: there is one prompt."""
     stated: bool = True
     """The caller has asked for the ceiling: where that can never fit, nothing does."""
+    is_cut: bool = False
+    """Where little is left it holds less output, at least a token per choice; else it fits whole or not at all."""
 
     @property
     def prompt(self) -> int:
@@ -190,6 +192,12 @@ class Demand:
         """What the rule counts of all that was asked for."""
         later = (self.ceiling - self.choice) * self.choices if self.stated and "output" in rule.counts else 0
         return self.amount(rule) + later
+
+    def uncut(self, rule: Rule) -> tuple[int, int]:
+        """Amount and most by a limit in shadow, which has not cut it: the least that it would have been cut to."""
+        choice, ceiling = 1 if self.is_cut else self.choice, self.ceiling if self.stated else 1
+        least = dataclasses.replace(self, choice=choice, ceiling=ceiling).amount(rule)
+        return least, self.most(rule) if self.stated else least
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

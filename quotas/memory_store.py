@@ -54,6 +54,9 @@ class MemoryQuotaStore:
     ) -> None:
         """What TenantStore would have stored. `limits_by`: by model and lane; empty: any."""
         house, by = self._root(root), limits_by or {}
+        before = house.tenants.get(tenant_id)
+        for model, lane in before.limits_by if before is not None else ():
+            house.limits.pop(keyspace.model_lane_level(tenant_id, model, lane), None)
         house.tenants[tenant_id] = dataclasses.replace(tenant or MemoryTenant(), limits_by=tuple(by))
         house.limits[keyspace.tenant_level(tenant_id)] = limits
         for (model, lane), those in by.items():
@@ -99,8 +102,10 @@ class MemoryQuotaStore:
         _charge(house, flight, min(held.input, max(0, need.prompt_tokens - flight.charged_input)), output, now_ms)
         levels = house.levels_with_paused(flight.levels, now_ms)
         whole = sizing.portion(levels, need.quantum, need.unit) * need.unit
-        wanted = min(need.known + whole, need.most) - flight.output
-        found = sizing.More(0)
+        most = sizing.largest(levels, need.most, choices=need.unit, ended=need.ended)
+        wanted = min(need.known + whole, most) - flight.output
+        is_at_ceiling = most < need.most and most - flight.output < need.unit
+        found = sizing.More(0, "max_output_tokens", spent=True) if is_at_ceiling else sizing.More(0)
         if wanted >= need.unit:
             asked = wanted - wanted % need.unit
             found = sizing.more(levels, asked, need.unit, flight.held.output, flight.place, now_ms)

@@ -102,6 +102,7 @@ class RedisQuotaStore:
             need.quantum,
             int(need.stuck),
             need.prompt_tokens,
+            need.ended,
         )
         if reply is None:
             raise FlightSettled(flight_id)

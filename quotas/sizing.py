@@ -42,7 +42,7 @@ class More:
     limited_by: str = ""
     """The limit that leaves not even a token per choice, one that is spent before one that refills; empty: none."""
     spent: bool = False
-    """It is a day's or a month's, and nothing is left of it."""
+    """It is a day's or a month's and nothing is left of it, or the most of a choice: no time brings more."""
     retry_after_ms: int = 0
     """When to ask again where it got less than a quantum."""
     binding: tuple[Level, ...] = ()
@@ -53,16 +53,21 @@ def sized(levels: Sequence[Level], demand: Demand, quantum: int | None) -> Deman
     """The demand with what it holds at first: a quantum of tokens per choice, or all at once. Where the caller has not
     stated its output, it is cut to what the limits leave, at least one token per choice."""
     if not demand.stated:
-        most = [figure for _, rule, figure in _metering(levels) if "ceiling" in rule.counts]
-        demand = dataclasses.replace(demand, ceiling=max(1, min([demand.ceiling, *most])))
-    choice = demand.ceiling
-    if quantum is not None and any("output" in rule.counts for _, rule, _ in _metering(levels)):
+        demand = dataclasses.replace(demand, ceiling=max(1, largest(levels, demand.ceiling, choices=1)))
+    choice, is_cut = demand.ceiling, quantum is not None or not demand.stated
+    if quantum is not None and any("output" in rule.counts for level in levels for rule, _ in level.rules()):
         choice = min(choice, portion(levels, quantum, demand.choices))
-    if quantum is not None or not demand.stated:
+    if is_cut:
         rooms = [_room(level, rule, figure, demand.input) for level, rule, figure in _outputs(levels)]
         choice = max(1, min([choice, *(room // demand.choices for room in rooms)]))
     ceiling = choice if quantum is None else demand.ceiling
-    return dataclasses.replace(demand, choice=choice, ceiling=ceiling)
+    return dataclasses.replace(demand, choice=choice, ceiling=ceiling, is_cut=is_cut)
+
+
+def largest(levels: Iterable[Level], most: int, *, choices: int, ended: int = 0) -> int:
+    """Of `most` output tokens what the limits on each choice leave; `ended`: of those that go on no more."""
+    figures = (figure for _, rule, figure in _metering(levels) if "ceiling" in rule.counts)
+    return min([most, *(ended + figure * choices for figure in figures)])
 
 
 def portion(levels: Iterable[Level], quantum: int, choices: int) -> int:
@@ -76,9 +81,10 @@ def refusals(levels: Iterable[Level], demand: Demand, now_ms: int) -> list[Refus
     found = []
     for level in levels:
         for rule, figure in level.rules():
-            amount, most = demand.amount(rule), demand.most(rule)
+            is_shadow = rule.name in level.shadow
+            amount, most = demand.uncut(rule) if is_shadow else (demand.amount(rule), demand.most(rule))
             excess = level.used(rule) + level.reserved(rule) + amount - figure
-            if level.paused is not None and _is_paced(rule) and rule.name not in level.shadow:
+            if level.paused is not None and _is_paced(rule) and not is_shadow:
                 excess = max(1, excess)
             if most > figure:
                 found.append(Refusal(level.status(rule, figure, now_ms), most, None, "exceeds"))

@@ -153,13 +153,15 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
     """That it may come to in all."""
     unit: int = 1
     """Choices that go on: what is given is a multiple."""
+    ended: int = 0
+    """Of what was published, tokens of the choices that go on no more."""
     quantum: int
     """Per choice."""
     stuck: bool = False
     """A choice has used up what it may have, and waits."""
 
     def __post_init__(self) -> None:
-        figures = (self.published, self.prompt_tokens, self.known, self.most)
+        figures = (self.published, self.prompt_tokens, self.known, self.most, self.ended)
         if min(figures) < 0 or max(figures) > LARGEST_ASK * 10_000 or self.unit < 1 or self.quantum < 1:
             raise ValueError("the figures of a need must not be negative nor absurd")
 
@@ -172,7 +174,7 @@ class Extension(msgspec.Struct, frozen=True, kw_only=True):
     limited_by: str = ""
     """The limit that leaves not even a token per choice now; empty: none."""
     spent: bool = False
-    """It is a day's or a month's, and nothing is left of it."""
+    """It is a day's or a month's and nothing is left of it, or the most of a choice: no time brings more."""
     retry_after_s: float = 0.0
     """When to ask again, where a limit leaves nothing."""
     paused: bool = False

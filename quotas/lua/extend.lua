@@ -3,9 +3,10 @@
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 flight, 2 output tokens published so far, 3 output tokens that the caller knows to be held, from first to
 --          last, 4 the most that it may come to, 5 choices that go on, 6 quantum per choice, 7 '1' where one of them has
---          used up what it has, 8 tokens of the prompts that have brought any
--- Returns  {output tokens held, from first to last; the limit that leaves nothing now, or ''; 1 where that is a day's or
---          month's and spent; when to ask again, ms; 1 where the flight is paused}, or false where it holds nothing
+--          used up what it has, 8 tokens of the prompts that have brought any, 9 published tokens of the choices that
+--          go on no more
+-- Returns  {output tokens held, from first to last; the limit that leaves nothing now, or ''; 1 where no time brings
+--          more; when to ask again, ms; 1 where the flight is paused}, or false where it holds nothing
 local prefix, flight_id = KEYS[1], ARGV[1]
 local flight_key, now = prefix .. 'flight:' .. flight_id, now_ms()
 local record = redis.call('GET', flight_key)
@@ -24,12 +25,16 @@ flight[F_CHARGED_INPUT], flight[F_CHARGED_OUTPUT] = flight[F_CHARGED_INPUT] + in
 
 local unit = tonumber(ARGV[5])
 local whole = portion(levels, tonumber(ARGV[6]), unit) * unit
-local wanted = math.min(tonumber(ARGV[3]) + whole, tonumber(ARGV[4])) - flight[F_OUTPUT]
+local asked_most = tonumber(ARGV[4])
+local most = math.min(asked_most, tonumber(ARGV[9]) + ceiling_of(levels) * unit)
+local wanted = math.min(tonumber(ARGV[3]) + whole, most) - flight[F_OUTPUT]
 local was_paused = flight[F_IS_PAUSED] == 1
 local found = {tokens = 0, limited_by = '', is_spent = false, retry = 0, is_full = false}
 if wanted >= unit then
   local place = was_paused and {flight[F_SINCE], flight_id}
   found = more(levels, {tokens = wanted - wanted % unit, unit = unit}, held_output(flight), place, now)
+elseif most < asked_most and most - flight[F_OUTPUT] < unit then
+  found.limited_by, found.is_spent = 'max_output_tokens', true
 end
 flight[F_OUTPUT], flight[F_SERVED], flight[F_ASKED] = flight[F_OUTPUT] + found.tokens, flight[F_SERVED] + found.tokens, now
 

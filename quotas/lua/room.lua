@@ -13,6 +13,17 @@ local function frees(level, rule, excess)
   if rule.window == 'month' then return level.figures[MONTH_ENDS] end
 end
 
+-- The most that one choice may come to; math.huge: no limit says.
+local function ceiling_of(levels)
+  local most = math.huge
+  for _, level in ipairs(levels) do
+    for _, rule in ipairs(level.rules) do
+      if rule.last == 'ceiling' and not level.shadow[rule.name] then most = math.min(most, level.limits[rule.number]) end
+    end
+  end
+  return most
+end
+
 -- Output tokens per choice that are given at a time.
 local function portion(levels, quantum, choices)
   local tokens = quantum

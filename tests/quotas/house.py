@@ -137,6 +137,9 @@ class RedisHouse:
         limits_by: Mapping[tuple[str, str], Limits] | None = None,
     ) -> None:
         prefix, by = keyspace.of_root(root or tenant), limits_by or {}
+        before = await self.client.hget(f"{prefix}tenant:{tenant}", "by")
+        for names in json.loads(before) if before is not None else ():
+            await self.client.delete(f"{prefix}card:{keyspace.model_lane_level(tenant, *names)}")
         record: dict[str, str | int] = {
             "state": barred or "active",
             "version": 1,

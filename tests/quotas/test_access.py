@@ -73,3 +73,18 @@ async def test_a_limit_in_shadow_does_not_cut_an_unstated_maximum(house: House) 
     reservation = await house.store.reserve(ask(explicit_max=False))
 
     assert reservation.granted_tokens == 20
+
+
+@pytest.mark.parametrize("most", [20, 5_000])
+async def test_a_limit_in_shadow_counts_nothing_of_what_it_would_have_cut(house: House, most: int) -> None:
+    names = ["tokens_per_minute", "tokens_per_day", "max_output_tokens"]
+    figures = Limits(tokens_per_minute=100, tokens_per_day=11, max_output_tokens=5)
+    await house.tenant(figures, shadow=names)
+
+    held = await house.store.reserve(ask(max_output_tokens=most, explicit_max=False, quantum=8))
+    whole = await house.store.reserve(ask("f2", max_output_tokens=most, explicit_max=False))
+    stated = await house.store.reserve(ask("f3", max_output_tokens=120, quantum=8))
+
+    assert (held.granted_tokens, held.shadowed) == (8, ())
+    assert (whole.granted_tokens, whole.shadowed) == (most, ("tokens_per_day",))  # the first holds all of the day
+    assert stated.shadowed == ("tokens_per_minute", "tokens_per_day", "max_output_tokens")

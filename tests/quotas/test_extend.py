@@ -172,6 +172,29 @@ async def test_a_limit_lowered_below_what_is_in_use_holds_at_once(house: House) 
     assert (extension.limited_by, extension.spent, extension.granted_tokens) == ("tokens_per_day", True, 64)
 
 
+async def test_a_choice_gets_what_its_lowered_most_leaves(house: House) -> None:
+    await house.tenant(Limits(tokens_per_day=10_000, max_output_tokens=1_000))
+    await reserve(house)
+    await house.tenant(Limits(tokens_per_day=10_000, max_output_tokens=70))
+
+    last = await house.store.extend("acme", "f1", need(60, 64))
+    over = await house.store.extend("acme", "f1", need(70, 70, stuck=True))
+
+    assert (last.granted_tokens, last.spent) == (70, False)
+    assert (over.granted_tokens, over.limited_by, over.spent) == (70, "max_output_tokens", True)
+    assert (await one(house, "tokens_per_day")).reserved == 0
+
+
+@pytest.mark.parametrize(("ended", "granted"), [(36, 128), (50, 140)])
+async def test_the_most_of_a_choice_is_not_shared_with_those_that_ended(house: House, ended: int, granted: int) -> None:
+    await house.tenant(Limits(tokens_per_day=10_000, max_output_tokens=90))
+    await reserve(house, n=2)
+
+    going = Need(published=ended + 60, prompt_tokens=10, known=128, most=ended + 1_000, unit=1, ended=ended, quantum=64)
+
+    assert (await house.store.extend("acme", "f1", going)).granted_tokens == granted
+
+
 async def test_what_is_given_is_the_same_for_each_choice(house: House) -> None:
     await house.tenant(Limits(tokens_per_day=100))
     assert await reserve(house, n=3, prompts=(1,)) == 33

@@ -54,9 +54,9 @@ async def answer(store: QuotaStore, name: str, *args: object) -> object:
         return (type(refusal).__name__, str(refusal))
 
 
-async def lapsed(store: QuotaStore, limit: int) -> dict[str, Lapsed]:
+async def lapsed(store: QuotaStore, limit: int) -> dict[tuple[str, str], Lapsed]:
     """What `expired` finds; the order between roots is each store's own."""
-    return {found.flight_id: found for found in await store.expired(limit)}
+    return {(found.root, found.flight_id): found for found in await store.expired(limit)}
 
 
 def line(tenant: str) -> dict[str, Any]:
@@ -149,6 +149,7 @@ class StoreMachine(RuleBasedStateMachine):
         known=st.sampled_from([0, 1, 8, 20, 60]),
         most=st.sampled_from([0, 20, 60, 300]),
         unit=st.sampled_from([1, 1, 3]),
+        ended=st.sampled_from([0, 0, 20]),
         quantum=st.sampled_from([1, 8, 64]),
         stuck=st.booleans(),
     )
