@@ -227,6 +227,11 @@ def model_not_found() -> ApiError:
     return ApiError("There is no such model.", "model_not_found", "model")
 
 
+def fleet_unknown() -> ApiError:
+    """Which models there are was not read yet, or not lately."""
+    return ApiError("The store has not said which models there are.", "quota_store_unavailable", retry_after_s=1.0)
+
+
 def not_found(what: str = "resource") -> ApiError:
     """The path or the object it names does not exist. `what`: a word of ours."""
     return ApiError(f"There is no such {what}.", "not_found")

@@ -44,6 +44,8 @@ log = logging.getLogger(__name__)
 UPKEEP_EVERY_S = 0.5
 MOST_UNREPORTED = 100_000
 """Requests that were admitted without the store and not charged there yet; more are refused."""
+MOST_FAILED = 16
+"""Roots whose charges fail in one round; the rest of it is left to the next."""
 REMEMBERED = 10_000
 TRUSTED_S = 600.0
 """How long a key is taken as it was last seen while nobody can say whether it was revoked."""
@@ -179,12 +181,21 @@ class GuardedQuotas:
         return reservation
 
     async def _report(self) -> None:
-        while self._backlog:
+        """Charge what is due, whatever becomes of other roots: a Cluster has them on several nodes."""
+        failed, troubles = set[str](), Troubles()
+        for _ in range(len(self._backlog)):
             ask, charge = self._backlog[0]
-            if not charge.is_refund:
-                await self._store.book(ask)
-            await self._store.settle(ask.root, ask.flight_id, charge)
-            self._backlog.popleft()
+            if ask.root not in failed and len(failed) < MOST_FAILED:
+                failed.add(ask.root)
+                with troubles:
+                    if not charge.is_refund:
+                        await self._store.book(ask)
+                    await self._store.settle(ask.root, ask.flight_id, charge)
+                    failed.discard(ask.root)
+                    self._backlog.popleft()
+                    continue
+            self._backlog.rotate(-1)
+        troubles.tell()
         if self._away_since_s is not None and not self._local:
             log.warning("all that budgets had to hear is charged, %.1f s later", self._clock() - self._away_since_s)
             self._away_since_s = None

@@ -7,6 +7,7 @@ from starlette.types import Receive, Scope, Send
 from gateway import limits_headers
 from gateway.auth import Caller
 from gateway.directory import Directory, Model
+from gateway.errors import fleet_unknown
 from gateway.limits_headers import Waiting
 from gateway.prepare import allowed_model, may_use
 from gateway.replies import send_json
@@ -22,8 +23,10 @@ class ListModels:
         self._directory = directory
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One ASGI call, inside its rim."""
+        """One ASGI call, inside its rim. Raises ApiError where no model is known yet."""
         caller: Caller = scope["state"]["caller"]
+        if not self._directory.models and not self._directory.is_fresh:
+            raise fleet_unknown()
         data = [_shown(model) for name, model in self._directory.models.items() if may_use(caller, name)]
         await send_json(send, {"object": "list", "data": data}, [])
 

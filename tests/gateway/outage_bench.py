@@ -1,6 +1,6 @@
 """A store of budgets that comes and goes, and gateways that may admit requests without it."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from gateway.fallback import Modes
@@ -21,6 +21,7 @@ class Losing(RedisQuotaStore):
     """Does what it is asked, and loses the next answer where it is told to."""
 
     loses: str = ""
+    away_roots: Collection[str] = ()
 
     async def reserve(self, ask: Ask) -> Reservation:
         reservation = await super().reserve(ask)
@@ -28,6 +29,8 @@ class Losing(RedisQuotaStore):
         return reservation
 
     async def settle(self, root: str, flight_id: str, charge: Charge) -> Settled:
+        if root in self.away_roots:
+            raise StoreUnavailable(root)
         settled = await super().settle(root, flight_id, charge)
         self._answer("settle")
         return settled
@@ -78,9 +81,9 @@ class Bench:
         found = await RedisQuotaStore(self.store.short).statuses("acme", "acme")
         return {status.name: (status.used, status.reserved) for status in found}
 
-    async def charged(self) -> list[tuple[str, int, int]]:
+    async def charged(self, tenant: str = "acme") -> list[tuple[str, int, int]]:
         """The ledger."""
-        entries = await Ledger(self.store.patient).entries("acme", "acme")
+        entries = await Ledger(self.store.patient).entries(tenant, tenant)
         return [(entry.flight_id, entry.prompt_tokens, entry.output_tokens) for entry in entries]
 
 

@@ -10,6 +10,8 @@ import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from gateway.directory import Directory
+from quotas.store import StoreUnavailable
 from tests.gateway.served import (
     ADMIN_KEY,
     ASKED,
@@ -161,6 +163,23 @@ async def test_metrics_name_lanes_codes_and_tokens(served: Served) -> None:
     tokens = {(labels["tenant"], labels["kind"]): value for labels, value in samples["fairlane_gateway_tokens_total"]}
     assert tokens["acme", "output"] == len(served.worker.script)
     assert samples["fairlane_gateway_time_to_first_token_seconds_count"] == [({"lane": "latency"}, 1.0)]
+
+
+async def test_before_the_fleet_was_read_no_model_is_denied(valkey_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def unanswered(_: Directory) -> None:
+        raise StoreUnavailable("slow")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Directory, "refresh", unanswered)
+        async with gateway(settings(valkey_url)) as served:
+            await served.tenant()
+            for answer in (await served.post(CHAT, ASKED), await served.get("/v1/models")):
+                assert error_of(answer) == (503, "quota_store_unavailable")
+                assert float(answer.headers["retry-after"]) >= 1
+            patched.undo()
+            await until(lambda: served.resources.directory.is_fresh)
+
+            assert error_of(await served.post(CHAT, ASKED)) == (404, "model_not_found")
 
 
 async def test_readiness_follows_the_worker(valkey_url: str) -> None:

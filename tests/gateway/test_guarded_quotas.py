@@ -129,6 +129,31 @@ async def test_a_reservation_whose_answer_was_lost_is_charged_once(bench: Bench)
     assert await bench.charged() == [("a", 10, 5)]
 
 
+async def test_a_root_that_cannot_be_charged_keeps_no_other_waiting(bench: Bench) -> None:
+    gateway = await bench.knowing(SHARE, tokens_per_day=100)
+    await TenantStore(bench.store.patient).create({"id": "beta", "limits": {"tokens_per_day": 100}})
+    await gateway.reserve(ask("first", root="beta", tenant="beta"))
+    await gateway.settle("beta", "first", Charge.refund())
+    await gateway.keep()
+    bench.leave()
+    for root in ("acme", "beta"):
+        for number in range(2):
+            await gateway.reserve(ask(f"{root}-{number}", root=root, tenant=root))
+            await gateway.settle(root, f"{root}-{number}", DONE)
+    bench.come_back()
+    bench.quotas.away_roots = {"acme"}
+
+    with pytest.raises(StoreUnavailable):
+        await gateway.keep()
+    assert gateway.unreported == 2
+    bench.quotas.away_roots = set()
+    await gateway.keep()
+
+    assert gateway.unreported == 0
+    assert sorted(await bench.charged()) == [("acme-0", 10, 5), ("acme-1", 10, 5)]
+    assert len(await bench.charged("beta")) == 2
+
+
 async def test_a_flight_goes_on_here_while_the_store_is_back_already(bench: Bench) -> None:
     gateway = await bench.knowing(SHARE, tokens_per_day=100)
     bench.leave()
