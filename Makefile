@@ -18,7 +18,7 @@ check: $(VENV)/.dev
 	$(BIN)/lint-imports
 
 unit: $(VENV)/.dev
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses 2 --dist loadfile
 
 bench-engine: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.engine

@@ -1,4 +1,4 @@
-"""One running Fairlane for the tests that only use it, and converted weights for those that start their own."""
+"""One running Fairlane for the tests that only use it, and others for those that start their own."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,12 +8,6 @@ import pytest
 from tests.system.harness import Server
 
 StartServer = Callable[..., Server]
-
-
-@pytest.fixture(scope="session")
-def models_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where converted weights are kept, so that only the first start of a session converts."""
-    return tmp_path_factory.mktemp("models")
 
 
 @pytest.fixture(scope="session")
