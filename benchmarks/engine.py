@@ -70,7 +70,7 @@ class Bench:
         overheads = [self._overhead(ours) for _ in range(self.rounds)]
         latencies = {} if quick else self._latencies(results)
         self._advance("line 6: forced preemptions")
-        forced = p.forced(ours, load("w1")[: p.QUICK_REQUESTS])
+        forced = p.forced(ours, load("w1")[: p.QUICK_REQUESTS], self.rounds)
         parted = None if quick else self._parted()
         self._advance("line 9: a worker")
         taken = footprint(self.options.models_dir, self.options.requests)

@@ -129,7 +129,7 @@ def _serve(
     prompts: Sequence[Tokens], engine: Engine, tokens: int, mode: YieldMode | None, seed: int, advance: Advance
 ) -> list[Tokens]:
     for number, prompt in enumerate(prompts):
-        engine.add(greedy_lease(number, prompt, tokens), 0.0)
+        engine.add(greedy_lease(number, prompt, tokens), time.monotonic() * 1e3)
     found: dict[str, Tokens] = defaultdict(list)
     preempted: Counter[str] = Counter()
     chooser = random.Random(seed)

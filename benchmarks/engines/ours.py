@@ -146,11 +146,13 @@ class Ours:
         }
 
     def _preempt(self, order: Order) -> Answer:
-        """On an engine of its own: the first predictions count too."""
-        sizes = order["kv_tokens"], order["host_tokens"]
-        self._engines.pop(sizes, None)
+        """On an engine that is new in the first round."""
+        sizes, number = (order["kv_tokens"], order["host_tokens"]), order["round"]
+        if not number:
+            self._engines.pop(sizes, None)
         engine = self.engine(sizes)
-        found = preempt(engine, self._ledgers[sizes], order["requests"], order["urgent"])
+        tenant = f"round-{number}"  # finds no prefix of an earlier one
+        found = preempt(engine, self._ledgers[sizes], order["requests"], order["urgent"], tenant)
         engine.planner.check_integrity()
         return {"costs": [[cost.mode, cost.ratio] for cost in found.costs], "outputs": found.outputs}
 

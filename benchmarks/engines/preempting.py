@@ -32,12 +32,14 @@ class Preempted:
     outputs: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
 
 
-def preempt(engine: Engine, costs: CostModel, requests: Sequence[Request], urgent: Sequence[Request]) -> Preempted:
+def preempt(
+    engine: Engine, costs: CostModel, requests: Sequence[Request], urgent: Sequence[Request], tenant: str = "benchmark"
+) -> Preempted:
     """Serve all to their ends; `costs` is what the engine's planner predicts by."""
     watch, found, number = PreemptionCosts(costs, engine.runner.cache.block_size), Preempted(), 0
     for place, (prompt, tokens) in enumerate(requests):
-        engine.add(greedy_lease(place, prompt, tokens), 0.0)
-    waiting = [_urgent(greedy_lease(len(requests) + place, *one)) for place, one in enumerate(urgent)]
+        engine.add(greedy_lease(place, prompt, tokens, tenant=tenant), 0.0)
+    waiting = [_urgent(greedy_lease(len(requests) + place, *one, tenant=tenant)) for place, one in enumerate(urgent)]
     while engine.has_work:
         number += 1
         if waiting and number % STEPS_APART == 0:

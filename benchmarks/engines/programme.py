@@ -1,5 +1,6 @@
 """Who serves what: the loads, the engines that take part in each, and the rounds in which they take turns."""
 
+import itertools
 import random
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -89,14 +90,17 @@ def pressure(requests: Sequence[Request], contender: str = OURS, **extras: objec
     return Load(PRESSURE, requests, [Entry(name, contender, {**size, **extras}) for name, size in sizes.items()])
 
 
-def forced(ours: Contender, requests: Sequence[Request]) -> list[Answer]:
-    """Preemptions amid these requests, with KV for a quarter: by swap, and without a host pool; then none."""
+def forced(ours: Contender, requests: Sequence[Request], rounds: int = 1) -> list[Answer]:
+    """Preemptions amid these requests, with KV for a quarter: by swap, and without a host pool; at last none. Each has
+    an engine of its own, which goes through all rounds: its first predictions count too."""
     demand = demand_tokens(requests)
     urgent = equal(URGENT, URGENT_PROMPT, URGENT_TOKENS)
     quarter, whole = demand // 4, demand + demand_tokens(urgent)
+    sizes = [*itertools.product(range(rounds), ((quarter, demand), (quarter, 0))), (0, (whole, 0))]
+    order = {"measure": "preemptions", "requests": requests, "urgent": urgent}
     return [
-        ours.ask(measure="preemptions", requests=requests, urgent=urgent, kv_tokens=kv_tokens, host_tokens=host_tokens)
-        for kv_tokens, host_tokens in ((quarter, demand), (quarter, 0), (whole, 0))
+        ours.ask(**order, round=number, kv_tokens=kv_tokens, host_tokens=host_tokens)
+        for number, (kv_tokens, host_tokens) in sizes
     ]
 
 
