@@ -16,7 +16,7 @@ from rich.table import Table
 from scheduler.steps import Row, SeqId
 from worker.kv_cache import KVCache
 from worker.model import Model
-from worker.runner import pack
+from worker.packing import pack
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -33,7 +33,7 @@ from worker.attention import BACKENDS, REFERENCE, probe
 from worker.attention.triton_paged import TritonPaged
 from worker.engine import Engine, planner_for
 from worker.kv_cache import KVShape
-from worker.runner import pack
+from worker.packing import pack
 from worker.transfer import transfer_for
 
 LINE = 7

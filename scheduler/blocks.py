@@ -85,6 +85,10 @@ class BlockPool:
         """Are this many device blocks free?"""
         return count <= self.free_blocks
 
+    def next_free(self, count: int) -> int | None:
+        """The last of the next so many blocks that `allocate` gives; None where the cache would have to let one go."""
+        return self._free[-count] if count <= len(self._free) else None
+
     def allocate(self, table: list[int], count: int) -> None:
         """Lengthen a table by `count` blocks of its own."""
         if not self.can_allocate(count):

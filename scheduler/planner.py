@@ -14,6 +14,7 @@ from scheduler.draft import Draft
 from scheduler.expiries import Expiries
 from scheduler.fairness import STEP_WINDOW
 from scheduler.flight import Flight, open_flight, refusal
+from scheduler.foresight import foreseen
 from scheduler.fresh import WaitReason
 from scheduler.lanes import Lane, LaneName
 from scheduler.lengths import Lengths
@@ -182,6 +183,11 @@ class Planner:
         ended, self._ended = tuple(self._ended), []
         return StepOutcome(ended=ended)
 
+    def foresee(self) -> tuple[Row, ...]:
+        """While a step runs: the next one's rows as they will most likely be, less their tokens; none where more than
+        these is open."""
+        return foreseen(self._plan, self._in_flight, self._pool)
+
     # What others may know.
 
     @property
@@ -219,22 +225,15 @@ class Planner:
     def wait_reason(self, flight_id: str) -> WaitReason | None:
         """Why a flight's first waiting choice had no row in the last plan; None where all had one."""
         flight = self._flights.get(flight_id)
-        reasons = map(self._reason, flight.live) if flight else iter(())
-        return next((reason for reason in reasons if reason is not None), None)
-
-    def _reason(self, seq: Sequence) -> WaitReason | None:
-        return None if seq.id in self._ran else self._reasons.get(seq.id, WaitReason.ORDER)
+        waiting = [seq.id for seq in flight.live if seq.id not in self._ran] if flight else []
+        return self._reasons.get(waiting[0], WaitReason.ORDER) if waiting else None
 
     def check_integrity(self) -> None:
         """Compare blocks and states. Raises IntegrityError naming the invariant that is broken."""
-        live = self._live()
+        live = [seq for flight in self._flights.values() for seq in flight.live]
         self._pool.check_integrity([seq.table for seq in live], [seq.slots for seq in live])
         for flight in self._flights.values():
             flight.check_integrity(self._pool)
-
-    def _live(self) -> list[Sequence]:
-        flights = self._flights.values()
-        return [seq for flight in flights for seq in flight.choices if seq.state is not FINISHED]
 
     def _yield_forced(self, draft: Draft) -> None:
         for seq_id, (mode, blocks) in self._forced.items():

@@ -1,7 +1,6 @@
 """Run a step plan: the one place where lists become tensors and tensors become lists again."""
 
 import logging
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,13 +13,16 @@ from scheduler.steps import Row, SeqId, StepPlan, StepResult
 from worker.attention import BACKENDS
 from worker.history import TokenHistory
 from worker.kv_cache import KVCache
-from worker.model import Model, Packed
+from worker.model import Model
+from worker.packing import Packer, packing_order
 from worker.sampling import Draw, draw_tokens, is_plain
 from worker.transfer import transfer_for
-from worker.upload import upload
 
 UNKNOWN_ID = "the prompt holds a token that the model does not know"
 UNCOMPUTABLE = "the model could not compute this request"
+
+Foresee = Callable[[], Sequence[Row]]
+"""Names the next step's rows while this one runs, their tokens aside; none where they cannot be told."""
 
 _log = logging.getLogger(__name__)
 
@@ -31,14 +33,6 @@ class RunnerError(Exception):
 
 def _nothing() -> None:
     """Who runs a plan by itself has nobody to give work to."""
-
-
-def pack(rows: Sequence[Row], cache: KVCache, backend: str) -> Packed:
-    """Lay the rows out one after another. They must be in the order that `AttentionBackend.prepare` wants."""
-    spans = cache.spans(rows)
-    arrays = spans.tokens[0], spans.tokens[1], spans.ends
-    token_ids, positions, logit_rows = [upload(torch.from_numpy(array), cache.device) for array in arrays]
-    return Packed(token_ids, positions, logit_rows, BACKENDS[backend].prepare(rows, cache))
 
 
 @dataclass(slots=True)
@@ -60,11 +54,14 @@ class _Choice:
 class Runner:
     """Executes plans on one model and one cache, and keeps what sampling needs to know of each flight."""
 
-    def __init__(self, model: Model, cache: KVCache) -> None:
+    def __init__(self, model: Model, cache: KVCache, *, looks_ahead: bool | None = None) -> None:
+        """`looks_ahead`: make the next step ready while a pass is under way; None: where the host is idle then."""
         self._model = model
         self._cache = cache
         self._transfer = transfer_for(cache)
         self._reads_beyond = BACKENDS[model.backend].reads_beyond
+        self._packer = Packer(cache, model.backend)
+        self._looks_ahead = model.device.type != "cpu" if looks_ahead is None else looks_ahead
         self._choices: dict[SeqId, _Choice] = {}
 
     @property
@@ -87,16 +84,17 @@ class Runner:
                 return
 
     @torch.inference_mode()
-    def run(self, plan: StepPlan, on_forward: Callable[[], None] = _nothing) -> StepResult:
+    def run(self, plan: StepPlan, on_forward: Callable[[], None] = _nothing, foresee: Foresee = tuple) -> StepResult:
         """Swap out, swap in, compute, sample. A row that cannot be computed fails alone. `on_forward` is called right
-        before each forward pass: what other threads are given to do there, they do while this one computes."""
+        before each forward pass: what other threads are given to do there, they do while this one computes. Where
+        that is a GPU, the rows that `foresee` names are made ready meanwhile, for a next step that has them."""
         began = time.perf_counter()
         self._transfer.start(plan.swap_out, plan.swap_in)
-        rows = sorted(plan.rows, key=_packing_order)
+        rows = sorted(plan.rows, key=packing_order)
         unknown = self._unknown(rows)
         if unknown:
             rows = [row for row in rows if row.seq not in unknown]
-        found = self._compute(rows, on_forward)
+        found = self._compute(rows, on_forward, foresee)
         copy_ms = self._transfer.finish_ms()
         return StepResult(
             number=plan.number,
@@ -115,7 +113,7 @@ class Runner:
             return {}
         return {row.seq: UNKNOWN_ID for row in rows if min(row.token_ids) < 0 or max(row.token_ids) >= size}
 
-    def _compute(self, rows: Sequence[Row], on_forward: Callable[[], None]) -> "_Found":
+    def _compute(self, rows: Sequence[Row], on_forward: Callable[[], None], foresee: Foresee) -> "_Found":
         """All rows at once; where that fails, each alone, so that only those at fault fail.
 
         Computing a row again is safe: it writes the same keys to the same slots.
@@ -123,22 +121,24 @@ class Runner:
         if not rows:
             return _Found()
         try:
-            return self._compute_together(rows, on_forward)
+            return self._compute_together(rows, on_forward, foresee)
         except (RuntimeError, IndexError) as error:  # what torch raises, out of memory among them
             _log.warning("a step of %d rows failed: %s", len(rows), type(error).__name__)
             if len(rows) == 1:
                 return _Found(failed={rows[0].seq: UNCOMPUTABLE})
         found = _Found()
         for row in rows:
-            found.add(self._compute([row], on_forward))
+            found.add(self._compute([row], on_forward, foresee))
         return found
 
-    def _compute_together(self, rows: Sequence[Row], on_forward: Callable[[], None]) -> "_Found":
+    def _compute_together(self, rows: Sequence[Row], on_forward: Callable[[], None], foresee: Foresee) -> "_Found":
         if self._reads_beyond:
             self._cache.clear_entered(rows)
-        packed = pack(rows, self._cache, self._model.backend)
+        packed = self._packer.pack(rows)
         on_forward()
         output = self._model.forward(packed, self._cache)
+        if self._looks_ahead:
+            self._packer.make_ready(foresee())
         sampling, choices = [row.seq for row in rows if row.samples], self._sampling(rows)
         draws = [None if choice.history is None else choice.draw(choice.history) for choice in choices]
         drawn = draw_tokens(output.logits, draws, output.likeliest)
@@ -177,8 +177,3 @@ class _Found:
         self.tokens |= other.tokens
         self.failed |= other.failed
         self.logprobs |= other.logprobs
-
-
-def _packing_order(row: Row) -> int:
-    """Single-token rows first, in growing number of blocks."""
-    return len(row.block_table) if len(row.token_ids) == 1 else sys.maxsize

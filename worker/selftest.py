@@ -14,7 +14,7 @@ from scheduler.steps import Row, SeqId
 from worker.kv_cache import KVCache
 from worker.model import Model, PagedModel
 from worker.model_files import ModelError
-from worker.runner import pack
+from worker.packing import pack
 
 _TOLERANCE = {torch.float32: 1e-3}
 _COARSE_TOLERANCE = 0.15

@@ -11,7 +11,7 @@ from scheduler.outcomes import Outcome
 from scheduler.planner import Planner
 from scheduler.prefix_cache import Scope
 from scheduler.prefixes import scope_of
-from scheduler.steps import Ended, SeqId, StepOutcome, StepPlan
+from scheduler.steps import Ended, Row, SeqId, StepOutcome, StepPlan
 from tests.scheduler.kv_runner import KvRunner, expected_output
 
 E = TypeVar("E", Preempted, Resumed, Paused)
@@ -90,12 +90,15 @@ class World:
     max_step_tokens: int = 16
     window: float = 4096.0
     prefix_share: float | None = None
+    foresees: bool = True
     lanes: Mapping[LaneName, Lane] = field(default_factory=lambda: DEFAULT_LANES)
     costs: CostModel = field(default_factory=CostModel)
     now_ms: float = 0.0
     outputs: dict[SeqId, list[int]] = field(default_factory=dict)
     ended: dict[str, Ended] = field(default_factory=dict)
     plans: list[StepPlan] = field(default_factory=list)
+    foreseen: tuple[Row, ...] = ()
+    """Rows of the next step as they were told during the last one."""
 
     def __post_init__(self) -> None:
         self.planner = Planner(
@@ -130,6 +133,7 @@ class World:
         plan = self.planner.plan(self.now_ms)
         self.planner.check_integrity()
         self.owners.check(plan)
+        self.foreseen = self.planner.foresee() if self.foresees else ()
         outcome = self.planner.apply(self.runner.run(plan, failing), self.now_ms)
         self.planner.check_integrity()
         self._record(plan, outcome)

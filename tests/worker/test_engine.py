@@ -23,11 +23,19 @@ from worker.runner import Runner
 class Client:
     """Steps an engine under a clock of its own, and keeps what a server would publish."""
 
-    def __init__(self, model: PagedModel, *, blocks: int = 64, host_slots: int = 32, max_sequences: int = 8) -> None:
+    def __init__(
+        self,
+        model: PagedModel,
+        *,
+        blocks: int = 64,
+        host_slots: int = 32,
+        max_sequences: int = 8,
+        looks_ahead: bool | None = None,
+    ) -> None:
         cache = KVCache(model.shape, blocks=blocks, host_slots=host_slots, block_size=4)
         self.costs = CostModel()
         planner = planner_for(cache, self.costs, max_sequences=max_sequences, max_step_tokens=24)
-        self.engine = Engine(planner, Runner(model, cache))
+        self.engine = Engine(planner, Runner(model, cache, looks_ahead=looks_ahead))
         self.cache = cache
         self.tokens: dict[SeqId, list[int]] = defaultdict(list)
         self.deltas: list[TokenDelta] = []
@@ -81,7 +89,7 @@ def test_preemption_at_any_step_changes_nothing(tiny: PagedModel, mode: YieldMod
     sampling = Sampling(temperature=0.8, top_p=0.9, seed=seed, frequency_penalty=0.3, repetition_penalty=1.1)
     jobs = [lease(str(index), prompt, max_tokens=12, sampling=sampling) for index, prompt in enumerate(PROMPTS)]
     undisturbed = Client(tiny)
-    disturbed = Client(tiny)
+    disturbed = Client(tiny, looks_ahead=True)
     for job in jobs:
         undisturbed.add(job)
         disturbed.add(job)

@@ -14,8 +14,8 @@ from worker.model import PagedModel
 from worker.native.layout import Arena, interleaved, tiled
 from worker.native.library import is_compiled, is_fastest
 from worker.native.model import NativeModel
+from worker.packing import pack
 from worker.paths import native_path
-from worker.runner import pack
 from worker.sampling import BROKEN_LOGITS
 from worker.selftest import every_logit
 

@@ -10,7 +10,7 @@ from scheduler.steps import Row, SeqId
 from worker.attention import BACKENDS, paged_attention
 from worker.kv_cache import KVCache, KVShape
 from worker.native import library
-from worker.runner import _packing_order
+from worker.packing import packing_order
 
 HEADS, KV_HEADS, HEAD_DIM, BLOCK_SIZE = 6, 2, 8, 4
 SHAPE = KVShape(layers=3, kv_heads=KV_HEADS, head_dim=HEAD_DIM, dtype=torch.float32)
@@ -67,7 +67,7 @@ def test_every_layout_gives_exact_causal_attention(backend: str, layer: int, see
     cache.pool[:-1] = 1e3  # finite rubbish that earlier owners left
     scaling = 0.3
     for step in steps(random_sequences(seed, 64), random.Random(seed)):
-        ordered = sorted(step, key=lambda piece: _packing_order(piece[0].row(*piece[1:])))
+        ordered = sorted(step, key=lambda piece: packing_order(piece[0].row(*piece[1:])))
         rows = [seq.row(start, end) for seq, start, end in ordered]
         query, key, value = (
             torch.cat([getattr(seq, name)[start:end] for seq, start, end in ordered])

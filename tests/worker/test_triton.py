@@ -12,7 +12,7 @@ from worker.attention import BACKENDS, fastest_backends, probe
 from worker.attention.base import Metadata
 from worker.attention.triton_paged import TritonPaged
 from worker.kv_cache import KVCache, KVShape
-from worker.runner import _packing_order
+from worker.packing import packing_order
 
 pytest.importorskip("triton", reason="triton is not installed: its kernels are not tested")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -33,7 +33,7 @@ class Case:
         self.shape = KVShape(layers=2, kv_heads=kv_heads, head_dim=head_dim, dtype=dtype)
         self.block_size = block_size
         self.free = random.Random(seed).sample(range(BLOCKS), BLOCKS)
-        self.rows = sorted((self._row(*span) for span in spans), key=_packing_order)
+        self.rows = sorted((self._row(*span) for span in spans), key=packing_order)
         tokens = sum(span[1] for span in spans)
         self.query = self._random(tokens, kv_heads * group, head_dim)
         self.key, self.value = (self._random(tokens, kv_heads, head_dim) for _ in range(2))
