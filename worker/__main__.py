@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import MutableMapping, Sequence
 
+from scheduler.garbage import no_collection
 from scheduler.settings import SettingsError
 from worker.config import WorkerSettings, parse, read, start_logging
 from worker.model_files import ModelError, check_name
@@ -42,7 +43,10 @@ def prepare_threads(environ: MutableMapping[str, str]) -> None:
 
 
 def _serve(settings: WorkerSettings, environ: MutableMapping[str, str]) -> int:
-    from worker.process import KVMemoryError, serve
+    with no_collection():
+        from transformers import AutoModelForCausalLM  # noqa: F401 - what loading imports later: a third of a start
+
+        from worker.process import KVMemoryError, serve
 
     try:
         return serve(settings, environ)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from benchmarks.lines.world import World
-from scheduler.garbage import OF_A_WORKER, collect_seldom
+from scheduler.garbage import OF_A_WORKER, collect_seldom, no_collection
 from scheduler.lanes import LaneName
 from scheduler.messages import Job, Lease, Sampling
 from scheduler.steps import StepResult
@@ -59,3 +59,11 @@ def test_steps_of_hundreds_of_streams_set_off_no_collection(collections: list[in
     collections.clear()
     stepped(STEPS)
     assert collections == []
+
+
+def test_collection_rests_only_so_long() -> None:
+    with pytest.raises(ImportError), no_collection():
+        assert not gc.isenabled()
+        raise ImportError
+
+    assert gc.isenabled()
