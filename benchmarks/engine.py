@@ -1,6 +1,7 @@
 """Our engine beside vLLM's, OpenVINO's and transformers' own, and beside what its machine allows: numbered lines.
 
 python -m benchmarks.engine [--quick] [--rounds 5] [--json FILE] [--vllm PYTHON] [--openvino PYTHON]
+                            [--transformers-requests N]
 
 The same weights in 16 bits, the same fixed requests (`benchmarks/engines/README.md`), two threads, each engine in a
 process of its own; engines take turns, and another one begins each round. Only tokens that were asked for count. Peers
@@ -62,7 +63,7 @@ class Bench:
     def run(self) -> tuple[p.Results, list[Line]]:
         """Measure everything."""
         quick = self.options.quick
-        todo = p.loads(self.present, quick=quick)
+        todo = p.loads(self.present, quick=quick, plain_requests=self.options.transformers_requests)
         turns = sum(len(one.entries) for one in todo) + 1 + (0 if quick else len(LOADS))
         self._task = self.progress.add_task("warming up", total=turns * self.rounds + (2 if quick else 3))
         results = p.take_turns(self.present, todo, self.rounds, self._advance)
@@ -75,7 +76,7 @@ class Bench:
         self._advance("line 9: a worker")
         taken = footprint(self.options.models_dir, self.options.requests)
         return results, [
-            *lines.throughput(results),
+            *lines.throughput(results, self.options.transformers_requests),
             *lines.scheduling(results, latencies),
             *lines.alone(results),
             *lines.overhead(overheads),
@@ -175,10 +176,16 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--vllm", metavar="PYTHON", help="of an environment that has vLLM's CPU build")
     parser.add_argument("--openvino", metavar="PYTHON", help="of an environment that has OpenVINO GenAI")
     parser.add_argument("--without", action="append", default=[], choices=[p.PLAIN], help="who is not to take part")
+    parser.add_argument(
+        "--transformers-requests", type=int, metavar="N", help="the first of W1 and W2, ours beside it; or all"
+    )
     parser.add_argument("--requests", type=int, default=QUICK_FOOTPRINT_REQUESTS, help="tiny ones, of line 9")
     parser.add_argument("--model", default=DEFAULT_MODEL)
     parser.add_argument("--models-dir", type=Path, default=Path(".fairlane/models"))
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.transformers_requests is not None and options.transformers_requests < 1:
+        parser.error("--transformers-requests: at least 1")
+    return options
 
 
 def _pythons(options: argparse.Namespace) -> dict[str, str]:

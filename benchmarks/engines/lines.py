@@ -23,15 +23,19 @@ Latencies = Mapping[float, Mapping[str, Sequence[Sequence[float]]]]
 """Seconds from arrival to last token, by load and policy, in each round."""
 
 
-def throughput(results: p.Results) -> list[Line]:
-    """Lines 1 and 2, but for what our engine says about itself."""
-    w1 = [(p.VLLM, 1.1), (p.OPENVINO, 1.3), (p.CONTINUOUS, 8.0), (p.STATIC_32, 13.0)]
-    w2 = [(p.VLLM, 1.1), (p.STATIC_16, 10.0), (p.STATIC_32, 7.0)]
-    return [
-        _at_least(line, f"{name} output tokens/s, times those of {peer}", target, _faster(results, name, peer))
-        for line, name, peers in ((1, p.W1, w1), (2, p.W2, w2))
-        for peer, target in peers
+def throughput(results: p.Results, plain_requests: int | None = None) -> list[Line]:
+    """Lines 1 and 2, but for what our engine says about itself; transformers served the first `plain_requests`."""
+    w1, w2 = (p.plain_name(name, plain_requests) for name in (p.W1, p.W2))
+    pairs = [
+        (1, p.W1, p.VLLM, 1.1),
+        (1, p.W1, p.OPENVINO, 1.3),
+        (1, w1, p.CONTINUOUS, 8.0),
+        (1, w1, p.STATIC_32, 13.0),
+        (2, p.W2, p.VLLM, 1.1),
+        (2, w2, p.STATIC_16, 10.0),
+        (2, w2, p.STATIC_32, 7.0),
     ]
+    return [_times(results, *pair) for pair in pairs]
 
 
 def scheduling(results: p.Results, latencies: Latencies) -> list[Line]:
@@ -149,11 +153,13 @@ def _faster(results: p.Results, name: str, peer: str) -> list[float]:
     return [mine / theirs for mine, theirs in pairs]
 
 
-def _at_least(line: int, name: str, target: float, ratios: Sequence[float]) -> Line:
+def _times(results: p.Results, line: int, load_name: str, peer: str, target: float) -> Line:
+    name, ratios = f"{load_name} output tokens/s, times those of {peer}", _faster(results, load_name, peer)
     if not ratios:
         return unmeasured(line, name, target, ABSENT)
     value, how = _worse_end(ratios, "lower")
-    return at_least(line, name, value, target, how)
+    served = "" if load_name in (p.W1, p.W2) else f"; both served the {load_name}, side by side"
+    return at_least(line, name, value, target, how + served)
 
 
 def _interval(values: Sequence[float]) -> Interval:

@@ -5,7 +5,7 @@ import random
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +56,9 @@ Results = dict[tuple[str, str], list[Answer]]
 """By load and entry: one answer of each round."""
 
 
-def loads(present: Mapping[str, Contender], *, quick: bool) -> list[Load]:
-    """All loads with the entries of contenders that take part."""
+def loads(present: Mapping[str, Contender], *, quick: bool, plain_requests: int | None = None) -> list[Load]:
+    """All loads with the entries of contenders that take part; transformers serves the first `plain_requests` of W1 and
+    of W2, or all."""
     w1, w2 = load("w1"), load("w2")
     mine, vllm, openvino = (Entry(name, name) for name in (OURS, VLLM, OPENVINO))
     beside_memory = Entry(OURS, OURS, {"roofline": True})
@@ -77,10 +78,24 @@ def loads(present: Mapping[str, Contender], *, quick: bool) -> list[Load]:
             Load(W2, w2, (mine, vllm, openvino, continuous, static_16, static_32, *inner)),
             *(Load(batch_name(count), equal(count, W2_PROMPT, 64), (mine, vllm, openvino)) for count in BATCHES),
         ]
-    return [
-        Load(one.name, one.requests, [entry for entry in one.entries if entry.contender in present], one.repeats)
-        for one in found
-    ]
+    here = [replace(one, entries=[entry for entry in one.entries if entry.contender in present]) for one in found]
+    return [part for one in here for part in _parts(one, plain_requests)]
+
+
+def plain_name(name: str, plain_requests: int | None) -> str:
+    """What of W1 or W2 transformers serves: all of it, or a load of its first requests."""
+    whole = plain_requests is None or plain_requests >= len(load(name.lower()))
+    return name if whole else f"first {plain_requests} of {name}"
+
+
+def _parts(one: Load, plain_requests: int | None) -> list[Load]:
+    """The load, and apart from it what transformers serves of it if that is not all: ours serves the same beside it."""
+    plain = [entry for entry in one.entries if entry.contender == PLAIN]
+    if not plain or (name := plain_name(one.name, plain_requests)) == one.name:
+        return [one]
+    others = [entry for entry in one.entries if entry not in plain]
+    part = Load(name, one.requests[:plain_requests], [Entry(OURS, OURS), *plain])
+    return [replace(one, entries=others), part]
 
 
 def pressure(requests: Sequence[Request], contender: str = OURS, **extras: object) -> Load:

@@ -86,6 +86,19 @@ def test_who_is_absent_takes_no_part_and_quick_leaves_out_what_takes_long(tmp_pa
     assert [one.name for one in p.loads(ours, quick=True)] == [p.FIRST, p.ALONE, p.PRESSURE]
 
 
+def test_transformers_may_serve_the_first_requests_only_with_ours_beside_it(tmp_path: Path) -> None:
+    present = {name: Contender(name, "tests.benchmarks.echo", {}, tmp_path / name) for name in (p.OURS, p.PLAIN)}
+
+    cut = {one.name: one for one in p.loads(present, quick=False, plain_requests=100)}
+
+    assert cut["first 100 of W1"].requests == load("w1")[:100]
+    assert [entry.name for entry in cut["first 100 of W1"].entries] == [p.OURS, p.CONTINUOUS, p.STATIC_32]
+    assert [entry.name for entry in cut[p.W1].entries] == [p.OURS]
+    assert cut[p.W1].requests == load("w1")
+    assert {p.STATIC_16, p.OURS} <= {entry.name for entry in cut[p.W2].entries}, "64 requests, all of W2"
+    assert len(p.loads(present, quick=False)) == len(cut) - 1
+
+
 def test_where_a_step_costs_the_same_the_bound_is_that_of_the_steps() -> None:
     found = bound([([1] * 10, tokens) for tokens in (40, 10, 40, 10)], 2, 100, 512, WEIGHTS)
 
@@ -114,6 +127,17 @@ def test_ratios_count_by_their_worse_end() -> None:
     assert found["W1 output tokens/s, times those of vLLM CPU"].met
     assert found["W2 output tokens/s, times those of vLLM CPU"].met is False
     assert found["W1 output tokens/s, times those of OpenVINO GenAI"].met is None
+
+
+def test_transformers_is_compared_on_the_requests_that_it_served() -> None:
+    results = {(p.W1, p.OURS): answers(0.1), ("first 24 of W1", p.OURS): answers(1.0)}
+    results["first 24 of W1", p.CONTINUOUS] = answers(9.0)
+
+    line = by_name(throughput(results, 24))["first 24 of W1 output tokens/s, times those of transformers, continuous"]
+
+    assert line.value == pytest.approx(9.0)
+    assert (line.target, line.met) == (8.0, True)
+    assert "both served the first 24 of W1" in line.how
 
 
 def test_paged_scheduling_is_held_against_the_bound_and_the_slowest_ratio_of_latencies() -> None:
