@@ -57,7 +57,8 @@ class Fleet(Protocol):
         """What waits in each lane, over all models."""
 
     async def doors(self, tenant: str, allowed: Collection[str] | None) -> Sequence[Door]:
-        """Each model that a tenant may use (None: all), as its next request finds it."""
+        """Each model that a tenant may use (None: all), as its next request finds it. Raises ApiError where that is not
+        known."""
 
     async def waiting(self, tenant: str) -> int:
         """How many jobs of a tenant wait, in the queue where most of them do."""
