@@ -21,7 +21,7 @@ from gateway.http_body import read_body
 from gateway.store import STORE_TROUBLE
 from gateway.validation import checked, checked_fields
 from quotas.api_keys import KeyNotFound, KeyStore
-from quotas.audit import Audit
+from quotas.audit import Audit, Note
 from quotas.fields import FieldError
 from quotas.ledger import Ledger
 from quotas.store import QuotaError, QuotaStore
@@ -57,7 +57,8 @@ class Fleet(Protocol):
         """What waits in each lane, over all models."""
 
     async def doors(self, tenant: str, allowed: Collection[str] | None) -> Sequence[Door]:
-        """Each model that a tenant may use (None: all), as its next request finds it."""
+        """Each model that a tenant may use (None: all), as its next request finds it. Raises ApiError where that is not
+        known."""
 
     async def waiting(self, tenant: str) -> int:
         """How many jobs of a tenant wait, in the queue where most of them do."""
@@ -97,15 +98,10 @@ class Call:
         """Say which version the answer shows."""
         self.headers["etag"] = tag
 
-    async def note(self, action: str, target: str, before: Document | None, after: Document | None) -> None:
-        """Put a change into the audit log: what was, and what is. Never with a key's secret. Raises StoreUnavailable:
-        then this gateway's log says that it was made."""
-        changes = {"before": before, "after": after}
-        try:
-            await self.parts.audit.append(ACTOR, action, target, changes, address=self.address)
-        except STORE_TROUBLE:
-            log.error("%s of %s from %s was made and is not in the audit log", action, target, self.address)
-            raise
+    def note(self, action: str, target: str, before: Document | None, after: Document | None) -> Note:
+        """A change for the audit log: what was, and what is, but for the version. Never with a key's secret."""
+        changes = {"before": _unversioned(before), "after": _unversioned(after)}
+        return Note(actor=ACTOR, address=self.address, action=action, target=target, changes=changes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +165,10 @@ def endpoint(operation: Operation[Any], parts: AdminParts) -> Callable[[Request]
         return Response(msgspec.json.encode(document), operation.status, headers, JSON)
 
     return serve
+
+
+def _unversioned(document: Document | None) -> Document | None:
+    return document and {name: value for name, value in document.items() if name != "version"}
 
 
 async def _input(operation: Operation[Input], request: Request) -> Input:

@@ -34,7 +34,7 @@ NOWHERE = Door(model="", queue="", context_length=2 * LARGEST_ASK, workers=(), d
 
 
 async def explain(call: Call, body: ExplainBody) -> ExplainView:
-    """Say what would become of a request. Raises TenantNotFound."""
+    """Say what would become of a request. Raises TenantNotFound, and ApiError where the models are not known."""
     tenant = await the_tenant(call)
     asked = Request(
         lane=LaneName(body.lane),

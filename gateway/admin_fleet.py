@@ -1,13 +1,18 @@
 """Operators' calls on what serves: workers and lanes."""
 
+import logging
+
 from gateway.admin_bodies import Nothing, PageQuery
 from gateway.admin_call import Call
 from gateway.admin_shapes import LaneView, Page, WorkerView
 from gateway.admin_views import page, worker_view
 from gateway.errors import not_found
+from gateway.store import STORE_TROUBLE
 from scheduler.lanes import LaneName
 from scheduler.messages import WorkerStatus
 from scheduler.queue_types import LaneDepth
+
+log = logging.getLogger(__name__)
 
 
 async def list_workers(call: Call, query: PageQuery) -> Page[WorkerView]:
@@ -25,7 +30,12 @@ async def drain_worker(call: Call, _: Nothing) -> WorkerView:
         raise not_found("worker")
     before = worker_view(known[worker_id])
     if not before["draining"]:
-        await call.note("worker.drain", worker_id, {"draining": False}, {"draining": True})
+        note = call.note("worker.drain", worker_id, {"draining": False}, {"draining": True})
+        try:
+            await call.parts.audit.append(note)
+        except STORE_TROUBLE:
+            log.error("the drain of %s from %s is not in the audit log", worker_id, call.address)
+            raise
     return {**before, "draining": True}
 
 

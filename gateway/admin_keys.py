@@ -1,6 +1,7 @@
 """Operators' calls on a tenant's API keys. A secret is in the answer that makes it, and nowhere else."""
 
 from contextlib import suppress
+from functools import partial
 
 from gateway import entity_tags
 from gateway.admin_bodies import KeyBody, KeyChange, Nothing, PageQuery, RotateBody
@@ -9,15 +10,18 @@ from gateway.admin_shapes import KeyView, NewKeyView, Page
 from gateway.admin_tenants import TRIES, difference, the_tenant
 from gateway.admin_views import key_view, new_key_view, page
 from quotas.api_keys import ApiKey, KeyNotFound
+from quotas.audit import Note
 from quotas.tenants import Tenant, VersionConflict
 
 
 async def create_key(call: Call, body: KeyBody) -> NewKeyView:
     """A new key. Raises TenantNotFound, FieldError."""
     tenant = await the_tenant(call)
-    new = await call.parts.keys.create(tenant, body.model_dump(exclude_none=True))
-    await call.note("key.create", f"{tenant.id}/{new.key.id}", None, key_view(new.key))
-    return new_key_view(new)
+
+    def note(key: ApiKey) -> Note:
+        return call.note("key.create", f"{tenant.id}/{key.id}", None, key_view(key))
+
+    return new_key_view(await call.parts.keys.create(tenant, body.model_dump(exclude_none=True), note))
 
 
 async def list_keys(call: Call, query: PageQuery) -> Page[KeyView]:
@@ -36,13 +40,12 @@ async def change_key(call: Call, body: KeyChange) -> KeyView:
     tenant, changes = await the_tenant(call), body.model_dump(exclude_unset=True)
     for _ in range(TRIES):
         before = await _as_seen(call, tenant)
-        if before.changed(changes) == before:
+        after = before.changed(changes)
+        if after == before:
             return _shown(call, before)
+        note = call.note("key.update", f"{tenant.id}/{before.id}", *difference(key_view(before), key_view(after)))
         with suppress(VersionConflict):
-            after = await call.parts.keys.update(tenant, before, changes)
-            noted = difference(key_view(before), key_view(after))
-            await call.note("key.update", f"{tenant.id}/{after.id}", *noted)
-            return _shown(call, after)
+            return _shown(call, await call.parts.keys.update(tenant, before, changes, note))
     raise VersionConflict(tenant.id)
 
 
@@ -72,17 +75,23 @@ async def revoke_key(call: Call, _: Nothing) -> KeyView:
     before = await _as_seen(call, tenant)
     if before.state == "revoked":
         return key_view(before)
-    after = await call.parts.keys.revoke(tenant, before.id)
-    await call.note("key.revoke", f"{tenant.id}/{before.id}", {"state": before.state}, {"state": after.state})
-    return key_view(after)
+    note = call.note("key.revoke", f"{tenant.id}/{before.id}", {"state": "active"}, {"state": "revoked"})
+    return key_view(await call.parts.keys.revoke(tenant, before.id, note))
 
 
 async def rotate_key(call: Call, body: RotateBody) -> NewKeyView:
     """A new key like this one, which ends after the overlap. Raises TenantNotFound, KeyNotFound, FieldError."""
     tenant = await the_tenant(call)
-    before = await _as_seen(call, tenant)
-    new = await call.parts.keys.rotate(tenant, before.id, body.overlap_s)
-    after = {"replaced_by": key_view(new.key), "overlap_s": body.overlap_s}
-    await call.note("key.rotate", f"{tenant.id}/{before.id}", key_view(before), after)
-    call.tag(entity_tags.of_version(new.key.version))
-    return new_key_view(new)
+    for _ in range(TRIES):
+        before = await _as_seen(call, tenant)
+        with suppress(VersionConflict):
+            note = partial(_rotated, call, before, body.overlap_s)
+            new = await call.parts.keys.rotate(tenant, before.id, body.overlap_s, version=before.version, note=note)
+            call.tag(entity_tags.of_version(new.key.version))
+            return new_key_view(new)
+    raise VersionConflict(tenant.id)
+
+
+def _rotated(call: Call, before: ApiKey, overlap_s: float, made: ApiKey) -> Note:
+    after = {"replaced_by": key_view(made), "overlap_s": overlap_s}
+    return call.note("key.rotate", f"{before.tenant}/{before.id}", key_view(before), after)

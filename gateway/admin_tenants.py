@@ -1,4 +1,4 @@
-"""Operators' calls on tenants and their limits. Each writes what it changed into the audit log; no change, no entry."""
+"""Operators' calls on tenants and their limits. Each change takes its entry of the audit log with it."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
@@ -8,6 +8,7 @@ from gateway.admin_bodies import LimitsBody, Nothing, PageQuery, QuotaBody, Tena
 from gateway.admin_call import Call, Document
 from gateway.admin_shapes import Deleted, Page, TenantView
 from gateway.admin_views import page, tenant_view
+from quotas.audit import Note
 from quotas.limits import LIMIT_NAMES, Limits
 from quotas.tenants import Tenant, TenantNotFound, VersionConflict
 
@@ -22,9 +23,11 @@ _OF_THE_REST = ("default_lane", "limits")
 async def create_tenant(call: Call, body: TenantBody) -> TenantView:
     """A new tenant. Raises FieldError, TenantExists."""
     stated = {name: value for name, value in _stated(body).items() if value is not None}
-    made = _shown(call, await call.parts.tenants.create(stated))
-    await call.note("tenant.create", made["id"], None, made)
-    return made
+
+    def note(made: Tenant) -> Note:
+        return call.note("tenant.create", made.id, None, tenant_view(made))
+
+    return _shown(call, await call.parts.tenants.create(stated, note))
 
 
 async def list_tenants(call: Call, query: PageQuery) -> Page[TenantView]:
@@ -50,11 +53,11 @@ async def delete_tenant(call: Call, _: Nothing) -> Deleted:
     """End a tenant and its keys; its ledger stays. Raises TenantNotFound, TenantHasChildren."""
 
     async def delete(before: Tenant) -> None:
-        await call.parts.tenants.delete(before.id, version=before.version)
+        note = call.note("tenant.delete", before.id, tenant_view(before), None)
+        await call.parts.tenants.delete(before.id, version=before.version, note=note)
 
-    before = (await _as_seen(call, delete))[0]
-    await call.note("tenant.delete", before.id, tenant_view(before), None)
-    return {"id": before.id, "deleted": True}
+    await _as_seen(call, delete)
+    return {"id": call.path["tenant"], "deleted": True}
 
 
 async def suspend_tenant(call: Call, _: Nothing) -> TenantView:
@@ -106,29 +109,28 @@ async def the_tenant(call: Call) -> Tenant:
 async def _change(call: Call, action: str, changes: Document | Callable[[Tenant], Document]) -> Tenant:
     async def change(before: Tenant) -> Tenant:
         stated = changes(before) if callable(changes) else changes
-        if before.changed(stated) == before:
+        after = before.changed(stated)
+        if after == before:
             return before
-        return await call.parts.tenants.update(before.id, stated, version=before.version)
+        note = call.note(action, before.id, *difference(tenant_view(before), tenant_view(after)))
+        return await call.parts.tenants.update(before.id, stated, version=before.version, note=note)
 
-    before, after = await _as_seen(call, change)
-    if after != before:
-        await call.note(action, after.id, *difference(tenant_view(before), tenant_view(after)))
-    return after
+    return await _as_seen(call, change)
 
 
 async def _enter(call: Call, action: str, state: str, enter: Callable[..., Awaitable[Tenant]]) -> Tenant:
     """Bring the tenant into a state, if it is not there already."""
 
     async def change(before: Tenant) -> Tenant:
-        return before if before.state == state else await enter(before.id, version=before.version)
+        if before.state == state:
+            return before
+        note = call.note(action, before.id, {"state": before.state}, {"state": state})
+        return await enter(before.id, version=before.version, note=note)
 
-    before, after = await _as_seen(call, change)
-    if after != before:
-        await call.note(action, before.id, {"state": before.state}, {"state": after.state})
-    return after
+    return await _as_seen(call, change)
 
 
-async def _as_seen(call: Call, change: Callable[[Tenant], Awaitable[Done]]) -> tuple[Tenant, Done]:
+async def _as_seen(call: Call, change: Callable[[Tenant], Awaitable[Done]]) -> Done:
     """Do something to exactly the version that the audit log calls `before`, and that the caller expects.
 
     Raises ApiError `precondition_failed`, TenantNotFound, VersionConflict.
@@ -137,7 +139,7 @@ async def _as_seen(call: Call, change: Callable[[Tenant], Awaitable[Done]]) -> t
         before = await the_tenant(call)
         call.expected.check(entity_tags.of_version(before.version))
         try:
-            return before, await change(before)
+            return await change(before)
         except VersionConflict:
             continue
     raise VersionConflict(call.path["tenant"])
@@ -150,7 +152,7 @@ def _shown(call: Call, tenant: Tenant) -> TenantView:
 
 def difference(before: Document, after: Document) -> tuple[Document, Document]:
     """Of two views of one thing, the fields that differ, before and after."""
-    names = [name for name in after if after[name] != before[name] and name != "version"]
+    names = [name for name in after if after[name] != before[name]]
     return {name: before[name] for name in names}, {name: after[name] for name in names}
 
 

@@ -3,11 +3,12 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
+from gateway.errors import fleet_unknown
 from gateway.store import every
 from gateway.text import TextModel
 from scheduler.lanes import LaneName
@@ -111,6 +112,15 @@ class Directory:
     def models(self) -> Mapping[str, Model]:
         """Every model that was announced in the last seven days, by name."""
         return self._models
+
+    def find(self, names: Collection[str] | None = None) -> list[Model]:
+        """Those of these names (None: all) that are known. Raises ApiError `quota_store_unavailable` where none is and
+        the fleet was not read lately: a gateway that has just started must not deny what others serve."""
+        wanted = self._models if names is None else names
+        found = [self._models[name] for name in wanted if name in self._models]
+        if not found and not self.is_fresh:
+            raise fleet_unknown()
+        return found
 
     @property
     def workers(self) -> list[WorkerStatus]:

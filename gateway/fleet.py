@@ -72,8 +72,7 @@ class StoredFleet:
         }
 
     async def doors(self, tenant: str, allowed: Collection[str] | None) -> list[Door]:
-        """Each model that a tenant may use (None: all), as its next request finds it."""
-        models = [model for name, model in self._directory.models.items() if allowed is None or name in allowed]
+        """Each model that a tenant may use (None: all), as its next request finds it. Raises as `find` does."""
         return [
             Door(
                 model=model.name,
@@ -83,7 +82,7 @@ class StoredFleet:
                 depths=await self._queue(model.queue).depths(),
                 waiting=await self._queue(model.queue).waiting(tenant),
             )
-            for model in models
+            for model in self._directory.find(allowed)
         ]
 
     async def waiting(self, tenant: str) -> int:

@@ -7,7 +7,6 @@ from starlette.types import Receive, Scope, Send
 from gateway import limits_headers
 from gateway.auth import Caller
 from gateway.directory import Directory, Model
-from gateway.errors import fleet_unknown
 from gateway.limits_headers import Waiting
 from gateway.prepare import allowed_model, may_use
 from gateway.replies import send_json
@@ -25,9 +24,7 @@ class ListModels:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One ASGI call, inside its rim. Raises ApiError where no model is known yet."""
         caller: Caller = scope["state"]["caller"]
-        if not self._directory.models and not self._directory.is_fresh:
-            raise fleet_unknown()
-        data = [_shown(model) for name, model in self._directory.models.items() if may_use(caller, name)]
+        data = [_shown(model) for model in self._directory.find() if may_use(caller, model.name)]
         await send_json(send, {"object": "list", "data": data}, [])
 
 

@@ -14,7 +14,7 @@ from gateway.admit import Size, Verdict, admit, measure, too_long
 from gateway.auth import Caller
 from gateway.directory import Directory, Model
 from gateway.doors import Doors, Hold
-from gateway.errors import ApiError, fleet_unknown, invalid, model_not_found
+from gateway.errors import ApiError, invalid, model_not_found
 from gateway.flight import flight_ids, mint
 from gateway.launch import Draft
 from gateway.replies import Headers
@@ -215,14 +215,13 @@ class Preparer:
 
 
 def allowed_model(directory: Directory, name: str, caller: Caller) -> Model:
-    """A model that the caller may use. Raises ApiError `model_not_found`, `model_not_allowed`, and, where what is there
-    is not known, `quota_store_unavailable`: a gateway that has just started must not deny what others serve."""
-    model = directory.models.get(name)
-    if model is None:
-        raise model_not_found() if directory.is_fresh else fleet_unknown()
+    """A model that the caller may use. Raises ApiError `model_not_found`, `model_not_allowed`, and as `find` does."""
+    found = directory.find((name,))
+    if not found:
+        raise model_not_found()
     if not may_use(caller, name):
         raise ApiError("This key may not use the model.", "model_not_allowed", "model")
-    return model
+    return found[0]
 
 
 def may_use(caller: Caller, model: str) -> bool:

@@ -44,6 +44,8 @@ from scheduler.registry import RedisRegistry
 
 log = logging.getLogger(__name__)
 
+FIRST_LOOK_S = 2.0
+"""How long a start waits for the fleet to be read: a tokenizer takes a good part of a second."""
 SETTLE_GRACE_S = 5.0
 """How long settlements may take when everything else has ended."""
 ROLL_UP_EVERY_S = 3_600.0
@@ -143,6 +145,8 @@ class Resources:
             max_answer_bytes=section.idempotency_answer_bytes,
         )
         self._draining = False
+        self._looked = asyncio.Event()
+        """At the fleet, with or without success."""
         self._tell_of_stores()
 
     def missing(self) -> str:
@@ -169,7 +173,7 @@ class Resources:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Read the fleet once, then keep everything going until the block ends."""
+        """Read the fleet, if the store answers soon, and keep everything going until the block ends."""
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self.store.aclose)
             if self.budgets is not self.store:
@@ -189,6 +193,9 @@ class Resources:
                 tasks.append(asyncio.create_task(self.guard.run(), name="guard"))
             stack.push_async_callback(_end, tasks)
             await stack.enter_async_context(self.siblings.answering())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FIRST_LOOK_S):
+                    await self._looked.wait()
             yield
         if self._span_processor is not None:
             await asyncio.to_thread(self._span_processor.shutdown)
@@ -217,6 +224,7 @@ class Resources:
         return RedisQueue(client, name, self.lanes, lease_ms=round(self.settings.lease_s * 1e3))
 
     def _fleet_changed(self) -> None:
+        self._looked.set()
         self.dispatcher.keep_lines(self.directory.queues)
         self.telemetry.observe_fleet(self.directory.models.values())
         self.telemetry.settlements_in_hand.set(self.settlements.in_hand)

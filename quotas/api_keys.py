@@ -10,13 +10,14 @@ import re
 import secrets
 import string
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import msgspec
 
 from quotas import fields, keyspace, packed
+from quotas.audit import Note, Outbox
 from quotas.database import Database, Redis, Reply
 from quotas.fields import FieldError
 from quotas.limits import Limits
@@ -95,21 +96,26 @@ def public_id(full_key: str) -> str | None:
 
 
 class KeyStore:
-    """The keys of all tenants. Every call may raise StoreUnavailable."""
+    """The keys of all tenants. Every call may raise StoreUnavailable. `note`: see TenantStore."""
 
     def __init__(self, client: Redis) -> None:
         self._database = Database(client)
+        self._outbox = Outbox(self._database)
         self._pepper: bytes | None = None
 
-    async def create(self, tenant: Tenant, document: Mapping[str, object]) -> NewKey:
+    async def create(
+        self, tenant: Tenant, document: Mapping[str, object], note: Callable[[ApiKey], Note] | None = None
+    ) -> NewKey:
         """A new key from `name`, `expires_at`, `limits`, `scopes`. Raises FieldError, KeyNotFound (no such tenant)."""
         now_ms = await self._database.now_ms()
         key = ApiKey(id=_random_id(), tenant=tenant.id, created_at=now_ms / 1e3).changed(document)
         if _is_over(key, now_ms):
             raise FieldError("expires_at", "must be in the future")
-        return await self._add(tenant, key)
+        return await self._add(tenant, key, note and note(key))
 
-    async def update(self, tenant: Tenant, seen: ApiKey, changes: Mapping[str, object]) -> ApiKey:
+    async def update(
+        self, tenant: Tenant, seen: ApiKey, changes: Mapping[str, object], note: Note | None = None
+    ) -> ApiKey:
         """Change `name`, `expires_at`, `limits` (merged) or `scopes` (whole) of a key that is of the version seen.
 
         Raises FieldError, KeyNotFound (a revoked key too), VersionConflict.
@@ -117,14 +123,15 @@ class KeyStore:
         after = seen.changed(changes)
         if "expires_at" in changes and _is_over(after, await self._database.now_ms()):
             raise FieldError("expires_at", "must be in the future")
-        changed = await self._database.run(
+        changed = await self._outbox.change(
             "key_change",
-            keyspace.of_root(tenant.root),
+            tenant.root,
             tenant.id,
             seen.id,
             seen.version,
             *_stored(after),
             _card(after, tenant.id),
+            note=note,
         )
         if not changed:
             raise KeyNotFound(seen.id)
@@ -169,50 +176,62 @@ class KeyStore:
         found = [await self.get(tenant, key_id) for key_id in ids]
         return [key for key in found if key is not None]
 
-    async def revoke(self, tenant: Tenant, key_id: str) -> ApiKey:
-        """End a key now; again is no error. Raises KeyNotFound."""
-        return await self._end(tenant, key_id, "revoked")
+    async def revoke(self, tenant: Tenant, key_id: str, note: Note | None = None) -> ApiKey:
+        """End a key now; again is no error, no change, and not noted. Raises KeyNotFound."""
+        reply = await self._outbox.change("key_end", tenant.root, tenant.id, key_id, note=note)
+        if reply is None:
+            raise KeyNotFound(key_id)
+        return _decode_key(*reply)
 
-    async def rotate(self, tenant: Tenant, key_id: str, overlap_s: object = 0) -> NewKey:
-        """A new key like this one, which ends `overlap_s` from now. Raises KeyNotFound, FieldError.
+    async def rotate(
+        self,
+        tenant: Tenant,
+        key_id: str,
+        overlap_s: object = 0,
+        *,
+        version: int | None = None,
+        note: Callable[[ApiKey], Note] | None = None,
+    ) -> NewKey:
+        """A new key like this one, which ends `overlap_s` from now: both or neither. `note` is of the new one.
 
-        The new key's own limits start unused.
+        The new key's own limits start unused. Raises KeyNotFound, FieldError, and VersionConflict where others change
+        the old one at the same time, or `version` is given and was left behind.
         """
         overlap_ms = int(fields.number(overlap_s, "overlap_s", 0, LONGEST_OVERLAP_S) * 1e3)
         old = await self.get(tenant, key_id)
         now_ms = await self._database.now_ms()
         if old is None or old.state != "active" or _is_over(old, now_ms):
             raise KeyNotFound(key_id)
+        if version is not None and old.version != version:
+            raise VersionConflict(key_id)
         fresh = dataclasses.replace(old, id=_random_id(), created_at=now_ms / 1e3, last_used_at=None, version=0)
-        new = await self._add(tenant, fresh)
-        await self._end(tenant, key_id, str(now_ms + overlap_ms))
-        return new
+        return await self._add(tenant, fresh, note and note(fresh), (old.id, old.version, now_ms + overlap_ms))
 
-    async def _add(self, tenant: Tenant, key: ApiKey) -> NewKey:
+    async def _add(
+        self, tenant: Tenant, key: ApiKey, note: Note | None, old: tuple[str, int, int] = ("", 0, 0)
+    ) -> NewKey:
+        """`old`: the key that this one takes the place of, its version, and when it ends, ms."""
         secret = _random_secret(key.id)
+        # First, though it leads nowhere yet: so a key works from the moment on at which the old one may end.
+        where = ("root", tenant.root, "tenant", tenant.id, "hash", await self._hash(secret))
+        await self._database.call("HSET", keyspace.api_key(key.id), *where)
         document, expires_ms = _stored(key)
-        added = await self._database.run(
+        added = await self._outbox.change(
             "key_put",
-            keyspace.of_root(tenant.root),
+            tenant.root,
             tenant.id,
             key.id,
             int(key.created_at * 1e3),
             expires_ms,
             document,
             _card(key, tenant.id),
+            *old,
+            note=note,
         )
-        if not added:
-            raise KeyNotFound(f"no tenant {tenant.id}")
-        # Last, so that a key works only once all of it stands.
-        where = ("root", tenant.root, "tenant", tenant.id, "hash", await self._hash(secret))
-        await self._database.call("HSET", keyspace.api_key(key.id), *where)
-        return NewKey(key, secret)
-
-    async def _end(self, tenant: Tenant, key_id: str, how: str) -> ApiKey:
-        reply = await self._database.run("key_end", keyspace.of_root(tenant.root), tenant.id, key_id, how)
-        if reply is None:
-            raise KeyNotFound(key_id)
-        return _decode_key(*reply)
+        if added == 1:
+            return NewKey(key, secret)
+        await self._database.call("DEL", keyspace.api_key(key.id))
+        raise VersionConflict(old[0]) if added else KeyNotFound(f"no tenant {tenant.id}")
 
     async def _hash(self, full_key: str) -> str:
         """Keyed with a secret of the store's own: a copy of the hashes alone confirms no guess."""

@@ -1,22 +1,55 @@
-"""Who changed what, when: one entry for each call of the admin API that changed something."""
+"""Who changed what, when: one entry for each call of the admin API that changed something.
+
+The log is one stream for all, and a change stands in the slot of its root: no script sees both. So the script of a
+change writes its entry too, into an outbox of the root. From there it is moved into the log: by who made the change,
+right after it, or, if that was killed, by whoever looks for lapsed reservations next. An entry has an id, by which the
+log takes it once, however often it is moved.
+"""
 
 import json
+import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from quotas import keyspace
-from quotas.database import Database, Redis
+from quotas.database import Database, Redis, Reply
+from quotas.store import StoreUnavailable
 
 ENTRIES = 100_000
 LONGEST_CHANGES = 10_000
 LONGEST_VALUE = 300
 """Of one field, where all together are longer than that."""
+MOVED_AT_ONCE = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """A change as it is to be told. `changes` holds no secret."""
+
+    actor: str
+    address: str = ""
+    """Where the call came from; empty: not known."""
+    action: str
+    """As `tenant.create`, `key.revoke`."""
+    target: str
+    """As `acme`, `acme/<key id>`."""
+    changes: Mapping[str, object]
+
+    def encoded(self) -> str:
+        """An entry of its own, with an id. Of changes too long to keep, the longest fields are left out and say so."""
+        changes = json.dumps(self.changes)
+        if len(changes) > LONGEST_CHANGES:
+            changes = json.dumps(_shortened(self.changes))
+        who = {"actor": self.actor, "address": self.address}
+        entry = {"id": secrets.token_hex(12), **who, "action": self.action, "target": self.target, "changes": changes}
+        return json.dumps(entry)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEntry:
-    """One change. `changes` holds no secret: what was asked for, as the caller wrote it."""
+    """One change, as it was noted."""
 
     id: str
     """Position, for `after`."""
@@ -24,11 +57,8 @@ class AuditEntry:
     """Epoch seconds by the store's clock."""
     actor: str
     address: str
-    """Where the call came from; empty: not known."""
     action: str
-    """As `tenant.create`, `key.revoke`."""
     target: str
-    """As `acme`, `acme/<key id>`."""
     changes: dict[str, Any]
 
 
@@ -38,24 +68,9 @@ class Audit:
     def __init__(self, client: Redis) -> None:
         self._database = Database(client)
 
-    async def append(
-        self,
-        actor: str,
-        action: str,
-        target: str,
-        changes: Mapping[str, object] | None = None,
-        *,
-        address: str = "",
-    ) -> str:
-        """Write one entry; returns its id. Of changes too long to keep, the longest fields are left out and say so."""
-        text = json.dumps(dict(changes or {}))
-        if len(text) > LONGEST_CHANGES:
-            text = json.dumps(_shortened(dict(changes or {})))
-        at_ms = await self._database.now_ms()
-        who = ("actor", actor, "address", address)
-        entry = ("at_ms", at_ms, *who, "action", action, "target", target, "changes", text)
-        entry_id: str = await self._database.call("XADD", keyspace.AUDIT, "MAXLEN", "~", ENTRIES, "*", *entry)
-        return entry_id
+    async def append(self, note: Note) -> None:
+        """Write an entry of what no root holds."""
+        await _write(self._database, str(await self._database.now_ms()), note.encoded())
 
     async def list(self, limit: int = 100, after: str | None = None) -> list[AuditEntry]:
         """At most `limit` entries, newest first, from the one after (older than) `after`."""
@@ -64,6 +79,46 @@ class Audit:
         start = "+" if after is None else f"({after}"
         reply = await self._database.call("XREVRANGE", keyspace.AUDIT, start, "-", "COUNT", limit)
         return [_entry(entry_id, values) for entry_id, values in reply]
+
+
+class Outbox:
+    """Changes with their entries. Every call may raise StoreUnavailable."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def change(self, script: str, root: str, *args: str | int | bytes, note: Note | None) -> Reply:
+        """Run a script that changes something of a root, and says so by `note`. What it replies."""
+        prefix = keyspace.of_root(root)
+        if note is None:
+            return await self._database.run(script, prefix, *args, "")
+        await enlist(self._database, root)
+        reply = await self._database.run(script, prefix, *args, note.encoded())
+        if reply == "unheard":
+            raise StoreUnavailable(f"{script}: the audit log does not follow")
+        with suppress(StoreUnavailable):  # the change is made, and the entry is kept until it can be moved
+            await self.move(root)
+        return reply
+
+    async def move(self, root: str) -> None:
+        """Bring the log what waits, the oldest first, MOVED_AT_ONCE at most. Any number may do so at a time."""
+        outbox = keyspace.outbox(root)
+        for waiting in await self._database.call("LRANGE", outbox, 0, MOVED_AT_ONCE - 1):
+            at_ms, _, entry = waiting.partition(" ")
+            await _write(self._database, at_ms, entry)
+            await self._database.call("LREM", outbox, 1, waiting)
+
+
+async def enlist(database: Database, root: str) -> None:
+    """Note that somebody has to look at a root, for what may be left behind there: before it is."""
+    await database.call("ZADD", keyspace.ROOTS, await database.now_ms(), root)
+
+
+async def _write(database: Database, at_ms: str, encoded: str) -> None:
+    entry: dict[str, str] = json.loads(encoded)
+    entry_id = entry.pop("id")
+    fields = [part for field in entry.items() for part in field]
+    await database.run("audit_write", keyspace.AUDIT, ENTRIES, entry_id, "at_ms", at_ms, *fields)
 
 
 def _shortened(value: object) -> object:

@@ -19,6 +19,7 @@ All that belongs to one root organisation stands under one hash tag, so that a s
         paused:<L>           zset       flights that wait for the minute to have room, since when, ms (pauses.lua)
         flight:<F>           string     a reservation, packed (flight.lua); `settled` for 10 minutes after its end
         leases               zset       flights in the air by the end of their lease, ms
+        audit                list       entries on their way into the audit log: when, ms, and JSON; at most 1,000
         idem:<K>:<D>         hash       a request with an idempotency key of digest D: print, owner, began_ms, lease_ms,
                                         once ended status, headers, body (compressed); gone 24 hours after it began, or
                                         with its tenant
@@ -35,11 +36,12 @@ L is a level: `tenant:<T>`, `key:<K>` or `by:<T>:<lane>:<model>`. Outside the ro
     fl:apikey:<K>            hash       root, tenant and hash of a public id
     fl:hashing               string     32 random bytes in hex; they key the hashes of API keys
     fl:tenants               zset       `<tenant> <root>`, all with score 0: the tenants by name
-    fl:roots                 zset       roots with reservations lately, by when they were last enlisted, ms
+    fl:roots                 zset       roots with reservations or changes lately, by when they were last enlisted, ms
     fl:reaper                hash       when somebody last looked for lapsed leases (watch.lua)
     fl:gateways              zset       gateways that share the budgets, by when they last said so, ms
     fl:rollup                string     somebody rolls up the ledgers, or did so within the last day
     fl:audit                 stream     what the admin API changed, about the last 100,000
+    fl:audited:{fl:audit}    zset       ids of those entries, by when they were written, ms
 """
 
 HASHING = "fl:hashing"
@@ -54,6 +56,11 @@ AUDIT = "fl:audit"
 def of_root(root: str) -> str:
     """Prefix of all keys of a root organisation."""
     return f"fl:quota:{{{root}}}:"
+
+
+def outbox(root: str) -> str:
+    """Where entries of the audit log wait to be moved there."""
+    return f"{of_root(root)}audit"
 
 
 def api_key(public_id: str) -> str:

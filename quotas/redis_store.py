@@ -2,8 +2,10 @@
 
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 
 from quotas import keyspace, packed
+from quotas.audit import Outbox, enlist
 from quotas.database import Database, Redis, Reply
 from quotas.limits import RULES
 from quotas.store import (
@@ -47,6 +49,7 @@ class RedisQuotaStore:
         if not 0 < lease_ms <= MAX_LEASE_MS:
             raise ValueError(f"lease_ms must be from 1 to {MAX_LEASE_MS}")
         self._database = Database(client, clock=clock, slicing=slicing)
+        self._outbox = Outbox(self._database)
         self._lease_ms = lease_ms
         self._slicing = slicing
         self._enlisted: dict[str, float] = {}
@@ -153,21 +156,26 @@ class RedisQuotaStore:
         return set(await self._database.run("renew", keyspace.of_root(root), self._lease_ms, *flight_ids))
 
     async def expired(self, limit: int) -> list[Lapsed]:
-        """Reservations whose lease has run out: see QuotaStore."""
+        """Reservations whose lease has run out: see QuotaStore. On its way round it brings the audit log what killed
+        gateways have left."""
         if limit < 1 or not await self._database.run("watch", keyspace.REAPER, self._lease_ms):
             return []
         found: list[Lapsed] = []
-        quiet = await self._quiet_roots()
+        quiet_since_ms = await self._database.now_ms() - QUIET_AFTER_MS
+        quiet = await self._quiet_roots(quiet_since_ms)
         for root in await self._some_roots():
             try:
-                in_air, lapsed = await self._database.run(
+                in_air, lapsed, unheard = await self._database.run(
                     "expired", keyspace.of_root(root), limit - len(found), self._lease_ms, MAX_LEASE_MS
                 )
             except StoreUnavailable:  # the node of this root: those of others may answer
                 continue
             found += [_lapsed(root, flight) for flight in lapsed]
-            if root in quiet and not in_air:
-                await self._database.call("ZREM", keyspace.ROOTS, root)
+            if unheard:
+                with suppress(StoreUnavailable):  # the node of the log: the next round comes
+                    await self._outbox.move(root)
+            elif root in quiet and not in_air:
+                await self._database.run("unlist", keyspace.ROOTS, root, quiet_since_ms)
             if len(found) >= limit:
                 break
         return found
@@ -191,7 +199,7 @@ class RedisQuotaStore:
 
     async def _enlist(self, root: str) -> None:
         """Before a root's first reservation here, and hourly: note where `expired` has to look."""
-        await self._database.call("ZADD", keyspace.ROOTS, await self._database.now_ms(), root)
+        await enlist(self._database, root)
         self._enlisted[root] = time.monotonic()
 
     def _is_enlisted(self, root: str) -> bool:
@@ -203,12 +211,10 @@ class RedisQuotaStore:
         self._next_root = last + 1 if len(roots) == ROOTS_PER_LOOK else 0
         return roots
 
-    async def _quiet_roots(self) -> set[str]:
+    async def _quiet_roots(self, since_ms: int) -> set[str]:
         """Roots enlisted so long ago that no store counts on it: forgotten once nothing of theirs is in the air."""
-        before_ms = await self._database.now_ms() - QUIET_AFTER_MS
-        return set(
-            await self._database.call("ZRANGEBYSCORE", keyspace.ROOTS, "-inf", before_ms, "LIMIT", 0, ROOTS_PER_LOOK)
-        )
+        some = ("LIMIT", 0, ROOTS_PER_LOOK)
+        return set(await self._database.call("ZRANGEBYSCORE", keyspace.ROOTS, "-inf", since_ms, *some))
 
 
 def _lapsed(root: str, reply: Reply) -> Lapsed:

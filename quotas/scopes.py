@@ -8,7 +8,7 @@ from typing import Literal
 
 from quotas import fields
 from quotas.fields import FieldError
-from quotas.tenants import LANES
+from quotas.tenant_fields import LANES
 
 _ENDPOINT = re.compile(r"/v1(/[^/]+)*")
 

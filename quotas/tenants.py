@@ -7,19 +7,19 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
-from zoneinfo import ZoneInfoNotFoundError
 
 import msgspec
 
 from quotas import fields, keyspace, packed
+from quotas.audit import Note, Outbox
 from quotas.database import Database, Redis
 from quotas.fields import FieldError
 from quotas.idempotency import forget_all
-from quotas.limits import LIMIT_NAMES, Limits, LimitsBy
+from quotas.limits import Limits, LimitsBy
 from quotas.store import QuotaError, StoreUnavailable
+from quotas.tenant_fields import LANES, PARSERS
 from quotas.windows import zone_table
 
-LANES = ("latency", "throughput")
 PAGE = 100
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _TRIES = 20
@@ -86,41 +86,16 @@ class Tenant:
 
         A default lane that is not stated gives way where it is none of the new lanes: to the first of them.
         """
-        known = fields.document(changes, "", _PARSERS.keys() | {"parent"})
+        known = fields.document(changes, "", PARSERS.keys() | {"parent"})
         if known.pop("parent", self.parent) != self.parent:
             raise FieldError("parent", "cannot change")
-        new: dict[str, Any] = {name: _PARSERS[name](value, self) for name, value in known.items()}
+        new: dict[str, Any] = {name: PARSERS[name](value, self.limits) for name, value in known.items()}
         tenant = dataclasses.replace(self, **new)
         if tenant.default_lane in tenant.lanes:
             return tenant
         if known.get("default_lane") is not None or not tenant.lanes:
             raise FieldError("default_lane", "must be one of the tenant's lanes")
         return dataclasses.replace(tenant, default_lane=tenant.lanes[0])
-
-
-def _timezone(value: object) -> str:
-    zone = fields.text(value, "timezone")
-    try:
-        zone_table(zone)
-    except (ZoneInfoNotFoundError, ValueError, OSError):  # OSError: the name of a folder of zones
-        raise FieldError("timezone", "must be an IANA name such as Europe/Berlin") from None
-    return zone
-
-
-_PARSERS: dict[str, Callable[[object, Tenant], object]] = {
-    "name": lambda value, _: fields.text(value, "name"),
-    "timezone": lambda value, _: _timezone(value),
-    "weight": lambda value, _: fields.number(value, "weight", 0.001, 1000.0),
-    "default_lane": lambda value, _: LANES[0] if value is None else fields.one_of(value, "default_lane", LANES),
-    "lanes": lambda value, _: fields.texts(value, "lanes", LANES),
-    "models": lambda value, _: None if value is None else fields.texts(value, "models"),
-    "limits": lambda value, before: Limits() if value is None else before.limits.merged(value),
-    "limits_by": lambda value, _: LimitsBy.parse_all(value, LANES),
-    "shadow": lambda value, _: fields.texts(value, "shadow", LIMIT_NAMES),
-    "reserve": lambda value, _: fields.one_of(value, "reserve", ("progressive", "full")),
-    "preemption": lambda value, _: fields.one_of(value, "preemption", ("exact", "fast")),
-    "share_group": lambda value, _: "" if value is None else fields.text(value, "share_group"),
-}
 
 
 def decode_tenant(document: str, state: str, version: str) -> Tenant:
@@ -133,14 +108,19 @@ def decode_tenant(document: str, state: str, version: str) -> Tenant:
 
 
 class TenantStore:
-    """All tenants. Every call may raise StoreUnavailable; a change holds for the next request on every gateway."""
+    """All tenants. Every call may raise StoreUnavailable; a change holds for the next request on every gateway.
+
+    A `note` of a change tells the audit log of it, whatever happens: it is written with the change. What it says was
+    before is so if `version` says of which version that was.
+    """
 
     def __init__(self, client: Redis) -> None:
         self._database = Database(client)
+        self._outbox = Outbox(self._database)
 
-    async def create(self, document: Mapping[str, object]) -> Tenant:
+    async def create(self, document: Mapping[str, object], note: Callable[[Tenant], Note] | None = None) -> Tenant:
         """A new tenant from its `id` and what else is stated. Raises FieldError, TenantExists."""
-        stated = fields.document(document, "", _PARSERS.keys() | {"id", "parent"})
+        stated = fields.document(document, "", PARSERS.keys() | {"id", "parent"})
         tenant_id = stated.pop("id", None)
         if not isinstance(tenant_id, str) or not _ID.fullmatch(tenant_id):
             raise FieldError("id", "must be 1 to 63 letters, digits, dots, dashes or underscores, not led by a sign")
@@ -154,7 +134,7 @@ class TenantStore:
             raise FieldError("id", "was a tenant's of another organisation, whose ledger stays")
         # The index first: an entry without a tenant is skipped, a tenant without one would be lost.
         await self._database.call("ZADD", keyspace.TENANTS, 0, _entry(tenant.id, tenant.root))
-        return await self._put(tenant, 0)
+        return await self._put(tenant, 0, note and note(tenant))
 
     async def get(self, tenant_id: str) -> Tenant | None:
         """The tenant, or None where there is none."""
@@ -178,19 +158,21 @@ class TenantStore:
             start = f"({entries[-1]}"
         return found
 
-    async def update(self, tenant_id: str, changes: Mapping[str, object], *, version: int | None = None) -> Tenant:
+    async def update(
+        self, tenant_id: str, changes: Mapping[str, object], *, version: int | None = None, note: Note | None = None
+    ) -> Tenant:
         """Change some fields; `limits` are merged, null takes one away.
 
         Raises TenantNotFound, FieldError, and VersionConflict where `version` is given and was left behind.
         """
-        return await self._change(tenant_id, lambda tenant: tenant.changed(changes), version)
+        return await self._change(tenant_id, lambda tenant: tenant.changed(changes), version, note)
 
     async def put_limits(self, tenant_id: str, document: object) -> Tenant:
         """Replace all limits. Raises TenantNotFound, LimitsError."""
         limits = Limits.parse(document)
         return await self._change(tenant_id, lambda tenant: dataclasses.replace(tenant, limits=limits))
 
-    async def suspend(self, tenant_id: str, *, version: int | None = None) -> Tenant:
+    async def suspend(self, tenant_id: str, *, version: int | None = None, note: Note | None = None) -> Tenant:
         """Let none of its requests in until it is resumed. Raises TenantNotFound, and VersionConflict as `update`."""
         now_s = await self._database.now_ms() / 1e3
         return await self._change(
@@ -199,15 +181,16 @@ class TenantStore:
                 tenant, state="suspended", suspended_at=now_s if tenant.suspended_at is None else tenant.suspended_at
             ),
             version,
+            note,
         )
 
-    async def resume(self, tenant_id: str, *, version: int | None = None) -> Tenant:
+    async def resume(self, tenant_id: str, *, version: int | None = None, note: Note | None = None) -> Tenant:
         """Let its requests in again. Raises TenantNotFound, and VersionConflict as `update`."""
         return await self._change(
-            tenant_id, lambda tenant: dataclasses.replace(tenant, state="active", suspended_at=None), version
+            tenant_id, lambda tenant: dataclasses.replace(tenant, state="active", suspended_at=None), version, note
         )
 
-    async def delete(self, tenant_id: str, *, version: int | None = None) -> None:
+    async def delete(self, tenant_id: str, *, version: int | None = None, note: Note | None = None) -> None:
         """End it and its keys at once, and what idempotency keys kept; its ledger and its place in the index stay.
 
         Raises TenantNotFound, TenantHasChildren, and VersionConflict as `update`.
@@ -215,7 +198,7 @@ class TenantStore:
         root, seen = await self.root(tenant_id), "" if version is None else version
         if root is None:
             raise TenantNotFound(tenant_id)
-        keys = await self._database.run("tenant_delete", keyspace.of_root(root), tenant_id, seen)
+        keys = await self._outbox.change("tenant_delete", root, tenant_id, seen, note=note)
         if keys is None:
             raise TenantNotFound(tenant_id)
         if keys == "conflict":
@@ -227,7 +210,13 @@ class TenantStore:
                 await self._database.call("DEL", keyspace.api_key(public_id))
                 await forget_all(self._database, root, public_id)
 
-    async def _change(self, tenant_id: str, change: Callable[[Tenant], Tenant], version: int | None = None) -> Tenant:
+    async def _change(
+        self,
+        tenant_id: str,
+        change: Callable[[Tenant], Tenant],
+        version: int | None = None,
+        note: Note | None = None,
+    ) -> Tenant:
         for _ in range(_TRIES):
             tenant = await self.get(tenant_id)
             if tenant is None:
@@ -235,7 +224,7 @@ class TenantStore:
             if version is not None and tenant.version != version:
                 raise VersionConflict(tenant_id)
             try:
-                return await self._put(change(tenant), tenant.version)
+                return await self._put(change(tenant), tenant.version, note)
             except VersionConflict:
                 continue
         raise VersionConflict(tenant_id)
@@ -251,16 +240,16 @@ class TenantStore:
             raise FieldError("parent", f"may have at most {DEEPEST - 2} tenants above it")
         return parent
 
-    async def _put(self, tenant: Tenant, version: int) -> Tenant:
+    async def _put(self, tenant: Tenant, version: int, note: Note | None) -> Tenant:
         by = [(each.model, each.lane) for each in tenant.limits_by]
         card = packed.tenant_card(tenant.state, tenant.timezone, tenant.limits, tenant.shadow, by, tenant.parents)
         levels: list[str | bytes] = [keyspace.tenant_level(tenant.id), card]
         for each in tenant.limits_by:
             level = keyspace.model_lane_level(tenant.id, each.model, each.lane)
             levels += [level, packed.model_lane_card(each.limits, tenant.shadow)]
-        reply = await self._database.run(
+        reply = await self._outbox.change(
             "tenant_put",
-            keyspace.of_root(tenant.root),
+            tenant.root,
             *(tenant.id, version),
             tenant.state,
             json.dumps(zone_table(tenant.timezone)),
@@ -268,6 +257,7 @@ class TenantStore:
             json.dumps(by),
             json.dumps(tenant.parents),
             *levels,
+            note=note,
         )
         if reply == "exists":
             raise TenantExists(tenant.id)

@@ -1,7 +1,7 @@
 -- Finds reservations whose lease has run out; they stay reserved until settled. Called by RedisQuotaStore.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 most to return, 2 lease ms, 3 longest lease there is, ms
--- Returns  {flights in the air, {{flight, tenant, model, lane, prompts}, …}}
+-- Returns  {flights in the air, {{flight, tenant, model, lane, prompts}, …}, entries that wait for the audit log}
 local prefix, leases, now = KEYS[1], KEYS[1] .. 'leases', now_ms()
 
 -- A lease further away than any lease reaches was dated by a clock that has stepped back since: it starts anew.
@@ -19,4 +19,4 @@ for _, flight in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT'
     redis.call('ZREM', leases, flight) -- its record was lost by the store: nothing can be settled
   end
 end
-return {redis.call('ZCARD', leases), lapsed}
+return {redis.call('ZCARD', leases), lapsed, redis.call('LLEN', prefix .. 'audit')}

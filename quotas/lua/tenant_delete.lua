@@ -1,6 +1,6 @@
 -- Ends a tenant and all its keys at once; its ledger and what it has used stay. Called by TenantStore.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
--- ARGV     1 tenant, 2 version that is expected, or '' for any
+-- ARGV     1 tenant, 2 version that is expected, or '' for any, 3 entry of the audit log
 -- Returns  the public ids of its keys, or having written nothing: false where there is no such tenant, 'conflict',
 --          'children' where some have it as parent
 local prefix, tenant = KEYS[1], ARGV[1]
@@ -28,4 +28,5 @@ for _, id in ipairs(ids) do
   drop_card(prefix, 'key:' .. id)
 end
 redis.call('DEL', keys)
+note()
 return ids

@@ -2,7 +2,7 @@
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 tenant, 2 version that is expected, '0' to create, 3 state, 4 zone as JSON, 5 document, 6 models and lanes
 --          with limits of their own as JSON [[model, lane], …], 7 tenants above as JSON, nearest first, 8… level id and
---          its card, again and again
+--          its card, again and again, last entry of the audit log
 -- Returns  the new version, or 'exists', 'missing', 'conflict', 'orphan' having written nothing
 local prefix, tenant = KEYS[1], ARGV[1]
 local record = prefix .. 'tenant:' .. tenant
@@ -28,4 +28,5 @@ for i = 8, #ARGV, 2 do
   gone[ARGV[i]] = nil
 end
 for level in pairs(gone) do drop_card(prefix, level) end
+note()
 return version + 1

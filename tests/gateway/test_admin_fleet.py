@@ -2,9 +2,11 @@
 
 import pytest
 
+from quotas.store import StoreUnavailable
 from scheduler.lanes import LaneName
 from scheduler.queue_types import LaneDepth
 from tests.gateway.admin_app import AdminBench, worker
+from tests.quotas.auditing import failing
 
 pytestmark = pytest.mark.anyio
 
@@ -37,6 +39,18 @@ async def test_a_drained_worker_is_told_and_noted_once(bench: AdminBench) -> Non
     assert answer["draining"] is True
     assert bench.fleet.drained == ["w1", "w1"]
     assert [(entry["action"], entry["target"]) for entry in await bench.audit()] == [("worker.drain", "w1")]
+
+
+async def test_a_drain_that_could_not_be_noted_is_in_the_log(
+    bench: AdminBench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failing(monkeypatch, StoreUnavailable("away"), only="audit_write")
+
+    refused = await bench.refused("POST", "/workers/w1/drain")
+
+    assert refused[:2] == (503, "quota_store_unavailable")
+    assert bench.fleet.drained == ["w1"]
+    assert "the drain of w1 from 127.0.0.1" in caplog.text
 
 
 async def test_a_worker_that_is_not_there_is_404_and_told_nothing(bench: AdminBench) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.directory import Directory
+from gateway.server import Server
 from quotas.store import StoreUnavailable
 from tests.gateway.served import (
     ADMIN_KEY,
@@ -165,21 +167,65 @@ async def test_metrics_name_lanes_codes_and_tokens(served: Served) -> None:
     assert samples["fairlane_gateway_time_to_first_token_seconds_count"] == [({"lane": "latency"}, 1.0)]
 
 
-async def test_before_the_fleet_was_read_no_model_is_denied(valkey_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def explained(served: Served, **asked: Any) -> httpx.Response:
+    """The answer to an operator who asks what would become of a request."""
+    sizes = {"prompt_tokens": 1, "max_output_tokens": 1, "lane": "latency"}
+    async with served.http as client:
+        headers = {"authorization": f"Bearer {ADMIN_KEY}"}
+        return await client.post("/admin/v1/tenants/acme/explain", headers=headers, json={**sizes, **asked})
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+async def test_before_the_fleet_was_read_no_model_is_denied(
+    valkey_url: str, monkeypatch: pytest.MonkeyPatch, hangs: bool
+) -> None:
+    answers = asyncio.Event()
+
     async def unanswered(_: Directory) -> None:
+        await answers.wait() if hangs else None
         raise StoreUnavailable("slow")
 
     with monkeypatch.context() as patched:
         patched.setattr(Directory, "refresh", unanswered)
+        patched.setattr("gateway.resources.FIRST_LOOK_S", 0.05)
         async with gateway(settings(valkey_url)) as served:
             await served.tenant()
-            for answer in (await served.post(CHAT, ASKED), await served.get("/v1/models")):
+            for answer in (
+                await served.post(CHAT, ASKED),
+                await served.get("/v1/models"),
+                await explained(served),
+                await explained(served, model="tiny"),
+            ):
                 assert error_of(answer) == (503, "quota_store_unavailable")
                 assert float(answer.headers["retry-after"]) >= 1
             patched.undo()
+            answers.set()
             await until(lambda: served.resources.directory.is_fresh)
 
             assert error_of(await served.post(CHAT, ASKED)) == (404, "model_not_found")
+            assert (await explained(served, model="tiny")).json()["code"] == "model_not_found"
+
+
+async def test_the_fleet_is_read_before_the_first_request_is_let_in(
+    valkey_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    refresh, startup = Directory.refresh, Server.startup
+
+    async def slow(directory: Directory) -> None:
+        for _ in range(1_000):
+            await asyncio.sleep(0)
+        await refresh(directory)
+        done.append("read")
+
+    async def started(server: Server, sockets: list[socket.socket] | None = None) -> None:
+        await startup(server, sockets)
+        done.append("started")
+
+    monkeypatch.setattr(Directory, "refresh", slow)
+    monkeypatch.setattr(Server, "startup", started)
+    async with gateway(settings(valkey_url)):
+        assert done[:2] == ["read", "started"]
 
 
 async def test_readiness_follows_the_worker(valkey_url: str) -> None:

@@ -11,6 +11,7 @@ from gateway.commands.store import valkey_binary
 from gateway.store import STORE_TROUBLE, Connections, connections
 from quotas import keyspace
 from quotas.api_keys import public_id
+from quotas.audit import Audit
 from quotas.redis_store import RedisQuotaStore
 from quotas.store import StoreUnavailable
 from quotas.tenants import TenantStore
@@ -21,6 +22,7 @@ from scheduler.redis_queue import RedisQueue
 from tests.cluster import Masters
 from tests.conftest import redis_binary
 from tests.gateway.served import ADMIN_KEY, ASKED, CHAT, SAID, WAIT_S, Served, error_of, serving, settings, until
+from tests.quotas.auditing import failing, note
 from tests.quotas.house import ask, charge
 from tests.scheduler.queues import PLENTY, job
 from tests.sentinel import free_port
@@ -91,6 +93,27 @@ async def test_budgets_of_roots_on_all_nodes_are_held_charged_and_reaped(masters
     for root in roots:
         (status,) = await quotas.statuses(root, root)
         assert (status.used, status.reserved) == (30, 30)
+
+
+async def test_changes_of_roots_on_all_nodes_are_told_at_once_or_later_and_once(
+    masters: Masters, store: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tenants, quotas = TenantStore(store.patient), RedisQuotaStore(store.short, lease_ms=100)
+    roots = [root_at(masters, port) for port in masters.ports]
+    for root in roots:
+        await tenants.create({"id": root}, lambda tenant: note(tenant.id))
+    for lost in ("audit_write", "LREM"):
+        with monkeypatch.context() as patch:
+            failing(patch, StoreUnavailable("away"), only=lost)
+            for root in roots:
+                await tenants.update(root, {"name": lost}, note=note(root))
+
+    async with asyncio.timeout(WAIT_S):
+        while any([await store.patient.exists(keyspace.outbox(root)) for root in roots]):
+            await quotas.expired(10)
+
+    entries = await Audit(store.patient).list()
+    assert sorted(entry.target for entry in entries) == sorted(roots * 3)
 
 
 async def test_a_queue_is_shared_with_workers(masters: Masters, store: Connections) -> None:

@@ -6,11 +6,12 @@ import pytest
 import redis.asyncio
 
 from quotas.api_keys import ApiKey, KeyNotFound, KeyStore
+from quotas.database import Database, Reply
 from quotas.fields import FieldError
 from quotas.packed import key_card
 from quotas.redis_store import RedisQuotaStore
 from quotas.store import AccessDenied
-from quotas.tenants import Tenant, TenantStore
+from quotas.tenants import Tenant, TenantStore, VersionConflict
 from tests.quotas.house import ask
 
 pytestmark = pytest.mark.anyio
@@ -140,3 +141,24 @@ async def test_a_key_that_ended_can_not_be_rotated(keys: KeyStore, acme: Tenant,
     for key_id in (revoked.key.id, expired.key.id, "never"):
         with pytest.raises(KeyNotFound):
             await keys.rotate(acme, key_id)
+
+
+async def test_a_key_that_others_change_meanwhile_is_not_rotated(
+    keys: KeyStore, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = await keys.create(acme, {"name": "old"})
+    run = Database.run
+
+    async def meanwhile(database: Database, script: str, key: str, *args: str | int | bytes) -> Reply:
+        if script == "key_put":
+            await keys.update(acme, old.key, {"name": "new"})
+        return await run(database, script, key, *args)
+
+    monkeypatch.setattr(Database, "run", meanwhile)
+    with pytest.raises(VersionConflict):
+        await keys.rotate(acme, old.key.id, 60)
+    with pytest.raises(VersionConflict):
+        await keys.rotate(acme, old.key.id, 60, version=0)
+
+    assert [(key.name, key.expires_at) for key in await keys.list(acme)] == [("new", None)]
+    assert len([name async for name in keys._database._client.scan_iter("fl:apikey:*")]) == 1

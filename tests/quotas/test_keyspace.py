@@ -9,7 +9,7 @@ import redis.asyncio
 
 from quotas import keyspace
 from quotas.api_keys import KeyStore
-from quotas.audit import Audit
+from quotas.audit import Audit, Note
 from quotas.database import FUNCTIONS, LIBRARY, LUA, PARTS, Database
 from quotas.limits import LIMIT_NAMES, RULES, Limits
 from quotas.packed import FIGURES
@@ -87,7 +87,7 @@ async def test_all_keys_of_a_root_carry_its_hash_tag_and_stand_in_the_legend(hou
     await house.store.reserve(ask("f2", key_id="k1"))
     await house.store.settle("acme", "f1", charge())
     await house.store.expired(10)
-    await Audit(house.client).append("admin", "tenant.create", "acme")
+    await Audit(house.client).append(Note(actor="admin", action="worker.drain", target="w1", changes={}))
 
     kinds = set()
     for key in await Database(house.client).call("KEYS", "fl:*"):

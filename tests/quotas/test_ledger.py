@@ -1,12 +1,10 @@
-"""What the ledger says of the requests that were settled; and the audit log."""
+"""What the ledger says of the requests that were settled."""
 
-import json
-from datetime import date, datetime, timedelta
+from datetime import date, timedelta
 
 import pytest
 import redis.asyncio
 
-from quotas.audit import LONGEST_CHANGES, Audit
 from quotas.fields import FieldError
 from quotas.ledger import Ledger, Usage
 from quotas.limits import Limits
@@ -213,29 +211,3 @@ async def test_a_model_name_of_any_shape_keeps_its_group(house: RedisHouse, ledg
     report = await ledger.usage("acme", "acme", DAY, DAY, ["model", "key"])
 
     assert [row.group for row in report.rows] == [{"model": "org/Model-1.5B: v2|x", "key": ""}]
-
-
-async def test_the_audit_log_gives_the_newest_first_page_by_page(store: redis.asyncio.Redis) -> None:
-    audit = Audit(store)
-    for number in range(5):
-        await audit.append("admin", "tenant.update", f"t{number}", {"weight": number})
-
-    first = await audit.list(limit=3)
-    second = await audit.list(limit=3, after=first[-1].id)
-
-    assert [entry.target for entry in first + second] == ["t4", "t3", "t2", "t1", "t0"]
-    assert (first[0].actor, first[0].action, first[0].changes) == ("admin", "tenant.update", {"weight": 4})
-    now = datetime.now().timestamp()
-    assert abs(first[0].at - now) < 60
-
-
-async def test_an_audit_entry_stays_small(store: redis.asyncio.Redis) -> None:
-    audit = Audit(store)
-
-    await audit.append("admin", "tenant.update", "t", {"name": "x" * LONGEST_CHANGES, "weight": 2})
-    await audit.append("admin", "tenant.delete", "t")
-
-    deleted, updated = await audit.list()
-    assert deleted.changes == {}
-    assert updated.changes == {"name": {"left_out": f"{LONGEST_CHANGES + 2} characters"}, "weight": 2}
-    assert len(json.dumps(updated.changes)) < 100
