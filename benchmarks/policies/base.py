@@ -45,6 +45,10 @@ class Engine(ABC, Generic[R]):
         """There are requests here, or ends to report."""
         return bool(self._requests or self._ended)
 
+    def foresee(self) -> tuple[Row, ...]:
+        """What a next step is likely to be: nothing is told of it here."""
+        return ()
+
     def add(self, lease: Lease, now_ms: float) -> None:
         """Take up a job. What can never fit ends as failed."""
         job = lease.job

@@ -10,7 +10,7 @@ from scheduler.messages import Job, Lease
 from scheduler.planner import Planner
 from scheduler.steps import StepPlan, StepResult
 from worker.engine import Engine
-from worker.runner import Runner
+from worker.runner import Foresee, Runner
 
 LIMIT_S = 10.0
 
@@ -41,7 +41,7 @@ class ScriptedRunner:
     def forget(self, flight_id: str) -> None:
         pass
 
-    def run(self, plan: StepPlan, on_forward: Callable[[], None]) -> StepResult:
+    def run(self, plan: StepPlan, on_forward: Callable[[], None], foresee: Foresee) -> StepResult:
         on_forward()
         self.entered.set()
         if self.gated:
