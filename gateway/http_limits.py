@@ -47,6 +47,8 @@ class HttpLimits:
     """How long a client may go on sending what nobody will read."""
     write_timeout_s: float = 60.0
     """A client that takes nothing of its answer for so long is cut off."""
+    max_pipelined: int = 16
+    """Requests that may wait on a connection behind the one that is answered. One read may bring thousands."""
 
 
 def limited_protocol(limits: HttpLimits) -> type[HttpToolsProtocol]:
@@ -228,7 +230,9 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self.hang_up()
 
     def _crowded(self) -> ApiError | None:
-        """uvicorn's `limit_concurrency`, which it would answer in plain text."""
+        """Requests that pile up here, and uvicorn's `limit_concurrency`, which it would answer in plain text."""
+        if len(self.pipeline) >= self.limits.max_pipelined:
+            return ApiError("Too many requests wait on this connection.", "overloaded", retry_after_s=1.0)
         most = self.limit_concurrency
         if most is None or max(len(self.connections), len(self.tasks)) < most:
             return None

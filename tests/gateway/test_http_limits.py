@@ -172,6 +172,15 @@ async def test_whole_requests_are_served_one_after_the_other() -> None:
             assert await client.answer() == (200, b"0")
 
 
+@pytest.mark.parametrize(("waiting", "answered"), [(3, 4), (4, 0)], ids=["as many as may", "one too many"])
+async def test_requests_that_pile_up_on_a_connection_end_it(waiting: int, answered: int) -> None:
+    async with serving(replace(LIMITS, max_pipelined=3)) as server:
+        client = await server.client()
+        client.send(GET * waiting + GET.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"))
+
+        assert (await client.rest()).count(b"HTTP/1.1 200") == answered
+
+
 async def test_one_connection_too_many_is_told_so() -> None:
     async with serving(max_connections=2) as server:
         first = await server.client()
