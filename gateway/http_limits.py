@@ -146,12 +146,13 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             return
         self.scope["state"][STATE] = self._departure
         super().on_headers_complete()
-        if self.cycle is not None:
-            self._cycles = [*[cycle for cycle in self._cycles if not cycle.response_complete], self.cycle]
-            self.cycle.transport = _AnsweringTransport(self)  # type: ignore[assignment] # all of it that a cycle uses
-            answer = Answer(self.cycle)
-            self.cycle.send = answer.send  # type: ignore[method-assign] # what the application is given
-            self.scope["state"][http_answer.STATE] = answer
+        if self.pipeline:
+            self.flow.resume_reading()  # uvicorn stops it, and would not hear that the client leaves
+        self._cycles = [*[cycle for cycle in self._cycles if not cycle.response_complete], self.cycle]
+        self.cycle.transport = _AnsweringTransport(self)  # type: ignore[assignment] # all of it that a cycle uses
+        answer = Answer(self.cycle)
+        self.cycle.send = answer.send  # type: ignore[method-assign] # what the application is given
+        self.scope["state"][http_answer.STATE] = answer
 
     def on_body(self, body: bytes) -> None:
         """A part of the body."""
