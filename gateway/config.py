@@ -99,6 +99,7 @@ class GatewaySettings(SharedSettings, frozen=True, kw_only=True, forbid_unknown_
             max_header_bytes=self.gateway.max_header_bytes,
             max_headers=self.gateway.max_headers,
             header_timeout_s=self.gateway.header_timeout_s,
+            write_timeout_s=self.gateway.write_timeout_s,
         )
 
 

@@ -87,9 +87,6 @@ class Dispatcher:
         """Flights that were left to a reaper before their jobs ended: it needs their records."""
         self._lines: dict[str, _Line] = {}
         self._closing: set[asyncio.Task[None]] = set()
-        self.idle = asyncio.Event()
-        """No flight is in the air."""
-        self.idle.set()
         self.wasted_tokens = 0
         """Published and charged to nobody: beyond a stop string, of a refused request, of a settled flight."""
 
@@ -123,7 +120,6 @@ class Dispatcher:
         self.queue(flight.queue)
         self._flights[flight.id] = flight
         self._doors.entered(flight)
-        self.idle.clear()
 
     def release(self, flight: Flight) -> None:
         """It is settled. Its record goes at once if the job has ended, else when the worker says so."""
@@ -151,8 +147,6 @@ class Dispatcher:
     def _drop(self, flight: Flight) -> None:
         self._flights.pop(flight.id, None)
         self._doors.left(flight)
-        if not self._flights:
-            self.idle.set()
 
     async def _close(self, line: _Line) -> None:
         for task in line.tasks:

@@ -1,5 +1,6 @@
 """What this gateway has let into each queue and not yet seen end: what its next word on a deadline rests upon."""
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -17,6 +18,11 @@ class Doors:
         self._doors: dict[str, Commitments] = {}
         self._held: set[str] = set()
         """Flights on their way to the queue."""
+        self._flying: set[str] = set()
+        """Those that were put, and are not over."""
+        self.idle = asyncio.Event()
+        """Nothing that was let in is on its way or in the air."""
+        self.idle.set()
 
     @property
     def now_ms(self) -> float:
@@ -33,6 +39,7 @@ class Doors:
     def held(self, queue: str, flight_ids: Sequence[str]) -> "Hold":
         """A block in which these flights may be let in; at its end those are withdrawn that were never put."""
         self._held.update(flight_ids)
+        self.idle.clear()
         return Hold(self, queue, flight_ids)
 
     def let_go(self, queue: str, flight_ids: Sequence[str]) -> None:
@@ -40,10 +47,13 @@ class Doors:
         for flight_id in self._held.intersection(flight_ids):
             self._held.discard(flight_id)
             self.at(queue).withdraw(flight_id, self.now_ms)
+        self._rest()
 
     def entered(self, flight: Flight) -> None:
         """Its job is about to be put: from now on it stays until it has `left`."""
         self._held.discard(flight.id)
+        self._flying.add(flight.id)
+        self.idle.clear()
 
     def heard(self, flight: Flight, *, ends: bool = False) -> None:
         """It has more tokens; `ends`: a choice has its last."""
@@ -60,6 +70,12 @@ class Doors:
             self.at(flight.queue).withdraw(flight.id, self.now_ms)
         else:
             self.at(flight.queue).leave(flight.id, finished=flight.told, now_ms=self.now_ms)
+        self._flying.discard(flight.id)
+        self._rest()
+
+    def _rest(self) -> None:
+        if not (self._held or self._flying):
+            self.idle.set()
 
 
 class Hold:

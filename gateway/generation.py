@@ -115,6 +115,7 @@ class Generation:
                         self._is_behind = not listener.hear((notice,))
         finally:
             self.mailbox.read_by(None)
+            self._count_unheard()
 
     async def _rest(self, until_s: float) -> None:
         """Until the task has something to do, or it is so late on the loop's clock."""
@@ -158,6 +159,12 @@ class Generation:
             self._fault = fault
         if self._needs_care:
             self._rouse()
+
+    def _count_unheard(self) -> None:
+        """A client that leaves before it has heard all pays no more than up to a stop string that had come."""
+        for flight, news in self.mailbox.take():
+            if isinstance(news, TokenDelta):
+                self._speak(flight, self._voices[flight.id, news.choice], news)
 
     def _hear(self, flight: Flight, news: News, now_s: float) -> Piece | None:
         if isinstance(news, TokenDelta):

@@ -4,6 +4,7 @@ The life of a connection, request by request:
 
     headers ──> body ──> answer ──> idle ──> headers …
        │          │         │         └ uvicorn's timeout_keep_alive
+       │          │         ├ nothing of it is taken: `write_timeout_s`, then the connection is cut
        │          │         └ body still coming after it: `linger_s`, then the connection is cut
        │          └ `http_body.read_body` in the application: bytes and time
        └ here: bytes, number, time
@@ -44,6 +45,10 @@ class HttpLimits:
     """From connecting, or from the first byte of a later request, to the end of its headers: 408 after it."""
     linger_s: float = 5.0
     """How long a client may go on sending what nobody will read."""
+    write_timeout_s: float = 60.0
+    """A client that takes nothing of its answer for so long is cut off."""
+    max_pipelined: int = 16
+    """Requests that may wait on a connection behind the one that is answered. One read may bring thousands."""
 
 
 def limited_protocol(limits: HttpLimits) -> type[HttpToolsProtocol]:
@@ -76,6 +81,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         """The last that came."""
         self._wishes_upgrade = False
         self._deadline: asyncio.TimerHandle | None = None
+        self._patience: asyncio.TimerHandle | None = None
+        """With a client that takes nothing."""
         self._cycles: list[RequestResponseCycle] = []
         """Those that are not answered: several where requests are pipelined."""
         self._departure = Departure(lambda: self.flow.resume_reading())
@@ -88,10 +95,26 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone, and with it its deadline."""
         self._expect_nothing()
+        self._trust()
         for cycle in self._cycles:
             cycle.disconnected = not cycle.response_complete  # uvicorn tells the latest alone
         super().connection_lost(exc)
         self._departure.left()
+
+    def pause_writing(self) -> None:
+        """Much waits for the client, and nothing more is written before it has taken most of that."""
+        super().pause_writing()
+        self._watch()
+
+    def resume_writing(self) -> None:
+        """It has taken most of it."""
+        super().resume_writing()
+        if not self.transport.is_closing():
+            self._trust()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """It was idle for too long."""
+        self._close()
 
     def data_received(self, data: bytes) -> None:
         """Bytes of headers or body."""
@@ -123,12 +146,13 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             return
         self.scope["state"][STATE] = self._departure
         super().on_headers_complete()
-        if self.cycle is not None:
-            self._cycles = [*[cycle for cycle in self._cycles if not cycle.response_complete], self.cycle]
-            self.cycle.transport = _AnsweringTransport(self)  # type: ignore[assignment] # all of it that a cycle uses
-            answer = Answer(self.cycle)
-            self.cycle.send = answer.send  # type: ignore[method-assign] # what the application is given
-            self.scope["state"][http_answer.STATE] = answer
+        if self.pipeline:
+            self.flow.resume_reading()  # uvicorn stops it, and would not hear that the client leaves
+        self._cycles = [*[cycle for cycle in self._cycles if not cycle.response_complete], self.cycle]
+        self.cycle.transport = _AnsweringTransport(self)  # type: ignore[assignment] # all of it that a cycle uses
+        answer = Answer(self.cycle)
+        self.cycle.send = answer.send  # type: ignore[method-assign] # what the application is given
+        self.scope["state"][http_answer.STATE] = answer
 
     def on_body(self, body: bytes) -> None:
         """A part of the body."""
@@ -177,7 +201,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self._awaits_headers and not self._is_deaf:
-            self.transport.close()
+            self._close()
             return
         self._is_deaf = True
         self.flow.resume_reading()
@@ -197,7 +221,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def _refuse(self, error: ApiError) -> None:
         self._is_deaf = True
         if self.pipeline or (self._is_answering() and self.cycle.response_started):
-            self.transport.close()  # nothing can be said in the middle of another answer
+            self._close()  # nothing can be said in the middle of another answer
             return
         if self._is_answering():
             self.cycle.disconnected = True  # the application need not go on
@@ -207,7 +231,9 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self.hang_up()
 
     def _crowded(self) -> ApiError | None:
-        """uvicorn's `limit_concurrency`, which it would answer in plain text."""
+        """Requests that pile up here, and uvicorn's `limit_concurrency`, which it would answer in plain text."""
+        if len(self.pipeline) >= self.limits.max_pipelined:
+            return ApiError("Too many requests wait on this connection.", "overloaded", retry_after_s=1.0)
         most = self.limit_concurrency
         if most is None or max(len(self.connections), len(self.tasks)) < most:
             return None
@@ -231,12 +257,33 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._deadline.cancel()
             self._deadline = None
 
+    def _watch(self, untaken_before: int | None = None) -> None:
+        """Whether it takes any of what waits for it."""
+        untaken = self.transport.get_write_buffer_size()
+        if untaken == untaken_before:
+            self.transport.abort()
+        else:
+            self._patience = self.loop.call_later(self.limits.write_timeout_s, self._watch, untaken)
+
+    def _trust(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+    def _close(self) -> None:
+        """As soon as all is written, which a client that takes nothing would put off for ever."""
+        if not self.transport.is_closing():
+            self.transport.close()
+            self._expect_nothing()
+            if self._patience is None:
+                self._watch()
+
     def _expire(self) -> None:
         self._deadline = None
         if self._awaits_headers and self._received_bytes and not self._is_deaf:
             self._refuse(request_timeout(self.limits.header_timeout_s))
         else:  # it said nothing, or goes on with what nobody will read
-            self.transport.close()
+            self._close()
 
 
 class _AnsweringTransport:

@@ -85,12 +85,15 @@ class Preparer:
         directory: Directory,
         doors: Doors,
         telemetry: Telemetry,
+        refusal: Callable[[], ApiError | None],
     ) -> None:
+        """`refusal`: why no request is let in any more, if so."""
         self._gateway_id = gateway_id
         self._lanes = lanes
         self._directory = directory
         self._doors = doors
         self._telemetry = telemetry
+        self._refusal = refusal
         self._huge_turns = asyncio.Semaphore(HUGE_AT_ONCE)
 
     async def prepare(
@@ -104,6 +107,9 @@ class Preparer:
             request, model, prompts = self._understand(kind, body, caller)
         else:
             request, model, prompts = await self._understood_aside(kind, body, caller)
+        refusal = self._refusal()
+        if refusal is not None:  # it came before the last body, or while that was read
+            raise refusal
         ids = flight_ids(mint(), len(prompts))
         hold = self._doors.held(model.queue, ids)
         try:

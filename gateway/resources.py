@@ -122,7 +122,7 @@ class Resources:
             self.telemetry,
             quantum=section.quantum_tokens,
         )
-        self.preparer = Preparer(self.gateway_id, self.lanes, self.directory, self.doors, self.telemetry)
+        self.preparer = Preparer(self.gateway_id, self.lanes, self.directory, self.doors, self.telemetry, self.refusal)
         self.reaper = Reaper(
             self.quotas,
             self.tenants,
@@ -206,7 +206,7 @@ class Resources:
     async def _landed(self, within_s: float) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
-                await self.dispatcher.idle.wait()
+                await self.doors.idle.wait()
 
     def _open_link(self, name: str) -> Link:
         reader = self.store.reader()

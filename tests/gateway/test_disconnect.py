@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gateway.http_limits import LimitedHttpProtocol
 from tests.gateway.served import ASKED, CHAT, WAIT_S, Served, serving, settings, until
 
 pytestmark = pytest.mark.anyio
@@ -85,6 +86,26 @@ async def test_a_client_that_goes_amid_pipelined_requests_is_not_written_to(
     await asyncio.sleep(0)
 
     assert [record.getMessage() for record in caplog.records if record.levelname in ("ERROR", "WARNING")] == []
+
+
+async def test_a_client_that_has_sent_its_next_request_is_heard_to_go(served: Served) -> None:
+    served.worker.taking = False
+    body = json.dumps(ASKED)
+    request = (
+        f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {served.keys['acme']}\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n{body}"
+    )
+    _, writer = await asyncio.open_connection(*served.server.servers[0].sockets[0].getsockname()[:2])
+    writer.write(request.encode())
+    await until(lambda: bool(served.resources.dispatcher.flights))
+    (connection,) = served.server.server_state.connections
+    assert isinstance(connection, LimitedHttpProtocol)
+    writer.write(request.encode())
+    await until(lambda: bool(connection.pipeline))
+
+    writer.close()
+
+    await until(lambda: not served.resources.dispatcher.flights)
 
 
 async def test_clients_that_go_at_any_moment_leave_nothing_behind(served: Served) -> None:

@@ -60,3 +60,20 @@ def test_a_flight_that_was_put_stays_until_it_is_over() -> None:
     doors.left(one)
 
     assert (stayed, doors.at(QUEUE).ledger.at(PROMISED).loads) == (1, 0)
+
+
+def test_they_are_idle_once_all_that_was_let_in_is_over() -> None:
+    doors, one = known(), flight("put")
+    said = [doors.idle.is_set()]
+
+    with doors.held(QUEUE, [one.id]):
+        said.append(doors.idle.is_set())
+        doors.entered(one)
+    said.append(doors.idle.is_set())
+    doors.left(one)
+    said.append(doors.idle.is_set())
+    with doors.held(QUEUE, ["refused"]):
+        pass
+    said.append(doors.idle.is_set())
+
+    assert said == [True, False, False, True, True]

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,6 +24,7 @@ pytestmark = pytest.mark.anyio
 SHORT_S = 0.15
 PATIENT_S = 10.0
 MAX_BODY = 100_000
+SMALL = 4096
 LIMITS = HttpLimits(max_header_bytes=1024, max_headers=8, header_timeout_s=PATIENT_S, linger_s=PATIENT_S)
 IMPATIENT = replace(LIMITS, header_timeout_s=SHORT_S)
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -38,7 +39,8 @@ def anyio_backend() -> tuple[str, dict[str, bool]]:
 
 @dataclass
 class Echo:
-    """An application that reads the body and says how long it was; `/stream` says two parts, the second on `go`."""
+    """An application that reads the body and says how long it was; `/stream` says two parts, the second on `go`, and
+    `/long/N` N bytes."""
 
     body_timeout_s: float
     go: asyncio.Event
@@ -50,6 +52,12 @@ class Echo:
             await send({"type": "http.response.body", "body": b"one", "more_body": True})
             await self.go.wait()
             await send({"type": "http.response.body", "body": b"two"})
+            return
+        if scope["path"].startswith("/long/"):
+            many = int(scope["path"].removeprefix("/long/"))
+            headers = [(b"content-length", str(many).encode())]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": b"a" * many})
             return
         try:
             body = await read_body(receive, scope["headers"], max_bytes=MAX_BODY, timeout_s=self.body_timeout_s)
@@ -105,6 +113,8 @@ class Server:
     address: tuple[str, int]
     app: Echo
     clients: list[Client]
+    connections: Collection[object]
+    """Those that are open."""
 
     async def client(self) -> Client:
         client = Client(*await asyncio.open_connection(*self.address))
@@ -139,10 +149,11 @@ async def serving(
     )
     config.load()
     listener = socket.create_server(("127.0.0.1", 0))
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL)  # what is not taken soon stays with the server
     uvicorn_server = uvicorn.Server(config)  # without its main loop, which only watches for signals
     uvicorn_server.lifespan = config.lifespan_class(config)
     await uvicorn_server.startup(sockets=[listener])
-    server = Server(listener.getsockname(), app, [])
+    server = Server(listener.getsockname(), app, [], uvicorn_server.server_state.connections)
     try:
         yield server
     finally:
@@ -159,6 +170,15 @@ async def test_whole_requests_are_served_one_after_the_other() -> None:
             assert await client.answer() == (200, b"5")
             client.send(GET)
             assert await client.answer() == (200, b"0")
+
+
+@pytest.mark.parametrize(("waiting", "answered"), [(3, 4), (4, 0)], ids=["as many as may", "one too many"])
+async def test_requests_that_pile_up_on_a_connection_end_it(waiting: int, answered: int) -> None:
+    async with serving(replace(LIMITS, max_pipelined=3)) as server:
+        client = await server.client()
+        client.send(GET * waiting + GET.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"))
+
+        assert (await client.rest()).count(b"HTTP/1.1 200") == answered
 
 
 async def test_one_connection_too_many_is_told_so() -> None:
@@ -450,3 +470,48 @@ async def test_read_body_believes_no_absurd_length() -> None:
 async def test_read_body_tells_when_the_client_has_gone() -> None:
     with pytest.raises(ClientDisconnect):
         await read_body(receiving({"type": "http.disconnect"}), [], max_bytes=3, timeout_s=PATIENT_S)
+
+
+@pytest.mark.parametrize(
+    ("length", "header", "pipelined"),
+    [(1_000_000, b"", 1), (1_000_000, b"", 3), (50_000, b"", 1), (50_000, b"connection: close\r\n", 1)],
+    ids=["much", "much, and more to come", "little, then idle", "little, then closed"],
+)
+async def test_a_client_that_takes_nothing_of_its_answer_is_cut_off(length: int, header: bytes, pipelined: int) -> None:
+    limits = replace(LIMITS, write_timeout_s=SHORT_S)
+    async with serving(limits, idle_s=0) as server:
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
+            client.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(client, server.address)
+            asked = b"GET /long/%d HTTP/1.1\r\nhost: x\r\n%b\r\n" % (length, header)
+            await loop.sock_sendall(client, asked * pipelined)
+            await _until(lambda: len(server.connections) == 1)
+
+            await _until(lambda: not server.connections)
+
+
+async def test_a_client_that_takes_its_answer_slowly_gets_all_of_it() -> None:
+    length, taken = 300_000, 0
+    async with serving(replace(LIMITS, write_timeout_s=SHORT_S)) as server:
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
+            client.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(client, server.address)
+            await loop.sock_sendall(client, b"GET /long/%d HTTP/1.1\r\nhost: x\r\n\r\n" % length)
+            began_s = loop.time()
+            while taken < length:
+                piece = await loop.sock_recv(client, 30_000)
+                assert piece
+                taken += len(piece)
+                await asyncio.sleep(SHORT_S / 5)  # the client's slowness is what is tested
+
+            assert loop.time() - began_s > 2 * SHORT_S
+
+
+async def _until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENT_S):
+        while not holds():  # noqa: ASYNC110 - uvicorn's own set, which tells nobody
+            await asyncio.sleep(0.005)

@@ -1,6 +1,7 @@
 """SIGTERM in steps: new requests are told, those in the air finish, the rest end with an error that says so."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 
 import openai
@@ -64,6 +65,26 @@ async def test_what_outlasts_the_grace_ends_with_an_error_and_is_settled(served:
     assert [(outcome, output) for outcome, _, output in await served.ledger()] == [("cancelled", 2)] * 2
     assert (await served.limits())["tokens_per_day"].reserved == 0
     assert len(served.worker.cancelled) == 2
+
+
+async def test_a_request_whose_body_comes_after_the_signal_is_told(served: Served) -> None:
+    served.worker.limit = 2
+    body = json.dumps(ASKED)
+    head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {served.keys['acme']}\r\n"
+    reader, writer = await asyncio.open_connection(*served.server.servers[0].sockets[0].getsockname()[:2])
+    writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode())
+    await until(lambda: bool(served.server.server_state.tasks))
+
+    stopping = asyncio.create_task(served.stop())
+    await until(lambda: served.resources.refusal() is not None)
+    writer.write(body.encode())
+    answer = await reader.read()
+    writer.close()
+    await stopping
+
+    assert answer.startswith(b"HTTP/1.1 503")
+    assert b'"code":"shutting_down"' in answer
+    assert served.worker.seen == []
 
 
 async def test_an_idle_gateway_stops_at_once(served: Served) -> None:
