@@ -105,8 +105,11 @@ class TenantRim:
         except ClientDisconnect:
             journal.code = CLIENT_CLOSED
         except asyncio.CancelledError:
-            journal.code = CLIENT_CLOSED
-            raise
+            refusal = self._refusal()
+            if refusal is None or answer.started:
+                journal.code = CLIENT_CLOSED
+                raise
+            await self._refuse(refusal, scope, receive, answer, journal)  # the server waits for it no longer
         except STORE_TROUBLE:
             await self._refuse(store_unavailable(), scope, receive, answer, journal)
         except Exception as error:  # noqa: BLE001 - a fault of ours must not leave a client without an answer

@@ -67,7 +67,10 @@ async def test_what_outlasts_the_grace_ends_with_an_error_and_is_settled(served:
     assert len(served.worker.cancelled) == 2
 
 
-async def test_a_request_whose_body_comes_after_the_signal_is_told(served: Served) -> None:
+@pytest.mark.parametrize("comes", [True, False], ids=["late", "never"])
+async def test_a_request_whose_body_had_not_come_at_the_signal_is_told(
+    served: Served, comes: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     served.worker.limit = 2
     body = json.dumps(ASKED)
     head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {served.keys['acme']}\r\n"
@@ -77,7 +80,8 @@ async def test_a_request_whose_body_comes_after_the_signal_is_told(served: Serve
 
     stopping = asyncio.create_task(served.stop())
     await until(lambda: served.resources.refusal() is not None)
-    writer.write(body.encode())
+    if comes:
+        writer.write(body.encode())
     answer = await reader.read()
     writer.close()
     await stopping
@@ -85,6 +89,7 @@ async def test_a_request_whose_body_comes_after_the_signal_is_told(served: Serve
     assert answer.startswith(b"HTTP/1.1 503")
     assert b'"code":"shutting_down"' in answer
     assert served.worker.seen == []
+    assert "Traceback" not in caplog.text
 
 
 async def test_an_idle_gateway_stops_at_once(served: Served) -> None:
