@@ -175,6 +175,8 @@ class Flight:
     """Set before it is put: from then on it may be in the queue, whatever `put` answered."""
     choices: list[Choice] = field(default_factory=list)
     preemptions: int = 0
+    cached_tokens: int = 0
+    """Of its prompt, what the prefix cache had; known from its first token on."""
     finished: Finished | None = None
     over: bool = False
     """Its job has ended in the queue, as its record says."""
@@ -219,6 +221,7 @@ class Flight:
         if isinstance(event, Finished):
             self.finished = event
             self.preemptions = max(self.preemptions, event.preemptions)
+            self.cached_tokens = max(self.cached_tokens, event.cached_tokens)
             if self._ended is not None:
                 self._ended.set()
         elif isinstance(event, Preempted):
@@ -259,10 +262,9 @@ class Flight:
             if choice.stopped_at is None:
                 output += max(0, published - choice.published)
         owed = output > 0 or (taken and outcome in (Outcome.FINISHED, Outcome.CANCELLED))
-        cached = self.finished.cached_tokens if self.finished is not None else 0
         return Charge(
             prompt_tokens=self.prompt_tokens if owed else 0,
-            cached_tokens=min(cached, self.prompt_tokens) if owed else 0,
+            cached_tokens=min(self.cached_tokens, self.prompt_tokens) if owed else 0,
             output_tokens=output,
             outcome=outcome.value,
             preemptions=self.preemptions,
@@ -271,6 +273,7 @@ class Flight:
     def _accept_tokens(self, delta: TokenDelta) -> None:
         if not 0 <= delta.choice < len(self.choices):
             return
+        self.cached_tokens = max(self.cached_tokens, delta.cached_tokens)
         choice = self.choices[delta.choice]
         known = choice.published - delta.first_index
         if known < 0:  # the store fences and orders what it accepts, so this is damage, not a race

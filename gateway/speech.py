@@ -80,10 +80,9 @@ class Speech:
         prompt, completion, cached = 0, 0, 0
         for flight in self._flights:
             prompt += flight.prompt_tokens
+            cached += flight.cached_tokens
             for choice in flight.choices:
                 completion += choice.counted
-            if flight.finished is not None:
-                cached += flight.finished.cached_tokens
         return Usage(prompt, completion, cached)
 
     def _said(self, said: Said) -> list[bytes]:

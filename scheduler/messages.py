@@ -122,6 +122,8 @@ class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] = ()
     finish_reason: FinishReason | None = None
+    cached_tokens: int = 0
+    """Prompt tokens of the flight that the prefix cache had; said with a choice's first token."""
 
     def __repr__(self) -> str:
         return f"TokenDelta({self.flight_id}/{self.choice} from {self.first_index}, {len(self.token_ids)} tokens)"

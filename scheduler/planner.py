@@ -276,8 +276,8 @@ class Planner:
                 self._roster.file(sibling)
         if row.samples:
             before, token = seq.state, result.tokens[row.seq]
-            reason = seq.append(token, now_ms)
-            produced.append(Produced(row.seq, row.output_index, token, reason))
+            reason, cached = seq.append(token, now_ms), 0 if row.output_index else flight.cached_tokens
+            produced.append(Produced(row.seq, row.output_index, token, reason, cached))
             self._prefixes.leave(seq, row)
             if seq.state is not before:
                 self._moved(seq, flight)

@@ -137,6 +137,8 @@ class Produced(msgspec.Struct, frozen=True):
     index: int
     token_id: int
     finish_reason: FinishReason | None
+    cached_tokens: int = 0
+    """With its first token: of the flight's prompt, what the prefix cache had."""
 
     def __repr__(self) -> str:
         return f"Produced({self.seq}[{self.index}], {self.finish_reason})"

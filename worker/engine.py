@@ -46,6 +46,7 @@ class StepReport:
                 token_ids=(produced.token_id,),
                 logprobs=(logprobs[produced.seq],) if produced.seq in logprobs else (),
                 finish_reason=produced.finish_reason,
+                cached_tokens=produced.cached_tokens,
             )
             events.append(delta)
         return events

@@ -137,4 +137,5 @@ def _joined(first: TokenDelta, second: TokenDelta) -> TokenDelta:
         token_ids=first.token_ids + second.token_ids,
         logprobs=first.logprobs + second.logprobs,
         finish_reason=second.finish_reason,
+        cached_tokens=first.cached_tokens,
     )

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import msgspec
 import pytest
 
 from gateway.errors import internal_error
@@ -125,6 +126,16 @@ def test_the_end_tells_cached_tokens_and_preemptions() -> None:
     charge = airborne.charge(Outcome.FINISHED)
 
     assert (charge.cached_tokens, charge.preemptions) == (10, 2)
+
+
+def test_cached_tokens_are_known_before_the_end() -> None:
+    """A stop string ends a request for its client before its worker has heard of that."""
+    airborne = flight()
+    airborne.accept(msgspec.structs.replace(tokens(0, 5), cached_tokens=8))
+    airborne.accept(tokens(1, 6))
+    airborne.choices[0].stopped_at = 1
+
+    assert airborne.charge(Outcome.FINISHED).cached_tokens == 8
 
 
 def test_a_request_comes_to_the_sum_of_its_flights_and_ends_as_the_worst_of_them() -> None:

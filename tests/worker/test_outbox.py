@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import pytest
 import redis
 
@@ -136,3 +137,9 @@ def test_merging_keeps_the_order_of_a_choices_events_and_makes_one_run_of_its_to
     both = merged(older, newer)
     assert both.events == (delta(0, 1), delta(0, 2, 4, choice=1), PREEMPTED, delta(1, 3))
     assert both.tokens == ((0, 0, (1, 3)), (1, 0, (2, 4)))
+
+
+def test_merging_keeps_what_was_said_with_the_first_token() -> None:
+    first = msgspec.structs.replace(delta(0, 1), cached_tokens=16)
+
+    assert merged(step(first), step(delta(1, 2))).events == (msgspec.structs.replace(delta(0, 1, 2), cached_tokens=16),)

@@ -57,6 +57,8 @@ def test_sampling_goes_on_as_if_all_had_been_computed(tiny: PagedModel) -> None:
         client.run()
 
     assert client.ended["warm"].cached_tokens == 36
+    told = [(delta.choice, delta.first_index) for delta in client.deltas if delta.cached_tokens == 36]
+    assert told == [(0, 0), (1, 0)], "with the first token of each choice"
     for choice in range(2):
         assert client.tokens[SeqId("cold", choice)] == client.tokens[SeqId("warm", choice)]
 
