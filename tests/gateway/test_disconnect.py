@@ -67,17 +67,23 @@ async def test_a_client_that_goes_while_it_waits_pays_nothing(served: Served, st
     assert len(served.worker.seen) == 1
 
 
-async def test_a_client_that_goes_amid_pipelined_requests_is_not_written_to(
-    served: Served, caplog: pytest.LogCaptureFixture
-) -> None:
-    served.worker.taking = False
+async def by_hand(served: Served) -> tuple[bytes, asyncio.StreamWriter]:
+    """A request as bytes, and a connection to write it to."""
     body = json.dumps(ASKED)
     request = (
         f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {served.keys['acme']}\r\n"
         f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n{body}"
     )
     _, writer = await asyncio.open_connection(*served.server.servers[0].sockets[0].getsockname()[:2])
-    writer.write(2 * request.encode())
+    return request.encode(), writer
+
+
+async def test_a_client_that_goes_amid_pipelined_requests_is_not_written_to(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    served.worker.taking = False
+    request, writer = await by_hand(served)
+    writer.write(2 * request)
     await until(lambda: bool(served.resources.dispatcher.flights))
 
     writer.close()
@@ -90,17 +96,12 @@ async def test_a_client_that_goes_amid_pipelined_requests_is_not_written_to(
 
 async def test_a_client_that_has_sent_its_next_request_is_heard_to_go(served: Served) -> None:
     served.worker.taking = False
-    body = json.dumps(ASKED)
-    request = (
-        f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {served.keys['acme']}\r\n"
-        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n{body}"
-    )
-    _, writer = await asyncio.open_connection(*served.server.servers[0].sockets[0].getsockname()[:2])
-    writer.write(request.encode())
+    request, writer = await by_hand(served)
+    writer.write(request)
     await until(lambda: bool(served.resources.dispatcher.flights))
     (connection,) = served.server.server_state.connections
     assert isinstance(connection, LimitedHttpProtocol)
-    writer.write(request.encode())
+    writer.write(request)
     await until(lambda: bool(connection.pipeline))
 
     writer.close()

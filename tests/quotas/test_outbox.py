@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import redis.asyncio
@@ -18,6 +20,15 @@ from quotas.tenants import TenantStore
 from tests.quotas.auditing import OUTBOX, failing, note, rename, told, upkeep
 
 pytestmark = pytest.mark.anyio
+
+
+@contextmanager
+def away_log(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A block in which changes are made and the log cannot be written."""
+    with monkeypatch.context() as patch:
+        failing(patch, StoreUnavailable("away"), only="audit_write")
+        yield
+
 
 KILLED = """
 import asyncio, os, signal, sys
@@ -76,8 +87,7 @@ async def test_many_that_move_at_once_write_each_entry_once_and_in_order(
 ) -> None:
     await TenantStore(store).create({"id": "acme"})
     names = [f"name {number}" for number in range(12)]
-    with monkeypatch.context() as patch:
-        failing(patch, StoreUnavailable("away"), only="audit_write")
+    with away_log(monkeypatch):
         for name in names:
             await rename(store, name)
 
@@ -90,8 +100,7 @@ async def test_an_entry_says_when_the_change_was_made_not_when_it_was_moved(
     store: redis.asyncio.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await TenantStore(store).create({"id": "acme"})
-    with monkeypatch.context() as patch:
-        failing(patch, StoreUnavailable("away"), only="audit_write")
+    with away_log(monkeypatch):
         await rename(store)
     made_ms = int((await Database(store).call("LINDEX", OUTBOX, 0)).split(" ")[0])
 
@@ -129,8 +138,7 @@ async def test_a_root_is_not_forgotten_while_an_entry_waits_there_or_once_it_is_
     store: redis.asyncio.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await TenantStore(store).create({"id": "acme"})
-    with monkeypatch.context() as patch:
-        failing(patch, StoreUnavailable("away"), only="audit_write")
+    with away_log(monkeypatch):
         await rename(store)
         await store.zadd(keyspace.ROOTS, {"acme": 1})
         await upkeep(store)
