@@ -8,6 +8,7 @@ or a pause has lasted too long, the request ends with what it has, by name of th
 
 import asyncio
 import logging
+from contextlib import suppress
 
 from gateway.dispatch import Dispatcher
 from gateway.errors import ApiError
@@ -42,6 +43,8 @@ class Allowance:
         """What it got last, per choice: limits may leave less than a quantum."""
         self._granted = reservation.granted_tokens * booking.ask.choices
         self._asking: asyncio.Task[None] | None = None
+        self._used_up = asyncio.Event()
+        """A choice has come to the end of its grant since the budget was last asked."""
 
     @property
     def is_whole(self) -> bool:
@@ -50,6 +53,8 @@ class Allowance:
 
     def spoken(self, choice: Choice) -> None:
         """A client has heard all of a choice that has arrived."""
+        if choice.spoken >= self._per_choice:
+            self._used_up.set()
         if self._asking is None and not self.is_whole and self._is_low(choice):
             self._asking = asyncio.get_running_loop().create_task(self._ask())
             self._asking.add_done_callback(self._asked)
@@ -67,13 +72,14 @@ class Allowance:
         loop = asyncio.get_running_loop()
         waits_since_s, retry_s = loop.time(), 0.0
         while going := self._going():
+            self._used_up.clear()
             extension = await self._extend(going) if await self._pass_on() else None
             if extension is not None and self._take(extension):
                 waits_since_s = loop.time()
             if await self._pass_on() and (self.is_whole or not any(map(self._is_low, self._going()))):
                 return
             waited_too_long = loop.time() - waits_since_s >= MAX_PAUSE_S
-            if extension is not None and (extension.spent or waited_too_long):
+            if extension is not None and extension.limited_by and (extension.spent or waited_too_long):
                 self._end(extension.limited_by)
                 return
             if waited_too_long:
@@ -81,7 +87,9 @@ class Allowance:
                 return
             retry_s = 2 * retry_s if extension is None else extension.retry_after_s
             retry_s = min(max(retry_s, SOONEST_S), LATEST_S)
-            await asyncio.sleep(retry_s)
+            with suppress(TimeoutError):  # what is used up is charged at once: a minute frees it the sooner
+                async with asyncio.timeout(retry_s):
+                    await self._used_up.wait()
 
     async def _extend(self, going: list[Choice]) -> Extension | None:
         """What the budget says; None where the store does not. Asked only once workers know what it said before: it

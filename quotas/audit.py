@@ -15,6 +15,7 @@ from typing import Any
 
 from quotas import keyspace
 from quotas.database import Database, Redis, Reply
+from quotas.roots import Roots
 from quotas.store import StoreUnavailable
 
 ENTRIES = 100_000
@@ -86,13 +87,14 @@ class Outbox:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._roots = Roots(database)
 
     async def change(self, script: str, root: str, *args: str | int | bytes, note: Note | None) -> Reply:
         """Run a script that changes something of a root, and says so by `note`. What it replies."""
         prefix = keyspace.of_root(root)
         if note is None:
             return await self._database.run(script, prefix, *args, "")
-        await enlist(self._database, root)
+        await self._roots.enlist(root)
         reply = await self._database.run(script, prefix, *args, note.encoded())
         if reply == "unheard":
             raise StoreUnavailable(f"{script}: the audit log does not follow")
@@ -107,11 +109,6 @@ class Outbox:
             at_ms, _, entry = waiting.partition(" ")
             await _write(self._database, at_ms, entry)
             await self._database.call("LREM", outbox, 1, waiting)
-
-
-async def enlist(database: Database, root: str) -> None:
-    """Note that somebody has to look at a root, for what may be left behind there: before it is."""
-    await database.call("ZADD", keyspace.ROOTS, await database.now_ms(), root)
 
 
 async def _write(database: Database, at_ms: str, encoded: str) -> None:

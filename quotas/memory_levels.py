@@ -106,12 +106,21 @@ class MemoryRoot:
         """Of one level."""
         return self._figures.setdefault(level.id, Figures(Minute(self.slicing)))
 
-    def check_access(self, ask: Ask, now_ms: int) -> None:
+    def barred_tenant(self, ids: Sequence[LevelId]) -> Reason | None:
+        """Why a tenant or one above it may not be used."""
+        for level in ids:
+            tenant = self.tenants.get(level.tenant)
+            if tenant is None:
+                return "deleted"
+            if tenant.barred is not None:
+                return tenant.barred
+        return None
+
+    def check_access(self, ask: Ask, ids: Sequence[LevelId], now_ms: int) -> None:
         """Raises AccessDenied."""
-        tenant = self.tenants.get(ask.tenant)
-        for each in (tenant, *(self.tenants.get(parent) for parent in (tenant.parents if tenant else ()))):
-            if each is None or each.barred is not None:
-                raise AccessDenied("deleted" if each is None or each.barred is None else each.barred)
+        reason = self.barred_tenant(ids)
+        if reason is not None:
+            raise AccessDenied(reason)
         if not ask.key_id:
             return
         key = self.keys.get(ask.key_id)

@@ -28,6 +28,9 @@ from quotas.store import (
 )
 from quotas.windows import MINUTE, Slicing, Totals
 
+BARRED_MS = 1_000
+"""When to ask again for a tenant that may not be used: the gateway is about to hear of it."""
+
 
 class MemoryQuotaStore:
     """A QuotaStore for one process. `now_ms` gives epoch milliseconds, and may step back."""
@@ -75,8 +78,8 @@ class MemoryQuotaStore:
         known = root.flights.get(ask.flight_id)
         if known is not None:
             return _reservation(root, known, ask, now_ms)
-        root.check_access(ask, now_ms)
         ids = root.level_ids(ask.tenant, ask.key_id, ask.model, ask.lane)
+        root.check_access(ask, ids, now_ms)
         levels = root.levels_with_paused(ids, now_ms)
         most = ask.max_output_tokens
         longest, stated = max(ask.prompts), ask.explicit_max
@@ -103,9 +106,11 @@ class MemoryQuotaStore:
         levels = house.levels_with_paused(flight.levels, now_ms)
         whole = sizing.portion(levels, need.quantum, need.unit) * need.unit
         most = sizing.largest(levels, need.most, choices=need.unit, ended=need.ended)
-        wanted = min(need.known + whole, most) - flight.output
+        is_barred = house.barred_tenant(flight.levels) is not None
+        wanted = 0 if is_barred else min(need.known + whole, most) - flight.output
         is_at_ceiling = most < need.most and most - flight.output < need.unit
-        found = sizing.More(0, "max_output_tokens", spent=True) if is_at_ceiling else sizing.More(0)
+        limited_by = "max_output_tokens" if is_at_ceiling else ""
+        found = sizing.More(0, limited_by, spent=is_at_ceiling, retry_after_ms=BARRED_MS if is_barred else 0)
         if wanted >= need.unit:
             asked = wanted - wanted % need.unit
             found = sizing.more(levels, asked, need.unit, flight.held.output, flight.place, now_ms)

@@ -1,13 +1,13 @@
 """Budgets in Redis: each operation one script, atomic over all limits of a request. Only conversion stands here."""
 
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 
 from quotas import keyspace, packed
-from quotas.audit import Outbox, enlist
+from quotas.audit import Outbox
 from quotas.database import Database, Redis, Reply
 from quotas.limits import RULES
+from quotas.roots import Roots
 from quotas.store import (
     DEFAULT_LEASE_MS,
     MAX_LEASE_MS,
@@ -28,10 +28,6 @@ from quotas.store import (
 from quotas.windows import MINUTE, Slicing
 
 LEDGER_ENTRIES = 100_000
-ROOTS_PER_LOOK = 256
-"""Roots that one call of `expired` looks at; the next call goes on from there."""
-ENLIST_EVERY_S = 3_600.0
-QUIET_AFTER_MS = 86_400_000
 
 
 class RedisQuotaStore:
@@ -49,16 +45,15 @@ class RedisQuotaStore:
         if not 0 < lease_ms <= MAX_LEASE_MS:
             raise ValueError(f"lease_ms must be from 1 to {MAX_LEASE_MS}")
         self._database = Database(client, clock=clock, slicing=slicing)
+        self._roots = Roots(self._database)
         self._outbox = Outbox(self._database)
         self._lease_ms = lease_ms
         self._slicing = slicing
-        self._enlisted: dict[str, float] = {}
-        self._next_root = 0
 
     async def reserve(self, ask: Ask) -> Reservation:
         """Hold the tokens of one request: see QuotaStore."""
-        if not self._is_enlisted(ask.root):
-            await self._enlist(ask.root)
+        if not self._roots.is_enlisted(ask.root):
+            await self._roots.enlist(ask.root)
         kind, *rest = await self._database.ask(
             "reserve",
             keyspace.of_root(ask.root),
@@ -137,7 +132,7 @@ class RedisQuotaStore:
 
     async def book(self, ask: Ask) -> bool:
         """Note a flight that runs though nothing is held for it: see QuotaStore."""
-        await self._enlist(ask.root)
+        await self._roots.enlist(ask.root)
         noted = await self._database.ask(
             "book",
             keyspace.of_root(ask.root),
@@ -161,9 +156,8 @@ class RedisQuotaStore:
         if limit < 1 or not await self._database.run("watch", keyspace.REAPER, self._lease_ms):
             return []
         found: list[Lapsed] = []
-        quiet_since_ms = await self._database.now_ms() - QUIET_AFTER_MS
-        quiet = await self._quiet_roots(quiet_since_ms)
-        for root in await self._some_roots():
+        quiet = await self._roots.quiet()
+        for root in await self._roots.some():
             try:
                 in_air, lapsed, unheard = await self._database.run(
                     "expired", keyspace.of_root(root), limit - len(found), self._lease_ms, MAX_LEASE_MS
@@ -175,7 +169,7 @@ class RedisQuotaStore:
                 with suppress(StoreUnavailable):  # the node of the log: the next round comes
                     await self._outbox.move(root)
             elif root in quiet and not in_air:
-                await self._database.run("unlist", keyspace.ROOTS, root, quiet_since_ms)
+                await self._roots.forget(root)
             if len(found) >= limit:
                 break
         return found
@@ -196,25 +190,6 @@ class RedisQuotaStore:
         status = next(status for status in packed.statuses(level, now_ms, self._slicing) if status.name == name)
         retry_after_s = None if retry_ms < 0 else retry_ms / 1e3
         return Denied(status, requested, retry_after_s, "exceeds" if never else RULES[rule - 1].kind)
-
-    async def _enlist(self, root: str) -> None:
-        """Before a root's first reservation here, and hourly: note where `expired` has to look."""
-        await enlist(self._database, root)
-        self._enlisted[root] = time.monotonic()
-
-    def _is_enlisted(self, root: str) -> bool:
-        return time.monotonic() - self._enlisted.get(root, -ENLIST_EVERY_S) < ENLIST_EVERY_S
-
-    async def _some_roots(self) -> list[str]:
-        last = self._next_root + ROOTS_PER_LOOK - 1
-        roots: list[str] = await self._database.call("ZRANGE", keyspace.ROOTS, self._next_root, last)
-        self._next_root = last + 1 if len(roots) == ROOTS_PER_LOOK else 0
-        return roots
-
-    async def _quiet_roots(self, since_ms: int) -> set[str]:
-        """Roots enlisted so long ago that no store counts on it: forgotten once nothing of theirs is in the air."""
-        some = ("LIMIT", 0, ROOTS_PER_LOOK)
-        return set(await self._database.call("ZRANGEBYSCORE", keyspace.ROOTS, "-inf", since_ms, *some))
 
 
 def _lapsed(root: str, reply: Reply) -> Lapsed:

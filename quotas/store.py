@@ -249,7 +249,8 @@ class QuotaStore(Protocol):
     async def extend(self, root: str, flight_id: str, need: Need) -> Extension:
         """Charge what a running flight has come to, in the windows of now; hold a quantum more where limits leave it.
 
-        Asking twice gives nothing twice. Raises FlightSettled where the flight holds nothing (any more).
+        Asking twice gives nothing twice. Where the tenant was suspended or deleted nothing more is held, whatever its
+        limits; whoever ends its requests is about to. Raises FlightSettled where the flight holds nothing (any more).
         """
 
     async def settle(self, root: str, flight_id: str, charge: Charge) -> Settled:

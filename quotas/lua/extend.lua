@@ -1,5 +1,5 @@
--- Charges what a running flight has come to so far, and holds more for it before it needs that. Called by
--- RedisQuotaStore.
+-- Charges what a running flight has come to so far, and holds more for it before it needs that: nothing more where its
+-- tenant was suspended or deleted. Called by RedisQuotaStore.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 flight, 2 output tokens published so far, 3 output tokens that the caller knows to be held, from first to
 --          last, 4 the most that it may come to, 5 choices that go on, 6 quantum per choice, 7 '1' where one of them has
@@ -7,6 +7,7 @@
 --          go on no more
 -- Returns  {output tokens held, from first to last; the limit that leaves nothing now, or ''; 1 where no time brings
 --          more; when to ask again, ms; 1 where the flight is paused}, or false where it holds nothing
+local BARRED_MS = 1000 -- its gateway is about to hear of it
 local prefix, flight_id = KEYS[1], ARGV[1]
 local flight_key, now = prefix .. 'flight:' .. flight_id, now_ms()
 local record = redis.call('GET', flight_key)
@@ -27,9 +28,10 @@ local unit = tonumber(ARGV[5])
 local whole = portion(levels, tonumber(ARGV[6]), unit) * unit
 local asked_most = tonumber(ARGV[4])
 local most = math.min(asked_most, tonumber(ARGV[9]) + ceiling_of(levels) * unit)
-local wanted = math.min(tonumber(ARGV[3]) + whole, most) - flight[F_OUTPUT]
+local is_barred = barred_tenant(levels) ~= nil
+local wanted = is_barred and 0 or math.min(tonumber(ARGV[3]) + whole, most) - flight[F_OUTPUT]
 local was_paused = flight[F_IS_PAUSED] == 1
-local found = {tokens = 0, limited_by = '', is_spent = false, retry = 0, is_full = false}
+local found = {tokens = 0, limited_by = '', is_spent = false, retry = is_barred and BARRED_MS or 0, is_full = false}
 if wanted >= unit then
   local place = was_paused and {flight[F_SINCE], flight_id}
   found = more(levels, {tokens = wanted - wanted % unit, unit = unit}, held_output(flight), place, now)

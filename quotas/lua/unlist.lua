@@ -1,4 +1,4 @@
--- Forgets a root that nobody has enlisted since. Called by RedisQuotaStore.
+-- Forgets a root that nobody has enlisted since. Called by Roots.
 -- KEYS[1]  the roots by when they were last enlisted, ms
 -- ARGV     1 root, 2 since when, ms
 -- Returns  1, or 0 where somebody has

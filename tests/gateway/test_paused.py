@@ -91,9 +91,18 @@ async def test_a_deleted_tenants_ends(served: Served) -> None:
     await served.resources.tenants.delete("acme")
 
     assert error_of(await asking) == (401, "invalid_api_key")
-    [(outcome, _, output)], day = await settled(served)
-    assert (outcome, day) == ("cancelled", (0, 0))
-    assert 15 <= output <= 15 + QUANTUM  # its limits went with it, a moment before its gateway heard of that
+    assert await settled(served) == ([("cancelled", 1, 15)], (0, 0))
+
+
+async def test_what_is_used_up_is_charged_at_once(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SOONEST_S", "LATEST_S"):
+        monkeypatch.setattr(allowance, name, 60.0)
+    asking = await paused(served)
+
+    day = (await served.limits())["tokens_per_day"]
+    assert (day.used, day.reserved) == (40, 0)
+    await served.resources.tenants.suspend("acme")
+    assert error_of(await asking) == (403, "tenant_suspended")
 
 
 async def test_a_suspended_tenants_ends(served: Served) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from quotas.limits import Limits
-from quotas.store import AccessDenied, Reason
+from quotas.store import AccessDenied, Need, Reason
 from tests.quotas.house import START_MS, House, ask, charge, one
 
 pytestmark = pytest.mark.anyio
@@ -55,6 +55,25 @@ async def test_a_flight_in_the_air_is_settled_though_its_tenant_was_suspended(ho
     assert (await house.store.settle("acme", "f1", charge())).first
 
     assert (await one(house, "tokens_per_day")).used == 30
+
+
+@pytest.mark.parametrize("reason", ["suspended", "deleted"])
+@pytest.mark.parametrize("tenant", ["acme", "web"])
+async def test_a_flight_in_the_air_gets_nothing_more_once_its_tenant_is_barred(
+    house: House, reason: Reason, tenant: str
+) -> None:
+    await house.tenant(Limits(output_tokens_per_minute=64))
+    await house.tenant(Limits(), tenant="web", root="acme", parents=["acme"])
+    await house.store.reserve(ask(root="acme", tenant="web", quantum=64, max_output_tokens=1_000))
+    above = ["acme"] if tenant == "web" else []
+    await house.tenant(Limits(), tenant=tenant, root="acme", parents=above, barred=reason)
+
+    stuck = Need(published=8, prompt_tokens=10, known=8, most=1_000, quantum=64, stuck=True)
+    extension = await house.store.extend("acme", "f1", stuck)
+
+    assert (extension.granted_tokens, extension.limited_by, extension.spent, extension.paused) == (8, "", False, False)
+    assert extension.retry_after_s == 1
+    assert (await house.store.settle("acme", "f1", charge(8))).first
 
 
 async def test_a_limit_in_shadow_is_counted_and_reported_but_never_refuses(house: House) -> None:

@@ -14,7 +14,7 @@ import redis.asyncio
 from quotas import keyspace
 from quotas.audit import MOVED_AT_ONCE, Audit, Outbox
 from quotas.database import Database, Reply
-from quotas.redis_store import QUIET_AFTER_MS
+from quotas.roots import QUIET_AFTER_MS
 from quotas.store import StoreUnavailable
 from quotas.tenants import TenantStore
 from tests.quotas.auditing import OUTBOX, failing, note, rename, told, upkeep

@@ -253,7 +253,7 @@ async def test_a_root_that_was_quiet_for_a_day_is_looked_at_no_more(house: Redis
 async def test_looking_for_lapsed_flights_goes_round_all_roots(
     house: RedisHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quotas.redis_store.ROOTS_PER_LOOK", 2)
+    monkeypatch.setattr("quotas.roots.ROOTS_PER_LOOK", 2)
     for number in range(5):
         await house.tenant(Limits(), tenant=f"t{number}")
         await house.store.reserve(ask(f"f{number}", root=f"t{number}", tenant=f"t{number}"))
