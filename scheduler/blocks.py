@@ -7,15 +7,13 @@ nothing.
 
 What nobody holds is free, though the prefix cache may know what is in it: such blocks are given last, the least worth
 keeping first.
-
-Host slots that a copy of this step reads or writes are retired, not free, until `settle`: it has not run when the plan
-is made.
 """
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from itertools import chain
 
+from scheduler.host_slots import HostSlots
 from scheduler.prefix_cache import PrefixCache, Scope
 from scheduler.ranges import require
 from scheduler.steps import Copy
@@ -42,7 +40,6 @@ class BlockPool:
     def __init__(self, *, blocks: int, block_size: int, host_slots: int, cache: PrefixCache | None = None) -> None:
         require("blocks", blocks, 1)
         require("block_size", block_size, 1)
-        require("host_slots", host_slots, 0)
         self.blocks = blocks
         self.block_size = block_size
         self.host_slots = host_slots
@@ -51,8 +48,7 @@ class BlockPool:
         self._shared: set[int] = set()
         """Blocks that several tables hold."""
         self._free = list(range(blocks - 1, -1, -1))
-        self._free_slots = list(range(host_slots - 1, -1, -1))
-        self._retired: list[int] = []
+        self._slots = HostSlots(host_slots)
 
     @property
     def free_blocks(self) -> int:
@@ -62,7 +58,12 @@ class BlockPool:
     @property
     def free_slots(self) -> int:
         """Host slots that `swap_out` could fill now."""
-        return len(self._free_slots)
+        return self._slots.free
+
+    @property
+    def unused_slots(self) -> int:
+        """Of these, what is no copy of a device block."""
+        return self._slots.unused
 
     def blocks_for(self, tokens: int) -> int:
         """Blocks that hold this many tokens."""
@@ -134,40 +135,48 @@ class BlockPool:
 
     def can_swap_out(self, count: int) -> bool:
         """Are this many host slots free?"""
-        return count <= len(self._free_slots)
+        return count <= self.free_slots
+
+    def unsaved(self, blocks: Sequence[int]) -> int:
+        """How many of these would have to be copied to be swapped out."""
+        return self._slots.unsaved(blocks)
 
     def swap_out(self, table: list[int], count: int, slots: list[int], keep: int = 0) -> list[Copy]:
         """Move what follows the first `keep` of a table's first `count` blocks to host slots, before what the slots
-        hold already, and shorten the table to `keep`. The copies must run before the blocks are written again."""
+        hold already, and shorten the table to `keep`. The copies must run before the blocks are written again; what
+        the host has already needs none."""
         moved = table[keep:count]
         if not self.can_swap_out(len(moved)):
-            raise OutOfBlocks(f"{len(moved)} host slots asked for, {len(self._free_slots)} free")
-        copies = [Copy(block, self._free_slots.pop()) for block in moved]
-        slots[:0] = [copy.target for copy in copies]
+            raise OutOfBlocks(f"{len(moved)} host slots asked for, {self.free_slots} free")
+        slots[:0], copies = self._slots.fill(moved)
         self.release(table, keep)
         return copies
 
-    def swap_in(self, slots: list[int], table: list[int]) -> list[Copy]:
-        """Move what the slots hold into new blocks at a table's end. The slots are free after the next `settle`."""
+    def swap_in(self, slots: list[int], table: list[int], full: int = 0) -> list[Copy]:
+        """Move what the slots hold into new blocks at a table's end. The slots are free after the next `settle`; those
+        of the table's first `full` blocks, which nobody writes any more, hold a copy of them until they are needed."""
+        first = len(table)
         self.allocate(table, len(slots))
-        copies = [Copy(slot, block) for slot, block in zip(slots, table[-len(slots) :], strict=True)]
-        self.retire_slots(slots)
+        copies = [Copy(slot, block) for slot, block in zip(slots, table[first:], strict=True)]
+        self._slots.leave(slots, table[first:full])
         return copies
+
+    def copy_ahead(self, blocks: Iterable[int]) -> list[Copy]:
+        """Copy full blocks to host slots that nobody uses, of which there are as many: then they are swapped out for
+        nothing. The copies must run before the blocks are written again."""
+        return self._slots.copy_ahead(blocks)
 
     def retire_slots(self, slots: list[int]) -> None:
         """Forget what a sequence holds in host slots that this step's copies may still read or write."""
-        self._retired.extend(slots)
-        slots.clear()
+        self._slots.retire(slots)
 
     def release_slots(self, slots: list[int]) -> None:
         """Forget what a sequence holds in host slots."""
-        self._free_slots.extend(slots)
-        slots.clear()
+        self._slots.release(slots)
 
     def settle(self) -> None:
-        """The step's copies have run: retired slots become free."""
-        self._free_slots.extend(self._retired)
-        self._retired.clear()
+        """The step's copies have run."""
+        self._slots.settle()
 
     def check_integrity(self, tables: Iterable[Sequence[int]], slots: Iterable[Sequence[int]]) -> None:
         """Compare the accounting with all tables and slots that sequences hold. Raises IntegrityError."""
@@ -184,16 +193,18 @@ class BlockPool:
         _require("free_blocks", sorted(self._free) == free, f"{len(self._free)} listed, {len(free)} unreferenced")
         fault = self.cache.fault(self._references)
         _require("prefix_cache", not fault, fault)
-        every_slot = sorted([*self._free_slots, *self._retired, *(slot for one in slots for slot in one)])
-        _require("host_slots", every_slot == list(range(self.host_slots)), "a slot is lost or held twice")
+        fault = self._slots.fault(self._references, chain.from_iterable(slots), self.host_slots)
+        _require("host_slots", not fault, fault)
 
     def _drop(self, block: int) -> None:
         _require("double_free", self._references[block] > 0, f"block {block}")
         self._references[block] -= 1
         if self._references[block] == 1:
             self._shared.remove(block)
-        if self._references[block] == 0 and not self.cache.keeps(block):
-            self._free.append(block)
+        if self._references[block] == 0:
+            self._slots.forget(block)
+            if not self.cache.keeps(block):
+                self._free.append(block)
 
 
 def _require(invariant: str, holds: bool, detail: str) -> None:

@@ -186,9 +186,11 @@ class CostModel:
         """Expected time of copying this many blocks one way."""
         return self._copy.predict((1.0, blocks)) if blocks else 0.0
 
-    def swap_ms(self, blocks: int, away: int = 0) -> float:
-        """Expected time of these blocks' way out, and of their way back together with others that are away already."""
-        return self.copy_ms(blocks) + self.copy_ms(away + blocks) - self.copy_ms(away)
+    def swap_ms(self, blocks: int, away: int = 0, unsaved: int | None = None) -> float:
+        """Expected time of these blocks' way out, as far as they have no copy (`unsaved`, all by default), and of their
+        way back together with others that are away already."""
+        out = blocks if unsaved is None else unsaved
+        return self.copy_ms(out) + self.copy_ms(away + blocks) - self.copy_ms(away)
 
     def recompute_ms(self, tokens: int, kept: int = 0) -> float:
         """Expected time that prefilling this many tokens, behind others that are kept, adds to a step that runs

@@ -90,17 +90,19 @@ class Draft:
     def preempt(self, victim: Victim) -> None:
         """Take a sequence's last blocks, now: it does not run until it has them again. Said once, when it begins."""
         seq, keep, ran = victim.seq, len(victim.seq.table) - victim.blocks, victim.seq.runs
-        kept, gone = min(seq.num_computed, keep * self._pool.block_size), seq.num_computed
+        kept, gone, copied = min(seq.num_computed, keep * self._pool.block_size), seq.num_computed, 0
         if victim.mode == "swap":
             gone = min(gone, len(seq.table) * self._pool.block_size)
             computed = self._pool.blocks_for(seq.num_computed)
-            self._swap_out += self._pool.swap_out(seq.table, computed, seq.slots, keep)
+            copies = self._pool.swap_out(seq.table, computed, seq.slots, keep)
+            self._swap_out += copies
+            copied = len(copies)
             seq.leave(State.SWAPPED, self._now_ms)
         else:
             self._pool.release(seq.table, keep)
             self._pool.retire_slots(seq.slots)
             seq.leave(State.DROPPED, self._now_ms, kept)
-        self._yields.append(Yield(seq.id, victim.mode, kept, gone, victim.resume_ms))
+        self._yields.append(Yield(seq.id, victim.mode, kept, gone, victim.resume_ms, copied))
         self._roster.file(seq)
         self.yielded.add(seq.id)
         if ran:
@@ -134,7 +136,7 @@ class Draft:
     def run(self, seq: Sequence) -> None:
         """Give a sequence its row: bring its KV back if need be, and blocks for all its tokens. The blocks are free."""
         if seq.state is State.SWAPPED:
-            self._swap_in += self._pool.swap_in(seq.slots, seq.table)
+            self._swap_in += self._pool.swap_in(seq.slots, seq.table, seq.num_computed // self._pool.block_size)
             seq.move(State.DECODE if seq.pending == 1 and seq.output else State.PREFILL)
             self._roster.file(seq)
         elif not seq.is_resident:
@@ -178,6 +180,18 @@ class Draft:
         self._left_ms -= take_ms
         self._floors[lane] = max(0, self._floors[lane] - count)
         return True
+
+    def copy_ahead(self, most: int) -> None:
+        """While nothing else is copied, let the host have full blocks of those who may be asked to yield them, at most
+        so many: of the lanes below the first."""
+        most = min(most, self._pool.unused_slots)
+        if self._swap_out or self._swap_in:
+            return
+        for seq in self.running.values():
+            full = min(seq.num_computed // self._pool.block_size, seq.saved + most - len(self._swap_out))
+            if full > seq.saved and not self._is_first(seq.job.lane):
+                self._swap_out += self._pool.copy_ahead(seq.table[seq.saved : full])
+                seq.saved = full
 
     def finish(self, number: int, paused: list[Paused], costs: CostModel) -> StepPlan:
         """The plan; the pauses happened since the last one and come first."""

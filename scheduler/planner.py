@@ -39,7 +39,7 @@ class Planner:
     range.
 
     With a `prefix_share`, KV of earlier requests is found again: a tenant's own, and safe from others up to this part
-    of the pool. Without one there is no prefix cache.
+    of the pool; else there is no prefix cache. `copies_ahead`: blocks that a step without swaps copies to the host.
     """
 
     def __init__(
@@ -55,16 +55,17 @@ class Planner:
         bytes_per_block: int = 0,
         prefix_share: float | None = None,
         window: float = STEP_WINDOW,
+        copies_ahead: int = 0,
     ) -> None:
         require("max_sequences", max_sequences, 1)
         require("max_step_tokens", max_step_tokens, 1)
         self._lanes = lanes
-        share, prices_ms = prefix_share or 0.0, costs.prefill_ms
-        cache = PrefixCache(blocks=blocks, block_size=block_size, share=share, prices_ms=prices_ms)
+        cache = PrefixCache(blocks=blocks, block_size=block_size, share=prefix_share or 0.0, prices_ms=costs.prefill_ms)
         self._pool = BlockPool(blocks=blocks, block_size=block_size, host_slots=host_slots, cache=cache)
         self._prefixes = Prefixes(self._pool, enabled=prefix_share is not None)
         self._max_sequences = max_sequences
         self._max_step_tokens = max_step_tokens
+        self._copies_ahead = copies_ahead
         self._costs = costs
         costs.expect_blocks_of(bytes_per_block)
         self._ample = ample_budget(lanes, max_sequences, max_step_tokens)
@@ -141,6 +142,7 @@ class Planner:
         draft, self._reasons = Draft(self._ample, self._pool, self._prefixes, self._roster, now_ms), {}
         if self._forced or not draft.run_all():
             draft = self._weigh_up(now_ms)
+        draft.copy_ahead(self._copies_ahead)
         events = [event for event in self._paused if event.flight_id in self._flights]
         self._plan, self._paused = draft.finish(self._plan.number + 1, events, self._costs), []
         self._in_flight = self._ran = draft.running

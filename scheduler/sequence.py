@@ -80,6 +80,8 @@ class Sequence:
     """Of these, as many as others held when it found them."""
     lent: int | None = None
     """Blocks that it found with others when the prefix cache was last asked; None: not since it last yielded."""
+    saved: int = 0
+    """Leading blocks of the table that were copied to the host ahead, or had been."""
     slots: list[int] = field(default_factory=list)
     """Host slots, while SWAPPED: they hold what follows the table."""
     state: State = State.WAITING
@@ -156,7 +158,7 @@ class Sequence:
         self.move(to)
         if to is State.DROPPED:
             self.num_computed = min(self.num_computed, kept_tokens)
-        self.shared = min(self.shared, len(self.table))
+        self.shared, self.saved = min(self.shared, len(self.table)), min(self.saved, len(self.table))
         self.borrowed, self.lent = min(self.borrowed, len(self.table)), None
         self.preemptions += ran
         self._stall(now_ms)

@@ -83,6 +83,8 @@ class Yield(NamedTuple):
     end: int
     predicted_ms: float
     """What that costs until it is back; 0.0 where nobody asked."""
+    copied: int = 0
+    """Blocks that go to the host in this step; by swap, the others are there already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,8 @@ class StepPlan:
     number: int
     rows: tuple[Row, ...] = ()
     swap_out: tuple[Copy, ...] = ()
-    """Device block to host slot. The device blocks may be written by this step's rows."""
+    """Device block to host slot, full blocks that were copied ahead among them. The device blocks may be written by
+    this step's rows."""
     swap_in: tuple[Copy, ...] = ()
     """Host slot to device block. The host slots are free once the step has run."""
     events: tuple[Preempted | Resumed | Paused, ...] = ()

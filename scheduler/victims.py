@@ -117,7 +117,7 @@ class _Offers:
                 freed += held[seq.table[-count]] == self._pool.references(seq.table[-count])
             if count:
                 given.append((seq, count))
-                room -= self._copied(seq, count) if self._offer(seq, count, room).mode == "swap" else 0
+                room -= len(self._moved(seq, count)) if self._offer(seq, count, room).mode == "swap" else 0
             if freed >= short:
                 return self._trimmed(given, held)
         return None
@@ -131,7 +131,7 @@ class _Offers:
                 count -= 1
             if count:
                 victims.append(self._offer(seq, count, room))
-                room -= self._copied(seq, count) if victims[-1].mode == "swap" else 0
+                room -= len(self._moved(seq, count)) if victims[-1].mode == "swap" else 0
         return victims
 
     def _most(self, seq: Sequence, room: int) -> int:
@@ -147,16 +147,16 @@ class _Offers:
         if lost <= 0:
             return Victim(seq, "recompute", blocks, 0.0)
         recompute_ms = self._costs.recompute_ms(lost, seq.num_computed - lost)
-        copied = self._copied(seq, blocks)
-        swap_ms = self._costs.swap_ms(copied, len(seq.slots))
+        moved = self._moved(seq, blocks)
+        swap_ms = self._costs.swap_ms(len(moved), len(seq.slots), self._pool.unsaved(moved))
         swaps = swap_ms <= recompute_ms or seq.job.exact or self._must_keep(seq) or not self._costs.knows_copies
-        if swaps and copied <= room:
+        if swaps and len(moved) <= room:
             return Victim(seq, "swap", blocks, swap_ms)
         return Victim(seq, "recompute", blocks, recompute_ms)
 
-    def _copied(self, seq: Sequence, blocks: int) -> int:
-        """Of its last so many blocks those that hold KV."""
-        return max(0, self._computed(seq) - (len(seq.table) - blocks))
+    def _moved(self, seq: Sequence, blocks: int) -> list[int]:
+        """Of its last so many blocks those that hold KV: each takes a host slot, its copy's or a free one."""
+        return seq.table[len(seq.table) - blocks : self._computed(seq)]
 
     def _computed(self, seq: Sequence) -> int:
         """Blocks of its table that hold KV."""

@@ -17,6 +17,9 @@ from worker.model_files import ModelFiles
 from worker.paths import load_fastest
 from worker.runner import Runner
 
+COPIES_AHEAD = 8
+"""Blocks in a step: twice what a batch of 64 fills, and a fraction of what a link moves meanwhile."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -173,8 +176,12 @@ def planner_for(
     max_step_tokens: int = 512,
     lanes: Mapping[LaneName, Lane] = DEFAULT_LANES,
     prefix_share: float | None = None,
+    copies_ahead: int | None = None,
 ) -> Planner:
-    """A planner that knows a cache's pools, and of `costs` what its blocks weigh."""
+    """A planner that knows a cache's pools, and of `costs` what its blocks weigh. `copies_ahead`: see Planner; None: by
+    what a copy takes from the step, much where both pools are the same memory, nearly nothing elsewhere."""
+    if copies_ahead is None:
+        copies_ahead = 0 if cache.device.type == "cpu" else COPIES_AHEAD
     return Planner(
         lanes=lanes,
         block_size=cache.block_size,
@@ -185,4 +192,5 @@ def planner_for(
         costs=costs,
         bytes_per_block=cache.shape.block_bytes(cache.block_size),
         prefix_share=prefix_share,
+        copies_ahead=copies_ahead,
     )

@@ -94,7 +94,7 @@ class PreemptionCosts:
         away.first, away.end = min(away.first, one.first), max(away.end, one.end)
         away.predicted_ms += one.predicted_ms
         if one.mode == "swap":
-            away.actual_ms += copy_ms * self._blocks(one.first, one.end)
+            away.actual_ms += copy_ms * one.copied
 
     def _resumed(self, seq: SeqId, copy_ms: float) -> None:
         away = self._away.get(seq)

@@ -90,6 +90,7 @@ class World:
     max_step_tokens: int = 16
     window: float = 4096.0
     prefix_share: float | None = None
+    copies_ahead: int = 0
     foresees: bool = True
     lanes: Mapping[LaneName, Lane] = field(default_factory=lambda: DEFAULT_LANES)
     costs: CostModel = field(default_factory=CostModel)
@@ -111,6 +112,7 @@ class World:
             costs=self.costs,
             window=self.window,
             prefix_share=self.prefix_share,
+            copies_ahead=self.copies_ahead,
         )
         self.owners = Owners(self.block_size)
         self.runner = KvRunner(
@@ -168,7 +170,9 @@ class World:
         assert not yielded & {tuple(row.seq) for row in plan.rows}, "preempted and run in one step"
         swapped = [(one.first // self.block_size, one.end) for one in plan.yields if one.mode == "swap"]
         left = sum(-(-end // self.block_size) - first for first, end in swapped)
-        assert len(plan.swap_out) == left, "copies of nobody's KV"
+        copied = sum(one.copied for one in plan.yields)
+        assert copied <= left, "copies of nobody's KV"
+        assert len(plan.swap_out) - copied <= (0 if left or plan.swap_in else self.copies_ahead)
         for one in outcome.produced:
             assert one.index == len(self.outputs[one.seq]), "a gap or a repetition"
             self.outputs[one.seq].append(one.token_id)

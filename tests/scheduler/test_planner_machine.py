@@ -29,6 +29,7 @@ class PlannerMachine(RuleBasedStateMachine):
         max_step_tokens=st.integers(1, 16),
         window=st.sampled_from([4.0, 4096.0]),
         prefix_share=st.sampled_from([None, 0.1, 1.0]),
+        copies_ahead=st.sampled_from([0, 1, 4]),
     )
     def start(
         self,
@@ -39,6 +40,7 @@ class PlannerMachine(RuleBasedStateMachine):
         max_step_tokens: int,
         window: float,
         prefix_share: float | None,
+        copies_ahead: int,
     ) -> None:
         self.world = World(
             blocks=kv_tokens // block_size,
@@ -48,6 +50,7 @@ class PlannerMachine(RuleBasedStateMachine):
             max_step_tokens=max_step_tokens,
             window=window,
             prefix_share=prefix_share,
+            copies_ahead=copies_ahead,
         )
 
     @property

@@ -31,10 +31,13 @@ class Client:
         host_slots: int = 32,
         max_sequences: int = 8,
         looks_ahead: bool | None = None,
+        copies_ahead: int = 0,
     ) -> None:
         cache = KVCache(model.shape, blocks=blocks, host_slots=host_slots, block_size=4)
         self.costs = CostModel()
-        planner = planner_for(cache, self.costs, max_sequences=max_sequences, max_step_tokens=24)
+        planner = planner_for(
+            cache, self.costs, max_sequences=max_sequences, max_step_tokens=24, copies_ahead=copies_ahead
+        )
         self.engine = Engine(planner, Runner(model, cache, looks_ahead=looks_ahead))
         self.cache = cache
         self.tokens: dict[SeqId, list[int]] = defaultdict(list)
@@ -83,13 +86,15 @@ def test_each_flight_gets_what_it_would_get_alone(tiny: PagedModel) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("mode", ["swap", "recompute", None])
-def test_preemption_at_any_step_changes_nothing(tiny: PagedModel, mode: YieldMode | None, seed: int) -> None:
+@pytest.mark.parametrize(("mode", "copies_ahead"), [("swap", 0), ("swap", 2), ("recompute", 0), (None, 2)])
+def test_preemption_at_any_step_changes_nothing(
+    tiny: PagedModel, mode: YieldMode | None, copies_ahead: int, seed: int
+) -> None:
     chooser = random.Random(seed)
     sampling = Sampling(temperature=0.8, top_p=0.9, seed=seed, frequency_penalty=0.3, repetition_penalty=1.1)
     jobs = [lease(str(index), prompt, max_tokens=12, sampling=sampling) for index, prompt in enumerate(PROMPTS)]
     undisturbed = Client(tiny)
-    disturbed = Client(tiny, looks_ahead=True)
+    disturbed = Client(tiny, looks_ahead=True, copies_ahead=copies_ahead)
     for job in jobs:
         undisturbed.add(job)
         disturbed.add(job)

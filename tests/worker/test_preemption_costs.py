@@ -12,8 +12,12 @@ from worker.preemption_costs import PreemptionCost, PreemptionCosts
 BLOCK_SIZE = 16
 
 
-def yields(flight_id: str, mode: YieldMode, first: int, end: int, predicted_ms: float) -> Yield:
-    return Yield(SeqId(flight_id, 0), mode, first, end, predicted_ms)
+def yields(
+    flight_id: str, mode: YieldMode, first: int, end: int, predicted_ms: float, *, saved: int = 0
+) -> Yield:  # fmt: skip
+    """`saved`: blocks that the host has already."""
+    copied = -(-end // BLOCK_SIZE) - first // BLOCK_SIZE - saved if mode == "swap" else 0
+    return Yield(SeqId(flight_id, 0), mode, first, end, predicted_ms, copied)
 
 
 def resumed(flight_id: str) -> Resumed:
@@ -53,6 +57,15 @@ def test_a_swap_costs_its_share_of_the_copies_both_ways(watch: PreemptionCosts, 
 
     assert found == [PreemptionCost("swap", 4.0, 9.0)] == [*watch.found]
     assert found[0].ratio == pytest.approx(2.25)
+
+
+def test_what_the_host_had_already_costs_nothing_on_the_way_out(
+    watch: PreemptionCosts, found: list[PreemptionCost]
+) -> None:
+    watch.stepped(report(yields("a", "swap", 0, 64, 4.0, saved=3), out=1, copy_ms=2.0))
+    watch.stepped(report(resumed("a"), back=4, copy_ms=4.0))
+
+    assert found == [PreemptionCost("swap", 4.0, 6.0)]
 
 
 def test_a_recompute_costs_what_its_rows_add_until_it_samples(
