@@ -127,9 +127,8 @@ def measure(on: Bench, rounds: int, seconds: float, advance: Callable[[str], Non
     taken = _take_turns(on, loads(has_peers=on.peers is not None), rounds, seconds, advance)
     advance(f"line 5: making {MANY:,} tenants")
     on.set_up(MANY)
-    few, many = (Load(BUDGET, tenants, FLAT_CONCURRENCY) for tenants in (FEW, MANY))
-    later = _take_turns(on, [few, many], max(2, rounds), seconds, advance)
-    return taken | {many: later[many], Load(BUDGET, FEW, FLAT_CONCURRENCY): taken[few] + later[few]}
+    pairs = [Load(kind, tenants, FLAT_CONCURRENCY) for kind in NAMES for tenants in (FEW, MANY)]
+    return taken | _take_turns(on, pairs, max(2, rounds), seconds, advance)
 
 
 def _take_turns(on: Bench, todo: Sequence[Load], rounds: int, seconds: float, advance: Callable[[str], None]) -> Turns:
@@ -149,7 +148,6 @@ def lines(turns: Turns, rounds: int) -> list[Line]:
         if load.kind == BUDGET and load.tenants != MANY
     }
     worst = min(shares, key=lambda load: shares[load])
-    few, many = (store_us(turns, Load(BUDGET, tenants, FLAT_CONCURRENCY)) for tenants in (FEW, MANY))
     how = (
         f"store's processor time, median of {rounds} rounds: two scripts that read and write one hash field over "
         f"reserve + settle; the lowest of all loads, {worst.concurrency} at once over {worst.tenants:,} tenants; "
@@ -157,12 +155,18 @@ def lines(turns: Turns, rounds: int) -> list[Line]:
     )
     flat = (
         f"store's time for reserve + settle, {FLAT_CONCURRENCY} at once: {ASKED:,} of {MANY:,} tenants in turn "
-        f"over {FEW} in turn"
+        f"over {FEW} in turn; of the least scripts, one key for each tenant, {_growth(turns, LEAST):.2f}"
     )
     return [
         at_least(LINE, "reserve and settle, share of the least script's rate", shares[worst], SHARE, how),
-        at_most(LINE, f"cost over {MANY:,} tenants, times that over {FEW}", many / few, FLAT, flat),
+        at_most(LINE, f"cost over {MANY:,} tenants, times that over {FEW}", _growth(turns, BUDGET), FLAT, flat),
     ]
+
+
+def _growth(turns: Turns, kind: str) -> float:
+    """The store's time with many tenants, times that with few right beside it: the median of all rounds."""
+    few, many = (turns[Load(kind, tenants, FLAT_CONCURRENCY)] for tenants in (FEW, MANY))
+    return statistics.median(one.store_us / other.store_us for one, other in zip(many, few, strict=True))
 
 
 def store_us(turns: Turns, load: Load) -> float:

@@ -143,8 +143,9 @@ def cpu_s(pid: int) -> float:
 
 
 @contextlib.contextmanager
-def stand() -> Iterator[Stand]:
-    """Store, engine, trace sink and gateway, until the block ends. Raises StandError."""
+def stand(gateway_module: Sequence[str] = ("gateway",)) -> Iterator[Stand]:
+    """Store, engine, trace sink and gateway, until the block ends. Raises StandError. `gateway_module`: what is run as
+    the gateway, with what stands before its options."""
     cores = sorted(os.sched_getaffinity(0))
     here, elsewhere = cores[:1], cores[1:] or cores
     os.sched_setaffinity(0, elsewhere)  # ours, and by inheritance the store's
@@ -161,7 +162,7 @@ def stand() -> Iterator[Stand]:
         port = free_port()
         gateway = stack.enter_context(
             running(
-                [sys.executable, "-m", "gateway", "--port", str(port)],
+                [sys.executable, "-m", *gateway_module, "--port", str(port)],
                 directory / "gateway.log",
                 here,
                 {

@@ -1,0 +1,82 @@
+"""Where the gateway's processor time goes under load: microseconds of a request, or of a token, by file and by package.
+
+python -m benchmarks.front.profile [--load plain | --load stream] [--seconds 10]
+
+The stand is that of `benchmarks.gateway`. The gateway looks a thousand times a second at what it runs, which costs it
+some percent: the figures are shares of the time that it takes while nobody looks.
+"""
+
+import argparse
+import json
+import signal
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import rich.box
+from rich.table import Table
+
+from benchmarks.front.stand import Stand, StandError, stand
+from benchmarks.gateway import PLAIN, STREAM, WARM_UP_S, Load, describe
+from benchmarks.report import open_console
+
+SHOWN = 16
+WRITTEN_WITHIN_S = 10.0
+LOADS = {load.kind: load for load in (PLAIN, STREAM)}
+
+Counts = Mapping[str, int]
+
+
+def take(on: Stand, load: Load, seconds: float, out: Path) -> tuple[float, Mapping[str, Counts]]:
+    """Processor microseconds of a request (of a stream, of a token) while nobody looks, and what was seen then.
+
+    Raises StandError.
+    """
+    on.load(load.kind, seconds=WARM_UP_S, tokens=load.tokens, clients=load.clients)
+    before_s = on.cpu_s()
+    seen = on.load(load.kind, seconds=seconds, tokens=load.tokens, clients=load.clients)
+    each_us = (on.cpu_s() - before_s) / (seen.tokens if load is STREAM else seen.requests) * 1e6
+    on.gateway.send_signal(signal.SIGUSR1)
+    on.load(load.kind, seconds=seconds, tokens=load.tokens, clients=load.clients)
+    on.gateway.send_signal(signal.SIGUSR2)
+    deadline = time.monotonic() + WRITTEN_WITHIN_S
+    while not (out.exists() and out.read_text().endswith("}}")):
+        if time.monotonic() > deadline:
+            raise StandError("the gateway did not write what it saw")
+        time.sleep(0.05)
+    return each_us, json.loads(out.read_text())
+
+
+def table(title: str, counts: Counts, each_us: float) -> Table:
+    """The largest shares, and the rest."""
+    found, whole = Table(title, "µs", "share", box=rich.box.MARKDOWN), sum(counts.values())
+    rows = sorted(counts.items(), key=lambda item: -item[1])
+    rest = ("others", sum(count for _, count in rows[SHOWN:]))
+    for name, count in [*rows[:SHOWN], rest]:
+        found.add_row(name or "none of ours", f"{each_us * count / whole:.1f}", f"{count / whole:.1%}")
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print two tables for each load."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.front.profile", description=__doc__.splitlines()[0])
+    parser.add_argument("--load", choices=LOADS, action="append")
+    parser.add_argument("--seconds", type=float, default=10.0)
+    options = parser.parse_args(arguments)
+    console = open_console()
+    console.print(describe(), soft_wrap=True)
+    for kind in options.load or LOADS:
+        with tempfile.TemporaryDirectory(prefix="fairlane-bench-") as directory:
+            out = Path(directory) / "samples.json"
+            with stand(["benchmarks.front.sampled", str(out)]) as on:
+                each_us, counts = take(on, LOADS[kind], options.seconds, out)
+        unit = "a streamed token" if kind == "stream" else "a request"
+        console.print(f"{LOADS[kind].name}: {each_us:.1f} µs {unit}")
+        console.print(table("for whom, by file of ours", counts["ours"], each_us))
+        console.print(table("what runs, by package", counts["running"], each_us))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
