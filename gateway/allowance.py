@@ -69,6 +69,12 @@ class Allowance:
 
     async def _ask(self) -> None:
         """Until what is granted is enough for a while, or nothing more will come."""
+        try:
+            await self._ask_on()
+        finally:  # with the last look at who is low: one that speaks right after it starts anew
+            self._asking = None
+
+    async def _ask_on(self) -> None:
         loop = asyncio.get_running_loop()
         waits_since_s, retry_s = loop.time(), 0.0
         while going := self._going():
@@ -141,7 +147,7 @@ class Allowance:
     def _give_up(self) -> None:
         for flight in self._booking.flights:
             if not flight.settled:
-                flight.fail(ApiError("The budget could not be asked for more tokens.", "quota_store_unavailable"))
+                flight.fail(ApiError("The budget gave no more tokens in time.", "quota_store_unavailable"))
 
     def _choices(self) -> list[Choice]:
         return [choice for flight in self._booking.flights for choice in flight.choices]
@@ -155,7 +161,6 @@ class Allowance:
         return sum(choice.counted for choice in self._choices() if choice.finish_reason is not None)
 
     def _asked(self, asking: asyncio.Task[None]) -> None:
-        self._asking = None
         if not asking.cancelled() and asking.exception() is not None:
             log.error("asking for more tokens failed", exc_info=asking.exception())
             self._give_up()

@@ -162,8 +162,8 @@ class BlockPool:
         return copies
 
     def copy_ahead(self, blocks: Iterable[int]) -> list[Copy]:
-        """Copy full blocks to host slots that nobody uses, of which there are as many: then they are swapped out for
-        nothing. The copies must run before the blocks are written again."""
+        """Copy full blocks, so that they can be swapped out for nothing; at least as many slots must be unused. The
+        copies must run before anybody else writes to the blocks."""
         return self._slots.copy_ahead(blocks)
 
     def retire_slots(self, slots: list[int]) -> None:

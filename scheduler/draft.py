@@ -39,6 +39,8 @@ class Draft:
         self._left_ms = budget.time_ms
         self._swap_out: list[Copy] = []
         self._swap_in: list[Copy] = []
+        self._ahead = 0
+        """Of the copies out."""
         self._events: list[Preempted | Resumed] = []
         self._yields: list[Yield] = []
 
@@ -182,20 +184,20 @@ class Draft:
         return True
 
     def copy_ahead(self, most: int) -> None:
-        """While nothing else is copied, let the host have full blocks of those who may be asked to yield them, at most
-        so many: of the lanes below the first."""
+        """Where no swap copies anything, copy at most so many full blocks of lanes below the first, which may be asked
+        to yield them."""
         most = min(most, self._pool.unused_slots)
         if self._swap_out or self._swap_in:
             return
-        for seq in self.running.values():
-            full = min(seq.num_computed // self._pool.block_size, seq.saved + most - len(self._swap_out))
+        for seq in self.running.values() if most > 0 else ():
+            full = min(seq.num_computed // self._pool.block_size, seq.saved + most - self._ahead)
             if full > seq.saved and not self._is_first(seq.job.lane):
                 self._swap_out += self._pool.copy_ahead(seq.table[seq.saved : full])
-                seq.saved = full
+                seq.saved, self._ahead = full, len(self._swap_out)
 
     def finish(self, number: int, paused: list[Paused], costs: CostModel) -> StepPlan:
         """The plan; the pauses happened since the last one and come first."""
-        copies, work = len(self._swap_out) + len(self._swap_in), self._work
+        copies, work = len(self._swap_out) + len(self._swap_in) - self._ahead, self._work
         return StepPlan(
             number=number,
             rows=tuple(self._rows),
@@ -204,6 +206,7 @@ class Draft:
             events=(*paused, *self._events),
             yields=tuple(self._yields),
             features=work,
+            ahead=self._ahead,
             predicted_ms=costs.step_ms(work) + costs.copy_ms(copies),
         )
 

@@ -2,8 +2,8 @@
 
 A slot is held by a sequence, or it is free. A free one may be the copy of a device block that is full, and so will not
 change while anybody holds it: who swaps that block out takes the copy, and has nothing to move. Copies are given away
-last, the oldest first. What a step's copies read or write is retired, neither held nor free, until `settle`: they have
-not run when the plan is made.
+last, the oldest first. What a step's copies still read, or fill with a copy, is neither held nor free until `settle`:
+they have not run when the plan is made.
 """
 
 from collections.abc import Iterable, Sequence

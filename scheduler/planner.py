@@ -39,7 +39,7 @@ class Planner:
     range.
 
     With a `prefix_share`, KV of earlier requests is found again: a tenant's own, and safe from others up to this part
-    of the pool; else there is no prefix cache. `copies_ahead`: blocks that a step without swaps copies to the host.
+    of the pool; else there is no prefix cache. `copies_ahead`: see `Draft.copy_ahead`; the most of each step.
     """
 
     def __init__(

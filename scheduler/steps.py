@@ -94,8 +94,8 @@ class StepPlan:
     number: int
     rows: tuple[Row, ...] = ()
     swap_out: tuple[Copy, ...] = ()
-    """Device block to host slot, full blocks that were copied ahead among them. The device blocks may be written by
-    this step's rows."""
+    """Device block to host slot. The device blocks may be written by this step's rows, but for those that only go
+    ahead."""
     swap_in: tuple[Copy, ...] = ()
     """Host slot to device block. The host slots are free once the step has run."""
     events: tuple[Preempted | Resumed | Paused, ...] = ()
@@ -103,12 +103,14 @@ class StepPlan:
     """All blocks taken; events tell only of those who ran until then."""
     features: StepFeatures = NO_WORK
     """Of the rows: what the step's time depends on."""
+    ahead: int = 0
+    """Of the copies to the host, those of blocks that nobody yields yet: they take next to nothing from the step."""
     predicted_ms: float = 0.0
 
     @property
     def copies(self) -> int:
-        """Blocks copied, both ways together."""
-        return len(self.swap_out) + len(self.swap_in)
+        """Blocks that swaps copy, both ways together."""
+        return len(self.swap_out) + len(self.swap_in) - self.ahead
 
     @property
     def is_empty(self) -> bool:

@@ -18,7 +18,7 @@ from worker.paths import load_fastest
 from worker.runner import Runner
 
 COPIES_AHEAD = 8
-"""Blocks in a step: twice what a batch of 64 fills, and a fraction of what a link moves meanwhile."""
+"""Blocks in a step: of 16 tokens, twice as many as 64 decodes fill, and a fraction of what a link moves meanwhile."""
 
 _log = logging.getLogger(__name__)
 
@@ -178,8 +178,8 @@ def planner_for(
     prefix_share: float | None = None,
     copies_ahead: int | None = None,
 ) -> Planner:
-    """A planner that knows a cache's pools, and of `costs` what its blocks weigh. `copies_ahead`: see Planner; None: by
-    what a copy takes from the step, much where both pools are the same memory, nearly nothing elsewhere."""
+    """A planner that knows a cache's pools, and of `costs` what its blocks weigh. `copies_ahead`: see Planner; None:
+    none on a CPU, where a copy takes its time from the step."""
     if copies_ahead is None:
         copies_ahead = 0 if cache.device.type == "cpu" else COPIES_AHEAD
     return Planner(

@@ -40,7 +40,9 @@ class Metrics:
         self.predicted = Histogram(
             "fairlane_worker_step_predicted_seconds", "What was expected of it.", buckets=_STEP_S, registry=registry
         )
-        self.copies = Counter("fairlane_worker_copy_seconds", "Time of swaps.", registry=registry)
+        self.copies = Counter(
+            "fairlane_worker_copy_seconds", "Time that copies of KV blocks kept steps waiting.", registry=registry
+        )
         self.rows = Histogram("fairlane_worker_batch_rows", "Sequences in a step.", buckets=_ROWS, registry=registry)
         self.tokens = Counter(
             "fairlane_worker_tokens", "Tokens: kind is prefill or output.", ["lane", "kind"], registry=registry

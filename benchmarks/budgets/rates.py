@@ -122,7 +122,8 @@ def loads(*, has_peers: bool) -> list[Load]:
 
 
 def measure(on: Bench, rounds: int, seconds: float, advance: Callable[[str], None]) -> Turns:
-    """Let the loads take turns, twice: with as many tenants as they ask for, then few and many with many there."""
+    """Let the loads take turns, twice: with some tenants there, then few and many in turn with many there. What is
+    measured in both is told of the latter."""
     on.set_up(SOME)
     taken = _take_turns(on, loads(has_peers=on.peers is not None), rounds, seconds, advance)
     advance(f"line 5: making {MANY:,} tenants")

@@ -2,8 +2,8 @@
 
 python -m benchmarks.front.profile [--load plain | --load stream] [--seconds 10]
 
-The stand is that of `benchmarks.gateway`. The gateway looks a thousand times a second at what it runs, which costs it
-some percent: the figures are shares of the time that it takes while nobody looks.
+The stand is that of `benchmarks.gateway`. The gateway looks some hundred times a second at what it runs; the figures
+are shares of the time that it takes while nobody looks.
 """
 
 import argparse

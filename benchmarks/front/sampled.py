@@ -2,7 +2,8 @@
 
 python -m benchmarks.front.sampled OUT [options of a gateway]: from SIGUSR1 on each EVERY_S of processor time counts for
 the function that runs, and for the function of ours that it runs for; SIGUSR2 ends that and writes the counts to OUT.
-What happens between two functions of Python, in the kernel and in C, counts for the next one.
+The kernel looks at its own ticks only, some hundred a second. What happens between two functions of Python, in the
+kernel, in C and in other threads, counts for the next one.
 """
 
 import json
@@ -45,8 +46,10 @@ class Samples:
 
 
 def _package(frame: FrameType | None) -> str:
-    """Whose code it is."""
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0] if frame is not None else ""
+    """Whose code it is; what was made while it ran (a dataclass's own methods) is nobody's."""
+    if frame is None or frame.f_code.co_filename.startswith("<"):
+        return ""
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
 
 
 def _place(frame: FrameType | None) -> str:

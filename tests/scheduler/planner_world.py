@@ -172,7 +172,7 @@ class World:
         left = sum(-(-end // self.block_size) - first for first, end in swapped)
         copied = sum(one.copied for one in plan.yields)
         assert copied <= left, "copies of nobody's KV"
-        assert len(plan.swap_out) - copied <= (0 if left or plan.swap_in else self.copies_ahead)
+        assert len(plan.swap_out) - copied == plan.ahead <= (0 if copied or plan.swap_in else self.copies_ahead)
         for one in outcome.produced:
             assert one.index == len(self.outputs[one.seq]), "a gap or a repetition"
             self.outputs[one.seq].append(one.token_id)
