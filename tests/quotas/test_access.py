@@ -64,11 +64,11 @@ async def test_a_flight_in_the_air_gets_nothing_more_once_its_tenant_is_barred(
 ) -> None:
     await house.tenant(Limits(output_tokens_per_minute=64))
     await house.tenant(Limits(), tenant="web", root="acme", parents=["acme"])
-    await house.store.reserve(ask(root="acme", tenant="web", quantum=64, max_output_tokens=1_000))
+    await house.store.reserve(ask(root="acme", tenant="web", quantum=64, max_output_tokens=60))
     above = ["acme"] if tenant == "web" else []
     await house.tenant(Limits(), tenant=tenant, root="acme", parents=above, barred=reason)
 
-    stuck = Need(published=8, prompt_tokens=10, known=8, most=1_000, quantum=64, stuck=True)
+    stuck = Need(published=8, prompt_tokens=10, known=8, most=60, quantum=64, stuck=True)
     extension = await house.store.extend("acme", "f1", stuck)
 
     assert (extension.granted_tokens, extension.limited_by, extension.spent, extension.paused) == (8, "", False, False)
