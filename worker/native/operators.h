@@ -11,6 +11,8 @@ struct Norm {
   double epsilon;
 };
 
+constexpr float LEAST_SCALED = 1e-30f;  // what is smaller counts as nothing
+
 // Whole vectors of 8 floats, rounded to T.
 template <typename T> void narrow(T* to, const float* from, int64_t count) {
   for (int64_t i = 0; i < count; i += 8) store<8>(to + i, load<8>(from + i));
@@ -29,6 +31,31 @@ template <typename T> void normalise(T* to, const float* from, const Norm& norm,
   const float factor = 1 / std::sqrt(sum / channels + float(norm.epsilon));
   for (int64_t i = 0; i < channels; i += 8)
     store<8>(to + i, load<8>(from + i) * factor * load<8>(norm.weight + i));
+}
+
+// A row of a multiple of 8 numbers as bytes, 128 more than so many steps of the scale that is returned, which is NaN where
+// one of them is no number.
+template <typename T> float as_bytes(uint8_t* to, const T* from, int64_t count) {
+  using Vec = Of<8>::Vec;
+  Vec most = {}, strange = {};
+  for (int64_t i = 0; i < count; i += 8) {
+    const Vec part = load<8>(from + i);
+    most = larger<8>(most, part < 0 ? -part : part);
+    strange += part - part;  // nothing, unless there is a NaN or an infinity
+  }
+  float highest = 0, odd = 0;
+  for (int lane = 0; lane < 8; ++lane) {
+    highest = std::max(highest, most[lane]);
+    odd += strange[lane];
+  }
+  const bool is_whole = odd == 0;
+  const float factor = is_whole && highest > LEAST_SCALED ? 127 / highest : 0;
+  for (int64_t i = 0; i < count; i += 8) {
+    const Vec steps = is_whole ? load<8>(from + i) * factor + 128.5f : Vec{};
+    const auto bytes = __builtin_convertvector(__builtin_convertvector(steps, Of<8>::Int), Of<8>::Bytes);
+    std::memcpy(to + i, &bytes, sizeof bytes);
+  }
+  return is_whole ? highest / 127 : std::numeric_limits<float>::quiet_NaN();
 }
 
 // x times its sigmoid, without an overflow on either side.

@@ -1,12 +1,13 @@
 // Products of rows with weights that are laid out for them: tiles of 32 outputs, within a tile input by input (bfloat16:
-// pair by pair), so that a product reads them once, from the first byte to the last, whatever the number of rows.
+// pair by pair, int8: four by four), so that a product reads them once, from the first byte to the last, whatever the
+// number of rows.
 #pragma once
 #include "vectors.h"
 
 namespace {
 
 constexpr int64_t TILE_OUTPUTS = 32;
-constexpr int64_t LINE = TILE_OUTPUTS * sizeof(float);  // bytes of a tile for each input, or pair of them
+constexpr int64_t LINE = TILE_OUTPUTS * sizeof(float);  // bytes of a tile for each input, or as many as go together
 constexpr int64_t MANY_ROWS = 128;  // beside which the time that memory takes for weights does not count
 constexpr int64_t STREAM_ROWS = 8;  // that are computed about as fast as memory is read
 constexpr int64_t STREAM_AHEAD = 8192;  // bytes between what they are multiplied with and what is fetched
@@ -14,13 +15,30 @@ constexpr int MOST_ROWS = 12;  // whose sums fit into the registers together
 
 // Weights [outputs, inputs], and what is added to the outputs, if anything.
 template <typename T> struct Weights {
-  const T* tiles;  // [tiles, inputs, 32] of float32, [tiles, inputs / 2, 32, 2] of bfloat16
+  const T* tiles;  // [tiles, inputs, 32] of float32, [tiles, inputs / 2, 32, 2] of bfloat16, [tiles, inputs / 4, 32, 4]
   const float* bias;  // [tiles * 32] or null
+  const float* scales;    // [tiles * 32]: what a step of an output's weights is, of int8
+  const int32_t* excess;  // [tiles * 32]: what rows of bytes bring that are all 128, of int8
   int64_t inputs, outputs;
 
   int64_t count() const { return (outputs + TILE_OUTPUTS - 1) / TILE_OUTPUTS; }
   const T* tile(int64_t number) const { return tiles + number * TILE_OUTPUTS * inputs; }
 };
+
+// What weights are multiplied with: rows of their own type, or bytes that are 128 more than what they stand for, in steps
+// of each row's own scale.
+template <typename W> struct Rows {
+  using Number = W;
+  using Sums = Vec16;
+  const W* at;
+};
+template <> struct Rows<Int8> {
+  using Number = uint8_t;
+  using Sums = Of<16>::Int;
+  const uint8_t* at;
+  const float* scales;
+};
+template <typename W> using Number = typename Rows<W>::Number;
 
 // Where the weight of an input for an output stands in a tile.
 template <typename T> constexpr int64_t place(int64_t input, int64_t output) {
@@ -32,19 +50,22 @@ template <typename T> constexpr int64_t place(int64_t input, int64_t output) {
 enum class Beside { NOTHING, STREAM, FETCH, ADD };
 
 // What products begin with.
-template <int R, Beside BESIDE> inline void begin(Vec16 (&sums)[R][2], const float* out) {
+template <int R, Beside BESIDE, typename Sums> inline void begin(Sums (&sums)[R][2], const float* out) {
 #pragma GCC unroll 12
   for (int r = 0; r < R; ++r)
-    for (int half = 0; half < 2; ++half) sums[r][half] = BESIDE == Beside::ADD ? load<16>(out + r * TILE_OUTPUTS + half * 16) : Vec16{};
+    for (int half = 0; half < 2; ++half) {
+      sums[r][half] = Sums{};
+      if constexpr (BESIDE == Beside::ADD) std::memcpy(&sums[r][half], out + r * TILE_OUTPUTS + half * 16, sizeof(Sums));
+    }
 }
 
-template <int R> inline void finish(const Vec16 (&sums)[R][2], float* out) {
+template <int R, typename Sums> inline void finish(const Sums (&sums)[R][2], float* out) {
 #pragma GCC unroll 12
   for (int r = 0; r < R; ++r)
-    for (int half = 0; half < 2; ++half) store<16>(out + r * TILE_OUTPUTS + half * 16, sums[r][half]);
+    for (int half = 0; half < 2; ++half) std::memcpy(out + r * TILE_OUTPUTS + half * 16, &sums[r][half], sizeof(Sums));
 }
 
-// Sums of 16 outputs and what an input, or a pair of them, adds: `weights` as of a tile, `row` from that input on.
+// Sums of 16 outputs and what an input, or as many as go together, adds: `weights` as of a tile, `row` from there on.
 inline Vec16 added(Vec16 sums, const float* row, Of<16>::Bits weights) { return sums + (Vec16)weights * *row; }
 inline Vec16 added(Vec16 sums, const Bfloat16* row, Of<16>::Bits weights) {
 #ifdef __AVX512BF16__
@@ -56,6 +77,17 @@ inline Vec16 added(Vec16 sums, const Bfloat16* row, Of<16>::Bits weights) {
 #endif
 }
 
+inline Of<16>::Int added(Of<16>::Int sums, const uint8_t* row, Of<16>::Bits weights) {
+#ifdef __AVX512VNNI__
+  int32_t four;
+  std::memcpy(&four, row, sizeof four);
+  return (Of<16>::Int)_mm512_dpbusd_epi32((__m512i)sums, _mm512_set1_epi32(four), (__m512i)weights);
+#else
+  for (int input = 0; input < 4; ++input) sums += ((Of<16>::Int)(weights << (24 - 8 * input)) >> 24) * int32_t(row[input]);
+  return sums;
+#endif
+}
+
 // What is asked of memory while a product is computed: `step` bytes further for each input, or pair of them.
 struct Soon {
   const char* at;
@@ -64,8 +96,8 @@ struct Soon {
 
 // Sums [R, 32] of R rows with one tile.
 template <typename T, int R, Beside BESIDE>
-void product(const T* rows, int64_t stride, const T* tile, int64_t inputs, float* out, Soon soon) {
-  Vec16 sums[R][2];
+void product(const Number<T>* rows, int64_t stride, const T* tile, int64_t inputs, float* out, Soon soon) {
+  typename Rows<T>::Sums sums[R][2];
   begin<R, BESIDE>(sums, out);
   for (int64_t k = 0; k < inputs; k += sizeof(float) / sizeof(T)) {
     if constexpr (BESIDE == Beside::STREAM) {  // past the farther caches: it is read once
@@ -83,7 +115,7 @@ void product(const T* rows, int64_t stride, const T* tile, int64_t inputs, float
     std::memcpy(&high, tile + k * TILE_OUTPUTS + TILE_OUTPUTS * sizeof(float) / sizeof(T) / 2, sizeof high);
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r) {
-      const T* row = rows + r * stride + k;
+      const Number<T>* row = rows + r * stride + k;
       sums[r][0] = added(sums[r][0], row, low);
       sums[r][1] = added(sums[r][1], row, high);
     }
@@ -91,7 +123,7 @@ void product(const T* rows, int64_t stride, const T* tile, int64_t inputs, float
   finish<R>(sums, out);
 }
 
-template <typename T> using Product = void (*)(const T*, int64_t, const T*, int64_t, float*, Soon);
+template <typename T> using Product = void (*)(const Number<T>*, int64_t, const T*, int64_t, float*, Soon);
 template <typename T, Beside BESIDE> constexpr Product<T> PRODUCTS[MOST_ROWS] = {
     product<T, 1, BESIDE>, product<T, 2, BESIDE>, product<T, 3, BESIDE>, product<T, 4, BESIDE>,
     product<T, 5, BESIDE>, product<T, 6, BESIDE>, product<T, 7, BESIDE>, product<T, 8, BESIDE>,
@@ -106,9 +138,21 @@ template <typename Work> void in_parts(int64_t count, Work&& work) {
   }
 }
 
+// What a row's sums stand for, in place: of bytes, so many steps of its own scale and each output's.
+template <typename T> inline void settle(const Weights<T>&, int64_t, const Rows<T>&, int64_t, float*) {}
+inline void settle(const Weights<Int8>& weights, int64_t number, const Rows<Int8>& rows, int64_t row, float* found) {
+  for (int64_t i = 0, output = number * TILE_OUTPUTS; i < TILE_OUTPUTS; i += 16, output += 16) {
+    Of<16>::Int sums, excess;
+    std::memcpy(&sums, found + i, sizeof sums);
+    std::memcpy(&excess, weights.excess + output, sizeof excess);
+    const Vec16 steps = __builtin_convertvector(sums - excess, Vec16);
+    store<16>(found + i, steps * load<16>(weights.scales + output) * rows.scales[row]);
+  }
+}
+
 // One tile's outputs for all rows [count, inputs]; `take(row, sums)` is given 32 at a time, what is added included.
 template <typename T, typename Take>
-void multiply(const Weights<T>& weights, int64_t number, const T* rows, int64_t count, Take&& take) {
+void multiply(const Weights<T>& weights, int64_t number, const Rows<T>& rows, int64_t count, Take&& take) {
   alignas(64) float sums[MOST_ROWS * TILE_OUTPUTS];
   const T* tile = weights.tile(number);
   // The tile that this thread computes next, or one of the weights that lie behind these.
@@ -117,10 +161,11 @@ void multiply(const Weights<T>& weights, int64_t number, const T* rows, int64_t 
                                : count <= MANY_ROWS ? PRODUCTS<T, Beside::FETCH>
                                                     : PRODUCTS<T, Beside::NOTHING>;
   in_parts(count, [&](int64_t first, int64_t size) {
-    products[size - 1](rows + first * weights.inputs, weights.inputs, tile, weights.inputs, sums, soon);
+    products[size - 1](rows.at + first * weights.inputs, weights.inputs, tile, weights.inputs, sums, soon);
     soon.at += soon.step * (weights.inputs * sizeof(T) / sizeof(float));
     for (int64_t r = 0; r < size; ++r) {
       float* found = sums + r * TILE_OUTPUTS;
+      settle(weights, number, rows, first + r, found);
       if (weights.bias)
         for (int i = 0; i < TILE_OUTPUTS; ++i) found[i] += weights.bias[number * TILE_OUTPUTS + i];
       take(first + r, found);
