@@ -12,7 +12,7 @@ from worker import selftest
 from worker.attention import fastest_backends
 from worker.lean import LeanModel
 from worker.lean_weights import NotLeanError, take_weights
-from worker.model import Model, PagedModel, load
+from worker.model import Model, PagedModel, choose_device, load
 from worker.model_files import ModelFiles
 from worker.native.library import has_int8, is_fastest
 from worker.native.model import NativeModel
@@ -23,18 +23,21 @@ _log = logging.getLogger(__name__)
 def load_fastest(files: ModelFiles, *, dtype: str = "auto", device: str = "auto") -> Model:
     """Load and prove the reference, then a faster path, and keep only the one that serves. Raises ModelError.
 
-    `dtype` int8 is bfloat16 with weights of 8 bits where those are faster, and plain bfloat16 elsewhere.
+    `dtype` int8 is bfloat16 with weights of 8 bits where those are faster, and auto elsewhere.
     """
-    int8, dtype = dtype == "int8", "bfloat16" if dtype == "int8" else dtype
+    int8 = dtype == "int8" and choose_device(device).type == "cpu" and has_int8()
+    if dtype == "int8":
+        dtype = "bfloat16" if int8 else "auto"
+        if not int8:
+            _log.warning("%s is not served with weights of 8 bits: they are not faster here", files.name)
     reference = load(files, dtype=dtype, device=device)
     expected = selftest.prove(reference)
     began = time.perf_counter()
-    fast: Model | None = native_path(reference, expected, release=True, int8=True) if int8 else None
-    if int8 and fast is None:
-        _log.warning("%s is served with weights of 16 bits: those of 8 are not faster here, or not proven", files.name)
-        reference = _whole(reference, files, dtype, device)
-    if fast is None:
-        fast = native_path(reference, expected, release=True)
+    fast: Model | None = None
+    for bits in (True, False) if int8 else (False,):
+        if fast is None:
+            reference = _whole(reference, files, dtype, device)
+            fast = native_path(reference, expected, release=True, int8=bits)
     if fast is None:
         reference = _whole(reference, files, dtype, device)
         fast = lean_path(reference, expected)
@@ -63,8 +66,7 @@ def native_path(
     `expected` is the reference's `every_logit`. Where told to release them, the reference loses its weights as they are
     taken: no two copies are held. With `int8` its weights are rounded to 8 bits.
     """
-    dtype = reference.shape.dtype
-    if not is_fastest(dtype, reference.shape.head_dim, reference.device) or (int8 and not has_int8(dtype)):
+    if not is_fastest(reference.shape.dtype, reference.shape.head_dim, reference.device):
         return None
     try:
         native = NativeModel(

@@ -51,8 +51,7 @@ def test_each_of_the_family_is_proven(
 def test_each_of_the_family_is_proven_with_weights_of_8_bits(
     config: transformers.PreTrainedConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("is_fastest", "has_int8"):
-        monkeypatch.setattr(f"worker.paths.{name}", lambda *_: True)
+    monkeypatch.setattr("worker.paths.is_fastest", lambda *_: True)
 
     reference = random_model(config, torch.bfloat16)
     assert native_path(reference, every_logit(reference), int8=True) is not None
@@ -62,8 +61,7 @@ def test_a_wrong_scale_of_8_bits_is_noticed(monkeypatch: pytest.MonkeyPatch, cap
     def shuffled(weight: torch.Tensor) -> Steps:
         return in_steps(weight)._replace(scales=in_steps(weight).scales.flip(0) * 3)
 
-    for name in ("is_fastest", "has_int8"):
-        monkeypatch.setattr(f"worker.paths.{name}", lambda *_: True)
+    monkeypatch.setattr("worker.paths.is_fastest", lambda *_: True)
     monkeypatch.setattr("worker.native.model.in_steps", shuffled)
 
     reference = random_model(transformers.LlamaConfig(**GROUPED), torch.bfloat16)
@@ -139,10 +137,14 @@ def test_other_kinds_of_processors_keep_torchs_products(monkeypatch: pytest.Monk
 
 
 def test_weights_of_8_bits_are_for_processors_that_multiply_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    for features, has in (({"avx512_vnni": True}, True), ({"avx512_vnni": False}, False), ({}, False)):
-        monkeypatch.setattr(torch.cpu, "get_capabilities", features.copy, raising=False)
-        assert has_int8(torch.bfloat16) == has
-        assert not has_int8(torch.float32)
+    def having(*features: str) -> bool:
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(features, True), raising=False)
+        return has_int8()
+
+    assert having("avx512_f", "avx512_bf16", "avx512_vnni")
+    assert not having("avx512_f", "avx512_bf16")
+    assert not having("avx512_f", "avx512_vnni")
+    assert not having("avx512_f", "avx512_bf16", "avx512_vnni", "amx_bf16")
 
 
 def test_tiles_hold_the_weights_output_by_output() -> None:

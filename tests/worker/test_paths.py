@@ -79,21 +79,21 @@ def test_compiled_code_serves_the_family(files: ModelFiles) -> None:
 def test_weights_of_8_bits_serve_where_they_are_faster(
     has_it: bool, files: ModelFiles, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(paths, "has_int8", lambda _: has_it)
+    monkeypatch.setattr(paths, "has_int8", lambda: has_it)
 
     serving = load_fastest(files, dtype="int8", device="cpu")
 
     assert isinstance(serving, NativeModel)
     assert serving.shape.dtype == torch.bfloat16
     assert serving.weight_bits == (8 if has_it else 16)
-    assert ("is served with weights of 16 bits" in caplog.text) == (not has_it)
+    assert ("is not served with weights of 8 bits" in caplog.text) == (not has_it)
 
 
 @needs_compiled
 def test_weights_of_8_bits_that_are_not_proven_yield_to_those_of_16(
     files: ModelFiles, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(paths, "has_int8", lambda _: True)
+    monkeypatch.setattr(paths, "has_int8", lambda: True)
     monkeypatch.setattr(selftest, "INT8_TOLERANCE", 1e-9)
 
     serving = load_fastest(files, dtype="int8", device="cpu")

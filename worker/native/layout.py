@@ -13,7 +13,9 @@ _ALIGNMENT = 64
 """Bytes of a cache line: no vector of a tile lies across two."""
 
 _LEAST_SCALE = 1e-30
-"""Of a line of zeros."""
+"""What an output is divided by that has no weight but zeros."""
+_ROUNDED_AT_ONCE = 4_096
+"""Outputs."""
 
 
 class Arena:
@@ -54,10 +56,13 @@ class Steps(NamedTuple):
 
 
 def in_steps(weight: torch.Tensor) -> Steps:
-    """[outputs, inputs], rounded to the nearest step."""
-    whole = weight.to(torch.float32)
-    scales = whole.abs().amax(1) / 127
-    steps = (whole / scales.clamp_min(_LEAST_SCALE)[:, None]).round_().to(torch.int8)
+    """[outputs, inputs], each rounded to the nearest step of its output's scale; a part at a time, since it is done in
+    float32."""
+    scales = weight.abs().amax(1).to(torch.float32) / 127
+    steps = torch.empty(weight.shape, dtype=torch.int8)
+    for first in range(0, len(weight), _ROUNDED_AT_ONCE):
+        part = slice(first, first + _ROUNDED_AT_ONCE)
+        steps[part] = (weight[part] / scales[part].clamp_min(_LEAST_SCALE)[:, None]).round_()
     return Steps(steps, scales, 128 * steps.sum(1, dtype=torch.int32))
 
 

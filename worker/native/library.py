@@ -130,11 +130,10 @@ def is_compiled() -> bool:
     return True
 
 
-def has_int8(dtype: torch.dtype) -> bool:
-    """The processor multiplies bytes as fast as that makes weights of 8 bits worth it, beside keys and values of this
-    type."""
+def has_int8() -> bool:
+    """Weights of 8 bits are faster here than those of 16: the processor multiplies bytes too, 512 bits at once."""
     found: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
-    return dtype == torch.bfloat16 and bool(found.get("avx512_vnni"))
+    return bool(found.get("avx512_vnni")) and is_fastest(torch.bfloat16, min(HEAD_DIMS), torch.device("cpu"))
 
 
 def is_fastest(dtype: torch.dtype, head_dim: int, device: torch.device) -> bool:

@@ -96,7 +96,7 @@ class _Weights:
     def __init__(self, causal_lm: "PreTrainedModel", shape: KVShape, *, release: bool, int8: bool) -> None:
         raw = RawWeights(causal_lm, release=release)
         hidden = raw.embedding.shape[1]
-        if hidden % 8 or (raw.heads * shape.head_dim) % 2:
+        if hidden % 8 or (raw.heads * shape.head_dim) % 8:
             raise NotLeanError(f"a hidden size of {hidden} is no multiple of 8")
         self._int8 = int8
         self.vocabulary = len(raw.embedding)

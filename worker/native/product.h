@@ -15,7 +15,7 @@ constexpr int MOST_ROWS = 12;  // whose sums fit into the registers together
 
 // Weights [outputs, inputs], and what is added to the outputs, if anything.
 template <typename T> struct Weights {
-  const T* tiles;  // [tiles, inputs, 32] of float32, [tiles, inputs / 2, 32, 2] of bfloat16, [tiles, inputs / 4, 32, 4]
+  const T* tiles;  // [tiles, inputs, 32] of float32, [tiles, inputs / 2, 32, 2] of bfloat16, [tiles, inputs / 4, 32, 4] of int8
   const float* bias;  // [tiles * 32] or null
   const float* scales;    // [tiles * 32]: what a step of an output's weights is, of int8
   const int32_t* excess;  // [tiles * 32]: what rows of bytes bring that are all 128, of int8
@@ -88,7 +88,7 @@ inline Of<16>::Int added(Of<16>::Int sums, const uint8_t* row, Of<16>::Bits weig
 #endif
 }
 
-// What is asked of memory while a product is computed: `step` bytes further for each input, or pair of them.
+// What is asked of memory while a product is computed: `step` bytes further for each input, or as many as go together.
 struct Soon {
   const char* at;
   int64_t step;
