@@ -52,8 +52,7 @@ template <typename T> struct Step {
 template <typename T> struct Workspace {
   std::vector<float> hidden, states;
   std::vector<T> normed, queries, attended, activated;
-  std::vector<uint8_t> bytes;  // what weights of 8 bits are multiplied with next
-  std::vector<float> scales;
+  std::vector<int8_t> bytes;  // what weights of 8 bits are multiplied with next
   Tickets tickets;
 };
 
@@ -67,10 +66,8 @@ template <typename T, typename W> class Forward {
     w.queries.resize(s.tokens * m.heads * m.head_dim);
     w.attended.resize(s.tokens * m.heads * m.head_dim);
     w.activated.resize(s.tokens * inner);
-    if constexpr (!IS_OF_ONE_TYPE) {
-      w.bytes.resize(s.tokens * std::max({m.hidden, m.heads * m.head_dim, inner}));
-      w.scales.resize(s.tokens);
-    }
+    if constexpr (!IS_OF_ONE_TYPE)
+      w.bytes.resize(s.tokens * Rows<W>::stride(std::max({m.hidden, m.heads * m.head_dim, inner})));
     w.tickets = Tickets(m.layer_count * PHASES + 4, s.threads);
     tiles = tiles_of(call(0), s.row_count);
     attend_one = attend_tile_of<T>(m.head_dim);
@@ -110,7 +107,7 @@ template <typename T, typename W> class Forward {
 
   // A row as it is multiplied.
   void ready(int64_t row, const T* from, int64_t inputs) {
-    if constexpr (!IS_OF_ONE_TYPE) w.scales[row] = as_bytes(&w.bytes[row * inputs], from + row * inputs, inputs);
+    if constexpr (!IS_OF_ONE_TYPE) as_bytes(&w.bytes[row * Rows<W>::stride(inputs)], from + row * inputs, inputs);
   }
 
   void ready_all(Phases& phases, const T* from, int64_t count, int64_t inputs) {
@@ -119,7 +116,7 @@ template <typename T, typename W> class Forward {
 
   Rows<W> rows_of(const std::vector<T>& from) const {
     if constexpr (IS_OF_ONE_TYPE) return {from.data()};
-    else return {w.bytes.data(), w.scales.data()};
+    else return {w.bytes.data()};
   }
 
   void layer(Phases& phases, int64_t index) {

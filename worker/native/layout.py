@@ -38,7 +38,7 @@ class Arena:
 
 def tiled(weight: torch.Tensor) -> torch.Tensor:
     """[outputs, inputs] as tiles of outputs, padded with zeros: [tiles, inputs, 32] of float32, and of bfloat16 and
-    int8, whose inputs go by two and by four, [tiles, inputs / 2 or 4, 32] as int32. A view where nothing is padded."""
+    uint8, whose inputs go by two and by four, [tiles, inputs / 2 or 4, 32] as int32. A view where nothing is padded."""
     outputs, inputs = weight.shape
     together = 4 // weight.itemsize
     whole = pad(weight, (0, -inputs % together, 0, -outputs % TILE_OUTPUTS)).contiguous()
@@ -50,20 +50,19 @@ def tiled(weight: torch.Tensor) -> torch.Tensor:
 class Steps(NamedTuple):
     """Weights as so many steps of each output's own scale, at most 127 either way."""
 
-    steps: torch.Tensor  # [outputs, inputs], int8
+    steps: torch.Tensor  # [outputs, inputs], uint8: 128 more than they are
     scales: torch.Tensor  # [outputs], float32
-    excess: torch.Tensor  # [outputs], int32: their product with inputs that are all 128
 
 
 def in_steps(weight: torch.Tensor) -> Steps:
     """[outputs, inputs], each rounded to the nearest step of its output's scale; a part at a time, since it is done in
     float32."""
     scales = weight.abs().amax(1).to(torch.float32) / 127
-    steps = torch.empty(weight.shape, dtype=torch.int8)
+    steps = torch.empty(weight.shape, dtype=torch.uint8)
     for first in range(0, len(weight), _ROUNDED_AT_ONCE):
         part = slice(first, first + _ROUNDED_AT_ONCE)
-        steps[part] = (weight[part] / scales[part].clamp_min(_LEAST_SCALE)[:, None]).round_()
-    return Steps(steps, scales, 128 * steps.sum(1, dtype=torch.int32))
+        steps[part] = (weight[part] / scales[part].clamp_min(_LEAST_SCALE)[:, None]).round_() + 128
+    return Steps(steps, scales)
 
 
 def interleaved(gate_up: torch.Tensor) -> torch.Tensor:

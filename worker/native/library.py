@@ -35,7 +35,7 @@ class CNorm(ctypes.Structure):
 class CWeights(ctypes.Structure):
     """`Weights`."""
 
-    _fields_ = (("tiles", _P), ("bias", _P), ("scales", _P), ("excess", _P), ("inputs", _N), ("outputs", _N))
+    _fields_ = (("tiles", _P), ("bias", _P), ("scales", _P), ("inputs", _N), ("outputs", _N))
 
 
 class CLayer(ctypes.Structure):

@@ -133,22 +133,21 @@ class _Weights:
 
     def _linear(self, fused: Fused) -> CWeights:
         outputs, inputs = fused.weight.shape
-        bias = None if fused.bias is None else self._line(fused.bias, torch.float32)
+        bias = None if fused.bias is None else self._line(fused.bias)
         if not self._int8:
-            return CWeights(self._keep(tiled(fused.weight)), bias, None, None, inputs, outputs)
-        steps, scales, excess = in_steps(fused.weight)
-        lines = self._line(scales, torch.float32), self._line(excess, torch.int32)
-        return CWeights(self._keep(tiled(steps)), bias, *lines, inputs, outputs)
+            return CWeights(self._keep(tiled(fused.weight)), bias, None, inputs, outputs)
+        steps, scales = in_steps(fused.weight)
+        return CWeights(self._keep(tiled(steps)), bias, self._line(scales), inputs, outputs)
 
     def _norm(self, norm: Norm | None) -> CNorm:
-        return CNorm() if norm is None else CNorm(self._numbers(norm.weight, torch.float32), norm.epsilon)
+        return CNorm() if norm is None else CNorm(self._floats(norm.weight), norm.epsilon)
 
     def _keep(self, weight: torch.Tensor) -> int:
         return self._arena.keep(weight).data_ptr()
 
-    def _line(self, outputs: torch.Tensor, dtype: torch.dtype) -> int:
-        return self._numbers(pad(outputs, (0, -len(outputs) % TILE_OUTPUTS)), dtype)
+    def _line(self, outputs: torch.Tensor) -> int:
+        return self._floats(pad(outputs, (0, -len(outputs) % TILE_OUTPUTS)))
 
-    def _numbers(self, tensor: torch.Tensor, dtype: torch.dtype) -> int:
-        self._kept.append(tensor.to(dtype).contiguous().clone())
+    def _floats(self, tensor: torch.Tensor) -> int:
+        self._kept.append(tensor.to(torch.float32).contiguous().clone())
         return self._kept[-1].data_ptr()

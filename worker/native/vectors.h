@@ -18,7 +18,7 @@ struct Bfloat16 {
 };
 
 struct Int8 {
-  int8_t value;
+  uint8_t bits;  // 128 more than the value
 };
 
 template <int W> struct Of {
