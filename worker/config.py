@@ -38,7 +38,8 @@ class WorkerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Keep the KV of earlier requests, for those of the same tenant that begin alike."""
     prefix_share: Annotated[float, msgspec.Meta(ge=0.01, le=1.0)] = 0.25
     """Part of the KV pool up to which what a tenant keeps so is safe from tenants that keep more."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    dtype: Literal["auto", "float32", "bfloat16", "int8"] = "auto"
+    """`int8`: weights of 8 bits, all else bfloat16, where that is faster; elsewhere auto."""
     device: str = "auto"
     threads: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 0
     """Threads of the arithmetic; 0: one per core that this process may use."""

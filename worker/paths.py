@@ -12,23 +12,34 @@ from worker import selftest
 from worker.attention import fastest_backends
 from worker.lean import LeanModel
 from worker.lean_weights import NotLeanError, take_weights
-from worker.model import Model, PagedModel, load
+from worker.model import Model, PagedModel, choose_device, load
 from worker.model_files import ModelFiles
-from worker.native.library import is_fastest
+from worker.native.library import has_int8, is_fastest
 from worker.native.model import NativeModel
 
 _log = logging.getLogger(__name__)
 
 
 def load_fastest(files: ModelFiles, *, dtype: str = "auto", device: str = "auto") -> Model:
-    """Load and prove the reference, then a faster path, and keep only the one that serves. Raises ModelError."""
+    """Load and prove the reference, then a faster path, and keep only the one that serves. Raises ModelError.
+
+    `dtype` int8 is bfloat16 with weights of 8 bits where those are faster, and auto elsewhere.
+    """
+    int8 = dtype == "int8" and choose_device(device).type == "cpu" and has_int8()
+    if dtype == "int8":
+        dtype = "bfloat16" if int8 else "auto"
+        if not int8:
+            _log.warning("%s is not served with weights of 8 bits: they are not faster here", files.name)
     reference = load(files, dtype=dtype, device=device)
     expected = selftest.prove(reference)
     began = time.perf_counter()
-    fast: Model | None = native_path(reference, expected, release=True)
+    fast: Model | None = None
+    for bits in (True, False) if int8 else (False,):
+        if fast is None:
+            reference = _whole(reference, files, dtype, device)
+            fast = native_path(reference, expected, release=True, int8=bits)
     if fast is None:
-        if any(weight.is_meta for weight in reference.causal_lm.parameters()):  # taken apart in vain
-            reference = load(files, dtype=dtype, device=device)
+        reference = _whole(reference, files, dtype, device)
         fast = lean_path(reference, expected)
     if fast is None:
         return reference
@@ -40,14 +51,20 @@ def load_fastest(files: ModelFiles, *, dtype: str = "auto", device: str = "auto"
     return fast
 
 
+def _whole(reference: PagedModel, files: ModelFiles, dtype: str, device: str) -> PagedModel:
+    """The reference with all its weights: loaded anew where it was taken apart in vain."""
+    is_apart = any(weight.is_meta for weight in reference.causal_lm.parameters())
+    return load(files, dtype=dtype, device=device) if is_apart else reference
+
+
 @torch.inference_mode()
 def native_path(
-    reference: PagedModel, expected: Sequence[torch.Tensor], *, release: bool = False
+    reference: PagedModel, expected: Sequence[torch.Tensor], *, release: bool = False, int8: bool = False
 ) -> NativeModel | None:
     """The compiled path beside the reference, or None where it is not the fastest or does not agree; the log says why.
 
     `expected` is the reference's `every_logit`. Where told to release them, the reference loses its weights as they are
-    taken: no two copies are held.
+    taken: no two copies are held. With `int8` its weights are rounded to 8 bits.
     """
     if not is_fastest(reference.shape.dtype, reference.shape.head_dim, reference.device):
         return None
@@ -58,8 +75,9 @@ def native_path(
             reference.shape,
             context_length=reference.context_length,
             release=release,
+            int8=int8,
         )
-        reason = selftest.disagreement(native, expected)
+        reason = selftest.disagreement(native, expected, selftest.INT8_TOLERANCE if int8 else None)
     except NotLeanError:  # nor does the lean path, which says so
         return None
     except (AttributeError, MemoryError, RuntimeError) as error:  # it only looks like one of the family

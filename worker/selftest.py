@@ -22,6 +22,8 @@ _COARSE_TOLERANCE = 0.15
 _LEAN_TOLERANCE = {torch.float32: 1e-4}
 _LEAN_COARSE_TOLERANCE = 0.1
 """Of a faster path, whose attention is the same, as a share of the largest logit: no logit may be further off."""
+INT8_TOLERANCE = 0.3
+"""The same where weights are rounded to 8 bits on purpose; a wrong one makes it about 1."""
 _BLOCK_SIZE = 8
 _LENGTHS = {"long": 21, "short": 7}
 
@@ -47,9 +49,10 @@ def every_logit(model: Model) -> list[torch.Tensor]:
 
 
 @torch.inference_mode()
-def disagreement(fast: Model, logits: Sequence[torch.Tensor]) -> str | None:
-    """How a path's logits differ by more than rounding from the reference's, at any token; None where they agree."""
-    limit = _LEAN_TOLERANCE.get(fast.shape.dtype, _LEAN_COARSE_TOLERANCE)
+def disagreement(fast: Model, logits: Sequence[torch.Tensor], limit: float | None = None) -> str | None:
+    """How a path's logits differ by more than rounding from the reference's, at any token; None where they agree.
+    `limit`: what is rounding, where the path rounds more than its type does."""
+    limit = limit or _LEAN_TOLERANCE.get(fast.shape.dtype, _LEAN_COARSE_TOLERANCE)
     for found, expected in zip(_logits(fast), logits, strict=True):
         error = float((found - expected).abs().max() / expected.abs().max())
         if not error <= limit:  # nor where it is not a number

@@ -11,8 +11,8 @@ from tests.worker.test_lean import FAMILY, generate
 from tests.worker.test_runner import PROMPTS
 from tests.worker.test_support import GROUPED, random_model
 from worker.model import PagedModel
-from worker.native.layout import Arena, interleaved, tiled
-from worker.native.library import is_compiled, is_fastest
+from worker.native.layout import Arena, Steps, in_steps, interleaved, tiled
+from worker.native.library import has_int8, is_compiled, is_fastest
 from worker.native.model import NativeModel
 from worker.packing import pack
 from worker.paths import native_path
@@ -24,9 +24,11 @@ INF = float("inf")
 pytestmark = pytest.mark.skipif(not is_compiled(), reason="no compiler")
 
 
-def native_of(reference: PagedModel) -> NativeModel:
+def native_of(reference: PagedModel, *, int8: bool = False) -> NativeModel:
     """Whether it is the fastest here or not."""
-    return NativeModel(reference.name, reference.causal_lm, reference.shape, context_length=reference.context_length)
+    return NativeModel(
+        reference.name, reference.causal_lm, reference.shape, context_length=reference.context_length, int8=int8
+    )
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +45,28 @@ def test_each_of_the_family_is_proven(
 
     reference = random_model(config, dtype)
     assert native_path(reference, every_logit(reference)) is not None
+
+
+@pytest.mark.parametrize("config", FAMILY.values(), ids=FAMILY.keys())
+def test_each_of_the_family_is_proven_with_weights_of_8_bits(
+    config: transformers.PreTrainedConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.paths.is_fastest", lambda *_: True)
+
+    reference = random_model(config, torch.bfloat16)
+    assert native_path(reference, every_logit(reference), int8=True) is not None
+
+
+def test_a_wrong_scale_of_8_bits_is_noticed(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def shuffled(weight: torch.Tensor) -> Steps:
+        return in_steps(weight)._replace(scales=in_steps(weight).scales.flip(0) * 3)
+
+    monkeypatch.setattr("worker.paths.is_fastest", lambda *_: True)
+    monkeypatch.setattr("worker.native.model.in_steps", shuffled)
+
+    reference = random_model(transformers.LlamaConfig(**GROUPED), torch.bfloat16)
+    assert native_path(reference, every_logit(reference), int8=True) is None
+    assert "its logits differ" in caplog.text
 
 
 @pytest.mark.parametrize("config", FAMILY.values(), ids=FAMILY.keys())
@@ -78,10 +102,12 @@ def test_a_step_in_which_nothing_samples_only_fills_the_cache(native: NativeMode
 
 
 @pytest.mark.parametrize("broken", [float("nan"), INF, -INF])
-def test_a_broken_number_fails_its_row_alone(broken: float) -> None:
-    reference = random_model(transformers.LlamaConfig(**GROUPED))
+@pytest.mark.parametrize("int8", [False, True])
+def test_a_broken_number_fails_its_row_alone(broken: float, int8: bool) -> None:
+    config = transformers.LlamaConfig(**GROUPED, tie_word_embeddings=False)
+    reference = random_model(config, torch.bfloat16 if int8 else torch.float32)
     reference.causal_lm.model.embed_tokens.weight[96] = broken
-    hand = Hand(native_of(reference))
+    hand = Hand(native_of(reference, int8=int8))
     bad, good = hand.start(lease("bad", [96] * 9)), hand.start(lease("good", PROMPTS[3]))
 
     result = hand.step([bad, good])
@@ -110,6 +136,17 @@ def test_other_kinds_of_processors_keep_torchs_products(monkeypatch: pytest.Monk
     assert not is_fastest(torch.float16, 64, CPU)
 
 
+def test_weights_of_8_bits_are_for_processors_that_multiply_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def having(*features: str) -> bool:
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(features, True), raising=False)
+        return has_int8()
+
+    assert having("avx512_f", "avx512_bf16", "avx512_vnni")
+    assert not having("avx512_f", "avx512_bf16")
+    assert not having("avx512_f", "avx512_vnni")
+    assert not having("avx512_f", "avx512_bf16", "avx512_vnni", "amx_bf16")
+
+
 def test_tiles_hold_the_weights_output_by_output() -> None:
     weight = torch.arange(35 * 6, dtype=torch.float32).view(35, 6)
 
@@ -120,6 +157,27 @@ def test_tiles_hold_the_weights_output_by_output() -> None:
     assert tiles[1, 4, 2] == weight[34, 4]
     assert tiles[1, 4, 3] == 0
     assert pairs[1, 2, 2].tolist() == weight[34, 4:].bfloat16().tolist()
+
+
+def test_tiles_of_8_bits_hold_four_inputs_side_by_side() -> None:
+    weight = torch.arange(35 * 6).to(torch.uint8).view(35, 6)
+
+    fours = tiled(weight).contiguous().view(torch.uint8).view(2, 2, 32, 4)
+
+    assert fours[0, 0, 5].tolist() == weight[5, :4].tolist()
+    assert fours[1, 1, 2].tolist() == [*weight[34, 4:].tolist(), 0, 0]
+
+
+def test_weights_of_8_bits_are_the_nearest_steps_of_their_outputs_scale() -> None:
+    weight = torch.randn(40, 24, generator=torch.Generator().manual_seed(1)) * torch.logspace(-3, 2, 40)[:, None]
+    weight[7] = 0.0
+
+    steps, scales = in_steps(weight.bfloat16())
+
+    error = ((steps.int() - 128) * scales[:, None] - weight.bfloat16().float()).abs()
+    assert bool((error <= 0.5001 * scales[:, None]).all())
+    assert int((steps.int() - 128).abs().max()) == 127
+    assert bool((steps[7] == 128).all())
 
 
 def test_gate_and_up_stand_beside_each_other_in_sixteens() -> None:
@@ -150,9 +208,9 @@ def logits_of(model: NativeModel, prompts: Sequence[Sequence[int]], threads: int
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_no_number_depends_on_who_computes_it_or_beside_what(dtype: torch.dtype) -> None:
-    model = native_of(random_model(transformers.LlamaConfig(**GROUPED), dtype))
+@pytest.mark.parametrize(("dtype", "int8"), [(torch.float32, False), (torch.bfloat16, False), (torch.bfloat16, True)])
+def test_no_number_depends_on_who_computes_it_or_beside_what(dtype: torch.dtype, int8: bool) -> None:
+    model = native_of(random_model(transformers.LlamaConfig(**GROUPED), dtype), int8=int8)
     alone = torch.cat([logits_of(model, [prompt]) for prompt in PROMPTS])
 
     for copies in (1, 3):  # with the first, five rows sample of 66; with the others, 15 of 198

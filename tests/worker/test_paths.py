@@ -10,7 +10,7 @@ import transformers
 
 from tests.worker.test_support import GROUPED, SERVED, random_model
 from tests.worker.tiny_model import write_tiny_model
-from worker import lean_weights, model, paths
+from worker import lean_weights, model, paths, selftest
 from worker.attention import BACKENDS
 from worker.attention.base import Metadata
 from worker.attention.sdpa import SdpaGather
@@ -72,6 +72,35 @@ def no_compiled_path(monkeypatch: pytest.MonkeyPatch) -> None:
 @needs_compiled
 def test_compiled_code_serves_the_family(files: ModelFiles) -> None:
     assert isinstance(load_fastest(files, dtype="float32", device="cpu"), NativeModel)
+
+
+@needs_compiled
+@pytest.mark.parametrize("has_it", [True, False])
+def test_weights_of_8_bits_serve_where_they_are_faster(
+    has_it: bool, files: ModelFiles, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(paths, "has_int8", lambda: has_it)
+
+    serving = load_fastest(files, dtype="int8", device="cpu")
+
+    assert isinstance(serving, NativeModel)
+    assert serving.shape.dtype == torch.bfloat16
+    assert serving.weight_bits == (8 if has_it else 16)
+    assert ("is not served with weights of 8 bits" in caplog.text) == (not has_it)
+
+
+@needs_compiled
+def test_weights_of_8_bits_that_are_not_proven_yield_to_those_of_16(
+    files: ModelFiles, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(paths, "has_int8", lambda: True)
+    monkeypatch.setattr(selftest, "INT8_TOLERANCE", 1e-9)
+
+    serving = load_fastest(files, dtype="int8", device="cpu")
+
+    assert isinstance(serving, NativeModel)
+    assert serving.weight_bits == 16
+    assert "its logits differ" in caplog.text
 
 
 @pytest.mark.usefixtures("no_compiled_path")

@@ -1,7 +1,9 @@
 // A decoder of the Llama family, a step's rows in and logits out, in one parallel region: between the operators of a
 // layer there is nothing but a barrier. What goes from layer to layer is float32; what is multiplied is of the weights'
-// type.
+// type W, keys and values are of type T: of 8 bits are weights alone, and what they are multiplied with.
 #pragma once
+#include <type_traits>
+
 #include "attention.h"
 #include "operators.h"
 #include "product.h"
@@ -9,23 +11,23 @@
 
 namespace {
 
-template <typename T> struct Layer {
+template <typename W> struct Layer {
   Norm attention_norm;
-  Weights<T> qkv;
+  Weights<W> qkv;
   Norm head_norm;  // [heads + kv_heads, head_dim], or null
-  Weights<T> output;
+  Weights<W> output;
   Norm mlp_norm;
-  Weights<T> gate_up;  // 16 of gate, then the same 16 of up
-  Weights<T> down;
+  Weights<W> gate_up;  // 16 of gate, then the same 16 of up
+  Weights<W> down;
   double scaling;
 };
 
-template <typename T> struct Model {
-  const Layer<T>* layers;
+template <typename T, typename W> struct Model {
+  const Layer<W>* layers;
   int64_t layer_count, hidden, heads, kv_heads, head_dim;
-  const T* embedding;  // [vocabulary, hidden], or null where it is the head's
+  const T* embedding;  // [vocabulary, hidden], or null where it is the head's, of the same type
   Norm norm;
-  Weights<T> head;
+  Weights<W> head;
 };
 
 // One step; KV strides in elements.
@@ -50,12 +52,13 @@ template <typename T> struct Step {
 template <typename T> struct Workspace {
   std::vector<float> hidden, states;
   std::vector<T> normed, queries, attended, activated;
+  std::vector<int8_t> bytes;  // what weights of 8 bits are multiplied with next
   Tickets tickets;
 };
 
-template <typename T> class Forward {
+template <typename T, typename W> class Forward {
  public:
-  Forward(const Model<T>& model, const Step<T>& step, Workspace<T>& space)
+  Forward(const Model<T, W>& model, const Step<T>& step, Workspace<T>& space)
       : m(model), s(step), w(space), both(m.heads + m.kv_heads), inner(m.layers[0].down.inputs) {
     w.hidden.resize(s.tokens * m.hidden);
     w.states.resize(s.tokens * std::max((both + m.kv_heads) * m.head_dim, m.hidden));
@@ -63,6 +66,8 @@ template <typename T> class Forward {
     w.queries.resize(s.tokens * m.heads * m.head_dim);
     w.attended.resize(s.tokens * m.heads * m.head_dim);
     w.activated.resize(s.tokens * inner);
+    if constexpr (!IS_OF_ONE_TYPE)
+      w.bytes.resize(s.tokens * Rows<W>::stride(std::max({m.hidden, m.heads * m.head_dim, inner})));
     w.tickets = Tickets(m.layer_count * PHASES + 4, s.threads);
     tiles = tiles_of(call(0), s.row_count);
     attend_one = attend_tile_of<T>(m.head_dim);
@@ -79,7 +84,8 @@ template <typename T> class Forward {
   }
 
  private:
-  static constexpr int64_t PHASES = 9;
+  static constexpr bool IS_OF_ONE_TYPE = std::is_same_v<T, W>;
+  static constexpr int64_t PHASES = IS_OF_ONE_TYPE ? 9 : 11;
 
   Call<T> call(int64_t index) const {
     const int64_t page = s.block_size * m.kv_heads * m.head_dim;
@@ -89,20 +95,38 @@ template <typename T> class Forward {
 
   void embed(int64_t token) {
     float* to = &w.hidden[token * m.hidden];
-    const int64_t id = s.token_ids[token], apart = sizeof(T) == 2 ? 2 : 1;
-    const T* from = m.embedding ? m.embedding + id * m.hidden : m.head.tile(id / TILE_OUTPUTS) + id % TILE_OUTPUTS * apart;
-    for (int64_t i = 0; i < m.hidden; ++i)  // of the head, inputs (or pairs of them) stand a line of outputs apart
-      to[i] = widened(m.embedding ? from[i] : from[i / apart * apart * TILE_OUTPUTS + i % apart]);
+    const int64_t id = s.token_ids[token];
+    if (m.embedding) {
+      const T* from = m.embedding + id * m.hidden;
+      for (int64_t i = 0; i < m.hidden; ++i) to[i] = widened(from[i]);
+    } else if constexpr (IS_OF_ONE_TYPE) {
+      const T* from = m.head.tile(id / TILE_OUTPUTS);
+      for (int64_t i = 0; i < m.hidden; ++i) to[i] = widened(from[place<T>(i, id % TILE_OUTPUTS)]);
+    }
+  }
+
+  // A row as it is multiplied.
+  void ready(int64_t row, const T* from, int64_t inputs) {
+    if constexpr (!IS_OF_ONE_TYPE) as_bytes(&w.bytes[row * Rows<W>::stride(inputs)], from + row * inputs, inputs);
+  }
+
+  void ready_all(Phases& phases, const T* from, int64_t count, int64_t inputs) {
+    if constexpr (!IS_OF_ONE_TYPE) phases.share(count, [&](int64_t row) { ready(row, from, inputs); });
+  }
+
+  Rows<W> rows_of(const std::vector<T>& from) const {
+    if constexpr (IS_OF_ONE_TYPE) return {from.data()};
+    else return {w.bytes.data()};
   }
 
   void layer(Phases& phases, int64_t index) {
-    const Layer<T>& l = m.layers[index];
+    const Layer<W>& l = m.layers[index];
     const Call<T> attention = call(index);
     static thread_local Scratch scratch;
     phases.share(s.tokens, [&](int64_t token) { norm(token, l.attention_norm); });
     const int64_t width = (both + m.kv_heads) * m.head_dim;
     phases.share_runs(l.qkv.count(), [&](int64_t tile) {
-      multiply(l.qkv, tile, w.normed.data(), s.tokens, [&](int64_t row, const float* sums) {
+      multiply(l.qkv, tile, rows_of(w.normed), s.tokens, [&](int64_t row, const float* sums) {
         put(&w.states[row * width], tile, width, sums);
       });
     });
@@ -113,20 +137,22 @@ template <typename T> class Forward {
       rows = s.samples;
       phases.share(1, [&](int64_t) { keep_sampling(); });
     }
-    phases.share_runs(l.output.count(), [&](int64_t tile) { add(l.output, tile, w.attended.data(), rows); });
+    ready_all(phases, w.attended.data(), rows, m.heads * m.head_dim);
+    phases.share_runs(l.output.count(), [&](int64_t tile) { add(l.output, tile, rows_of(w.attended), rows); });
     phases.share(rows, [&](int64_t token) { norm(token, l.mlp_norm); });
     phases.share_runs(l.gate_up.count(), [&](int64_t tile) {
-      multiply(l.gate_up, tile, w.normed.data(), rows, [&](int64_t row, const float* sums) {
+      multiply(l.gate_up, tile, rows_of(w.normed), rows, [&](int64_t row, const float* sums) {
         store<16>(&w.activated[row * inner + tile * 16], silu(load<16>(sums)) * load<16>(sums + 16));
       });
     });
-    phases.share_runs(l.down.count(), [&](int64_t tile) { add(l.down, tile, w.activated.data(), rows); });
+    ready_all(phases, w.activated.data(), rows, inner);
+    phases.share_runs(l.down.count(), [&](int64_t tile) { add(l.down, tile, rows_of(w.activated), rows); });
   }
 
   void logits(Phases& phases) {
     phases.share(s.samples, [&](int64_t row) { norm(row, m.norm); });
     phases.share_runs(m.head.count(), [&](int64_t tile) {
-      multiply(m.head, tile, w.normed.data(), s.samples, [&](int64_t row, const float* sums) {
+      multiply(m.head, tile, rows_of(w.normed), s.samples, [&](int64_t row, const float* sums) {
         put(s.logits + row * m.head.outputs, tile, m.head.outputs, sums);
       });
     });
@@ -137,6 +163,7 @@ template <typename T> class Forward {
 
   void norm(int64_t token, const Norm& by) {
     normalise(&w.normed[token * m.hidden], &w.hidden[token * m.hidden], by, m.hidden);
+    ready(token, w.normed.data(), m.hidden);
   }
 
   static void put(float* line, int64_t tile, int64_t width, const float* sums) {
@@ -144,7 +171,7 @@ template <typename T> class Forward {
     std::memcpy(line + first, sums, std::min(TILE_OUTPUTS, width - first) * sizeof(float));
   }
 
-  void add(const Weights<T>& weights, int64_t tile, const T* from, int64_t rows) {
+  void add(const Weights<W>& weights, int64_t tile, const Rows<W>& from, int64_t rows) {
     const int64_t first = tile * TILE_OUTPUTS, count = std::min(TILE_OUTPUTS, m.hidden - first);
     multiply(weights, tile, from, rows, [&](int64_t row, const float* sums) {
       float* to = &w.hidden[row * m.hidden + first];
@@ -153,7 +180,7 @@ template <typename T> class Forward {
   }
 
   // A token's queries and keys turned by its position, keys and values to their slots.
-  void turn(int64_t token, const Layer<T>& l, const Call<T>& to) {
+  void turn(int64_t token, const Layer<W>& l, const Call<T>& to) {
     const int64_t D = m.head_dim, half = D / 2, line = m.kv_heads * D;
     float* states = &w.states[token * (both + m.kv_heads) * D];
     const float *cosines = s.cosines + s.positions[token] * half, *sines = s.sines + s.positions[token] * half;
@@ -180,7 +207,7 @@ template <typename T> class Forward {
     }
   }
 
-  const Model<T>& m;
+  const Model<T, W>& m;
   const Step<T>& s;
   Workspace<T>& w;
   const int64_t both, inner;

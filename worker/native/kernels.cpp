@@ -32,10 +32,10 @@ int attend(
   return 0;
 }
 
-template <typename T> int decode(const Model<T>& model, const Step<T>& step) {
+template <typename T, typename W> int decode(const Model<T, W>& model, const Step<T>& step) {
   if (!attend_tile_of<T>(model.head_dim)) return 1;
   static thread_local Workspace<T> space;
-  Forward<T>(model, step, space).run();
+  Forward<T, W>(model, step, space).run();
   return 0;
 }
 
@@ -43,6 +43,7 @@ template <typename T> int decode(const Model<T>& model, const Step<T>& step) {
 
 // `attend_…` is `AttentionBackend.attend`, into `out`. Strides in elements; within a token, heads lie one after another.
 // Rows and tables: see `Call`. `decode_…` computes a step's logits. Both return 1 where the head size is not compiled.
+// `decode_int8` has weights of 8 bits, and bfloat16 for all else.
 #define DEFINE(name, T)                                                                                                   \
   extern "C" int attend_##name(                                                                                           \
       const T* query, int64_t query_stride, const T* key, int64_t key_stride, const T* value, int64_t value_stride,       \
@@ -52,6 +53,7 @@ template <typename T> int decode(const Model<T>& model, const Step<T>& step) {
     return attend(query, query_stride, key, key_stride, value, value_stride, kv, block_stride, page, out, slots, tokens,  \
                   rows, row_count, tables, block_size, heads, kv_heads, head_dim, scaling, threads);              \
   }                                                                                                                       \
-  extern "C" int decode_##name(const Model<T>* model, const Step<T>* step) { return decode(*model, *step); }
+  extern "C" int decode_##name(const Model<T, T>* model, const Step<T>* step) { return decode(*model, *step); }
 DEFINE(float32, float)
 DEFINE(bfloat16, Bfloat16)
+extern "C" int decode_int8(const Model<Bfloat16, Int8>* model, const Step<Bfloat16>* step) { return decode(*model, *step); }

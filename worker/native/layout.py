@@ -1,6 +1,7 @@
 """Weights in the layout that the compiled products read: see `product.h`."""
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import torch
 from torch.nn.functional import pad
@@ -10,6 +11,11 @@ from worker.native.library import TILE_OUTPUTS
 
 _ALIGNMENT = 64
 """Bytes of a cache line: no vector of a tile lies across two."""
+
+_LEAST_SCALE = 1e-30
+"""What an output is divided by that has no weight but zeros."""
+_ROUNDED_AT_ONCE = 4_096
+"""Outputs."""
 
 
 class Arena:
@@ -31,14 +37,32 @@ class Arena:
 
 
 def tiled(weight: torch.Tensor) -> torch.Tensor:
-    """[outputs, inputs] as tiles of outputs, padded with zeros: [tiles, inputs, 32] of float32, and of bfloat16, whose
-    inputs go in pairs, [tiles, inputs / 2, 32] as int32. A view where nothing needs padding."""
+    """[outputs, inputs] as tiles of outputs, padded with zeros: [tiles, inputs, 32] of float32, and of bfloat16 and
+    uint8, whose inputs go by two and by four, [tiles, inputs / 2 or 4, 32] as int32. A view where nothing is padded."""
     outputs, inputs = weight.shape
-    whole = pad(weight, (0, inputs % 2, 0, -outputs % TILE_OUTPUTS)).contiguous()
-    if weight.dtype == torch.float32:
-        return whole.view(-1, TILE_OUTPUTS, whole.shape[1]).transpose(1, 2)
-    pairs = whole.view(torch.int32)  # what moves as one is copied as one
-    return pairs.view(-1, TILE_OUTPUTS, pairs.shape[1]).transpose(1, 2)
+    together = 4 // weight.itemsize
+    whole = pad(weight, (0, -inputs % together, 0, -outputs % TILE_OUTPUTS)).contiguous()
+    if together > 1:
+        whole = whole.view(torch.int32)  # what moves as one is copied as one
+    return whole.view(-1, TILE_OUTPUTS, whole.shape[1]).transpose(1, 2)
+
+
+class Steps(NamedTuple):
+    """Weights as so many steps of each output's own scale, at most 127 either way."""
+
+    steps: torch.Tensor  # [outputs, inputs], uint8: 128 more than they are
+    scales: torch.Tensor  # [outputs], float32
+
+
+def in_steps(weight: torch.Tensor) -> Steps:
+    """[outputs, inputs], each rounded to the nearest step of its output's scale; a part at a time, since it is done in
+    float32."""
+    scales = weight.abs().amax(1).to(torch.float32) / 127
+    steps = torch.empty(weight.shape, dtype=torch.uint8)
+    for first in range(0, len(weight), _ROUNDED_AT_ONCE):
+        part = slice(first, first + _ROUNDED_AT_ONCE)
+        steps[part] = (weight[part] / scales[part].clamp_min(_LEAST_SCALE)[:, None]).round_() + 128
+    return Steps(steps, scales)
 
 
 def interleaved(gate_up: torch.Tensor) -> torch.Tensor:

@@ -35,7 +35,7 @@ class CNorm(ctypes.Structure):
 class CWeights(ctypes.Structure):
     """`Weights`."""
 
-    _fields_ = (("tiles", _P), ("bias", _P), ("inputs", _N), ("outputs", _N))
+    _fields_ = (("tiles", _P), ("bias", _P), ("scales", _P), ("inputs", _N), ("outputs", _N))
 
 
 class CLayer(ctypes.Structure):
@@ -94,10 +94,13 @@ class CStep(ctypes.Structure):
 
 
 class Kernels(NamedTuple):
-    """Those for one type of weights, keys and values. Each returns 1 where the head size is not compiled."""
+    """Those for one type of keys and values. Each returns 1 where the head size is not compiled."""
 
     attend: Callable[..., int]
     decode: Callable[..., int]
+    """With weights of that type."""
+    decode_int8: Callable[..., int] | None
+    """With weights of 8 bits, beside bfloat16 alone."""
 
 
 @cache
@@ -109,8 +112,10 @@ def kernels() -> dict[torch.dtype, Kernels]:
         name = str(dtype).removeprefix("torch.")
         attend, decode = library[f"attend_{name}"], library[f"decode_{name}"]
         attend.argtypes = _ATTEND
-        decode.argtypes = (ctypes.POINTER(CModel), ctypes.POINTER(CStep))
-        found[dtype] = Kernels(attend, decode)
+        decode_int8 = library["decode_int8"] if dtype == torch.bfloat16 else None
+        for each in filter(None, (decode, decode_int8)):
+            each.argtypes = (ctypes.POINTER(CModel), ctypes.POINTER(CStep))
+        found[dtype] = Kernels(attend, decode, decode_int8)
     return found
 
 
@@ -123,6 +128,12 @@ def is_compiled() -> bool:
         _log.warning("attention is torch's own, slower: the kernel could not be compiled (%s)", error)
         return False
     return True
+
+
+def has_int8() -> bool:
+    """Weights of 8 bits are faster here than those of 16: the processor multiplies bytes too, 512 bits at once."""
+    found: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+    return bool(found.get("avx512_vnni")) and is_fastest(torch.bfloat16, min(HEAD_DIMS), torch.device("cpu"))
 
 
 def is_fastest(dtype: torch.dtype, head_dim: int, device: torch.device) -> bool:

@@ -13,8 +13,8 @@ from worker.kv_cache import KVCache, KVShape
 from worker.lean import Norm
 from worker.lean_weights import Fused, NotLeanError, RawLayer, RawWeights
 from worker.model import Likeliest, Output, Packed, Rotary
-from worker.native.layout import Arena, interleaved, room_for, tiled
-from worker.native.library import CLayer, CModel, CNorm, CStep, CWeights, kernels
+from worker.native.layout import Arena, in_steps, interleaved, room_for, tiled
+from worker.native.library import TILE_OUTPUTS, CLayer, CModel, CNorm, CStep, CWeights, kernels
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -25,20 +25,29 @@ _FIRST_POSITIONS = 1024
 
 class NativeModel:
     """The compiled path. Keys and values live in whichever cache `forward` is given. Raises NotLeanError for a model of
-    another kind."""
+    another kind. With `int8` the weights are rounded to 8 bits, keys and values stay bfloat16."""
 
     backend = "cpu"
 
     def __init__(
-        self, name: str, causal_lm: "PreTrainedModel", shape: KVShape, *, context_length: int, release: bool = False
+        self,
+        name: str,
+        causal_lm: "PreTrainedModel",
+        shape: KVShape,
+        *,
+        context_length: int,
+        release: bool = False,
+        int8: bool = False,
     ) -> None:
         self.name = name
         self.shape = shape
         self.context_length = context_length
         self.device = torch.device("cpu")
-        self._decode = kernels()[shape.dtype].decode
+        compiled = kernels()[shape.dtype]
+        self._decode = compiled.decode_int8 if int8 and compiled.decode_int8 else compiled.decode
+        self.weight_bits = 8 if self._decode is compiled.decode_int8 else 8 * shape.dtype.itemsize
         self._rotations = _Rotations(causal_lm.model.rotary_emb)
-        self._weights = _Weights(causal_lm, shape, release=release)
+        self._weights = _Weights(causal_lm, shape, release=release, int8=self.weight_bits == 8)
         self.vocab_size = self._weights.vocabulary
 
     def forward(self, packed: Packed, cache: KVCache) -> Output:
@@ -84,15 +93,16 @@ class _Rotations:
 class _Weights:
     """A decoder's weights laid out, and the structures that point to them."""
 
-    def __init__(self, causal_lm: "PreTrainedModel", shape: KVShape, *, release: bool) -> None:
+    def __init__(self, causal_lm: "PreTrainedModel", shape: KVShape, *, release: bool, int8: bool) -> None:
         raw = RawWeights(causal_lm, release=release)
         hidden = raw.embedding.shape[1]
-        if hidden % 8 or (raw.heads * shape.head_dim) % 2:
+        if hidden % 8 or (raw.heads * shape.head_dim) % 8:
             raise NotLeanError(f"a hidden size of {hidden} is no multiple of 8")
+        self._int8 = int8
         self.vocabulary = len(raw.embedding)
-        self._arena = Arena(room_for(causal_lm.parameters()))
+        self._arena = Arena(room_for((*causal_lm.parameters(), raw.embedding)))
         self._kept: list[torch.Tensor] = []
-        shared = raw.head.weight.data_ptr() == raw.embedding.data_ptr()
+        shared = raw.head.weight.data_ptr() == raw.embedding.data_ptr() and not int8
         layers = [self._layer(layer) for layer in raw.layers()]
         self._layers = (CLayer * len(layers))(*layers)
         self.model = CModel(
@@ -123,14 +133,20 @@ class _Weights:
 
     def _linear(self, fused: Fused) -> CWeights:
         outputs, inputs = fused.weight.shape
-        bias = None if fused.bias is None else self._floats(pad(fused.bias, (0, -outputs % 32)))
-        return CWeights(self._keep(tiled(fused.weight)), bias, inputs, outputs)
+        bias = None if fused.bias is None else self._line(fused.bias)
+        if not self._int8:
+            return CWeights(self._keep(tiled(fused.weight)), bias, None, inputs, outputs)
+        steps, scales = in_steps(fused.weight)
+        return CWeights(self._keep(tiled(steps)), bias, self._line(scales), inputs, outputs)
 
     def _norm(self, norm: Norm | None) -> CNorm:
         return CNorm() if norm is None else CNorm(self._floats(norm.weight), norm.epsilon)
 
     def _keep(self, weight: torch.Tensor) -> int:
         return self._arena.keep(weight).data_ptr()
+
+    def _line(self, outputs: torch.Tensor) -> int:
+        return self._floats(pad(outputs, (0, -len(outputs) % TILE_OUTPUTS)))
 
     def _floats(self, tensor: torch.Tensor) -> int:
         self._kept.append(tensor.to(torch.float32).contiguous().clone())

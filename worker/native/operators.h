@@ -2,7 +2,7 @@
 #pragma once
 #include <cmath>
 
-#include "vectors.h"
+#include "product.h"
 
 namespace {
 
@@ -10,6 +10,8 @@ struct Norm {
   const float* weight;
   double epsilon;
 };
+
+constexpr float LEAST_SCALED = 1e-30f;  // what is smaller counts as nothing
 
 // Whole vectors of 8 floats, rounded to T.
 template <typename T> void narrow(T* to, const float* from, int64_t count) {
@@ -29,6 +31,46 @@ template <typename T> void normalise(T* to, const float* from, const Norm& norm,
   const float factor = 1 / std::sqrt(sum / channels + float(norm.epsilon));
   for (int64_t i = 0; i < channels; i += 8)
     store<8>(to + i, load<8>(from + i) * factor * load<8>(norm.weight + i));
+}
+
+// Up to GROUP numbers, a multiple of 8, as so many steps of a scale; returns 128 times their sum. Where one of them is no
+// number, the scale is none either.
+template <typename T> float as_record(int8_t* record, const T* from, int64_t count) {
+  using Vec = Of<8>::Vec;
+  Vec most = {}, strange = {};
+  for (int64_t i = 0; i < count; i += 8) {
+    const Vec part = load<8>(from + i);
+    most = larger<8>(most, part < 0 ? -part : part);
+    strange += part - part;  // nothing, unless there is a NaN or an infinity
+  }
+  float highest = 0, odd = 0;
+  for (int lane = 0; lane < 8; ++lane) {
+    highest = std::max(highest, most[lane]);
+    odd += strange[lane];
+  }
+  const float scale = odd == 0 ? highest / 127 : std::numeric_limits<float>::quiet_NaN();
+  const float factor = odd == 0 && highest > LEAST_SCALED ? 127 / highest : 0;
+  Of<8>::Int sums = {};
+  for (int64_t i = 0; i < count; i += 8) {
+    const Vec steps = odd == 0 ? load<8>(from + i) * factor : Vec{};
+    const auto whole = __builtin_convertvector(steps + (steps < 0 ? Vec{} - 0.5f : Vec{} + 0.5f), Of<8>::Int);
+    sums += whole;
+    const auto bytes = __builtin_convertvector(whole, Of<8>::Bytes);
+    std::memcpy(record + sizeof scale + i, &bytes, sizeof bytes);
+  }
+  std::memcpy(record, &scale, sizeof scale);
+  int32_t sum = 0;
+  for (int lane = 0; lane < 8; ++lane) sum += sums[lane];
+  return 128 * scale * sum;
+}
+
+// A row as it is multiplied with weights of 8 bits: groups of inputs, each behind its scale, and at the end what weights
+// that are 128 too large add to each output.
+template <typename T> void as_bytes(int8_t* to, const T* from, int64_t count) {
+  float excess = 0;
+  for (int64_t first = 0; first < count; first += GROUP, to += RECORD)
+    excess += as_record(to, from + first, std::min(GROUP, count - first));
+  std::memcpy(to, &excess, sizeof excess);
 }
 
 // x times its sigmoid, without an overflow on either side.

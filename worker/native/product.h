@@ -1,26 +1,45 @@
 // Products of rows with weights that are laid out for them: tiles of 32 outputs, within a tile input by input (bfloat16:
-// pair by pair), so that a product reads them once, from the first byte to the last, whatever the number of rows.
+// pair by pair, int8: four by four), so that a product reads them once, from the first byte to the last, whatever the
+// number of rows.
 #pragma once
+#include <type_traits>
+
 #include "vectors.h"
 
 namespace {
 
 constexpr int64_t TILE_OUTPUTS = 32;
-constexpr int64_t LINE = TILE_OUTPUTS * sizeof(float);  // bytes of a tile for each input, or pair of them
+constexpr int64_t LINE = TILE_OUTPUTS * sizeof(float);  // bytes of a tile for each input, or as many as go together
 constexpr int64_t MANY_ROWS = 128;  // beside which the time that memory takes for weights does not count
 constexpr int64_t STREAM_ROWS = 8;  // that are computed about as fast as memory is read
 constexpr int64_t STREAM_AHEAD = 8192;  // bytes between what they are multiplied with and what is fetched
 constexpr int MOST_ROWS = 12;  // whose sums fit into the registers together
+constexpr int64_t GROUP = 64;  // inputs of a row of bytes that have one scale: one large number spoils no others
+constexpr int64_t RECORD = sizeof(float) + GROUP;  // bytes of a group with its scale
 
 // Weights [outputs, inputs], and what is added to the outputs, if anything.
 template <typename T> struct Weights {
-  const T* tiles;  // [tiles, inputs, 32] of float32, [tiles, inputs / 2, 32, 2] of bfloat16
+  const T* tiles;  // [tiles, inputs, 32] of float32, [tiles, inputs / 2, 32, 2] of bfloat16, [tiles, inputs / 4, 32, 4] of int8
   const float* bias;  // [tiles * 32] or null
+  const float* scales;  // [tiles * 32]: what a step of an output's weights is, of int8
   int64_t inputs, outputs;
 
   int64_t count() const { return (outputs + TILE_OUTPUTS - 1) / TILE_OUTPUTS; }
   const T* tile(int64_t number) const { return tiles + number * TILE_OUTPUTS * inputs; }
 };
+
+// What weights are multiplied with: rows of their own type, or of bytes, for which see `as_bytes`.
+template <typename W> struct Rows {
+  using Number = W;
+  const W* at;
+  static int64_t stride(int64_t inputs) { return inputs; }
+};
+template <> struct Rows<Int8> {
+  using Number = int8_t;
+  const int8_t* at;
+  static int64_t stride(int64_t inputs) { return (inputs + GROUP - 1) / GROUP * RECORD + sizeof(float); }
+};
+template <typename W> using Number = typename Rows<W>::Number;
 
 // Where the weight of an input for an output stands in a tile.
 template <typename T> constexpr int64_t place(int64_t input, int64_t output) {
@@ -44,7 +63,7 @@ template <int R> inline void finish(const Vec16 (&sums)[R][2], float* out) {
     for (int half = 0; half < 2; ++half) store<16>(out + r * TILE_OUTPUTS + half * 16, sums[r][half]);
 }
 
-// Sums of 16 outputs and what an input, or a pair of them, adds: `weights` as of a tile, `row` from that input on.
+// Sums of 16 outputs and what an input, or as many as go together, adds: `weights` as of a tile, `row` from there on.
 inline Vec16 added(Vec16 sums, const float* row, Of<16>::Bits weights) { return sums + (Vec16)weights * *row; }
 inline Vec16 added(Vec16 sums, const Bfloat16* row, Of<16>::Bits weights) {
 #ifdef __AVX512BF16__
@@ -56,42 +75,78 @@ inline Vec16 added(Vec16 sums, const Bfloat16* row, Of<16>::Bits weights) {
 #endif
 }
 
-// What is asked of memory while a product is computed: `step` bytes further for each input, or pair of them.
+inline Of<16>::Int added(Of<16>::Int sums, const int8_t* row, Of<16>::Bits weights) {
+#ifdef __AVX512VNNI__
+  int32_t four;
+  std::memcpy(&four, row, sizeof four);
+  return (Of<16>::Int)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)weights, _mm512_set1_epi32(four));
+#else
+  for (int input = 0; input < 4; ++input) sums += (Of<16>::Int)((weights >> 8 * input) & 255) * int32_t(row[input]);
+  return sums;
+#endif
+}
+
+// What is asked of memory while a product is computed: `step` bytes further for each input, or as many as go together.
 struct Soon {
   const char* at;
   int64_t step;
 };
 
-// Sums [R, 32] of R rows with one tile.
-template <typename T, int R, Beside BESIDE>
-void product(const T* rows, int64_t stride, const T* tile, int64_t inputs, float* out, Soon soon) {
-  Vec16 sums[R][2];
-  begin<R, BESIDE>(sums, out);
-  for (int64_t k = 0; k < inputs; k += sizeof(float) / sizeof(T)) {
-    if constexpr (BESIDE == Beside::STREAM) {  // past the farther caches: it is read once
-      const char* ahead = reinterpret_cast<const char*>(tile + k * TILE_OUTPUTS) + STREAM_AHEAD;
-      __builtin_prefetch(ahead, 0, 0);
-      __builtin_prefetch(ahead + LINE / 2, 0, 0);
-    }
-    if constexpr (BESIDE == Beside::FETCH) {
-      __builtin_prefetch(soon.at, 0, 2);
-      __builtin_prefetch(soon.at + soon.step / 2, 0, 2);
-      soon.at += soon.step;
-    }
+template <Beside BESIDE> inline void ask(const void* tile, Soon& soon) {
+  if constexpr (BESIDE == Beside::STREAM) {  // past the farther caches: it is read once
+    const char* ahead = static_cast<const char*>(tile) + STREAM_AHEAD;
+    __builtin_prefetch(ahead, 0, 0);
+    __builtin_prefetch(ahead + LINE / 2, 0, 0);
+  }
+  if constexpr (BESIDE == Beside::FETCH) {
+    __builtin_prefetch(soon.at, 0, 2);
+    __builtin_prefetch(soon.at + soon.step / 2, 0, 2);
+    soon.at += soon.step;
+  }
+}
+
+// What inputs from `first` to `end`, those of `rows` on, add to sums of R rows with one tile.
+template <typename T, int R, Beside BESIDE, typename Sums>
+inline void add_inputs(Sums (&sums)[R][2], const Number<T>* rows, int64_t stride, const T* tile, int64_t first, int64_t end, Soon& soon) {
+  for (int64_t k = first; k < end; k += sizeof(float) / sizeof(T)) {
+    const T* line = tile + k * TILE_OUTPUTS;
+    ask<BESIDE>(line, soon);
     Of<16>::Bits low, high;
-    std::memcpy(&low, tile + k * TILE_OUTPUTS, sizeof low);
-    std::memcpy(&high, tile + k * TILE_OUTPUTS + TILE_OUTPUTS * sizeof(float) / sizeof(T) / 2, sizeof high);
+    std::memcpy(&low, line, sizeof low);
+    std::memcpy(&high, line + TILE_OUTPUTS * sizeof(float) / sizeof(T) / 2, sizeof high);
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r) {
-      const T* row = rows + r * stride + k;
+      const Number<T>* row = rows + r * stride + k - first;
       sums[r][0] = added(sums[r][0], row, low);
       sums[r][1] = added(sums[r][1], row, high);
     }
   }
+}
+
+// Sums [R, 32] of R rows with one tile: of bytes, in steps of the weights' scales, and 128 times what the inputs sum to
+// too large.
+template <typename T, int R, Beside BESIDE>
+void product(const Number<T>* rows, int64_t stride, const T* tile, int64_t inputs, float* out, Soon soon) {
+  Vec16 sums[R][2];
+  begin<R, BESIDE>(sums, out);
+  if constexpr (std::is_same_v<T, Int8>) {
+    for (int64_t first = 0; first < inputs; first += GROUP, rows += RECORD) {
+      Of<16>::Int steps[R][2] = {};
+      add_inputs<T, R, BESIDE>(steps, rows + sizeof(float), stride, tile, first, std::min(first + GROUP, inputs), soon);
+#pragma GCC unroll 12
+      for (int r = 0; r < R; ++r) {
+        float scale;
+        std::memcpy(&scale, rows + r * stride, sizeof scale);
+        for (int half = 0; half < 2; ++half) sums[r][half] += __builtin_convertvector(steps[r][half], Vec16) * scale;
+      }
+    }
+  } else {
+    add_inputs<T, R, BESIDE>(sums, rows, stride, tile, 0, inputs, soon);
+  }
   finish<R>(sums, out);
 }
 
-template <typename T> using Product = void (*)(const T*, int64_t, const T*, int64_t, float*, Soon);
+template <typename T> using Product = void (*)(const Number<T>*, int64_t, const T*, int64_t, float*, Soon);
 template <typename T, Beside BESIDE> constexpr Product<T> PRODUCTS[MOST_ROWS] = {
     product<T, 1, BESIDE>, product<T, 2, BESIDE>, product<T, 3, BESIDE>, product<T, 4, BESIDE>,
     product<T, 5, BESIDE>, product<T, 6, BESIDE>, product<T, 7, BESIDE>, product<T, 8, BESIDE>,
@@ -106,21 +161,32 @@ template <typename Work> void in_parts(int64_t count, Work&& work) {
   }
 }
 
+// What a row's sums stand for, in place.
+template <typename T> inline void settle(const Weights<T>&, int64_t, const Number<T>*, float*) {}
+inline void settle(const Weights<Int8>& weights, int64_t number, const int8_t* row, float* found) {
+  float excess;
+  std::memcpy(&excess, row + Rows<Int8>::stride(weights.inputs) - sizeof excess, sizeof excess);
+  for (int64_t i = 0; i < TILE_OUTPUTS; i += 16)
+    store<16>(found + i, (load<16>(found + i) - excess) * load<16>(weights.scales + number * TILE_OUTPUTS + i));
+}
+
 // One tile's outputs for all rows [count, inputs]; `take(row, sums)` is given 32 at a time, what is added included.
 template <typename T, typename Take>
-void multiply(const Weights<T>& weights, int64_t number, const T* rows, int64_t count, Take&& take) {
+void multiply(const Weights<T>& weights, int64_t number, const Rows<T>& rows, int64_t count, Take&& take) {
   alignas(64) float sums[MOST_ROWS * TILE_OUTPUTS];
   const T* tile = weights.tile(number);
+  const int64_t stride = Rows<T>::stride(weights.inputs);
   // The tile that this thread computes next, or one of the weights that lie behind these.
   Soon soon{reinterpret_cast<const char*>(weights.tile(number + 1)), LINE * MOST_ROWS / std::max<int64_t>(count, MOST_ROWS)};
   const Product<T>* products = count <= STREAM_ROWS ? PRODUCTS<T, Beside::STREAM>
                                : count <= MANY_ROWS ? PRODUCTS<T, Beside::FETCH>
                                                     : PRODUCTS<T, Beside::NOTHING>;
   in_parts(count, [&](int64_t first, int64_t size) {
-    products[size - 1](rows + first * weights.inputs, weights.inputs, tile, weights.inputs, sums, soon);
+    products[size - 1](rows.at + first * stride, stride, tile, weights.inputs, sums, soon);
     soon.at += soon.step * (weights.inputs * sizeof(T) / sizeof(float));
     for (int64_t r = 0; r < size; ++r) {
       float* found = sums + r * TILE_OUTPUTS;
+      settle(weights, number, rows.at + (first + r) * stride, found);
       if (weights.bias)
         for (int i = 0; i < TILE_OUTPUTS; ++i) found[i] += weights.bias[number * TILE_OUTPUTS + i];
       take(first + r, found);

@@ -17,11 +17,16 @@ struct Bfloat16 {
   uint16_t bits;
 };
 
+struct Int8 {
+  uint8_t bits;  // 128 more than the value
+};
+
 template <int W> struct Of {
   typedef float Vec __attribute__((vector_size(4 * W)));
   typedef int32_t Int __attribute__((vector_size(4 * W)));
   typedef uint32_t Bits __attribute__((vector_size(4 * W)));
   typedef uint16_t Half __attribute__((vector_size(2 * W)));
+  typedef uint8_t Bytes __attribute__((vector_size(W)));
 };
 
 inline float widened(float value) { return value; }
