@@ -22,7 +22,7 @@ _COARSE_TOLERANCE = 0.15
 _LEAN_TOLERANCE = {torch.float32: 1e-4}
 _LEAN_COARSE_TOLERANCE = 0.1
 """Of a faster path, whose attention is the same, as a share of the largest logit: no logit may be further off."""
-INT8_TOLERANCE = 0.3
+INT8_TOLERANCE = 0.2
 """The same where weights are rounded to 8 bits on purpose; a wrong one makes it about 1."""
 _BLOCK_SIZE = 8
 _LENGTHS = {"long": 21, "short": 7}
