@@ -22,7 +22,8 @@ def turn(store_us: float) -> Turn:
 
 def turns(*, budget: float, least: float, many: float) -> Turns:
     found = {load: [turn(budget if load.kind == BUDGET else least)] for load in loads(has_peers=False)}
-    return found | {Load(BUDGET, MANY, FLAT_CONCURRENCY): [turn(many)]}
+    of_many = {BUDGET: many, LEAST: least}
+    return found | {Load(kind, MANY, FLAT_CONCURRENCY): [turn(store_us)] for kind, store_us in of_many.items()}
 
 
 def row(max_tokens: int, granted: int) -> Row:
@@ -72,6 +73,7 @@ def test_its_verdicts_are_by_what_the_store_spends(budget: float, many: float, m
     assert [line.met for line in judged] == met
     assert judged[0].value == pytest.approx(10.0 / budget)
     assert judged[1].value == pytest.approx(many / budget)
+    assert judged[1].how.endswith("one key for each tenant, 1.00")
     assert table(found).row_count == len(found)
     assert summary(judged).row_count == 2
 
