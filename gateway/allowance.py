@@ -22,7 +22,7 @@ MAX_PAUSE_S = 120.0
 """How long a request waits for a full minute, or for the store, before it ends with what it has."""
 LARGEST_QUANTUM = 1_024
 """Output tokens per choice: what is asked for doubles up to this, so that no more is held ahead than has come."""
-SOONEST_S, LATEST_S = 0.02, 1.0
+SOONEST_S, LATEST_S = 0.01, 1.0
 """When to ask again: a paused flight that is not heard of for seconds loses its place."""
 
 

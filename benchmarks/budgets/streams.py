@@ -16,7 +16,7 @@ TOKEN_MS, HOP_MS, QUANTUM = 25, 5, 64
 """A token of one stream, one way to the store, and what a stream asks for at a time."""
 MOST = 400
 """Output tokens after which a stream has its answer, and asks the next."""
-SOONEST_MS, LATEST_MS = 20, 1_000
+SOONEST_MS, LATEST_MS = 10, 1_000
 """When a stream that got nothing asks again: as gateways do."""
 
 
