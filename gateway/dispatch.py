@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import takewhile
 from typing import Protocol
 
 from gateway.doors import Doors
@@ -69,8 +70,8 @@ class Link:
 class _Line:
     link: Link
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
-    ended: set[str] = field(default_factory=set)
-    """Settled and ended: their records may be forgotten."""
+    ended: dict[str, float] = field(default_factory=dict)
+    """Settled and ended, and since when on the event loop's clock, the oldest first: records to be forgotten."""
     strays: set[str] = field(default_factory=set)
     """Jobs that send tokens to nobody: to be cancelled."""
 
@@ -78,8 +79,11 @@ class _Line:
 class Dispatcher:
     """The flights of this gateway by id, and the lines that feed them. Use it as a context: it ends its tasks."""
 
-    def __init__(self, gateway_id: str, open_link: Callable[[str], Link], doors: Doors) -> None:
+    def __init__(self, gateway_id: str, open_link: Callable[[str], Link], doors: Doors, *, kept_s: float) -> None:
+        """`kept_s`: how long a job's record outlives its settlement. A store that crashes may take back what it has
+        answered last, a settlement too: whoever then finds the reservation lapsed charges what the record says."""
         self.gateway_id = gateway_id
+        self._kept_s = kept_s
         self._open_link = open_link
         self._doors = doors
         self._flights: dict[str, Flight] = {}
@@ -122,7 +126,7 @@ class Dispatcher:
         self._doors.entered(flight)
 
     def release(self, flight: Flight) -> None:
-        """It is settled. Its record goes at once if the job has ended, else when the worker says so."""
+        """It is settled. Its record goes soon if the job has ended, else once the worker says so."""
         self._drop(flight)
         if flight.finished is not None or flight.over:
             self.forget(flight.queue, flight.id)
@@ -136,7 +140,7 @@ class Dispatcher:
     def forget(self, queue: str, flight_id: str) -> None:
         """A job that ended and is settled, whoever's it was."""
         if queue in self._lines:
-            self._lines[queue].ended.add(flight_id)
+            self._lines[queue].ended[flight_id] = asyncio.get_running_loop().time()
 
     async def aclose(self) -> None:
         """End all tasks and connections."""
@@ -190,7 +194,7 @@ class Dispatcher:
             if event.flight_id in self._left:
                 self._left.discard(event.flight_id)
             else:
-                line.ended.add(event.flight_id)
+                line.ended[event.flight_id] = asyncio.get_running_loop().time()
         elif isinstance(event, TokenDelta):
             self.wasted_tokens += len(event.token_ids)
             if len(line.strays) < MAX_STRAYS:
@@ -204,7 +208,9 @@ class Dispatcher:
             record = await queue.cancel(flight_id)
             if record is None or record.state is JobState.ENDED:
                 line.strays.discard(flight_id)
-        ended = sorted(line.ended)
+        until_s = asyncio.get_running_loop().time() - self._kept_s
+        ended = [flight_id for flight_id, _ in takewhile(lambda one: one[1] <= until_s, line.ended.items())]
         if ended:
             await queue.forget(ended)
-            line.ended.difference_update(ended)
+            for flight_id in ended:
+                line.ended.pop(flight_id, None)

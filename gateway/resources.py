@@ -50,6 +50,9 @@ SETTLE_GRACE_S = 5.0
 """How long settlements may take when everything else has ended."""
 ROLL_UP_EVERY_S = 3_600.0
 """How often a gateway looks whether ledgers were rolled up lately."""
+KEPT_LEASES, KEPT_MORE_S = 2.0, 5.0
+"""How long a record outlives its job: until a lapsed reservation is surely found, one lease for the silence of a store
+that was away and one for its own, and somebody has looked."""
 CONFIRM_LEASES = 3.0
 """Worker leases after which no holder will confirm a cancellation any more: the job was taken from a dead one."""
 
@@ -106,7 +109,8 @@ class Resources:
         self.registry = RedisRegistry(self.store.patient)
         self._queues: dict[str, RedisQueue] = {}
         self.doors = Doors(self.lanes)
-        self.dispatcher = Dispatcher(self.gateway_id, self._open_link, self.doors)
+        kept_s = KEPT_LEASES * section.reservation_lease_s + KEPT_MORE_S
+        self.dispatcher = Dispatcher(self.gateway_id, self._open_link, self.doors, kept_s=kept_s)
         self.directory = Directory(self.registry, self._depths)
         self.fleet = StoredFleet(self.registry, self.directory, self._calls)
         self.settlements = Settlements(

@@ -1,13 +1,15 @@
 """What may happen to a request while a full minute pauses it: each end is told, charged once and leaves nothing."""
 
 import asyncio
+import glob
 from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
+import redis.asyncio
 
-from gateway import allowance, reaper
+from gateway import allowance, dispatch, reaper, resources
 from quotas import keyspace
 from tests.gateway.served import COMPLETIONS, Served, error_of, serving, settings, until
 from tests.quotas.house import forget_minute
@@ -139,6 +141,34 @@ async def test_its_worker_may_be_lost(valkey_url: str) -> None:
         assert [lease.job.flight_id for lease in served.worker.seen[1:]] == [lost.job.flight_id] * 2
         assert [len(made) for made in served.worker.produced.values()] == [23, 30]
         assert await settled(served) == ([("finished", 1, 30)], (31, 0))
+
+
+async def test_what_a_crash_of_the_store_took_back_is_charged_again(
+    valkey_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file may lack what it has answered for last; the job's record stays until the reservation has lapsed."""
+    monkeypatch.setattr(dispatch, "TEND_EVERY_S", 0.05)
+    monkeypatch.setattr(resources, "KEPT_MORE_S", 60.0)
+    section = {"quantum_tokens": QUANTUM, "reservation_lease_s": 1.0}
+    async with (
+        serving(settings(valkey_url, section=section)) as served,
+        redis.asyncio.from_url(valkey_url) as raw,
+    ):
+        asking = await paused(served, max_tokens=20)
+        names = f"{glob.escape(keyspace.of_root('acme'))}*"
+        before = {key: await raw.dump(key) async for key in raw.scan_iter(match=names)}
+        await forget_minute(served.store, "acme")
+        assert (await asking).json()["usage"]["completion_tokens"] == 20
+        assert len(await served.ledger()) == 2
+        await raw.delete(*[key async for key in raw.scan_iter(match=names)])
+        for key, value in before.items():
+            assert value is not None
+            await raw.restore(key, 0, value)
+
+        async with asyncio.timeout(20):
+            while len(await served.ledger()) < 2:  # noqa: ASYNC110 - polled
+                await asyncio.sleep(0.01)
+        assert await settled(served) == ([("finished", 1, 20)], (21, 0))
 
 
 @pytest.mark.parametrize(
