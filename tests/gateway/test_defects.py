@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from gateway import resources
 from gateway.telemetry import Telemetry
 from quotas import keyspace
 from quotas.store import Charge
@@ -30,7 +31,9 @@ ENDLESS = {"model": "tiny", "prompt": [5], "ignore_eos": True}
 
 
 @pytest.fixture
-async def served(valkey_url: str) -> AsyncIterator[Served]:
+async def served(valkey_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
+    monkeypatch.setattr(resources, "KEPT_LEASES", 0.0)  # else a record stays for more than a minute
+    monkeypatch.setattr(resources, "KEPT_MORE_S", 0.0)
     async with serving(settings(valkey_url, section={"quantum_tokens": 8})) as opened:
         yield opened
 

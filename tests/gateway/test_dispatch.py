@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from gateway import resources
 from scheduler.lanes import LaneName
 from scheduler.messages import Job
 from scheduler.queue_types import JobState, LaneFull
@@ -15,7 +16,9 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def served(valkey_url: str) -> AsyncIterator[Served]:
+async def served(valkey_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
+    monkeypatch.setattr(resources, "KEPT_LEASES", 0.0)  # else a record stays for more than a minute
+    monkeypatch.setattr(resources, "KEPT_MORE_S", 0.0)
     async with serving(settings(valkey_url)) as opened:
         await opened.tenant()
         yield opened
