@@ -1,4 +1,4 @@
-"""Each queue test runs on the rules in memory, on Valkey and on Redis."""
+"""What tests of the scheduler begin with: queues by the rules in memory, on Valkey and on Redis, and a small pool."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
@@ -6,7 +6,9 @@ from contextlib import AsyncExitStack
 import pytest
 import redis.asyncio
 
+from scheduler.blocks import BlockPool
 from scheduler.lanes import Lane, LaneName
+from tests.scheduler.pools import small_pool
 from tests.scheduler.queues import LEASE_MS, Clock, MemoryQueue, Queue, StoredQueue, lanes
 
 MakeQueue = Callable[..., Queue]
@@ -41,3 +43,8 @@ async def make_queue(request: pytest.FixtureRequest, clock: Clock) -> AsyncItera
 @pytest.fixture
 def queue(make_queue: MakeQueue) -> Queue:
     return make_queue()
+
+
+@pytest.fixture
+def pool() -> BlockPool:
+    return small_pool()

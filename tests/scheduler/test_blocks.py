@@ -1,17 +1,7 @@
 import pytest
 
 from scheduler.blocks import BlockPool, IntegrityError, OutOfBlocks
-
-
-@pytest.fixture
-def pool() -> BlockPool:
-    return BlockPool(blocks=8, block_size=4, host_slots=4)
-
-
-def table_of(pool: BlockPool, count: int) -> list[int]:
-    table: list[int] = []
-    pool.allocate(table, count)
-    return table
+from tests.scheduler.pools import table_of
 
 
 def test_a_token_more_than_a_block_needs_a_second_block(pool: BlockPool) -> None:

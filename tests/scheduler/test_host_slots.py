@@ -1,24 +1,12 @@
 """Host slots as copies of full blocks: who yields a block that the host has already moves nothing."""
 
-import pytest
-
 from scheduler.blocks import BlockPool
 from scheduler.messages import Preempted
 from scheduler.steps import Copy, SeqId
 from scheduler.victims import Victim
 from tests.scheduler.planner_world import LATENCY, World, job
+from tests.scheduler.pools import table_of
 from tests.scheduler.victim_shop import LATENCY_RANK, THROUGHPUT_RANK, Shop, swap_is_cheap
-
-
-@pytest.fixture
-def pool() -> BlockPool:
-    return BlockPool(blocks=8, block_size=4, host_slots=4)
-
-
-def table_of(pool: BlockPool, count: int) -> list[int]:
-    table: list[int] = []
-    pool.allocate(table, count)
-    return table
 
 
 def back_again(pool: BlockPool, *, blocks: int = 3, full: int = 2) -> list[int]:
