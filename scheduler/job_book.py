@@ -12,7 +12,7 @@ from scheduler.messages import Cancel, Control, Event, Finished, Job, Lease
 from scheduler.outcomes import Outcome
 from scheduler.queue_types import MAX_LOSSES, SWEEP, JobState, Publication, in_rank_order
 
-POISONED = f"the workers that held this request died {MAX_LOSSES} times"
+POISONED = f"the workers that held this request lost it or died {MAX_LOSSES} times"
 
 
 class JobBook:
@@ -60,19 +60,22 @@ class JobBook:
         generated = tuple(map(tuple, entry.generated))
         return Lease(job=job, epoch=entry.epoch, arrived_ms_ago=now_ms - entry.arrived_ms, generated=generated)
 
-    def publish(self, gateway_id: str, worker_id: str, item: Publication) -> bool:
-        """Record a leased job's part of a step; False where it is refused. A repeat is accepted and changes nothing."""
+    def publish(self, gateway_id: str, worker_id: str, item: Publication, now_ms: int) -> bool:
+        """Record a leased job's part of a step; False where it is refused. A repeat is accepted and changes nothing.
+
+        What its holder says may not fit the record where a crash of the store took the record's end back: the job is
+        lost to that worker, and whoever takes it next goes on from the record.
+        """
         entry = self.entries.get(item.flight_id)
         if entry is None or entry.state is not JobState.LEASED or entry.epoch != item.epoch:
             return False
         if (entry.worker_id, entry.job.gateway_id) != (worker_id, gateway_id):
             return False
-        if any(choice >= entry.job.n for choice, _, _ in item.tokens):
-            return False
-        if any(first != len(entry.generated[choice]) for choice, first, _ in item.tokens):
-            return item.ends is None and all(
-                first + len(ids) <= len(entry.generated[choice]) for choice, first, ids in item.tokens
-            )
+        if not _fits(entry, item):
+            is_repeat = item.ends is None and _is_recorded(entry, item)
+            if not is_repeat:
+                self.lose(entry, now_ms)
+            return is_repeat
         for choice, _, ids in item.tokens:
             entry.generated[choice].extend(ids)
         covered = min(entry.credit, item.cost)
@@ -101,7 +104,7 @@ class JobBook:
         self._seat(entry)
 
     def lose(self, entry: Entry, now_ms: int) -> None:
-        """A leased job's worker is dead: back to the queue, but not for ever."""
+        """A leased job's worker is dead, or has lost its thread: back to the queue, but not for ever."""
         entry.losses += 1
         if entry.losses >= MAX_LOSSES and not entry.cancelled:
             self.end(entry, Outcome.FAILED, POISONED)
@@ -161,3 +164,15 @@ class JobBook:
     def _refund(self, entry: Entry) -> None:
         self._charge(entry, -entry.credit)
         entry.credit = 0.0
+
+
+def _fits(entry: Entry, item: Publication) -> bool:
+    """Each choice goes on where its record ends."""
+    return all(choice < entry.job.n and first == len(entry.generated[choice]) for choice, first, _ in item.tokens)
+
+
+def _is_recorded(entry: Entry, item: Publication) -> bool:
+    """Nothing of it is new."""
+    return all(
+        choice < entry.job.n and first + len(ids) <= len(entry.generated[choice]) for choice, first, ids in item.tokens
+    )

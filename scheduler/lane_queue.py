@@ -176,16 +176,19 @@ class LaneQueue:
                     self._book.give_back(entry, now_ms)
         return self._lost.pop(worker_id, None) is None
 
-    def publish(self, gateway_id: str, worker_id: str, items: Sequence[Publication], *, serial: str = "") -> set[str]:
+    def publish(
+        self, now_ms: int, gateway_id: str, worker_id: str, items: Sequence[Publication], *, serial: str = ""
+    ) -> set[str]:
         """Record what a step produced for one gateway's jobs; returns the flights that were refused.
 
-        Refused: unknown, ended, not this worker's or this gateway's, a stale epoch, a gap in the tokens. A call with
-        the same non-empty `serial` as the worker's last to this gateway is a repeat, and does nothing.
+        Refused: unknown, ended, not this worker's or this gateway's, a stale epoch, a gap in the tokens; the last goes
+        back to the queue. A call with the same non-empty `serial` as the worker's last to this gateway is a repeat, and
+        does nothing.
         """
         if serial and self._last_serial.get((gateway_id, worker_id)) == serial:
             return set()
         self._last_serial[gateway_id, worker_id] = serial
-        refused = {item.flight_id for item in items if not self._book.publish(gateway_id, worker_id, item)}
+        refused = {item.flight_id for item in items if not self._book.publish(gateway_id, worker_id, item, now_ms)}
         self._book.settle()
         return refused
 

@@ -172,8 +172,9 @@ class RedisQueue:
     ) -> set[str]:
         """Record what a step produced for one gateway's jobs; returns the flights that were refused.
 
-        Refused: unknown, ended, not this worker's or this gateway's, a stale epoch, a gap in the tokens. A caller that
-        tries again after a lost answer gives the same `serial`, and the call is recorded once.
+        Refused: unknown, ended, not this worker's or this gateway's, a stale epoch, a gap in the tokens; the last goes
+        back to the queue. A caller that tries again after a lost answer gives the same `serial`, and the call is
+        recorded once.
         """
         own = serial if serial is not None else f"#{next(self._serials)}"
         args: list[Arg] = [gateway_id, worker_id, f"{self._nonce}:{own}"]

@@ -262,7 +262,7 @@ class Simulation:
     def _publish(self, number: int, outcome: StepOutcome) -> None:
         if self.queue is None:
             return
-        self.queue.publish("gateway", str(number), list(_publications(outcome)))
+        self.queue.publish(int(self.now_ms), "gateway", str(number), list(_publications(outcome)))
         self.queue.forget(end.flight_id for end in outcome.ended)
 
 

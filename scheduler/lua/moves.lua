@@ -27,6 +27,12 @@ local function give_back(job)
   seat(job)
 end
 
+-- A leased job whose worker is dead, or has lost its thread: back to the queue, but not for ever.
+local function lose(job)
+  job.losses = job.losses + 1
+  if job.losses >= MAX_LOSSES and job.cancelled == 0 then finish(job, 'failed', POISONED) else give_back(job) end
+end
+
 -- End a waiting job; tell the holder of a leased one, once.
 local function stop(job)
   if job.state == 'queued' then

@@ -2,9 +2,10 @@
 -- ARGV: clock, gateway, worker, serial, then per job: flight, epoch, cost, outcome ('' = goes on), its events (one
 --   encoded list, '' = none), number of choices with tokens, and for each: choice, first index, ids (4 bytes each).
 -- A call with the serial of the worker's last to this gateway is a repeat and does nothing. Returns refused flights.
+-- What its holder publishes may not fit the record where a crash took the record's end back: others then go on from it.
 local gateway, worker, serial = ARGV[2], ARGV[3], ARGV[4]
 local PUBLISHING = {'lane', 'tenant', 'gateway', 'state', 'worker', 'epoch', 'n', 'weight', 'credit', 'generated'}
-local refused, entry = {}, {}
+local refused, entry, returned = {}, {}, false
 if call('HGET', key('serials', gateway), worker) == serial then return refused end
 
 -- 'new' if each choice goes on where its record ends, 'repeat' if all is on record, 'gap' otherwise.
@@ -49,9 +50,14 @@ while i <= #ARGV do
     accept(job, i, last_arg)
   elseif verdict ~= 'repeat' or ARGV[i + 3] ~= '' then
     refused[#refused + 1] = ARGV[i]
+    if verdict ~= 'stale' then
+      lose(load(ARGV[i]))
+      returned = true
+    end
   end
   i = last_arg + 1
 end
+if returned then wake() end
 if #entry > 0 then tell(key('events', gateway), unpack(entry)) end
 call('HSET', key('serials', gateway), worker, serial)
 call('PEXPIRE', key('serials', gateway), RECORD_TTL_MS)

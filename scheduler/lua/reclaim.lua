@@ -15,15 +15,11 @@ local function abandon(gateway)
   if #flights < SWEEP then call('ZREM', key('gateways'), gateway) end
 end
 
--- A dead worker's jobs go back to the queue, but not for ever.
-local function lose(worker)
+local function bury(worker)
   local flights = call('ZRANGE', key('held', worker), 0, -1)
   for _, flight in ipairs(flights) do
     local job = load(flight)
-    if job then
-      job.losses = job.losses + 1
-      if job.losses >= MAX_LOSSES and job.cancelled == 0 then finish(job, 'failed', POISONED) else give_back(job) end
-    end
+    if job then lose(job) end
   end
   call('DEL', key('held', worker))
   call('ZREM', key('workers'), worker)
@@ -39,7 +35,7 @@ end
 for _, gateway in ipairs(lapsed(key('gateways'))) do abandon(gateway) end
 call('ZREMRANGEBYSCORE', key('lost'), '-inf', NOW - RECORD_TTL_MS)
 local count = 0
-for _, worker in ipairs(lapsed(key('workers'))) do count = count + lose(worker) end
+for _, worker in ipairs(lapsed(key('workers'))) do count = count + bury(worker) end
 if count > 0 then wake() end
 flush_shares()
 return count

@@ -75,7 +75,7 @@ class HandWorker:
     async def run(self) -> None:
         """Serve until cancelled."""
         registry = RedisRegistry(self.redis)
-        sha256 = await registry.announce(self.card)
+        sha256 = await self._sure(partial(registry.announce, self.card))
         self.queue = RedisQueue(self.redis, queue_name(self.card.model, sha256), self.lanes, lease_ms=self.lease_ms)
         beating = asyncio.create_task(self._beat(registry, sha256))
         try:
@@ -100,7 +100,7 @@ class HandWorker:
                 step_ms=1.0,
             )
             await self._sure(partial(registry.beat, status, self.lease_ms))
-            await self._sure(partial(self.queue.renew, self.worker_id))
+            await self._sure(partial(self.queue.renew, self.worker_id, holding=list(self.leases)))
             self.known.set()
             await asyncio.sleep(self.lease_ms / 4e3)
 

@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from scheduler.outcomes import Outcome
+from scheduler.queue_keys import prefix
 from scheduler.queue_types import Publication
 from tests.gateway.served import ASKED, CHAT, Served, error_of, serving, settings, until
 
@@ -60,6 +61,24 @@ async def test_a_job_whose_end_was_lost_ends_with_an_error_and_what_its_record_h
 
     assert error_of(answer) == (500, "internal_error")
     assert [output for _, _, output in await served.ledger()] == [2]
+
+
+async def test_a_token_that_the_store_lost_is_made_again_and_neither_heard_nor_charged_twice(served: Served) -> None:
+    """A store that is killed may forget the last it answered, though a gateway has read it."""
+    running, flight_id = await begun(served)
+    keys = prefix(served.worker.queue.name)
+
+    made = await served.store.getrange(f"{keys}ids:{flight_id}:0", 0, 3)
+    await served.store.set(f"{keys}ids:{flight_id}:0", made)
+    await served.store.hset(f"{keys}job:{flight_id}", "generated", 1)
+    served.worker.limit = None
+    answer, undisturbed = await running, await served.post(CHAT, ASKED)
+    await served.landed()
+
+    assert answer.json()["choices"] == undisturbed.json()["choices"]
+    assert [lease.generated for lease in served.worker.seen] == [((),), ((served.worker.script[0],),), ((),)]
+    charged, expected = await served.ledger()
+    assert charged == expected
 
 
 async def test_a_request_that_waits_or_speaks_is_left_alone(served: Served) -> None:

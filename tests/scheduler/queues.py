@@ -73,7 +73,7 @@ class MemoryQueue:
     async def publish(
         self, gateway_id: str, worker_id: str, items: Sequence[Publication], *, serial: str | None = None
     ) -> set[str]:
-        return self._queue.publish(gateway_id, worker_id, items, serial=serial or "")
+        return self._queue.publish(self._clock(), gateway_id, worker_id, items, serial=serial or "")
 
     async def cancel(self, flight_id: str) -> JobRecord | None:
         return self._queue.cancel(flight_id)

@@ -5,6 +5,7 @@ import pytest
 from scheduler.lane_queue import Publication
 from scheduler.messages import Finished, Lease, Paused, TokenDelta
 from scheduler.outcomes import Outcome
+from scheduler.queue_types import MAX_LOSSES
 from tests.scheduler.queues import LEASE_MS, PLENTY, Clock, Queue, job, stay_alive, take_one, tokens
 
 pytestmark = pytest.mark.anyio
@@ -111,6 +112,52 @@ async def test_a_gap_is_refused(queue: Queue) -> None:
 
     assert await generated(queue) == (0,)
     assert await queue.events("gw") == []
+
+
+async def test_after_a_gap_the_job_goes_on_from_its_record_at_once(queue: Queue) -> None:
+    """So it does where a crash of the store has taken tokens back that its worker had published."""
+    lease = await leased(queue)
+    await queue.publish("gw", "w1", [tokens(lease, 5)])
+
+    assert await queue.publish("gw", "w1", [tokens(lease, 7, first=2)]) == {"a"}
+    again = await take_one(queue, "w2")
+    assert await queue.publish("gw", "w1", [tokens(lease, 6, first=1)]) == {"a"}
+    assert await queue.publish("gw", "w2", [tokens(again, 6, first=1)]) == set()
+
+    assert again.generated == ((5,),)
+    assert await generated(queue) == (2,)
+
+
+async def test_an_end_after_a_gap_is_none(queue: Queue) -> None:
+    lease = await leased(queue)
+
+    assert await queue.publish("gw", "w1", [tokens(lease, 6, first=1, ends=Outcome.FINISHED)]) == {"a"}
+
+    assert (await take_one(queue)).generated == ((),)
+
+
+async def test_a_cancelled_job_ends_at_a_gap(queue: Queue) -> None:
+    lease = await leased(queue)
+    await queue.cancel("a")
+
+    assert await queue.publish("gw", "w1", [tokens(lease, 6, first=1)]) == {"a"}
+
+    (end,) = await queue.events("gw")
+    assert isinstance(end, Finished)
+    assert end.outcome is Outcome.CANCELLED
+
+
+async def test_a_job_is_not_lost_for_ever(queue: Queue) -> None:
+    await queue.put(job("a"))
+
+    for _ in range(MAX_LOSSES):
+        lease = await take_one(queue)
+        assert await queue.publish("gw", "w1", [tokens(lease, 6, first=1)]) == {"a"}
+
+    (end,) = await queue.events("gw")
+    assert isinstance(end, Finished)
+    assert end.outcome is Outcome.FAILED
+    assert f"lost it or died {MAX_LOSSES} times" in end.error
 
 
 async def test_tokens_on_record_are_not_recorded_again(queue: Queue) -> None:
