@@ -147,7 +147,7 @@ def make_stand(name: str, *, rows: int, blocks: int, host_slots: int) -> Stand:
         take_weights(causal_lm),
         shape,
         context_length=config.max_position_embeddings,
-        backend=fastest_backends(shape, device)[0],
+        backend=next(fastest_backends(shape, device)),
     )
     cache = KVCache(shape, blocks=blocks, host_slots=host_slots, block_size=BLOCK_SIZE, device=device)
     cache.pool[:-1].normal_()

@@ -147,6 +147,23 @@ def test_the_probe_finds_what_leaks() -> None:
     assert "differs by nan" in str(probe.disagreement(Leaking(), BACKENDS["sdpa"], shape, DEVICE))
 
 
+def test_what_is_never_asked_for_is_not_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+    proven: list[str] = []
+
+    def agrees(name: str, *_: object) -> bool:
+        proven.append(name)
+        return True
+
+    monkeypatch.setattr(attention, "_agrees", agrees)
+    for name in ("triton", "flashinfer"):
+        monkeypatch.setitem(attention._SERVES, name, lambda *_: True)
+    monkeypatch.setitem(attention._SERVES, "cpu", lambda *_: False)
+
+    found = next(fastest_backends(KVShape(layers=1, kv_heads=1, head_dim=64, dtype=torch.float16), DEVICE))
+
+    assert proven == [found] == ["triton"]
+
+
 def test_a_kernel_that_fails_is_not_used(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     class Failing(TritonPaged):
         def attend(self, *arguments: object) -> torch.Tensor:
@@ -155,7 +172,7 @@ def test_a_kernel_that_fails_is_not_used(monkeypatch: pytest.MonkeyPatch, caplog
     monkeypatch.setitem(BACKENDS, "triton", Failing())
     monkeypatch.setitem(attention._SERVES, "triton", lambda *_: True)
 
-    found = fastest_backends(KVShape(layers=1, kv_heads=1, head_dim=16, dtype=torch.float16), DEVICE)
+    found = [*fastest_backends(KVShape(layers=1, kv_heads=1, head_dim=16, dtype=torch.float16), DEVICE)]
 
     assert "triton" not in found
     assert "triton attention is not used: it fails: ZeroDivisionError: out of shared memory" in caplog.text

@@ -4,13 +4,14 @@ Write-and-attend is a single node: `torch.compile` would otherwise turn the writ
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 
-from worker.attention import cpu, probe, triton_paged, varlen
+from worker.attention import cpu, flash_infer, probe, triton_paged, varlen
 from worker.attention.base import AttentionBackend, Metadata
 from worker.attention.cpu import CpuKernel
+from worker.attention.flash_infer import FlashInfer
 from worker.attention.sdpa import SdpaGather
 from worker.attention.triton_paged import TritonPaged
 from worker.attention.varlen import TorchVarlen
@@ -18,11 +19,12 @@ from worker.kv_cache import KVShape
 
 REFERENCE = "sdpa"
 BACKENDS: dict[str, AttentionBackend] = {
-    backend.name: backend for backend in (SdpaGather(), CpuKernel(), TritonPaged(), TorchVarlen())
+    backend.name: backend for backend in (SdpaGather(), CpuKernel(), TritonPaged(), FlashInfer(), TorchVarlen())
 }
 _SERVES: dict[str, Callable[[KVShape, torch.device], bool]] = {
     CpuKernel.name: cpu.serves,
     TritonPaged.name: triton_paged.serves,
+    FlashInfer.name: flash_infer.serves,
     TorchVarlen.name: varlen.serves,
 }
 """The fastest first."""
@@ -30,10 +32,15 @@ _SERVES: dict[str, Callable[[KVShape, torch.device], bool]] = {
 _log = logging.getLogger(__name__)
 
 
-def fastest_backends(shape: KVShape, device: torch.device) -> list[str]:
-    """Names of the backends that serve such keys and values here, the fastest first, the reference last."""
-    served = (name for name, serves in _SERVES.items() if serves(shape, device))
-    return [*(name for name in served if _agrees(name, shape, device)), REFERENCE]
+def fastest_backends(shape: KVShape, device: torch.device) -> Iterator[str]:
+    """Names of the backends that serve such keys and values here, the fastest first, the reference last.
+
+    Each is proven when it is asked for: what is never asked for need not be compiled.
+    """
+    for name, serves in _SERVES.items():
+        if serves(shape, device) and _agrees(name, shape, device):
+            yield name
+    yield REFERENCE
 
 
 def _agrees(name: str, shape: KVShape, device: torch.device) -> bool:
