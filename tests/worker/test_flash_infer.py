@@ -56,9 +56,11 @@ class Documented:
         self.bounds, self.tables, self.pages, self.last = (one.tolist() for one in numbers)
         self.heads = num_qo_heads, num_kv_heads, head_dim_qk, page_size
         self.scaling = sm_scale
+        self.scalings: list[float] = []
         self.planned.append(self)
 
-    def run(self, query: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
+    def run(self, query: torch.Tensor, kv: torch.Tensor, *, q_scale: float) -> torch.Tensor:
+        self.scalings.append(q_scale * self.scaling)
         assert query.shape == (self.bounds[-1], self.heads[0], self.heads[2])
         assert (kv.shape[3], kv.shape[4], kv.shape[2]) == self.heads[1:]
         return torch.cat([self._row(query, kv, row) for row in range(len(self.last))])
@@ -71,7 +73,7 @@ class Documented:
             kv[pages, which].flatten(0, 1)[:length].repeat_interleave(self.heads[0] // self.heads[1], 1)
             for which in (0, 1)
         )
-        scores = torch.einsum("qhd,khd->hqk", mine, key) * self.scaling
+        scores = torch.einsum("qhd,khd->hqk", mine, key) * self.scalings[-1]
         hidden = torch.ones(scores.shape[1:], dtype=torch.bool).triu(length - len(mine) + 1)
         return torch.einsum("hqk,khd->qhd", scores.masked_fill(hidden, float("-inf")).softmax(-1), value)
 
@@ -123,13 +125,14 @@ def test_layers_share_a_plan_and_steps_take_turns(documented: type[Documented]) 
     assert documented.made == 2
 
 
-def test_a_layer_of_another_scaling_has_a_plan_of_its_own(documented: type[Documented]) -> None:
+def test_layers_of_different_scalings_share_a_plan(documented: type[Documented]) -> None:
     backend, cache = FlashInfer(), KVCache(SHAPE, blocks=40, host_slots=0, block_size=4)
     one = step((0, 3))
     for layer, scaling in ((0, 0.3), (1, 0.4)):
         one(backend, cache, layer, scaling)
 
-    assert [plan.scaling for plan in documented.planned] == [0.3, 0.4]
+    (plan,) = documented.planned
+    assert plan.scalings == [0.3, 0.4]
 
 
 def test_blocks_given_ahead_of_their_tokens_are_not_read(documented: type[Documented]) -> None:

@@ -64,7 +64,7 @@ class FlashInfer:
         """See `AttentionBackend.attend`."""
         write(page_view(kv), metadata.tensors[0], key, value)
         planner = self._planners.setdefault(query.device, _Planner(query.device))
-        return planner.planned(query, kv, metadata, scaling).run(query, kv)
+        return planner.planned(query, kv, metadata).run(query, kv, q_scale=scaling)
 
 
 def serves(shape: KVShape, device: torch.device) -> bool:
@@ -83,7 +83,7 @@ class _Wrapper(Protocol):
 
     def plan(self, *described: torch.Tensor | int, **options: object) -> None: ...
 
-    def run(self, query: torch.Tensor, kv: torch.Tensor) -> torch.Tensor: ...
+    def run(self, query: torch.Tensor, kv: torch.Tensor, *, q_scale: float) -> torch.Tensor: ...
 
 
 @dataclass(slots=True)
@@ -92,16 +92,15 @@ class _Planner:
 
     device: torch.device
     _wrappers: list[_Wrapper] = field(default_factory=list)
-    _step: tuple[torch.Tensor, int, float] | None = None
-    """Of the latest plan: the step's own tensor, the query's heads and the scaling."""
+    _bounds: torch.Tensor | None = None
+    """Of the step that the latest plan is for: no other step has this tensor."""
 
-    def planned(self, query: torch.Tensor, kv: torch.Tensor, metadata: Metadata, scaling: float) -> _Wrapper:
+    def planned(self, query: torch.Tensor, kv: torch.Tensor, metadata: Metadata) -> _Wrapper:
         """The wrapper that holds this step's plan."""
         _, blocks, bounds, table_bounds, last_lengths = metadata.tensors
-        heads, head_dim = query.shape[1:]
-        if self._step is None or self._step[0] is not bounds or self._step[1:] != (heads, scaling):
+        if self._bounds is not bounds:
             self._turn()
-            block_size, kv_heads = kv.shape[2:4]
+            (heads, head_dim), (block_size, kv_heads) = query.shape[1:], kv.shape[2:4]
             self._wrappers[0].plan(
                 bounds,
                 table_bounds,
@@ -112,11 +111,11 @@ class _Planner:
                 head_dim,
                 block_size,
                 causal=True,
-                sm_scale=scaling,
+                sm_scale=1.0,  # a layer's own is given where it runs
                 q_data_type=query.dtype,
                 kv_data_type=kv.dtype,
             )
-            self._step = bounds, heads, scaling
+            self._bounds = bounds
         return self._wrappers[0]
 
     def _turn(self) -> None:
