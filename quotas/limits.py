@@ -5,7 +5,7 @@ what running requests may still be charged; a reserved token counts in every win
 """
 
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -210,8 +210,8 @@ class Level:
     windows: Mapping[WindowName, Window]
     held: Totals
     """Tokens reserved and not yet charged."""
-    paused: Place | None = None
-    """The flight that has waited longest for this level's minute to have room."""
+    paused: Sequence[Place] = ()
+    """Flights that wait for this level's minute to have room, the one that has waited longest first."""
 
     def rules(self) -> Iterator[tuple[Rule, int]]:
         """Each rule that has a limit here, with its figure."""

@@ -163,24 +163,24 @@ class MemoryRoot:
         return [self._level(level, now_ms) for level in ids]
 
     def levels_with_paused(self, ids: Sequence[LevelId], now_ms: int) -> list[Level]:
-        """As they stand, each with who has waited longest for its minute to have room."""
+        """As they stand, each with those who wait for its minute to have room."""
         paced = ("tokens_per_minute", "output_tokens_per_minute")
         return [
-            dataclasses.replace(level, paused=self._oldest_paused(level_id, now_ms))
+            dataclasses.replace(level, paused=self._paused(level_id, now_ms))
             if level.limits.as_dict().keys() & set(paced)
             else level
             for level_id, level in zip(ids, self.levels(ids, now_ms), strict=True)
         ]
 
-    def _oldest_paused(self, level: LevelId, now_ms: int) -> Place | None:
+    def _paused(self, level: LevelId, now_ms: int) -> Sequence[Place]:
         paused = self.figures(level).paused
-        while paused:
-            oldest = min((since_ms, flight_id) for flight_id, since_ms in paused.items())
-            flight = self.flights.get(oldest[1])
+        places = sorted((since_ms, flight_id) for flight_id, since_ms in paused.items())
+        for number, (_, flight_id) in enumerate(places):
+            flight = self.flights.get(flight_id)
             if flight is not None and flight.asked_ms is not None and now_ms - flight.asked_ms <= FORGOTTEN_MS:
-                return oldest
-            del paused[oldest[1]]
-        return None
+                return places[number:]
+            del paused[flight_id]
+        return ()
 
     def _level(self, level: LevelId, now_ms: int) -> Level:
         figures, calendar = self.figures(level), self.calendar(level.tenant, now_ms)

@@ -2,7 +2,9 @@
 
 A request whose tenant reserves progressively holds its prompts and a quantum of output, and asks for more before that
 is used up; otherwise it holds all that it may come to. Where a level's minute was too full for a running request, that
-one comes first: nothing of the level is given to others until it has had a whole quantum.
+one comes first: nothing of the level is given to others until it has had a whole quantum. They ask again once the
+minute has room for a token of each that comes before them, and their own: seldom in vain, and late only where one of
+those gives up.
 """
 
 import dataclasses
@@ -14,8 +16,7 @@ from quotas.limits import Demand, Kind, Level, LimitStatus, Place, Rule
 SHARE = 8
 """A quantum is at most this part of the smallest minute: one request does not hold it whole."""
 BLOCKED_PART = 120
-"""Of a minute: how soon to ask again where somebody else comes first, or where only what others hold stands in the way.
-"""
+"""Of a minute: how soon to ask again where only what others hold, or have not asked for yet, stands in the way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ def refusals(levels: Iterable[Level], demand: Demand, now_ms: int) -> list[Refus
             is_shadow = rule.name in level.shadow
             amount, most = demand.uncut(rule) if is_shadow else (demand.amount(rule), demand.most(rule))
             excess = level.used(rule) + level.reserved(rule) + amount - figure
-            if level.paused is not None and _is_paced(rule) and not is_shadow:
+            if level.paused and _is_paced(rule) and not is_shadow:
                 excess = max(1, excess)
             if most > figure:
                 found.append(Refusal(level.status(rule, figure, now_ms), most, None, "exceeds"))
@@ -108,7 +109,7 @@ def more(levels: Iterable[Level], wanted: int, unit: int, own: int, place: Place
     got, full, spent, binding, retry_ms = wanted, "", "", [], 0
     for level, rule, figure in _outputs(levels):
         room = _room(level, rule, figure, 0)
-        is_behind = _is_paced(rule) and level.paused is not None and (place is None or level.paused < place)
+        is_behind = _is_paced(rule) and bool(level.paused) and (place is None or level.paused[0] < place)
         got = min(got, 0 if is_behind else max(0, room))
         if room >= unit and not is_behind:
             continue
@@ -116,8 +117,9 @@ def more(levels: Iterable[Level], wanted: int, unit: int, own: int, place: Place
         blocked_ms = level.windows["minute"].length_ms // BLOCKED_PART
         if rule.window == "minute":
             binding.append(level)
-            frees_ms = level.windows["minute"].frees_ms(unit - room, rule.counts) or now_ms
-            retry_ms = max(retry_ms, blocked_ms if is_behind else frees_ms - now_ms)
+            missing = unit - room + (_before(level, place) if is_behind else 0)
+            frees_ms = level.windows["minute"].frees_ms(missing, rule.counts) or now_ms
+            retry_ms = max(retry_ms, frees_ms - now_ms if missing > 0 else blocked_ms)
         elif room + level.reserved(rule) - own < unit:
             spent = spent or rule.name
         else:
@@ -134,6 +136,11 @@ def _metering(levels: Iterable[Level]) -> Iterator[tuple[Level, Rule, int]]:
 
 def _outputs(levels: Iterable[Level]) -> Iterator[tuple[Level, Rule, int]]:
     return (each for each in _metering(levels) if "output" in each[1].counts)
+
+
+def _before(level: Level, place: Place | None) -> int:
+    """Tokens that those who come first take at least: one each."""
+    return sum(place is None or since_ms < place[0] for since_ms, _ in level.paused)
 
 
 def _is_paced(rule: Rule) -> bool:

@@ -1,6 +1,12 @@
 -- Stands before extend, after room.lua and pauses.lua: what a running request gets beside what it has (see sizing.py).
 local BLOCKED_MS = (MINUTE_MS - MINUTE_MS % 120) / 120
 
+-- Tokens that those who come first take at least: one each.
+local function before(level, place)
+  if not place then return redis.call('ZCARD', level.paused_key) end
+  return redis.call('ZCOUNT', level.paused_key, '-inf', string.format('(%.0f', place[1]))
+end
+
 -- Notes in `found` what one rule leaves.
 local function look(found, level, rule, wanted, own, place, now)
   local unit, room = wanted.unit, room_of(level, rule, 0)
@@ -10,7 +16,8 @@ local function look(found, level, rule, wanted, own, place, now)
   found.full = found.full or rule.name
   if rule.window == 'minute' then
     level.binds, found.is_full = true, true
-    found.retry = math.max(found.retry, behind and BLOCKED_MS or minute_frees(level, unit - room, rule) - now)
+    local missing = unit - room + (behind and before(level, place) or 0)
+    found.retry = math.max(found.retry, missing > 0 and minute_frees(level, missing, rule) - now or BLOCKED_MS)
   elseif room + reserved(level, rule) - own < unit then
     found.spent = found.spent or rule.name
   else

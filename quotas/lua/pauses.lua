@@ -23,7 +23,7 @@ end
 local function find_paused(prefix, levels, now)
   for _, level in ipairs(levels) do
     if level.figures[PAUSED] > 0 and level.is_paced then
-      level.paused = oldest_paused(prefix, level, now)
+      level.paused, level.paused_key = oldest_paused(prefix, level, now), prefix .. 'paused:' .. level.id
     end
   end
 end

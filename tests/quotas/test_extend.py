@@ -104,6 +104,39 @@ async def test_while_a_flight_is_paused_new_requests_are_refused(house: House) -
     assert (denied.kind, denied.status.name) == ("rate", "tokens_per_minute")
 
 
+async def test_who_comes_later_is_told_when_there_is_room_for_the_earlier_too(house: House) -> None:
+    await house.tenant(Limits(output_tokens_per_minute=4))
+    for flight_id in ("a", "b"):
+        await reserve(house, flight_id, prompts=(1,))  # a token each
+    asked = []
+    for number, (flight_id, known) in enumerate((("a", 1), ("b", 1), ("a", 2), ("b", 2))):
+        await house.set_clock(START_MS + 250 * number)
+        stuck = known == 2
+        asked.append(await house.store.extend("acme", flight_id, need(known, known, stuck=stuck)))
+    *_, first, second = asked
+
+    assert (first.paused, second.paused) == (True, True)
+    assert (first.retry_after_s, second.retry_after_s) == (60.25 - 0.5, 60.5 - 0.75)
+
+
+async def test_who_comes_later_asks_soon_where_the_earlier_has_left_its_room(house: House) -> None:
+    await house.tenant(Limits(output_tokens_per_minute=4))
+    for flight_id in ("a", "b"):
+        await reserve(house, flight_id, prompts=(1,))
+        await house.store.extend("acme", flight_id, need(1, 1))
+    for flight_id in ("a", "b"):
+        await house.store.extend("acme", flight_id, need(2, 2, stuck=True))
+    for later_ms in range(4_000, 60_250, 4_000):  # both are heard of
+        await house.set_clock(START_MS + later_ms)
+        for flight_id in ("a", "b"):
+            await house.store.extend("acme", flight_id, need(2, 2, stuck=True))
+    await house.set_clock(START_MS + 60_250)
+
+    behind = await house.store.extend("acme", "b", need(2, 2, stuck=True))
+
+    assert (behind.paused, behind.granted_tokens, behind.retry_after_s) == (True, 2, 0.5)
+
+
 async def test_room_goes_to_the_oldest_paused_flight_first(house: House) -> None:
     await house.tenant(Limits(output_tokens_per_minute=20))
     for flight_id in ("a", "b"):
