@@ -1,5 +1,7 @@
 """Numbers on their way to the device, without the host waiting for it."""
 
+from array import array
+
 import torch
 
 
@@ -13,3 +15,8 @@ def upload(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
     if device.type != "cuda" or numbers.numel() == 0:
         return numbers.to(device)
     return numbers.pin_memory().to(device, non_blocking=True)
+
+
+def int32(numbers: "array[int]") -> torch.Tensor:
+    """The same numbers on the host, where they are: they must not change while the tensor lives."""
+    return torch.frombuffer(numbers, dtype=torch.int32) if numbers else torch.empty(0, dtype=torch.int32)

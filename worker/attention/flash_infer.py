@@ -4,22 +4,22 @@ It plans a batch on the host and then runs every layer by that plan (https://doc
 paged KV cache). A batch of single-token rows is to it one of short prefills: one call serves every step.
 """
 
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from itertools import accumulate, chain
 from typing import Protocol
 
 import torch
 
 from scheduler.steps import Row
+from worker.attention import probe
 from worker.attention.base import Metadata
 from worker.attention.sdpa import page_view, write
 from worker.kv_cache import KVCache, KVShape
-from worker.upload import upload
+from worker.upload import int32, upload
 
 _HEAD_DIMS = {64, 128, 256}
-_LEAST_CAPABILITY = (8, 0)
 _WORKSPACE_BYTES = 128 * 2**20
 """As its documentation recommends; splits of long contexts meet there."""
 _PLANS = 2
@@ -44,10 +44,10 @@ class FlashInfer:
         return Metadata(
             [
                 cache.slots(rows),
-                upload(_int32(tables), cache.device),
-                _int32(accumulate((len(row.token_ids) for row in rows), initial=0)),
-                _int32(accumulate(held, initial=0)),
-                _int32((row.context_length - 1) % size + 1 for row in rows),
+                upload(int32(array("i", tables)), cache.device),
+                int32(array("i", accumulate((len(row.token_ids) for row in rows), initial=0))),
+                int32(array("i", accumulate(held, initial=0))),
+                int32(array("i", ((row.context_length - 1) % size + 1 for row in rows))),
             ],
             [],
         )
@@ -63,16 +63,15 @@ class FlashInfer:
     ) -> torch.Tensor:
         """See `AttentionBackend.attend`."""
         write(page_view(kv), metadata.tensors[0], key, value)
-        planner = self._planners.setdefault(query.device, _Planner(query.device))
-        return planner.planned(query, kv, metadata).run(query, kv, q_scale=scaling)
+        if query.device not in self._planners:
+            self._planners[query.device] = _Planner(query.device)
+        return self._planners[query.device].planned(query, kv, metadata).run(query, kv, q_scale=scaling)
 
 
 def serves(shape: KVShape, device: torch.device) -> bool:
     """It is installed, and made for such keys and values on this GPU."""
     return (
-        device.type == "cuda"
-        and find_spec("flashinfer") is not None
-        and torch.cuda.get_device_capability(device) >= _LEAST_CAPABILITY
+        probe.is_at_hand("flashinfer", device)
         and shape.head_dim in _HEAD_DIMS
         and shape.dtype in (torch.bfloat16, torch.float16)
     )
@@ -125,7 +124,3 @@ class _Planner:
             workspace = torch.zeros(_WORKSPACE_BYTES, dtype=torch.uint8, device=self.device)
             self._wrappers = [BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD") for _ in range(_PLANS)]
         self._wrappers.append(self._wrappers.pop(0))
-
-
-def _int32(numbers: Iterable[int]) -> torch.Tensor:
-    return torch.tensor([*numbers], dtype=torch.int32)

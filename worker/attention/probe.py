@@ -4,6 +4,7 @@ Some fail only where they run: at compiling, at a block size, or silently, by ro
 """
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import torch
 
@@ -24,6 +25,17 @@ _TOLERANCE = {torch.float32: 1e-4}
 _COARSE_TOLERANCE = 0.02
 """Of the largest output; of 16-bit numbers rounding stays well below."""
 _REASON_LETTERS = 200
+_LEAST_CAPABILITY = (8, 0)
+"""The first GPUs that compute in bfloat16 and load shared memory beside computing."""
+
+
+def is_at_hand(package: str, device: torch.device) -> bool:
+    """The package is installed, and the device a GPU that is young enough for its kernels."""
+    return (
+        device.type == "cuda"
+        and find_spec(package) is not None
+        and torch.cuda.get_device_capability(device) >= _LEAST_CAPABILITY
+    )
 
 
 @torch.inference_mode()

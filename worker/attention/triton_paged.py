@@ -3,20 +3,18 @@
 from array import array
 from collections.abc import Sequence
 from functools import cache
-from importlib.util import find_spec
 
 import torch
 
 from scheduler.steps import Row
+from worker.attention import probe
 from worker.attention.base import Metadata
 from worker.kv_cache import KVCache, KVShape
-from worker.upload import upload
+from worker.upload import int32, upload
 
 HEAD_DIMS = {16, 32, 64, 128, 256}
 """What the kernels' tiles can be as wide as."""
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-_LEAST_CAPABILITY = (8, 0)
-"""The first GPUs that compute in bfloat16 and load shared memory beside computing."""
 _TABLE_STEP = 16
 """Tables are as wide as a multiple of it: a kernel is compiled anew for a stride that 16 does not divide."""
 
@@ -40,9 +38,9 @@ class TritonPaged:
         return Metadata(
             [
                 cache.slots(rows),
-                upload(_int32(contexts), cache.device),
+                upload(int32(contexts), cache.device),
                 upload(_tables(rows), cache.device),
-                upload(_int32(tiles).view(len(tiles) // TILE_FIELDS, TILE_FIELDS), cache.device),
+                upload(int32(tiles).view(len(tiles) // TILE_FIELDS, TILE_FIELDS), cache.device),
             ],
             [singles],
         )
@@ -74,13 +72,7 @@ class TritonPaged:
 
 def serves(shape: KVShape, device: torch.device) -> bool:
     """The kernels know such keys and values, and Triton and a GPU that is young enough are here."""
-    return (
-        device.type == "cuda"
-        and find_spec("triton") is not None
-        and torch.cuda.get_device_capability(device) >= _LEAST_CAPABILITY
-        and shape.head_dim in HEAD_DIMS
-        and shape.dtype in _DTYPES
-    )
+    return probe.is_at_hand("triton", device) and shape.head_dim in HEAD_DIMS and shape.dtype in _DTYPES
 
 
 def _tables(rows: Sequence[Row]) -> torch.Tensor:
@@ -90,16 +82,12 @@ def _tables(rows: Sequence[Row]) -> torch.Tensor:
     for row in rows:
         flat.extend(row.block_table)
         flat.extend([0] * (widest - len(row.block_table)))
-    return _int32(flat).view(len(rows), widest)
+    return int32(flat).view(len(rows), widest)
 
 
 def table_width(blocks: int) -> int:
     """The width of tables that hold so many blocks."""
     return -(-blocks // _TABLE_STEP) * _TABLE_STEP
-
-
-def _int32(numbers: "array[int]") -> torch.Tensor:
-    return torch.frombuffer(numbers, dtype=torch.int32) if numbers else torch.empty(0, dtype=torch.int32)
 
 
 @cache
