@@ -19,11 +19,14 @@ NONE = cast(Any, None)
 
 
 async def test_huge_bodies_leave_threads_to_the_others() -> None:
-    released, held = threading.Event(), []
+    loop, released, all_turns_taken = asyncio.get_running_loop(), threading.Event(), asyncio.Event()
+    held: list[bytes] = []
 
     def parse(body: bytes) -> ChatRequest:
         if len(body) > HUGE_BODY_BYTES:
             held.append(body)
+            if len(held) == HUGE_AT_ONCE:
+                loop.call_soon_threadsafe(all_turns_taken.set)
             released.wait()
         raise invalid(None, "no")
 
@@ -35,6 +38,7 @@ async def test_huge_bodies_leave_threads_to_the_others() -> None:
     huge = [asyncio.create_task(prepare(HUGE_BODY_BYTES + 1)) for _ in range(40)]
     try:
         async with asyncio.timeout(10):
+            await all_turns_taken.wait()
             await prepare(LARGE_BODY_BYTES + 1)
         assert len(held) == HUGE_AT_ONCE
     finally:
