@@ -8,6 +8,8 @@ import json
 import struct
 import zlib
 from collections.abc import Collection, Iterator, Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
 from quotas.limits import LIMIT_NAMES, RULES, Limits, LimitStatus, Rule, Scope
 from quotas.windows import Slicing
@@ -18,11 +20,31 @@ STATES = {"active": ACTIVE, "suspended": SUSPENDED, "deleted": DELETED, "revoked
 FIGURES = struct.Struct("<21d")
 HELD, AT, MINUTE, DAY_SUM, MONTH_SUM, DAY_ENDS, MONTH_ENDS = 0, 3, 7, 13, 14, 17, 18
 """Places among the figures; what is held and the minute have three: requests, prompt and output tokens."""
+_NOTHING = FIGURES.size // 8
+"""Place of a zero behind the figures, for what a rule does not count."""
 _CARD = struct.Struct("<13d")
 _SHADOW, _LIMITS = 2, 3
 _FIELDS = {"requests": 0, "input": 1, "output": 2}
 _SUMS = {"day": DAY_SUM, "month": MONTH_SUM, "live": HELD}
 _ENDS = {"day": DAY_ENDS, "month": MONTH_ENDS}
+
+
+class _Places(NamedTuple):
+    """Where the figures stand that a rule looks at; what it uses and holds is the sum of two each."""
+
+    used: tuple[int, int]
+    reserved: tuple[int, int]
+    ends: int | None
+    """When its window does, where the calendar says so."""
+
+
+class _Limit(NamedTuple):
+    """One limit that a card sets."""
+
+    rule: Rule
+    places: _Places
+    figure: int
+    shadow: bool
 
 
 def tenant_card(
@@ -52,38 +74,57 @@ def statuses(reply: Sequence[bytes], now_ms: int, slicing: Slicing) -> Iterator[
     """Every limit that is set, level by level, of a script's reply: scope, card and figures of each."""
     for number in range(0, len(reply), 3):
         scope: Scope = reply[number].decode()  # type: ignore[assignment] # the scripts know no others
-        card, figures = _CARD.unpack_from(reply[number + 1]), FIGURES.unpack_from(reply[number + 2])
-        shadow = int(card[_SHADOW])
-        for place, rule in enumerate(RULES):
-            if (figure := card[_LIMITS + place]) >= 0:
-                yield _status(rule, scope, int(figure), figures, now_ms, slicing, bool(shadow >> place & 1))
+        figures = (*FIGURES.unpack_from(reply[number + 2]), 0.0)
+        for limit in _limits_of(reply[number + 1][: _CARD.size]):
+            yield _status(limit, scope, figures, now_ms, slicing)
 
 
-def _status(
-    rule: Rule, scope: Scope, limit: int, figures: tuple[float, ...], now_ms: int, slicing: Slicing, shadow: bool
-) -> LimitStatus:
-    used, reserved, ends_ms = 0.0, 0.0, None
-    if rule.window == "minute":
-        used = sum([figures[MINUTE + _FIELDS[name]] for name in rule.counts])
-    elif rule.window != "request":
-        used = figures[_SUMS[rule.window]]
-    if rule.window != "request":
-        reserved = sum([figures[HELD + _FIELDS[name]] for name in rule.counts if name != "requests"])
+def _status(limit: _Limit, scope: Scope, figures: tuple[float, ...], now_ms: int, slicing: Slicing) -> LimitStatus:
+    rule, places, limited_to, shadow = limit
+    used = figures[places.used[0]] + figures[places.used[1]]
+    reserved = figures[places.reserved[0]] + figures[places.reserved[1]]
+    ends_ms: int | None = None
     if rule.window == "minute":
         full_ms = slicing.left_ms(int(figures[AT])) if used else now_ms
         ends_ms = now_ms + slicing.length_ms if reserved else full_ms
-    elif rule.window in _ENDS:
-        ends_ms = int(figures[_ENDS[rule.window]])
+    elif places.ends is not None:
+        ends_ms = int(figures[places.ends])
     return LimitStatus(
         name=rule.name,
         scope=scope,
-        limit=limit,
+        limit=limited_to,
         used=int(used),
         reserved=int(reserved),
         resets_at=None if ends_ms is None else ends_ms / 1e3,
         reset_after_s=0.0 if ends_ms is None else (ends_ms - now_ms) / 1e3,
         shadow=shadow,
     )
+
+
+@lru_cache(maxsize=4096)  # a card changes when an operator changes it, and comes with each reply
+def _limits_of(card: bytes) -> tuple[_Limit, ...]:
+    fields = _CARD.unpack(card)
+    shadow = int(fields[_SHADOW])
+    return tuple(
+        _Limit(rule, _PLACES[rule.name], int(figure), bool(shadow >> place & 1))
+        for place, (rule, figure) in enumerate(zip(RULES, fields[_LIMITS:], strict=True))
+        if figure >= 0
+    )
+
+
+def _places(rule: Rule) -> _Places:
+    if rule.window == "request":
+        return _Places(_two(), _two(), None)
+    used = [MINUTE + _FIELDS[name] for name in rule.counts] if rule.window == "minute" else [_SUMS[rule.window]]
+    reserved = [HELD + _FIELDS[name] for name in rule.counts if name != "requests"]
+    return _Places(_two(*used), _two(*reserved), _ENDS.get(rule.window))
+
+
+def _two(first: int = _NOTHING, second: int = _NOTHING) -> tuple[int, int]:
+    return first, second
+
+
+_PLACES = {rule.name: _places(rule) for rule in RULES}
 
 
 def _card(state: int, number: int, limits: Limits, shadow: Collection[str]) -> bytes:

@@ -11,7 +11,7 @@ dated in what is now the future are dated now, and the calendar finds the earlie
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Protocol
 from zoneinfo import ZoneInfo
 
@@ -76,18 +76,18 @@ class Span:
         return self.ends_ms
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Slicing:
     """A sliding window's length, and the slices that it is cut into."""
 
     length_ms: int = 60_000
 
-    @property
+    @cached_property
     def slice_ms(self) -> int:
         """Of one slice."""
         return max(1, self.length_ms // MOST_SLICES)
 
-    @property
+    @cached_property
     def slices(self) -> int:
         """That make the length; one more is looked at, so that it is never less."""
         return -(-self.length_ms // self.slice_ms)
