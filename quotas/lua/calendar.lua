@@ -11,12 +11,18 @@ local function offset_at(zone, at)
   return offset
 end
 
--- When a local day begins, by the offset of that time; the guess is right where a change skips this very midnight.
+local function day_at(zone, at)
+  return math.floor((at + offset_at(zone, at)) / DAY_MS)
+end
+
+-- When a local day begins: by the offset before that time, since a change may bring its midnight twice; else by the one
+-- after it. The guess is right where a change skips this very midnight.
 local function day_begins(zone, day, near)
   local guess = day * DAY_MS - offset_at(zone, near)
+  local first = day * DAY_MS - offset_at(zone, guess - 1)
+  if day_at(zone, first) == day then return first end
   local begins = day * DAY_MS - offset_at(zone, guess)
-  if math.floor((begins + offset_at(zone, begins)) / DAY_MS) == day then return begins end
-  return guess
+  return day_at(zone, begins) == day and begins or guess
 end
 
 -- Year, month and day of a day number since 1970 (H. Hinnant, "chrono-compatible low-level date algorithms").
@@ -34,7 +40,7 @@ end
 
 -- {number = 20261121, begins = ms, ends = ms, month_ends = ms}: a zone's day, and when it and its month end.
 local function calendar_at(zone, now)
-  local today = math.floor((now + offset_at(zone, now)) / DAY_MS)
+  local today = day_at(zone, now)
   local year, month, day = civil(today)
   local later = today - day + 32 -- in the next month, whatever the length of this one
   local next_month = later - select(3, civil(later)) + 1

@@ -161,6 +161,8 @@ def test_a_zone_without_changes_is_one_period() -> None:
 @given(now_ms=YEARS, timezone=st.sampled_from(ZONES))
 @example(now_ms=ms("2026-10-31T04:30:00Z"), timezone="America/Havana")
 @example(now_ms=ms("2026-11-01T04:30:00Z"), timezone="America/Havana")
+@example(now_ms=ms("2026-11-01T05:00:00Z"), timezone="America/Havana")  # its midnight for the second time
+@example(now_ms=ms("2026-11-01T17:00:00Z"), timezone="America/Havana")
 @example(now_ms=ms("2026-03-28T21:59:59Z"), timezone="Asia/Beirut")
 @example(now_ms=ms("2026-10-24T20:59:59Z"), timezone="Asia/Beirut")
 @settings(deadline=None, max_examples=300)
