@@ -15,14 +15,14 @@ local function day_at(zone, at)
   return math.floor((at + offset_at(zone, at)) / DAY_MS)
 end
 
--- When a local day begins: by the offset before that time, since a change may bring its midnight twice; else by the one
--- after it. The guess is right where a change skips this very midnight.
+-- When a local day begins: by the offset before that time or the one after it, whichever is sooner and of that day: a
+-- change may bring its midnight twice, or skip it.
 local function day_begins(zone, day, near)
   local guess = day * DAY_MS - offset_at(zone, near)
-  local first = day * DAY_MS - offset_at(zone, guess - 1)
+  local before, after = day * DAY_MS - offset_at(zone, guess - 1), day * DAY_MS - offset_at(zone, guess)
+  local first, second = math.min(before, after), math.max(before, after)
   if day_at(zone, first) == day then return first end
-  local begins = day * DAY_MS - offset_at(zone, guess)
-  return day_at(zone, begins) == day and begins or guess
+  return second
 end
 
 -- Year, month and day of a day number since 1970 (H. Hinnant, "chrono-compatible low-level date algorithms").
