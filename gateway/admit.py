@@ -9,7 +9,7 @@ import msgspec
 
 from gateway.directory import Model
 from gateway.errors import ApiError, LimitBlock, context_length
-from gateway.limits_headers import is_queued_limit
+from gateway.limits_headers import queued_limits
 from gateway.terms import Terms
 from quotas.limits import LimitStatus, Scope
 from scheduler.admission import Admitted, Refusal, assess
@@ -85,7 +85,7 @@ def admit(
         _check_width(size, n, model)
     deadline_ms = None if terms.deadline_ms is None else terms.deadline_ms - elapsed_ms
     ttft_ms = None if terms.hard_ttft_ms is None else terms.hard_ttft_ms - elapsed_ms
-    if min(ms for ms in (deadline_ms, ttft_ms, 1.0) if ms is not None) <= 0:
+    if min([ms for ms in (deadline_ms, ttft_ms, 1.0) if ms is not None]) <= 0:
         raise ApiError("The deadline passed before the request was read.", "deadline_unattainable")
     asked = {
         flight_id: Request(
@@ -162,7 +162,7 @@ def queued_limit(statuses: Iterable[LimitStatus]) -> LimitStatus | None:
     The queue counts a tenant's requests, whichever key they came with: a key's limit refuses its own while so many of
     the whole tenant's wait.
     """
-    found = (status for status in statuses if is_queued_limit(status) and not status.shadow)
+    found = [status for status in queued_limits(statuses) if not status.shadow]
     return min(found, key=lambda status: status.limit, default=None)
 
 

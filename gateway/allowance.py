@@ -8,6 +8,7 @@ or a pause has lasted too long, the request ends with what it has, by name of th
 
 import asyncio
 import logging
+import math
 from contextlib import suppress
 
 from gateway.dispatch import Dispatcher
@@ -42,20 +43,17 @@ class Allowance:
         self._portion = reservation.granted_tokens
         """What it got last, per choice: limits may leave less than a quantum."""
         self._granted = reservation.granted_tokens * booking.ask.choices
+        self._asks_from = self._low()
+        """Tokens of a choice from which on the budget is asked for more; infinity: all is granted."""
         self._asking: asyncio.Task[None] | None = None
         self._used_up = asyncio.Event()
         """A choice has come to the end of its grant since the budget was last asked."""
-
-    @property
-    def is_whole(self) -> bool:
-        """All that the request may come to is granted."""
-        return self._per_choice >= self._most
 
     def spoken(self, choice: Choice) -> None:
         """A client has heard all of a choice that has arrived."""
         if choice.spoken >= self._per_choice:
             self._used_up.set()
-        if self._asking is None and not self.is_whole and self._is_low(choice):
+        if choice.spoken >= self._asks_from and self._asking is None:
             self._asking = asyncio.get_running_loop().create_task(self._ask())
             self._asking.add_done_callback(self._asked)
 
@@ -64,8 +62,9 @@ class Allowance:
         if self._asking is not None:
             self._asking.cancel()
 
-    def _is_low(self, choice: Choice) -> bool:
-        return self._per_choice - choice.spoken <= max(1, self._portion // 2)
+    def _low(self) -> float:
+        is_whole = self._per_choice >= self._most
+        return math.inf if is_whole else self._per_choice - max(1, self._portion // 2)
 
     async def _ask(self) -> None:
         """Until what is granted is enough for a while, or nothing more will come."""
@@ -82,7 +81,7 @@ class Allowance:
             extension = await self._extend(going) if await self._pass_on() else None
             if extension is not None and self._take(extension):
                 waits_since_s = loop.time()
-            if await self._pass_on() and (self.is_whole or not any(map(self._is_low, self._going()))):
+            if await self._pass_on() and all(choice.spoken < self._asks_from for choice in self._going()):
                 return
             waited_too_long = loop.time() - waits_since_s >= MAX_PAUSE_S
             if extension is not None and extension.limited_by and (extension.spent or waited_too_long):
@@ -124,6 +123,7 @@ class Allowance:
         if per_choice <= self._per_choice:
             return False
         self._portion, self._per_choice = per_choice - self._per_choice, per_choice
+        self._asks_from = self._low()
         self._quantum = max(self._quantum, min(2 * self._quantum, LARGEST_QUANTUM))
         return True
 
@@ -140,7 +140,7 @@ class Allowance:
 
     def _end(self, limited_by: str) -> None:
         """Every choice ends where its grant does: nothing more is asked for."""
-        self._most = self._per_choice
+        self._most, self._asks_from = self._per_choice, math.inf
         for flight in self._booking.flights:
             flight.cut(self._per_choice, limited_by)
 

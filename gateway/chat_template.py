@@ -59,7 +59,7 @@ class ChatTemplate:
     def render(self, messages: Sequence[Mapping[str, str]]) -> str:
         """The conversation up to where the model's answer begins. Raises TemplateRefusal."""
         try:
-            with budget(self._bounds, sum(len(value) for turn in messages for value in turn.values())):
+            with budget(self._bounds, sum([len(value) for turn in messages for value in turn.values()])):
                 return self._template.render(messages=list(messages), add_generation_prompt=True, **self._fixed)
         except _Raised as raised:
             reason = self._told(str(raised))

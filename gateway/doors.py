@@ -59,10 +59,10 @@ class Doors:
         """It has more tokens; `ends`: a choice has its last."""
         choices = flight.choices
         published = choices[0].published if len(choices) == 1 else sum(choice.published for choice in choices)
-        now_ms = self._clock() * 1e3
-        self.at(flight.queue).produced(
-            flight.id, published // len(choices), now_ms, are_last=ends and len(choices) == 1
-        )
+        are_last = ends and len(choices) == 1
+        door = self._doors.get(flight.queue)
+        if door is not None:
+            door.produced(flight.id, published // len(choices), self._clock() * 1e3, are_last=are_last)
 
     def left(self, flight: Flight) -> None:
         """It is over, if it ever was put."""

@@ -144,7 +144,7 @@ class Booking:
     @property
     def published(self) -> int:
         """Tokens that have arrived, those beyond a stop string too."""
-        return sum(choice.published for flight in self.flights for choice in flight.choices)
+        return sum([choice.published for flight in self.flights for choice in flight.choices])
 
     @property
     def landed(self) -> bool:
@@ -257,7 +257,7 @@ class Flight:
         """
         if not MEANING[outcome].charged:
             return Charge.refund()
-        output = sum(choice.counted for choice in self.choices)
+        output = sum([choice.counted for choice in self.choices])
         for choice, published in zip(self.choices, recorded, strict=False):
             if choice.stopped_at is None:
                 output += max(0, published - choice.published)
@@ -273,7 +273,8 @@ class Flight:
     def _accept_tokens(self, delta: TokenDelta) -> None:
         if not 0 <= delta.choice < len(self.choices):
             return
-        self.cached_tokens = max(self.cached_tokens, delta.cached_tokens)
+        if delta.cached_tokens > self.cached_tokens:
+            self.cached_tokens = delta.cached_tokens
         choice = self.choices[delta.choice]
         known = choice.published - delta.first_index
         if known < 0:  # the store fences and orders what it accepts, so this is damage, not a race

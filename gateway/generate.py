@@ -71,7 +71,7 @@ class Generate(Generic[Request]):
         departure = scope["state"][STATE]
         plan = await self._parts.preparer.prepare(self._kind, body, scope["headers"], caller, journal.arrived_s)
         with plan.hold:
-            journal.lane = plan.terms.lane.name.value
+            journal.lane = plan.terms.lane.name
             if is_recording():
                 self._note(journal, plan)
             in_flight = self._parts.telemetry.in_flight
@@ -85,19 +85,16 @@ class Generate(Generic[Request]):
                 in_flight.add(journal.lane, by=-1)
 
     async def _plain(self, plan: Plan, caller: Caller, journal: Journal, departure: Departure, send: Send) -> None:
+        mailbox, launcher = Mailbox(), self._parts.launcher
         with Connection(departure):
-            answer = await self._collect(plan, caller, journal)
+            async with launcher.launch(caller, plan.drafts, mailbox, journal.arrived_s) as flights:
+                generation, speech = self._begin(plan, flights, mailbox, journal)
+                try:
+                    await generation.run(_Collector(speech), Rhythm())
+                finally:
+                    self._conclude(generation, speech, journal)
+                answer = speech.whole()
         await send_json(send, answer, plan.headers)
-
-    async def _collect(self, plan: Plan, caller: Caller, journal: Journal) -> object:
-        mailbox = Mailbox()
-        async with self._parts.launcher.launch(caller, plan.drafts, mailbox, journal.arrived_s) as flights:
-            generation, speech = self._begin(plan, flights, mailbox, journal)
-            try:
-                await generation.run(_Collector(speech), Rhythm())
-            finally:
-                self._conclude(generation, speech, journal)
-            return speech.whole()
 
     async def _stream(
         self, plan: Plan, caller: Caller, journal: Journal, departure: Departure, send: Send, push: Push

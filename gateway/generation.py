@@ -78,7 +78,7 @@ class Generation:
     @property
     def seconds_per_token(self) -> float:
         """Mean time from one token of a choice to the next; NaN before the second."""
-        steps = max((choice.published for flight in self.flights for choice in flight.choices), default=0) - 1
+        steps = max([choice.published for flight in self.flights for choice in flight.choices], default=0) - 1
         if steps < 1 or self.first_token_s is None or self.last_token_s is None:
             return math.nan
         return (self.last_token_s - self.first_token_s) / steps
@@ -101,7 +101,7 @@ class Generation:
                     raise self._fault
                 while self._told:
                     await self.settlements.settle(self._told.pop(), Outcome.FINISHED)
-                if all(flight.settled for flight in self.flights):
+                if not [flight for flight in self.flights if not flight.settled]:
                     return
                 await self._rest(min(notice_at, self._deadline()))
                 if self._needs_care:
@@ -168,7 +168,10 @@ class Generation:
 
     def _hear(self, flight: Flight, news: News, now_s: float) -> Piece | None:
         if isinstance(news, TokenDelta):
-            self._clock_token(now_s)
+            self.last_token_s = now_s
+            if self.first_token_s is None:
+                self.first_token_s = now_s
+                self.queue_span.end()
             return self._speak(flight, self._voices[flight.id, news.choice], news)
         match news:
             case Fault():
@@ -179,12 +182,6 @@ class Generation:
                 self._state = type(news).__name__.lower()
                 return Notice(self._state)
         return None
-
-    def _clock_token(self, now_s: float) -> None:
-        self.last_token_s = now_s
-        if self.first_token_s is None:
-            self.first_token_s = now_s
-            self.queue_span.end()
 
     def _speak(self, flight: Flight, voice: Voice, delta: TokenDelta) -> Said | None:
         choice = voice.choice
@@ -237,7 +234,7 @@ class Generation:
 
     def _all_begun(self) -> bool:
         """Asked before each token: what has begun once is not looked at again."""
-        self._begun = self._begun or all(flight.begun for flight in self.flights)
+        self._begun = self._begun or not [flight for flight in self.flights if not flight.begun]
         return self._begun
 
     async def _check_deadlines(self, now_s: float) -> None:

@@ -1,7 +1,7 @@
 """What an answer says of the caller's limits: OpenAI's six headers, and the object at `GET /v1/limits`."""
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import msgspec
 
@@ -66,22 +66,24 @@ def duration(seconds: float) -> str:
 
 async def with_queue(statuses: Sequence[LimitStatus], tenant: str, waiting: Waiting) -> list[LimitStatus]:
     """The same, `queued_requests` with what waits as used: the queue is asked only where the request has that limit."""
-    if not any(map(is_queued_limit, statuses)):
+    bounds = queued_limits(statuses)
+    if not bounds:
         return list(statuses)
     used = await waiting(tenant)
-    return [msgspec.structs.replace(each, used=used) if is_queued_limit(each) else each for each in statuses]
+    return [msgspec.structs.replace(each, used=used) if each in bounds else each for each in statuses]
 
 
-def is_queued_limit(status: LimitStatus) -> bool:
-    """It bounds what this tenant has in the queue: `queued_requests` of those above counts their own requests only."""
-    return status.name == "queued_requests" and status.scope in ("tenant", "key")
+def queued_limits(statuses: Iterable[LimitStatus]) -> list[LimitStatus]:
+    """Those that bound what this tenant has in the queue: `queued_requests` of those above counts their own requests
+    only."""
+    return [status for status in statuses if status.name == "queued_requests" and status.scope in ("tenant", "key")]
 
 
 def as_json(statuses: Sequence[LimitStatus]) -> dict[str, object]:
     """The quota object: of a limit that several levels have, the one that binds: not in shadow, least remaining."""
     limits: dict[str, LimitStatus] = {}
     for status in statuses:
-        if status.name == "queued_requests" and not is_queued_limit(status):
+        if status.name == "queued_requests" and not queued_limits((status,)):
             continue
         if status.name not in limits or _binding(status) < _binding(limits[status.name]):
             limits[status.name] = status

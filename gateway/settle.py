@@ -128,8 +128,8 @@ class Settlements:
     async def _close(self, booking: Booking) -> None:
         self._conclude(booking, await self._persist(lambda: self._ask(booking)))
 
-    async def _ask(self, booking: Booking) -> Settled:
-        return await self._quotas.settle(booking.ask.root, booking.id, total(booking.charges))
+    def _ask(self, booking: Booking) -> Awaitable[Settled]:
+        return self._quotas.settle(booking.ask.root, booking.id, total(booking.charges))
 
     def _conclude(self, booking: Booking, settled: Settled) -> None:
         """The store has booked it."""

@@ -46,7 +46,8 @@ class Speech:
         frames: list[bytes] = []
         for piece in pieces:
             if isinstance(piece, Said):
-                frames += self._said(piece)
+                told = self._choices.get(piece.index) or self._begun(piece.index, frames)
+                frames += self._news(piece, told)
             else:
                 frames.append(sse.comment(piece.text))
         return b"".join(frames)
@@ -85,13 +86,13 @@ class Speech:
                 completion += choice.counted
         return Usage(prompt, completion, cached)
 
-    def _said(self, said: Said) -> list[bytes]:
-        told = self._choices.get(said.index)
-        if told is None:
-            told = self._choices[said.index] = _Told(frame=self._answers.text_frame(said.index))
-            opening = self._answers.opening(said.index)
-            return [*([] if opening is None else [sse.data(opening)]), *self._news(said, told)]
-        return self._news(said, told)
+    def _begun(self, index: int, frames: list[bytes]) -> _Told:
+        """A choice that says its first."""
+        opening = self._answers.opening(index)
+        if opening is not None:
+            frames.append(sse.data(opening))
+        told = self._choices[index] = _Told(frame=self._answers.text_frame(index))
+        return told
 
     def _news(self, said: Said, told: _Told) -> list[bytes]:
         logprobs = None

@@ -155,7 +155,7 @@ class _Wire(asyncio.Protocol):
         if not unsent:  # lost meanwhile
             return
         expires_s = self._loop.time() + self._limit_s
-        self._asked.extend((future, expires_s) for _, future in unsent)
+        self._asked.extend([(future, expires_s) for _, future in unsent])
         if self._alarm is None:
             self._alarm = self._loop.call_at(expires_s, self._look_again)
         if not self._transport.is_closing():
@@ -173,7 +173,8 @@ class _Wire(asyncio.Protocol):
                 future.set_exception(reply)
             else:
                 future.set_result(reply)
-        self._end_if_idle()
+        if not self.takes_calls:
+            self._end_if_idle()
 
     def _look_again(self) -> None:
         """Something may be overdue; but a loop that is late itself has to read first what has long arrived."""
@@ -194,7 +195,7 @@ class _Wire(asyncio.Protocol):
             self._transport.abort()
 
     def _end_if_idle(self) -> None:
-        if not self.takes_calls and not self._asked and not self._unsent:
+        if not self._asked and not self._unsent:
             self._transport.abort()
 
 

@@ -14,6 +14,8 @@ NODE = 8
 MAX_INT_BITS = 4096
 _CLOCK_EVERY = 64
 """Charges between two looks at the clock, each a system call."""
+_LARGE = 4096
+"""After a charge of more it is looked at too."""
 _VIEWS = (KeysView, ValuesView, ItemsView)
 _SCALARS = (str, bool, int, float, type(None), Undefined)
 PLAIN = (*_SCALARS, list, tuple, dict, range, *_VIEWS)
@@ -46,23 +48,18 @@ class Budget:
     """What is left of a rendering's bounds."""
 
     def __init__(self, bounds: Bounds, input_chars: int) -> None:
-        self._left = bounds.weight + bounds.weight_per_input_char * input_chars
+        self.left = bounds.weight + bounds.weight_per_input_char * input_chars
         self._cpu_s = bounds.cpu_s
         self._ends_s: float | None = None
         """From the first look at the clock on: what is over before costs nothing to speak of, and the look does."""
-        self._charges = 0
+        self.charges = 0
 
-    def charge(self, weight: int) -> None:
-        """Take from what is left. Raises OverBudget."""
-        self._left -= weight
-        self._charges += 1
-        if self._left < 0:
-            raise OverBudget("weight")
-        if weight > 4096 or self._charges % _CLOCK_EVERY == 0:
-            now_s = time.thread_time()
-            self._ends_s = self._ends_s or now_s + self._cpu_s
-            if now_s > self._ends_s:
-                raise OverBudget("time")
+    def look_at_clock(self) -> None:
+        """Raises OverBudget where its time is over."""
+        now_s = time.thread_time()
+        self._ends_s = self._ends_s or now_s + self._cpu_s
+        if now_s > self._ends_s:
+            raise OverBudget("time")
 
 
 _current: ContextVar[Budget] = ContextVar("template_budget")
@@ -85,7 +82,13 @@ class budget:  # noqa: N801 - a verb's noun, as contextlib's own are
 
 def charge(weight: int) -> None:
     """Charge what is about to be made. Raises OverBudget."""
-    _current.get().charge(weight)
+    current = _current.get()
+    current.left -= weight
+    current.charges += 1
+    if current.left < 0:
+        raise OverBudget("weight")
+    if weight > _LARGE or current.charges % _CLOCK_EVERY == 0:
+        current.look_at_clock()
 
 
 def charge_plain(value: object) -> None:

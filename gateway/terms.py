@@ -85,10 +85,10 @@ def _lane(request: GenerationRequest, header: str | None, identity: Identity) ->
     asked = _TIERS.get(request.service_tier or "")
     if asked in allowed:
         return asked
-    default = LaneName(identity.tenant.default_lane)
     if not allowed:
         raise ApiError("This key may not use any of its tenant's lanes.", "lane_not_allowed")
-    return default if default in allowed else allowed[0]
+    default = identity.tenant.default_lane
+    return next((name for name in allowed if name == default), allowed[0])
 
 
 @lru_cache(maxsize=64)  # of few kinds of keys, and asked for by each request

@@ -1,6 +1,7 @@
 """Redis as this package sees it, and the only file that imports it: functions and scripts by name, one error."""
 
 import hashlib
+from collections.abc import Awaitable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -75,12 +76,13 @@ class Database:
         """Call a function of the library on the slot of `key`. Text comes back as bytes."""
         try:
             if self._may_load:
+                command = ("FCALL", f"{function}_{self._version}", 1, key, *args)
                 try:
-                    return await self._call_function(function, key, *args)
+                    return await self._execute(*command)
                 except redis.exceptions.ResponseError as error:
-                    if not _is_forbidden(error):
-                        raise
-                    self._may_load = False
+                    refused = error
+                if await self._load(refused):
+                    return await self._execute(*command)
             source, digest = self._scripts[function]
             try:
                 return await self._client.evalsha(digest, 1, key, *args)
@@ -89,19 +91,23 @@ class Database:
         except (redis.exceptions.RedisError, OSError) as error:
             raise StoreUnavailable(f"{function}: {type(error).__name__}: {error}") from error
 
-    async def _call_function(self, function: str, key: str, *args: str | int) -> Reply:
-        command = ("FCALL", f"{function}_{self._version}", 1, key, *args)
+    async def _load(self, refused: redis.exceptions.ResponseError) -> bool:
+        """Tell the store the library that it does not know yet. False: it is not to be told. Raises `refused` where
+        the store says something else."""
         try:
-            return await self._execute(*command)
-        except redis.exceptions.ResponseError as error:
-            if not lacks_function(error):
-                raise
+            if not lacks_function(refused):
+                raise refused
             await self._execute("FUNCTION LOAD", "REPLACE", self._library)
-            return await self._execute(*command)
+        except redis.exceptions.ResponseError as error:
+            if not _is_forbidden(error):
+                raise
+            self._may_load = False
+        return self._may_load
 
-    async def _execute(self, *command: str | int) -> Reply:
+    def _execute(self, *command: str | int) -> Awaitable[Reply]:
         """One command, its reply as it came, whatever the client makes of text."""
-        return await self._client.execute_command(*command, NEVER_DECODE=True)  # type: ignore[no-untyped-call]
+        reply: Awaitable[Reply] = self._client.execute_command(*command, NEVER_DECODE=True)  # type: ignore[no-untyped-call]
+        return reply
 
     async def call(self, *command: str | int) -> Reply:
         """Run one plain command. Text comes back as str."""

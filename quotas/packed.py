@@ -7,7 +7,7 @@ flights in the air hold, the sliding minute, the day and the month.
 import json
 import struct
 import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -70,13 +70,15 @@ def key_card(state: str, expires_ms: int | None, limits: Limits, tenant: str) ->
     return _card(STATES[state], expires_ms or 0, limits, ()) + tenant.encode()
 
 
-def statuses(reply: Sequence[bytes], now_ms: int, slicing: Slicing) -> Iterator[LimitStatus]:
+def statuses(reply: Sequence[bytes], now_ms: int, slicing: Slicing) -> tuple[LimitStatus, ...]:
     """Every limit that is set, level by level, of a script's reply: scope, card and figures of each."""
+    found: list[LimitStatus] = []
     for number in range(0, len(reply), 3):
         scope: Scope = reply[number].decode()  # type: ignore[assignment] # the scripts know no others
         figures = (*FIGURES.unpack_from(reply[number + 2]), 0.0)
-        for limit in _limits_of(reply[number + 1][: _CARD.size]):
-            yield _status(limit, scope, figures, now_ms, slicing)
+        limits = _limits_of(reply[number + 1][: _CARD.size])
+        found += [_status(limit, scope, figures, now_ms, slicing) for limit in limits]
+    return tuple(found)
 
 
 def _status(limit: _Limit, scope: Scope, figures: tuple[float, ...], now_ms: int, slicing: Slicing) -> LimitStatus:

@@ -83,7 +83,7 @@ class RedisQuotaStore:
             tenant=ask.tenant,
             granted_tokens=granted,
             most_tokens=most,
-            statuses=self._statuses(now_ms, levels),
+            statuses=packed.statuses(levels, now_ms, self._slicing),
             shadowed=tuple([RULES[int(number) - 1].name for number in shadowed.split(b",")[:-1]]),
         )
 
@@ -128,7 +128,8 @@ class RedisQuotaStore:
             TOMBSTONE_MS,
             LEDGER_ENTRIES,
         )
-        return Settled(first=bool(first), statuses=self._statuses(rest[0], rest[1:]) if first else None)
+        statuses = packed.statuses(rest[1:], rest[0], self._slicing) if first else None
+        return Settled(first=bool(first), statuses=statuses)
 
     async def book(self, ask: Ask) -> bool:
         """Note a flight that runs though nothing is held for it: see QuotaStore."""
@@ -180,10 +181,7 @@ class RedisQuotaStore:
         """Every limit that is set: see QuotaStore."""
         prefix = keyspace.of_root(root)
         now_ms, *levels = await self._database.ask("statuses", prefix, tenant, key_id or "", model, lane)
-        return list(self._statuses(now_ms, levels))
-
-    def _statuses(self, now_ms: int, levels: Reply) -> tuple[LimitStatus, ...]:
-        return tuple(packed.statuses(levels, now_ms, self._slicing))
+        return list(packed.statuses(levels, now_ms, self._slicing))
 
     def _denied(self, rule: int, requested: int, retry_ms: int, never: int, now_ms: int, *level: Reply) -> Denied:
         name = RULES[rule - 1].name

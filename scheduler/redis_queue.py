@@ -144,7 +144,7 @@ class RedisQueue:
         last_id = await self._resolve(stream, last_id)
         await self._trim(stream, last_id)
         entries = (await self._read({stream: last_id}, block_ms)).get(stream, [])
-        events = events_of(blob for _, fields in entries for blob in fields)
+        events = events_of([blob for _, fields in entries for blob in fields])
         return (entries[-1][0] if entries else last_id), events
 
     # What workers call.

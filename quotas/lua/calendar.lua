@@ -4,10 +4,7 @@ local DAY_MS = 86400000
 
 local function offset_at(zone, at)
   local offset = 0
-  for i = 1, #zone, 2 do
-    if zone[i] > at then break end
-    offset = zone[i + 1]
-  end
+  for i = 1, #zone, 2 do if zone[i] <= at then offset = zone[i + 1] end end
   return offset
 end
 
@@ -15,14 +12,12 @@ local function day_at(zone, at)
   return math.floor((at + offset_at(zone, at)) / DAY_MS)
 end
 
--- When a local day begins: by the offset before that time or the one after it, whichever is sooner and of that day: a
--- change may bring its midnight twice, or skip it.
+-- When a local day begins, by the offset before that time or after it: a change may bring its midnight twice, or never.
 local function day_begins(zone, day, near)
   local guess = day * DAY_MS - offset_at(zone, near)
   local before, after = day * DAY_MS - offset_at(zone, guess - 1), day * DAY_MS - offset_at(zone, guess)
   local first, second = math.min(before, after), math.max(before, after)
-  if day_at(zone, first) == day then return first end
-  return second
+  return day_at(zone, first) == day and first or second
 end
 
 -- Year, month and day of a day number since 1970 (H. Hinnant, "chrono-compatible low-level date algorithms").
