@@ -21,6 +21,9 @@ LEARNT_AFTER = 32
 OUTLIER = 4.0
 """Once it has learnt, or was measured at start, an observation counts for at most this many times its prediction (a
 page fault, a compile)."""
+COPY_OUTLIER, COPY_FORGETTING = 1.5, 0.98
+"""The same of copies: on a CPU one in ten takes twice or thrice as long as usual, and the usual is wanted. Where all
+become slower, a few dozen tell."""
 FADING = 0.95
 """What an older step counts for beside the next in the error and in the time between steps."""
 COPY_BYTES_PER_MS = 2e6
@@ -44,13 +47,21 @@ class NonNegativeFit:
     """y = w · x with w >= 0, from a stream of observations.
 
     `typical` holds a usual magnitude of each feature, `prior` how much of y each gives at that magnitude, and `trust`
-    how many observations the prior is worth. Each observation counts for `forgetting` of the next (0 to 1).
+    how many observations the prior is worth. Each observation counts for `forgetting` of the next (0 to 1), and once
+    it has learnt for at most `outlier` times its prediction.
     """
 
     def __init__(
-        self, *, typical: Sequence[float], prior: Sequence[float], trust: float = 0.5, forgetting: float = FORGETTING
+        self,
+        *,
+        typical: Sequence[float],
+        prior: Sequence[float],
+        trust: float = 0.5,
+        forgetting: float = FORGETTING,
+        outlier: float = OUTLIER,
     ) -> None:
         self._forgetting = forgetting
+        self._outlier = outlier
         self._scale = tuple(1.0 / value for value in typical)
         self._prior = tuple(prior)
         self._trust = trust
@@ -81,7 +92,7 @@ class NonNegativeFit:
         if not (math.isfinite(y) and y >= 0.0):
             return
         if self.has_learnt or self.was_measured:
-            y = min(y, OUTLIER * self.predict(x))
+            y = min(y, self._outlier * self.predict(x))
         scaled, kept = [*map(mul, x, self._scale)], self._forgetting
         for j, value in enumerate(scaled):
             row = zip(self._products[j], scaled, strict=True)
@@ -113,7 +124,8 @@ class NonNegativeFit:
 
 
 def _copy_fit(block_ms: float) -> NonNegativeFit:
-    return NonNegativeFit(typical=(1.0, 16.0), prior=(0.1, 16.0 * block_ms))
+    prior = (0.1, 16.0 * block_ms)
+    return NonNegativeFit(typical=(1.0, 16.0), prior=prior, forgetting=COPY_FORGETTING, outlier=COPY_OUTLIER)
 
 
 class CostModel:

@@ -192,3 +192,22 @@ def test_one_copy_that_stalled_does_not_upset_what_was_measured() -> None:
     costs.observe(NO_WORK, 0.0, 8, 40.0)
 
     assert costs.copy_ms(8) < 4.0 * before
+
+
+def test_copies_are_expected_to_take_what_they_usually_take() -> None:
+    costs, rng = measured(), random.Random(7)
+    for _ in range(200):
+        stalls = 3.0 if rng.random() < 0.1 else 1.0
+        costs.observe(NO_WORK, 0.0, 8, 0.4 * stalls)
+
+    assert costs.copy_ms(8) == pytest.approx(0.4, rel=0.1)
+
+
+def test_copies_that_all_become_slower_are_followed() -> None:
+    costs = measured()
+    for _ in range(100):
+        costs.observe(NO_WORK, 0.0, 8, 0.4)
+    for _ in range(100):
+        costs.observe(NO_WORK, 0.0, 8, 0.8)
+
+    assert costs.copy_ms(8) == pytest.approx(0.8, rel=0.1)
