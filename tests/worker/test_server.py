@@ -79,7 +79,8 @@ async def test_a_busy_worker_asks_for_work_only_when_there_is_room(valkey_url: s
 
 
 async def test_an_idle_worker_does_not_ask_at_all(valkey_url: str) -> None:
-    async with gateway(valkey_url) as listener, working(valkey_url) as worker:
+    lease_s = 60.0  # each heartbeat asks once, and none is to come meanwhile
+    async with gateway(valkey_url, lease_s=lease_s) as listener, working(valkey_url, lease_s=lease_s) as worker:
         await listener.queue.put(job("warm"))
         await listener.ended("warm")
         before = worker.queue.takes
