@@ -36,13 +36,15 @@ class Channel(Protocol):
 class Answer:
     """`send` of one request, for the cycle that runs it."""
 
-    __slots__ = ("_cycle", "_head")
+    __slots__ = ("_cycle", "_head", "_is_open_ended")
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
         self._cycle: RequestResponseCycle | None = cycle
         """None once the answer is over: the two hold each other, and with them all that the request brought, which
         is to go with its last reference and not at the next collection."""
         self._head = b""
+        self._is_open_ended = False
+        """Its body ends with its connection: HTTP/1.0 knows no chunks."""
 
     async def send(self, message: ASGISendEvent) -> None:
         """One ASGI message. Raises RuntimeError for one that may not come now, or a header that cannot be."""
@@ -67,12 +69,14 @@ class Answer:
         return None if cycle is None or cycle.more_body else bytes(cycle.body)
 
     def push(self, body: bytes) -> bool:
-        """A further part of a body that goes out in chunks, without waiting; False where it has to be sent instead."""
+        """A further part of a body of unknown length, without waiting; False where it has to be sent instead."""
         cycle = self._cycle
-        if cycle is None or cycle.flow.write_paused or self._head or not cycle.chunked_encoding:
+        if cycle is None or cycle.flow.write_paused or self._head:
+            return False
+        if not (cycle.chunked_encoding or self._is_open_ended):
             return False
         if not cycle.disconnected:
-            cycle.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+            cycle.transport.write(body if self._is_open_ended else b"%x\r\n%b\r\n" % (len(body), body))
         return True
 
     def _begin(self, cycle: RequestResponseCycle, message: HTTPResponseStartEvent) -> None:
@@ -93,8 +97,10 @@ class Answer:
         elif coding is not None and coding.lower() == b"chunked":
             cycle.chunked_encoding = True
         elif cycle.scope["method"] != "HEAD" and status not in _BODILESS:
-            cycle.chunked_encoding = True
-            head.append(b"transfer-encoding: chunked\r\n")
+            self._is_open_ended = cycle.scope["http_version"] == "1.0"  # its connection is not kept alive
+            cycle.chunked_encoding = not self._is_open_ended
+            if cycle.chunked_encoding:
+                head.append(b"transfer-encoding: chunked\r\n")
         self._head = b"".join([*head, b"\r\n"])
 
     def _go_on(self, cycle: RequestResponseCycle, message: HTTPResponseBodyEvent) -> None:
@@ -102,6 +108,8 @@ class Answer:
         head, self._head = self._head, b""
         if cycle.scope["method"] == "HEAD":
             cycle.transport.write(head)
+        elif self._is_open_ended:
+            cycle.transport.write(head + body)
         elif cycle.chunked_encoding:
             chunk = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
             cycle.transport.write(b"%b%b%b" % (head, chunk, b"" if more else b"0\r\n\r\n"))

@@ -14,13 +14,13 @@ OK = b"HTTP/1.1 200 OK\r\n"
 class Wire:
     """What one answer writes, and when it is over. It stands for all that uvicorn's cycle is asked for."""
 
-    def __init__(self, method: str = "GET", *, keep_alive: bool = True) -> None:
+    def __init__(self, method: str = "GET", *, keep_alive: bool = True, http_version: str = "1.1") -> None:
         self.written: list[bytes] = []
         self.is_over = self.is_closed = False
         stand_in = SimpleNamespace(
             flow=SimpleNamespace(write_paused=False),
             transport=SimpleNamespace(write=self.written.append, close=self._close),
-            scope={"method": method},
+            scope={"method": method, "http_version": http_version},
             default_headers=[(b"date", b"now")],
             message_event=asyncio.Event(),
             on_response=self._end,
@@ -78,6 +78,19 @@ async def test_a_stream_goes_out_part_by_part_in_chunks() -> None:
     head, *rest = wire.written
     assert head == OK + b"date: now\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n3\r\none\r\n"
     assert b"".join(rest) == b"c\r\ntwotwotwotwo\r\n0\r\n\r\n"
+    assert (wire.is_over, wire.is_closed) == (True, True)
+
+
+async def test_a_stream_to_an_older_client_ends_with_its_connection() -> None:
+    wire = Wire(keep_alive=False, http_version="1.0")
+
+    await wire.start()
+    await wire.body(b"one", more=True)
+    assert wire.push(b"two")
+    assert not wire.is_closed
+    await wire.body()
+
+    assert b"".join(wire.written) == OK + b"date: now\r\nconnection: close\r\n\r\nonetwo"
     assert (wire.is_over, wire.is_closed) == (True, True)
 
 

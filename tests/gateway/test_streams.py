@@ -1,10 +1,12 @@
 """Streams as their clients see them: frames, comments, usage, stop strings, errors after the first byte."""
 
+import asyncio
 import json
 import re
 from collections.abc import AsyncIterator
 from typing import Any
 
+import httpx
 import openai
 import pytest
 
@@ -223,3 +225,36 @@ async def test_draining_refuses_new_requests_and_finishes_running_streams(served
     assert text == SAID
     await client.close()
     await served.serving
+
+
+async def test_tokens_of_a_stream_begin_where_those_of_a_plain_answer_do(served: Served) -> None:
+    """Whatever text is held back meanwhile for a stop string that it might become."""
+    body = {"model": "tiny", "prompt": "where?", "logprobs": 0, "stop": ["capital city", "Paris!"]}
+    plain = (await served.post(COMPLETIONS, body)).json()["choices"][0]
+
+    told = [chunk["choices"][0]["logprobs"] for chunk in chunks(await lines(served, COMPLETIONS, body))]
+    offsets = [offset for logprobs in told if logprobs for offset in logprobs["text_offset"]]
+
+    assert plain["text"] == SAID
+    assert offsets == plain["logprobs"]["text_offset"]
+
+
+async def test_a_stream_to_a_client_of_http_1_0_comes_as_it_is_and_ends_with_its_connection(served: Served) -> None:
+    url = httpx.URL(served.url)
+    body = json.dumps({**ASKED, "stream": True}).encode()
+    head = (
+        f"POST {CHAT} HTTP/1.0\r\nauthorization: Bearer {served.keys['acme']}\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    )
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    writer.write(head.encode() + body)
+    answer = await reader.read()
+    writer.close()
+
+    headers, _, frames = answer.partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in headers.lower()
+    assert b"connection: close" in headers.lower()
+    found = frames.decode().split("\n\n")
+    assert found[-2:] == ["data: [DONE]", ""]
+    said = chunks(found)
+    assert "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in said) == SAID
