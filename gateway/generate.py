@@ -24,7 +24,7 @@ from gateway.prepare import Kind, Plan, Preparer, Request
 from gateway.replies import Connection, EventStream, Push, send_json
 from gateway.rim import Journal, Notes
 from gateway.settle import Settlements
-from gateway.speech import Speech
+from gateway.speech import Logprobs, Speech
 from gateway.telemetry import PROVIDER, Telemetry, is_recording
 
 
@@ -85,16 +85,20 @@ class Generate(Generic[Request]):
                 in_flight.add(journal.lane, by=-1)
 
     async def _plain(self, plan: Plan, caller: Caller, journal: Journal, departure: Departure, send: Send) -> None:
-        mailbox, launcher = Mailbox(), self._parts.launcher
         with Connection(departure):
-            async with launcher.launch(caller, plan.drafts, mailbox, journal.arrived_s) as flights:
-                generation, speech = self._begin(plan, flights, mailbox, journal)
-                try:
-                    await generation.run(_Collector(speech), Rhythm())
-                finally:
-                    self._conclude(generation, speech, journal)
-                answer = speech.whole()
+            answer = await self._collect(plan, caller, journal)
         await send_json(send, answer, plan.headers)
+
+    async def _collect(self, plan: Plan, caller: Caller, journal: Journal) -> object:
+        """The whole answer. What it was made of goes with this, before a slow client has taken it."""
+        mailbox = Mailbox()
+        async with self._parts.launcher.launch(caller, plan.drafts, mailbox, journal.arrived_s) as flights:
+            generation, speech = self._begin(plan, flights, mailbox, journal)
+            try:
+                await generation.run(_Collector(speech), Rhythm())
+            finally:
+                self._conclude(generation, speech, journal)
+            return speech.whole()
 
     async def _stream(
         self, plan: Plan, caller: Caller, journal: Journal, departure: Departure, send: Send, push: Push
@@ -149,9 +153,8 @@ class Generate(Generic[Request]):
             service_tier=plan.terms.service_tier,
             include_usage=request.include_usage,
         )
-        tell = self._kind.logprobs
-        told = None if request.logprobs is None else lambda ids, probs, offset: tell(text, ids, probs, offset)
-        return generation, Speech(answers, flights, told)
+        logprobs = None if request.logprobs is None else Logprobs(text, self._kind.logprobs)
+        return generation, Speech(answers, flights, logprobs)
 
     def _note(self, journal: Journal, plan: Plan) -> None:
         request, terms = plan.request, plan.terms

@@ -1,6 +1,6 @@
 """Pieces of a generation in the words of one answer: frames of a stream, or the parts of one whole object."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,12 +10,27 @@ from gateway import sse
 from gateway.answers import Answers, Choice, Usage
 from gateway.flight import Flight
 from gateway.pieces import Piece, Said
+from gateway.prepare import Tokens, ToldLogprobs
+from gateway.text import TextModel
 from scheduler.messages import FinishReason, TokenLogprob
 
-TellLogprobs = Callable[[tuple[int, ...], tuple[TokenLogprob, ...], int], Mapping[str, Any]]
-"""(token ids, their log-probabilities, characters before them) → the `logprobs` object."""
-
 _encode = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class Logprobs:
+    """How log-probabilities are told to a request that asked for them."""
+
+    text: TextModel
+    shape: ToldLogprobs
+
+    def told(self, token_ids: Tokens, logprobs: tuple[TokenLogprob, ...], before: int = 0) -> Mapping[str, Any]:
+        """The `logprobs` object of tokens with so many characters of the choice before them."""
+        return self.shape(self.text, token_ids, logprobs, before)
+
+    def characters(self, token_ids: Tokens) -> int:
+        """How many it counts in them, whatever of their text was held back or never said."""
+        return sum([len(self.text.token_text(token_id)) for token_id in token_ids])
 
 
 @dataclass(slots=True)
@@ -26,6 +41,7 @@ class _Told:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     characters: int = 0
+    """Of the tokens whose log-probabilities were told."""
     finish_reason: FinishReason | None = None
     frame: tuple[bytes, bytes] = (b"", b"")
     """What stands around a text in a frame of the stream that tells nothing else."""
@@ -34,11 +50,11 @@ class _Told:
 class Speech:
     """One answer in the making."""
 
-    def __init__(self, answers: Answers, flights: Sequence[Flight], tell_logprobs: TellLogprobs | None) -> None:
-        """`tell_logprobs`: None where the request did not ask for them."""
+    def __init__(self, answers: Answers, flights: Sequence[Flight], logprobs: Logprobs | None) -> None:
+        """`logprobs`: None where the request did not ask for them."""
         self._answers = answers
         self._flights = flights
-        self._tell_logprobs = tell_logprobs
+        self._logprobs = logprobs
         self._choices: dict[int, _Told] = {}
 
     def frames(self, pieces: Iterable[Piece]) -> bytes:
@@ -96,9 +112,9 @@ class Speech:
 
     def _news(self, said: Said, told: _Told) -> list[bytes]:
         logprobs = None
-        if self._tell_logprobs is not None and said.token_ids:
-            logprobs = self._tell_logprobs(said.token_ids, said.logprobs, told.characters)
-        told.characters += len(said.text)
+        if self._logprobs is not None and said.token_ids:
+            logprobs = self._logprobs.told(said.token_ids, said.logprobs, told.characters)
+            told.characters += self._logprobs.characters(said.token_ids)
         if logprobs is None and said.finish_reason is None:
             before, after = told.frame
             return [before, _encode(said.text), after] if said.text else []
@@ -112,9 +128,9 @@ class Speech:
         return [sse.data(chunk)]
 
     def _whole_logprobs(self, told: _Told) -> Mapping[str, Any] | None:
-        if self._tell_logprobs is None:
+        if self._logprobs is None:
             return None
-        return self._tell_logprobs(tuple(told.token_ids), tuple(told.logprobs), 0)
+        return self._logprobs.told(tuple(told.token_ids), tuple(told.logprobs))
 
     def _limited_by(self, index: int, finish_reason: FinishReason | None) -> str | None:
         """The limit that cut a choice short of what it could have been, if one did."""
