@@ -80,7 +80,7 @@ class Bench:
             *lines.scheduling(results, latencies),
             *lines.alone(results),
             *lines.overhead(overheads),
-            *prefix.lines(quick=quick),
+            *prefix.lines(quick=quick, model_name=self.options.model, models_dir=self.options.models_dir),
             *lines.pressure(results, next(one for one in todo if one.name == p.PRESSURE), forced, parted),
             *lines.footprint(taken, results[p.ALONE, p.OURS][0]["weight_bytes"]),
         ]

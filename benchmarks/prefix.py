@@ -122,9 +122,9 @@ def _lines(ratios: Sequence[float], medians_s: Sequence[dict[str, float]], other
     ]
 
 
-def lines(*, quick: bool) -> list[Line]:
+def lines(*, quick: bool, model_name: str = DEFAULT_MODEL, models_dir: Path = MODELS_DIR) -> list[Line]:
     """Line 5 on the default model; a quick run is a single round."""
-    model = load_fastest(resolve(DEFAULT_MODEL, MODELS_DIR))
+    model = load_fastest(resolve(model_name, models_dir))
     return measure(model, 1 if quick else ROUNDS)
 
 

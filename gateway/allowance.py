@@ -44,7 +44,7 @@ class Allowance:
         """What it got last, per choice: limits may leave less than a quantum."""
         self._granted = reservation.granted_tokens * booking.ask.choices
         self._asks_from = self._low()
-        """Tokens of a choice from which on the budget is asked for more; infinity: all is granted."""
+        """Tokens of a choice from which on the budget is asked for more; infinity: there is no more to ask for."""
         self._asking: asyncio.Task[None] | None = None
         self._used_up = asyncio.Event()
         """A choice has come to the end of its grant since the budget was last asked."""

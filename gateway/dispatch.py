@@ -75,6 +75,10 @@ class _Line:
     strays: set[str] = field(default_factory=set)
     """Jobs that send tokens to nobody: to be cancelled."""
 
+    def note_end(self, flight_id: str) -> None:
+        """Its record is not needed much longer."""
+        self.ended[flight_id] = asyncio.get_running_loop().time()
+
 
 class Dispatcher:
     """The flights of this gateway by id, and the lines that feed them. Use it as a context: it ends its tasks."""
@@ -140,7 +144,7 @@ class Dispatcher:
     def forget(self, queue: str, flight_id: str) -> None:
         """A job that ended and is settled, whoever's it was."""
         if queue in self._lines:
-            self._lines[queue].ended[flight_id] = asyncio.get_running_loop().time()
+            self._lines[queue].note_end(flight_id)
 
     async def aclose(self) -> None:
         """End all tasks and connections."""
@@ -194,7 +198,7 @@ class Dispatcher:
             if event.flight_id in self._left:
                 self._left.discard(event.flight_id)
             else:
-                line.ended[event.flight_id] = asyncio.get_running_loop().time()
+                line.note_end(event.flight_id)
         elif isinstance(event, TokenDelta):
             self.wasted_tokens += len(event.token_ids)
             if len(line.strays) < MAX_STRAYS:

@@ -60,9 +60,8 @@ class Doors:
         choices = flight.choices
         published = choices[0].published if len(choices) == 1 else sum(choice.published for choice in choices)
         are_last = ends and len(choices) == 1
-        door = self._doors.get(flight.queue)
-        if door is not None:
-            door.produced(flight.id, published // len(choices), self._clock() * 1e3, are_last=are_last)
+        door = self._doors[flight.queue]  # by which it came in
+        door.produced(flight.id, published // len(choices), self._clock() * 1e3, are_last=are_last)
 
     def left(self, flight: Flight) -> None:
         """It is over, if it ever was put."""

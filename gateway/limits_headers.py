@@ -23,6 +23,7 @@ _PLACES = {
     "tokens_per_month": 1,
 }
 """Of limits among these dimensions."""
+QUEUED_SCOPES = ("tenant", "key")
 
 Waiting = Callable[[str], Awaitable[int]]
 """How many requests of a tenant wait: what its `queued_requests` bounds."""
@@ -76,14 +77,14 @@ async def with_queue(statuses: Sequence[LimitStatus], tenant: str, waiting: Wait
 def queued_limits(statuses: Iterable[LimitStatus]) -> list[LimitStatus]:
     """Those that bound what this tenant has in the queue: `queued_requests` of those above counts their own requests
     only."""
-    return [status for status in statuses if status.name == "queued_requests" and status.scope in ("tenant", "key")]
+    return [status for status in statuses if status.name == "queued_requests" and status.scope in QUEUED_SCOPES]
 
 
 def as_json(statuses: Sequence[LimitStatus]) -> dict[str, object]:
     """The quota object: of a limit that several levels have, the one that binds: not in shadow, least remaining."""
     limits: dict[str, LimitStatus] = {}
     for status in statuses:
-        if status.name == "queued_requests" and not queued_limits((status,)):
+        if status.name == "queued_requests" and status.scope not in QUEUED_SCOPES:
             continue
         if status.name not in limits or _binding(status) < _binding(limits[status.name]):
             limits[status.name] = status

@@ -173,8 +173,8 @@ class _Wire(asyncio.Protocol):
                 future.set_exception(reply)
             else:
                 future.set_result(reply)
-        if not self.takes_calls:
-            self._end_if_idle()
+        if not (self.takes_calls or self._asked or self._unsent):
+            self._transport.abort()
 
     def _look_again(self) -> None:
         """Something may be overdue; but a loop that is late itself has to read first what has long arrived."""
@@ -192,10 +192,6 @@ class _Wire(asyncio.Protocol):
                 future.set_exception(TimeoutError("the store did not answer in time"))
             self.takes_calls = False
         if self._asked:  # and nobody waits for any of them
-            self._transport.abort()
-
-    def _end_if_idle(self) -> None:
-        if not self._asked and not self._unsent:
             self._transport.abort()
 
 

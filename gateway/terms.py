@@ -87,8 +87,8 @@ def _lane(request: GenerationRequest, header: str | None, identity: Identity) ->
         return asked
     if not allowed:
         raise ApiError("This key may not use any of its tenant's lanes.", "lane_not_allowed")
-    default = identity.tenant.default_lane
-    return next((name for name in allowed if name == default), allowed[0])
+    default = LaneName(identity.tenant.default_lane)
+    return default if default in allowed else allowed[0]
 
 
 @lru_cache(maxsize=64)  # of few kinds of keys, and asked for by each request

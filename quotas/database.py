@@ -80,8 +80,10 @@ class Database:
                 try:
                     return await self._execute(*command)
                 except redis.exceptions.ResponseError as error:
-                    refused = error
-                if await self._load(refused):
+                    if not (lacks_function(error) or _is_forbidden(error)):
+                        raise
+                    self._may_load = not _is_forbidden(error)
+                if self._may_load and await self._load():
                     return await self._execute(*command)
             source, digest = self._scripts[function]
             try:
@@ -91,12 +93,9 @@ class Database:
         except (redis.exceptions.RedisError, OSError) as error:
             raise StoreUnavailable(f"{function}: {type(error).__name__}: {error}") from error
 
-    async def _load(self, refused: redis.exceptions.ResponseError) -> bool:
-        """Tell the store the library that it does not know yet. False: it is not to be told. Raises `refused` where
-        the store says something else."""
+    async def _load(self) -> bool:
+        """Tell the store the library, which it does not know yet. False: that is forbidden."""
         try:
-            if not lacks_function(refused):
-                raise refused
             await self._execute("FUNCTION LOAD", "REPLACE", self._library)
         except redis.exceptions.ResponseError as error:
             if not _is_forbidden(error):

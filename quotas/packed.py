@@ -23,7 +23,9 @@ HELD, AT, MINUTE, DAY_SUM, MONTH_SUM, DAY_ENDS, MONTH_ENDS = 0, 3, 7, 13, 14, 17
 _NOTHING = FIGURES.size // 8
 """Place of a zero behind the figures, for what a rule does not count."""
 _CARD = struct.Struct("<13d")
-_SHADOW, _LIMITS = 2, 3
+_LIMITED = struct.Struct("<11d")
+_LIMITED_FROM = 16
+"""What of a card does not differ from key to key: which limits are in shadow, and all their figures."""
 _FIELDS = {"requests": 0, "input": 1, "output": 2}
 _SUMS = {"day": DAY_SUM, "month": MONTH_SUM, "live": HELD}
 _ENDS = {"day": DAY_ENDS, "month": MONTH_ENDS}
@@ -76,7 +78,7 @@ def statuses(reply: Sequence[bytes], now_ms: int, slicing: Slicing) -> tuple[Lim
     for number in range(0, len(reply), 3):
         scope: Scope = reply[number].decode()  # type: ignore[assignment] # the scripts know no others
         figures = (*FIGURES.unpack_from(reply[number + 2]), 0.0)
-        limits = _limits_of(reply[number + 1][: _CARD.size])
+        limits = _limits_of(reply[number + 1][_LIMITED_FROM : _CARD.size])
         found += [_status(limit, scope, figures, now_ms, slicing) for limit in limits]
     return tuple(found)
 
@@ -104,12 +106,12 @@ def _status(limit: _Limit, scope: Scope, figures: tuple[float, ...], now_ms: int
 
 
 @lru_cache(maxsize=4096)  # a card changes when an operator changes it, and comes with each reply
-def _limits_of(card: bytes) -> tuple[_Limit, ...]:
-    fields = _CARD.unpack(card)
-    shadow = int(fields[_SHADOW])
+def _limits_of(limited: bytes) -> tuple[_Limit, ...]:
+    mask, *figures = _LIMITED.unpack(limited)
+    shadow = int(mask)
     return tuple(
         _Limit(rule, _PLACES[rule.name], int(figure), bool(shadow >> place & 1))
-        for place, (rule, figure) in enumerate(zip(RULES, fields[_LIMITS:], strict=True))
+        for place, (rule, figure) in enumerate(zip(RULES, figures, strict=True))
         if figure >= 0
     )
 

@@ -2,7 +2,7 @@
 
 A step's time is linear in five features of its rows, a copy's in two. Both are fitted by least squares with weights
 that are never negative, so that no prediction falls when work is added. Sums of old observations fade by
-`FORGETTING` per observation; the prior does not, and rules where nothing was seen. The weights follow by coordinate
+a factor with each new one; the prior does not, and rules where nothing was seen. The weights follow by coordinate
 descent from where they stood: a few sweeps over a 5 x 5 system, microseconds. A worker measures its priors at start.
 """
 
@@ -22,8 +22,8 @@ OUTLIER = 4.0
 """Once it has learnt, or was measured at start, an observation counts for at most this many times its prediction (a
 page fault, a compile)."""
 COPY_OUTLIER, COPY_FORGETTING = 1.5, 0.98
-"""The same of copies: on a CPU one in ten takes twice or thrice as long as usual, and the usual is wanted. Where all
-become slower, a few dozen tell."""
+"""The same of copies: on a CPU one in ten takes twice or thrice as long as usual, and the usual is wanted, not the
+mean. Where all take twice as long from now on, about a hundred tell."""
 FADING = 0.95
 """What an older step counts for beside the next in the error and in the time between steps."""
 COPY_BYTES_PER_MS = 2e6
@@ -48,7 +48,7 @@ class NonNegativeFit:
 
     `typical` holds a usual magnitude of each feature, `prior` how much of y each gives at that magnitude, and `trust`
     how many observations the prior is worth. Each observation counts for `forgetting` of the next (0 to 1), and once
-    it has learnt for at most `outlier` times its prediction.
+    it has learnt, or was measured, for at most `outlier` times its prediction.
     """
 
     def __init__(

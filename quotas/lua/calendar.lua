@@ -3,9 +3,9 @@
 local DAY_MS = 86400000
 
 local function offset_at(zone, at)
-  local offset = 0
-  for i = 1, #zone, 2 do if zone[i] <= at then offset = zone[i + 1] end end
-  return offset
+  local i = 1
+  while zone[i + 2] and zone[i + 2] <= at do i = i + 2 end
+  return zone[i + 1] or 0
 end
 
 local function day_at(zone, at)

@@ -105,10 +105,14 @@ async def test_after_a_flush_scripts_and_functions_are_loaded_again(house: Redis
     assert (await house.store.settle("acme", "f1", charge())).first
 
 
-async def test_where_functions_are_forbidden_scripts_serve(house: RedisHouse, store_url: str) -> None:
+@pytest.mark.parametrize("forbidden", [("-function", "-fcall"), ("-function",), ("-fcall",)])
+async def test_where_functions_are_forbidden_scripts_serve(
+    house: RedisHouse, store_url: str, forbidden: tuple[str, ...]
+) -> None:
     await house.tenant(Limits(tokens_per_day=100))
+    await house.client.function_flush()
     await house.client.acl_setuser("bounded", enabled=True, nopass=True, keys=["*"], categories=["+@all"])
-    await house.client.execute_command("ACL", "SETUSER", "bounded", "-function", "-fcall")  # type: ignore[no-untyped-call]
+    await house.client.execute_command("ACL", "SETUSER", "bounded", *forbidden)  # type: ignore[no-untyped-call]
     client = redis.asyncio.from_url(store_url, username="bounded", password="any")
     store = RedisQuotaStore(client)
 
