@@ -140,7 +140,8 @@ class Allowance:
 
     def _end(self, limited_by: str) -> None:
         """Every choice ends where its grant does: nothing more is asked for."""
-        self._most, self._asks_from = self._per_choice, math.inf
+        self._most = self._per_choice
+        self._asks_from = self._low()
         for flight in self._booking.flights:
             flight.cut(self._per_choice, limited_by)
 
