@@ -46,7 +46,7 @@ if is_stuck and not was_paused then flight[F_IS_PAUSED], flight[F_SINCE], flight
 if is_over then flight[F_IS_PAUSED] = 0 end
 for _, level in ipairs(levels) do
   hold(level, 0, 0, found.tokens)
-  local paused = prefix .. 'paused:' .. level.id
+  local paused = paused_key(level)
   if is_stuck and level.binds then
     level.figures[PAUSED] = 1
     redis.call('ZADD', paused, flight[F_SINCE], flight_id)

@@ -3,8 +3,8 @@ local BLOCKED_MS = (MINUTE_MS - MINUTE_MS % 120) / 120
 
 -- Tokens that those who come first take at least: one each.
 local function before(level, place)
-  if not place then return redis.call('ZCARD', level.paused_key) end
-  return redis.call('ZCOUNT', level.paused_key, '-inf', string.format('(%.0f', place[1]))
+  if not place then return redis.call('ZCARD', paused_key(level)) end
+  return redis.call('ZCOUNT', paused_key(level), '-inf', string.format('(%.0f', place[1]))
 end
 
 -- Notes in `found` what one rule leaves.

@@ -4,8 +4,10 @@ local FORGOTTEN_MS, MOST_FORGOTTEN = 5000, 16
 
 local function is_before(one, other) return one[1] < other[1] or (one[1] == other[1] and one[2] < other[2]) end
 
+local function paused_key(level) return level.prefix .. 'paused:' .. level.id end
+
 local function oldest_paused(prefix, level, now)
-  local paused = prefix .. 'paused:' .. level.id
+  local paused = paused_key(level)
   for _ = 1, MOST_FORGOTTEN do
     local head = redis.call('ZRANGE', paused, 0, 0, 'WITHSCORES')
     if not head[1] then
@@ -23,7 +25,7 @@ end
 local function find_paused(prefix, levels, now)
   for _, level in ipairs(levels) do
     if level.figures[PAUSED] > 0 and level.is_paced then
-      level.paused, level.paused_key = oldest_paused(prefix, level, now), prefix .. 'paused:' .. level.id
+      level.paused = oldest_paused(prefix, level, now)
     end
   end
 end

@@ -40,7 +40,7 @@ for _, level in ipairs(levels) do
   else
     charge(level, prompt - flight[F_CHARGED_INPUT], output - flight[F_CHARGED_OUTPUT])
   end
-  if flight[F_IS_PAUSED] == 1 then redis.call('ZREM', prefix .. 'paused:' .. level.id, flight_id) end
+  if flight[F_IS_PAUSED] == 1 then redis.call('ZREM', paused_key(level), flight_id) end
 end
 if not refund then write_ledger(flight, levels[1].figures[DAY], prompt, output) end
 write_levels(prefix, levels, flight_key, SETTLED)
