@@ -9,12 +9,9 @@ benchmarks/peers.md. Exits with 1 if a line that was measured is not met.
 """
 
 import argparse
-import os
-import platform
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from importlib import metadata
 from pathlib import Path
 
 import rich.box
@@ -25,7 +22,7 @@ from benchmarks.front.load import LoadKind, Seen
 from benchmarks.front.stand import Peer, Stand, StandError, stand
 from benchmarks.intervals import interval
 from benchmarks.lines.line import Line, at_least, at_most, unmeasured
-from benchmarks.machine import cpu_name
+from benchmarks.machine import describe
 from benchmarks.report import conclude, open_console, summary
 
 LINE = 8
@@ -36,8 +33,7 @@ WARM_UP_S = 1.0
 LITELLM, PORTKEY = "LiteLLM", "Portkey"
 MOCK_PORT = 9009
 """Where `benchmarks.front.mock` stands behind the peers."""
-"""Columns of tables that go into a file: none is broken, so they can be pasted into a document."""
-PACKAGES = ("uvicorn", "uvloop", "httptools", "starlette", "redis", "tokenizers", "opentelemetry-sdk")
+PACKAGES = ("fairlane", "uvicorn", "uvloop", "httptools", "starlette", "redis", "tokenizers", "opentelemetry-sdk")
 
 
 @dataclass(frozen=True)
@@ -61,6 +57,8 @@ STREAM = Load(f"streams, {CLIENTS} clients", "stream", CLIENTS, STREAM_TOKENS)
 ALONE = Load("plain, 1 client", "plain", 1, PLAIN_TOKENS)
 DIRECT = Load("engine without gateway, 1 client", "direct", 1, PLAIN_TOKENS)
 LOADS = (PLAIN, STREAM, ALONE, DIRECT)
+CROWDS = {load.kind: load for load in (PLAIN, STREAM)}
+"""Under which its processor time is told, of a request or of a streamed token."""
 
 
 @dataclass(frozen=True)
@@ -95,21 +93,35 @@ class Turn:
         """A percentile of the time from a request's first byte to its answer's last."""
         return statistics.quantiles(self.seen.latencies_ms, n=100, method="inclusive")[percent - 1]
 
+    def cpu_us(self, load: Load) -> float:
+        """What line 8 bounds: that of a request, or of a streamed token."""
+        return self.cpu_us_per_token if load is STREAM else self.cpu_us_per_request
+
 
 Turns = dict[Load, list[Turn]]
+
+
+def take_turn(on: Stand, load: Load, seconds: float) -> Turn:
+    """One load. Raises StandError where an answer is not as it should be."""
+    before_s = on.cpu_s()
+    seen = on.load(load.kind, seconds=seconds, tokens=load.tokens, clients=load.clients, peer=load.peer)
+    return Turn(seen, on.cpu_s() - before_s)
+
+
+def warm_up(on: Stand, load: Load) -> None:
+    """The same for a moment. Raises StandError."""
+    on.load(load.kind, seconds=WARM_UP_S, tokens=load.tokens, clients=min(8, load.clients), peer=load.peer)
 
 
 def measure(on: Stand, loads: Sequence[Load], rounds: int, seconds: float, progress: Progress) -> Turns:
     """Let the loads take turns. Raises StandError where an answer is not as it should be."""
     for load in loads:
-        on.load(load.kind, seconds=WARM_UP_S, tokens=load.tokens, clients=min(8, load.clients), peer=load.peer)
+        warm_up(on, load)
     turns: Turns = {load: [] for load in loads}
     task = progress.add_task("measuring", total=rounds * len(loads))
     for _ in range(rounds):
         for load in loads:
-            before_s = on.cpu_s()
-            seen = on.load(load.kind, seconds=seconds, tokens=load.tokens, clients=load.clients, peer=load.peer)
-            turns[load].append(Turn(seen, on.cpu_s() - before_s))
+            turns[load].append(take_turn(on, load, seconds))
             progress.advance(task)
     if not on.sink.batches:
         raise StandError("no trace arrived: tracing was not on")
@@ -117,7 +129,7 @@ def measure(on: Stand, loads: Sequence[Load], rounds: int, seconds: float, progr
 
 
 def lines(turns: Turns) -> list[Line]:
-    """What issue line 8 asks for."""
+    """Its numbered lines."""
     alone, direct = turns[ALONE], turns[DIRECT]
     floor_ms = _median(turn.latency_ms(50) for turn in direct)
     rounds = len(alone)
@@ -181,12 +193,6 @@ def peer_loads(litellm: str | None, portkey: str | None) -> list[Load]:
     return loads
 
 
-def describe() -> str:
-    """Processor, cores and versions in one line."""
-    versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("fairlane", *PACKAGES))
-    return f"{cpu_name()}, {os.cpu_count()} cores, Python {platform.python_version()}, {versions}"
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run it; 1 where a line is not met."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gateway", description=__doc__.splitlines()[0])
@@ -198,7 +204,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--portkey", metavar="URL")
     options = parser.parse_args(arguments)
     console = open_console()
-    console.print(describe(), soft_wrap=True)
+    console.print(describe(PACKAGES), soft_wrap=True)
     rounds = options.rounds or (1 if options.quick else 5)
     with stand() as on, Progress(console=console) as progress:
         turns = measure(on, (*LOADS, *peer_loads(options.litellm, options.portkey)), rounds, options.seconds, progress)

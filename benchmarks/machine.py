@@ -2,6 +2,7 @@
 
 import os
 import platform
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 
@@ -16,7 +17,10 @@ def cpu_name() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def describe() -> str:
-    """Processor, cores and versions in one line."""
-    versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "transformers", "fairlane"))
-    return f"{cpu_name()}, {os.cpu_count()} cores, Python {platform.python_version()}, {versions}"
+def describe(
+    packages: Iterable[str] = ("torch", "transformers", "fairlane"), others: Mapping[str, str] | None = None
+) -> str:
+    """Processor, cores and versions in one line: of `packages` as installed here, and of `others` as they say."""
+    versions = {**(others or {}), **{name: metadata.version(name) for name in packages}}
+    named = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return f"{cpu_name()}, {os.cpu_count()} cores, Python {platform.python_version()}, {named}"

@@ -10,11 +10,8 @@ what needs no peer. Exits with 1 if a line that was measured is not met.
 
 import argparse
 import asyncio
-import os
-import platform
 import time
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 
 from rich.console import Console
@@ -22,7 +19,7 @@ from rich.progress import Progress
 
 from benchmarks.budgets import crowd, keys, outage, rates, refusals
 from benchmarks.lines.line import Line
-from benchmarks.machine import cpu_name
+from benchmarks.machine import describe
 from benchmarks.report import conclude, open_console, summary
 
 ROUNDS = 5
@@ -68,13 +65,6 @@ class Bench:
             self._progress.console.print(f"{time.strftime('%H:%M:%S')} {what}")
 
 
-def describe(peers: Mapping[str, str]) -> str:
-    """Machine and versions in one line."""
-    ours = {name: metadata.version(name) for name in PACKAGES}
-    versions = ", ".join(f"{name} {version}" for name, version in {**peers, **ours}.items())
-    return f"{cpu_name()}, {os.cpu_count()} cores, Python {platform.python_version()}: {versions}"
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run it; 1 where a line is not met."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.quotas", description=__doc__.splitlines()[0])
@@ -88,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with Progress(console=Console(stderr=True)) as progress:
         bench = Bench(options, progress)
         turns, found = bench.run()
-    console.print(describe(bench.versions), soft_wrap=True)
+    console.print(describe(PACKAGES, bench.versions), soft_wrap=True)
     console.print(rates.table(turns), summary(found))
     return conclude(found, options.json)
 

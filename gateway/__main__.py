@@ -9,7 +9,7 @@ from gateway import config
 from gateway.log_lines import start_logging
 from gateway.port import PortRefused, listen
 from scheduler.garbage import OF_A_GATEWAY, collect_seldom
-from scheduler.settings import SettingsError
+from scheduler.settings import SettingsError, sends_traces
 
 
 def main() -> int:
@@ -47,7 +47,7 @@ def _serve(settings: config.GatewaySettings, sockets: list[socket.socket], membe
     from gateway.resources import Resources
 
     exporter = None
-    if os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
+    if sends_traces(os.environ):
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
         exporter = OTLPSpanExporter()

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from gateway.bodies import MAX_DEADLINE_MS
 from quotas.fields import LONGEST_LIST, LONGEST_TEXT
 from quotas.limits import LARGEST, LARGEST_LIMITS_BY
 from quotas.store import LARGEST_ASK
@@ -148,7 +149,7 @@ class ExplainBody(_Input):
     max_output_tokens: Annotated[int, Field(ge=1, le=LARGEST_ASK)]
     lane: Lane
     model: Annotated[Text | None, Field(description="null or absent: any that the tenant may use")] = None
-    deadline_ms: Annotated[Real, Field(gt=0, le=1e12)] | None = None
+    deadline_ms: Annotated[Real, Field(gt=0, le=MAX_DEADLINE_MS)] | None = None
 
 
 class _Query(BaseModel):

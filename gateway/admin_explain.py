@@ -101,16 +101,7 @@ def limit_refusal(statuses: Iterable[LimitStatus], demand: Demand) -> ApiError |
     refusal = heaviest([found for status in statuses if (found := _refused(status, demand)) is not None])
     if refusal is None:
         return None
-    status = refusal.status
-    block = LimitBlock(
-        name=status.name,
-        scope=status.scope,
-        limit=status.limit,
-        used=status.used,
-        reserved=status.reserved,
-        requested=refusal.requested,
-        resets_at=status.resets_at,
-    )
+    block = LimitBlock.of(refusal.status, refusal.requested)
     return limit_denied(refusal.kind, block, refusal.retry_after_s)
 
 

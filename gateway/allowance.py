@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from gateway.dispatch import Dispatcher
 from gateway.errors import ApiError
-from gateway.flight import Booking, Choice
+from gateway.flight import Booking, Choice, Flight
 from gateway.store import STORE_TROUBLE
 from quotas.store import Extension, FlightSettled, Need, QuotaStore
 
@@ -53,7 +53,18 @@ class Allowance:
         """A client has heard all of a choice that has arrived."""
         if choice.spoken >= self._per_choice:
             self._used_up.set()
-        if choice.spoken >= self._asks_from and self._asking is None:
+        if choice.spoken >= self._asks_from:
+            self._begin()
+
+    def paused(self, flight: Flight, choice: Choice) -> None:
+        """A worker waits at the end of what it knows to be granted. A store that failed over may have lost a grant, and
+        the worker that goes on knows no more than the store: it is told again."""
+        if choice.published < flight.granted:
+            flight.granted = choice.published
+            self._begin()
+
+    def _begin(self) -> None:
+        if self._asking is None:
             self._asking = asyncio.get_running_loop().create_task(self._ask())
             self._asking.add_done_callback(self._asked)
 
@@ -81,10 +92,12 @@ class Allowance:
             extension = await self._extend(going) if await self._pass_on() else None
             if extension is not None and self._take(extension):
                 waits_since_s = loop.time()
-            if await self._pass_on() and all(choice.spoken < self._asks_from for choice in self._going()):
+            all_know = await self._pass_on()
+            if all_know and all(choice.spoken < self._asks_from for choice in self._going()):
                 return
             waited_too_long = loop.time() - waits_since_s >= MAX_PAUSE_S
-            if extension is not None and extension.limited_by and (extension.spent or waited_too_long):
+            is_short = extension is not None and extension.limited_by and (extension.spent or waited_too_long)
+            if all_know and extension is not None and is_short:
                 self._end(extension.limited_by)
                 return
             if waited_too_long:

@@ -20,6 +20,7 @@ MAX_STOPS = 4
 MAX_STOP_CHARS = 1024
 MAX_HINT_CHARS = 512
 MAX_DEADLINE_MS = 30 * 86_400_000.0
+"""In a body or a header: thirty days."""
 MAX_TOKEN_ID = 2**31
 _INT64 = 2**63
 

@@ -19,6 +19,8 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from quotas.limits import LimitStatus
+
 Code = Literal[
     "invalid_request_error",
     "context_length_exceeded",
@@ -130,6 +132,11 @@ class LimitBlock:
     requested: int
     resets_at: float | None
     """Unix time in seconds; None for what does not reset by the clock."""
+
+    @classmethod
+    def of(cls, one: LimitStatus, requested: int) -> "LimitBlock":
+        """A limit as it stands, and what was asked of it."""
+        return cls(one.name, one.scope, one.limit, one.used, one.reserved, requested, one.resets_at)
 
 
 class ApiError(Exception):
@@ -271,8 +278,6 @@ _DENIALS: Mapping[Denial, Code] = {
     "quota": "insufficient_quota",
     "exceeds": "request_exceeds_limit",
 }
-
-
 _WHOSE = {"parent": "the tenant above this one", "model_lane": "this tenant's model and lane"}
 
 

@@ -22,7 +22,7 @@ from gateway.errors import ApiError, internal_error
 from gateway.random_ids import random_id
 from quotas.store import Ask, Charge, LimitStatus, Reservation
 from scheduler.messages import Event, Finished, FinishReason, Job, Paused, Preempted, Resumed, TokenDelta
-from scheduler.outcomes import MEANING, Outcome
+from scheduler.outcomes import CHARGED, Outcome
 
 if TYPE_CHECKING:
     from gateway.allowance import Allowance
@@ -73,9 +73,11 @@ _NOTICES = (Preempted, Resumed, Paused)
 class Mailbox:
     """What arrived for one request and was not yet told; one reader, and writers on the same loop."""
 
-    __slots__ = ("_news", "_reader")
+    __slots__ = ("_news", "_reader", "is_faulty")
 
     def __init__(self) -> None:
+        self.is_faulty = False
+        """A fault has come, told or not."""
         self._news: list[tuple[Flight, News]] = []
         self._reader: Callable[[], None] | None = None
 
@@ -246,6 +248,7 @@ class Flight:
 
     def fail(self, error: ApiError) -> None:
         """End the request with this error; its generation hands the flight over."""
+        self.mailbox.is_faulty = True
         self.mailbox.put(self, Fault(error))
         self.mailbox.ring()
 
@@ -255,7 +258,7 @@ class Flight:
         `recorded`: published tokens per choice by the job's record, where that may be ahead of what was delivered.
         `taken`: a worker has begun with it; otherwise, and where it failed before its first token, nothing is owed.
         """
-        if not MEANING[outcome].charged:
+        if outcome not in CHARGED:
             return Charge.refund()
         output = sum([choice.counted for choice in self.choices])
         for choice, published in zip(self.choices, recorded, strict=False):

@@ -14,7 +14,7 @@ from gateway.dispatch import Queue
 from gateway.errors import ApiError, internal_error
 from gateway.flight import Choice, Fault, Flight, Mailbox, News
 from gateway.pieces import Listener, Notice, Piece, Rhythm, Said
-from gateway.settle import Settlements
+from gateway.settle import Settlements, outcome_of
 from gateway.spans import Span
 from gateway.store import STORE_TROUBLE
 from gateway.terms import Terms
@@ -61,6 +61,8 @@ class Generation:
     """When the listener was last told something."""
     _is_behind: bool = False
     """What the listener was told last, it has not passed on."""
+    _unsaid: list[Piece] = field(default_factory=list)
+    """What it is to be told then, before it hears of a fault."""
     _fault: Exception | None = None
     """Why it cannot go on."""
     _resting: asyncio.Future[None] | None = None
@@ -140,23 +142,26 @@ class Generation:
         return self._is_behind or bool(self._told) or self._fault is not None
 
     def _listen(self, listener: Listener) -> None:
-        """Tell what has come; what then has to be waited for is left to the task, and so is what cannot be told."""
-        if self._is_behind or self._fault is not None:
-            return  # it stays in the mailbox, which knows what to drop
-        pieces: list[Piece] = []
+        """Tell what has come; what then has to be waited for is left to the task, and so is what cannot be told. What
+        comes while the listener is behind stays in the mailbox, which knows what to drop, as long as all goes well."""
+        if self._fault is not None and not self._unsaid:
+            return
+        unsaid, now_s = self._unsaid, self._loop.time()
         try:
-            now_s = self._loop.time()
             try:
-                for flight, item in self.mailbox.take():
-                    piece = self._hear(flight, item, now_s)
-                    if piece is not None:
-                        pieces.append(piece)
+                if self._fault is None and (not self._is_behind or self.mailbox.is_faulty):
+                    for flight, item in self.mailbox.take():
+                        piece = self._hear(flight, item, now_s)
+                        if piece is not None:
+                            unsaid.append(piece)
             finally:  # tokens before a fault are said
-                if pieces:
-                    self._spoke_s = now_s
-                    self._is_behind = not listener.hear(pieces)
+                if unsaid and not self._is_behind:
+                    self._unsaid, self._spoke_s = [], now_s
+                    self._is_behind = not listener.hear(unsaid)
         except Exception as fault:  # noqa: BLE001 - the request's own: whoever rings must not suffer from it
             self._fault = fault
+            if self._is_behind:  # the client may not hear of it for long, and nothing waits for that
+                self.settlements.hand_over(self.flights[0].booking, outcome_of(fault))
         if self._needs_care:
             self._rouse()
 
@@ -179,6 +184,9 @@ class Generation:
             case Finished():
                 self._check_end(flight, news)
             case Preempted() | Resumed() | Paused():
+                allowance = flight.booking.allowance
+                if isinstance(news, Paused) and allowance is not None:
+                    allowance.paused(flight, flight.choices[news.choice])
                 self._state = type(news).__name__.lower()
                 return Notice(self._state)
         return None

@@ -77,8 +77,6 @@ class GuardedQuotas:
         """Of each tenant and key a request that the store has admitted: who to look up."""
         self._local: dict[str, _Unasked] = {}
         self._backlog: deque[tuple[Ask, Charge]] = deque()
-        self._never_asked: set[str] = set()
-        """Refused here without a word to the store: nothing has to be given back there."""
         self._away_since_s: float | None = None
 
     @property
@@ -129,9 +127,6 @@ class GuardedQuotas:
 
     async def settle(self, root: str, flight_id: str, charge: Charge) -> Settled:
         """Charge a flight where it was admitted; here, to be reported: see QuotaStore."""
-        if flight_id in self._never_asked:
-            self._never_asked.discard(flight_id)
-            return Settled(first=False)
         unasked = self._local.pop(flight_id, None)
         if unasked is None:
             return await self._store.settle(root, flight_id, charge)
@@ -170,9 +165,8 @@ class GuardedQuotas:
         may_be_stored = not isinstance(error, StoreAway)
         try:
             reservation = await self._twin.reserve(ask)
-        except QuotaError:
-            if not may_be_stored and len(self._never_asked) < MOST_UNREPORTED:
-                self._never_asked.add(ask.flight_id)
+        except QuotaError as refused:
+            refused.may_be_stored = may_be_stored
             raise
         self._local[ask.flight_id] = _Unasked(ask, may_be_stored)
         if self._away_since_s is None:

@@ -129,16 +129,9 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         """All headers of a request are there: the last moment to refuse it before the application sees it."""
         self._awaits_headers = False
         self._expect_nothing()
-        limits = self.limits
-        self._refusal = refusal_of(
-            self.parser.get_method(),
-            self.url,
-            self.parser.get_http_version(),
-            self.headers,
-            max_bytes=limits.max_header_bytes,
-            max_headers=limits.max_headers,
-        )
-        self._refusal = self._refusal or self._crowded()
+        request = self.parser.get_method(), self.url, self.parser.get_http_version(), self.headers
+        most_bytes, most = self.limits.max_header_bytes, self.limits.max_headers
+        self._refusal = refusal_of(*request, max_bytes=most_bytes, max_headers=most) or self._crowded()
         if self._refusal is not None:
             raise ValueError("refused")  # stops the parser, which leads to send_400_response
         if self.parser.should_upgrade():
@@ -146,6 +139,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             return
         self.scope["state"][STATE] = self._departure
         super().on_headers_complete()
+        self.headers = [*self.headers]  # uvicorn adds trailers to them, which are no headers
         if self.pipeline:
             self.flow.resume_reading()  # uvicorn stops it, and would not hear that the client leaves
         self._cycles = [*[cycle for cycle in self._cycles if not cycle.response_complete], self.cycle]
@@ -171,12 +165,14 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """The request is answered. A body that the answer did not wait for may end now, but not go on for ever."""
+        if self._is_deaf:
+            return  # nor is what waits behind it served
         super().on_response_complete()
-        if self.transport.is_closing() or self._is_deaf:
+        if self.transport.is_closing() or self._is_answering():
             return
         if not self._awaits_headers:
             self._expect_within(self.limits.linger_s)
-        elif self._received_bytes and not self._is_answering():
+        elif self._received_bytes:
             self._expect_within(self.limits.header_timeout_s)
 
     def _should_upgrade(self) -> bool:
@@ -190,7 +186,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._wishes_upgrade, self._awaits_headers = False, True
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's own
-        super().data_received(head + self._data[end_of_head:])
+        self._data = head + self._data[end_of_head:]
+        super().data_received(self._data)
 
     def send_400_response(self, msg: str) -> None:
         """The parser gave up: on our refusal, or on bytes that are no HTTP."""
@@ -220,8 +217,9 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def _refuse(self, error: ApiError) -> None:
         self._is_deaf = True
-        if self.pipeline or (self._is_answering() and self.cycle.response_started):
-            self._close()  # nothing can be said in the middle of another answer
+        is_own = not self._awaits_headers and self.cycle is not None and self.cycle.scope is self.scope
+        if self.pipeline or (self._is_answering() and (self.cycle.response_started or not is_own)):
+            self._close()  # nothing can be said in the middle of another answer, nor in its place
             return
         if self._is_answering():
             self.cycle.disconnected = True  # the application need not go on

@@ -17,7 +17,7 @@ from gateway.breaker import StoreAway
 from gateway.dispatch import Dispatcher
 from gateway.errors import ApiError, LimitBlock, store_unavailable
 from gateway.flight import Booking, Flight, Mailbox
-from gateway.settle import Settlements
+from gateway.settle import Settlements, outcome_of
 from gateway.store import STORE_TROUBLE
 from gateway.telemetry import Telemetry
 from quotas.limits import RULES
@@ -26,8 +26,6 @@ from scheduler.messages import Job
 from scheduler.outcomes import Outcome
 from scheduler.queue_types import LaneFull, TenantQueueFull
 
-_OUTCOMES = {"deadline_exceeded": Outcome.EXPIRED, "internal_error": Outcome.FAILED}
-"""How a flight ends by the error that ended it, once it was in the queue; by any other it is cancelled."""
 _PROMPT_LIMITS = frozenset(rule.name for rule in RULES if {"input", "prompt"} & set(rule.counts))
 _OUTPUT_LIMITS = frozenset(rule.name for rule in RULES if {"output", "ceiling"} & set(rule.counts))
 
@@ -112,7 +110,7 @@ class Launcher:
             caller.statuses = booking.statuses  # what was reserved and not used is free again
 
     async def _refuse(self, caller: Caller, booking: Booking, error: ApiError, *, launched: bool) -> None:
-        outcome = _OUTCOMES.get(error.code, Outcome.CANCELLED) if launched else Outcome.REJECTED
+        outcome = outcome_of(error) if launched else Outcome.REJECTED
         if error.code == "quota_store_unavailable":
             self._settlements.hand_over(booking, outcome)
         else:
@@ -138,13 +136,14 @@ class Launcher:
         ask = booking.ask
         try:
             return await self._quotas.reserve(ask)
-        except Denied as denied:
+        except (Denied, AccessDenied) as denied:
+            if not denied.may_be_stored:
+                booking.flights = []  # nothing was written, so nothing has to be given back
+            if isinstance(denied, AccessDenied):
+                raise _access_denied(denied) from denied
             raise _limit_denied(denied, _exceeded_param(denied.status, ask, draft)) from denied
-        except AccessDenied as denied:
-            raise _access_denied(denied) from denied
         except StoreAway as error:
-            for flight in booking.flights:
-                flight.settled = True  # nothing was asked, so nothing has to be given back
+            booking.flights = []  # as above: nothing was asked
             raise store_unavailable() from error
         except STORE_TROUBLE as error:
             raise store_unavailable() from error
@@ -227,16 +226,7 @@ def _exceeded_param(status: LimitStatus, ask: Ask, draft: Draft) -> str | None:
 
 
 def _limit_denied(denied: Denied, exceeded_param: str | None) -> ApiError:
-    status = denied.status
-    block = LimitBlock(
-        name=status.name,
-        scope=status.scope,
-        limit=status.limit,
-        used=status.used,
-        reserved=status.reserved,
-        requested=denied.requested,
-        resets_at=status.resets_at,
-    )
+    block = LimitBlock.of(denied.status, denied.requested)
     param = exceeded_param if denied.kind == "exceeds" else None
     return errors.limit_denied(denied.kind, block, denied.retry_after_s, param)
 

@@ -3,12 +3,13 @@
 from collections.abc import Iterable
 from typing import Any, Literal
 
+from gateway.bodies import MAX_DEADLINE_MS
 from gateway.degraded import HEADER as DEGRADED_HEADER
 from gateway.entity_tags import IF_MATCH
 from gateway.errors import TABLE, Code, Retry
 from gateway.idempotency_listener import REPLAYED_HEADER
 from gateway.idempotency_runs import HEADER as IDEMPOTENCY_HEADER
-from gateway.terms import CLASS_HEADER, DEADLINE_HEADER, LANE_HEADER, LONGEST_MS, READ_TIMEOUT_HEADER, TTFT_HEADERS
+from gateway.terms import CLASS_HEADER, DEADLINE_HEADER, LANE_HEADER, READ_TIMEOUT_HEADER, TTFT_HEADERS
 from scheduler.lanes import LaneName
 
 Json = dict[str, Any]
@@ -16,7 +17,7 @@ REF = "#/components/headers/"
 
 _TEXT: Json = {"type": "string"}
 _WHOLE: Json = {"type": "integer", "minimum": 0}
-_MS: Json = {"type": "number", "exclusiveMinimum": 0, "maximum": LONGEST_MS}
+_MS: Json = {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_DEADLINE_MS}
 _LANE: Json = {"type": "string", "enum": [lane.value for lane in LaneName]}
 _ID = "x-request-id"
 _KEY: Json = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[ -~]+$"}

@@ -18,7 +18,7 @@ from gateway.flight import Booking, flight_ids, total
 from gateway.store import Troubles, every
 from quotas.store import TOMBSTONE_MS, Charge, Lapsed, QuotaStore
 from quotas.tenants import Tenant
-from scheduler.outcomes import MEANING, Outcome
+from scheduler.outcomes import CHARGED, Outcome
 from scheduler.queue_types import JobRecord, JobState
 
 log = logging.getLogger(__name__)
@@ -89,7 +89,10 @@ class Reaper:
         self._renewed_s = began_s
 
     async def _reassert(self, booking: Booking) -> None:
-        """What others settled is marked for a while: after a longer silence of ours it may be unmarked again."""
+        """What others settled is marked for a while: after a longer silence of ours it may be unmarked again. One that
+        was settled here while the store was asked is no longer ours to note."""
+        if not booking.flights:
+            return
         is_marked = self._clock() - self._renewed_s < TOMBSTONE_MS / 2e3
         if is_marked and await self._quotas.book(booking.ask):
             log.warning("the store had forgotten flight %s, which goes on", booking.id)
@@ -180,7 +183,7 @@ def _refusal(booking: Booking, tenant: Tenant | None, above: Iterable[Tenant | N
 def _charge(record: JobRecord) -> Charge:
     outcome = record.outcome or Outcome.CANCELLED
     output = sum(record.generated)
-    if not MEANING[outcome].charged:
+    if outcome not in CHARGED:
         return Charge.refund()
     owed = output > 0 or (record.epoch > 0 and outcome is Outcome.CANCELLED)
     return Charge(prompt_tokens=record.prompt_tokens if owed else 0, output_tokens=output, outcome=outcome.value)

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from gateway.dispatch import Dispatcher
-from gateway.errors import internal_error
+from gateway.errors import ApiError, internal_error
 from gateway.flight import Booking, Flight, total
 from gateway.inline import Inline
 from gateway.store import STORE_TROUBLE
@@ -21,6 +21,7 @@ from scheduler.queue_types import JobState
 
 log = logging.getLogger(__name__)
 
+_OUTCOMES = {"deadline_exceeded": Outcome.EXPIRED, "internal_error": Outcome.FAILED}
 INLINE_S = 0.5
 """How long an answer waits for its settlement, so that who reads it and then asks for the quota finds it booked."""
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.05, 2.0
@@ -200,6 +201,11 @@ class Settlements:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.error("a settlement failed; a reaper will do it", exc_info=task.exception())
+
+
+def outcome_of(error: Exception) -> Outcome:
+    """How a flight that was in the queue ends by the error that ended it."""
+    return _OUTCOMES.get(error.code, Outcome.CANCELLED) if isinstance(error, ApiError) else Outcome.CANCELLED
 
 
 async def _wait(tasks: Sequence[asyncio.Task[None]], timeout_s: float = INLINE_S) -> None:

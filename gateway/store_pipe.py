@@ -24,6 +24,7 @@ from redis.asyncio.connection import AbstractConnection
 Argument = str | bytes | int | float
 Connect = Callable[[], Awaitable[AbstractConnection]]
 _NOTHING = object()
+_LOST = "the connection to the store was lost"
 _READ_FIRST_S = 0.001
 MOST_UNSENT = 4
 """Calls that wait to be written: a write costs about as much as the fourth part of a call."""
@@ -61,7 +62,10 @@ class Pipe:
             except _MOVED_ON:  # it may have died unnoticed: once more, on a new one
                 pass
         async with asyncio.timeout(self._limit_s):
-            return await (await self._opened()).ask(packed)
+            wire = await self._opened()
+            if not wire.takes_calls:  # it was lost before whoever waited for it could ask
+                wire = await self._opened()
+            return await wire.ask(packed)
 
     async def aclose(self) -> None:
         """Close; what is still asked fails."""
@@ -106,15 +110,18 @@ class _Wire(asyncio.Protocol):
         self._asked: deque[tuple[asyncio.Future[Any], float]] = deque()
         """What was written and has no reply yet, and until when it may come."""
         self._alarm: asyncio.TimerHandle | None = None
-        self.takes_calls = True
         self._streams = connection._reader, connection._writer  # its transport would close with them
         self._transport: asyncio.Transport = connection._writer.transport  # type: ignore[union-attr, assignment]
         self._transport.set_protocol(self)
+        self.takes_calls = not self._transport.is_closing()
         connection._reader = connection._writer = None  # it is ours now
 
     def ask(self, packed: bytes) -> "asyncio.Future[Any]":
         """The reply to come."""
         future: asyncio.Future[Any] = self._loop.create_future()
+        if self._transport.is_closing():
+            future.set_exception(redis.ConnectionError(_LOST))
+            return future
         if not self._unsent:
             self._loop.call_soon(self._flush)
         self._unsent.append((packed, future))
@@ -138,7 +145,7 @@ class _Wire(asyncio.Protocol):
             self._alarm.cancel()
         for future in (*(future for future, _ in self._asked), *(future for _, future in self._unsent)):
             if not future.done():
-                future.set_exception(redis.ConnectionError("the connection to the store was lost"))
+                future.set_exception(redis.ConnectionError(_LOST))
         self._asked.clear()
         self._unsent.clear()
         self._lost(self)

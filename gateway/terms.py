@@ -6,6 +6,7 @@ from functools import lru_cache
 
 import msgspec
 
+from gateway.bodies import MAX_DEADLINE_MS
 from gateway.errors import ApiError, invalid
 from gateway.schemas import GenerationRequest
 from quotas.api_keys import Identity
@@ -17,7 +18,6 @@ TTFT_HEADERS = ("x-fairlane-ttft-ms", "x-llm-d-slo-ttft-ms")
 """Our own name wins over llm-d's."""
 READ_TIMEOUT_HEADER = "x-stainless-read-timeout"
 CLASS_HEADER = "x-fairlane-class"
-LONGEST_MS = 1e9
 
 _HEARD = {name.encode(): name for name in (LANE_HEADER, DEADLINE_HEADER, *TTFT_HEADERS, READ_TIMEOUT_HEADER)}
 _TIERS: Mapping[str, LaneName] = {
@@ -101,8 +101,8 @@ def _milliseconds(given: Mapping[str, str], header: str) -> float | None:
     if header not in given:
         return None
     value = _number(given[header])
-    if value is None or not 0 < value <= LONGEST_MS:
-        raise invalid(header, f"`{header}` must be a number of milliseconds over 0 and at most {LONGEST_MS:.0f}.")
+    if value is None or not 0 < value <= MAX_DEADLINE_MS:
+        raise invalid(header, f"`{header}` must be a number of milliseconds over 0 and at most {MAX_DEADLINE_MS:.0f}.")
     return value
 
 

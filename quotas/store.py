@@ -52,6 +52,9 @@ Reason = Literal["revoked", "expired", "suspended", "deleted"]
 class QuotaError(Exception):
     """Anything that a quota store refuses."""
 
+    may_be_stored = False
+    """Somebody else refused it, after a store that did not answer and may have written it."""
+
 
 class Denied(QuotaError):
     """A limit leaves no room; nothing was written."""

@@ -1,12 +1,15 @@
 """One step's plan in the making: what is left of its budgets, and what has been given and taken so far."""
 
 import math
+from collections import Counter
+from collections.abc import Mapping
 from itertools import chain
 from operator import add
 
 from scheduler.blocks import BlockPool
 from scheduler.budget import Budget
 from scheduler.costs import CostModel
+from scheduler.fresh import WaitReason
 from scheduler.lanes import LaneName
 from scheduler.messages import Paused, Preempted, Resumed, YieldMode
 from scheduler.prefixes import Prefixes
@@ -195,7 +198,9 @@ class Draft:
                 self._swap_out += self._pool.copy_ahead(seq.table[seq.saved : full])
                 seq.saved, self._ahead = full, len(self._swap_out)
 
-    def finish(self, number: int, paused: list[Paused], costs: CostModel) -> StepPlan:
+    def finish(
+        self, number: int, paused: list[Paused], costs: CostModel, reasons: Mapping[SeqId, WaitReason]
+    ) -> StepPlan:
         """The plan; the pauses happened since the last one and come first."""
         copies, work = len(self._swap_out) + len(self._swap_in) - self._ahead, self._work
         return StepPlan(
@@ -206,6 +211,7 @@ class Draft:
             events=(*paused, *self._events),
             yields=tuple(self._yields),
             features=work,
+            waits=Counter(reasons.values()) if reasons else {},
             ahead=self._ahead,
             predicted_ms=costs.step_ms(work) + costs.copy_ms(copies),
         )

@@ -23,7 +23,10 @@ from collections.abc import Iterable
 
 from scheduler.ranges import require
 
-DEFAULT_WINDOW = 4096.0
+PREFILL_WEIGHT = 1.0
+DECODE_WEIGHT = 2.0
+"""Service of a computed prompt token and of a produced one (VTC, OSDI'24)."""
+QUEUE_WINDOW = 4096.0
 """Θ of the global queue in weighted tokens: jobs are taken whole, so about twice the cost of a mean request."""
 STEP_WINDOW = 800.0
 """Θ of a worker, which evens out step by step: in VTC's overload, about the cost of one request."""
@@ -32,7 +35,7 @@ STEP_WINDOW = 800.0
 class Counters:
     """The counters of one lane. `backlogged` is always the caller's set of tenants with work to be done."""
 
-    def __init__(self, window: float = DEFAULT_WINDOW) -> None:
+    def __init__(self, window: float = QUEUE_WINDOW) -> None:
         require("window", window, 0.0)
         self.window = window
         self._values: dict[str, float] = {}

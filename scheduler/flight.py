@@ -3,15 +3,12 @@
 from dataclasses import dataclass
 
 from scheduler.blocks import BlockPool, IntegrityError
+from scheduler.fairness import DECODE_WEIGHT, PREFILL_WEIGHT
 from scheduler.lanes import Envelope, Lane
 from scheduler.messages import Job, Lease
 from scheduler.outcomes import Outcome
 from scheduler.sequence import Sequence, State, finish_reason
 from scheduler.steps import Ended, Row, SeqId
-
-PREFILL_WEIGHT = 1.0
-DECODE_WEIGHT = 2.0
-"""Service of a computed prompt token and of a produced one (VTC, OSDI'24)."""
 
 
 @dataclass(slots=True, eq=False)

@@ -9,7 +9,7 @@ its gateway exactly once; an epoch never comes twice; tokens are recorded in ord
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 
-from scheduler.fairness import DEFAULT_WINDOW
+from scheduler.fairness import QUEUE_WINDOW
 from scheduler.job_book import JobBook
 from scheduler.lane_order import Order, Room
 from scheduler.lanes import Lane, LaneName
@@ -48,7 +48,7 @@ __all__ = [
 class LaneQueue:
     """All jobs of one model, and who holds them. `lease_ms`: how long a silent worker keeps its jobs."""
 
-    def __init__(self, lanes: dict[LaneName, Lane], *, lease_ms: int = 6_000, window: float = DEFAULT_WINDOW) -> None:
+    def __init__(self, lanes: dict[LaneName, Lane], *, lease_ms: int = 6_000, window: float = QUEUE_WINDOW) -> None:
         self._book = JobBook(lanes, window)
         self.events, self.controls = self._book.events, self._book.controls
         self._lease_ms = lease_ms
@@ -88,11 +88,12 @@ class LaneQueue:
         return self.record(flight_id)
 
     def grant(self, flight_id: str, granted_until: int) -> bool:
-        """Raise what each choice may produce, in the record and at the holder. False: unknown or ended."""
+        """Raise what each choice may produce, in the record and at the holder, which may not have heard of what is said
+        again. False: unknown or ended."""
         entry = self._book.entries.get(flight_id)
         if entry is None or entry.state is JobState.ENDED:
             return False
-        if granted_until > entry.granted_until:
+        if granted_until >= entry.granted_until:
             entry.granted_until = granted_until
             if entry.state is JobState.LEASED:
                 self.controls[entry.worker_id].append(Grant(flight_id=flight_id, granted_until=granted_until))
@@ -219,7 +220,7 @@ class LaneQueue:
         if self._seen_ms is not None and now_ms - self._seen_ms > self._lease_ms / 2:
             self._quiet_until_ms = now_ms + self._lease_ms
         self._seen_ms = now_ms
-        return now_ms < self._quiet_until_ms
+        return now_ms < self._quiet_until_ms <= now_ms + self._lease_ms  # a clock may have stepped ahead, and back
 
     def _expire(self, now_ms: int) -> None:
         for entry in self._book.late(now_ms):

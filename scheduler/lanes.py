@@ -29,7 +29,6 @@ class Lane:
     """Least share of the tokens that goes to this lane while it is backlogged, 0 to 1."""
     max_queued: int
     """Jobs that may wait in this lane per model before `put` refuses as overloaded."""
-    preemptible: bool
     burst_ms: float = 0.0
     """How far ahead of the least served a tenant may run, in time of a worker that computes prompts: where deadlines
     press, those of a short burst are met before it is evened out."""
@@ -66,7 +65,6 @@ LATENCY = Lane(
     max_wait_ms=60_000.0,
     share_floor=0.0,
     max_queued=1_000,
-    preemptible=False,
     burst_ms=3_000.0,
 )
 THROUGHPUT = Lane(
@@ -77,7 +75,6 @@ THROUGHPUT = Lane(
     max_wait_ms=86_400_000.0,
     share_floor=0.05,
     max_queued=100_000,
-    preemptible=True,
 )
 DEFAULT_LANES: dict[LaneName, Lane] = {LaneName.LATENCY: LATENCY, LaneName.THROUGHPUT: THROUGHPUT}
 

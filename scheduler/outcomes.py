@@ -1,6 +1,5 @@
-"""How a request ends: exactly one word each, and what that word means, in one table."""
+"""How a request ends: exactly one word each, and whether anything is owed then."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -14,20 +13,5 @@ class Outcome(StrEnum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True)
-class Meaning:
-    """What follows from an outcome."""
-
-    charged: bool
-    """Published tokens are charged; otherwise the reservation is given back and the request is not counted."""
-    retryable: bool
-    """Sending the same request again later can end differently."""
-
-
-MEANING: dict[Outcome, Meaning] = {
-    Outcome.REJECTED: Meaning(charged=False, retryable=True),
-    Outcome.FINISHED: Meaning(charged=True, retryable=False),
-    Outcome.CANCELLED: Meaning(charged=True, retryable=False),
-    Outcome.EXPIRED: Meaning(charged=True, retryable=False),
-    Outcome.FAILED: Meaning(charged=True, retryable=True),
-}
+CHARGED = frozenset(Outcome) - {Outcome.REJECTED}
+"""By these, published tokens are charged; else the reservation is given back and the request is not counted."""

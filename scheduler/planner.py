@@ -144,7 +144,7 @@ class Planner:
             draft = self._weigh_up(now_ms)
         draft.copy_ahead(self._copies_ahead)
         events = [event for event in self._paused if event.flight_id in self._flights]
-        self._plan, self._paused = draft.finish(self._plan.number + 1, events, self._costs), []
+        self._plan, self._paused = draft.finish(self._plan.number + 1, events, self._costs, self._reasons), []
         self._in_flight = self._ran = draft.running
         return self._plan
 

@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from scheduler.fairness import DECODE_WEIGHT
 from scheduler.lanes import Lane, LaneName
 from scheduler.messages import Event, Job, Lease
 from scheduler.outcomes import Outcome
 
-OUTPUT_TOKEN_COST = 2.0
-"""Weighted tokens of one output token; a prompt token costs 1 (the weights of VTC)."""
-QUANTUM_COST = 64 * OUTPUT_TOKEN_COST
+QUANTUM_COST = 64 * DECODE_WEIGHT
 """Weighted tokens charged for each choice when a job is taken, before its worker has reported anything."""
 OWED_LIMIT = 4096.0
 """Weighted tokens that a lane's share floor may run ahead or behind; bounds the burst that pays it back."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from scheduler.budget import Survey
 from scheduler.costs import CostModel
 from scheduler.decodes import kinds_of
-from scheduler.flight import DECODE_WEIGHT
+from scheduler.fairness import DECODE_WEIGHT
 from scheduler.lanes import LaneName
 from scheduler.messages import Job
 from scheduler.roster import LaneRoster, Roster

@@ -18,7 +18,7 @@ import msgspec
 import redis.asyncio
 import redis.exceptions
 
-from scheduler.fairness import DEFAULT_WINDOW
+from scheduler.fairness import QUEUE_WINDOW
 from scheduler.lanes import Lane, LaneName
 from scheduler.legible import controls_of, events_of
 from scheduler.messages import Control, Event, Grant, Job, Lease, encode
@@ -63,7 +63,7 @@ class RedisQueue:
         lanes: dict[LaneName, Lane],
         *,
         lease_ms: int = 6_000,
-        window: float = DEFAULT_WINDOW,
+        window: float = QUEUE_WINDOW,
         clock: Callable[[], int] | None = None,
     ) -> None:
         self.name = name

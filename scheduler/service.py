@@ -8,7 +8,7 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from scheduler.flight import DECODE_WEIGHT, PREFILL_WEIGHT
+from scheduler.fairness import DECODE_WEIGHT, PREFILL_WEIGHT
 from scheduler.lanes import LaneName
 from scheduler.simulate import Step
 from scheduler.steps import Row

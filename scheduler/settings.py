@@ -19,6 +19,8 @@ NOT_SETTINGS = frozenset({"FAIRLANE_CONFIG", "FAIRLANE_URL"})
 TEST_PREFIX = "FAIRLANE_TEST_"
 """Knobs of the test suite, whose environment the processes that it starts inherit."""
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
+TRACE_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+"""OpenTelemetry's own variables, the more special one first."""
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=100_000_000)]
@@ -89,6 +91,11 @@ class SharedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model!r}, {self.host}:{self.port})"  # never the admin key
+
+
+def sends_traces(environ: Mapping[str, str]) -> bool:
+    """There is somebody to send them to; else nobody makes any."""
+    return any(environ.get(name) for name in TRACE_ENDPOINTS)
 
 
 S = TypeVar("S", bound=SharedSettings)

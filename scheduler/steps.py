@@ -103,6 +103,8 @@ class StepPlan:
     """All blocks taken; events tell only of those who ran until then."""
     features: StepFeatures = NO_WORK
     """Of the rows: what the step's time depends on."""
+    waits: Mapping[str, int] = field(default_factory=dict)
+    """Sequences that were looked at and got no row, by `WaitReason`."""
     ahead: int = 0
     """Of the copies to the host, those of blocks that nobody yields yet: they take next to nothing from the step."""
     predicted_ms: float = 0.0

@@ -123,15 +123,22 @@ class _Offers:
         return None
 
     def _trimmed(self, given: list[tuple[Sequence, int]], held: Counter[int]) -> list[Victim]:
-        """Leave everybody the shared blocks that are not free even so."""
-        victims, room = [], self._pool.free_slots
+        """Leave everybody the shared blocks that are not free even so. The host keeps first what must be kept."""
+        left: list[tuple[Sequence, int]] = []
         for seq, count in given:
             while count and held[seq.table[-count]] < self._pool.references(seq.table[-count]):
                 held[seq.table[-count]] -= 1
                 count -= 1
             if count:
-                victims.append(self._offer(seq, count, room))
-                room -= len(self._moved(seq, count)) if victims[-1].mode == "swap" else 0
+                left.append((seq, count))
+        room = self._pool.free_slots
+        kept = sum([len(self._moved(seq, count)) for seq, count in left if self._must_keep(seq)])
+        victims = []
+        for seq, count in left:
+            moved = len(self._moved(seq, count))
+            kept -= moved if self._must_keep(seq) else 0
+            victims.append(self._offer(seq, count, room - kept))
+            room -= moved if victims[-1].mode == "swap" else 0
         return victims
 
     def _most(self, seq: Sequence, room: int) -> int:

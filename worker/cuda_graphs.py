@@ -75,12 +75,15 @@ def with_graphs(model: Model, cache: KVCache, max_sequences: int) -> Model:
     if cache.device.type != "cuda" or model.backend != TritonPaged.name:
         return model
     began = time.perf_counter()
-    sizes = bucket_sizes(max_sequences)
+    sizes, stream = bucket_sizes(max_sequences), torch.cuda.current_stream(cache.device)
     try:
         with torch.inference_mode(), torch.cuda.device(cache.device):
             graphs = DecodeGraphs(model, cache, capture_into_one_pool(), sizes)
-    except RuntimeError as error:  # out of memory, or an operator that waits for the host
-        _log.warning("decode steps are not captured, slower: %s", str(error).partition("\n")[0])
+    except Exception as error:  # noqa: BLE001 - out of memory, an operator that waits for the host, a compiler's refusal
+        torch.cuda.set_stream(stream)  # a capture that fails leaves its own behind
+        torch.cuda.synchronize(cache.device)
+        reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        _log.warning("decode steps are not captured, slower: %s", reason)
         return model
     _log.info("captured decode steps of up to %d rows in %.1f s", sizes[-1], time.perf_counter() - began)
     return graphs

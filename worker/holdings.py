@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from scheduler.messages import Cancel, Grant, Lease
 
 MOST_EARLY = 1_000
-"""Early words kept; one is early only while a `take` is under way."""
+"""Words kept; one is early only while a `take` is under way."""
 
 
 class Holdings:
     """Kept by the event loop: a flight is held from its `take` until the store has heard that it left.
 
-    The control stream may overtake the answer of a `take`: a word about a flight that is not held is kept until the
-    take under way has come to its end, and goes to the engine behind the leases that it brought.
+    The control stream may overtake the answer of a `take`, also of a flight that is held already, under an epoch that
+    is over: words are kept until a take has come to its end, and go to the engine behind the leases that it brought.
     """
 
     def __init__(self) -> None:
@@ -29,17 +29,20 @@ class Holdings:
 
     def took(self, leases: Iterable[Lease]) -> list[Cancel | Grant]:
         """A take has ended with these; the early words that may be about them."""
-        self._epochs.update((lease.job.flight_id, lease.epoch) for lease in leases)
-        early = [word for word in self._early if word.flight_id in self._epochs]
+        epochs = {lease.job.flight_id: lease.epoch for lease in leases}
+        self._epochs.update(epochs)
+        early = [word for word in self._early if word.flight_id in epochs]
         self._early.clear()
         return early
 
+    def known(self, leases: Iterable[Lease]) -> list[Lease]:
+        """Those of flights that are held under an epoch as new as theirs."""
+        return [lease for lease in leases if self._epochs.get(lease.job.flight_id, -1) >= lease.epoch]
+
     def hears(self, word: Cancel | Grant) -> bool:
-        """Is this about a flight held? Otherwise it is kept."""
-        if word.flight_id in self._epochs:
-            return True
+        """Is this about a flight held? It is kept in any case: saying it twice does nothing."""
         self._early.append(word)
-        return False
+        return word.flight_id in self._epochs
 
     def epochs(self, flight_ids: Iterable[str]) -> list[tuple[str, int]]:
         """These flights with the epoch under which each is held; without those that are not."""

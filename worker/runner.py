@@ -85,9 +85,9 @@ class Runner:
 
     @torch.inference_mode()
     def run(self, plan: StepPlan, on_forward: Callable[[], None] = _nothing, foresee: Foresee = tuple) -> StepResult:
-        """Swap out, swap in, compute, sample. A row that cannot be computed fails alone. `on_forward` is called right
-        before each forward pass: what other threads are given to do there, they do while this one computes. Where
-        that is a GPU, the rows that `foresee` names are made ready meanwhile, for a next step that has them."""
+        """Swap out, swap in, compute, sample. A row that cannot be computed fails alone. `on_forward` is called once in
+        each forward pass: what other threads are given to do there, they do while it is computed. Where a GPU does
+        that, the rows that `foresee` names are made ready meanwhile, for a next step that has them."""
         began = time.perf_counter()
         self._transfer.start(plan.swap_out, plan.swap_in)
         rows = sorted(plan.rows, key=packing_order)
@@ -124,6 +124,8 @@ class Runner:
             return self._compute_together(rows, on_forward, foresee)
         except (RuntimeError, IndexError) as error:  # what torch raises, out of memory among them
             _log.warning("a step of %d rows failed: %s", len(rows), type(error).__name__)
+            if self._cache.device.type == "cuda":
+                torch.cuda.synchronize(self._cache.device)  # raises where the GPU is lost: no request is at fault then
             if len(rows) == 1:
                 return _Found(failed={rows[0].seq: UNCOMPUTABLE})
         found = _Found()
@@ -135,10 +137,13 @@ class Runner:
         if self._reads_beyond:
             self._cache.clear_entered(rows)
         packed = self._packer.pack(rows)
-        on_forward()
-        output = self._model.forward(packed, self._cache)
-        if self._looks_ahead:
+        if self._looks_ahead:  # first of all the GPU gets its work: whoever is woken may take Python for milliseconds
+            output = self._model.forward(packed, self._cache)
             self._packer.make_ready(foresee())
+            on_forward()
+        else:
+            on_forward()
+            output = self._model.forward(packed, self._cache)
         sampling, choices = [row.seq for row in rows if row.samples], self._sampling(rows)
         draws = [None if choice.history is None else choice.draw(choice.history) for choice in choices]
         drawn = draw_tokens(output.logits, draws, output.likeliest)

@@ -1,7 +1,7 @@
 """The worker at work: takes jobs, hears commands, publishes tokens, keeps its leases, and ends in order.
 
-Four loops on one event loop, each simple by itself: take, control, publish (the outbox) and heartbeat. The engine
-steps in its own thread and is spoken to only through the mailbox of `EngineThread`. What ends the worker:
+Five loops on one event loop, each simple by itself: take, control, publish (the outbox), leases and heartbeat. The
+engine steps in its own thread and is spoken to only through the mailbox of `EngineThread`. What ends the worker:
 
     SIGTERM, SIGINT   drain: take no more, let what runs end within `drain_s`, publish everything, hand the rest
                       back, leave the registry, exit 0. A second signal exits at once.
@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from scheduler.messages import Drain, ModelCard
+from scheduler.messages import Drain, Lease, ModelCard
 from scheduler.queue_types import Publication
 from scheduler.redis_queue import RedisQueue
 from scheduler.registry import RedisRegistry
@@ -74,7 +74,7 @@ class Server:
         self._drain_s = drain_s
         self._block_ms = int(block_s * 1e3)
         self._room = Room()
-        self._outbox = Outbox(self._publish, link, on_settled=self._settled, on_full=engine.hold)
+        self._outbox = Outbox(self._publish, link, on_settled=self._settled, on_full=self._hold)
         self._held = Holdings()
         self._last_turn_s = 0.0
         self._idle = asyncio.Event()
@@ -106,6 +106,7 @@ class Server:
                     self._hear(),
                     self._outbox.run(),
                     self._keep_leases(),
+                    self._beat(),
                     self._announce(),
                 )
             ]
@@ -131,14 +132,26 @@ class Server:
     async def _take(self) -> None:
         while (capacity := await self._room.worth_asking()) is not None:
             # A take whose answer was lost may have happened: `renew` gives back what we do not know of.
-            leases = await self._link.persist("take", partial(self._queue.take, self._worker_id, capacity))
+            taken = await self._link.persist("take", partial(self._queue.take, self._worker_id, capacity))
+            leases = await self._fresh(taken)
             self._room.took(len(leases))
             early = self._held.took(leases)
             if leases:
                 self._idle.clear()
+                self._last_turn_s = asyncio.get_running_loop().time()  # it has rested since its last
                 for observer in self._observers:
                     observer.took(leases)
                 self._engine.tell(*leases, *early)
+
+    async def _fresh(self, leases: Sequence[Lease]) -> list[Lease]:
+        """Those that may begin. A store that forgot a take gives the job out again under the same epoch, and what was
+        computed under the first one may still be on its way there: that job goes back, for another epoch."""
+        known = self._held.known(leases)
+        if known:
+            ids = [lease.job.flight_id for lease in known]
+            await self._link.persist("release", partial(self._queue.release, self._worker_id, ids))
+            self._drop(self._held.epochs(ids))
+        return [lease for lease in leases if lease not in known]
 
     async def _hear(self) -> None:
         """The control stream and the model's wake-ups."""
@@ -171,12 +184,23 @@ class Server:
     def _settled(self, publications: Sequence[Publication], refused: set[str]) -> None:
         """The store has heard these; of the refused ones the lease was lost."""
         lost = [each for each in publications if each.flight_id in refused]
-        for each in (*lost, *(each for each in publications if each.ends)):
-            self._held.let_go(each.flight_id, each.epoch)
+        for each in publications:
+            if each.ends:
+                self._held.let_go(each.flight_id, each.epoch)
+        self._drop([(each.flight_id, each.epoch) for each in lost])
+
+    def _drop(self, lost: Sequence[tuple[str, int]]) -> None:
         if lost:
             log.warning("%d flights were taken away from this worker: dropped", len(lost))
-            self._engine.tell(*(Drop(each.flight_id, each.epoch) for each in lost))
-            self._tell_lost(each.flight_id for each in lost)
+        for flight_id, epoch in lost:
+            self._held.let_go(flight_id, epoch)
+        self._engine.tell(*(Drop(flight_id, epoch) for flight_id, epoch in lost))
+        self._tell_lost(flight_id for flight_id, _ in lost)
+
+    def _hold(self, held: bool) -> None:
+        """The outbox is full, or no longer."""
+        self._engine.hold(held)
+        self._last_turn_s = asyncio.get_running_loop().time()
 
     # Leases and presence.
 
@@ -185,10 +209,15 @@ class Server:
             if not await self._link.persist("renew", self._renew):
                 log.warning("the lease had lapsed: dropping the %d flights in hand", len(self._held))
                 await self._hand_back()
-            status = self._vitals.status(draining=self._draining.is_set())
-            await self._link.persist("beat", partial(self._registry.beat, status, int(self._lease_s * 1e3)))
             self._room.woken()  # in case a wake-up was lost with the store
             self._check_engine()
+            await asyncio.sleep(self._lease_s / HEARTBEATS_PER_LEASE)
+
+    async def _beat(self) -> None:
+        """On a cluster the registry may be on another node than the queue: where that is away, the leases stay."""
+        while True:
+            status = self._vitals.status(draining=self._draining.is_set())
+            await self._link.persist("beat", partial(self._registry.beat, status, int(self._lease_s * 1e3)))
             await asyncio.sleep(self._lease_s / HEARTBEATS_PER_LEASE)
 
     async def _renew(self) -> bool:

@@ -80,6 +80,13 @@ class Tables:
             self._write(changed, rows)
         return [self._known[row.seq][0] for row in rows]
 
+    def lines(self, rows: Sequence[Row], width: int) -> npt.NDArray[np.int32]:
+        """Each row's table, int32 [rows, width]; behind it stands whatever stood there."""
+        places, kept = np.array(self.starts(rows), np.int64) // self._width, min(width, self._width)
+        found = np.zeros((len(rows), width), np.int32)
+        found[:, :kept] = self._array.reshape(self._height, self._width)[places, :kept]
+        return found
+
     def _write(self, changed: Sequence[Row], rows: Sequence[Row]) -> None:
         new = sum(row.seq not in self._known for row in changed)
         if new > len(self._free):

@@ -15,13 +15,14 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from scheduler.fresh import WaitReason
 from scheduler.messages import Event, Finished, Lease, Paused, Preempted, Resumed, TokenDelta, WorkerStatus
 from scheduler.queue_types import Publication
+from scheduler.settings import sends_traces
 from worker.engine import StepReport
 from worker.preemption_costs import PreemptionCost
 from worker.report import LaneTokens, Report
 
-ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 CLOSE_S = 2.0
 _STEP_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -48,6 +49,10 @@ class Metrics:
             "fairlane_worker_tokens", "Tokens: kind is prefill or output.", ["lane", "kind"], registry=registry
         )
         self.sequences = Gauge("fairlane_worker_sequences", "Sequences in hand.", ["lane", "state"], registry=registry)
+        waits = Gauge(
+            "fairlane_worker_waits", "Sequences that the last step gave no row, by why.", ["reason"], registry=registry
+        )
+        self.waits = {reason: waits.labels(reason) for reason in WaitReason if reason is not WaitReason.ORDER}
         self.blocks = Gauge("fairlane_worker_kv_blocks", "KV blocks.", ["pool", "state"], registry=registry)
         self.prefix_blocks = Gauge(
             "fairlane_worker_prefix_blocks", "KV blocks kept for prompts that begin alike; free too.", registry=registry
@@ -119,6 +124,8 @@ class Metrics:
         self.predicted.observe(plan.predicted_ms / 1e3)
         self.copies.inc(result.copy_ms / 1e3)
         self.rows.observe(len(plan.rows))
+        for reason, gauge in self.waits.items():
+            gauge.set(plan.waits.get(reason, 0))
 
     def _computed(self, by_lane: Mapping[str, LaneTokens]) -> None:
         for lane, tokens in by_lane.items():
@@ -248,7 +255,7 @@ class Traces:
 
 def open_traces(environ: Mapping[str, str], *, worker_id: str, model: str) -> Traces | None:
     """Traces to the OTLP endpoint that the environment names; None where it names none."""
-    if not any(environ.get(name) for name in ENDPOINTS):
+    if not sends_traces(environ):
         return None
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 

@@ -14,8 +14,8 @@ from worker.kv_cache import KVCache
 from worker.page_lock import blocks_per_chunk
 from worker.upload import upload
 
-_STAGING_BYTES = 128 * 2**20
-"""Of each half of the staging area: what one preemption moves, at most."""
+_STAGING_BYTES = 512 * 2**20
+"""Of each half of the staging area. What leaves beyond both in one step keeps it waiting for the way to the host."""
 _STAGING_SHARE = 1 / 16
 """Of the device pool, that a half takes at most."""
 _ANYWHERE = sys.maxsize

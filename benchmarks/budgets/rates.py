@@ -142,7 +142,7 @@ def _take_turns(on: Bench, todo: Sequence[Load], rounds: int, seconds: float, ad
 
 
 def lines(turns: Turns, rounds: int) -> list[Line]:
-    """What issue line 5 asks for."""
+    """Line 5."""
     shares = {
         load: store_us(turns, Load(LEAST, load.tenants, load.concurrency)) / store_us(turns, load)
         for load in turns

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.front.load import Order, Seen, over_http
+from benchmarks.front.stand import LIMITS
 from tests.system.harness import MODEL, Server
 
 KV_MEMORY = "64MiB"
@@ -21,13 +22,6 @@ none of it is taken off."""
 CLIENTS = 32
 SLICE_S = 5.0
 MIB = 2**20
-LIMITS = {
-    "requests_per_minute": 10**9,
-    "tokens_per_minute": 10**12,
-    "tokens_per_day": 10**14,
-    "concurrent_requests": 10**6,
-    "queued_requests": 10**6,
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """Transformers' own generation, in its defaults but for memory: static batches, and its continuous batching."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -26,7 +27,7 @@ def build(options: Mapping[str, Any]) -> Callable[[Order], Answer]:
 
     def serve(order: Order) -> Answer:
         batch = order.get("batch")
-        return timed(static(model, batch) if batch else continuous(model))(order)
+        return timed(static(model, batch))(order) if batch else continuous(model)(order["requests"])
 
     return serve
 
@@ -47,16 +48,18 @@ def static(model: "transformers.PreTrainedModel", batch: int) -> Callable[[Seque
     return run
 
 
-def continuous(model: "transformers.PreTrainedModel") -> Callable[[Sequence[Request]], int]:
-    """What `generate_batch` runs inside, through its manager, since only that takes a length per request."""
+def continuous(model: "transformers.PreTrainedModel") -> Callable[[Sequence[Request]], Answer]:
+    """What `generate_batch` runs inside, through its manager, since only that takes a length per request. Its time is
+    that from the first request on: by then the manager stands, with its KV and what it captures of a GPU's steps."""
     config = transformers.GenerationConfig(do_sample=False, max_new_tokens=1, eos_token_id=-1, pad_token_id=0)
     batching = transformers.ContinuousBatchingConfig(max_memory_percent=MEMORY_SHARE)
 
-    def run(requests: Sequence[Request]) -> int:
+    def run(requests: Sequence[Request]) -> Answer:
         made = 0
         with model.continuous_batching_context_manager(
             generation_config=config, continuous_batching_config=batching, timeout=5.0
         ) as manager:
+            began = time.perf_counter()
             for prompt, tokens in requests:
                 manager.add_request(prompt, max_new_tokens=tokens)
             for _ in requests:
@@ -64,7 +67,7 @@ def continuous(model: "transformers.PreTrainedModel") -> Callable[[Sequence[Requ
                 if output is None or output.error:
                     raise TurnError(f"continuous batching failed: {output and output.error}")
                 made += len(output.generated_tokens)
-        return made
+            return {"seconds": time.perf_counter() - began, "tokens": made}
 
     return run
 

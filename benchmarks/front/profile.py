@@ -18,12 +18,12 @@ import rich.box
 from rich.table import Table
 
 from benchmarks.front.stand import Stand, StandError, stand
-from benchmarks.gateway import PLAIN, STREAM, WARM_UP_S, Load, describe
+from benchmarks.gateway import CROWDS, PACKAGES, Load, take_turn, warm_up
+from benchmarks.machine import describe
 from benchmarks.report import open_console
 
 SHOWN = 16
 WRITTEN_WITHIN_S = 10.0
-LOADS = {load.kind: load for load in (PLAIN, STREAM)}
 
 Counts = Mapping[str, int]
 
@@ -33,12 +33,10 @@ def take(on: Stand, load: Load, seconds: float, out: Path) -> tuple[float, Mappi
 
     Raises StandError.
     """
-    on.load(load.kind, seconds=WARM_UP_S, tokens=load.tokens, clients=load.clients)
-    before_s = on.cpu_s()
-    seen = on.load(load.kind, seconds=seconds, tokens=load.tokens, clients=load.clients)
-    each_us = (on.cpu_s() - before_s) / (seen.tokens if load is STREAM else seen.requests) * 1e6
+    warm_up(on, load)
+    each_us = take_turn(on, load, seconds).cpu_us(load)
     on.gateway.send_signal(signal.SIGUSR1)
-    on.load(load.kind, seconds=seconds, tokens=load.tokens, clients=load.clients)
+    take_turn(on, load, seconds)
     on.gateway.send_signal(signal.SIGUSR2)
     deadline = time.monotonic() + WRITTEN_WITHIN_S
     while not (out.exists() and out.read_text().endswith("}}")):
@@ -61,18 +59,18 @@ def table(title: str, counts: Counts, each_us: float) -> Table:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print two tables for each load."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.front.profile", description=__doc__.splitlines()[0])
-    parser.add_argument("--load", choices=LOADS, action="append")
+    parser.add_argument("--load", choices=CROWDS, action="append")
     parser.add_argument("--seconds", type=float, default=10.0)
     options = parser.parse_args(arguments)
     console = open_console()
-    console.print(describe(), soft_wrap=True)
-    for kind in options.load or LOADS:
+    console.print(describe(PACKAGES), soft_wrap=True)
+    for kind in options.load or CROWDS:
         with tempfile.TemporaryDirectory(prefix="fairlane-bench-") as directory:
             out = Path(directory) / "samples.json"
             with stand(["benchmarks.front.sampled", str(out)]) as on:
-                each_us, counts = take(on, LOADS[kind], options.seconds, out)
+                each_us, counts = take(on, CROWDS[kind], options.seconds, out)
         unit = "a streamed token" if kind == "stream" else "a request"
-        console.print(f"{LOADS[kind].name}: {each_us:.1f} µs {unit}")
+        console.print(f"{CROWDS[kind].name}: {each_us:.1f} µs {unit}")
         console.print(table("for whom, by file of ours", counts["ours"], each_us))
         console.print(table("what runs, by package", counts["running"], each_us))
     return 0

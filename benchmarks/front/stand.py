@@ -143,9 +143,9 @@ def cpu_s(pid: int) -> float:
 
 
 @contextlib.contextmanager
-def stand(gateway_module: Sequence[str] = ("gateway",)) -> Iterator[Stand]:
+def stand(gateway_module: Sequence[str] = ("gateway",), *, checkout: Path | None = None) -> Iterator[Stand]:
     """Store, engine, trace sink and gateway, until the block ends. Raises StandError. `gateway_module`: what is run as
-    the gateway, with what stands before its options."""
+    the gateway, with what stands before its options; `checkout`: whose gateway and engine, here if None."""
     cores = sorted(os.sched_getaffinity(0))
     here, elsewhere = cores[:1], cores[1:] or cores
     os.sched_setaffinity(0, elsewhere)  # ours, and by inheritance the store's
@@ -157,7 +157,7 @@ def stand(gateway_module: Sequence[str] = ("gateway",)) -> Iterator[Stand]:
         store.start()
         sink = stack.enter_context(Sink())
         command = [sys.executable, "-m", "benchmarks.front.instant", store.url]
-        engine = stack.enter_context(running(command, directory / "engine.log", elsewhere))
+        engine = stack.enter_context(running(command, directory / "engine.log", elsewhere, cwd=checkout))
         key, queue = asyncio.run(_prepare(store.url))
         port = free_port()
         gateway = stack.enter_context(
@@ -171,6 +171,7 @@ def stand(gateway_module: Sequence[str] = ("gateway",)) -> Iterator[Stand]:
                     "FAIRLANE_GATEWAY__STORE_TIMEOUT_S": "5",
                     "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{sink.server_port}",
                 },
+                checkout,
             )
         )
         url = f"http://127.0.0.1:{port}"
@@ -190,7 +191,11 @@ async def _prepare(url: str) -> tuple[str, str]:
 
 @contextlib.contextmanager
 def running(
-    command: Sequence[str], log: Path, cores: Sequence[int], variables: Mapping[str, str] | None = None
+    command: Sequence[str],
+    log: Path,
+    cores: Sequence[int],
+    variables: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A process until the block ends, on these cores."""
     with log.open("wb") as out:
@@ -200,6 +205,7 @@ def running(
             stderr=out,
             stdin=subprocess.DEVNULL,
             env={**os.environ, **(variables or {})},
+            cwd=cwd,
             preexec_fn=_pinned(cores),
         )
     try:

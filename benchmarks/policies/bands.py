@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from benchmarks.policies.fcfs_sarathi import FcfsSarathi
 from benchmarks.policies.setup import Request, Setup
-from scheduler.flight import DECODE_WEIGHT, PREFILL_WEIGHT
+from scheduler.fairness import DECODE_WEIGHT, PREFILL_WEIGHT
 from scheduler.lanes import LaneName
 from scheduler.outcomes import Outcome
 from scheduler.ranges import require

@@ -12,7 +12,7 @@ from typing import Generic
 from benchmarks.policies.setup import R, Setup, envelope
 from scheduler.blocks import BlockPool
 from scheduler.capacity import Counts, count
-from scheduler.flight import DECODE_WEIGHT, PREFILL_WEIGHT
+from scheduler.fairness import DECODE_WEIGHT, PREFILL_WEIGHT
 from scheduler.messages import FinishReason, Job, Lease
 from scheduler.outcomes import Outcome
 from scheduler.sequence import State, finish_reason

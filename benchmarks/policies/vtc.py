@@ -17,7 +17,7 @@ from collections import deque
 
 from benchmarks.policies.base import Engine
 from benchmarks.policies.setup import Request, Setup
-from scheduler.flight import DECODE_WEIGHT, PREFILL_WEIGHT
+from scheduler.fairness import DECODE_WEIGHT, PREFILL_WEIGHT
 from scheduler.ranges import require
 from scheduler.sequence import State
 from scheduler.steps import StepResult

@@ -60,8 +60,6 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- with .root.Values.otlpEndpoint }}
 - name: OTEL_EXPORTER_OTLP_ENDPOINT
   value: {{ . | quote }}
-- name: OTEL_SERVICE_NAME
-  value: fairlane-{{ $.component }}
 {{- end }}
 {{- end }}
 

@@ -50,5 +50,5 @@ local function is_quiet()
   local quiet_until = tonumber(pulse[2] or 0)
   if pulse[1] and NOW - tonumber(pulse[1]) > LEASE_MS / 2 then quiet_until = NOW + LEASE_MS end
   call('HSET', key('pulse'), 'seen', NOW, 'quiet_until', quiet_until)
-  return NOW < quiet_until
+  return NOW < quiet_until and quiet_until <= NOW + LEASE_MS -- a clock may have stepped ahead, and back
 end

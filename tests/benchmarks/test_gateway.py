@@ -1,10 +1,12 @@
 """The gateway's benchmark: what its client takes for an answer, its verdicts, and the whole of it at its smallest."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
+from benchmarks.front import compare
 from benchmarks.front.instant import card
 from benchmarks.front.load import Order, Seen, request_bytes, tokens_of
 from benchmarks.front.mock import answer
@@ -98,3 +100,24 @@ def test_the_command_measures_a_whole_gateway(tmp_path: Path) -> None:
     assert main(["--rounds", "1", "--seconds", "0.5", "--json", str(found)]) in (0, 1)
 
     assert {line["line"] for line in json.loads(found.read_text())} == {8}
+
+
+def test_a_checkout_is_compared_with_the_first_round_by_round() -> None:
+    rounds = [[400.0, 300.0], [200.0, 160.0]]
+
+    cells = [[*column.cells] for column in compare.table([Path("old"), Path("new")], rounds).columns]
+
+    assert cells[0] == ["old", "new"]
+    assert cells[1] == ["300.0", "230.0"]
+    assert cells[3] == ["1.000", "0.775"]
+
+
+@pytest.mark.system
+def test_the_gateways_of_two_checkouts_stand_side_by_side() -> None:
+    cores, here = os.sched_getaffinity(0), Path(__file__).parents[2]
+
+    [costs] = compare.compare([here, here], STREAM, rounds=1, seconds=0.5)
+
+    assert all(cost_us > 0.0 for cost_us in costs)
+    assert len(costs) == 2
+    assert os.sched_getaffinity(0) == cores

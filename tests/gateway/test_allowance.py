@@ -2,14 +2,14 @@
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from gateway.allowance import Allowance
 from gateway.dispatch import Dispatcher
 from gateway.flight import Booking, Flight, Mailbox
-from quotas.store import Extension, Need, QuotaStore, Reservation
+from quotas.store import Extension, Need, QuotaStore, Reservation, StoreUnavailable
 from tests.quotas.house import ask
 
 pytestmark = pytest.mark.anyio
@@ -27,23 +27,36 @@ class Budget:
         return cast(Extension, await answer)
 
 
+@dataclass
 class Workers:
-    """Take every grant."""
+    """Take every grant but the first few."""
+
+    deaf_to: int = 0
+    granted: "asyncio.Queue[int]" = field(default_factory=asyncio.Queue)
 
     def queue(self, _: str) -> "Workers":
         return self
 
-    async def grant(self, *_: Any) -> None:
-        pass
+    async def grant(self, _: str, tokens: int) -> None:
+        self.deaf_to -= 1
+        if self.deaf_to >= 0:
+            raise StoreUnavailable("away")
+        self.granted.put_nowait(tokens)
 
 
-async def test_who_is_used_up_as_the_budget_has_just_answered_asks_again() -> None:
-    budget, booking = Budget(), Booking(ask("f1", max_output_tokens=100, quantum=8))
+def reserved(n: int = 1) -> tuple[Booking, Flight]:
+    """A request of a hundred tokens per choice, of which it holds eight."""
+    booking = Booking(ask("f1", max_output_tokens=100, quantum=8, n=n))
     flight = Flight("f1", booking, 1, "queue", Mailbox(), granted=8)
     booking.flights = [flight]
     booking.reservation = Reservation(
         flight_id="f1", tenant="acme", granted_tokens=8, most_tokens=100, statuses=(), shadowed=()
     )
+    return booking, flight
+
+
+async def test_who_is_used_up_as_the_budget_has_just_answered_asks_again() -> None:
+    budget, (booking, flight) = Budget(), reserved()
     allowance = Allowance(cast(QuotaStore, budget), cast(Dispatcher, Workers()), booking, 8)
     (choice,) = flight.choices
 
@@ -59,4 +72,46 @@ async def test_who_is_used_up_as_the_budget_has_just_answered_asks_again() -> No
         need, _ = await budget.asked.get()
 
     assert (need.published, need.stuck) == (16, True)
+    allowance.close()
+
+
+async def test_a_request_ends_only_where_its_worker_knows_its_grant_to() -> None:
+    """What an ended choice left is another's; a worker that missed that would wait for more at the old grant."""
+    budget, workers, (booking, flight) = Budget(), Workers(deaf_to=1), reserved(n=2)
+    allowance = Allowance(cast(QuotaStore, budget), cast(Dispatcher, workers), booking, 8)
+    ended, going = flight.choices
+    ended.published = ended.spoken = 2
+    ended.finish_reason = "stop"
+    going.spoken = 8
+
+    cut = asyncio.Event()
+    flight.mailbox.read_by(cut.set)
+
+    async with asyncio.timeout(10):
+        allowance.spoken(going)
+        for spoken in (8, 11):
+            _, answer = await budget.asked.get()
+            going.spoken = spoken
+            answer.set_result(Extension(granted_tokens=16, limited_by="tokens_per_day", spent=True))
+        await cut.wait()
+
+    assert (flight.cut_at, workers.granted.get_nowait(), workers.granted.empty()) == (14, 14, True)
+
+
+async def test_a_worker_that_waits_at_an_old_grant_is_told_the_new_one_again() -> None:
+    budget, workers, (booking, flight) = Budget(), Workers(), reserved()
+    allowance = Allowance(cast(QuotaStore, budget), cast(Dispatcher, workers), booking, 8)
+    (choice,) = flight.choices
+    choice.published = choice.spoken = 8
+
+    async with asyncio.timeout(10):
+        allowance.spoken(choice)
+        _, answer = await budget.asked.get()
+        answer.set_result(Extension(granted_tokens=20))
+        first = await workers.granted.get()
+        await asyncio.sleep(0)  # the asking task comes to its end
+        allowance.paused(flight, choice)
+        again = await workers.granted.get()
+
+    assert (first, again) == (20, 20)
     allowance.close()

@@ -7,14 +7,17 @@ from typing import cast
 import pytest
 
 from gateway.dispatch import Queue
+from gateway.errors import ApiError
+from gateway.flight import Booking, Flight
 from gateway.generation import Generation
-from gateway.pieces import Piece, Rhythm
+from gateway.pieces import Piece, Rhythm, Said
 from gateway.settle import Settlements
 from gateway.spans import Span
 from gateway.terms import Terms
 from gateway.text import TextModel
 from scheduler.lanes import DEFAULT_LANES, LaneName
 from scheduler.messages import TokenDelta
+from scheduler.outcomes import Outcome
 from tests.gateway.cards import byte_level_card
 from tests.gateway.one_flight import flight
 
@@ -25,33 +28,52 @@ TERMS = Terms(lane=LANE, service_tier="default", deadline_ms=None, hard_ttft_ms=
 
 
 class Slow:
-    """Takes nothing after the first piece."""
+    """Takes nothing after the first piece, before it reads on."""
 
     def __init__(self) -> None:
         self.behind = asyncio.Event()
+        self.reads = asyncio.Event()
+        self.heard: list[Piece] = []
 
     def hear(self, pieces: Sequence[Piece]) -> bool:
-        return False
+        self.heard += pieces
+        return self.reads.is_set()
 
     async def catch_up(self) -> None:
         self.behind.set()
-        await asyncio.Event().wait()
+        await self.reads.wait()
+
+
+class Ends:
+    """Notes how a request was handed over."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[Outcome] = []
+
+    def hand_over(self, _: Booking, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
+
+
+def generation_of(
+    airborne: Flight, text: TextModel, *, settlements: object = None, stop: tuple[str, ...] = ()
+) -> Generation:
+    return Generation(
+        flights=[airborne],
+        queue=cast(Queue, None),
+        mailbox=airborne.mailbox,
+        settlements=cast(Settlements, settlements),
+        text=text,
+        terms=TERMS,
+        arrived_s=asyncio.get_running_loop().time(),
+        queue_span=Span(),
+        stop=stop,
+    )
 
 
 async def test_a_stop_string_that_a_slow_client_left_unheard_is_charged_up_to_itself() -> None:
     text, airborne = TextModel(byte_level_card()), flight(max_output_tokens=99)
     said = text.encode("one two three")
-    generation = Generation(
-        flights=[airborne],
-        queue=cast(Queue, None),
-        mailbox=airborne.mailbox,
-        settlements=cast(Settlements, None),
-        text=text,
-        terms=TERMS,
-        arrived_s=asyncio.get_running_loop().time(),
-        queue_span=Span(),
-        stop=("two",),
-    )
+    generation = generation_of(airborne, text, stop=("two",))
     slow = Slow()
     running = asyncio.create_task(generation.run(slow, Rhythm()))
     for index, token in enumerate(said):
@@ -65,3 +87,22 @@ async def test_a_stop_string_that_a_slow_client_left_unheard_is_charged_up_to_it
 
     assert airborne.choices[0].published == len(said)
     assert airborne.choices[0].counted == len(text.encode("one two"))
+
+
+async def test_what_has_to_end_does_so_before_a_client_that_does_not_read() -> None:
+    text, airborne, ends, slow = TextModel(byte_level_card()), flight(max_output_tokens=99), Ends(), Slow()
+    running = asyncio.create_task(generation_of(airborne, text, settlements=ends).run(slow, Rhythm()))
+    for index, token in enumerate(text.encode("one two")):
+        airborne.accept(TokenDelta(flight_id="f", epoch=1, choice=0, first_index=index, token_ids=(token,)))
+        airborne.mailbox.ring()
+        await slow.behind.wait()
+
+    airborne.fail(ApiError("This tenant is suspended.", "tenant_suspended"))
+
+    assert ends.outcomes == [Outcome.CANCELLED]
+    assert "".join(piece.text for piece in slow.heard if isinstance(piece, Said)) == "o"
+    slow.reads.set()
+    with pytest.raises(ApiError, match="suspended"):
+        await running
+    assert "".join(piece.text for piece in slow.heard if isinstance(piece, Said)) == "one two"
+    assert ends.outcomes == [Outcome.CANCELLED]

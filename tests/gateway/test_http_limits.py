@@ -39,8 +39,8 @@ def anyio_backend() -> tuple[str, dict[str, bool]]:
 
 @dataclass
 class Echo:
-    """An application that reads the body and says how long it was; `/stream` says two parts, the second on `go`, and
-    `/long/N` N bytes."""
+    """An application that reads the body and says how long it was; `/stream` says two parts, the second on `go`,
+    `/held` begins to answer on `go`, `/long/N` says N bytes, and `/headers` the names that it was sent."""
 
     body_timeout_s: float
     go: asyncio.Event
@@ -59,6 +59,8 @@ class Echo:
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             await send({"type": "http.response.body", "body": b"a" * many})
             return
+        if scope["path"] == "/held":
+            await self.go.wait()
         try:
             body = await read_body(receive, scope["headers"], max_bytes=MAX_BODY, timeout_s=self.body_timeout_s)
         except ApiError as error:
@@ -67,6 +69,8 @@ class Echo:
             self.lost.set()
         else:
             said = str(len(body)).encode()
+            if scope["path"] == "/headers":
+                said = b" ".join(name for name, _ in scope["headers"])
             length = [(b"content-length", str(len(said)).encode())]
             await send({"type": "http.response.start", "status": 200, "headers": length})
             await send({"type": "http.response.body", "body": said})
@@ -172,6 +176,28 @@ async def test_whole_requests_are_served_one_after_the_other() -> None:
             assert await client.answer() == (200, b"0")
 
 
+async def test_the_next_request_has_its_own_time_for_its_body() -> None:
+    async with serving(replace(IMPATIENT, linger_s=SHORT_S / 3)) as server:
+        client = await server.client()
+        client.send(b"GET /held HTTP/1.1\r\nhost: x\r\n\r\n" + POST + b"content-length: 5\r\n\r\nhe")
+        server.app.go.set()
+        assert await client.answer() == (200, b"0")
+        other = await server.client()
+        assert await other.rest() == b""  # so much time has passed that silence was cut
+        client.send(b"llo")
+
+        assert await client.answer() == (200, b"5")
+
+
+async def test_trailers_are_no_headers() -> None:
+    async with serving() as server:
+        client = await server.client()
+        head = POST.replace(b"/", b"/headers", 1) + b"transfer-encoding: chunked\r\n\r\n"
+        client.send(head + b"5\r\nhello\r\n0\r\nauthorization: Bearer x\r\n\r\n")
+
+        assert await client.answer() == (200, b"host transfer-encoding")
+
+
 @pytest.mark.parametrize(("waiting", "answered"), [(3, 4), (4, 0)], ids=["as many as may", "one too many"])
 async def test_requests_that_pile_up_on_a_connection_end_it(waiting: int, answered: int) -> None:
     async with serving(replace(LIMITS, max_pipelined=3)) as server:
@@ -204,6 +230,15 @@ async def test_a_wish_for_http2_is_ignored_and_its_body_is_read(together: bool) 
         assert await client.answer() == (200, b"5")
         client.send(GET)
         assert await client.answer() == (200, b"0")
+
+
+async def test_wishes_of_several_requests_in_one_go_are_ignored() -> None:
+    wish = POST + b"connection: Upgrade\r\nupgrade: h2c\r\ncontent-length: "
+    async with serving() as server:
+        client = await server.client()
+        client.send(wish + b"5\r\n\r\nhello" + wish + b"3\r\n\r\nyou" + GET)
+
+        assert [await client.answer() for _ in range(3)] == [(200, b"5"), (200, b"3"), (200, b"0")]
 
 
 async def test_a_wish_for_a_web_socket_is_ignored() -> None:
@@ -332,6 +367,15 @@ async def test_the_deadline_of_headers_does_not_touch_a_running_answer() -> None
 
         assert (await client.until(b"0\r\n\r\n")).startswith(b"3\r\ntwo")
         assert (await client.refusal())[0] == 408
+
+
+async def test_nothing_is_said_in_the_place_of_another_answer() -> None:
+    async with serving() as server:
+        client = await server.client()
+        client.send(b"GET /held HTTP/1.1\r\nhost: x\r\n\r\n" + b"GET / HTTP/1.1\r\n\r\n")
+
+        assert await client.rest() == b""
+        server.app.go.set()
 
 
 async def test_nothing_is_said_into_a_running_answer() -> None:

@@ -147,6 +147,27 @@ async def test_a_flight_that_the_store_has_forgotten_is_noted_anew_and_charged(s
     assert limits["concurrent_requests"].used == limits["tokens_per_day"].reserved == 0
 
 
+async def test_a_flight_that_ends_while_its_lease_is_renewed_is_not_noted_anew(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served.worker.limit = 2
+    running = asyncio.create_task(served.post(CHAT, ASKED))
+    await until(lambda: [len(made) for made in served.worker.produced.values()] == [2])
+    (flight_id,) = served.resources.dispatcher.flights
+
+    async def renew(_: str, flight_ids: Iterable[str]) -> set[str]:
+        served.worker.limit = None
+        await running
+        await served.landed()
+        await lose_budgets(served, flight_id)
+        return set(flight_ids)
+
+    monkeypatch.setattr(served.resources.quotas, "renew", renew)
+    await served.resources.reaper.renew()
+
+    assert (await served.limits())["concurrent_requests"].used == 0
+
+
 async def test_a_flight_that_others_settled_ends(served: Served) -> None:
     served.worker.limit = 2
     running = asyncio.create_task(served.post(CHAT, ASKED))

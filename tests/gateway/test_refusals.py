@@ -69,6 +69,16 @@ async def test_what_the_quota_refuses_leaves_nothing_at_the_door(served: Served)
     assert [door.ledger.at(level).loads for level in (PROMISED, BEST_EFFORT)] == [0, 0]
 
 
+async def test_what_the_quota_refuses_leaves_nothing_in_the_store(served: Served) -> None:
+    await served.tenant(limits={"tokens_per_minute": 9})
+    before = set(await served.store.keys())
+
+    refused = [await served.post(COMPLETIONS, {**ONE_TOKEN, "max_tokens": 9}) for _ in range(3)]
+
+    assert {answer.status_code for answer in refused} == {400}
+    assert not [key for key in set(await served.store.keys()) - before if b"flight:" in key]
+
+
 async def test_what_could_never_fit_is_not_worth_a_retry(served: Served) -> None:
     await served.tenant(limits={"tokens_per_minute": 9})
 

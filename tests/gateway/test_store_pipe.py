@@ -2,12 +2,15 @@
 
 import asyncio
 import hashlib
+from typing import cast
 
 import pytest
 import redis.asyncio
+from redis.asyncio.connection import AbstractConnection
 
 from gateway.store import Connections, connections
-from gateway.store_pipe import MOST_UNSENT
+from gateway.store_pipe import MOST_UNSENT, Connect
+from gateway.store_server import BoundedRedis
 
 pytestmark = pytest.mark.anyio
 ECHO = "return ARGV[1]"
@@ -99,6 +102,27 @@ async def test_a_connection_that_died_unnoticed_is_replaced(store_url: str) -> N
             await client.client_kill_filter(_id=str(pipe))
 
     assert await echo(store, "again") == b"again"
+    await store.aclose()
+
+
+async def test_a_connection_that_dies_as_it_opens_is_replaced(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = await opened(store_url)
+    pipe, opens = cast(BoundedRedis, store.short).pipe, list[AbstractConnection]()
+    assert pipe is not None
+    connect: Connect = pipe._connect
+
+    async def lose_the_first() -> AbstractConnection:
+        connection = await connect()
+        opens.append(connection)
+        if len(opens) == 1:
+            assert connection._writer is not None
+            connection._writer.transport.abort()
+        return connection
+
+    monkeypatch.setattr(pipe, "_connect", lose_the_first)
+
+    assert await asyncio.gather(*(echo(store, word) for word in "abc")) == [b"a", b"b", b"c"]
+    assert len(opens) == 2
     await store.aclose()
 
 

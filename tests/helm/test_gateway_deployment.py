@@ -10,6 +10,14 @@ def test_the_gateway_alone_holds_the_admin_key(render: Render) -> None:
     assert "FAIRLANE_ADMIN_KEY" not in chart.env("worker")
 
 
+def test_the_gateway_alone_knows_a_store_of_the_budgets_own(render: Render) -> None:
+    chart = render(values={"quotaStore": {"existingSecret": "budgets"}})
+
+    assert chart.env("gateway")["FAIRLANE_QUOTA_REDIS_URL"] == {"secretKeyRef": {"name": "budgets", "key": "url"}}
+    assert "FAIRLANE_QUOTA_REDIS_URL" not in chart.env("worker")
+    assert "FAIRLANE_QUOTA_REDIS_URL" not in render().env("gateway")
+
+
 def test_alive_and_ready_are_asked_apart(render: Render) -> None:
     container = render().container("gateway")
 

@@ -82,7 +82,6 @@ def test_traces_go_out_only_where_an_endpoint_is_named(render: Render, component
     traced = render("production").env(component)
 
     assert traced["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://collector.observability:4318"
-    assert traced["OTEL_SERVICE_NAME"] == f"fairlane-{component}"
 
 
 def test_the_image_is_the_chart_s_version_unless_another_is_named(render: Render, component: str) -> None:

@@ -18,6 +18,7 @@ from tests.helm.conftest import Render
         ({"gateway": {"image": {"tag": "latest"}}}, "gateway.image.tag must not be latest"),
         ({"worker": {"image": {"tag": "latest"}}}, "worker.image.tag must not be latest"),
         ({"config": {"redis_url": "redis://:pw@h"}}, "config.redis_url would put a secret into a ConfigMap"),
+        ({"config": {"quota_redis_url": "redis://:pw@h"}}, "config.quota_redis_url would put a secret .* quotaStore"),
         ({"config": {"admin_key": "k"}}, "config.admin_key would put a secret into a ConfigMap"),
         ({"config": {"data_dir": "/data"}}, "config.data_dir belongs to the chart"),
         ({"ingress": {"enabled": True}}, "ingress.host is required where ingress.enabled is true"),

@@ -225,6 +225,15 @@ async def test_a_grant_reaches_the_holder(queue: Queue) -> None:
     assert await queue.controls("w1") == [Grant(flight_id="a", granted_until=32)]
 
 
+async def test_a_grant_that_is_said_again_is_told_again(queue: Queue) -> None:
+    await queue.put(job("a", granted_until=16))
+    await take_one(queue)
+
+    assert [await queue.grant("a", 32) for _ in range(2)] == [True, True]
+
+    assert await queue.controls("w1") == [Grant(flight_id="a", granted_until=32)] * 2
+
+
 async def test_a_grant_for_a_waiting_job_is_in_its_lease(queue: Queue) -> None:
     await queue.put(job("a", granted_until=16))
 

@@ -236,6 +236,17 @@ async def test_after_the_grace_the_dead_are_dead(queue: Queue, clock: Clock) -> 
     assert await queue.position("a") == 1
 
 
+async def test_a_clock_that_steps_ahead_and_back_lets_the_dead_be_dead(queue: Queue, clock: Clock) -> None:
+    await queue.put(job("a", lane=LaneName.THROUGHPUT))
+    await take_one(queue, lane=LaneName.THROUGHPUT)
+    await queue.reclaim()
+    clock.advance(600 * LEASE_MS)
+    await queue.reclaim()
+    clock.advance(-600 * LEASE_MS)
+
+    assert await stay_alive(queue, clock, LEASE_MS + 1_000) == 1
+
+
 async def test_a_heartbeat_after_the_pause_begins_the_grace_too(queue: Queue, clock: Clock) -> None:
     await queue.put(job("a", lane=LaneName.THROUGHPUT))
     await queue.renew("w1")

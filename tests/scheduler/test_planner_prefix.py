@@ -263,7 +263,7 @@ def test_a_hit_that_makes_the_next_token_dear_still_leaves_one_to_compute() -> N
     seq.num_computed = 8
     draft.run(seq)
 
-    assert [len(row.token_ids) for row in draft.finish(1, [], CostModel()).rows] == [1]
+    assert [len(row.token_ids) for row in draft.finish(1, [], CostModel(), {}).rows] == [1]
 
 
 def test_what_was_found_in_vain_is_not_borrowed() -> None:

@@ -132,5 +132,5 @@ def test_operators_may_change_a_lanes_figures_and_nothing_else() -> None:
 
     changed = lanes[LaneName.THROUGHPUT]
     assert (changed.max_wait_ms, changed.max_queued) == (60_000.0, 5)
-    assert (changed.ttft_ms, changed.rank, changed.preemptible) == (THROUGHPUT.ttft_ms, 1, True)
+    assert (changed.ttft_ms, changed.rank) == (THROUGHPUT.ttft_ms, 1)
     assert lanes[LaneName.LATENCY] == LATENCY

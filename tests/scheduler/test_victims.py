@@ -144,6 +144,17 @@ def test_with_the_host_full_another_victim_stands_in_for_exact_work() -> None:
     assert names(shop.choose(1, shop.stand("chat", LATENCY_RANK, state=State.WAITING))) == ["fast"]
 
 
+def test_what_others_give_less_of_takes_no_room_from_exact_work() -> None:
+    shop = Shop(host_slots=3)
+    trunk, branch = shop.stand("trunk", urgency=2.0, blocks=5), shop.stand("branch", blocks=0, computed=20, exact=True)
+    shop.pool.share(trunk.seq.table, 3, branch.seq.table)
+    shop.pool.allocate(branch.seq.table, 2)
+
+    victims = shop.choose(5, shop.stand("chat", LATENCY_RANK, state=State.WAITING))
+
+    assert dict(zip(names(victims), modes(victims), strict=True))["branch"] == "swap"
+
+
 def test_exact_work_is_recomputed_only_as_the_last_resort() -> None:
     shop = Shop(host_slots=0)
     shop.stand("exact", exact=True)

@@ -1,7 +1,7 @@
 """A worker's server in the test's own process: real queue, real planner, scripted arithmetic."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -29,10 +29,14 @@ CARD = ModelCard(
 
 
 class WatchedQueue(RedisQueue):
-    """The real queue; counts `take` calls, and can lose the answer of the next, or break."""
+    """The real queue; counts `take` calls, and can lose the answer of the next, give leases out again, or break."""
 
     takes = 0
     lose_next_take = False
+    given: Sequence[Lease] = ()
+    """By the last take that gave any."""
+    forgets = False
+    """Like a store that has lost its last writes, the next take gives out again what the last one did."""
     fault: Exception | None = None
 
     async def take(self, worker_id: str, capacity: Capacity) -> list[Lease]:
@@ -43,6 +47,9 @@ class WatchedQueue(RedisQueue):
         if self.lose_next_take:
             self.lose_next_take = False
             raise redis.ConnectionError("the answer was lost")
+        if leases and self.forgets:
+            self.forgets, leases = False, [*leases, *self.given]
+        self.given = leases or self.given
         return leases
 
 

@@ -38,3 +38,18 @@ def test_a_word_about_what_the_take_did_not_bring_is_forgotten_with_it() -> None
     holdings.hears(Cancel(flight_id="flight"))
     assert holdings.took([]) == []
     assert holdings.took([lease()]) == []
+
+
+def test_a_word_about_a_flight_that_is_taken_anew_is_heard_behind_it_again() -> None:
+    holdings = Holdings()
+    holdings.took([lease(epoch=1)])
+    grant = Grant(flight_id="flight", granted_until=7)
+    assert holdings.hears(grant)
+    assert holdings.took([lease(epoch=3)]) == [grant]
+
+
+def test_a_lease_that_is_no_newer_than_what_is_held_is_known() -> None:
+    holdings = Holdings()
+    holdings.took([lease("a", epoch=2), lease("b", epoch=2)])
+    leases = [lease("a", epoch=2), lease("b", epoch=3), lease("c")]
+    assert holdings.known(leases) == leases[:1]

@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+import redis
 
 from gateway.commands.store import EmbeddedStore
 from scheduler.messages import Paused
@@ -96,6 +97,47 @@ async def test_a_take_whose_answer_was_lost_is_served_after_a_lease(valkey_url: 
         await listener.ended("flight")
         assert listener.tokens["flight", 0] == script(4)
         assert listener.reclaimed == 0
+
+
+async def test_what_a_store_gives_out_again_after_it_forgot_goes_back_for_another_epoch(valkey_url: str) -> None:
+    async with gateway(valkey_url) as listener, working(valkey_url, runner=ScriptedRunner(gated=True)) as worker:
+        await listener.queue.put(job(max_tokens=12))
+        worker.runner.allow(3)
+        await listener.until(lambda: listener.count("flight") == 3)
+        worker.queue.forgets = True
+        await listener.queue.put(job("other"))
+        async with asyncio.timeout(10):
+            while worker.queue.forgets:
+                await listener.queue.read_control("somebody else", "$", 10)
+        worker.runner.open()
+        await listener.ended("other")
+        await listener.ended("flight")
+        assert listener.tokens["flight", 0] == script(12)
+        assert len(listener.epochs["flight"]) == 2
+
+
+async def test_a_registry_that_is_away_costs_no_lease(valkey_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a cluster it may be on another node than the queue."""
+    beats = asyncio.Event()
+
+    async def away(*_: object) -> None:
+        beats.set()
+        raise redis.ConnectionError("away")
+
+    async with (
+        gateway(valkey_url, lease_s=0.4) as listener,
+        working(valkey_url, lease_s=0.4, runner=ScriptedRunner(gated=True)) as worker,
+    ):
+        await listener.queue.put(job(max_tokens=9))
+        worker.runner.allow(3)
+        await listener.until(lambda: listener.count("flight") == 3)
+        monkeypatch.setattr(worker.registry, "beat", away)
+        await beats.wait()
+        for _ in range(2):  # which is longer than two leases
+            await listener.queue.read_control("somebody else", "$", 1_250)
+        worker.runner.open()
+        await listener.ended("flight")
+        assert len(listener.epochs["flight"]) == 1
 
 
 async def test_a_flight_that_was_taken_away_is_dropped_and_may_come_again(valkey_url: str) -> None:

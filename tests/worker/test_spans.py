@@ -31,9 +31,12 @@ def test_tables_are_found_whoever_comes_goes_and_grows() -> None:
         here = range(step // 3, step // 3 + 1 + step % 7)
         rows = [row(str(name), 0, [1], tuple(range(name, name + 1 + step * (name % 3)))) for name in here]
         starts = tables.starts(rows)
+        lines = tables.lines(rows, 160)
 
-        for one, start in zip(rows, starts, strict=True):
-            assert tables.flat[start : start + len(one.block_table)].tolist() == [*one.block_table]
+        assert lines.shape == (len(rows), 160)
+        for one, start, line in zip(rows, starts, lines, strict=True):
+            length = len(one.block_table)
+            assert tables.flat[start : start + length].tolist() == line[:length].tolist() == [*one.block_table]
 
 
 def test_a_table_that_has_not_changed_stays_where_it_is() -> None:

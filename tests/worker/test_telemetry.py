@@ -12,6 +12,7 @@ from scheduler.costs import LEARNT_AFTER, CostModel
 from scheduler.messages import Event, Finished, Lease, Preempted, Resumed, TokenDelta, WorkerStatus
 from scheduler.outcomes import Outcome
 from scheduler.queue_types import Publication
+from scheduler.settings import TRACE_ENDPOINTS, sends_traces
 from scheduler.steps import Capacity, Row, SeqId, StepFeatures, StepOutcome, StepPlan, StepResult
 from tests.worker.scripted import job
 from worker.engine import StepReport
@@ -61,7 +62,7 @@ def report(*events: Event, epoch: int = 1, step: StepReport | None = None, outpu
 
 def step() -> StepReport:
     row = Row(SeqId("flight", 0), (51, 52), 0, (0,), samples=True, output_index=0)
-    plan = StepPlan(number=1, rows=(row,), predicted_ms=30.0)
+    plan = StepPlan(number=1, rows=(row,), waits={"blocks": 3}, predicted_ms=30.0)
     return StepReport(plan, StepResult(number=1, run_ms=16.0, copy_ms=4.0), StepOutcome(), ())
 
 
@@ -126,6 +127,12 @@ def test_no_span_is_made_where_no_endpoint_is_named() -> None:
     assert open_traces({"OTEL_EXPORTER_OTLP_ENDPOINT": ""}, worker_id="worker", model="tiny") is None
 
 
+@pytest.mark.parametrize("name", TRACE_ENDPOINTS)
+def test_gateway_and_worker_make_spans_where_either_endpoint_is_named(name: str) -> None:
+    assert sends_traces({name: "http://collector:4318"})
+    assert not sends_traces({name: ""})
+
+
 def test_no_span_holds_a_token() -> None:
     found = spans([report(delta(0, 61)), report(PREEMPTED, delta(1, 62), FINISHED)], taken=lease())
     shown = "".join(span.to_json() for span in found)
@@ -150,6 +157,8 @@ def test_a_step_and_its_events_are_counted() -> None:
         "fairlane_worker_step_seconds_sum 0.02",
         "fairlane_worker_step_predicted_seconds_sum 0.03",
         "fairlane_worker_batch_rows_sum 1.0",
+        'fairlane_worker_waits{reason="blocks"} 3.0',
+        'fairlane_worker_waits{reason="slots"} 0.0',
         'fairlane_worker_jobs_taken_total{lane="latency"} 1.0',
         'fairlane_worker_jobs_ended_total{outcome="finished"} 1.0',
         "fairlane_worker_jobs_lost_total 1.0",

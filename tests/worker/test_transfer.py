@@ -64,7 +64,7 @@ def test_registrations_hold_whole_blocks_and_whole_pages(block_bytes: int, block
 
 
 def test_the_staging_area_takes_a_small_part_of_the_pool() -> None:
-    assert staging_blocks(blocks=10_000, block_bytes=2**21) == 64
+    assert staging_blocks(blocks=10_000, block_bytes=2**21) == 256
     assert staging_blocks(blocks=160, block_bytes=2**21) == 10
     assert staging_blocks(blocks=3, block_bytes=2**31) == 1
 

@@ -39,7 +39,7 @@ class TritonPaged:
             [
                 cache.slots(rows),
                 upload(int32(contexts), cache.device),
-                upload(_tables(rows), cache.device),
+                upload(_tables(rows, cache), cache.device),
                 upload(int32(tiles).view(len(tiles) // TILE_FIELDS, TILE_FIELDS), cache.device),
             ],
             [singles],
@@ -75,14 +75,10 @@ def serves(shape: KVShape, device: torch.device) -> bool:
     return probe.is_at_hand("triton", device) and shape.head_dim in HEAD_DIMS and shape.dtype in _DTYPES
 
 
-def _tables(rows: Sequence[Row]) -> torch.Tensor:
-    """[rows, blocks], int32. What pads a short one is never read."""
-    widest = table_width(max(len(row.block_table) for row in rows))
-    flat = array("i")
-    for row in rows:
-        flat.extend(row.block_table)
-        flat.extend([0] * (widest - len(row.block_table)))
-    return int32(flat).view(len(rows), widest)
+def _tables(rows: Sequence[Row], cache: KVCache) -> torch.Tensor:
+    """[rows, blocks], int32. What follows a short one is never read."""
+    widest = max([len(row.block_table) for row in rows])
+    return torch.from_numpy(cache.tables.lines(rows, table_width(widest)))
 
 
 def table_width(blocks: int) -> int:
