@@ -131,8 +131,9 @@ class Fleet:
         flight_id = f"f{self._asked}"
         try:
             await gateway.reserve(ask(flight_id, prompts=(1,), output=self.output))
-        except Denied:
-            await gateway.settle("acme", flight_id, Charge.refund())
+        except Denied as denied:
+            if denied.may_be_stored:
+                await gateway.settle("acme", flight_id, Charge.refund())
             return
         await gateway.settle("acme", flight_id, Charge(prompt_tokens=1, output_tokens=self.output, outcome="finished"))
         self.spent.append((self.now_ms, 1 + self.output))
