@@ -128,8 +128,8 @@ class Stand:
         )
         command = [sys.executable, "-m", "benchmarks.front.load", msgspec.json.encode(order).decode()]
         done = subprocess.run(command, capture_output=True, timeout=LOAD_TIMEOUT_S, preexec_fn=self.elsewhere)
-        if done.returncode:
-            raise StandError(f"the load generator failed: {done.stderr.decode()[-2000:]}")
+        if done.returncode or not done.stdout:
+            raise StandError(f"the load generator failed ({done.returncode}): {done.stderr.decode()[-2000:]}")
         seen = msgspec.json.decode(done.stdout, type=Seen)
         if seen.failed:
             raise StandError(f"{seen.failed} of {seen.requests} answers were not whole, such as: {seen.complaint}")
