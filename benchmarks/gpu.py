@@ -207,7 +207,7 @@ def continuous_line(stand: Stand, *, quick: bool) -> Line:
     try:
         return at_least(LINE, name, against_continuous(stand), 2.0, how)
     except Exception as error:  # noqa: BLE001 - whatever ails it there, our own lines are measured by now
-        return unmeasured(LINE, name, 2.0, f"it failed: {type(error).__name__}: {str(error).partition(chr(10))[0]}")
+        return unmeasured(LINE, name, 2.0, f"it failed: {probe.in_short(error)}")
 
 
 def show(line: Line, console: Console) -> None:

@@ -96,8 +96,7 @@ class Allowance:
             if all_know and all(choice.spoken < self._asks_from for choice in self._going()):
                 return
             waited_too_long = loop.time() - waits_since_s >= MAX_PAUSE_S
-            is_short = extension is not None and extension.limited_by and (extension.spent or waited_too_long)
-            if all_know and extension is not None and is_short:
+            if all_know and extension is not None and extension.limited_by and (extension.spent or waited_too_long):
                 self._end(extension.limited_by)
                 return
             if waited_too_long:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from worker.attention.base import Metadata
+from worker.attention.probe import in_short
 from worker.attention.triton_paged import TritonPaged, table_width
 from worker.kv_cache import KVCache
 from worker.model import Model, Output, Packed
@@ -82,8 +83,7 @@ def with_graphs(model: Model, cache: KVCache, max_sequences: int) -> Model:
     except Exception as error:  # noqa: BLE001 - out of memory, an operator that waits for the host, a compiler's refusal
         torch.cuda.set_stream(stream)  # a capture that fails leaves its own behind
         torch.cuda.synchronize(cache.device)
-        reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        _log.warning("decode steps are not captured, slower: %s", reason)
+        _log.warning("decode steps are not captured, slower: %s", in_short(error))
         return model
     _log.info("captured decode steps of up to %d rows in %.1f s", sizes[-1], time.perf_counter() - began)
     return graphs

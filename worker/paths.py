@@ -10,6 +10,7 @@ import torch
 
 from worker import selftest
 from worker.attention import fastest_backends
+from worker.attention.probe import in_short
 from worker.lean import LeanModel
 from worker.lean_weights import NotLeanError, take_weights
 from worker.model import Model, PagedModel, choose_device, load
@@ -114,7 +115,7 @@ def _reason(lean: LeanModel, expected: Sequence[torch.Tensor]) -> str | None:
     try:
         return selftest.disagreement(lean, expected)
     except Exception as error:  # noqa: BLE001 - a kernel may not compile, and a compiler may fail in any way
-        return f"it fails: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        return f"it fails: {in_short(error)}"
 
 
 def _give_back() -> None:

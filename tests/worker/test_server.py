@@ -10,8 +10,9 @@ from gateway.commands.store import EmbeddedStore
 from scheduler.messages import Paused
 from scheduler.outcomes import Outcome
 from scheduler.queue_types import JobState
+from tests.worker.listener import Listener
 from tests.worker.scripted import ScriptedRunner, job
-from tests.worker.serving import CARD, gateway, working
+from tests.worker.serving import CARD, Worker, gateway, working
 
 pytestmark = pytest.mark.anyio
 
@@ -19,6 +20,13 @@ pytestmark = pytest.mark.anyio
 def script(tokens: int) -> list[int]:
     """What the scripted runner generates."""
     return list(range(100, 100 + tokens))
+
+
+async def begun(listener: Listener, worker: Worker, tokens: int, *, max_tokens: int) -> None:
+    """A job is put, and has so many of its tokens; the runner makes no more before it is allowed to."""
+    await listener.queue.put(job(max_tokens=max_tokens))
+    worker.runner.allow(tokens)
+    await listener.until(lambda: listener.count("flight") == tokens)
 
 
 async def test_a_job_that_is_put_is_served_at_once(valkey_url: str) -> None:
@@ -51,9 +59,7 @@ async def test_jobs_of_several_gateways_go_each_to_its_own(valkey_url: str) -> N
 
 async def test_a_cancelled_flight_ends_within_a_step(valkey_url: str) -> None:
     async with gateway(valkey_url) as listener, working(valkey_url, runner=ScriptedRunner(gated=True)) as worker:
-        await listener.queue.put(job(max_tokens=50))
-        worker.runner.allow()
-        await listener.until(lambda: listener.count("flight") == 1)
+        await begun(listener, worker, 1, max_tokens=50)
         await listener.queue.cancel("flight")
         worker.runner.allow()
         await listener.ended("flight")
@@ -101,9 +107,7 @@ async def test_a_take_whose_answer_was_lost_is_served_after_a_lease(valkey_url: 
 
 async def test_what_a_store_gives_out_again_after_it_forgot_goes_back_for_another_epoch(valkey_url: str) -> None:
     async with gateway(valkey_url) as listener, working(valkey_url, runner=ScriptedRunner(gated=True)) as worker:
-        await listener.queue.put(job(max_tokens=12))
-        worker.runner.allow(3)
-        await listener.until(lambda: listener.count("flight") == 3)
+        await begun(listener, worker, 3, max_tokens=12)
         worker.queue.forgets = True
         await listener.queue.put(job("other"))
         async with asyncio.timeout(10):
@@ -128,9 +132,7 @@ async def test_a_registry_that_is_away_costs_no_lease(valkey_url: str, monkeypat
         gateway(valkey_url, lease_s=0.4) as listener,
         working(valkey_url, lease_s=0.4, runner=ScriptedRunner(gated=True)) as worker,
     ):
-        await listener.queue.put(job(max_tokens=9))
-        worker.runner.allow(3)
-        await listener.until(lambda: listener.count("flight") == 3)
+        await begun(listener, worker, 3, max_tokens=9)
         monkeypatch.setattr(worker.registry, "beat", away)
         await beats.wait()
         for _ in range(2):  # which is longer than two leases
@@ -142,9 +144,7 @@ async def test_a_registry_that_is_away_costs_no_lease(valkey_url: str, monkeypat
 
 async def test_a_flight_that_was_taken_away_is_dropped_and_may_come_again(valkey_url: str) -> None:
     async with gateway(valkey_url) as listener, working(valkey_url, runner=ScriptedRunner(gated=True)) as worker:
-        await listener.queue.put(job(max_tokens=12))
-        worker.runner.allow(3)
-        await listener.until(lambda: listener.count("flight") == 3)
+        await begun(listener, worker, 3, max_tokens=12)
         await listener.queue.release("worker", ["flight"])
         worker.runner.open()
         await listener.ended("flight")
@@ -242,9 +242,7 @@ async def test_a_store_that_goes_and_comes_back_loses_no_token(tmp_path: Path) -
     store.start()
     try:
         async with gateway(store.url) as listener, working(store.url, runner=ScriptedRunner(gated=True)) as worker:
-            await listener.queue.put(job(max_tokens=30))
-            worker.runner.allow(5)
-            await listener.until(lambda: listener.count("flight") == 5)
+            await begun(listener, worker, 5, max_tokens=30)
             store.process.kill()
             store.process.wait()
             worker.runner.allow(10)  # tokens that only the worker knows of
@@ -262,9 +260,7 @@ async def test_a_heartbeat_says_how_full_and_how_fast_the_worker_is(valkey_url: 
         gateway(valkey_url, lease_s=0.4) as listener,
         working(valkey_url, lease_s=0.4, runner=ScriptedRunner(gated=True)) as worker,
     ):
-        await listener.queue.put(job(max_tokens=50))
-        worker.runner.allow(10)
-        await listener.until(lambda: listener.count("flight") == 10)
+        await begun(listener, worker, 10, max_tokens=50)
         async with asyncio.timeout(10):
             while not (status := await worker.status()).running.get("latency"):
                 pass

@@ -46,11 +46,16 @@ def disagreement(
     try:
         found = _attend(backend, shape, device, rubbish=float("nan"))
     except Exception as error:  # noqa: BLE001 - it may compile, and a compiler may fail in any way; others serve then
-        return f"it fails: {type(error).__name__}: {str(error).strip().partition(chr(10))[0][:_REASON_LETTERS]}"
+        return f"it fails: {in_short(error)}"
     expected = _attend(reference, shape, device, rubbish=0.0)
     apart = float((found - expected).abs().max() / expected.abs().max())
     limit = _TOLERANCE.get(shape.dtype, _COARSE_TOLERANCE)
     return None if apart <= limit else f"it differs by {apart:.2g} of the largest output, more than {limit:.2g}"
+
+
+def in_short(error: Exception) -> str:
+    """What failed, in a part of a line: a compiler may have said pages."""
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:_REASON_LETTERS]}"
 
 
 def _attend(backend: AttentionBackend, shape: KVShape, device: torch.device, *, rubbish: float) -> torch.Tensor:
