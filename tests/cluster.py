@@ -11,7 +11,7 @@ import redis
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
 from gateway.commands.store import die_with_parent
-from tests.sentinel import free_port
+from tests.ports import free_port
 
 WAIT_S = 60.0
 MASTERS = 3

@@ -1,7 +1,6 @@
 """A master, a replica and a Sentinel as processes, for tests of what happens when the master goes."""
 
 import asyncio
-import socket
 import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -12,6 +11,7 @@ from typing import Any
 import redis.asyncio
 
 from gateway.commands.store import die_with_parent
+from tests.ports import free_port
 
 SERVICE = "fairlane"
 WAIT_S = 60.0
@@ -32,13 +32,6 @@ class Certificate:
             f"tls-ca-cert-file {self.certificate}",
         ]
         return ["port 0", f"tls-port {port}", "tls-auth-clients no", "tls-replication yes", *files]
-
-
-def free_port() -> int:
-    """One that nobody listens on now."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 class Watch:

@@ -50,7 +50,7 @@ def _serve(settings: WorkerSettings, environ: MutableMapping[str, str]) -> int:
 
     try:
         return serve(settings, environ)
-    except (ModelError, KVMemoryError) as error:
+    except (SettingsError, ModelError, KVMemoryError) as error:
         log.error("%s", error)
         return BAD_SETTINGS
 

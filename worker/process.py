@@ -23,6 +23,7 @@ from scheduler.garbage import OF_A_WORKER, collect_seldom
 from scheduler.messages import ModelCard, WorkerStatus
 from scheduler.redis_queue import RedisQueue
 from scheduler.registry import RedisRegistry, card_sha256, queue_name
+from scheduler.settings import SettingsError
 from worker.config import WorkerSettings
 from worker.costs_report import CostReport
 from worker.engine import Engine, build_engine
@@ -45,8 +46,12 @@ CONNECTIONS = 32
 
 
 def serve(settings: WorkerSettings, environ: Mapping[str, str]) -> int:
-    """Load the model, then serve until told to stop; the exit status. Raises ModelError, KVMemoryError."""
+    """Load the model, then serve until told to stop; the exit status.
+
+    Raises SettingsError, ModelError, KVMemoryError.
+    """
     section = settings.worker
+    _check_metrics_port(settings.host, section.metrics_port)
     torch.set_num_threads(section.threads or usable_cores())
     files = resolve(settings.model, settings.models_directory)
     card = model_card(files)
@@ -105,6 +110,16 @@ async def _serve(
     if traces is not None:
         traces.close()
     return status
+
+
+def _check_metrics_port(host: str, port: int) -> None:
+    """Before the model is loaded, which takes seconds. Raises SettingsError where nobody can listen there."""
+    if port:
+        try:
+            family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            socket.create_server(address, family=family).close()
+        except OSError as error:
+            raise SettingsError(f"setting host or worker.metrics_port: {error.strerror}") from None
 
 
 def _about(settings: WorkerSettings, engine: Engine, card: ModelCard) -> WorkerStatus:

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -11,15 +10,9 @@ from contextlib import asynccontextmanager
 import httpx
 
 from tests.gateway.served import ADMIN_KEY, WAIT_S
+from tests.ports import free_port
 
 LEASE_S = 1.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @asynccontextmanager

@@ -22,10 +22,10 @@ from scheduler.redis_queue import RedisQueue
 from tests.cluster import Masters
 from tests.conftest import redis_binary
 from tests.gateway.served import ADMIN_KEY, ASKED, CHAT, SAID, WAIT_S, Served, error_of, serving, settings, until
+from tests.ports import free_port
 from tests.quotas.auditing import failing, note
 from tests.quotas.house import ask, charge
 from tests.scheduler.queues import PLENTY, job
-from tests.sentinel import free_port
 from worker.store_link import StoreLink
 
 pytestmark = pytest.mark.anyio

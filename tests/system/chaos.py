@@ -14,7 +14,8 @@ from typing import Any
 import httpx
 
 from gateway.commands.store import EmbeddedStore, die_with_parent
-from tests.system.harness import ADMIN_KEY, free_port
+from tests.ports import free_port
+from tests.system.harness import ADMIN_KEY
 
 LEASE_S = 1.0
 READY_S = 60.0

@@ -3,7 +3,6 @@
 import os
 import queue
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -15,18 +14,12 @@ import httpx
 import openai
 import psutil
 
+from tests.ports import free_port
+
 ADMIN_KEY = "admin-key-of-the-tests-0123456789abcdef"
 START_LIMIT_S = 120.0
 STOP_LIMIT_S = 60.0
 MODEL = "SmolLM2-135M-Instruct"
-
-
-def free_port() -> int:
-    """A loopback port that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @dataclass
@@ -61,7 +54,8 @@ class Server:
             "WORKER__HOST_KV_MEMORY": "128MiB",
             **self.settings,
         }
-        environ |= {f"FAIRLANE_{name}": value for name, value in settings.items()} | self.environ
+        environ |= {f"FAIRLANE_{name}": value for name, value in settings.items()}
+        environ |= {"PYTHONFAULTHANDLER": "1"} | self.environ
         with (self.directory / "serve.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", "import fairlane; fairlane.main()", "serve"],
@@ -81,7 +75,10 @@ class Server:
         """What `serve` prints next, up to the first line that holds `text`."""
         printed = ""
         while text not in printed:
-            line = self._lines.get(timeout=START_LIMIT_S)
+            try:
+                line = self._lines.get(timeout=START_LIMIT_S)
+            except queue.Empty:
+                raise AssertionError(f"serve does not print {text!r}: {self._stacks()}") from None
             assert line is not None, f"serve ended: {self.log()[-2000:]}"
             printed += line
         return printed
@@ -128,6 +125,13 @@ class Server:
     def async_sdk(self, key: str, **options: Any) -> openai.AsyncOpenAI:
         """The official asynchronous SDK, pointed here."""
         return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key=key, **options)
+
+    def _stacks(self) -> str:
+        """What its processes logged, and at last where each of them hangs; that ends them."""
+        for process in (*psutil.Process(self.process.pid).children(), psutil.Process(self.process.pid)):
+            process.send_signal(signal.SIGABRT)
+        self.process.wait(STOP_LIMIT_S)
+        return self.log()
 
 
 def _read(source: IO[str], lines: "queue.Queue[str | None]") -> None:

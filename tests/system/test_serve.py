@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port
 from tests.system.conftest import StartServer
-from tests.system.harness import ADMIN_KEY, MODEL, free_port
+from tests.system.harness import ADMIN_KEY, MODEL
 
 pytestmark = pytest.mark.system
 

@@ -3,7 +3,6 @@
 import os
 import queue
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -12,17 +11,10 @@ from pathlib import Path
 from typing import IO
 
 from gateway.commands.store import EmbeddedStore
+from tests.ports import free_port
 
 START_LIMIT_S = 90.0
 STOP_LIMIT_S = 30.0
-
-
-def free_port() -> int:
-    """A loopback port that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @dataclass

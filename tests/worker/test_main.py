@@ -4,6 +4,7 @@ import asyncio
 import re
 import secrets
 import signal
+import socket
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -91,6 +92,14 @@ def test_a_worker_without_a_model_says_so_in_one_line(fleet: Fleet, tmp_path: Pa
     process = fleet.start(MODEL=str(tmp_path))
     assert process.ended() == 2
     assert [line.split("] ", 1)[1] for line in process.log] == [f"model {tmp_path}: no config.json\n"]
+
+
+def test_a_worker_whose_metrics_port_is_taken_says_so_in_one_line(fleet: Fleet) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        process = fleet.start(WORKER__METRICS_PORT=str(taken.getsockname()[1]))
+        assert process.ended() == 2
+    assert len(process.log) == 1
+    assert "setting host or worker.metrics_port: Address already in use" in process.log[0]
 
 
 async def test_a_worker_that_was_only_stopped_is_refused_when_it_wakes(fleet: Fleet) -> None:
