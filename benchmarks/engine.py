@@ -74,7 +74,7 @@ class Bench:
         forced = p.forced(ours, load("w1")[: p.QUICK_REQUESTS], self.rounds)
         parted = None if quick else self._parted()
         self._advance("line 9: a worker")
-        taken = footprint(self.options.models_dir, self.options.requests)
+        taken = footprint(self.options.models_dir, self.options.requests, self.rounds)
         return results, [
             *lines.throughput(results, self.options.transformers_requests),
             *lines.scheduling(results, latencies),

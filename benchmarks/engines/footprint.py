@@ -28,8 +28,8 @@ MIB = 2**20
 class Footprint:
     """Of one worker."""
 
-    start_s: float
-    """From the command to a gateway that serves: store, gateway, and a worker with its weights."""
+    starts_s: tuple[float, ...]
+    """Each from the command to a gateway that serves: store, gateway, and a worker with its weights."""
     bare_bytes: int
     """Of a process that has imported torch and transformers, and no more."""
     worker_bytes: int
@@ -39,26 +39,35 @@ class Footprint:
     requests: int
 
 
-def footprint(models_dir: Path, requests: int) -> Footprint:
-    """Start, load with tiny requests, stop. Raises TurnError or AssertionError where something fails."""
+def footprint(models_dir: Path, requests: int, starts: int) -> Footprint:
+    """Start so many times, load the last one with tiny requests, stop. Raises AssertionError where something fails."""
     settings = {
         "WORKER__KV_MEMORY": KV_MEMORY,
         "WORKER__HOST_KV_MEMORY": "0",
         "WORKER__MODELS_DIR": str(models_dir.resolve()),
     }
-    with tempfile.TemporaryDirectory(prefix="fairlane-bench-") as directory:
-        began = time.perf_counter()
-        server = Server(Path(directory), settings, environ={"PYTHONPATH": str(Path.cwd())}).start()
-        start_s = time.perf_counter() - began
-        try:
-            key, worker = server.tenant("bench", limits=LIMITS), server.child("worker")
-            done = _load(server, key, max(CLIENTS, requests // 10))
-            before = worker.memory_info().rss
-            done += _load(server, key, requests - done)
-            after = worker.memory_info().rss
-        finally:
-            server.stop()
-    return Footprint(start_s, bare_bytes(), after, after - before, done)
+    starts_s = []
+    for left in reversed(range(starts)):
+        with tempfile.TemporaryDirectory(prefix="fairlane-bench-") as directory:
+            began = time.perf_counter()
+            server = Server(Path(directory), settings, environ={"PYTHONPATH": str(Path.cwd())}).start()
+            starts_s.append(time.perf_counter() - began)
+            try:
+                if left == 0:
+                    before, after, done = _loaded(server, requests)
+            finally:
+                server.stop()
+    return Footprint(tuple(starts_s), bare_bytes(), after, after - before, done)
+
+
+def _loaded(server: Server, requests: int) -> tuple[int, int, int]:
+    """The worker's resident bytes after a tenth of the requests and after all, and how many they were."""
+    key, worker = server.tenant("bench", limits=LIMITS), server.child("worker")
+    done = _load(server, key, max(CLIENTS, requests // 10))
+    before: int = worker.memory_info().rss
+    done += _load(server, key, requests - done)
+    after: int = worker.memory_info().rss
+    return before, after, done
 
 
 def _load(server: Server, key: str, requests: int) -> int:

@@ -202,9 +202,10 @@ def test_overhead_and_pressure_have_their_verdicts() -> None:
 
 
 def test_memory_counts_beyond_imports_and_weights_and_growth_only_after_many_requests() -> None:
-    few, many = (Footprint(8.0, 300 * MIB, 800 * MIB, 20 * MIB, requests) for requests in (300, 100_000))
+    few, many = (Footprint((8.0, 9.0, 12.0), 300 * MIB, 800 * MIB, 20 * MIB, requests) for requests in (300, 100_000))
 
     beyond, start, growth = footprint(few, 250 * MIB)
 
     assert (beyond.value, beyond.met, start.met, growth.met) == (250.0, True, True, None)
+    assert start.value == 9.0
     assert footprint(many, 250 * MIB)[-1].met is False
