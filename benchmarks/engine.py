@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from benchmarks import prefix
+from benchmarks import hour, prefix
 from benchmarks.engines import lines
 from benchmarks.engines import programme as p
 from benchmarks.engines.footprint import footprint
@@ -163,7 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         pythons = _pythons(options)
         with p.contenders(shared, pythons, Path(logs)) as present, Progress(console=Console(stderr=True)) as progress:
             results, found = Bench(options, present, progress, Path(logs)).run()
-            console.print(describe(present), soft_wrap=True)
+            console.print(f"{describe(present)}; {hour.describe()}", soft_wrap=True)
     console.print(table(results), summary(found))
     return conclude(found, options.json)
 
