@@ -89,6 +89,12 @@ class SharedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     gateway: Any = None
     worker: Any = None
 
+    @property
+    def url(self) -> str:
+        """Where callers on this machine find the gateway."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104 - listened on, not called
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model!r}, {self.host}:{self.port})"  # never the admin key
 

@@ -124,9 +124,7 @@ def _address_and_key(url: str | None) -> tuple[str, str]:
     key = settings.admin_key or (typer.prompt("Admin key", hide_input=True, err=True) if sys.stdin.isatty() else "")
     if not key or not key.isascii() or not key.isprintable():
         raise CommandError("the admin key is missing or malformed: set FAIRLANE_ADMIN_KEY")
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104 - listened on, not called
-    host = f"[{host}]" if ":" in host else host
-    return url or f"http://{host}:{settings.port}", key
+    return url or settings.url, key
 
 
 def limits_of(pairs: Sequence[str]) -> dict[str, int | None]:

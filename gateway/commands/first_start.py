@@ -27,8 +27,7 @@ async def first_start(client: redis.asyncio.Redis, budgets: redis.asyncio.Redis,
         greeting += f"Admin key, shown this once: {admin_key}\n"
     demo_key = await _demo_key(budgets)
     if demo_key is not None:
-        url = f"http://{settings.host}:{settings.port}"
-        curl = _CURL.format(url=url, key=demo_key, model=settings.model)
+        curl = _CURL.format(url=settings.url, key=demo_key, model=settings.model)
         greeting += f"A tenant `{DEMO}` with one key, shown this once. Try:\n{curl}"
     return greeting
 

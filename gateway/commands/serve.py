@@ -136,15 +136,14 @@ async def _keep_store_alive(store: EmbeddedStore, stop: asyncio.Event) -> None:
 
 async def _greet_when_ready(settings: SharedSettings, greeting: str) -> None:
     """Print what is shown this once; also where the start ends before anything is served."""
-    url = f"http://{settings.host}:{settings.port}"
-    try:
-        async with httpx.AsyncClient(base_url=url, timeout=5.0) as client:
+    try:  # itself, whatever proxy the environment names for others
+        async with httpx.AsyncClient(base_url=settings.url, timeout=5.0, trust_env=False) as client:
             while True:
                 with suppress(httpx.HTTPError):
                     if (await client.get("/readyz")).status_code == httpx.codes.OK:
                         break
                 await asyncio.sleep(READY_POLL_S)
-        greeting = f"Fairlane serves {settings.model} on {url}\n{greeting}"
+        greeting = f"Fairlane serves {settings.model} on {settings.url}\n{greeting}"
     finally:
         sys.stdout.write(greeting)
         sys.stdout.flush()

@@ -127,6 +127,19 @@ def test_the_admin_key_is_never_shown() -> None:
     assert "s3cret" not in repr(loaded(ADMIN_KEY="s3cret"))
 
 
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("10.1.2.3", "http://10.1.2.3:9000"),
+        ("0.0.0.0", "http://127.0.0.1:9000"),  # noqa: S104
+        ("::", "http://[::1]:9000"),
+        ("fd00::7", "http://[fd00::7]:9000"),
+    ],
+)
+def test_a_gateway_is_found_whatever_it_listens_on(host: str, url: str) -> None:
+    assert loaded(HOST=host, PORT="9000").url == url
+
+
 def test_operators_may_change_a_lanes_figures_and_nothing_else() -> None:
     lanes = msgspec.convert({"throughput": {"max_wait_s": 60, "max_queued": 5}}, LanesSettings).lanes()
 

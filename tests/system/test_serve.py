@@ -11,7 +11,7 @@ import pytest
 
 from tests.ports import free_port
 from tests.system.conftest import StartServer
-from tests.system.harness import ADMIN_KEY, MODEL
+from tests.system.harness import ADMIN_KEY, MODEL, Server
 
 pytestmark = pytest.mark.system
 
@@ -42,6 +42,12 @@ def test_a_second_start_finds_tenants_keys_and_usage(start_server: StartServer) 
         assert limits["tokens_per_day"]["limit"] == 10_000
         assert limits["tokens_per_day"]["used"] == 4
         assert limits["tokens_per_day"]["reserved"] == 0
+
+
+def test_a_proxy_in_the_environment_is_not_asked_for_what_serves_here(tmp_path: Path, models_dir: Path) -> None:
+    nobody = f"http://127.0.0.1:{free_port()}"
+    server = Server(tmp_path, {"WORKER__MODELS_DIR": str(models_dir)}, environ={"HTTP_PROXY": nobody}).start()
+    assert server.stop() == 0
 
 
 @pytest.mark.parametrize("module", ["gateway", "worker"])
