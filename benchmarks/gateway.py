@@ -18,7 +18,6 @@ import rich.box
 import rich.table
 from rich.progress import Progress
 
-from benchmarks import hour
 from benchmarks.front.load import LoadKind, Seen
 from benchmarks.front.stand import Peer, Stand, StandError, stand
 from benchmarks.intervals import interval
@@ -205,7 +204,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--portkey", metavar="URL")
     options = parser.parse_args(arguments)
     console = open_console()
-    console.print(f"{describe(PACKAGES)}; {hour.describe()}", soft_wrap=True)
+    console.print(describe(PACKAGES), soft_wrap=True)
     rounds = options.rounds or (1 if options.quick else 5)
     with stand() as on, Progress(console=console) as progress:
         turns = measure(on, (*LOADS, *peer_loads(options.litellm, options.portkey)), rounds, options.seconds, progress)

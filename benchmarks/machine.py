@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 
+from benchmarks import hour
+
 
 def cpu_name() -> str:
     """The processor, as it names itself."""
@@ -20,7 +22,7 @@ def cpu_name() -> str:
 def describe(
     packages: Iterable[str] = ("torch", "transformers", "fairlane"), others: Mapping[str, str] | None = None
 ) -> str:
-    """Processor, cores and versions in one line: of `packages` as installed here, and of `others` as they say."""
+    """Processor, cores, versions and the hour in one line: of `packages` as installed here, of `others` as they say."""
     versions = {**(others or {}), **{name: metadata.version(name) for name in packages}}
     named = ", ".join(f"{name} {version}" for name, version in versions.items())
-    return f"{cpu_name()}, {os.cpu_count()} cores, Python {platform.python_version()}, {named}"
+    return f"{cpu_name()}, {os.cpu_count()} cores, Python {platform.python_version()}, {named}; {hour.describe()}"

@@ -44,7 +44,7 @@ def prepare_threads(environ: MutableMapping[str, str]) -> None:
 
 def _serve(settings: WorkerSettings, environ: MutableMapping[str, str]) -> int:
     with no_collection():
-        # What loading would import later: almost half of a start.
+        # What loading would import later: a third of a start.
         from transformers import AutoModelForCausalLM, PreTrainedModel  # noqa: F401
 
         from worker.process import KVMemoryError, serve

@@ -13,10 +13,11 @@ from typing import Any
 import redis.asyncio
 
 from benchmarks.budgets.worker import Worker, working
-from benchmarks.front.stand import await_ready, free_port, running
+from benchmarks.front.stand import await_ready, running
 from gateway.commands.store import EmbeddedStore
 from quotas.api_keys import KeyStore
 from quotas.tenants import TenantStore
+from tests.ports import free_port
 
 WINDOW_MS = 2_000
 ADMIN_KEY = "the-admin-key-of-this-measurement"

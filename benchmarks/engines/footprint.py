@@ -7,6 +7,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,33 +43,36 @@ class Footprint:
 
 def footprint(models_dir: Path, requests: int, starts: int) -> Footprint:
     """Start so many times, load the last one with tiny requests, stop. Raises AssertionError where something fails."""
+    starts_s = []
+    for _ in range(starts - 1):
+        with _serving(models_dir) as (_, start_s):
+            starts_s.append(start_s)
+    with _serving(models_dir) as (server, start_s):
+        starts_s.append(start_s)
+        key, worker = server.tenant("bench", limits=LIMITS), server.child("worker")
+        done = _load(server, key, max(CLIENTS, requests // 10))
+        before = worker.memory_info().rss
+        done += _load(server, key, requests - done)
+        after = worker.memory_info().rss
+    return Footprint(tuple(starts_s), bare_bytes(), after, after - before, done)
+
+
+@contextmanager
+def _serving(models_dir: Path) -> Iterator[tuple[Server, float]]:
+    """A server that is stopped at the end, and the seconds that it took to start."""
     settings = {
         "WORKER__KV_MEMORY": KV_MEMORY,
         "WORKER__HOST_KV_MEMORY": "0",
         "WORKER__MODELS_DIR": str(models_dir.resolve()),
     }
-    starts_s = []
-    for left in reversed(range(starts)):
-        with tempfile.TemporaryDirectory(prefix="fairlane-bench-") as directory:
-            began = time.perf_counter()
-            server = Server(Path(directory), settings, environ={"PYTHONPATH": str(Path.cwd())}).start()
-            starts_s.append(time.perf_counter() - began)
-            try:
-                if left == 0:
-                    before, after, done = _loaded(server, requests)
-            finally:
-                server.stop()
-    return Footprint(tuple(starts_s), bare_bytes(), after, after - before, done)
-
-
-def _loaded(server: Server, requests: int) -> tuple[int, int, int]:
-    """The worker's resident bytes after a tenth of the requests and after all, and how many they were."""
-    key, worker = server.tenant("bench", limits=LIMITS), server.child("worker")
-    done = _load(server, key, max(CLIENTS, requests // 10))
-    before: int = worker.memory_info().rss
-    done += _load(server, key, requests - done)
-    after: int = worker.memory_info().rss
-    return before, after, done
+    with tempfile.TemporaryDirectory(prefix="fairlane-bench-") as directory:
+        began = time.perf_counter()
+        server = Server(Path(directory), settings, environ={"PYTHONPATH": str(Path.cwd())}).start()
+        start_s = time.perf_counter() - began
+        try:
+            yield server, start_s
+        finally:
+            server.stop()
 
 
 def _load(server: Server, key: str, requests: int) -> int:

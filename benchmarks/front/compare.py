@@ -18,7 +18,6 @@ import rich.box
 from rich.progress import track
 from rich.table import Table
 
-from benchmarks import hour
 from benchmarks.front.stand import stand
 from benchmarks.gateway import CROWDS, PACKAGES, Load, take_turn, warm_up
 from benchmarks.intervals import interval
@@ -67,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=2.0)
     options = parser.parse_args(arguments)
     console = open_console()
-    console.print(f"{describe(PACKAGES)}; {hour.describe()}", soft_wrap=True)
+    console.print(describe(PACKAGES), soft_wrap=True)
     load = CROWDS[options.load]
     rounds = compare([one.resolve() for one in options.checkouts], load, options.rounds, options.seconds)
     console.print(f"{load.name}: processor time of a {'streamed token' if load.kind == 'stream' else 'request'}")

@@ -17,7 +17,6 @@ from pathlib import Path
 import rich.box
 from rich.table import Table
 
-from benchmarks import hour
 from benchmarks.front.stand import Stand, StandError, stand
 from benchmarks.gateway import CROWDS, PACKAGES, Load, take_turn, warm_up
 from benchmarks.machine import describe
@@ -64,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=10.0)
     options = parser.parse_args(arguments)
     console = open_console()
-    console.print(f"{describe(PACKAGES)}; {hour.describe()}", soft_wrap=True)
+    console.print(describe(PACKAGES), soft_wrap=True)
     for kind in options.load or CROWDS:
         with tempfile.TemporaryDirectory(prefix="fairlane-bench-") as directory:
             out = Path(directory) / "samples.json"

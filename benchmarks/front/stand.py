@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import http.server
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,7 @@ from gateway.commands.store import EmbeddedStore, die_with_parent
 from quotas.api_keys import KeyStore
 from quotas.tenants import TenantStore
 from scheduler.registry import RedisRegistry, queue_name
+from tests.ports import free_port
 
 TRACE_SAMPLE = 0.1
 READY_TIMEOUT_S = 60.0
@@ -227,14 +227,6 @@ def _pinned(cores: Sequence[int]) -> Callable[[], None]:
         arm()
 
     return pin
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 def await_ready(url: str, processes: Mapping[str, subprocess.Popen[bytes]], directory: Path) -> None:
