@@ -15,6 +15,7 @@ from gateway.config import GatewaySection, GatewaySettings
 from gateway.resources import Resources
 from gateway.server import Server, configure
 from gateway.store import connections
+from quotas import keyspace
 from quotas.ledger import Ledger, LedgerEntry
 from quotas.redis_store import RedisQuotaStore
 from quotas.store import LimitStatus
@@ -121,6 +122,16 @@ class Served:
     async def landed(self) -> None:
         """All flights are settled, and nothing of them is in hand."""
         await until(lambda: not self.resources.dispatcher.flights and not self.resources.settlements.in_hand)
+
+    async def paused(self, tenant: str = "acme") -> None:
+        """Wait until somebody waits for a full minute and has used all that it gave: for more is asked earlier."""
+        waiting = f"{keyspace.of_root(tenant)}paused:tenant:{tenant}"
+        async with asyncio.timeout(WAIT_S):
+            while True:
+                held = (await self.limits(tenant))["tokens_per_minute"].reserved
+                if not held and await self.store.zcard(waiting):
+                    return
+                await asyncio.sleep(0.005)
 
     async def stop(self) -> None:
         """As SIGTERM does."""

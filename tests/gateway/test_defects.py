@@ -190,9 +190,7 @@ async def test_a16_clients_that_leave_in_every_state_leave_no_state(served: Serv
 
     worker.limit = None
     paused = await asked(served, "paced", stream=True)
-    async with asyncio.timeout(WAIT_S):
-        while not await served.store.zcard(keyspace.of_root("paced") + "paused:tenant:paced"):  # noqa: ASYNC110 - polled
-            await asyncio.sleep(0.005)
+    await served.paused("paced")
     await leave(served, paused)
 
     assert await left_behind(served) == {}

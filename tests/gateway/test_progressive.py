@@ -84,7 +84,7 @@ async def test_a_full_minute_pauses_a_stream_which_goes_on_where_it_stopped(serv
     body = {**ENDLESS, "max_tokens": 12, "stream": True, "stream_options": {"include_usage": True}}
 
     reading = asyncio.create_task(served.post(COMPLETIONS, body))
-    await until_paused(served)
+    await served.paused()
     made = len(served.worker.produced[served.worker.seen[-1].job.flight_id])
     await forget_minute(served.store, "acme")
     stream = (await reading).text
@@ -104,7 +104,7 @@ async def test_while_a_request_is_paused_new_ones_are_refused_and_it_goes_on_fir
     await until(lambda: bool(served.worker.leases))
     flight = next(iter(served.worker.leases))
     await until(lambda: len(served.worker.produced[flight]) == 15)
-    await until_paused(served)
+    await served.paused()
 
     refused = await served.post(COMPLETIONS, {**ENDLESS, "max_tokens": 1})
     await forget_minute(served.store, "acme")
@@ -120,7 +120,7 @@ async def test_while_a_request_is_paused_new_ones_are_refused_and_it_goes_on_fir
 async def test_a_paused_client_that_leaves_is_charged_what_it_got(served: Served) -> None:
     await served.tenant(limits={"tokens_per_minute": 16, "tokens_per_day": 1_000})
     gone = asyncio.create_task(served.post(COMPLETIONS, ENDLESS | {"stream": True}))
-    await until_paused(served)
+    await served.paused()
     gone.cancel()
     await until(lambda: bool(served.worker.cancelled))
     await served.landed()
@@ -252,13 +252,6 @@ async def assert_ended_unavailable(served: Served) -> None:
 
 def has(made: list[int], tokens: int) -> bool:
     return len(made) == tokens
-
-
-async def until_paused(served: Served) -> None:
-    """Until the budget knows of a paused flight."""
-    async with asyncio.timeout(20):
-        while not await served.store.zcard(keyspace.of_root("acme") + "paused:tenant:acme"):  # noqa: ASYNC110 - polled
-            await asyncio.sleep(0.01)
 
 
 async def test_a_client_that_goes_at_any_token_is_charged_what_was_published(served: Served) -> None:
