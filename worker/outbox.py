@@ -78,10 +78,14 @@ class Outbox:
         await self._empty.wait()
 
     async def _send(self, gateway_id: str, flights: Mapping[tuple[str, int], list[Publication]]) -> None:
-        publications = [reduce(merged, steps) for steps in flights.values()]
-        self._serial += 1
-        call = partial(self._publish, gateway_id, publications, str(self._serial))
-        self._on_settled(publications, await self._link.persist("publish", call))
+        left = [reduce(merged, steps) for steps in flights.values()]
+        while left:  # one epoch of each flight a call: an answer names flights, and an old epoch's is not the newer's
+            oldest: dict[str, Publication] = {}
+            left = [each for each in left if oldest.setdefault(each.flight_id, each) is not each]
+            publications = [*oldest.values()]
+            self._serial += 1
+            call = partial(self._publish, gateway_id, publications, str(self._serial))
+            self._on_settled(publications, await self._link.persist("publish", call))
 
     def _count(self, events: int) -> None:
         self._events += events

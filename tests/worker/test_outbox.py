@@ -112,12 +112,18 @@ async def test_refused_flights_are_told_to_the_owner() -> None:
     assert post.settled == [(["f", "f2"], {"f"})]
 
 
-async def test_two_epochs_of_a_flight_are_never_merged() -> None:
+async def test_two_epochs_of_a_flight_go_in_order_and_have_an_answer_each() -> None:
+    """Refused by its flight's id alone, the older one would take the newer one's lease with it."""
     post = Post(Store())
-    post.outbox.put({"g": [step(delta(4, 5))]})
+    post.outbox.put({"g": [step(delta(4, 5)), step(delta(0, 8, flight_id="f2"))]})
     post.outbox.put({"g": [step(delta(2, 9), epoch=2)]})
     await post.emptied()
-    assert [each.epoch for each in post.store.calls[0][1]] == [1, 2]
+    assert [[(each.flight_id, each.epoch) for each in sent] for _, sent, _ in post.store.calls] == [
+        [("f", 1), ("f2", 1)],
+        [("f", 2)],
+    ]
+    assert len({serial for _, _, serial in post.store.calls}) == 2
+    assert post.settled == [(["f", "f2"], set()), (["f"], set())]
 
 
 async def test_the_engine_is_held_while_too_much_waits_and_let_go_when_it_is_heard() -> None:
