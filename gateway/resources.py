@@ -151,7 +151,7 @@ class Resources:
         self._draining = False
         self._looked = asyncio.Event()
         """At the fleet, with or without success."""
-        self._tell_of_stores()
+        self._tell_when_asked()
 
     def missing(self) -> str:
         """The stores that are away, as an answer's header names them; empty: none."""
@@ -231,17 +231,17 @@ class Resources:
         self._looked.set()
         self.dispatcher.keep_lines(self.directory.queues)
         self.telemetry.observe_fleet(self.directory.models.values())
-        self.telemetry.settlements_in_hand.set(self.settlements.in_hand)
-        self.telemetry.reaped.set(self.reaper.reaped)
-        self.telemetry.wasted_tokens.set(self.dispatcher.wasted_tokens)
 
-    def _tell_of_stores(self) -> None:
+    def _tell_when_asked(self) -> None:
         """Metrics that are read when they are asked for."""
         main, budgets, guard = self.store.breaker, self.budgets.breaker, self.guard
         self.telemetry.store_up.set_function(lambda: main.is_whole)
         self.telemetry.quota_store_up.set_function(lambda: budgets.is_whole)
-        self.telemetry.store_openings.set_function(lambda: sum(each.openings for each in {main, budgets}))
+        self.telemetry.store_openings.read = lambda: sum(each.openings for each in {main, budgets})
         self.telemetry.unreported.set_function(lambda: guard.unreported if guard else 0)
+        self.telemetry.settlements_in_hand.set_function(lambda: self.settlements.in_hand)
+        self.telemetry.reaped.read = lambda: self.reaper.reaped
+        self.telemetry.wasted_tokens.read = lambda: self.dispatcher.wasted_tokens
 
 
 async def _end(tasks: list[asyncio.Task[None]]) -> None:

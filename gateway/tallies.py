@@ -46,6 +46,20 @@ class Tally(Collector):
         yield family
 
 
+class Total(Collector):
+    """A counter that somebody else keeps: `read` when it is asked for, by any thread."""
+
+    def __init__(self, name: str, documentation: str, registry: CollectorRegistry) -> None:
+        self.read: Callable[[], float] = float
+        """Never less than it said before; 0 until somebody keeps it."""
+        self._family = partial(CounterMetricFamily, name, documentation)
+        registry.register(self)
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """As the library writes it."""
+        yield self._family(value=self.read())
+
+
 class Distribution(Collector):
     """Figures by their lane and size: a histogram."""
 

@@ -18,7 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from gateway.directory import Model
 from gateway.spans import NO_SPAN, Kept, Span, Spans, span_id
-from gateway.tallies import Distribution, Tally
+from gateway.tallies import Distribution, Tally, Total
 from quotas.store import Charge
 
 SERVICE = "fairlane-gateway"
@@ -89,11 +89,11 @@ class Telemetry:
         self.workers = self._gauge("workers", "Workers that take jobs of a model", "model")
         self.store_up = self._level("store_up", "1 while the store answers")
         self.quota_store_up = self._level("quota_store_up", "1 while the store of budgets answers")
-        self.store_openings = self._level("store_openings", "Times so far that a store was found to be away")
+        self.store_openings = self._total("store_openings", "Times that a store was found to be away")
         self.unreported = self._level("unreported", "Requests admitted without the store, and not charged there yet")
         self.settlements_in_hand = self._level("settlements_in_hand", "Settlements that wait for a worker or the store")
-        self.reaped = self._level("reaped", "Lapsed reservations settled here so far")
-        self.wasted_tokens = self._level("wasted_tokens", "Tokens published here so far that nobody is charged")
+        self.reaped = self._total("reaped", "Lapsed reservations settled here")
+        self.wasted_tokens = self._total("wasted_tokens", "Tokens published here that nobody is charged")
 
     def tenant_label(self, tenant: str) -> str:
         """The tenant's name in metrics: the first few by name, the others together."""
@@ -124,6 +124,9 @@ class Telemetry:
 
     def _counter(self, name: str, documentation: str, *labels: str) -> Tally:
         return Tally(CounterMetricFamily, f"{_PREFIX}{name}", documentation, labels, self.registry)
+
+    def _total(self, name: str, documentation: str) -> Total:
+        return Total(f"{_PREFIX}{name}", documentation, self.registry)
 
     def _gauge(self, name: str, documentation: str, *labels: str) -> Gauge:
         return Gauge(f"{_PREFIX}{name}", documentation, labels, registry=self.registry)

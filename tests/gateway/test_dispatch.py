@@ -85,6 +85,7 @@ async def test_tokens_of_a_refused_request_are_wasted(served: Served, monkeypatc
     assert error_of(refused) == (429, "overloaded")
     assert await served.ledger() == []
     assert served.resources.dispatcher.wasted_tokens == 3
+    assert b"fairlane_gateway_wasted_tokens_total 3.0" in served.resources.telemetry.exposition()
 
 
 def booking_of(job: Job) -> str:

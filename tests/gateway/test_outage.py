@@ -86,7 +86,7 @@ async def test_while_the_store_is_away_requests_fail_at_once_and_leave_nothing_b
     assert {(*error_of(answer), answer.headers["x-fairlane-degraded"]) for answer in refused} == {
         (503, "quota_store_unavailable", "quota-store")
     }
-    assert "fairlane_gateway_store_openings 1.0" in told
+    assert "fairlane_gateway_store_openings_total 1.0" in told
     lines = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert [record.name for record in lines if record.name.startswith("gateway")] == ["gateway.breaker"] * 2, lines
     assert not [record for record in caplog.records if record.exc_info]

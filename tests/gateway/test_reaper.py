@@ -123,7 +123,7 @@ async def test_a_flight_that_outlives_many_leases_is_renewed_and_left_alone(serv
     served.worker.limit = None
 
     assert (await running).status_code == 200
-    assert served.resources.reaper.reaped == 1
+    assert b"fairlane_gateway_reaped_total 1.0" in served.resources.telemetry.exposition()
 
 
 async def test_a_flight_that_the_store_has_forgotten_is_noted_anew_and_charged(served: Served) -> None:
