@@ -36,23 +36,33 @@ class TimedModel:
         return output
 
 
+class _WatchedModel(TimedModel):
+    """Notes when each forward pass of the full batch began and ended, one token of each row."""
+
+    def __init__(self, model: Model, batch: int) -> None:
+        super().__init__(model)
+        self.passes_s: list[tuple[float, float]] = []
+        self._batch = batch
+
+    def forward(self, packed: Packed, cache: KVCache) -> Output:
+        """As the model's."""
+        began = time.perf_counter()
+        output = super().forward(packed, cache)
+        if len(packed.token_ids) == len(packed.logit_rows) == self._batch:
+            self.passes_s.append((began, time.perf_counter()))
+        return output
+
+
 @dataclass
 class _Watch:
-    """Sees every report; keeps when steps of the full batch ended, and how much of it was forward pass."""
+    """Sees every report, and when all is over."""
 
-    model: TimedModel
-    batch: int
-    ends_s: list[float] = field(default_factory=list)
-    forwards_s: list[float] = field(default_factory=list)
     over: asyncio.Event = field(default_factory=asyncio.Event)
     failure: Exception | None = None
     begun: bool = False
 
     def reported(self, report: Report) -> None:
         """A report came."""
-        if report.step is not None and len(report.step.outcome.produced) == self.batch:
-            self.ends_s.append(time.perf_counter())
-            self.forwards_s.append(self.model.forward_s)
         self.begun = self.begun or report.flights > 0
         if self.begun and report.flights == 0:
             self.over.set()
@@ -64,23 +74,26 @@ class _Watch:
 
 
 def overhead(model: TimedModel, requests: Sequence[Request]) -> Answer:
-    """Serve them as one batch; the share of the steps in which all of them decode that was no forward pass."""
-    seen = asyncio.run(_watched(model, requests))
-    steps = len(seen.ends_s) - 1
-    took_s, forward_s = (times[-1] - times[0] for times in (seen.ends_s, seen.forwards_s))
+    """Serve them as one batch; the share of the steps in which all of them decode that was no forward pass. Of the
+    engine's thread alone, from the beginning of one pass to that of the next."""
+    passes_s = asyncio.run(_watched(model, requests))
+    steps = len(passes_s) - 1
+    took_s = passes_s[-1][0] - passes_s[0][0]
+    forward_s = sum(ended - began for began, ended in passes_s[:-1])
     return {"share": 1.0 - forward_s / took_s, "steps": steps, "step_ms": took_s / steps * 1e3}
 
 
-async def _watched(model: TimedModel, requests: Sequence[Request]) -> _Watch:
+async def _watched(timed: TimedModel, requests: Sequence[Request]) -> list[tuple[float, float]]:
     blocks, batch = demand_tokens(requests, BLOCK_SIZE) // BLOCK_SIZE, len(requests)
+    model = _WatchedModel(timed, batch)
     cache = KVCache(model.shape, blocks=blocks, host_slots=0, block_size=BLOCK_SIZE, device=model.device)
     planner = planner_for(cache, CostModel(), max_sequences=batch)
     thread = EngineThread(Engine(planner, Runner(model, cache)), "benchmark")
-    watch = _Watch(model, batch)
+    watch = _Watch()
     thread.start(watch.reported, watch.failed)
     thread.tell(*(greedy_lease(number, *one) for number, one in enumerate(requests)))
     await watch.over.wait()
     await thread.stop()
     if watch.failure is not None:
         raise watch.failure
-    return watch
+    return model.passes_s
