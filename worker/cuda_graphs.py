@@ -58,7 +58,7 @@ class DecodeGraphs:
         self._sizes = sizes
 
     def forward(self, packed: Packed, cache: KVCache) -> Output:
-        """See `Model.forward`. Logits of a replayed step are overwritten by the next."""
+        """See `Model.forward`."""
         rows = len(packed.token_ids)
         if cache is not self._cache or not _is_decode(packed) or rows > self._sizes[-1]:
             return self._model.forward(packed, cache)

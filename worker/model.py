@@ -49,7 +49,7 @@ class Likeliest(NamedTuple):
 
 
 class Output(NamedTuple):
-    """What a model makes of a step."""
+    """What a model makes of a step. Its next forward pass may write its logits into the same memory."""
 
     logits: torch.Tensor  # [rows that sample, vocabulary]
     likeliest: Likeliest | None = None

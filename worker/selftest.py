@@ -71,7 +71,7 @@ def _logits(model: Model) -> Iterator[torch.Tensor]:
     ):
         packed = pack(rows, cache, model.backend)
         every = torch.arange(len(packed.token_ids), device=model.device)
-        yield model.forward(replace(packed, logit_rows=every), cache).logits.float()
+        yield model.forward(replace(packed, logit_rows=every), cache).logits.to(torch.float32, copy=True)
 
 
 def _prompts(model: Model) -> dict[str, list[int]]:

@@ -203,7 +203,7 @@ def logits_of(model: NativeModel, prompts: Sequence[Sequence[int]], threads: int
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        return model.forward(pack(rows, hand.cache, model.backend), hand.cache).logits
+        return model.forward(pack(rows, hand.cache, model.backend), hand.cache).logits.clone()
     finally:
         torch.set_num_threads(before)
 

@@ -49,13 +49,18 @@ class NativeModel:
         self._rotations = _Rotations(causal_lm.model.rotary_emb)
         self._weights = _Weights(causal_lm, shape, release=release, int8=self.weight_bits == 8)
         self.vocab_size = self._weights.vocabulary
+        self._logits = torch.empty((0, self.vocab_size))
+        """Of the last step, whose memory is the next one's: megabytes, which the system may take several milliseconds
+        to take back."""
 
     def forward(self, packed: Packed, cache: KVCache) -> Output:
         """Compute the rows, write their keys and values, and return the logits of those that sample, in float32."""
         slots, rows, tables = packed.metadata.tensors
         cosines, sines = self._rotations.upto(packed.metadata.numbers[0])
         samples = len(packed.logit_rows)
-        logits, highest = torch.empty((samples, self.vocab_size)), torch.empty(samples)
+        if len(self._logits) < samples:
+            self._logits = torch.empty((samples, self.vocab_size))
+        logits, highest = self._logits[:samples], torch.empty(samples)
         tokens = torch.empty(samples, dtype=torch.int64)
         # fmt: off
         step = CStep(
