@@ -12,7 +12,7 @@ from scheduler.budget import ample_budget, step_budget, survey
 from scheduler.costs import CostModel
 from scheduler.draft import Draft
 from scheduler.expiries import Expiries
-from scheduler.fairness import STEP_WINDOW
+from scheduler.fairness import DECODE_WEIGHT, STEP_WINDOW
 from scheduler.flight import Flight, open_flight, refusal
 from scheduler.foresight import foreseen
 from scheduler.fresh import WaitReason
@@ -26,7 +26,7 @@ from scheduler.prefixes import Prefixes
 from scheduler.ranges import require
 from scheduler.ranking import Ranking
 from scheduler.roster import Roster
-from scheduler.sequence import FINISHED, PAUSED, Sequence, State
+from scheduler.sequence import DECODE, FINISHED, PAUSED, Sequence, State
 from scheduler.steps import Capacity, Ended, Produced, Row, SeqId, StepOutcome, StepPlan, StepResult
 
 
@@ -269,20 +269,20 @@ class Planner:
 
     def _advance(self, seq: Sequence, row: Row, result: StepResult, now_ms: float, produced: list[Produced]) -> float:
         """What came out of one row; its charge."""
-        flight = self._flights[row.seq.flight_id]
-        charge = flight.charge(row)
-        self._roster.charge(flight.job, charge)
+        before, charge, cached = seq.state, DECODE_WEIGHT, 0
         seq.num_computed += len(row.token_ids)
-        if len(flight.choices) > 1:
+        if before is not DECODE:  # else its prompt was charged, and shared
+            flight = self._flights[row.seq.flight_id]
+            charge, cached = flight.charge(row), 0 if row.output_index else flight.cached_tokens
             for sibling in flight.share_prefix(seq, self._pool):
                 self._roster.file(sibling)
+        self._roster.charge(seq.job, charge)
         if row.samples:
-            before, token = seq.state, result.tokens[row.seq]
-            reason, cached = seq.append(token, now_ms), 0 if row.output_index else flight.cached_tokens
-            produced.append(Produced(row.seq, row.output_index, token, reason, cached))
+            reason = seq.append(result.tokens[row.seq], now_ms)
+            produced.append(Produced(row.seq, row.output_index, seq.output[-1], reason, cached))
             self._prefixes.leave(seq, row)
             if seq.state is not before:
-                self._moved(seq, flight)
+                self._moved(seq, self._flights[row.seq.flight_id])
         return charge
 
     def _moved(self, seq: Sequence, flight: Flight) -> None:
