@@ -16,7 +16,6 @@ from scheduler.steps import StepFeatures
 
 FORGETTING = 0.995
 SWEEPS = 4
-"""While it learns; then one a step, which follows what drifts."""
 LEARNT_AFTER = 32
 """Observations before the model is trusted to size steps."""
 OUTLIER = 4.0
@@ -100,7 +99,7 @@ class NonNegativeFit:
             self._products[j] = [kept * old + value * other for old, other in row]
             self._targets[j] = kept * self._targets[j] + value * y
         self.observations += 1
-        for _ in range(1 if self.has_learnt else SWEEPS):
+        for _ in range(SWEEPS):
             self._sweep()
 
     def start_from(self, seen: Sequence[tuple[Sequence[float], float]]) -> None:
