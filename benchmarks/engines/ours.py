@@ -5,6 +5,7 @@ when makes static batches of a loop that serves continuously.
 """
 
 import functools
+import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -132,7 +133,9 @@ class Ours:
         engine = self.engine(sizes)
         done, ledger = self._model.forward_s, self._ledgers[sizes]
         rule = admission(order.get("admission", "paged"), order.get("slots", 0))
+        rates = [read_bandwidth()] if order.get("roofline") else []
         served = serve(engine, requests, rule, order.get("arrivals_s", ()))
+        rates += [read_bandwidth()] if order.get("roofline") else []
         engine.planner.check_integrity()
         return {
             "seconds": served.seconds,
@@ -142,7 +145,7 @@ class Ours:
             "step_weights": ledger.lifelong.step_weights(),
             "forward_s": self._model.forward_s - done,
             "outputs": list(served.outputs.values()) if order.get("outputs") else [],
-            **(self._roofline() if order.get("roofline") else {}),
+            **(self._roofline(rates) if rates else {}),
         }
 
     def _preempt(self, order: Order) -> Answer:
@@ -164,9 +167,9 @@ class Ours:
             self._engines[sizes] = _build(self._model, blocks, host_slots, self._max_sequences, self._ledgers[sizes])
         return self._engines[sizes]
 
-    def _roofline(self) -> Answer:
-        """What memory gives at this moment, and what a step reads of it: neighbours make the former vary."""
-        return {"bytes_per_s": read_bandwidth(), "weight_bytes": self._weight_bytes()}
+    def _roofline(self, rates: Sequence[float]) -> Answer:
+        """What memory gave before and after the run, and what a step reads of it: neighbours make the former vary."""
+        return {"bytes_per_s": statistics.harmonic_mean(rates), "weight_bytes": self._weight_bytes()}
 
     @functools.cache  # noqa: B019 - there is one of this class
     def _weight_bytes(self) -> int:
