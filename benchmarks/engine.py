@@ -110,9 +110,9 @@ class Bench:
         work = p.pressure(load("w1")[: p.QUICK_REQUESTS], outputs=True)
         with Contender(p.OURS, "benchmarks.engines.ours", options, self.logs / "float32.log") as ours:
             outputs = [ours.serve(work.requests, **entry.extras)["outputs"] for entry in work.entries]
-            swapped, recomputed, ample = (answer["outputs"] for answer in p.forced(ours, work.requests))
+            *preempted, ample = (answer["outputs"] for answer in p.forced(ours, work.requests))
         parted: int = sum(one != other for one, other in zip(*outputs, strict=True))
-        for found in (swapped, recomputed):
+        for found in preempted:
             parted += sum(found[name] != tokens for name, tokens in ample.items())
         return parted
 

@@ -1,4 +1,4 @@
-"""What a worker takes besides weights and pools, how long it takes to start, and whether it grows: the whole of
+"""What a worker takes besides weights and pool, how long it takes to start, and whether it grows: the whole of
 `fairlane serve` as users start it, measured from outside."""
 
 import asyncio
@@ -18,12 +18,14 @@ from benchmarks.front.load import Order, Seen, over_http
 from benchmarks.front.stand import LIMITS
 from tests.system.harness import MODEL, Server
 
-KV_MEMORY = "64MiB"
-"""Of the device pool; there is no host pool. Both are small, since what of them is in use cannot be seen from outside:
-none of it is taken off."""
+MIB = 2**20
+POOL_BYTES = 64 * MIB
+"""Of the device pool; there is no host pool. What of it is in use cannot be seen from outside, so all of it is used
+before anything is measured."""
+FILLING, FILLING_TOKENS = 16, 512
+"""Prompts, none of them another's prefix, that hold more than the pool together."""
 CLIENTS = 32
 SLICE_S = 5.0
-MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,8 @@ class Footprint:
     bare_bytes: int
     """Of a process that has imported torch and transformers, and no more."""
     worker_bytes: int
-    """Resident, after some load."""
+    """Resident, after some load, its pool included."""
+    pool_bytes: int
     grown_bytes: int
     """From a tenth of the requests to their end."""
     requests: int
@@ -50,18 +53,19 @@ def footprint(models_dir: Path, requests: int, starts: int) -> Footprint:
     with _serving(models_dir) as (server, start_s):
         starts_s.append(start_s)
         key, worker = server.tenant("bench", limits=LIMITS), server.child("worker")
+        _fill_pool(server, key)
         done = _load(server, key, max(CLIENTS, requests // 10))
         before = worker.memory_info().rss
         done += _load(server, key, requests - done)
         after = worker.memory_info().rss
-    return Footprint(tuple(starts_s), bare_bytes(), after, after - before, done)
+    return Footprint(tuple(starts_s), bare_bytes(), after, POOL_BYTES, after - before, done)
 
 
 @contextmanager
 def _serving(models_dir: Path) -> Iterator[tuple[Server, float]]:
     """A server that is stopped at the end, and the seconds that it took to start."""
     settings = {
-        "WORKER__KV_MEMORY": KV_MEMORY,
+        "WORKER__KV_MEMORY": str(POOL_BYTES),
         "WORKER__HOST_KV_MEMORY": "0",
         "WORKER__MODELS_DIR": str(models_dir.resolve()),
     }
@@ -73,6 +77,13 @@ def _serving(models_dir: Path) -> Iterator[tuple[Server, float]]:
             yield server, start_s
         finally:
             server.stop()
+
+
+def _fill_pool(server: Server, key: str) -> None:
+    """Every block is used once: free ones are given before those of the prefix cache."""
+    with server.sdk(key) as client:
+        for number in range(FILLING):
+            client.completions.create(model=MODEL, prompt=[number + 1] * FILLING_TOKENS, max_tokens=1)
 
 
 def _load(server: Server, key: str, requests: int) -> int:

@@ -124,12 +124,15 @@ def pressure(results: p.Results, work: p.Load, forced: Sequence[Answer], parted:
 
 def footprint(found: Footprint, weight_bytes: int) -> list[Line]:
     """Line 9."""
-    beyond = (found.worker_bytes - found.bare_bytes - weight_bytes) / MIB
-    said = f"worker {found.worker_bytes / MIB:.0f}, bare process {found.bare_bytes / MIB:.0f}; its small pools count"
+    beyond = (found.worker_bytes - found.pool_bytes - found.bare_bytes - weight_bytes) / MIB
+    said = (
+        f"worker {found.worker_bytes / MIB:.0f}, of which its pool, all used, {found.pool_bytes / MIB:.0f}; "
+        f"bare process {found.bare_bytes / MIB:.0f}"
+    )
     start = f"median of {len(found.starts_s)}, all of `fairlane serve`, to its greeting"
     name, rest = "growth in the last nine tenths of the requests, MiB", f"{found.requests} requests"
     return [
-        at_most(9, "worker's memory beyond imports and weights, MiB", beyond, 300.0, said),
+        at_most(9, "worker's memory beyond imports, weights and pool, MiB", beyond, 300.0, said),
         at_most(9, "start-up from cached weights, s", statistics.median(found.starts_s), 10.0, start),
         at_most(9, name, found.grown_bytes / MIB, 16.0, rest)
         if found.requests >= LEAK_REQUESTS

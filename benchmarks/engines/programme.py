@@ -1,6 +1,5 @@
 """Who serves what: the loads, the engines that take part in each, and the rounds in which they take turns."""
 
-import itertools
 import random
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,6 +29,8 @@ STEP_TOKENS = 512
 """The most that our engine computes in a step."""
 URGENT, URGENT_PROMPT, URGENT_TOKENS = 24, 320, 12
 """Prompts that arrive where preemptions are forced."""
+SWAPPING = 3
+"""Rounds with a host pool for each one without: two or three preemptions of a round copy anything."""
 W1, W2, FIRST, ALONE, PRESSURE = "W1", "W2", "W3, first token", "W3, alone", "W1 under pressure"
 
 
@@ -106,12 +107,16 @@ def pressure(requests: Sequence[Request], contender: str = OURS, **extras: objec
 
 
 def forced(ours: Contender, requests: Sequence[Request], rounds: int = 1) -> list[Answer]:
-    """Preemptions amid these requests, with KV for a quarter: by swap, and without a host pool; at last none. Each has
-    an engine of its own, which goes through all rounds: its first predictions count too."""
+    """Preemptions amid these requests, with KV for a quarter: by swap, and without a host pool; last of all none. Each
+    has an engine of its own, which goes through all its rounds: its first predictions count too."""
     demand = demand_tokens(requests)
     urgent = equal(URGENT, URGENT_PROMPT, URGENT_TOKENS)
     quarter, whole = demand // 4, demand + demand_tokens(urgent)
-    sizes = [*itertools.product(range(rounds), ((quarter, demand), (quarter, 0))), (0, (whole, 0))]
+    sizes = [
+        *((number, (quarter, demand)) for number in range(SWAPPING * rounds)),
+        *((number, (quarter, 0)) for number in range(rounds)),
+        (0, (whole, 0)),
+    ]
     order = {"measure": "preemptions", "requests": requests, "urgent": urgent}
     return [
         ours.ask(**order, round=number, kv_tokens=kv_tokens, host_tokens=host_tokens)
