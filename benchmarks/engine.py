@@ -5,7 +5,7 @@ python -m benchmarks.engine [--quick] [--rounds 5] [--json FILE] [--vllm PYTHON]
 
 The same weights in 16 bits, the same fixed requests (`benchmarks/engines/README.md`), two threads, each engine in a
 process of its own; engines take turns, and another one begins each round. Only tokens that were asked for count. Peers
-run in environments of their own: see benchmarks/peers.md. `--quick` does in about a minute what needs no peer.
+run in environments of their own: see benchmarks/peers.md. `--quick` does in about two minutes what needs no peer.
 Exits with 1 if a line that was measured is not met.
 """
 

@@ -30,7 +30,8 @@ STEP_TOKENS = 512
 URGENT, URGENT_PROMPT, URGENT_TOKENS = 24, 320, 12
 """Prompts that arrive where preemptions are forced."""
 SWAPPING = 3
-"""Rounds with a host pool for each one without: two or three preemptions of a round copy anything."""
+"""Rounds with a host pool for each one without, where there are several: two or three preemptions of a round copy
+anything."""
 W1, W2, FIRST, ALONE, PRESSURE = "W1", "W2", "W3, first token", "W3, alone", "W1 under pressure"
 
 
@@ -71,7 +72,7 @@ def loads(present: Mapping[str, Contender], *, quick: bool, plain_requests: int 
     found = [
         Load(FIRST, equal(1, ALONE_PROMPT, 1), (mine, vllm, openvino), repeats=5),
         Load(ALONE, equal(1, ALONE_PROMPT, 1 + ALONE_TOKENS), (beside_memory, vllm, openvino), repeats=5),
-        pressure(w1[:QUICK_REQUESTS] if quick else w1),
+        pressure(w1),
     ]
     if not quick:
         found += [
@@ -113,7 +114,7 @@ def forced(ours: Contender, requests: Sequence[Request], rounds: int = 1) -> lis
     urgent = equal(URGENT, URGENT_PROMPT, URGENT_TOKENS)
     quarter, whole = demand // 4, demand + demand_tokens(urgent)
     sizes = [
-        *((number, (quarter, demand)) for number in range(SWAPPING * rounds)),
+        *((number, (quarter, demand)) for number in range(SWAPPING * rounds if rounds > 1 else 1)),
         *((number, (quarter, 0)) for number in range(rounds)),
         (0, (whole, 0)),
     ]
