@@ -71,7 +71,7 @@ class Bench:
         overheads = [self._overhead(ours) for _ in range(self.rounds)]
         latencies = {} if quick else self._latencies(results)
         self._advance("line 6: forced preemptions")
-        forced = p.forced(ours, load("w1")[: p.QUICK_REQUESTS], self.rounds)
+        forced = p.forced(ours, load("w1")[: p.FORCED_REQUESTS], self.rounds)
         parted = None if quick else self._parted()
         self._advance("line 9: a worker")
         taken = footprint(self.options.models_dir, self.options.requests, self.rounds)
@@ -107,7 +107,7 @@ class Bench:
         """Sequences of W1 that come out otherwise under pressure, in float32."""
         self._advance("line 6 in float32")
         options = {**self.present[p.OURS].options, "dtype": "float32"}
-        work = p.pressure(load("w1")[: p.QUICK_REQUESTS], outputs=True)
+        work = p.pressure(load("w1")[: p.FORCED_REQUESTS], outputs=True)
         with Contender(p.OURS, "benchmarks.engines.ours", options, self.logs / "float32.log") as ours:
             outputs = [ours.serve(work.requests, **entry.extras)["outputs"] for entry in work.entries]
             *preempted, ample = (answer["outputs"] for answer in p.forced(ours, work.requests))

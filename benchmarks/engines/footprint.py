@@ -37,8 +37,7 @@ class Footprint:
     bare_bytes: int
     """Of a process that has imported torch and transformers, and no more."""
     worker_bytes: int
-    """Resident, after some load, its pool included."""
-    pool_bytes: int
+    """Resident, after some load, less its pool."""
     grown_bytes: int
     """From a tenth of the requests to their end."""
     requests: int
@@ -58,7 +57,7 @@ def footprint(models_dir: Path, requests: int, starts: int) -> Footprint:
         before = worker.memory_info().rss
         done += _load(server, key, requests - done)
         after = worker.memory_info().rss
-    return Footprint(tuple(starts_s), bare_bytes(), after, POOL_BYTES, after - before, done)
+    return Footprint(tuple(starts_s), bare_bytes(), after - POOL_BYTES, after - before, done)
 
 
 @contextmanager

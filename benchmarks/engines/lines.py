@@ -117,18 +117,19 @@ def pressure(results: p.Results, work: p.Load, forced: Sequence[Answer], parted:
         unmeasured(6, same, 0.0, QUICK)
         if parted is None
         else at_most(
-            6, same, float(parted), 0.0, f"the first {p.QUICK_REQUESTS} requests of W1, with preemptions forced and not"
+            6,
+            same,
+            float(parted),
+            0.0,
+            f"the first {p.FORCED_REQUESTS} requests of W1, with preemptions forced and not",
         ),
     ]
 
 
 def footprint(found: Footprint, weight_bytes: int) -> list[Line]:
     """Line 9."""
-    beyond = (found.worker_bytes - found.pool_bytes - found.bare_bytes - weight_bytes) / MIB
-    said = (
-        f"worker {found.worker_bytes / MIB:.0f}, of which its pool, all used, {found.pool_bytes / MIB:.0f}; "
-        f"bare process {found.bare_bytes / MIB:.0f}"
-    )
+    beyond = (found.worker_bytes - found.bare_bytes - weight_bytes) / MIB
+    said = f"worker {found.worker_bytes / MIB:.0f} without its pool, bare process {found.bare_bytes / MIB:.0f}"
     start = f"median of {len(found.starts_s)}, all of `fairlane serve`, to its greeting"
     name, rest = "growth in the last nine tenths of the requests, MiB", f"{found.requests} requests"
     return [

@@ -125,6 +125,8 @@ class Ours:
                 return self._preempt(order)
             case "overhead":
                 return overhead(self._model, order["requests"])
+            case "roofline":
+                return self._beside_memory(order)
         return self._serve(order)
 
     def _serve(self, order: Order) -> Answer:
@@ -133,9 +135,7 @@ class Ours:
         engine = self.engine(sizes)
         done, ledger = self._model.forward_s, self._ledgers[sizes]
         rule = admission(order.get("admission", "paged"), order.get("slots", 0))
-        rates = [read_bandwidth()] if order.get("roofline") else []
         served = serve(engine, requests, rule, order.get("arrivals_s", ()))
-        rates += [read_bandwidth()] if order.get("roofline") else []
         engine.planner.check_integrity()
         return {
             "seconds": served.seconds,
@@ -145,8 +145,13 @@ class Ours:
             "step_weights": ledger.lifelong.step_weights(),
             "forward_s": self._model.forward_s - done,
             "outputs": list(served.outputs.values()) if order.get("outputs") else [],
-            **(self._roofline(rates) if rates else {}),
         }
+
+    def _beside_memory(self, order: Order) -> Answer:
+        """Serve, and tell what a step reads of memory, and what that gave before and after: neighbours make it vary."""
+        before, answer, after = read_bandwidth(), self._serve(order), read_bandwidth()
+        rate = statistics.harmonic_mean((before, after))
+        return {**answer, "bytes_per_s": rate, "weight_bytes": self._weight_bytes()}
 
     def _preempt(self, order: Order) -> Answer:
         """On an engine that is new in the first round."""
@@ -166,10 +171,6 @@ class Ours:
             self._ledgers[sizes] = Ledger()
             self._engines[sizes] = _build(self._model, blocks, host_slots, self._max_sequences, self._ledgers[sizes])
         return self._engines[sizes]
-
-    def _roofline(self, rates: Sequence[float]) -> Answer:
-        """What memory gave before and after the run, and what a step reads of it: neighbours make the former vary."""
-        return {"bytes_per_s": statistics.harmonic_mean(rates), "weight_bytes": self._weight_bytes()}
 
     @functools.cache  # noqa: B019 - there is one of this class
     def _weight_bytes(self) -> int:

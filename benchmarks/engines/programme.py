@@ -23,7 +23,8 @@ EQUAL_KV_TOKENS = SLOTS * (W2_PROMPT + W2_CAP)
 QUARTER, AMPLE = f"{OURS}, KV for a quarter", f"{OURS}, KV for all"
 ALONE_TOKENS = 64
 """Output tokens after the first, where a request runs alone."""
-QUICK_REQUESTS = 48
+FORCED_REQUESTS = 48
+"""Of W1, amid which preemptions are forced."""
 BATCHES = (1, 8, 32)
 STEP_TOKENS = 512
 """The most that our engine computes in a step."""
@@ -63,7 +64,7 @@ def loads(present: Mapping[str, Contender], *, quick: bool, plain_requests: int 
     of W2, or all."""
     w1, w2 = load("w1"), load("w2")
     mine, vllm, openvino = (Entry(name, name) for name in (OURS, VLLM, OPENVINO))
-    beside_memory = Entry(OURS, OURS, {"roofline": True})
+    beside_memory = Entry(OURS, OURS, {"measure": "roofline"})
     continuous = Entry(CONTINUOUS, PLAIN)
     static_16, static_32 = Entry(STATIC_16, PLAIN, {"batch": 16}), Entry(STATIC_32, PLAIN, {"batch": 32})
     rules = zip(POLICIES, ("static", "reserve", "paged"), strict=True)

@@ -202,8 +202,7 @@ def test_overhead_and_pressure_have_their_verdicts() -> None:
 
 
 def test_memory_counts_beyond_imports_weights_and_pool_and_growth_only_after_many_requests() -> None:
-    starts_s = (8.0, 9.0, 12.0)
-    few, many = (Footprint(starts_s, 300 * MIB, 850 * MIB, 50 * MIB, 20 * MIB, requests) for requests in (300, 100_000))
+    few, many = (Footprint((8.0, 9.0, 12.0), 300 * MIB, 800 * MIB, 20 * MIB, requests) for requests in (300, 100_000))
 
     beyond, start, growth = footprint(few, 250 * MIB)
 
