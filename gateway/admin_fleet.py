@@ -8,9 +8,10 @@ from gateway.admin_shapes import LaneView, Page, WorkerView
 from gateway.admin_views import page, worker_view
 from gateway.errors import not_found
 from gateway.store import STORE_TROUBLE
-from scheduler.lanes import LaneName
+from scheduler.lanes import Lane, LaneName
 from scheduler.messages import WorkerStatus
 from scheduler.queue_types import LaneDepth
+from scheduler.single_stream import slowest_ms
 
 log = logging.getLogger(__name__)
 
@@ -46,17 +47,19 @@ async def list_lanes(call: Call, query: PageQuery) -> Page[LaneView]:
     return page(
         following,
         query.limit,
-        lambda lane: _lane(lane, depths.get(lane, LaneDepth(0, 0)), workers),
+        lambda lane: _lane(call.parts.lanes[lane], depths.get(lane, LaneDepth(0, 0)), workers),
         lambda lane: lane.value,
     )
 
 
-def _lane(lane: LaneName, depth: LaneDepth, workers: list[WorkerStatus]) -> LaneView:
+def _lane(lane: Lane, depth: LaneDepth, workers: list[WorkerStatus]) -> LaneView:
     return {
-        "lane": lane.value,
+        "lane": lane.name.value,
         "queued": depth.queued,
         "oldest_wait_ms": depth.oldest_wait_ms,
-        "running": sum(status.running.get(lane, 0) for status in workers),
-        "preempted": sum(status.preempted.get(lane, 0) for status in workers),
-        "tokens_per_s": sum(status.tokens_per_s.get(lane, 0.0) for status in workers),
+        "running": sum(status.running.get(lane.name, 0) for status in workers),
+        "preempted": sum(status.preempted.get(lane.name, 0) for status in workers),
+        "tokens_per_s": sum(status.tokens_per_s.get(lane.name, 0.0) for status in workers),
+        "ttft_target_ms": lane.ttft_ms,
+        "tpot_target_ms": lane.tpot_on(slowest_ms(workers)),
     }

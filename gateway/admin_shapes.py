@@ -142,6 +142,8 @@ class WorkerView(TypedDict):
     preempted: dict[str, int]
     tokens_per_s: dict[str, float]
     step_ms: float
+    single_stream_ms: float
+    """What a further token of a stream takes that is alone there; 0 while that was not measured."""
     prefill_tokens_per_s: float
 
 
@@ -154,6 +156,9 @@ class LaneView(TypedDict):
     running: int
     preempted: int
     tokens_per_s: float
+    ttft_target_ms: float
+    tpot_target_ms: float
+    """Where the target fits the machine, that of the slowest worker."""
 
 
 class LimitBlockView(TypedDict):

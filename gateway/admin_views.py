@@ -128,6 +128,7 @@ def worker_view(status: WorkerStatus) -> WorkerView:
         "preempted": status.preempted,
         "tokens_per_s": status.tokens_per_s,
         "step_ms": status.step_ms,
+        "single_stream_ms": status.single_stream_ms,
         "prefill_tokens_per_s": status.prefill_tokens_per_s,
     }
 

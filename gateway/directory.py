@@ -14,6 +14,7 @@ from gateway.text import TextModel
 from scheduler.lanes import LaneName
 from scheduler.messages import ModelCard, WorkerStatus
 from scheduler.queue_types import LaneDepth
+from scheduler.single_stream import slowest_ms
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +76,12 @@ class Model:
     def widest(self) -> int | None:
         """Choices that the widest of those workers runs at once; None where there is none."""
         return max((worker.max_sequences for worker in self.workers if not worker.draining), default=None)
+
+    @cached_property
+    def single_stream_ms(self) -> float:
+        """What a further token of a stream takes that is alone on the slowest of those workers; 0.0 while none has
+        measured it."""
+        return slowest_ms(self.workers)
 
     @cached_property
     def pool(self) -> int | None:

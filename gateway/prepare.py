@@ -210,7 +210,7 @@ class Preparer:
             granted_until=size.max_tokens,
             sampling=request.sampling(seed, model.text.card.eos_token_ids),
             ttft_ms=terms.ttft_ms,
-            tpot_ms=terms.lane.tpot_ms,
+            tpot_ms=terms.lane.tpot_on(model.single_stream_ms),
             deadline_ms=terms.deadline_ms,
             hard_ttft_ms=terms.hard_ttft_ms,
             guaranteed=verdict.guaranteed,

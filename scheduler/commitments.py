@@ -19,6 +19,7 @@ from scheduler.lengths import MeanLengths
 from scheduler.messages import WorkerStatus
 from scheduler.presence import Presence
 from scheduler.rates import RECENT_MS, Rate
+from scheduler.single_stream import slowest_ms
 from scheduler.tariff import TYPICAL_PROMPT_TOKENS, Tariff, tariff_of
 
 MARGIN = 1.5
@@ -93,7 +94,8 @@ class Commitments:
         """Prices as workers last reported them; None while none knows its costs."""
         self.ledger = Ledger()
         self._lanes = lanes
-        self._pace_ms = next((lane.tpot_ms for lane in lanes.values() if lane.rank == 0), math.inf)
+        self._pace_ms = math.inf
+        """The TPOT target of the first lane on these workers."""
         self._lengths = MeanLengths()
         self._open: dict[str, _Open] = {}
         self._here: defaultdict[LaneName, Presence] = defaultdict(Presence)
@@ -122,6 +124,8 @@ class Commitments:
             return
         self._seen = workers
         self.tariff = tariff_of(workers)
+        single_ms = slowest_ms(workers)
+        self._pace_ms = next((lane.tpot_on(single_ms) for lane in self._lanes.values() if lane.rank == 0), math.inf)
         if self.tariff is None:
             return
         if self._priced is None or self.tariff.differs(self._priced):

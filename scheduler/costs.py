@@ -12,6 +12,7 @@ from operator import mul
 from statistics import median
 from typing import NamedTuple
 
+from scheduler.single_stream import SingleStream
 from scheduler.steps import StepFeatures
 
 FORGETTING = 0.995
@@ -142,6 +143,7 @@ class CostModel:
             forgetting=forgetting,
         )
         self._copy = _copy_fit(0.2)
+        self._single = SingleStream()
         self._error = 0.0
         self.between_ms = 0.0
         """From a step's end to the next one's start, where work goes on: planning, sampling, publishing."""
@@ -159,6 +161,7 @@ class CostModel:
         for fit, found in ((self._step, steps), (self._copy, copies)):
             if found:
                 fit.start_from(found)
+        self._single.start_from([(one.plan, one.run_ms) for one in seen if one.run_ms > 0.0], self._context_ms)
 
     @property
     def has_learnt(self) -> bool:
@@ -176,6 +179,7 @@ class CostModel:
             missed = min(1.0, abs(run_ms / max(1e-9, self.step_ms(plan)) - 1.0))
             self._error = FADING * self._error + (1.0 - FADING) * missed
             self._step.observe((1.0, *plan), run_ms)
+            self._single.observe(plan, run_ms, self._context_ms)
         if copied_blocks and copy_ms > 0.0:
             self._copy.observe((1.0, copied_blocks), copy_ms)
 
@@ -184,6 +188,16 @@ class CostModel:
         if between_ms >= 0.0:
             between_ms = min(between_ms, OUTLIER * max(self.between_ms, self.step_ms(StepFeatures(1, 0, 0, 0))))
             self.between_ms = FADING * self.between_ms + (1.0 - FADING) * between_ms
+
+    @property
+    def single_stream_ms(self) -> float:
+        """What a further token of a stream takes that is alone here; 0.0 while that was not measured."""
+        return self._single.step_ms + self.between_ms if self._single.step_ms else 0.0
+
+    @property
+    def _context_ms(self) -> float:
+        """What a KV token that a row reads adds to a step."""
+        return self._step.weights[3]
 
     @property
     def margin(self) -> float:

@@ -89,6 +89,7 @@ class Doorkeeper:
             waiting=counts.waiting,
             preempted=counts.preempted,
             step_ms=self._steps_ms / self._steps if self._steps else 0.0,
+            single_stream_ms=self._costs.single_stream_ms,
             step_weights=self._costs.step_weights() if self._costs.has_learnt else (),
         )
 

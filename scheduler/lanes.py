@@ -3,6 +3,11 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+AUTO_STREAMS = 3.0
+"""An automatic TPOT target is this many times what a single stream's token takes on the machine: batches have room, and
+nobody reads them as slow."""
+LEAST_MS = 1.0
+"""No target or limit is shorter."""
 PROMOTION_AGE = 0.5
 """Part of its lane's longest wait after which work is promoted one lane."""
 
@@ -23,6 +28,7 @@ class Lane:
     """0 is the most urgent; a lower rank may preempt a higher one."""
     ttft_ms: float
     tpot_ms: float
+    """Where the target is automatic: at most."""
     max_wait_ms: float
     """Longest time in the queue before the request expires with 504."""
     share_floor: float
@@ -32,6 +38,14 @@ class Lane:
     burst_ms: float = 0.0
     """How far ahead of the least served a tenant may run, in time of a worker that computes prompts: where deadlines
     press, those of a short burst are met before it is evened out."""
+    auto_tpot: bool = False
+    """The TPOT target fits the machine."""
+
+    def tpot_on(self, single_stream_ms: float) -> float:
+        """Its TPOT target where a single stream's token takes so long; 0.0 while that is not known."""
+        if not (self.auto_tpot and single_stream_ms > 0.0):
+            return self.tpot_ms
+        return min(self.tpot_ms, max(LEAST_MS, AUTO_STREAMS * single_stream_ms))
 
     @property
     def long_wait_ms(self) -> float:
@@ -45,9 +59,9 @@ class Lane:
 
     def __post_init__(self) -> None:
         for field, low, high in (
-            ("ttft_ms", 1.0, 1e9),
-            ("tpot_ms", 1.0, 1e9),
-            ("max_wait_ms", 1.0, 1e9),
+            ("ttft_ms", LEAST_MS, 1e9),
+            ("tpot_ms", LEAST_MS, 1e9),
+            ("max_wait_ms", LEAST_MS, 1e9),
             ("burst_ms", 0.0, 1e9),
             ("share_floor", 0.0, 1.0),
             ("max_queued", 1, 10_000_000),
@@ -66,6 +80,7 @@ LATENCY = Lane(
     share_floor=0.0,
     max_queued=1_000,
     burst_ms=3_000.0,
+    auto_tpot=True,
 )
 THROUGHPUT = Lane(
     name=LaneName.THROUGHPUT,

@@ -221,6 +221,8 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_s: dict[str, float] = {}
     step_ms: float = 0.0
     """Recent time of one step."""
+    single_stream_ms: float = 0.0
+    """What a further token takes a stream that is alone here: a step, and what lies between two. 0.0: not measured."""
     prefill_tokens_per_s: float = 0.0
     """Measured prefill rate, for people."""
     step_weights: tuple[float, ...] = ()

@@ -44,9 +44,12 @@ class Tier:
                 raise ValueError(f"tier {self.name}: {name} must be above 0 and finite, not {value}")
 
 
-def lane_tiers(latency_share: float, hard_ttft_ms: float | None = None) -> tuple[Tier, ...]:
+def lane_tiers(
+    latency_share: float, hard_ttft_ms: float | None = None, *, single_stream_ms: float = 0.0
+) -> tuple[Tier, ...]:
     """One tier for each lane, with the lane's own targets; `latency_share` from 0 to 1 is the lane mix. With
-    `hard_ttft_ms` those of the latency lane state that their first token must come by then."""
+    `hard_ttft_ms` those of the latency lane state that their first token must come by then. `single_stream_ms`: a
+    worker's, which automatic targets follow; 0.0 leaves them what they are at most."""
     if not 0.0 <= latency_share <= 1.0:
         raise ValueError(f"latency_share must be between 0 and 1, not {latency_share}")
     shares = ((LATENCY, latency_share), (THROUGHPUT, 1.0 - latency_share))
@@ -56,7 +59,7 @@ def lane_tiers(latency_share: float, hard_ttft_ms: float | None = None) -> tuple
             lane=lane.name,
             share=share,
             ttft_ms=lane.ttft_ms,
-            tpot_ms=lane.tpot_ms,
+            tpot_ms=lane.tpot_on(single_stream_ms),
             hard_ttft_ms=hard_ttft_ms if lane is LATENCY else None,
         )
         for lane, share in shares

@@ -40,7 +40,8 @@ class LaneSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """What an operator may change of a lane; None keeps the built-in figure."""
 
     ttft_s: Seconds | None = None
-    tpot_ms: Annotated[float, msgspec.Meta(gt=0, le=1_000_000)] | None = None
+    tpot_ms: Annotated[float, msgspec.Meta(gt=0, le=1_000_000)] | Literal["auto"] | None = None
+    """`auto`: what fits the machine, at most the built-in figure."""
     max_wait_s: Seconds | None = None
     share_floor: Share | None = None
     max_queued: Count | None = None
@@ -49,7 +50,8 @@ class LaneSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         """The lane with these figures in place of its own."""
         changes: dict[str, Any] = {
             "ttft_ms": None if self.ttft_s is None else self.ttft_s * 1e3,
-            "tpot_ms": self.tpot_ms,
+            "tpot_ms": None if self.tpot_ms == "auto" else self.tpot_ms,
+            "auto_tpot": None if self.tpot_ms is None else self.tpot_ms == "auto",
             "max_wait_ms": None if self.max_wait_s is None else self.max_wait_s * 1e3,
             "share_floor": self.share_floor,
             "max_queued": self.max_queued,

@@ -6,6 +6,7 @@ from scheduler.lanes import LaneName
 from scheduler.messages import Job, Sampling
 from scheduler.outcomes import Outcome
 from scheduler.ranges import require
+from scheduler.single_stream import TYPICAL_CONTEXT
 from scheduler.steps import StepFeatures
 
 MOST_MS = 1e9
@@ -73,6 +74,11 @@ class Hardware:
             for value in values:
                 require(name, value, 0.0, MOST_MS)
         require("noise", self.noise, 0.0, MOST_NOISE)
+
+    @property
+    def single_stream_ms(self) -> float:
+        """What a further token of a stream takes that is alone, of typical length."""
+        return self.step_ms(StepFeatures(1, 0, TYPICAL_CONTEXT, 0)) + self.overhead_ms
 
     def step_ms(self, features: StepFeatures) -> float:
         """Time of a step's rows."""

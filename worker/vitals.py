@@ -63,6 +63,7 @@ class Vitals:
             preempted=load.preempted,
             tokens_per_s={lane: recent.per_s(now_s) for lane, recent in self._output.items()},
             step_ms=self._steps.value,
+            single_stream_ms=self._costs.single_stream_ms,
             prefill_tokens_per_s=self._prefill.value,
             step_weights=self._costs.step_weights() if self._costs.has_learnt else (),
         )

@@ -85,7 +85,11 @@ def simulate(
         rows = _rows(trace, part, calibration.kv_tokens)
         with _refusals():
             loads = [check_load(each) for each in load or [1.0]]
-            tiers = lane_tiers(latency_share, None if ttft_limit is None else 1e3 * ttft_limit)
+            limit_ms, stream_ms = (
+                None if ttft_limit is None else 1e3 * ttft_limit,
+                calibration.hardware.single_stream_ms,
+            )
+            tiers = lane_tiers(latency_share, limit_ms, single_stream_ms=stream_ms)
             overlay = Overlay(tenants=tenants, zipf=zipf, tiers=tiers, seed=seed, kv_tokens=calibration.kv_tokens)
             scenario = Scenario(rows=rows, overlay=overlay, calibration=calibration, workers=workers, seed=seed)
         report.check(json_file, plots)

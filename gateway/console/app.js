@@ -115,6 +115,7 @@ const FIGURES = [
   ["Oldest", (lane) => duration(lane.oldest_wait_ms)],
   ["Running", (lane) => whole.format(lane.running)],
   ["Preempted", (lane) => whole.format(lane.preempted)],
+  ["TPOT target", (lane) => duration(lane.tpot_target_ms)],
 ];
 
 function makeLane(lane) {

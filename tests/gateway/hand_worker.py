@@ -55,6 +55,7 @@ class HandWorker:
     blocks: int = 256
     lanes: dict[LaneName, Lane] = field(default_factory=lambda: dict(DEFAULT_LANES))
     step_weights: tuple[float, ...] = ()
+    single_stream_ms: float = 0.0
     fails: str = ""
     """With this reason each job ends as failed, before its first token."""
     leases: dict[str, Lease] = field(default_factory=dict)
@@ -97,6 +98,7 @@ class HandWorker:
                 blocks_free=self.blocks,
                 max_sequences=8,
                 step_weights=self.step_weights,
+                single_stream_ms=self.single_stream_ms,
                 step_ms=1.0,
             )
             await self._sure(partial(registry.beat, status, self.lease_ms))

@@ -72,6 +72,8 @@ async def test_a_lane_adds_up_over_workers(bench: AdminBench) -> None:
         "running": 2,
         "preempted": 0,
         "tokens_per_s": 20.0,
+        "ttft_target_ms": 1_000.0,
+        "tpot_target_ms": 100.0,
     }
     assert throughput == {
         "lane": "throughput",
@@ -80,6 +82,8 @@ async def test_a_lane_adds_up_over_workers(bench: AdminBench) -> None:
         "running": 4,
         "preempted": 2,
         "tokens_per_s": 61.0,
+        "ttft_target_ms": 600_000.0,
+        "tpot_target_ms": 1_000.0,
     }
 
 
@@ -90,3 +94,13 @@ async def test_lanes_are_there_without_any_worker(bench: AdminBench) -> None:
 
     assert [(lane["lane"], lane["running"]) for lane in lanes] == [("latency", 0), ("throughput", 0)]
     assert (await bench.done("GET", "/workers"))["data"] == []
+
+
+async def test_a_lane_tells_the_target_that_its_slowest_worker_sets(bench: AdminBench) -> None:
+    bench.fleet.statuses = [worker("w1", single_stream_ms=12.0), worker("w2", single_stream_ms=16.0)]
+
+    latency, throughput = (await bench.done("GET", "/lanes"))["data"]
+    told = [one["single_stream_ms"] for one in (await bench.done("GET", "/workers"))["data"]]
+
+    assert (latency["tpot_target_ms"], throughput["tpot_target_ms"]) == (48.0, 1_000.0)
+    assert told == [12.0, 16.0]

@@ -136,6 +136,17 @@ async def test_a_seed_is_drawn_where_none_is_given(served: Served) -> None:
     assert drawn[2] == 7
 
 
+async def test_a_jobs_pace_is_what_fits_its_worker(served: Served) -> None:
+    await served.post(CHAT, ASKED)
+    served.worker.single_stream_ms = 16.0
+    directory = served.resources.directory
+    await until(lambda: [model.single_stream_ms for model in directory.models.values()] == [16.0])
+    await served.post(CHAT, ASKED)
+    await served.post(CHAT, ASKED, x_fairlane_lane="throughput")
+
+    assert [lease.job.tpot_ms for lease in served.worker.seen] == [100.0, 48.0, 1_000.0]
+
+
 async def test_a_quota_change_holds_for_the_next_request(served: Served) -> None:
     assert (await served.post(CHAT, ASKED)).status_code == 200
     headers = {"authorization": f"Bearer {ADMIN_KEY}"}
