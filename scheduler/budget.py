@@ -15,8 +15,14 @@ LEAST_PREFILL_PART, LEAST_PREFILL = 32, 64
 many tokens."""
 STRETCH = 1.1
 """How much longer than the pace of first-lane decodes a step may take for lower lanes, while all are ahead enough."""
-CATCHING_UP = 0.95
-"""Of its pace, what a token may take of a stream that has been late."""
+PROMPT_PART = 0.1
+"""Of the first lane's target for the first token, what a step takes that computes its prompts, none of its decodes."""
+HOLD, LEAST_HOLD = 2.0, 0.5
+"""Of its target between tokens, what lower lanes' steps take while they run alone; and their prefills at the least."""
+CATCHING_UP = 0.9
+"""Of its pace, what a token may take of a stream that is behind it."""
+KEPT_BACK = 0.25
+"""Of its pace, what a stream keeps of the time by which it is ahead."""
 TRICKLE_PART = 64
 """And this fraction for the lanes below together, which are to go on but not to hold up anybody: 1 / 64, but no more
 than their share floors of what the first lane may prefill at its pace."""
@@ -34,6 +40,8 @@ class Survey(NamedTuple):
     """The tightest TPOT of decodes of the first lane."""
     slack_ms: float
     """The least time that a decode of the first lane can wait for its next token."""
+    first_waits: bool
+    """Work of the first lane is on its way to its first token, or to its next after a preemption."""
 
 
 def survey(roster: Roster, now_ms: float) -> Survey:
@@ -50,18 +58,22 @@ def survey(roster: Roster, now_ms: float) -> Survey:
         claims=claims,
         pace_ms=min([seq.job.tpot_ms for seq in urgent], default=math.inf),
         slack_ms=min([_slack_ms(seq, now_ms) for seq in urgent], default=math.inf),
+        first_waits=roster.lanes[first].waits or any(seq.job.lane is first for seq in others),
     )
 
 
 def _slack_ms(seq: Sequence, now_ms: float) -> float:
-    """How long a decode's next token may take: until it is due, less the time of one more token, for what comes
-    unforeseen; nobody asks for less than half its pace. A stream that has been late is kept to its pace, and a little
-    faster."""
-    tpot_ms, first_due_ms = seq.job.tpot_ms, seq.envelope.first_due_ms
-    slack_ms = first_due_ms + len(seq.output) * tpot_ms - now_ms
-    if slack_ms < 0.0 or (seq.first_token_ms or 0.0) > first_due_ms:
+    """How long a decode's next token may take. Each is to come at its pace, counted from the stream's own first token:
+    who reads it sees the pace that the lane promises. A little is kept for what comes unforeseen; nobody is asked for
+    less than half a pace. A stream behind its pace, or late with its first token, catches up."""
+    tpot_ms, first_ms, first_due_ms = seq.job.tpot_ms, seq.first_token_ms, seq.envelope.first_due_ms
+    if first_ms is None:  # that came from an earlier holder
+        slack_ms = first_due_ms + len(seq.output) * tpot_ms - now_ms
+    else:
+        slack_ms = min(first_ms, first_due_ms) + len(seq.output) * tpot_ms - now_ms
+    if slack_ms < 0.0:
         return CATCHING_UP * tpot_ms
-    return max(slack_ms - tpot_ms, 0.5 * tpot_ms)
+    return max(slack_ms - KEPT_BACK * tpot_ms, 0.5 * tpot_ms)
 
 
 class Price(NamedTuple):
@@ -94,25 +106,26 @@ class Budget(NamedTuple):
     floors: Mapping[LaneName, int]
     """Rows that are a lane's own: its share floor, as far as it has work that runs; never the whole step."""
     time_ms: float
-    """What the rows may take together: about the pace of first-lane decodes, less what a step takes anyway."""
+    """What the rows may take together; where `times_decodes` is False, what the prefills may take."""
     spare_ms: float
-    """What prefills of the first lane may take beyond that: decodes ahead of their envelope can wait so long."""
+    """What prefills of the first lane may take beyond that."""
     price: Price
+    times_decodes: bool = True
+    """Decodes of the lanes below count, and wait where time is short: the first lane is here."""
 
 
 def step_budget(
     begun: Survey, lanes: Mapping[LaneName, Lane], costs: CostModel, max_sequences: int, max_tokens: int
 ) -> Budget:
     """The budget of a step for which this work has begun. Beside first-lane decodes, a step stays small until step
-    times are learnt."""
+    times are known."""
     most = min(max_sequences, max_tokens)
-    base_ms, *weights = costs.step_weights()
-    price = Price(*weights)
-    time_ms, slack_ms = _within(STRETCH * begun.pace_ms, base_ms, costs), _within(begun.slack_ms, base_ms, costs)
+    price = Price(*costs.step_weights()[1:])
     least_prefill = max(LEAST_PREFILL, max_tokens // LEAST_PREFILL_PART)
-    is_blind = begun.pace_ms < math.inf and not costs.has_learnt
+    is_blind = begun.pace_ms < math.inf and not costs.knows_steps
     floors = {name: min(int(lane.share_floor * most), most - 1, begun.claims[name]) for name, lane in lanes.items()}
-    time_ms = min(time_ms, slack_ms)
+    first = next(lane for lane in lanes.values() if lane.rank == 0)
+    time_ms, spare_ms = _times(begun, first, costs, price)
     has_lower = any(begun.claims[name] for name, lane in lanes.items() if lane.rank)
     in_time = time_ms / price.token if price.token > 0.0 else math.inf
     trickle = min(
@@ -126,9 +139,35 @@ def step_budget(
         trickle=max(0, trickle) if has_lower else 0,
         floors=floors,
         time_ms=time_ms,
-        spare_ms=max(0.0, slack_ms - time_ms) if time_ms < math.inf else 0.0,
+        spare_ms=spare_ms,
         price=price,
+        times_decodes=begun.pace_ms < math.inf or begun.first_waits,
     )
+
+
+def _times(begun: Survey, first: Lane, costs: CostModel, price: Price) -> tuple[float, float]:
+    """`time_ms` and `spare_ms` of a budget; no limit before step times are known.
+
+    Whoever comes to the first lane finds a step running, and waits for its end. So every step is short: beside
+    first-lane decodes it keeps to their pace; while only prompts of the first lane are computed it takes PROMPT_PART of
+    the lane's target for the first token; while lower lanes run alone their prefills fill it up to HOLD times the
+    lane's target between tokens, and are given LEAST_HOLD of it where decodes take longer than that: those would be
+    made slower by fewer rows in a step, and nobody faster by more than a part of it.
+    """
+    if not costs.knows_steps:
+        return math.inf, 0.0
+    base_ms, pace_ms = costs.step_weights()[0], first.tpot_on(costs.single_stream_ms)
+    longest_ms = _within(max(pace_ms, PROMPT_PART * first.ttft_ms), base_ms, costs)
+    if begun.pace_ms < math.inf:
+        slack_ms = _within(begun.slack_ms, base_ms, costs)
+        time_ms = min(_within(STRETCH * begun.pace_ms, base_ms, costs), slack_ms)
+        return time_ms, max(0.0, min(slack_ms, longest_ms) - time_ms)
+    if begun.first_waits:
+        time_ms = _within(pace_ms, base_ms, costs)
+        return time_ms, max(0.0, longest_ms - time_ms)
+    decodes = [seq for alike in begun.decodes.values() for seq in alike]
+    decodes_ms = len(decodes) * price.row + price.context * sum([seq.num_computed for seq in decodes])
+    return max(_within(HOLD * pace_ms, base_ms, costs) - decodes_ms, LEAST_HOLD * pace_ms), 0.0
 
 
 def ample_budget(lanes: Mapping[LaneName, Lane], max_sequences: int, max_tokens: int) -> Budget:
@@ -146,5 +185,5 @@ def _trickle(begun: Survey, lanes: Mapping[LaneName, Lane], max_tokens: int, pre
 
 
 def _within(limit_ms: float, base_ms: float, costs: CostModel) -> float:
-    """What rows may take for a step to end within this time; no limit before step times are learnt."""
-    return (limit_ms - costs.between_ms) / costs.margin - base_ms if costs.has_learnt else math.inf
+    """What rows may take for a step to end within this time."""
+    return (limit_ms - costs.between_ms) / costs.margin - base_ms

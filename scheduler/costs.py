@@ -169,6 +169,11 @@ class CostModel:
         return self._step.has_learnt
 
     @property
+    def knows_steps(self) -> bool:
+        """Step times were measured, at start or often enough, to size steps by them."""
+        return self._step.was_measured or self._step.has_learnt
+
+    @property
     def knows_copies(self) -> bool:
         """Copies were measured, at start or often enough, to compare them with anything."""
         return self._copy.was_measured or self._copy.has_learnt

@@ -75,7 +75,7 @@ class Draft:
     def is_late(self, seq: Sequence) -> bool:
         """A lower lane's decode that would hold up those of the first lane, with no row left of its lane's own."""
         lane = seq.job.lane
-        if self._left_ms == math.inf or self._floors[lane] or self._is_first(lane):
+        if not self._budget.times_decodes or self._floors[lane] or self._is_first(lane):
             return False
         return seq.pending == 1 and self._budget.price.of(1, seq.length) > self._left_ms
 
@@ -168,7 +168,9 @@ class Draft:
         full = [seq for seq in decodes if seq.num_computed >= len(seq.table) * size]
         if count > self.rows_left(lane) or count > self._tokens - self._kept_from(lane):
             return False
-        if (take_ms > self._left_ms and not self._is_first(lane)) or not self._pool.can_allocate(len(full)):
+        if self._budget.times_decodes and take_ms > self._left_ms and not self._is_first(lane):
+            return False
+        if not self._pool.can_allocate(len(full)):
             return False
         for seq in full:
             self._pool.allocate(seq.table, 1)
@@ -182,7 +184,8 @@ class Draft:
         ]
         self._add_work(StepFeatures(count, 0, context, 0))
         self._tokens -= count
-        self._left_ms -= take_ms
+        if self._budget.times_decodes:
+            self._left_ms -= take_ms
         self._floors[lane] = max(0, self._floors[lane] - count)
         return True
 
@@ -244,5 +247,6 @@ class Draft:
             self._prefilled += count
         elif seq.pending > 1:
             self._trickled += count
-        self._left_ms -= self._budget.price.of(count, first + count)
+        if self._budget.times_decodes or seq.pending > 1:
+            self._left_ms -= self._budget.price.of(count, first + count)
         self._floors[lane] = max(0, self._floors[lane] - 1)

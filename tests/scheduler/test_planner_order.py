@@ -243,16 +243,16 @@ def test_prefill_is_cut_to_the_pace_that_chats_were_promised() -> None:
     world = World(blocks=400, max_step_tokens=200, costs=costs)
     world.add(job("batch", prompt=1_000))
     world.step()
-    assert len(world.plans[-1].rows[0].token_ids) == 200, "nobody is in a hurry"
+    assert 60 <= len(world.plans[-1].rows[0].token_ids) < 200, "nobody is in a hurry, but somebody might come"
     world.add(job("chat", LATENCY, max_tokens=12))
     world.step()
 
     plan, _ = world.step()
 
     chunk = next(len(row.token_ids) for row in plan.rows if row.seq == SeqId("batch", 0))
-    assert chunk >= 200 // 8
+    assert chunk >= 200 // 10
     pace_ms = DEFAULT_LANES[LATENCY].tpot_ms
-    assert 0.75 * pace_ms <= 10.0 + 2.0 * chunk <= STRETCH * pace_ms, "with a margin for the model's error"
+    assert 0.5 * pace_ms <= 10.0 + 2.0 * chunk <= STRETCH * pace_ms, "with a margin for the model's error"
 
 
 def test_beside_a_pace_a_lower_lane_prefills_no_more_than_its_share_of_the_step() -> None:
@@ -290,6 +290,6 @@ def test_decodes_of_a_lower_lane_step_aside_where_they_would_hold_up_chats() -> 
 
     pace_ms = DEFAULT_LANES[LATENCY].tpot_ms
     assert "chat" in world.rows()
-    assert 0.75 * pace_ms <= world.plans[-1].predicted_ms <= STRETCH * pace_ms, "with a margin for the model's error"
+    assert 0.5 * pace_ms <= world.plans[-1].predicted_ms <= STRETCH * pace_ms, "with a margin for the model's error"
     assert "pace" in {world.planner.wait_reason(f"batch-{number}") for number in range(12)}
     world.finish()

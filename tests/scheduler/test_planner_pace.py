@@ -1,23 +1,29 @@
 """How long a step may take beside chats, and what lower lanes and other tenants have of it."""
 
+import msgspec
 import pytest
 
-from scheduler.budget import STRETCH
+from scheduler.budget import HOLD, PROMPT_PART, STRETCH
 from scheduler.costs import OUTLIER, CostModel
-from scheduler.lanes import DEFAULT_LANES
-from scheduler.messages import Preempted, Resumed
+from scheduler.lanes import DEFAULT_LANES, LaneName
+from scheduler.messages import Job, Preempted, Resumed
 from scheduler.steps import SeqId, StepFeatures
 from tests.scheduler.planner_world import LATENCY, THROUGHPUT, World, job
 
 PACE_MS = DEFAULT_LANES[LATENCY].tpot_ms
 
 
-def known_costs() -> CostModel:
-    """10 ms a step and 2 ms a prompt token, seen often enough."""
+def known_costs(token_ms: float = 2.0) -> CostModel:
+    """10 ms a step and so much a prompt token, seen often enough."""
     costs = CostModel()
     for tokens in (2, 50, 100, 200) * 20:
-        costs.observe(StepFeatures(2, tokens, 0, 0), 10.0 + 2.0 * tokens, 0, 0.0)
+        costs.observe(StepFeatures(2, tokens, 0, 0), 10.0 + token_ms * tokens, 0, 0.0)
     return costs
+
+
+def paced(flight_id: str, *, tpot_ms: float) -> Job:
+    """A chat whose tokens are due so far apart."""
+    return msgspec.structs.replace(job(flight_id, LATENCY, max_tokens=40), tpot_ms=tpot_ms)
 
 
 def prefilled(world: World, flight_id: str) -> int:
@@ -26,15 +32,57 @@ def prefilled(world: World, flight_id: str) -> int:
 
 
 def test_a_prompt_of_the_first_lane_may_use_the_time_that_chats_are_ahead() -> None:
-    world = World(blocks=400, max_step_tokens=400, costs=known_costs())
-    world.add(job("chat", LATENCY, max_tokens=40))
-    world.step()
+    world = World(blocks=400, max_step_tokens=400, costs=known_costs(token_ms=0.5))
+    world.add(paced("chat", tpot_ms=20.0))
+    for _ in range(20):
+        world.step()
     world.add(job("prompt", LATENCY, prompt=300))
     world.add(job("batch", THROUGHPUT, prompt=300))
 
     world.step()
 
-    assert 10.0 + 2.0 * prefilled(world, "prompt") > 3.0 * PACE_MS, "the chat's next token is due in a second"
+    longest_ms = PROMPT_PART * DEFAULT_LANES[LATENCY].ttft_ms
+    assert 3.0 * 20.0 < 10.0 + 0.5 * prefilled(world, "prompt") <= longest_ms, "each step of the chat left it 10 ms"
+
+
+def test_a_prompt_of_the_first_lane_leaves_chats_their_pace() -> None:
+    world = World(blocks=400, max_step_tokens=64, costs=known_costs())
+    world.add(paced("chat", tpot_ms=150.0))
+    world.step()
+    world.add(job("prompt", LATENCY, prompt=300))
+
+    world.step()
+
+    assert 0 < 10.0 + 2.0 * prefilled(world, "prompt") <= 150.0
+
+
+@pytest.mark.parametrize("lane", [LATENCY, THROUGHPUT])
+def test_no_step_takes_long_for_somebody_might_come(lane: LaneName) -> None:
+    costs = known_costs(token_ms=0.5)
+    world = World(blocks=4_000, host_slots=0, max_sequences=64, max_step_tokens=1_000, costs=costs)
+    for number in range(8):
+        world.add(job(f"flood-{number}", lane, prompt=1_500))
+
+    for _ in range(20):
+        world.step()
+        longest_ms = HOLD * PACE_MS if lane is THROUGHPUT else PROMPT_PART * DEFAULT_LANES[LATENCY].ttft_ms
+        took_ms = 10.0 + 0.5 * sum(len(row.token_ids) for row in world.plans[-1].rows)
+        assert 0.5 * longest_ms < took_ms <= 1.05 * longest_ms
+
+
+def test_a_newcomers_own_step_is_not_filled_up_with_work_of_lower_lanes() -> None:
+    world = World(blocks=4_000, host_slots=0, max_sequences=64, max_step_tokens=4_000, costs=known_costs())
+    for number in range(8):
+        world.add(job(f"flood-{number}", THROUGHPUT, prompt=1_500))
+    world.step()
+    world.add(job("chat", LATENCY, prompt=20))
+
+    world.step()
+
+    others = sum(len(row.token_ids) for row in world.plans[-1].rows) - prefilled(world, "chat")
+    assert prefilled(world, "chat") == 20
+    assert others > 0
+    assert 10.0 + 2.0 * (20 + others) <= PACE_MS
 
 
 def test_a_prompt_of_a_lower_lane_may_not() -> None:
