@@ -80,7 +80,13 @@ def measure(
         free_rows[name] = max(0, max_sequences - sum([rows[other] for other in above]))
         free = pool.free_blocks + pool.freed_by(below) - sum([wanted[other] for other in above])
         free_tokens[name] = max(0, free) * size
-    return Capacity(free_rows, free_tokens, costs.prefill_ms()[0] if costs.has_learnt else 0.0)
+    return Capacity(
+        free_rows,
+        free_tokens,
+        prefill_ms=costs.prefill_ms()[0] if costs.has_learnt else 0.0,
+        max_sequences=max_sequences,
+        pool_tokens=pool.blocks * size,
+    )
 
 
 def _wanted(seq: Sequence, block_size: int) -> int:

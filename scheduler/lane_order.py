@@ -23,20 +23,16 @@ Key = tuple[bool, bool, int, float, float, str]
 class Room:
     """What a worker can still start, by lane. What one lane takes is gone for it and for all lanes below it.
 
-    `most` is, by lane, the most sequences and KV tokens that this worker ever offered; it is kept up to date here.
+    A job that could not end here is never given here: each choice alone may need all that it can grow to. To start it
+    needs what its next step holds; one that has grown beyond the pool, its choices in turns, needs all of that.
     """
 
-    def __init__(
-        self, lanes: Sequence[Places], capacity: Capacity, most: dict[str, tuple[int, int]], *, suspect: bool
-    ) -> None:
+    def __init__(self, lanes: Sequence[Places], capacity: Capacity, *, suspect: bool) -> None:
         names = [places.lane.name for places in lanes]
         self._sequences = [capacity.sequences.get(name, 0) for name in names]
         self._kv_tokens = [capacity.kv_tokens.get(name, 0) for name in names]
+        self._capacity = capacity
         self._suspect = suspect
-        for name, sequences, kv_tokens in zip(names, self._sequences, self._kv_tokens, strict=True):
-            before = most.get(name, (0, 0))
-            most[name] = max(before[0], sequences), max(before[1], kv_tokens)
-        self._most = [most[name] for name in names]
 
     def is_open(self, level: int) -> bool:
         """Anything could be started in this lane."""
@@ -47,25 +43,28 @@ class Room:
         return self._suspect and entry.losses >= SUSPECT_LOSSES
 
     def fits(self, level: int, entry: Entry) -> bool:
-        """Room in lane `level` for all its choices."""
-        return entry.job.n <= self._sequences[level] and entry.tokens <= self._kv_tokens[level]
+        """Room in lane `level` for all its choices, now and until they end."""
+        has_room = entry.job.n <= self._sequences[level] and self._tokens(entry) <= self._kv_tokens[level]
+        return has_room and self.could_fit(entry)
 
-    def could_fit(self, level: int, entry: Entry) -> bool:
+    def could_fit(self, entry: Entry) -> bool:
         """Fits this worker once enough of what runs there has ended."""
-        sequences, kv_tokens = self._most[level]
-        return entry.job.n <= sequences and entry.tokens <= kv_tokens
+        return self._capacity.holds(entry.job.n, entry.job.max_total_tokens)
 
     def occupy(self, level: int, entry: Entry) -> None:
         """Give the room to this job."""
         for below in range(level, len(self._sequences)):
             self._sequences[below] -= entry.job.n
-            self._kv_tokens[below] -= entry.tokens
+            self._kv_tokens[below] -= self._tokens(entry)
         self._suspect = self._suspect or entry.losses >= SUSPECT_LOSSES
 
     def close(self, first: int, last: int) -> None:
         """Give nothing more to these lanes, so that room gathers."""
         for level in range(first, last + 1):
             self._sequences[level] = 0
+
+    def _tokens(self, entry: Entry) -> int:
+        return min(entry.tokens, self._capacity.most_tokens)
 
 
 class Order:
@@ -100,7 +99,7 @@ class Order:
                 if self._room.fits(level, entry):
                     self._room.occupy(level, entry)
                     return entry
-                if entry.due_ms <= self._now_ms and self._room.could_fit(level, entry):
+                if entry.due_ms <= self._now_ms and self._room.could_fit(entry):
                     self._room.close(rank, level)
         return None
 

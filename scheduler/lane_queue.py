@@ -6,7 +6,6 @@ both the same calls. Invariants: a job is queued, leased to one worker, or ended
 its gateway exactly once; an epoch never comes twice; tokens are recorded in order, without gap or repeat.
 """
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 
 from scheduler.fairness import QUEUE_WINDOW
@@ -53,8 +52,6 @@ class LaneQueue:
         self.events, self.controls = self._book.events, self._book.controls
         self._lease_ms = lease_ms
         self._workers: dict[str, int] = {}
-        self._most: dict[str, dict[str, tuple[int, int]]] = defaultdict(dict)
-        """The most sequences and KV tokens that each worker ever offered, by lane."""
         self._gateways: dict[str, int] = {}
         self._lost: dict[str, int] = {}
         """Workers whose jobs were taken away and who have not heard of it, with the time of the loss."""
@@ -156,7 +153,7 @@ class LaneQueue:
         self._workers.setdefault(worker_id, now_ms + self._lease_ms)
         lanes = tuple(self._book.places.values())
         suspect = any(entry.losses >= SUSPECT_LOSSES for entry in self._book.held(worker_id))
-        room = Room(lanes, capacity, self._most[worker_id], suspect=suspect)
+        room = Room(lanes, capacity, suspect=suspect)
         order = Order(lanes, self._book.entries, room, now_ms, capacity.prefill_ms)
         leases = []
         while (entry := order.pick()) is not None:
@@ -237,7 +234,6 @@ class LaneQueue:
 
     def _lose(self, worker_id: str, now_ms: int) -> int:
         del self._workers[worker_id]
-        self._most.pop(worker_id, None)
         held = self._book.held(worker_id)
         for entry in held:
             self._book.lose(entry, now_ms)

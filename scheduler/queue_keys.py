@@ -17,7 +17,6 @@ weighted tokens. Under `fl:{queue}:`
 | `owed` | hash | lane → weighted tokens by which it is behind its share floor |
 | `expiry` | sorted set | all waiting flights by when their time is over |
 | `workers`, `gateways` | sorted sets | ids by when their lease lapses |
-| `most:<worker>` | hash | lane → most sequences, lane + `:kv` → most KV tokens that it ever offered |
 | `held:<worker>` | sorted set | flights leased to it, by how often their workers died |
 | `lost` | sorted set | workers that have not heard yet that their jobs were taken away, by when |
 | `flights:<gateway>` | sorted set | its flights that have not ended, all scores 0 |

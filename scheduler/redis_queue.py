@@ -156,7 +156,8 @@ class RedisQueue:
             for lane in self._lanes
             for given in (capacity.sequences.get(lane, 0), capacity.kv_tokens.get(lane, 0))
         ]
-        return [_lease(answer) for answer in await self._call("take", worker_id, capacity.prefill_ms, *room)]
+        whole = capacity.most_sequences, capacity.most_tokens
+        return [_lease(answer) for answer in await self._call("take", worker_id, capacity.prefill_ms, *whole, *room)]
 
     async def renew(self, worker_id: str, holding: Collection[str] | None = None) -> bool:
         """A worker's heartbeat, for all it holds. False, once: its lease had lapsed and its jobs were taken away.
@@ -254,7 +255,7 @@ def _with_digest(source: str) -> tuple[str, str]:
 def _record_fields(job: Job) -> list[Arg]:
     return [
         *(encode(job), repr(job.weight), job.n, len(job.prompt)),
-        *(int(job.guaranteed), job.granted_until, int(job.follows)),
+        *(int(job.guaranteed), job.granted_until, int(job.follows), job.max_total_tokens),
     ]
 
 

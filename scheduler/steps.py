@@ -180,6 +180,24 @@ class Capacity:
     kv_tokens: Mapping[str, int]
     prefill_ms: float = 0.0
     """What a prompt's token takes to compute here; 0.0 while that is not known."""
+    max_sequences: int = 0
+    """Sequences in one step of this worker, were it empty; 0: no more than it offers."""
+    pool_tokens: int = 0
+    """KV tokens that its whole pool holds; 0: no more than it offers."""
+
+    @property
+    def most_sequences(self) -> int:
+        """The most choices of one job that ever run here together."""
+        return max(self.max_sequences, *self.sequences.values(), 0)
+
+    @property
+    def most_tokens(self) -> int:
+        """KV tokens of the longest sequence that ever fits here."""
+        return max(self.pool_tokens, *self.kv_tokens.values(), 0)
+
+    def holds(self, choices: int, tokens: int) -> bool:
+        """Whether a job could ever end here: all its choices in one step, and each alone as long as it can grow."""
+        return choices <= self.most_sequences and tokens <= self.most_tokens
 
     @property
     def is_empty(self) -> bool:

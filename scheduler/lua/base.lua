@@ -27,7 +27,7 @@ end
 -- The fields of a record, without its body; `lane` comes first.
 local FIELDS = {'lane', 'tenant', 'gateway', 'state', 'worker', 'outcome', 'weight', 'n', 'prompt', 'guaranteed', 'due',
   'hard_first', 'hard_end', 'granted', 'epoch', 'arrived', 'queued', 'taken', 'cancelled', 'returned', 'losses',
-  'generated', 'credit', 'follows'}
+  'generated', 'credit', 'follows', 'whole'}
 local IS_TEXT = {body = true, lane = true, tenant = true, gateway = true, state = true, worker = true, outcome = true}
 
 -- A job's record, or some fields of it; nil where it is unknown.

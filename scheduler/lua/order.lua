@@ -1,6 +1,6 @@
 -- Prelude of `take`: the one order of candidates (scheduler/lane_order.py states it). After `room`.
 local RANKING = {'lane', 'tenant', 'returned', 'queued', 'due', 'hard_first', 'hard_end', 'prompt', 'generated', 'n',
-  'guaranteed', 'losses'}
+  'guaranteed', 'losses', 'whole'}
 local PREFILL_MS, CANDIDATES = tonumber(ARGV[3]), {}
 
 -- Byte by byte, as sorted sets and Python order ids: Lua's own `<` on strings follows the server's locale.
@@ -58,9 +58,9 @@ end
 local function unpack_head(packed, lane, tenant)
   local job = CANDIDATES[packed]
   if not job then
-    local ends, queued, due, prompt, n, guaranteed, first = struct.unpack(HEAD_FORMAT, packed)
+    local ends, queued, due, prompt, n, guaranteed, whole, first = struct.unpack(HEAD_FORMAT, packed)
     job = {flight = packed:sub(first), lane = lane.name, tenant = tenant, ends = ends, queued = queued, due = due,
-      prompt = prompt, n = n, guaranteed = guaranteed, generated = 0, returned = 0, losses = 0}
+      prompt = prompt, n = n, guaranteed = guaranteed, whole = whole, generated = 0, returned = 0, losses = 0}
     CANDIDATES[packed] = measured(job)
   end
   return job.ends > NOW and job or nil

@@ -1,7 +1,7 @@
 -- Prelude: seats in the lanes (scheduler/lane_places.py states the rules). After `base` and `shares`.
 local HEAD_MS = 2 ^ 50
-local HEAD_FIELDS = {'lane', 'due', 'queued', 'hard_first', 'hard_end', 'prompt', 'n', 'guaranteed'}
-local HEAD_FORMAT = '<dddI4I2B' -- when it expires, queued, due, prompt, n, guaranteed; its flight follows
+local HEAD_FIELDS = {'lane', 'due', 'queued', 'hard_first', 'hard_end', 'prompt', 'n', 'guaranteed', 'whole'}
+local HEAD_FORMAT = '<dddI4I2BI4' -- when it expires, queued, due, prompt, n, guaranteed, whole; its flight follows
 
 -- When a waiting job's time is over.
 local function expires(job)
@@ -18,7 +18,8 @@ end
 local function file_head(lane, tenant, job)
   if not job then return call('HDEL', key('heads', lane), tenant) end
   job.generated = 0
-  local packed = struct.pack(HEAD_FORMAT, expires(job), job.queued, job.due, job.prompt, job.n, job.guaranteed)
+  local packed = struct.pack(HEAD_FORMAT, expires(job), job.queued, job.due, job.prompt, job.n, job.guaranteed,
+    job.whole)
   call('HSET', key('heads', lane), tenant, packed .. job.flight)
 end
 

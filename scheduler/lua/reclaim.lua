@@ -23,7 +23,6 @@ local function bury(worker)
   end
   call('DEL', key('held', worker))
   call('ZREM', key('workers'), worker)
-  call('DEL', key('most', worker))
   if #flights > 0 then call('ZADD', key('lost'), NOW, worker) end
   return #flights
 end

@@ -1,19 +1,12 @@
 -- Prelude of `take`: what the worker can still start (scheduler/lane_order.py states it). After `moves`.
-local SEQUENCES, KV_TOKENS, MOST = {}, {}, {}
-local HAS_SUSPECT = false
+local SEQUENCES, KV_TOKENS = {}, {}
+local MAX_SEQUENCES, POOL_TOKENS, HAS_SUSPECT = 0, 0, false
 
--- Read the room of each lane from ARGV[first] on; what the worker ever offered is kept.
+-- Read from ARGV[first] on what the whole worker is, and then the room of each lane.
 local function open_room(worker, first)
-  local offered, fields, kept = key('most', worker), {}, {}
-  for level, lane in ipairs(LANES) do fields[2 * level - 1], fields[2 * level] = lane.name, lane.name .. ':kv' end
-  local before = call('HMGET', offered, unpack(fields))
-  for i, field in ipairs(fields) do
-    MOST[i] = math.max(tonumber(ARGV[first + i - 1]), tonumber(before[i] or 0))
-    kept[2 * i - 1], kept[2 * i] = field, MOST[i]
-  end
-  call('HSET', offered, unpack(kept))
+  MAX_SEQUENCES, POOL_TOKENS = tonumber(ARGV[first]), tonumber(ARGV[first + 1])
   for level = 1, #LANES do
-    SEQUENCES[level], KV_TOKENS[level] = tonumber(ARGV[first + 2 * level - 2]), tonumber(ARGV[first + 2 * level - 1])
+    SEQUENCES[level], KV_TOKENS[level] = tonumber(ARGV[first + 2 * level]), tonumber(ARGV[first + 2 * level + 1])
   end
   HAS_SUSPECT = call('ZCOUNT', key('held', worker), SUSPECT_LOSSES, '+inf') > 0
 end
@@ -28,21 +21,31 @@ local function is_barred(job)
   return HAS_SUSPECT and job.losses >= SUSPECT_LOSSES
 end
 
--- Room for all its choices.
+-- A job could ever end here: all its choices in one step, and each alone as long as it can grow.
+local function could_fit(job)
+  return job.n <= MAX_SEQUENCES and job.whole <= POOL_TOKENS
+end
+
+-- KV tokens that its next step holds; one that has grown beyond the pool, its choices in turns, needs all of that.
+local function tokens_of(job)
+  return math.min(job.kv_tokens, POOL_TOKENS)
+end
+
+-- Room for all its choices, now and until they end.
 local function fits(job)
-  return job.n <= SEQUENCES[job.level] and job.kv_tokens <= KV_TOKENS[job.level] and not is_barred(job)
+  return job.n <= SEQUENCES[job.level] and tokens_of(job) <= KV_TOKENS[job.level] and could_fit(job)
+    and not is_barred(job)
 end
 
 -- Due, and fits this worker once enough of what runs there has ended.
 local function gathers(job)
-  return job.due <= NOW and SEQUENCES[job.level] > 0 and job.n <= MOST[2 * job.level - 1]
-    and job.kv_tokens <= MOST[2 * job.level] and not is_barred(job)
+  return job.due <= NOW and SEQUENCES[job.level] > 0 and could_fit(job) and not is_barred(job)
 end
 
 -- Give the room to this job: gone for its lane and all below.
 local function occupy(job)
   for below = job.level, #LANES do
-    SEQUENCES[below], KV_TOKENS[below] = SEQUENCES[below] - job.n, KV_TOKENS[below] - job.kv_tokens
+    SEQUENCES[below], KV_TOKENS[below] = SEQUENCES[below] - job.n, KV_TOKENS[below] - tokens_of(job)
   end
   HAS_SUSPECT = HAS_SUSPECT or job.losses >= SUSPECT_LOSSES
 end

@@ -160,10 +160,24 @@ def job(flight_id: str, tenant: str = "acme", lane: LaneName = LaneName.LATENCY,
     return Job(flight_id=flight_id, tenant=tenant, lane=lane, **(defaults | fields))
 
 
-def room(latency: int = 0, throughput: int = 0, kv_tokens: int = 10**6, prefill_ms: float = 0.0) -> Capacity:
-    """Sequences by lane, with the same KV tokens for each."""
+def room(
+    latency: int = 0,
+    throughput: int = 0,
+    kv_tokens: int = 10**6,
+    prefill_ms: float = 0.0,
+    *,
+    max_sequences: int = 0,
+    pool_tokens: int = 10**6,
+) -> Capacity:
+    """Sequences by lane, with the same KV tokens for each, of a worker with this pool."""
     sequences: dict[str, int] = {LaneName.LATENCY: latency, LaneName.THROUGHPUT: throughput}
-    return Capacity(sequences=sequences, kv_tokens=dict.fromkeys(LaneName, kv_tokens), prefill_ms=prefill_ms)
+    return Capacity(
+        sequences=sequences,
+        kv_tokens=dict.fromkeys(LaneName, kv_tokens),
+        prefill_ms=prefill_ms,
+        max_sequences=max_sequences,
+        pool_tokens=pool_tokens,
+    )
 
 
 def tokens(

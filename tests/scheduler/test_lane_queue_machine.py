@@ -94,6 +94,7 @@ class Twins(RuleBasedStateMachine):
             rng.choice(list(LaneName)),
             prompt=tuple(range(rng.choice([1, 10, 10, 30, 300]))),
             n=rng.choice([1, 1, 1, 2, 3]),
+            max_tokens=rng.choice([5, 10, 700]),
             gateway_id=rng.choice(GATEWAYS),
             weight=rng.choice([1.0, 1.0, 0.3, 7.0]),
             guaranteed=rng.random() < 0.2,
@@ -114,8 +115,11 @@ class Twins(RuleBasedStateMachine):
         sequences: dict[str, int] = {lane: rng.choice([0, 1, 1, 2, 6]) for lane in LaneName}
         kv_tokens: dict[str, int] = {lane: rng.choice([15, 60, 1_000]) for lane in LaneName}
         worker, prefill_ms = rng.choice(WORKERS), rng.choice([0.0, 0.3, 20.0])
-        leases = self.both(lambda queue: queue.take(worker, Capacity(sequences, kv_tokens, prefill_ms)))
+        whole = {"max_sequences": rng.choice([0, 2, 6]), "pool_tokens": rng.choice([0, 100, 1_000])}
+        capacity = Capacity(sequences, kv_tokens, prefill_ms, **whole)
+        leases = self.both(lambda queue: queue.take(worker, capacity))
         for lease in leases:
+            assert capacity.holds(lease.job.n, lease.job.max_total_tokens)
             assert lease.epoch > self.epochs[lease.job.flight_id]
             self.epochs[lease.job.flight_id] = lease.epoch
         self.leases += leases

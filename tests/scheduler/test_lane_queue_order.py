@@ -304,15 +304,14 @@ async def test_promotion_does_not_depend_on_being_its_tenants_head(make_queue: M
 
 
 async def test_room_gathers_for_a_job_that_is_due(queue: Queue, clock: Clock) -> None:
-    assert await taken(queue, room(latency=8)) == []
     await queue.put(job("wide", "t1", n=8))
     await queue.put(job("early", "t2"))
-    assert await taken(queue, room(latency=4)) == ["early"]
+    assert await taken(queue, room(latency=4, max_sequences=8)) == ["early"]
 
     clock.advance(1_000)
     await queue.put(job("late", "t2"))
 
-    assert await taken(queue, room(latency=4)) == []
+    assert await taken(queue, room(latency=4, max_sequences=8)) == []
     assert await taken(queue, room(latency=8)) == ["wide"]
 
 
@@ -325,10 +324,9 @@ async def test_room_does_not_gather_where_the_job_could_never_fit(queue: Queue, 
 
 
 async def test_gathering_in_one_lane_does_not_hold_up_the_others(queue: Queue, clock: Clock) -> None:
-    await taken(queue, room(latency=8, throughput=8))
     await queue.put(job("wide", "t1", n=8))
     clock.advance(1_000)
     await queue.put(job("late", "t2"))
     await queue.put(job("batch", "t2", BATCH))
 
-    assert await taken(queue, room(latency=4, throughput=4)) == ["batch"]
+    assert await taken(queue, room(latency=4, throughput=4, max_sequences=8)) == ["batch"]

@@ -195,7 +195,6 @@ async def test_nothing_is_left_of_jobs_that_were_forgotten(queue: RedisQueue, st
         "counters:latency",
         "events:gw",
         "gateways",
-        "most:w1",
         "owed",
         "serials:gw",
         "wake",
