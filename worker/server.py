@@ -12,6 +12,7 @@ engine steps in its own thread and is spoken to only through the mailbox of `Eng
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -20,6 +21,7 @@ from scheduler.messages import Drain, Lease, ModelCard
 from scheduler.queue_types import Publication
 from scheduler.redis_queue import RedisQueue
 from scheduler.registry import RedisRegistry
+from scheduler.steps import Capacity
 from worker.engine_thread import Drop, EngineThread, described
 from worker.holdings import Holdings
 from worker.outbox import Outbox
@@ -36,6 +38,7 @@ LEAVE_S = 2.0
 ANNOUNCE_S = 600.0
 """How often the model card's life is prolonged."""
 HEARTBEATS_PER_LEASE = 4
+MOST_TOO_LARGE = 1_000
 STUCK_S = 300.0
 """An engine that has work and ended no step for so long counts as failed."""
 
@@ -76,6 +79,8 @@ class Server:
         self._room = Room()
         self._outbox = Outbox(self._publish, link, on_settled=self._settled, on_full=self._hold)
         self._held = Holdings()
+        self._too_large: deque[str] = deque(maxlen=MOST_TOO_LARGE)
+        """Flights that were handed back for that."""
         self._last_turn_s = 0.0
         self._idle = asyncio.Event()
         self._draining = asyncio.Event()
@@ -133,7 +138,7 @@ class Server:
         while (capacity := await self._room.worth_asking()) is not None:
             # A take whose answer was lost may have happened: `renew` gives back what we do not know of.
             taken = await self._link.persist("take", partial(self._queue.take, self._worker_id, capacity))
-            leases = await self._fresh(taken)
+            leases = await self._fresh(await self._holdable(taken, capacity))
             self._room.took(len(leases))
             early = self._held.took(leases)
             if leases:
@@ -142,6 +147,17 @@ class Server:
                 for observer in self._observers:
                     observer.took(leases)
                 self._engine.tell(*leases, *early)
+
+    async def _holdable(self, leases: Sequence[Lease], capacity: Capacity) -> list[Lease]:
+        """Those that could end here. `take` gives no others, but by a record that does not say what a job needs: that
+        one goes back once, since another worker may hold it; the second time the planner says why it cannot be."""
+        large = [lease.job.flight_id for lease in leases if not capacity.holds(lease.job.n, lease.job.max_total_tokens)]
+        back = [flight_id for flight_id in large if flight_id not in self._too_large]
+        if back:
+            log.warning("%d jobs need more than this worker holds: handed back", len(back))
+            self._too_large.extend(back)
+            await self._link.persist("release", partial(self._queue.release, self._worker_id, back))
+        return [lease for lease in leases if lease.job.flight_id not in back]
 
     async def _fresh(self, leases: Sequence[Lease]) -> list[Lease]:
         """Those that may begin. A store that forgot a take gives the job out again under the same epoch, and what was

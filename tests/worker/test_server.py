@@ -10,6 +10,7 @@ from gateway.commands.store import EmbeddedStore
 from scheduler.messages import Paused
 from scheduler.outcomes import Outcome
 from scheduler.queue_types import JobState
+from tests.scheduler.queues import PLENTY
 from tests.worker.listener import Listener
 from tests.worker.scripted import ScriptedRunner, job
 from tests.worker.serving import CARD, Worker, gateway, working
@@ -118,6 +119,31 @@ async def test_what_a_store_gives_out_again_after_it_forgot_goes_back_for_anothe
         await listener.ended("flight")
         assert listener.tokens["flight", 0] == script(12)
         assert len(listener.epochs["flight"]) == 2
+
+
+async def test_what_a_worker_cannot_hold_it_hands_back_for_one_that_can(valkey_url: str) -> None:
+    async with gateway(valkey_url) as listener, working(valkey_url) as worker:
+        worker.queue.overstates = 1
+        await listener.queue.put(job(max_tokens=300))  # its pool holds 256 tokens
+        await listener.queue.put(job("small"))
+        await listener.ended("small")
+        async with asyncio.timeout(10):
+            while not (leases := await listener.queue.take("large", PLENTY)):
+                await listener.queue.read_control("somebody else", "$", 10)
+        record = await listener.queue.record("flight")
+        assert [lease.job.flight_id for lease in leases] == ["flight"]
+        assert record is not None
+        assert (record.state, record.worker_id) == (JobState.LEASED, "large")
+
+
+async def test_what_comes_back_though_it_cannot_be_held_ends_with_a_reason(valkey_url: str) -> None:
+    """A rule that the queue breaks twice is broken for good: no job goes to and fro for ever."""
+    async with gateway(valkey_url) as listener, working(valkey_url) as worker:
+        worker.queue.overstates = 2
+        await listener.queue.put(job(max_tokens=300))
+        await listener.ended("flight")
+        assert listener.ends["flight"].outcome is Outcome.FAILED
+        assert "the worker holds 256" in listener.ends["flight"].error
 
 
 async def test_a_registry_that_is_away_costs_no_lease(valkey_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
