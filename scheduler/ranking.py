@@ -100,7 +100,7 @@ class Ranking:
         )
         """Of what has not waited long, and of what has."""
         self._foreseen: dict[tuple[LaneName, str], float] = {}
-        self._several: dict[tuple[LaneName, str], bool] = {}
+        self._begun_before: dict[tuple[LaneName, str], bool] = {}
         self._newcomer = {name: lane.newcomer() for name, lane in lanes.items()}
 
     def stand(self, seq: Sequence, ahead: float = 0.0) -> Standing:
@@ -171,15 +171,15 @@ class Ranking:
         return known
 
     def _is_outside(self, name: LaneName, tenant: str, counter: float) -> bool:
-        """Had more than Θ above the least served that waits; or has several requests running while a tenant that was
-        served no more has none."""
+        """Had more than Θ above the least served that waits; or has begun work while a tenant that was served no more
+        has none."""
         if counter > self._ends[name]:
             return True
-        return counter >= self._newcomer[name] and self._has_several(name, tenant)
+        return counter >= self._newcomer[name] and self._had_begun(name, tenant)
 
-    def _has_several(self, name: LaneName, tenant: str) -> bool:
-        """Several of a tenant's requests had begun when this was first asked in the step; kept, too."""
-        return self._several.setdefault((name, tenant), self._lanes[name].begun[tenant] > 1)
+    def _had_begun(self, name: LaneName, tenant: str) -> bool:
+        """Anything of a tenant had begun when this was first asked in the step; kept, too."""
+        return self._begun_before.setdefault((name, tenant), tenant in self._lanes[name].begun)
 
     def _prospects(self, seq: Sequence, lead: float) -> tuple[int, float]:
         """Class and urgency of fresh work. Who was guaranteed its deadline is never relegated, nor held back."""

@@ -69,10 +69,15 @@ class LaneRoster:
 
     def lift(self, tenant: str) -> None:
         """To call before a tenant's work begins to wait: it starts where the least served that waits stands. Where
-        nobody waits all have had what they asked for: the lane is level again, and nobody is in debt."""
+        nobody waits all have had what they asked for: the lane is level again, and nobody is in debt, nor in credit
+        for having asked for less than others."""
         if tenant not in self._fresh and tenant not in self.away:
             waiting = self._waiting()
-            self.counters.lift_to(tenant, min(waiting, default=self._most_served))
+            if waiting:
+                self.counters.lift_to(tenant, min(waiting))
+                return
+            for each in (tenant, *self.begun):
+                self.counters.lift_to(each, self._most_served)
 
     def charge(self, tenant: str, tokens: float, weight: float) -> None:
         """Count service."""
