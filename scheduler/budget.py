@@ -39,7 +39,9 @@ class Survey(NamedTuple):
     pace_ms: float
     """The tightest TPOT of decodes of the first lane."""
     slack_ms: float
-    """The least time that a decode of the first lane can wait for its next token."""
+    """The least time that a decode of the first lane can wait for its next token, as its reader sees its pace."""
+    patience_ms: float
+    """The same, as its envelope has it: what prompts of its own lane may use."""
     first_waits: bool
     """Work of the first lane is on its way to its first token, or to its next after a preemption."""
 
@@ -58,22 +60,29 @@ def survey(roster: Roster, now_ms: float) -> Survey:
         claims=claims,
         pace_ms=min([seq.job.tpot_ms for seq in urgent], default=math.inf),
         slack_ms=min([_slack_ms(seq, now_ms) for seq in urgent], default=math.inf),
+        patience_ms=min([_patience_ms(seq, now_ms) for seq in urgent], default=math.inf),
         first_waits=roster.lanes[first].waits or any(seq.job.lane is first for seq in others),
     )
 
 
 def _slack_ms(seq: Sequence, now_ms: float) -> float:
-    """How long a decode's next token may take. Each is to come at its pace, counted from the stream's own first token:
-    who reads it sees the pace that the lane promises. A little is kept for what comes unforeseen; nobody is asked for
-    less than half a pace. A stream behind its pace, or late with its first token, catches up."""
+    """How long a decode's next token may take for the sake of lower lanes. Each is to come at its pace, counted from
+    the stream's own first token: who reads it sees the pace that the lane promises. A little is kept for what comes
+    unforeseen; nobody is asked for less than half a pace. A stream behind its pace catches up."""
     tpot_ms, first_ms, first_due_ms = seq.job.tpot_ms, seq.first_token_ms, seq.envelope.first_due_ms
-    if first_ms is None:  # that came from an earlier holder
-        slack_ms = first_due_ms + len(seq.output) * tpot_ms - now_ms
-    else:
-        slack_ms = min(first_ms, first_due_ms) + len(seq.output) * tpot_ms - now_ms
-    if slack_ms < 0.0:
-        return CATCHING_UP * tpot_ms
-    return max(slack_ms - KEPT_BACK * tpot_ms, 0.5 * tpot_ms)
+    began_ms = first_due_ms if first_ms is None else min(first_ms, first_due_ms)  # None: it came from elsewhere
+    slack_ms = began_ms + len(seq.output) * tpot_ms - now_ms
+    return _asked_for(slack_ms, KEPT_BACK, tpot_ms)
+
+
+def _patience_ms(seq: Sequence, now_ms: float) -> float:
+    """How long it may take for the sake of its own lane's prompts: until it is due, less the time of one more token."""
+    tpot_ms = seq.job.tpot_ms
+    return _asked_for(seq.envelope.first_due_ms + len(seq.output) * tpot_ms - now_ms, 1.0, tpot_ms)
+
+
+def _asked_for(slack_ms: float, kept_back: float, tpot_ms: float) -> float:
+    return CATCHING_UP * tpot_ms if slack_ms < 0.0 else max(slack_ms - kept_back * tpot_ms, 0.5 * tpot_ms)
 
 
 class Price(NamedTuple):
@@ -115,15 +124,23 @@ class Budget(NamedTuple):
 
 
 def step_budget(
-    begun: Survey, lanes: Mapping[LaneName, Lane], costs: CostModel, max_sequences: int, max_tokens: int
+    begun: Survey,
+    lanes: Mapping[LaneName, Lane],
+    costs: CostModel,
+    max_sequences: int,
+    max_tokens: int,
+    *,
+    number: int = 0,
 ) -> Budget:
-    """The budget of a step for which this work has begun. Beside first-lane decodes, a step stays small until step
-    times are known."""
+    """The budget of the step of this number, for which this work has begun. Beside first-lane decodes, a step stays
+    small until step times are known."""
     most = min(max_sequences, max_tokens)
     price = Price(*costs.step_weights()[1:])
     least_prefill = max(LEAST_PREFILL, max_tokens // LEAST_PREFILL_PART)
     is_blind = begun.pace_ms < math.inf and not costs.knows_steps
-    floors = {name: min(int(lane.share_floor * most), most - 1, begun.claims[name]) for name, lane in lanes.items()}
+    floors = {
+        name: min(_floor(lane.share_floor * most, number), most - 1, begun.claims[name]) for name, lane in lanes.items()
+    }
     first = next(lane for lane in lanes.values() if lane.rank == 0)
     time_ms, spare_ms = _times(begun, first, costs, price)
     has_lower = any(begun.claims[name] for name, lane in lanes.items() if lane.rank)
@@ -159,9 +176,8 @@ def _times(begun: Survey, first: Lane, costs: CostModel, price: Price) -> tuple[
     base_ms, pace_ms = costs.step_weights()[0], first.tpot_on(costs.single_stream_ms)
     longest_ms = _within(max(pace_ms, PROMPT_PART * first.ttft_ms), base_ms, costs)
     if begun.pace_ms < math.inf:
-        slack_ms = _within(begun.slack_ms, base_ms, costs)
-        time_ms = min(_within(STRETCH * begun.pace_ms, base_ms, costs), slack_ms)
-        return time_ms, max(0.0, min(slack_ms, longest_ms) - time_ms)
+        time_ms = _within(min(STRETCH * begun.pace_ms, begun.slack_ms), base_ms, costs)
+        return time_ms, max(0.0, min(_within(begun.patience_ms, base_ms, costs), longest_ms) - time_ms)
     if begun.first_waits:
         time_ms = _within(pace_ms, base_ms, costs)
         return time_ms, max(0.0, longest_ms - time_ms)
@@ -175,6 +191,11 @@ def ample_budget(lanes: Mapping[LaneName, Lane], max_sequences: int, max_tokens:
     none = dict.fromkeys(lanes, 0)
     free = Price(0.0, 0.0, 0.0, 0.0)
     return Budget(max_sequences, max_tokens, 0, 0, 0, floors=none, time_ms=math.inf, spare_ms=0.0, price=free)
+
+
+def _floor(rows: float, number: int) -> int:
+    """So many rows as whole ones; less than one is a row in some of the steps."""
+    return int(rows) if rows >= 1.0 else int((number + 1) * rows) - int(number * rows)
 
 
 def _trickle(begun: Survey, lanes: Mapping[LaneName, Lane], max_tokens: int, prefill: float) -> int:

@@ -1,5 +1,6 @@
 """How full a worker is: what it could start next, by lane, and how many sequences stand where."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -8,10 +9,12 @@ from itertools import chain
 from scheduler.blocks import BlockPool
 from scheduler.costs import CostModel
 from scheduler.lanes import Lane, LaneName
-from scheduler.roster import Roster
+from scheduler.roster import LaneRoster, Roster
 from scheduler.sequence import Sequence, State
-from scheduler.steps import Capacity
+from scheduler.steps import Capacity, Yielding
 
+MOST_NEWCOMERS = 8
+"""Tenants whose first request waits here for others to yield, before no further one is asked for."""
 PREEMPTED = frozenset({State.SWAPPED, State.DROPPED})
 
 
@@ -59,7 +62,8 @@ def measure(
     roster: Roster, lanes: Mapping[LaneName, Lane], pool: BlockPool, max_sequences: int, costs: CostModel
 ) -> Capacity:
     """What each lane could start in the next step: what is free or held by lanes below, less what work of its own
-    lane and above has yet to take, and one block for each of those to grow."""
+    lane and above has yet to take, and one block for each of those to grow; of rows its share floor at least. And what
+    its own work would yield."""
     size = pool.block_size
     tables: dict[LaneName, list[list[int]]] = {name: [] for name in lanes}
     rows, wanted = dict.fromkeys(lanes, 0), dict.fromkeys(lanes, 0)
@@ -74,18 +78,39 @@ def measure(
             wanted[seq.job.lane] += _wanted(seq, size)
     free_rows: dict[str, int] = {}
     free_tokens: dict[str, int] = {}
+    yielding: dict[str, Yielding] = {}
     for name, lane in lanes.items():
-        above = [other for other in lanes if lanes[other].rank <= lane.rank]
+        above = [other for other in lanes if lanes[other].rank < lane.rank]
         below = [table for other in lanes if lanes[other].rank > lane.rank for table in tables[other]]
-        free_rows[name] = max(0, max_sequences - sum([rows[other] for other in above]))
-        free = pool.free_blocks + pool.freed_by(below) - sum([wanted[other] for other in above])
-        free_tokens[name] = max(0, free) * size
+        left = max_sequences - sum([rows[other] for other in above])
+        blocks = pool.free_blocks - sum([wanted[other] for other in above])
+        own = math.ceil(lane.share_floor * (max_sequences - 1))
+        free_rows[name] = max(0, max(left, own) - rows[name])
+        free_tokens[name] = max(0, blocks + pool.freed_by(below) - wanted[name]) * size
+        if roster.lanes[name].begun:
+            held = max(0, blocks + pool.freed_by([*below, *tables[name]])) * size
+            yielding[name] = _yielding(roster.lanes[name], max(left, own), held)
     return Capacity(
         free_rows,
         free_tokens,
         prefill_ms=costs.prefill_ms()[0] if costs.has_learnt else 0.0,
         max_sequences=max_sequences,
         pool_tokens=pool.blocks * size,
+        yielding=yielding,
+    )
+
+
+def _yielding(lane: LaneRoster, rows: int, kv_tokens: int) -> Yielding:
+    """Whoever has nothing here may ask for all that the lane has, since the planner gives it only its due. Few are
+    asked for at a time: each step begins one."""
+    waiting = lane.waiting
+    newcomers = [seq for tenant in waiting if tenant not in lane.begun for seq in lane.fresh_of(tenant)]
+    return Yielding(
+        begun=tuple(lane.begun),
+        waiting=tuple(waiting),
+        jobs=max(0, MOST_NEWCOMERS - len(waiting)),
+        sequences=max(0, rows - len(newcomers)),
+        kv_tokens=max(0, kv_tokens - sum([seq.length + 1 for seq in newcomers])),
     )
 
 

@@ -14,9 +14,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from scheduler.lane_places import Entry, Places
 from scheduler.queue_types import SUSPECT_LOSSES
-from scheduler.steps import Capacity
+from scheduler.steps import Capacity, Yielding
 from scheduler.urgency import prospects
 
+FLOOR = -1
+"""The rank of what a lane's share floor is behind for: above all lanes."""
 Key = tuple[bool, bool, int, float, float, str]
 
 
@@ -34,8 +36,12 @@ class Room:
         self._capacity = capacity
         self._suspect = suspect
 
+    def yielding(self, lane: str) -> Yielding | None:
+        """What the worker's own work of a lane would yield."""
+        return self._capacity.yielding.get(lane)
+
     def is_open(self, level: int) -> bool:
-        """Anything could be started in this lane."""
+        """Anything could be started in this lane without its own work yielding."""
         return self._sequences[level] > 0 and self._kv_tokens[level] > 0
 
     def is_barred(self, entry: Entry) -> bool:
@@ -44,7 +50,7 @@ class Room:
 
     def fits(self, level: int, entry: Entry) -> bool:
         """Room in lane `level` for all its choices, now and until they end."""
-        has_room = entry.job.n <= self._sequences[level] and self._tokens(entry) <= self._kv_tokens[level]
+        has_room = entry.job.n <= self._sequences[level] and self.tokens(entry) <= self._kv_tokens[level]
         return has_room and self.could_fit(entry)
 
     def could_fit(self, entry: Entry) -> bool:
@@ -55,7 +61,7 @@ class Room:
         """Give the room to this job."""
         for below in range(level, len(self._sequences)):
             self._sequences[below] -= entry.job.n
-            self._kv_tokens[below] -= self._tokens(entry)
+            self._kv_tokens[below] -= self.tokens(entry)
         self._suspect = self._suspect or entry.losses >= SUSPECT_LOSSES
 
     def close(self, first: int, last: int) -> None:
@@ -63,8 +69,55 @@ class Room:
         for level in range(first, last + 1):
             self._sequences[level] = 0
 
-    def _tokens(self, entry: Entry) -> int:
+    def is_within_floor(self, share: float, entry: Entry) -> bool:
+        """It could end here, and starts with no more than this share of the worker, nor several choices."""
+        return entry.job.n == 1 and self.could_fit(entry) and self.tokens(entry) <= share * self._capacity.most_tokens
+
+    def tokens(self, entry: Entry) -> int:
+        """KV tokens that it needs to start."""
         return min(entry.tokens, self._capacity.most_tokens)
+
+
+class Owed:
+    """What the work of one lane that a worker runs would yield to those who wait and were served less.
+
+    To a tenant of which nothing is there, as long as one that has begun was served no less; and to one that is behind
+    such a tenant by more than Θ, while nobody who has begun there waits there already. So who holds all of a worker
+    does not keep others from being asked for, and whoever is behind is asked for wherever it could catch up.
+    """
+
+    def __init__(self, places: Places, yielding: Yielding | None, window: float) -> None:
+        self._places, self._window = places, window
+        self._jobs = yielding.jobs if yielding else 0
+        self._sequences = yielding.sequences if yielding else 0
+        self._kv_tokens = yielding.kv_tokens if yielding else 0
+        self._waiting = set(yielding.waiting) if yielding else set()
+        self._begun = frozenset(yielding.begun) if yielding else frozenset()
+        self._one_waits = bool(self._begun & self._waiting)
+
+    @property
+    def is_open(self) -> bool:
+        """Somebody could be owed something."""
+        return bool(self._begun) and (self._jobs > 0 or not self._one_waits)
+
+    def is_to(self, entry: Entry, tokens: int) -> bool:
+        """This job is of a tenant that is owed, and what would be yielded suffices for it."""
+        tenant = entry.job.tenant
+        if tenant in self._waiting or entry.job.n > self._sequences or tokens > self._kv_tokens:
+            return False
+        lead = max(map(self._places.standing, self._begun)) - self._places.standing(tenant)
+        if tenant in self._begun:
+            return not self._one_waits and lead > self._window
+        return self._jobs > 0 and lead >= 0.0
+
+    def give(self, entry: Entry, tokens: int) -> None:
+        """It is taken, and waits there for others to yield."""
+        tenant = entry.job.tenant
+        self._jobs -= tenant not in self._begun
+        self._one_waits = self._one_waits or tenant in self._begun
+        self._waiting.add(tenant)
+        self._sequences -= entry.job.n
+        self._kv_tokens -= tokens
 
 
 class Order:
@@ -80,41 +133,64 @@ class Order:
         self._now_ms, self._prefill_ms = now_ms, prefill_ms
         self._levels = {places.lane.name: level for level, places in enumerate(lanes)}
         self._windows = [places.window(prefill_ms) for places in lanes]
+        self._owed = [
+            Owed(places, room.yielding(places.lane.name), window)
+            for places, window in zip(lanes, self._windows, strict=True)
+        ]
         self._least: list[float] = []
 
     def pick(self) -> Entry | None:
-        """The first candidate that fits, its room taken. None: nothing more to take.
+        """The first candidate that fits, its room taken; then the first that others yield to. None: nothing more.
 
         One that does not fit is passed over until it is due. From then on nothing behind it is taken from its lane, so
-        that room gathers for it and small jobs do not starve it; unless this worker could never hold it.
+        that room gathers for it and small jobs do not starve it; unless this worker could never hold it. What its
+        lane's share floor is behind for gathers room from all lanes, where it needs no more than that share.
         """
-        if not any(map(self._room.is_open, range(len(self._lanes)))):
-            return None
         self._least = [places.least_counter() for places in self._lanes]
         for rank, candidates in self._tiers():
             for entry in sorted(candidates, key=self._key):
-                level = self._levels[entry.job.lane]
-                if not self._room.is_open(level) or self._room.is_barred(entry):
+                level, is_floor = self._levels[entry.job.lane], rank == FLOOR
+                if not (is_floor or self._room.is_open(level)) or self._room.is_barred(entry):
                     continue
                 if self._room.fits(level, entry):
                     self._room.occupy(level, entry)
                     return entry
+                if is_floor:
+                    return None
                 if entry.due_ms <= self._now_ms and self._room.could_fit(entry):
                     self._room.close(rank, level)
+        return self._pick_owed()
+
+    def _pick_owed(self) -> Entry | None:
+        """The first, lane by lane, of those for whom work of their own lane yields."""
+        for level, owed in enumerate(self._owed):
+            if not owed.is_open:
+                continue
+            for entry in sorted(self._returned(level) + self._heads(level), key=self._key):
+                tokens = self._room.tokens(entry)
+                if self._room.could_fit(entry) and not self._room.is_barred(entry) and owed.is_to(entry, tokens):
+                    owed.give(entry, tokens)
+                    self._room.occupy(level, entry)
+                    return entry
         return None
 
     def _tiers(self) -> Iterator[tuple[int, list[Entry]]]:
-        """With the rank of a lane: what its share floor is behind enough for; then its own and what is promoted to it.
+        """With the rank of a lane: what its share floor is behind enough for, of which what needs no more than that
+        share has a rank above all; then its own and what is promoted to it.
 
         In both what came back from a worker comes first.
         """
         for level, places in enumerate(self._lanes):
             if places.owed > 0.0:
-                yield level, list(filter(places.is_owed, self._returned(level)))
-                yield level, list(filter(places.is_owed, self._heads(level)))
+                for entries in (self._returned(level), self._heads(level)):
+                    owed = list(filter(places.is_owed, entries))
+                    small = [one for one in owed if self._room.is_within_floor(places.lane.share_floor, one)]
+                    yield FLOOR, small
+                    yield level, [one for one in owed if one not in small]
         for level in range(len(self._lanes)):
-            yield level, self._returned(level)
-            yield level, self._heads(level) + self._promoted(level + 1)
+            if self._room.is_open(level):
+                yield level, self._returned(level)
+                yield level, self._heads(level) + self._promoted(level + 1)
 
     def _returned(self, level: int) -> list[Entry]:
         return self._in_time(level, self._lanes[level].returned())
@@ -124,11 +200,11 @@ class Order:
         return self._in_time(level, filter(None, heads))
 
     def _promoted(self, level: int) -> list[Entry]:
-        return self._in_time(level, self._lanes[level].promoted(self._now_ms)) if level < len(self._lanes) else []
+        if level >= len(self._lanes) or not self._room.is_open(level):
+            return []
+        return self._in_time(level, self._lanes[level].promoted(self._now_ms))
 
     def _in_time(self, level: int, flights: Iterable[str]) -> list[Entry]:
-        if not self._room.is_open(level):
-            return []
         max_wait_ms = self._lanes[level].lane.max_wait_ms
         entries = map(self._entries.__getitem__, flights)
         return [entry for entry in entries if self._now_ms < entry.expires_ms(max_wait_ms)]

@@ -82,6 +82,8 @@ class Places:
         self.counters = Counters(window)
         self.owed = 0.0
         """Weighted tokens by which the lane is behind its share floor (negative: ahead)."""
+        self.level = 0.0
+        """Where tenants stood when last nobody waited: who has asked for less since then is in no credit for it."""
         self._queues: dict[str, list[Place]] = {}
         self._waiting: list[Place] = []
         self._returned: list[Place] = []
@@ -91,6 +93,8 @@ class Places:
     def enter(self, entry: Entry) -> None:
         """Seat a job: earliest due first among its tenant's own, a returned one before all that never ran."""
         tenant, flight = entry.job.tenant, entry.job.flight_id
+        if not self._queues:
+            self.level = self.counters.floor(())
         if tenant not in self._queues:
             self.counters.lift(tenant, self._queues)
         insort(self._queues.setdefault(tenant, []), _place(entry))
@@ -149,6 +153,10 @@ class Places:
     def least_counter(self) -> float:
         """The smallest counter of a tenant that waits here."""
         return self.counters.floor(self._queues)
+
+    def standing(self, tenant: str) -> float:
+        """A tenant's counter, or the level where that is higher."""
+        return max(self.level, self.counters.value(tenant))
 
     def window(self, prefill_ms: float) -> float:
         """Θ for a worker that computes a prompt's token in `prefill_ms`."""

@@ -151,7 +151,8 @@ class Planner:
     def _weigh_up(self, now_ms: float) -> Draft:
         """The step as lanes, tenants, deadlines and blocks decide it."""
         begun = survey(self._roster, now_ms)
-        budget = step_budget(begun, self._lanes, self._costs, self._max_sequences, self._max_step_tokens)
+        number = self._plan.number
+        budget = step_budget(begun, self._lanes, self._costs, self._max_sequences, self._max_step_tokens, number=number)
         draft = Draft(budget, self._pool, self._prefixes, self._roster, now_ms)
         if self._forced:
             self._yield_forced(draft)

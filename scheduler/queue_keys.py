@@ -15,6 +15,7 @@ weighted tokens. Under `fl:{queue}:`
 | `backlog:<lane>` | sorted set | tenants with waiting jobs by counter |
 | `counters:<lane>` | sorted set | all tenants by counter |
 | `owed` | hash | lane → weighted tokens by which it is behind its share floor |
+| `level` | hash | lane → the counter at which all its tenants stood when last nobody waited |
 | `expiry` | sorted set | all waiting flights by when their time is over |
 | `workers`, `gateways` | sorted sets | ids by when their lease lapses |
 | `held:<worker>` | sorted set | flights leased to it, by how often their workers died |

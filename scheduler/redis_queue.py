@@ -36,7 +36,7 @@ from scheduler.queue_types import (
     hard_first_ms,
     in_rank_order,
 )
-from scheduler.steps import Capacity
+from scheduler.steps import Capacity, Yielding
 
 MAX_BLOCK_MS = 2_000
 """Longest wait for a stream in one call; a client's socket timeout (5 s by default) has to be longer."""
@@ -157,7 +157,9 @@ class RedisQueue:
             for given in (capacity.sequences.get(lane, 0), capacity.kv_tokens.get(lane, 0))
         ]
         whole = capacity.most_sequences, capacity.most_tokens
-        return [_lease(answer) for answer in await self._call("take", worker_id, capacity.prefill_ms, *whole, *room)]
+        owed = [given for lane in self._lanes for given in _yielded(capacity.yielding.get(lane))]
+        answers = await self._call("take", worker_id, capacity.prefill_ms, *whole, *room, *owed)
+        return [_lease(answer) for answer in answers]
 
     async def renew(self, worker_id: str, holding: Collection[str] | None = None) -> bool:
         """A worker's heartbeat, for all it holds. False, once: its lease had lapsed and its jobs were taken away.
@@ -265,6 +267,13 @@ def _publication(item: Publication) -> list[Arg]:
     for choice, first_index, ids in tokens:
         args += (choice, first_index, struct.pack(f"<{len(ids)}I", *ids))
     return args
+
+
+def _yielded(own: Yielding | None) -> tuple[str | int, ...]:
+    """What a lane's own work would yield, as `take` reads it."""
+    if own is None:
+        return 0, 0, 0, 0, 0
+    return own.jobs, own.sequences, own.kv_tokens, len(own.begun), *own.begun, len(own.waiting), *own.waiting
 
 
 def _lease(answer: list[Any]) -> Lease:

@@ -8,7 +8,7 @@ import heapq
 import math
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import chain, islice
 from operator import itemgetter
 
@@ -62,6 +62,15 @@ class LaneRoster:
     def waits(self) -> bool:
         """Anybody's fresh work waits."""
         return bool(self._fresh)
+
+    @property
+    def waiting(self) -> Collection[str]:
+        """Tenants whose fresh work waits."""
+        return self._fresh.keys()
+
+    def fresh_of(self, tenant: str) -> Iterator[Sequence]:
+        """A tenant's work that waits, in the order in which it is looked at."""
+        return map(itemgetter(-1), self._fresh.get(tenant, ()))
 
     def fresh(self) -> Iterator[Sequence]:
         """All that waits here and has not begun, the eldest first."""

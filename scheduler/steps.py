@@ -173,6 +173,20 @@ class StepOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class Yielding:
+    """What one lane's own work in a worker would yield, to tenants that were served less than those that hold it."""
+
+    begun: tuple[str, ...]
+    """Tenants whose work has begun here."""
+    waiting: tuple[str, ...]
+    """Tenants of which work waits here already: no more of theirs is asked for."""
+    jobs: int
+    """For so many tenants of which nothing is here."""
+    sequences: int
+    kv_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Capacity:
     """What a worker could start in its next step, by lane: free room, and what it could take from lower lanes."""
 
@@ -184,6 +198,8 @@ class Capacity:
     """Sequences in one step of this worker, were it empty; 0: no more than it offers."""
     pool_tokens: int = 0
     """KV tokens that its whole pool holds; 0: no more than it offers."""
+    yielding: Mapping[str, Yielding] = field(default_factory=dict)
+    """What could be started beyond that, by lane, for those who are owed it."""
 
     @property
     def most_sequences(self) -> int:
@@ -200,6 +216,11 @@ class Capacity:
         return choices <= self.most_sequences and tokens <= self.most_tokens
 
     @property
+    def is_full(self) -> bool:
+        """No lane could start anything unless its own work yields."""
+        return not any(self.sequences.values())
+
+    @property
     def is_empty(self) -> bool:
         """No lane could start anything."""
-        return not any(self.sequences.values())
+        return self.is_full and not any(lane.jobs for lane in self.yielding.values())

@@ -1,7 +1,7 @@
 -- Prelude of `take`: the one order of candidates (scheduler/lane_order.py states it). After `room`.
 local RANKING = {'lane', 'tenant', 'returned', 'queued', 'due', 'hard_first', 'hard_end', 'prompt', 'generated', 'n',
   'guaranteed', 'losses', 'whole'}
-local PREFILL_MS, CANDIDATES = tonumber(ARGV[3]), {}
+local CANDIDATES = {}
 
 -- Byte by byte, as sorted sets and Python order ids: Lua's own `<` on strings follows the server's locale.
 local function is_before(a, b)
@@ -34,7 +34,7 @@ local function judge(job, lead)
   relegated, job.urgency =
     prospects(job.due - NOW - service_ms, service_ms, lead_ms, NOW - job.queued, lane.long_wait_ms, job.guaranteed == 1)
   job.standing = job.guaranteed == 1 and 0 or relegated and 2 or 1
-  job.outside = lead > (PREFILL_MS > 0 and math.max(WINDOW, lane.burst_ms / PREFILL_MS) or WINDOW) and 1 or 0
+  job.outside = lead > window_of(lane) and 1 or 0
 end
 
 -- Where it waits, and what it takes.
@@ -87,14 +87,14 @@ end
 -- Of a lane: the first that came back from a worker.
 local function returned(lane)
   local jobs = {}
-  if is_open(lane) then add_all(jobs, lane, call('ZRANGE', key('returned', lane.name), 0, ELDERS_PER_TAKE - 1)) end
+  add_all(jobs, lane, call('ZRANGE', key('returned', lane.name), 0, ELDERS_PER_TAKE - 1))
   return jobs
 end
 
 -- Of a lane: the heads of the tenants served least.
 local function heads(lane)
   local jobs, tenants = {}, {}
-  local least = is_open(lane) and call('ZRANGE', key('backlog', lane.name), 0, TENANTS_PER_TAKE - 1, 'WITHSCORES') or {}
+  local least = call('ZRANGE', key('backlog', lane.name), 0, TENANTS_PER_TAKE - 1, 'WITHSCORES')
   if #least == 0 then return jobs end
   for i = 1, #least, 2 do tenants[#tenants + 1] = least[i] end
   for i, packed in ipairs(call('HMGET', key('heads', lane.name), unpack(tenants))) do
@@ -143,16 +143,55 @@ local function first_to_fit(jobs, lane)
   end
 end
 
+-- The first of these jobs, in order, of which `is_wanted` is true.
+local function first_of(jobs, is_wanted, lane)
+  local best
+  for _, job in ipairs(jobs) do
+    if not is_barred(job) and not (best and precedes(best, job)) and is_wanted(job, lane) then best = job end
+  end
+  return best
+end
+
+-- What a lane's share floor is behind for. What needs no more than that share and does not fit gathers room from all
+-- lanes: then nothing else is taken.
+local function pick_for_floor(lane)
+  for _, jobs in ipairs({owed(returned(lane)), owed(heads(lane))}) do
+    local small = first_of(jobs, is_within_floor, lane)
+    if small then return small, not fits(small) end
+    local job = is_open(lane) and first_to_fit(jobs, lane)
+    if job then return job end
+  end
+end
+
+-- The first, lane by lane, of those for whom work of their own lane yields.
+local function pick_owed()
+  for _, lane in ipairs(LANES) do
+    if yields(lane) then
+      local jobs = returned(lane)
+      for _, job in ipairs(heads(lane)) do jobs[#jobs + 1] = job end
+      local job = first_of(jobs, function(job) return could_fit(job) and is_owed(job, lane) end)
+      if job then
+        job.is_owed = true
+        return job
+      end
+    end
+  end
+end
+
 -- The next job to take; nil where there is none.
 local function pick()
   for _, lane in ipairs(LANES) do
     if lane.share_floor > 0 and owed_to(lane.name) >= QUANTUM_COST then
-      local job = first_to_fit(owed(returned(lane)), lane) or first_to_fit(owed(heads(lane)), lane)
+      local job, gathers_all = pick_for_floor(lane)
+      if gathers_all then return nil end
       if job then return job end
     end
   end
   for _, lane in ipairs(LANES) do
-    local job = first_to_fit(returned(lane), lane) or first_to_fit(heads_and_promoted(lane), lane)
-    if job then return job end
+    if is_open(lane) then
+      local job = first_to_fit(returned(lane), lane) or first_to_fit(heads_and_promoted(lane), lane)
+      if job then return job end
+    end
   end
+  return pick_owed()
 end

@@ -27,7 +27,11 @@ end
 local function seat(job)
   local lane, backlog, counters = job.lane, key('backlog', job.lane), key('counters', job.lane)
   if not call('ZSCORE', backlog, job.tenant) then
-    local lowest = call('ZRANGE', backlog, 0, 0, 'WITHSCORES')[2] or call('ZREVRANGE', counters, 0, 0, 'WITHSCORES')[2]
+    local lowest = call('ZRANGE', backlog, 0, 0, 'WITHSCORES')[2]
+    if not lowest then -- nobody waits: the lane is level
+      lowest = call('ZREVRANGE', counters, 0, 0, 'WITHSCORES')[2] or '0'
+      call('HSET', key('level'), lane, lowest)
+    end
     local counter = math.max(tonumber(lowest or 0), tonumber(call('ZSCORE', counters, job.tenant) or 0))
     call('ZADD', counters, counter, job.tenant)
     call('ZADD', backlog, counter, job.tenant)

@@ -1,17 +1,51 @@
 -- Prelude of `take`: what the worker can still start (scheduler/lane_order.py states it). After `moves`.
-local SEQUENCES, KV_TOKENS = {}, {}
+local SEQUENCES, KV_TOKENS, PREFILL_MS = {}, {}, tonumber(ARGV[3])
 local MAX_SEQUENCES, POOL_TOKENS, HAS_SUSPECT = 0, 0, false
+local YIELDING = {} -- what each lane's own work there would yield, to tenants that were served less
 
--- Read from ARGV[first] on what the whole worker is, and then the room of each lane.
+-- The tenants named in ARGV from `at` on, behind their number; and where the next value stands.
+local function read_tenants(at)
+  local tenants, last = {}, at + tonumber(ARGV[at])
+  for i = at + 1, last do tenants[#tenants + 1] = ARGV[i] end
+  return tenants, last + 1
+end
+
+local function set_of(tenants)
+  local set = {}
+  for _, tenant in ipairs(tenants) do set[tenant] = true end
+  return set
+end
+
+-- Read of a lane from ARGV[at] on: jobs, sequences, KV tokens, tenants that have begun there, tenants that wait there.
+local function open_yielding(lane, at)
+  local own = {jobs = tonumber(ARGV[at]), sequences = tonumber(ARGV[at + 1]), kv_tokens = tonumber(ARGV[at + 2])}
+  own.tenants, at = read_tenants(at + 3)
+  own.begun = set_of(own.tenants)
+  local waiting
+  waiting, at = read_tenants(at)
+  own.waiting = set_of(waiting)
+  for _, tenant in ipairs(waiting) do own.one_waits = own.one_waits or own.begun[tenant] end
+  YIELDING[lane.level] = own
+  return at
+end
+
+-- Read from ARGV[first] on what the whole worker is, then the room of each lane, then what each would yield.
 local function open_room(worker, first)
   MAX_SEQUENCES, POOL_TOKENS = tonumber(ARGV[first]), tonumber(ARGV[first + 1])
   for level = 1, #LANES do
     SEQUENCES[level], KV_TOKENS[level] = tonumber(ARGV[first + 2 * level]), tonumber(ARGV[first + 2 * level + 1])
   end
+  local at = first + 2 * #LANES + 2
+  for _, lane in ipairs(LANES) do at = open_yielding(lane, at) end
   HAS_SUSPECT = call('ZCOUNT', key('held', worker), SUSPECT_LOSSES, '+inf') > 0
 end
 
--- Anything could be started in this lane.
+-- Θ of a lane for this worker.
+local function window_of(lane)
+  return PREFILL_MS > 0 and math.max(WINDOW, lane.burst_ms / PREFILL_MS) or WINDOW
+end
+
+-- Anything could be started in this lane without its own work yielding.
 local function is_open(lane)
   return SEQUENCES[lane.level] > 0 and KV_TOKENS[lane.level] > 0
 end
@@ -42,8 +76,47 @@ local function gathers(job)
   return job.due <= NOW and SEQUENCES[job.level] > 0 and could_fit(job) and not is_barred(job)
 end
 
+-- Starts with no more than its lane's share floor has of the worker, nor several choices, and could end there.
+local function is_within_floor(job)
+  return job.n == 1 and could_fit(job) and tokens_of(job) <= LANE[job.lane].share_floor * POOL_TOKENS
+end
+
+-- Somebody could be owed something.
+local function yields(lane)
+  local own = YIELDING[lane.level]
+  return #own.tenants > 0 and (own.jobs > 0 or not own.one_waits)
+end
+
+-- Tenants' counters, or the level where that is higher.
+local function standings(lane, tenants)
+  local level, counters = tonumber(call('HGET', key('level'), lane.name) or 0), {}
+  for i, counter in ipairs(call('ZMSCORE', key('counters', lane.name), unpack(tenants))) do
+    counters[i] = math.max(level, tonumber(counter or 0))
+  end
+  return counters
+end
+
+-- This job is of a tenant that is owed, and what would be yielded suffices for it (Owed in scheduler/lane_order.py).
+local function is_owed(job, lane)
+  local own, tenant = YIELDING[lane.level], job.tenant
+  if own.waiting[tenant] or job.n > own.sequences or tokens_of(job) > own.kv_tokens then return false end
+  own.most = own.most or math.max(unpack(standings(lane, own.tenants)))
+  local lead = own.most - standings(lane, {tenant})[1]
+  if own.begun[tenant] then return not own.one_waits and lead > window_of(lane) end
+  return own.jobs > 0 and lead >= 0
+end
+
+-- A job is taken, and waits there for others to yield.
+local function give_owed(job)
+  local own, tenant = YIELDING[job.level], job.tenant
+  if own.begun[tenant] then own.one_waits = true else own.jobs = own.jobs - 1 end
+  own.waiting[tenant] = true
+  own.sequences, own.kv_tokens = own.sequences - job.n, own.kv_tokens - tokens_of(job)
+end
+
 -- Give the room to this job: gone for its lane and all below.
 local function occupy(job)
+  if job.is_owed then give_owed(job) end
   for below = job.level, #LANES do
     SEQUENCES[below], KV_TOKENS[below] = SEQUENCES[below] - job.n, KV_TOKENS[below] - tokens_of(job)
   end

@@ -23,7 +23,7 @@ from scheduler.lane_queue import JobState, Publication, QueueError
 from scheduler.lanes import LaneName
 from scheduler.messages import Event, Finished, Lease, Paused, TokenDelta
 from scheduler.outcomes import Outcome
-from scheduler.steps import Capacity
+from scheduler.steps import Capacity, Yielding
 from tests.scheduler.queues import Clock, MemoryQueue, Queue, StoredQueue, job, lanes
 
 EXAMPLES = int(os.environ.get("FAIRLANE_TEST_EXAMPLES", "30"))
@@ -34,6 +34,17 @@ FIGURES = lanes(
     throughput={"max_queued": 12, "max_wait_ms": 9_001.0, "share_floor": 0.25},
 )
 randoms = st.builds(Random, st.integers(0, 2**32 - 1))
+
+
+def yielding(rng: Random) -> Yielding:
+    """What a lane's own work in some worker would yield."""
+    return Yielding(
+        begun=tuple(rng.sample(TENANTS, rng.randint(0, len(TENANTS)))),
+        waiting=tuple(rng.sample(TENANTS, rng.choice([0, 0, 1]))),
+        jobs=rng.choice([0, 1, 2]),
+        sequences=rng.choice([0, 1, 3]),
+        kv_tokens=rng.choice([15, 60, 1_000]),
+    )
 
 
 class Twins(RuleBasedStateMachine):
@@ -115,8 +126,14 @@ class Twins(RuleBasedStateMachine):
         sequences: dict[str, int] = {lane: rng.choice([0, 1, 1, 2, 6]) for lane in LaneName}
         kv_tokens: dict[str, int] = {lane: rng.choice([15, 60, 1_000]) for lane in LaneName}
         worker, prefill_ms = rng.choice(WORKERS), rng.choice([0.0, 0.3, 20.0])
-        whole = {"max_sequences": rng.choice([0, 2, 6]), "pool_tokens": rng.choice([0, 100, 1_000])}
-        capacity = Capacity(sequences, kv_tokens, prefill_ms, **whole)
+        capacity = Capacity(
+            sequences,
+            kv_tokens,
+            prefill_ms,
+            max_sequences=rng.choice([0, 2, 6]),
+            pool_tokens=rng.choice([0, 100, 1_000]),
+            yielding={lane: yielding(rng) for lane in LaneName if rng.random() < 0.6},
+        )
         leases = self.both(lambda queue: queue.take(worker, capacity))
         for lease in leases:
             assert capacity.holds(lease.job.n, lease.job.max_total_tokens)

@@ -267,7 +267,8 @@ def test_many_streams_on_a_small_pool_all_finish_with_their_own_tokens(host_slot
 
     world.finish()
 
-    assert bool(world.events(Preempted)) == bool(host_slots), "nothing begins that would have to be computed twice"
+    taken = sum(event.blocks for event in world.events(Preempted))
+    assert taken > 2 if host_slots else taken <= 2, "what began in its share of the rows may be computed twice"
     world.check_outputs(*jobs)
     assert world.planner.blocks_free == 20
     assert world.planner.host_slots_free == host_slots

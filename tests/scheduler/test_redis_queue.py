@@ -195,6 +195,7 @@ async def test_nothing_is_left_of_jobs_that_were_forgotten(queue: RedisQueue, st
         "counters:latency",
         "events:gw",
         "gateways",
+        "level",
         "owed",
         "serials:gw",
         "wake",

@@ -1,0 +1,266 @@
+"""No tenant keeps another from a worker: a full one asks for who is owed, and begins it in the next steps."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from scheduler.costs import CostModel
+from scheduler.lane_queue import LaneQueue
+from scheduler.lanes import DEFAULT_LANES, LaneName
+from scheduler.messages import Lease
+from scheduler.outcomes import Outcome
+from scheduler.planner import Planner
+from scheduler.simulate import Simulation, Step
+from scheduler.steps import Capacity, Yielding
+from scheduler.workload import Arrival, Hardware, Record
+from tests.scheduler.planner_world import World, job
+from tests.scheduler.queues import Clock, Queue, room, tokens
+from tests.scheduler.queues import job as queued
+
+LATENCY, THROUGHPUT = LaneName.LATENCY, LaneName.THROUGHPUT
+pytestmark = pytest.mark.anyio
+
+HARDWARE = Hardware(step=(8.0, 0.2, 0.05, 1e-4, 0.0), copy=(0.05, 0.02), overhead_ms=0.3)
+
+
+def full(*begun: str, waiting: tuple[str, ...] = (), jobs: int = 8, sequences: int = 8, kv: int = 1_000) -> Capacity:
+    """A worker with no room left, whose latency lane holds these tenants."""
+    own = Yielding(begun, waiting, jobs, sequences, kv)
+    return replace(room(max_sequences=8), yielding={LATENCY: own})
+
+
+async def held_by(queue: Queue, tenant: str, *, cost: float) -> list[Lease]:
+    """A job of this tenant runs on w1, of which so much was computed; nothing waits."""
+    await queue.put(queued(f"{tenant}-held", tenant))
+    leases = await queue.take("w1", room(latency=1))
+    await queue.publish("gw", "w1", [tokens(leases[0], 5, cost=cost)])
+    return leases
+
+
+async def test_a_full_worker_asks_for_a_tenant_of_which_it_has_nothing(queue: Queue) -> None:
+    await held_by(queue, "crowd", cost=500.0)
+    for number in range(3):
+        await queue.put(queued(f"crowd-{number}", "crowd"))
+    await queue.put(queued("new-1", "new"))
+    await queue.put(queued("new-2", "new"))
+
+    assert [lease.job.flight_id for lease in await queue.take("w1", full("crowd"))] == ["new-1"]
+    assert await queue.take("w1", full("crowd", waiting=("new",))) == [], "one of each tenant waits there for others"
+
+
+async def test_nothing_is_yielded_to_who_was_served_more_than_all_there(queue: Queue) -> None:
+    await queue.put(queued("heavy-1", "heavy"))
+    await queue.put(queued("crowd-held", "crowd"))
+    leases = await queue.take("w1", room(latency=2))
+    costs = {"heavy": 5_000.0, "crowd": 200.0}
+    await queue.put(queued("third", "third"))  # somebody waits: the lane is not level
+    await queue.publish("gw", "w1", [tokens(lease, 5, cost=costs[lease.job.tenant]) for lease in leases])
+    await queue.put(queued("heavy-2", "heavy"))
+
+    assert [lease.job.flight_id for lease in await queue.take("w2", full("crowd"))] == ["third"]
+    assert await queue.take("w2", full("crowd")) == []
+
+
+async def test_who_asked_for_less_while_nobody_waited_is_in_no_credit_for_it(queue: Queue) -> None:
+    await held_by(queue, "gone", cost=100_000.0)
+    await queue.put(queued("quiet-held", "quiet"))  # starts level with who has gone
+    quiet = await queue.take("w1", room(latency=1))
+    await queue.publish("gw", "w1", [tokens(quiet[0], 5, cost=200.0)])
+    await queue.put(queued("gone-2", "gone"))
+    await queue.take("w2", room(latency=1))
+    await queue.put(queued("new-1", "new"))
+
+    assert [lease.job.flight_id for lease in await queue.take("w1", full("quiet"))] == ["new-1"]
+
+
+async def test_who_is_behind_by_more_than_the_window_is_asked_for_one_at_a_time(queue: Queue) -> None:
+    await held_by(queue, "crowd", cost=5_000.0)
+    await queue.put(queued("late-held", "late"))
+    for number in range(2):
+        await queue.put(queued(f"crowd-{number}", "crowd"))
+    await queue.take("w1", room(latency=1))
+    for number in range(3):
+        await queue.put(queued(f"late-{number}", "late"))
+    crowd = await queue.take("w3", room(latency=1))
+    assert [lease.job.tenant for lease in crowd] == ["late"]
+    await queue.put(queued("third", "third"))
+
+    taken = await queue.take("w1", full("crowd", "late", waiting=("late",), jobs=0))
+
+    assert taken == [], "who waits there already is not asked for again"
+
+
+@pytest.mark.parametrize(
+    ("own", "why"),
+    [
+        (full("crowd", jobs=0), "enough newcomers wait there"),
+        (full("crowd", sequences=0), "nothing would be yielded"),
+        (full("crowd", kv=5), "its prompt needs more"),
+        (room(), "nothing runs there"),
+    ],
+)
+async def test_a_newcomer_is_asked_for_where_what_is_yielded_suffices(queue: Queue, own: Capacity, why: str) -> None:
+    await held_by(queue, "crowd", cost=500.0)
+    await queue.put(queued("new-1", "new"))
+
+    assert await queue.take("w1", own) == [], why
+
+
+async def test_what_a_share_floor_is_behind_for_gathers_room_from_the_lanes_above(queue: Queue, clock: Clock) -> None:
+    await queue.put(queued("batch", "b", THROUGHPUT))
+    for number in range(40):
+        await queue.put(queued(f"chat-{number}", "c", LATENCY))
+        (lease,) = await queue.take("w1", room(latency=1, kv_tokens=120, pool_tokens=120))
+        done = tokens(lease, 5, cost=1_000.0, ends=Outcome.FINISHED)
+        await queue.publish("gw", "w1", [done])
+    await queue.put(queued("chat-last", "c", LATENCY))
+
+    nearly = Capacity({LATENCY: 4, THROUGHPUT: 1}, {LATENCY: 8, THROUGHPUT: 8}, max_sequences=8, pool_tokens=1_000)
+    assert await queue.take("w1", nearly) == [], "eight tokens more, and it fits"
+    enough = replace(nearly, kv_tokens={LATENCY: 16, THROUGHPUT: 16})
+    assert (await queue.take("w1", enough))[0].job.flight_id == "batch"
+
+
+def test_a_full_worker_says_what_its_work_would_yield() -> None:
+    world = World(blocks=64, max_sequences=4, max_step_tokens=64)
+    for number in range(6):
+        world.add(job(f"crowd-{number}", tenant="crowd", max_tokens=30))
+    world.step()
+
+    capacity = world.planner.capacity()
+    own = capacity.yielding[THROUGHPUT]
+
+    assert capacity.sequences[THROUGHPUT] == 0
+    assert (own.begun, own.waiting, own.sequences) == (("crowd",), ("crowd",), 4)
+    assert own.jobs > 0
+    assert own.kv_tokens == 64 * 4
+
+
+def test_a_lane_offers_the_rows_of_its_share_floor_under_a_flood_of_the_first() -> None:
+    world = World(blocks=400, max_sequences=4, max_step_tokens=64)
+    for number in range(8):
+        world.add(job(f"chat-{number}", LATENCY, max_tokens=30))
+    world.step()
+
+    assert world.planner.capacity().sequences[THROUGHPUT] == 1
+
+
+def test_a_share_floor_of_less_than_a_row_is_a_row_in_some_steps() -> None:
+    world = World(blocks=400, max_sequences=4, max_step_tokens=64)
+    for number in range(40):
+        world.add(job(f"chat-{number:02}", LATENCY, max_tokens=30))
+    world.add(job("batch", THROUGHPUT, max_tokens=4))
+
+    for _ in range(140):
+        world.step()
+
+    assert "batch" in world.ended
+    assert "chat-39" not in world.ended
+
+
+@pytest.mark.parametrize("lane", [LATENCY, THROUGHPUT])
+def test_a_newcomer_takes_the_only_row_of_whoever_was_served_most(lane: LaneName) -> None:
+    world = World(blocks=400, max_sequences=4, max_step_tokens=64, window=10_000.0)
+    for number in range(4):
+        world.add(job(f"one-{number}", lane, tenant=f"t{number}", max_tokens=100))
+    for _ in range(8):
+        world.step()
+    world.add(job("new", lane, tenant="new", max_tokens=4))
+
+    world.step()
+
+    assert "new" in world.rows()
+    assert len(world.rows()) == 4
+
+
+def test_nobody_is_in_credit_for_having_asked_for_less() -> None:
+    world = World(blocks=400, max_sequences=8, max_step_tokens=256, window=50.0)
+    for number in range(8):
+        world.add(job(f"gone-{number}", LATENCY, tenant="gone", prompt=64, max_tokens=30))
+    world.step()
+    for _ in range(20):
+        world.step()
+    world.finish()
+    for number in range(8):
+        world.add(job(f"quiet-{number}", LATENCY, tenant="quiet", prompt=4, max_tokens=200))
+    world.step()
+    world.add(job("burst", LATENCY, tenant="burst", prompt=200, max_tokens=1))
+    for _ in range(6):
+        world.step()
+    world.add(job("new", LATENCY, tenant="new", prompt=4, max_tokens=2))
+
+    world.step()
+    world.step()
+
+    assert "new" in world.rows() or "new" in world.ended
+
+
+@dataclass
+class FirstTokens:
+    """By flight, how long after its arrival its first token came."""
+
+    waits_ms: dict[str, float] = field(default_factory=dict)
+    _arrived: dict[str, float] = field(default_factory=dict)
+
+    def arrived(self, arrival: Arrival, now_ms: float) -> None:
+        self._arrived[arrival.flight_id] = now_ms
+
+    def stepped(self, step: Step) -> None:
+        for one in step.outcome.produced:
+            flight_id = one.seq.flight_id
+            if flight_id not in self.waits_ms:
+                self.waits_ms[flight_id] = step.ended_ms - self._arrived[flight_id]
+
+    def ended(self, record: Record) -> None:
+        pass
+
+
+def asks(at_ms: float, flight_id: str, tenant: str, lane: LaneName, prompt: int, output: int) -> Arrival:
+    one = DEFAULT_LANES[lane]
+    return Arrival(
+        at_ms=at_ms,
+        flight_id=flight_id,
+        tenant=tenant,
+        lane=lane,
+        prompt_tokens=prompt,
+        output_tokens=output,
+        max_tokens=output,
+        ttft_ms=one.ttft_ms,
+        tpot_ms=one.tpot_ms,
+    )
+
+
+def play(arrivals: Iterable[Arrival], *, workers: int, sequences: int, blocks: int) -> FirstTokens:
+    """Through the queue to real planners."""
+    seen = FirstTokens()
+    planners = [
+        Planner(
+            lanes=DEFAULT_LANES,
+            block_size=16,
+            blocks=blocks,
+            host_slots=blocks,
+            max_sequences=sequences,
+            max_step_tokens=512,
+            costs=CostModel(),
+        )
+        for _ in range(workers)
+    ]
+    queue = LaneQueue(DEFAULT_LANES)
+    Simulation(list(arrivals), planners, HARDWARE, queue=queue, observers=[seen], until_ms=7_000.0).run()
+    return seen
+
+
+@pytest.mark.parametrize("lane", [LATENCY, THROUGHPUT])
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize(("prompt", "blocks"), [(16, 4_000), (800, 800)], ids=["slots", "blocks"])
+def test_one_tenant_cannot_keep_anothers_request_from_its_lane(
+    lane: LaneName, workers: int, prompt: int, blocks: int
+) -> None:
+    flood = [asks(float(n) / 10, f"crowd-{n}", "crowd", lane, prompt, 2_000) for n in range(60 * workers)]
+    people = [asks(2_000.0 + 470.0 * n, f"new-{n}", f"person-{n}", lane, 20, 2) for n in range(10)]
+
+    waits_ms = play(flood + people, workers=workers, sequences=16, blocks=blocks).waits_ms
+
+    longest_ms = 2.0 * DEFAULT_LANES[LATENCY].tpot_ms  # of a step: see scheduler/budget.py
+    assert max(waits_ms[f"new-{n}"] for n in range(10)) <= 2 * longest_ms + 30.0
