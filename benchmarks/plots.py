@@ -165,7 +165,7 @@ def goodput(found: Mapping[str, Sequence[float]], loads: Sequence[float]) -> byt
         axes.set_xticks(loads, [f"{load:g}" for load in loads])
         axes.minorticks_off()
         axes.set_ylim(bottom=0.0)
-        _finish(axes, "", "load, in parts of what the worker can serve", "goodput, tokens/s")
+        _finish(axes, "", "load, in parts of what the worker can serve", "goodput, output tokens/s")
         axes.legend()
         return _svg(figure, "Goodput over load")
 

@@ -44,6 +44,8 @@ class Group:
     """Share of the output tokens that came after their due time in the envelope."""
     prompt_tokens: int
     """Of requests that got a token."""
+    cached_tokens: int
+    """Of these, what the prefix cache had."""
     output_tokens: int
     attained_tokens: int
     """Output tokens of requests that kept their promise."""
@@ -156,6 +158,7 @@ def _group(records: Sequence[Record]) -> Group:
         tpot_ms=spread(record.tpot_ms for record in records if record.tpot_ms is not None),
         late_tokens=_share(sum(record.late_tokens for record in records), output_tokens),
         prompt_tokens=sum(record.arrival.prompt_tokens for record in records if record.tokens),
+        cached_tokens=sum(record.cached for record in records if record.tokens),
         output_tokens=output_tokens,
         attained_tokens=sum(record.tokens for record in records if attained(record)),
         preemptions=sum(record.preemptions for record in records),

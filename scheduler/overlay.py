@@ -3,19 +3,22 @@
 Two numbers are drawn for each request, in order, whatever the settings: one names the tenant, one the tier. So another
 load, other tiers or another number of tenants leave all else of a request as it was (common random numbers).
 `max_tokens` is the next power of two above the output, so that it tells a policy no more than the magnitude.
+
+Where a trace names the blocks of its prompts, a conversation stays with its tenant: requests that share more than the
+first block, with which whole services begin alike, are of the tenant that was drawn for the first of them.
 """
 
 import math
 import random
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import merge
 from itertools import accumulate, count
 
 from scheduler.lanes import LATENCY, THROUGHPUT, LaneName
 from scheduler.traces import TraceRow
-from scheduler.workload import Arrival
+from scheduler.workload import FIRST_BLOCK, Arrival
 
 LEAST_MAX_TOKENS = 16
 MOST_TENANTS = 100_000
@@ -90,9 +93,17 @@ class Overlay:
         draws = random.Random(self.seed)
         tenants = _Choice([rank**-self.zipf for rank in range(1, self.tenants + 1)])
         tiers = _Choice([tier.share for tier in self.tiers])
+        blocks: dict[int, int] = {}
+        owners: dict[int, int] = {}
         for number, row in enumerate(rows):
             tenant, tier = tenants.at(draws.random()), self.tiers[tiers.at(draws.random())]
-            yield _arrival(row, tier, f"r{number}", f"tenant-{tenant + 1}", max_tokens_over(row, self.kv_tokens))
+            if len(row.hash_ids) > 1:
+                tenant = owners.setdefault(row.hash_ids[1], tenant)
+            arrival = _arrival(row, tier, f"r{number}", f"tenant-{tenant + 1}", max_tokens_over(row, self.kv_tokens))
+            if row.hash_ids:
+                named = tuple([blocks.setdefault(one, len(blocks) + FIRST_BLOCK) for one in row.hash_ids])
+                arrival = replace(arrival, blocks=named, own_token=-1 - number)
+            yield arrival
 
 
 def max_tokens_over(row: TraceRow, kv_tokens: int | None = None) -> int:

@@ -218,14 +218,17 @@ class Simulation:
         result = StepResult(number=plan.number, tokens=tokens, run_ms=run_ms, copy_ms=copy_ms)
         outcome = self._workers[number].policy.apply(result, self.now_ms)
         for produced in outcome.produced:
-            self.records[produced.seq.flight_id].produced(produced.index, self.now_ms)
+            record = self.records[produced.seq.flight_id]
+            record.produced(produced.index, self.now_ms)
+            record.cached += produced.cached_tokens
         for observer in self.observers:
             observer.stepped(Step(number, started_ms, self.now_ms, plan, outcome, run_ms, copy_ms))
         self._close(outcome.ended)
         self._publish(number, outcome)
 
     def _sample(self, seq: SeqId, index: int) -> int:
-        return END_TOKEN if index + 1 >= self.records[seq.flight_id].arrival.output_tokens else 0
+        arrival = self.records[seq.flight_id].arrival
+        return END_TOKEN if index + 1 >= arrival.output_tokens else arrival.own_token
 
     def _close(self, ended: Iterable[Ended]) -> None:
         for end in ended:

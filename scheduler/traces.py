@@ -1,8 +1,7 @@
 """Request traces as text lines: ours in CSV, Mooncake's in JSON lines. Checked to the last row before anything runs.
 
-Rows must be in the order of their arrival. Several may arrive at one moment, as recorded clocks are coarse; only a row
-that repeats another of its moment in every column is taken for a duplicate. Source of the JSON form: Qin et al.,
-"Mooncake" (FAST 2025).
+Rows must be in the order of their arrival. Several may arrive at one moment, as recorded clocks are coarse, and be alike
+in every column: callers send again, and many ask the same. Source of the JSON form: Qin et al., "Mooncake" (FAST 2025).
 """
 
 import math
@@ -17,6 +16,8 @@ CSV_COLUMNS = ["arrival_s", "prompt_tokens", "output_tokens"]
 LATEST_MS = 1e12
 """Thirty years: a later arrival is taken for a time stamp."""
 MOST_TOKENS = 100_000_000
+HASHED_TOKENS = 512
+"""Of a prompt, what one of its `hash_ids` stands for."""
 
 
 class TraceError(ValueError):
@@ -34,7 +35,8 @@ class TraceRow:
     prompt_tokens: int
     output_tokens: int
     hash_ids: tuple[int, ...] = ()
-    """Names of the prompt's blocks of 512 tokens, equal where prefixes are; empty where the trace has none."""
+    """Names of the prompt's blocks of HASHED_TOKENS, from the first on: two prompts are alike up to where their names
+    part. Empty where the trace has none."""
 
     @property
     def tokens(self) -> int:
@@ -63,11 +65,8 @@ def read_trace(lines: Iterable[str], *, kv_tokens: int | None = None) -> list[Tr
         raise TraceError("the trace is empty")
     parse = _mooncake_rows if first[1].lstrip().startswith("{") else _csv_rows
     rows: list[TraceRow] = []
-    of_this_moment: set[TraceRow] = set()
     for row in parse(chain([first], numbered)):
-        if rows and row.at_ms != rows[-1].at_ms:
-            of_this_moment.clear()
-        _check(row, rows[-1] if rows else None, of_this_moment, kv_tokens)
+        _check(row, rows[-1] if rows else None, kv_tokens)
         rows.append(row)
     if not rows:
         raise TraceError("the trace holds no requests")
@@ -129,13 +128,9 @@ def _mooncake_rows(lines: Iterator[tuple[int, str]]) -> Iterator[TraceRow]:
         yield TraceRow(number, found.timestamp, found.input_length, found.output_length, found.hash_ids)
 
 
-def _check(row: TraceRow, before: TraceRow | None, of_this_moment: set[TraceRow], kv_tokens: int | None) -> None:
-    """What a row must be beside the others. Raises TraceError."""
+def _check(row: TraceRow, before: TraceRow | None, kv_tokens: int | None) -> None:
+    """What a row must be beside the one before it, and beside the pool. Raises TraceError."""
     if before is not None and row.at_ms < before.at_ms:
         raise TraceError(f"row {row.row}: arrives before row {before.row}; a trace is sorted by arrival")
-    content = replace(row, row=0)
-    if content in of_this_moment:
-        raise TraceError(f"row {row.row}: repeats an earlier row in every column")
-    of_this_moment.add(content)
     if kv_tokens is not None and row.tokens > kv_tokens:
         raise TraceError(f"row {row.row}: needs {row.tokens} KV tokens, and the pool holds {kv_tokens}")

@@ -1,10 +1,12 @@
 """What a simulation is given and what it gives back: arrivals, the hardware's costs, and a record of each request."""
 
 from dataclasses import dataclass
+from typing import cast
 
 from scheduler.lanes import LaneName
 from scheduler.messages import Job, Sampling
 from scheduler.outcomes import Outcome
+from scheduler.prompts import Prompt
 from scheduler.ranges import require
 from scheduler.single_stream import TYPICAL_CONTEXT
 from scheduler.steps import StepFeatures
@@ -12,7 +14,9 @@ from scheduler.steps import StepFeatures
 MOST_MS = 1e9
 MOST_NOISE = 2.0
 END_TOKEN = 1
-"""Ends an output; every other token of a simulated output is 0."""
+"""Ends an output; every other token of a simulated output is its request's `own_token`."""
+FIRST_BLOCK = 2
+"""The least id of a prompt's block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +39,10 @@ class Arrival:
     hard_ttft_ms: float | None = None
     tier: str = ""
     """The class that reports group it by."""
+    blocks: tuple[int, ...] = ()
+    """What its prompt begins with, as `Prompt` has it: ids of at least FIRST_BLOCK."""
+    own_token: int = 0
+    """Id of all its other tokens; where prefixes are to be found, no other request's."""
 
     def job(self, *, guaranteed: bool = False) -> Job:
         """As a gateway would queue it, after the door's word on its deadlines."""
@@ -44,7 +52,7 @@ class Arrival:
             tenant=self.tenant,
             weight=self.weight,
             lane=self.lane,
-            prompt=(0,) * self.prompt_tokens,
+            prompt=cast("tuple[int, ...]", Prompt(self.prompt_tokens, self.blocks, self.own_token)),
             max_tokens=self.max_tokens,
             granted_until=self.max_tokens,
             sampling=Sampling(stop_token_ids=(END_TOKEN,)),
@@ -105,6 +113,8 @@ class Record:
     """That came after their due time in the request's envelope."""
     computed: int = 0
     """Prompt and output tokens computed for it, recomputed ones too."""
+    cached: int = 0
+    """Prompt tokens that nobody computed for it: the prefix cache had them."""
     preemptions: int = 0
 
     @property

@@ -43,7 +43,7 @@ def _latency(runs: Runs) -> bytes:
 
 
 def _goodput(runs: Runs) -> bytes:
-    """Tokens per second over load: all, and those of requests that kept their promise."""
+    """Output tokens per second over load: all, and those of requests that kept their promise."""
     figure = Figure(figsize=SIZE_INCHES, layout="constrained")
     axes = figure.add_subplot(title="Output", xlabel="load", ylabel="output tokens / s")
     loads = [load for load, _ in runs]
@@ -57,7 +57,9 @@ def _goodput(runs: Runs) -> bytes:
 def _service(load: float, summary: Summary) -> bytes:
     """What each tenant has had, in weighted tokens, as time goes by."""
     figure = Figure(figsize=SIZE_INCHES, layout="constrained")
-    axes = figure.add_subplot(title=f"Service at load {load:g}", xlabel="s", ylabel="weighted tokens")
+    axes = figure.add_subplot(
+        title=f"Service at load {load:g}", xlabel="s", ylabel="service: prompt tokens computed + 2 x output tokens"
+    )
     bucket_s = summary.curve_bucket_s or 1.0
     most = sorted(summary.service, key=lambda tenant: -summary.service[tenant])[:MOST_TENANTS]
     for tenant in most:

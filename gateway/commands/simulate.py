@@ -46,6 +46,12 @@ Calibrate = Annotated[str | None, Option(metavar="URL", help="Take it from a run
 Blocks = Annotated[int | None, Option(help="KV blocks of a worker.")]
 HostSlots = Annotated[int | None, Option(help="Blocks that a worker can swap out.")]
 MaxSequences = Annotated[int | None, Option(help="Sequences in one step of a worker.")]
+PrefixCache = Annotated[
+    bool | None,
+    Option(
+        "--prefix-cache/--no-prefix-cache", help="Workers keep prompts' KV. [default: where the trace names blocks]"
+    ),
+]
 JsonFile = Annotated[Path | None, Option("--json", metavar="FILE", help="Write every figure there.")]
 Plots = Annotated[Path | None, Option(metavar="DIR", help="Draw latencies, goodput and service there.")]
 
@@ -66,6 +72,7 @@ def simulate(
     blocks: Blocks = None,
     host_slots: HostSlots = None,
     max_sequences: MaxSequences = None,
+    prefix_cache: PrefixCache = None,
     json_file: JsonFile = None,
     plots: Plots = None,
 ) -> None:
@@ -83,6 +90,8 @@ def simulate(
         sizes = {"blocks": blocks, "host_slots": host_slots, "max_sequences": max_sequences}
         calibration = _resized(calibration, sizes)
         rows = _rows(trace, part, calibration.kv_tokens)
+        if prefix_cache is None:
+            prefix_cache = any(row.hash_ids for row in rows)
         with _refusals():
             loads = [check_load(each) for each in load or [1.0]]
             limit_ms, stream_ms = (
@@ -91,7 +100,14 @@ def simulate(
             )
             tiers = lane_tiers(latency_share, limit_ms, single_stream_ms=stream_ms)
             overlay = Overlay(tenants=tenants, zipf=zipf, tiers=tiers, seed=seed, kv_tokens=calibration.kv_tokens)
-            scenario = Scenario(rows=rows, overlay=overlay, calibration=calibration, workers=workers, seed=seed)
+            scenario = Scenario(
+                rows=rows,
+                overlay=overlay,
+                calibration=calibration,
+                workers=workers,
+                seed=seed,
+                prefix_cache=prefix_cache,
+            )
         report.check(json_file, plots)
         runs = _run(scenario, loads)
         report.write(scenario, trace.name, runs, json_file, plots)

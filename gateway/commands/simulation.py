@@ -20,6 +20,8 @@ from scheduler.workload import Arrival, Record
 MOST_WORKERS = 1_000
 MOST_LOAD = 10_000.0
 CURVE_POINTS = 100
+PREFIX_SHARE = 0.25
+"""A worker's `prefix_share` where nothing else is set."""
 LOOK_MS = 1_000.0
 """How often tenants' service is compared."""
 
@@ -33,6 +35,7 @@ class Scenario:
     calibration: Calibration
     workers: int
     seed: int
+    prefix_cache: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.workers <= MOST_WORKERS:
@@ -41,7 +44,7 @@ class Scenario:
     def run(self, load: float, on_end: Callable[[], object]) -> Summary:
         """Play the trace `load` times as fast; `on_end` is called for each request that was let in and is over.
 
-        The door refuses what states a limit that cannot be kept. One worker gets its jobs directly; more are behind
+        The door refuses what states a limit that cannot be kept; where nobody can state one it lets all in. One worker gets its jobs directly; more are behind
         the global queue. Raises StuckError.
         """
         meter = ServiceMeter(bucket_ms=self._bucket_ms(load), every_ms=LOOK_MS)
@@ -49,13 +52,14 @@ class Scenario:
         door = Doorkeeper(
             planners, kv_tokens=sizes.kv_tokens, block_size=sizes.block_size, max_sequences=sizes.max_sequences
         )
+        decides = any(tier.deadline_ms or tier.hard_ttft_ms for tier in self.overlay.tiers)
         records = Simulation(
             arrivals=self.overlay.arrivals(scale_load(self.rows, load)),
             policies=planners,
             hardware=self.calibration.hardware,
             queue=LaneQueue(DEFAULT_LANES) if self.workers > 1 else None,
-            door=door.decide,
-            observers=(meter, door, _Ends(on_end)),
+            door=door.decide if decides else None,
+            observers=(meter, door, _Ends(on_end)) if decides else (meter, _Ends(on_end)),
             seed=self.seed,
         ).run()
         return summarize(records.values(), meter)
@@ -74,6 +78,7 @@ class Scenario:
             max_sequences=sizes.max_sequences,
             max_step_tokens=sizes.max_step_tokens,
             costs=CostModel(),
+            prefix_share=PREFIX_SHARE if self.prefix_cache else None,
         )
 
 

@@ -13,10 +13,11 @@ from gateway.commands.simulation import Scenario
 from scheduler.measures import Group, Spread, Summary
 
 GROUP_COLUMNS = (
-    "requests", "kept %", "ttft p50", "p95", "p99 ms", "tpot p50", "p95", "p99 ms", "late tokens %", "preempted"
+    "requests", "kept %", "ttft p50", "p95", "p99 ms", "tpot p50", "p95", "p99 ms", "late output tokens %", "cached prompt tokens %", "preempted"
 )  # fmt: skip
 RUN_COLUMNS = (
-    "load", "seconds", "kept %", "goodput requests/s", "goodput tokens/s", "tokens/s", "preemption tax %", "service gap"
+    "load", "seconds", "kept %", "goodput requests/s", "goodput output tokens/s", "output tokens/s",
+    "prompt+output tokens/s", "cached prompt tokens %", "preemption tax %", "service gap weighted tokens"
 )  # fmt: skip
 
 
@@ -77,8 +78,14 @@ def _figures(group: Group) -> tuple[object, ...]:
         *_three(group.ttft_ms),
         *_three(group.tpot_ms),
         100.0 * group.late_tokens,
+        _cached(group),
         group.preemptions,
     )
+
+
+def _cached(group: Group) -> float:
+    """The prefix cache's hit rate: percent of prompt tokens that nobody computed."""
+    return 100.0 * group.cached_tokens / group.prompt_tokens if group.prompt_tokens else 0.0
 
 
 def _three(figures: Spread | None) -> tuple[object, object, object]:
@@ -93,7 +100,9 @@ def _line(run: Run) -> tuple[object, ...]:
         100.0 * summary.total.attained,
         summary.goodput_requests_per_s,
         summary.goodput_tokens_per_s,
+        summary.output_tokens_per_s,
         summary.tokens_per_s,
+        _cached(summary.total),
         100.0 * (summary.preemption_tax or 0.0),
         summary.max_service_gap,
     )
@@ -109,6 +118,7 @@ def _document(scenario: Scenario, trace: str, runs: Sequence[Run]) -> dict[str, 
         "tenants": overlay.tenants,
         "zipf": overlay.zipf,
         "tiers": overlay.tiers,
+        "prefix_cache": scenario.prefix_cache,
         "calibration": scenario.calibration,
         "runs": runs,
     }

@@ -162,7 +162,9 @@ def test_mooncakes_form_is_read(directory: Path) -> None:
     lines = ({"timestamp": 50 * n, "input_length": 30, "output_length": 4, "hash_ids": [0, n]} for n in range(6))
     (directory / "trace.csv").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
-    assert figures(directory)["requests"] == 6
+    document = figures(directory)
+
+    assert (document["requests"], document["prefix_cache"]) == (6, True)
 
 
 def test_plots_are_drawn(directory: Path) -> None:

@@ -30,8 +30,11 @@ def test_rows_of_a_mooncake_trace_keep_their_prefix_hashes() -> None:
     assert read_trace(lines) == [TraceRow(1, 0.0, 6758, 500, (0, 1, 2)), TraceRow(2, 3000.0, 915, 355, (0, 7))]
 
 
-def test_requests_of_one_moment_are_no_duplicates() -> None:
-    assert len(read_trace(csv_of("1,5,5", "1,5,6", "1,6,5", "2,5,5"))) == 4
+def test_requests_that_are_alike_are_all_of_them_requests() -> None:
+    line = '{"timestamp": 9, "input_length": 600, "output_length": 5, "hash_ids": [0, 1]}'
+
+    assert len(read_trace(csv_of("1,5,5", "1,6,5", "1,5,5", "1,5,5"))) == 4
+    assert read_trace([line, line]) == [TraceRow(1, 9.0, 600, 5, (0, 1)), TraceRow(2, 9.0, 600, 5, (0, 1))]
 
 
 @pytest.mark.parametrize(
@@ -52,7 +55,6 @@ def test_requests_of_one_moment_are_no_duplicates() -> None:
         (["1,5,1" + "0" * 5000], "row 2: output_tokens"),
         (["1,5,nan"], "row 2: output_tokens"),
         (["2,5,5", "", "1,5,5"], "row 4: arrives before row 2; a trace is sorted by arrival"),
-        (["1,5,5", "1,6,5", "1,5,5"], "row 4: repeats an earlier row in every column"),
         (["1,90,10", "1,91,10"], "row 3: needs 101 KV tokens, and the pool holds 100"),
         ([], "the trace holds no requests"),
     ],
