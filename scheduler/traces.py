@@ -1,7 +1,8 @@
 """Request traces as text lines: ours in CSV, Mooncake's in JSON lines. Checked to the last row before anything runs.
 
-Rows must be in the order of their arrival. Several may arrive at one moment, as recorded clocks are coarse, and be alike
-in every column: callers send again, and many ask the same. Source of the JSON form: Qin et al., "Mooncake" (FAST 2025).
+Rows must be in the order of their arrival. Several may arrive at one moment, as recorded clocks are coarse, and be
+alike in every column: callers send again, and many ask the same. Source of the JSON form: Qin et al., "Mooncake" (FAST
+2025).
 """
 
 import math

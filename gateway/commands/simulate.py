@@ -19,6 +19,7 @@ from gateway.commands.files import check_writable, write_whole
 from gateway.commands.simulation import Scenario, check_load
 from scheduler.calibration import Calibration, CalibrationError, read_calibration
 from scheduler.overlay import Overlay, lane_tiers
+from scheduler.presets import preset
 from scheduler.simulate import StuckError
 from scheduler.traces import TraceError, TraceRow, read_trace, slice_trace
 
@@ -41,6 +42,9 @@ Loads = Annotated[
 ]
 Slice = Annotated[str | None, Option("--slice", metavar="START:DURATION", help="Seconds of the trace; else all.")]
 Seed = Annotated[int, Option(help="Of tenants, lanes and noise.")]
+HardwareName = Annotated[
+    str | None, Option("--hardware", help="A worker by name, such as h100-8b, l4-1b, cpu-135m: docs/simulation.md.")
+]
 Costs = Annotated[Path | None, Option(metavar="FILE", help="What a worker is, in JSON; --calibrate writes it.")]
 Calibrate = Annotated[str | None, Option(metavar="URL", help="Take it from a running worker's metrics port.")]
 Blocks = Annotated[int | None, Option(help="KV blocks of a worker.")]
@@ -67,6 +71,7 @@ def simulate(
     load: Loads = None,
     part: Slice = None,
     seed: Seed = 0,
+    hardware: HardwareName = None,
     costs: Costs = None,
     calibrate: Calibrate = None,
     blocks: Blocks = None,
@@ -82,7 +87,7 @@ def simulate(
     Admission, global queue and planner are those that serve.
     """
     with _errors_in_one_line():
-        calibration = _calibration(costs, calibrate)
+        calibration = _calibration(costs, calibrate, hardware)
         if trace is None:
             if calibrate is None or costs is None:
                 raise CommandError("name a trace to run (--trace FILE), or where to keep costs (--calibrate, --costs)")
@@ -132,8 +137,13 @@ def _refusals() -> Iterator[None]:
         raise CommandError(str(error)) from None
 
 
-def _calibration(file: Path | None, url: str | None) -> Calibration:
-    """From a running worker, and then into the file; else from the file; else the defaults."""
+def _calibration(file: Path | None, url: str | None, hardware: str | None) -> Calibration:
+    """By name; else from a running worker, and then into the file; else from the file; else the defaults."""
+    if hardware is not None:
+        if file is not None or url is not None:
+            raise CommandError("--hardware names the worker: --costs and --calibrate would name another")
+        with _refusals():
+            return preset(hardware)
     if url is not None:
         if file is not None:
             check_writable(file)

@@ -44,8 +44,8 @@ class Scenario:
     def run(self, load: float, on_end: Callable[[], object]) -> Summary:
         """Play the trace `load` times as fast; `on_end` is called for each request that was let in and is over.
 
-        The door refuses what states a limit that cannot be kept; where nobody can state one it lets all in. One worker gets its jobs directly; more are behind
-        the global queue. Raises StuckError.
+        The door refuses what states a limit that cannot be kept; where nobody can state one, it lets all in. One worker
+        gets its jobs directly; more are behind the global queue. Raises StuckError.
         """
         meter = ServiceMeter(bucket_ms=self._bucket_ms(load), every_ms=LOOK_MS)
         planners, sizes = [self._planner() for _ in range(self.workers)], self.calibration

@@ -13,7 +13,8 @@ from gateway.commands.simulation import Scenario
 from scheduler.measures import Group, Spread, Summary
 
 GROUP_COLUMNS = (
-    "requests", "kept %", "ttft p50", "p95", "p99 ms", "tpot p50", "p95", "p99 ms", "late output tokens %", "cached prompt tokens %", "preempted"
+    "requests", "kept %", "ttft p50", "p95", "p99 ms", "tpot p50", "p95", "p99 ms", "late output tokens %",
+    "cached prompt tokens %", "preempted",
 )  # fmt: skip
 RUN_COLUMNS = (
     "load", "seconds", "kept %", "goodput requests/s", "goodput output tokens/s", "output tokens/s",

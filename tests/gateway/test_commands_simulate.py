@@ -149,6 +149,15 @@ def test_a_slice_and_sizes_of_its_own(directory: Path) -> None:
     assert list(document["runs"][0]["summary"]["lanes"]) == ["latency"]
 
 
+def test_hardware_by_name(directory: Path) -> None:
+    done = simulate("--trace", "trace.csv", "--hardware", "h100-8b", "--json", "out.json")
+
+    assert done.exit_code == 0, done.output
+    document = json.loads((directory / "out.json").read_text())
+    assert document["calibration"]["blocks"] * 16 > 400_000
+    assert document["runs"][0]["summary"]["total"]["attained"] == 1.0
+
+
 def test_costs_decide_how_long_it_takes(directory: Path) -> None:
     usual = figures(directory)
     (directory / "costs.json").write_bytes(COSTS.to_json().replace(b"5.0", b"50.0"))
@@ -197,6 +206,8 @@ def test_plots_without_matplotlib_are_refused_before_anything_runs(
         (("--trace", "binary"), "binary: is no text"),
         (("--trace", "trace.csv", "--costs", "trace.csv"), "trace.csv: JSON is malformed"),
         (("--trace", "trace.csv", "--costs", "nowhere.json"), "nowhere.json: cannot be read"),
+        (("--trace", "trace.csv", "--hardware", "abacus-8b"), "hardware must be one of cpu-135m, cpu-1b, cpu-8b"),
+        (("--trace", "trace.csv", "--hardware", "l4-1b", "--costs", "costs.json"), "--hardware names the worker"),
         (("--trace", "trace.csv", "--blocks", "0"), "blocks: Expected `int` >= 1, not 0"),
         (("--trace", "trace.csv", "--blocks", "2"), "trace.csv: row 4: needs 39 KV tokens, and the pool holds 32"),
         (("--trace", "trace.csv", "--max-sequences", "-1"), "max_sequences: Expected `int` >= 1, not -1"),

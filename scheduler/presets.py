@@ -1,0 +1,155 @@
+"""Workers to simulate by name, `h100-8b`: what a data sheet's figures and a model's shape let a step take.
+
+A roofline, written as the linear costs that a simulation has. Each term takes a resource's peak times the part of it
+that serving engines reach:
+
+- base: the weights are read once in each step; with tensor parallelism each layer waits for two all-reduces.
+- row, token: 2 floating-point operations per weight, and the all-reduces' bytes over the links. A decode's arithmetic
+  is added to the reading of the weights, which hides most of it: large batches of decodes look slower by as much, a
+  fifth on an H100 at 64 rows.
+- context: keys and values of a token of context, read once. pair: 4 operations per layer and attention width.
+- copies: a block's bytes over PCIe, one way, on all GPUs at once. Host memory holds as many blocks as the device.
+
+KV has what MEMORY_PART of the memory leaves beside the weights. Peaks are dense bfloat16 (data sheets print twice as
+much, with sparsity, for L4, H100 and H200), PCIe and NVLink one direction (half of what is printed). Sources:
+nvidia.com, data sheets "L4 Tensor Core GPU", "A100 80GB SXM", "H100 SXM", "H200 SXM"; model cards of Llama 3.2 1B,
+Llama 3.1 8B and 70B. The CPU: two cores of an AMD EPYC with AVX-512; `cpu-135m` is what its worker measured
+(`Calibration`'s defaults), the rates of the others follow from that and from the memory's rate in docs/performance.md.
+"""
+
+from dataclasses import dataclass
+
+from scheduler.calibration import Calibration
+
+BLOCK_SIZE = 16
+BYTES = 2
+"""Of a weight or a number in the KV cache."""
+MEMORY_PART = 0.9
+"""Of the memory, what weights and KV may have; activations and the runtime take the rest."""
+COMPUTE_PART, READ_PART, LINK_PART, PAIR_PART = 0.5, 0.8, 0.7, 0.3
+"""Of the peaks of arithmetic, of memory, of links and PCIe, and of arithmetic in attention."""
+ALL_REDUCE_MS = 0.012
+"""Latency of one between GPUs, whatever it carries."""
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A model: what its steps compute, read and keep."""
+
+    weights: float
+    layers: int
+    width: int
+    kv_heads: int
+    head_size: int
+
+    @property
+    def kv_bytes(self) -> int:
+        """Keys and values of one token."""
+        return 2 * self.layers * self.kv_heads * self.head_size * BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One accelerator at its peaks."""
+
+    flops: float
+    memory_rate: float
+    """Bytes per second."""
+    memory: float
+    """Bytes."""
+    copy_rate: float
+    """To the host, bytes per second one way."""
+    link_rate: float
+    """To its neighbours, bytes per second one way."""
+    launch_ms: float
+    """Of a step, whatever it holds: kernels' launches, sampling."""
+    overhead_ms: float
+    """Between two steps."""
+
+
+SHAPES = {
+    "1b": Shape(1.24e9, 16, 2048, 8, 64),
+    "8b": Shape(8.03e9, 32, 4096, 8, 128),
+    "70b": Shape(70.6e9, 80, 8192, 8, 128),
+}
+DEVICES = {
+    "l4": Device(121e12, 300e9, 24e9, 32e9, 32e9, 1.0, 0.5),
+    "a100": Device(312e12, 2039e9, 80e9, 32e9, 300e9, 1.0, 0.5),
+    "h100": Device(989.5e12, 3350e9, 80e9, 64e9, 450e9, 1.0, 0.5),
+    "h200": Device(989.5e12, 4800e9, 141e9, 64e9, 450e9, 1.0, 0.5),
+}
+"""The L4 has no NVLink: its neighbours are behind PCIe."""
+GPUS = {("l4", "70b"): 8, ("a100", "70b"): 4, ("h100", "70b"): 4, ("h200", "70b"): 2}
+"""Tensor parallel where one does not hold the weights and a useful KV pool; all others are one."""
+CPU_MEMORY_RATE, CPU_POOL = 46e9, 4 * GIB
+"""Measured (docs/performance.md, two threads: 44 to 49 GB/s); what KV has beside the weights, whatever they take."""
+CPU_FLOPS = 2 * 135e6 / 0.3125e-3
+"""What 0.3125 ms per prompt token are for a model of 135 million weights."""
+
+
+def names() -> list[str]:
+    """Every preset."""
+    return ["cpu-135m", *(f"{device}-{shape}" for device in ("cpu", *DEVICES) for shape in SHAPES)]
+
+
+def preset(name: str) -> Calibration:
+    """A worker by its name. Raises ValueError."""
+    if name == "cpu-135m":
+        return Calibration()
+    device, _, shape = name.lower().partition("-")
+    if shape not in SHAPES or device not in ("cpu", *DEVICES):
+        raise ValueError(f"hardware must be one of {', '.join(names())}, not {name[:40]}")
+    if device == "cpu":
+        return _cpu(SHAPES[shape])
+    return _gpus(DEVICES[device], SHAPES[shape], GPUS.get((device, shape), 1))
+
+
+def _gpus(device: Device, shape: Shape, count: int) -> Calibration:
+    flops = COMPUTE_PART * device.flops * count
+    read = READ_PART * device.memory_rate * count
+    reduced = 2 * shape.layers  # all-reduces of a step: each token's activations go around a ring
+    waits_ms = reduced * ALL_REDUCE_MS if count > 1 else 0.0
+    carried = reduced * shape.width * BYTES * 2 * (count - 1) / count / (LINK_PART * device.link_rate)
+    token_ms = 1e3 * (2 * shape.weights / flops + carried)
+    pool = int(MEMORY_PART * device.memory * count - shape.weights * BYTES) // (shape.kv_bytes * BLOCK_SIZE)
+    return Calibration(
+        step=(
+            device.launch_ms + 1e3 * shape.weights * BYTES / read + waits_ms,
+            token_ms,
+            token_ms,
+            1e3 * shape.kv_bytes / read,
+            _pair_ms(shape, PAIR_PART * device.flops * count),
+        ),
+        copy=(0.05, 1e3 * BLOCK_SIZE * shape.kv_bytes / (LINK_PART * device.copy_rate * count)),
+        overhead_ms=device.overhead_ms,
+        block_size=BLOCK_SIZE,
+        blocks=pool,
+        host_slots=pool,
+        max_sequences=256,
+        max_step_tokens=8_192,
+    )
+
+
+def _cpu(shape: Shape) -> Calibration:
+    """At rates that were measured, so no part of them is lost; a copy reads and writes memory."""
+    pool = CPU_POOL // (shape.kv_bytes * BLOCK_SIZE)
+    token_ms = 1e3 * 2 * shape.weights / CPU_FLOPS
+    return Calibration(
+        step=(
+            1e3 * shape.weights * BYTES / CPU_MEMORY_RATE,
+            token_ms,
+            token_ms,
+            1e3 * shape.kv_bytes / CPU_MEMORY_RATE,
+            _pair_ms(shape, CPU_FLOPS),
+        ),
+        copy=(0.1, 1e3 * 2 * BLOCK_SIZE * shape.kv_bytes / CPU_MEMORY_RATE),
+        block_size=BLOCK_SIZE,
+        blocks=pool,
+        host_slots=pool,
+    )
+
+
+def _pair_ms(shape: Shape, flops: float) -> float:
+    """A token that attends to another: its score, and its value's part in the sum."""
+    return 1e3 * 4 * shape.layers * shape.width / flops
