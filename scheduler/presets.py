@@ -26,7 +26,7 @@ BYTES = 2
 """Of a weight or a number in the KV cache."""
 MEMORY_PART = 0.9
 """Of the memory, what weights and KV may have; activations and the runtime take the rest."""
-COMPUTE_PART, READ_PART, LINK_PART, PAIR_PART = 0.5, 0.8, 0.7, 0.3
+COMPUTE_PART, READ_PART, LINK_PART, PAIR_PART = 0.5, 0.8, 0.7, 0.4
 """Of the peaks of arithmetic, of memory, of links and PCIe, and of arithmetic in attention."""
 ALL_REDUCE_MS = 0.012
 """Latency of one between GPUs, whatever it carries."""

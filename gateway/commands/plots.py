@@ -1,9 +1,10 @@
-"""Pictures of simulated runs, as PNG. Needs matplotlib: `pip install fairlane[plots]`."""
+"""Pictures of simulated runs, as PNG or SVG. Needs matplotlib: `pip install fairlane[plots]`."""
 
 import io
 from collections.abc import Sequence
 from itertools import accumulate
 
+import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -18,16 +19,17 @@ Runs = Sequence[tuple[float, Summary]]
 """Loads, and what came of each."""
 
 
-def draw(runs: Runs) -> dict[str, bytes]:
-    """Every picture, by name."""
-    return {
+def draw(runs: Runs, form: str = "png") -> dict[str, bytes]:
+    """Every picture, by name. The same runs give the same bytes."""
+    figures = {
         "latency": _latency(runs),
         "goodput": _goodput(sorted(runs, key=lambda run: run[0])),
         "service": _service(*runs[-1]),
     }
+    return {name: _picture(figure, form) for name, figure in figures.items()}
 
 
-def _latency(runs: Runs) -> bytes:
+def _latency(runs: Runs) -> Figure:
     """TTFT and TPOT by lane, at each percentile."""
     figure = Figure(figsize=SIZE_INCHES, layout="constrained")
     for place, (title, attribute) in enumerate((("TTFT", "ttft_ms"), ("TPOT", "tpot_ms")), 1):
@@ -39,10 +41,10 @@ def _latency(runs: Runs) -> bytes:
                     values = [getattr(figures, name) for name in PERCENTILES]
                     axes.plot(list(PERCENTILES.values()), values, marker="o", label=f"{lane}, load {load:g}")
         _finish(axes)
-    return _png(figure)
+    return figure
 
 
-def _goodput(runs: Runs) -> bytes:
+def _goodput(runs: Runs) -> Figure:
     """Output tokens per second over load: all, and those of requests that kept their promise."""
     figure = Figure(figsize=SIZE_INCHES, layout="constrained")
     axes = figure.add_subplot(title="Output", xlabel="load", ylabel="output tokens / s")
@@ -51,10 +53,10 @@ def _goodput(runs: Runs) -> bytes:
     axes.plot(loads, [summary.goodput_tokens_per_s for _, summary in runs], marker="o", label="promise kept")
     axes.set_ylim(bottom=0.0)
     _finish(axes)
-    return _png(figure)
+    return figure
 
 
-def _service(load: float, summary: Summary) -> bytes:
+def _service(load: float, summary: Summary) -> Figure:
     """What each tenant has had, in weighted tokens, as time goes by."""
     figure = Figure(figsize=SIZE_INCHES, layout="constrained")
     axes = figure.add_subplot(
@@ -66,7 +68,7 @@ def _service(load: float, summary: Summary) -> bytes:
         served = list(accumulate(summary.service_curve[tenant], initial=0.0))
         axes.plot([bucket_s * bucket for bucket in range(len(served))], served, label=tenant)
     _finish(axes)
-    return _png(figure)
+    return figure
 
 
 def _finish(axes: Axes) -> None:
@@ -75,7 +77,8 @@ def _finish(axes: Axes) -> None:
         axes.legend(fontsize="small")
 
 
-def _png(figure: Figure) -> bytes:
+def _picture(figure: Figure, form: str) -> bytes:
     content = io.BytesIO()
-    figure.savefig(content, format="png")
+    with mpl.rc_context({"svg.hashsalt": "fairlane", "svg.fonttype": "none"}):
+        figure.savefig(content, format=form, metadata={"Date": None} if form == "svg" else None)
     return content.getvalue()

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 import typer
@@ -58,6 +58,7 @@ PrefixCache = Annotated[
 ]
 JsonFile = Annotated[Path | None, Option("--json", metavar="FILE", help="Write every figure there.")]
 Plots = Annotated[Path | None, Option(metavar="DIR", help="Draw latencies, goodput and service there.")]
+PlotsAs = Annotated[Literal["png", "svg"], Option("--plots-as", help="Form of the pictures.")]
 
 
 @app.command()
@@ -80,6 +81,7 @@ def simulate(
     prefix_cache: PrefixCache = None,
     json_file: JsonFile = None,
     plots: Plots = None,
+    plots_as: PlotsAs = "png",
 ) -> None:
     """The real scheduler in virtual time over a request trace.
 
@@ -115,7 +117,7 @@ def simulate(
             )
         report.check(json_file, plots)
         runs = _run(scenario, loads)
-        report.write(scenario, trace.name, runs, json_file, plots)
+        report.write(scenario, trace.name, runs, json_file, plots, plots_as)
         report.show(runs)
 
 

@@ -39,12 +39,14 @@ def check(json_file: Path | None, plots: Path | None) -> None:
         _drawing()
 
 
-def write(scenario: Scenario, trace: str, runs: Sequence[Run], json_file: Path | None, plots: Path | None) -> None:
+def write(
+    scenario: Scenario, trace: str, runs: Sequence[Run], json_file: Path | None, plots: Path | None, form: str
+) -> None:
     """The files that were asked for, once all are drawn. Raises CommandError."""
     files: dict[Path, bytes] = {}
     if plots is not None:
-        drawn = _drawing()([(run.load, run.summary) for run in runs])
-        files = {plots / f"{name}.png": picture for name, picture in drawn.items()}
+        drawn = _drawing()([(run.load, run.summary) for run in runs], form)
+        files = {plots / f"{name}.{form}": picture for name, picture in drawn.items()}
         make_directory(plots)
     if json_file is not None:
         document = msgspec.json.encode(_document(scenario, trace, runs))
@@ -63,7 +65,7 @@ def show(runs: Sequence[Run]) -> None:
     show_table(RUN_COLUMNS, [_line(run) for run in runs])
 
 
-def _drawing() -> Callable[[Sequence[tuple[float, Summary]]], dict[str, bytes]]:
+def _drawing() -> Callable[[Sequence[tuple[float, Summary]], str], dict[str, bytes]]:
     """matplotlib is an extra, and slow to import: only who asks for plots needs it."""
     try:
         from gateway.commands.plots import draw

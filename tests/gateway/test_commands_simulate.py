@@ -186,6 +186,14 @@ def test_plots_are_drawn(directory: Path) -> None:
     assert all(picture.read_bytes().startswith(b"\x89PNG") for picture in drawn)
 
 
+def test_plots_are_drawn_as_svg(directory: Path) -> None:
+    pytest.importorskip("matplotlib")
+
+    figures(directory, "--plots", "pictures", "--plots-as", "svg")
+
+    assert b"output tokens / s" in (directory / "pictures" / "goodput.svg").read_bytes()
+
+
 def test_plots_without_matplotlib_are_refused_before_anything_runs(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
