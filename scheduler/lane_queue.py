@@ -135,6 +135,11 @@ class LaneQueue:
             for name, places in self._book.places.items()
         }
 
+    @property
+    def queued(self) -> int:
+        """How many jobs wait, in all lanes."""
+        return sum([places.depth for places in self._book.places.values()])
+
     def waiting(self, tenant: str) -> int:
         """How many requests of this tenant wait, over all lanes: what its `queued_requests` bounds."""
         return sum(places.requests_of(tenant) for places in self._book.places.values())

@@ -76,7 +76,9 @@ class ServiceMeter:
         bucket = int(step.ended_ms / self.bucket_ms)
         for row in step.plan.rows:
             asked = self._asked[row.seq.flight_id]
-            self._serve(asked.arrival, self._compute(asked, row), bucket)
+            service = self._compute(asked, row)
+            if service:
+                self._serve(asked.arrival, service, bucket)
         for produced in step.outcome.produced:
             self._serve(self._asked[produced.seq.flight_id].arrival, DECODE_WEIGHT, bucket)
         if step.ended_ms >= self._looked_ms + self.every_ms:

@@ -16,7 +16,7 @@ from scheduler.lane_queue import LaneQueue
 from scheduler.messages import Finished, Job, Lease
 from scheduler.outcomes import Outcome
 from scheduler.queue_types import Publication, QueueError
-from scheduler.steps import Capacity, Ended, SeqId, StepOutcome, StepPlan, StepResult
+from scheduler.steps import Capacity, Ended, StepOutcome, StepPlan, StepResult
 from scheduler.workload import END_TOKEN, Arrival, Hardware, Record
 
 IDLE_MS = 50.0
@@ -212,23 +212,24 @@ class Simulation:
 
     def _finish(self, number: int) -> None:
         started_ms, plan, run_ms, copy_ms = self._ends.pop(number)
-        tokens = {row.seq: self._sample(row.seq, row.output_index) for row in plan.rows if row.samples}
+        tokens, records = {}, self.records
         for row in plan.rows:
-            self.records[row.seq.flight_id].computed += len(row.token_ids)
+            record = records[row.seq.flight_id]
+            record.computed += len(row.token_ids)
+            if row.samples:
+                arrival = record.arrival
+                is_last = row.output_index + 1 >= arrival.output_tokens
+                tokens[row.seq] = END_TOKEN if is_last else arrival.own_token
         result = StepResult(number=plan.number, tokens=tokens, run_ms=run_ms, copy_ms=copy_ms)
         outcome = self._workers[number].policy.apply(result, self.now_ms)
         for produced in outcome.produced:
-            record = self.records[produced.seq.flight_id]
+            record = records[produced.seq.flight_id]
             record.produced(produced.index, self.now_ms)
             record.cached += produced.cached_tokens
         for observer in self.observers:
             observer.stepped(Step(number, started_ms, self.now_ms, plan, outcome, run_ms, copy_ms))
         self._close(outcome.ended)
         self._publish(number, outcome)
-
-    def _sample(self, seq: SeqId, index: int) -> int:
-        arrival = self.records[seq.flight_id].arrival
-        return END_TOKEN if index + 1 >= arrival.output_tokens else arrival.own_token
 
     def _close(self, ended: Iterable[Ended]) -> None:
         for end in ended:
@@ -256,7 +257,7 @@ class Simulation:
     @property
     def _waiting(self) -> int:
         """Jobs in the queue."""
-        return 0 if self.queue is None else sum(one.queued for one in self.queue.depths(int(self.now_ms)).values())
+        return 0 if self.queue is None else self.queue.queued
 
     def _check_all_taken(self) -> None:
         if self._waiting:
