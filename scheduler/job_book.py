@@ -168,11 +168,7 @@ class JobBook:
 
 def _fits(entry: Entry, item: Publication) -> bool:
     """Each choice goes on where its record ends."""
-    generated = entry.generated
-    for choice, first, _ in item.tokens:  # a loop: each token of each request comes by here
-        if choice >= len(generated) or first != len(generated[choice]):
-            return False
-    return True
+    return all(choice < entry.job.n and first == len(entry.generated[choice]) for choice, first, _ in item.tokens)
 
 
 def _is_recorded(entry: Entry, item: Publication) -> bool:
