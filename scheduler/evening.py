@@ -49,14 +49,15 @@ class Evening:
         return (standing.rank.lane, standing.seq.job.lane) in self._closed and not standing.rank.outside_window
 
     def refuses_row(self, standing: Standing) -> bool:
-        """Fresh work takes the rows of tenants outside the window as it takes their blocks; and not while many are set
-        aside already, who hold KV that nobody uses."""
+        """Fresh work takes the rows of tenants outside the window as it takes their blocks; and, but for the first of a
+        tenant, not while many are set aside already, who hold KV that nobody uses."""
         if not self._takes_row(standing):
             return False
-        rank = standing.rank.lane
+        rank, lane = standing.rank.lane, self._roster.lanes[standing.seq.job.lane]
         excess = self._excess.get(rank, 0.0)
         aside = self._decoding - self._draft.rows
-        if not self._may_take(excess) or (excess <= 1.0 and aside > self._draft.rows // ASIDE_PART):
+        is_crowded = excess <= 1.0 and aside > self._draft.rows // ASIDE_PART
+        if not self._may_take(excess) or (is_crowded and standing.seq.job.tenant in lane.begun):
             self._closed.add((rank, standing.seq.job.lane))
             return True
         return False

@@ -33,6 +33,8 @@ class Arrival:
     max_tokens: int
     ttft_ms: float
     tpot_ms: float
+    choices: int = 1
+    """Answers to the one prompt, each as long; `n` of the API."""
     weight: float = 1.0
     deadline_ms: float | None = None
     """Stated and hard: it ends the request."""
@@ -53,6 +55,7 @@ class Arrival:
             weight=self.weight,
             lane=self.lane,
             prompt=cast("tuple[int, ...]", Prompt(self.prompt_tokens, self.blocks, self.own_token)),
+            n=self.choices,
             max_tokens=self.max_tokens,
             granted_until=self.max_tokens,
             sampling=Sampling(stop_token_ids=(END_TOKEN,)),

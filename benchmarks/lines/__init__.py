@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from benchmarks.lines import capacity, cost, fairness, fidelity, gauntlet, isolation, overload, safety, tax
+from benchmarks.lines import capacity, cost, fairness, fidelity, gauntlet, isolation, newcomers, overload, safety, tax
 from benchmarks.lines.line import Effort, Line
 
 __all__ = ["MEASURES"]
@@ -17,5 +17,6 @@ MEASURES: Mapping[tuple[int, ...], Callable[[Effort], list[Line]]] = {
     (8,): cost.measure,
     (9,): fidelity.measure,
     (10,): safety.measure,
+    (12,): newcomers.measure,
 }
 """By the lines that they yield."""

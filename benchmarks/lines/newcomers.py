@@ -1,0 +1,256 @@
+"""Line 12: how soon a tenant of which nothing is there gets its first token, whatever is short.
+
+A crowd of 1 to 64 tenants asks for several times what there is, through the queue, and holds all slots, all blocks, all
+tokens of each step, or all of them by several choices a prompt; in the newcomer's lane or in the one below. Newcomers
+come one at a time, each of another tenant. Every step is bounded (scheduler/budget.py): the one that a newcomer finds
+running, and the one of its own first token, so that its own prefill, two such steps and one swap are the most.
+
+A newcomer to the lower lane under a flood of the first has its lane's share floor: of the tokens that are served, that
+share. The queue owes it what it costs to take, and its prompt has that share of what is prefilled.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from benchmarks.lines.line import Effort, Line, Table, at_least, at_most
+from benchmarks.lines.world import BLOCK_SIZE, GPU
+from scheduler.budget import HOLD, LEAST_HOLD, PROMPT_PART
+from scheduler.costs import CostModel, Measurement
+from scheduler.fairness import DECODE_WEIGHT
+from scheduler.lane_queue import LaneQueue
+from scheduler.lanes import DEFAULT_LANES, LATENCY, THROUGHPUT, Lane, LaneName
+from scheduler.measures import spread
+from scheduler.planner import Planner
+from scheduler.queue_types import QUANTUM_COST
+from scheduler.simulate import Simulation, Step
+from scheduler.steps import StepFeatures
+from scheduler.workload import Arrival, Hardware, Record
+
+HARDWARE = GPU
+SLOTS, STEP_TOKENS, HOST_TOKENS = 64, 8192, 400_000
+PROMPT, OUTPUT = 256, 4
+"""Of a newcomer."""
+FIRST_MS, EVERY_MS = 5_000.0, 400.0
+"""When the first newcomer comes to one worker, and how long after it the next."""
+AT_LEAST = 2_000
+
+
+class Crowd(NamedTuple):
+    """What its requests are like, and the KV of a worker."""
+
+    prompt: tuple[int, int]
+    output: tuple[int, int]
+    rate_per_s: float
+    """Of all its tenants together, for each worker."""
+    kv_tokens: int
+    choices: int = 1
+
+
+CROWDS = {
+    "slots": Crowd((16, 64), (400, 1_200), 12.0, 400_000),
+    "slots, four choices": Crowd((16, 64), (400, 1_200), 3.0, 400_000, choices=4),
+    "blocks": Crowd((256, 1_024), (200, 800), 12.0, 16_000),
+    "tokens and time": Crowd((4_000, 16_000), (4, 16), 8.0, 400_000),
+}
+
+
+class Case(NamedTuple):
+    """One run."""
+
+    short: str
+    tenants: int
+    workers: int
+    crowd: LaneName
+    lane: LaneName
+    """Of the newcomers."""
+    seed: int
+    duration_s: float
+
+    def arrivals(self) -> list[Arrival]:
+        """The crowd's requests and the newcomers."""
+        return sorted([*self._crowd(), *self._newcomers()], key=lambda one: one.at_ms)
+
+    def _crowd(self) -> Iterator[Arrival]:
+        crowd, draws, at_ms, number = CROWDS[self.short], random.Random(self.seed), 0.0, 0
+        while at_ms < self.duration_s * 1e3:
+            tenant = f"crowd-{draws.randrange(self.tenants)}"
+            prompt, output = draws.randint(*crowd.prompt), draws.randint(*crowd.output)
+            yield _ask(at_ms, f"c{number}", tenant, self.crowd, prompt, output, crowd.choices)
+            # as many at once as fill the workers, then as they end
+            burst = number < 2 * SLOTS * self.workers // crowd.choices
+            at_ms += 1.0 if burst else draws.expovariate(crowd.rate_per_s * self.workers / 1e3)
+            number += 1
+
+    def _newcomers(self) -> Iterator[Arrival]:
+        at_ms, number, draws = FIRST_MS, 0, random.Random(self.seed + 1)
+        while at_ms < self.duration_s * 1e3 - 1_000.0:
+            yield _ask(at_ms, f"n{number}", f"newcomer-{number}", self.lane, PROMPT, OUTPUT, 1)
+            at_ms += EVERY_MS * draws.uniform(0.75, 1.25)
+            number += 1
+
+
+def _ask(at_ms: float, flight_id: str, tenant: str, name: LaneName, prompt: int, output: int, n: int) -> Arrival:
+    lane = DEFAULT_LANES[name]
+    return Arrival(
+        at_ms=at_ms,
+        flight_id=flight_id,
+        tenant=tenant,
+        lane=name,
+        prompt_tokens=prompt,
+        output_tokens=output,
+        max_tokens=output,
+        choices=n,
+        ttft_ms=lane.ttft_ms,
+        tpot_ms=lane.tpot_on(HARDWARE.single_stream_ms),
+    )
+
+
+class Seen(NamedTuple):
+    """Of one run, in milliseconds."""
+
+    waits_ms: list[float]
+    """From a newcomer's arrival to its first token; of one without any, to the end of the run."""
+    longest_ms: float
+    """Of the steps."""
+    tokens_per_s: float
+    """Served by all workers."""
+
+
+@dataclass
+class Watch:
+    """Newcomers' first tokens, and all steps."""
+
+    waiting: dict[str, float] = field(default_factory=dict)
+    waits_ms: list[float] = field(default_factory=list)
+    longest_ms: float = 0.0
+    tokens: int = 0
+
+    def arrived(self, arrival: Arrival, now_ms: float) -> None:
+        """A request came, and was let in."""
+        if arrival.tenant.startswith("newcomer"):
+            self.waiting[arrival.flight_id] = arrival.at_ms
+
+    def stepped(self, step: Step) -> None:
+        """A worker ran a step."""
+        self.longest_ms = max(self.longest_ms, step.run_ms + step.copy_ms if step.ended_ms > FIRST_MS else 0.0)
+        self.tokens += sum([len(row.token_ids) for row in step.plan.rows])
+        for one in step.outcome.produced:
+            since_ms = self.waiting.pop(one.seq.flight_id, None)
+            if since_ms is not None:
+                self.waits_ms.append(step.ended_ms - since_ms)
+
+    def ended(self, record: Record) -> None:
+        """A request that was let in is over."""
+
+
+def planner(kv_tokens: int) -> Planner:
+    """A worker that has measured its costs at start, as real ones do."""
+    costs = CostModel()
+    shapes = [StepFeatures(*one) for one in ((1, 0, 100, 0), (8, 0, 800, 0), (1, 16, 0, 256), (1, 64, 0, 4_096))]
+    costs.start_from([Measurement(one, HARDWARE.step_ms(one), 8, HARDWARE.copy_ms(8)) for one in shapes])
+    return Planner(
+        lanes=DEFAULT_LANES,
+        block_size=BLOCK_SIZE,
+        blocks=kv_tokens // BLOCK_SIZE,
+        host_slots=HOST_TOKENS // BLOCK_SIZE,
+        max_sequences=SLOTS,
+        max_step_tokens=STEP_TOKENS,
+        costs=costs,
+    )
+
+
+def play(case: Case) -> Seen:
+    """Play a case, and watch its newcomers."""
+    watch, until_ms = Watch(), case.duration_s * 1e3
+    planners = [planner(CROWDS[case.short].kv_tokens) for _ in range(case.workers)]
+    queue = LaneQueue(DEFAULT_LANES)
+    Simulation(case.arrivals(), planners, HARDWARE, queue=queue, observers=[watch], until_ms=until_ms).run()
+    waits_ms = watch.waits_ms + [until_ms - since_ms for since_ms in watch.waiting.values()]
+    return Seen(waits_ms, watch.longest_ms, watch.tokens / case.duration_s)
+
+
+def step_bound_ms(hardware: Hardware, lane: Lane = LATENCY) -> float:
+    """The longest step that a budget allows: prompts of the first lane, or those of lower ones beside their decodes."""
+    pace_ms = lane.tpot_on(hardware.single_stream_ms)
+    decodes_ms = hardware.step_ms(StepFeatures(SLOTS, 0, SLOTS * 1_200, 0))
+    return max(PROMPT_PART * lane.ttft_ms, HOLD * pace_ms, decodes_ms + LEAST_HOLD * pace_ms)
+
+
+def bound_ms(case: Case) -> float:
+    """Own prefill, two bounded steps and one swap of what its prompt needs."""
+    own_ms = HARDWARE.step_ms(StepFeatures(1, PROMPT, 0, PROMPT * PROMPT))
+    return own_ms + 2.0 * (step_bound_ms(HARDWARE) + HARDWARE.overhead_ms) + HARDWARE.copy_ms(2 * PROMPT // BLOCK_SIZE)
+
+
+def floor_bound_ms(tokens_per_s: float, workers: int) -> float:
+    """Until the lane's share of what is served has come to what taking a newcomer is charged, twice, since the one
+    before it may have used it up; and until its prompt has come through at that share of a step's prefill."""
+    share = THROUGHPUT.share_floor
+    taken_ms = 2.0 * (PROMPT + QUANTUM_COST) / (share * tokens_per_s) * 1e3
+    step_ms = step_bound_ms(HARDWARE)
+    pace_ms = LATENCY.tpot_on(HARDWARE.single_stream_ms)
+    prefilled_ms = PROMPT / max(1.0, share * (pace_ms - HARDWARE.step[0]) / HARDWARE.step[2]) * step_ms
+    return taken_ms + prefilled_ms + 2.0 * step_ms + DECODE_WEIGHT
+
+
+def measure(effort: Effort) -> list[Line]:
+    """The line."""
+    duration_s = 20.0 if effort.quick else 45.0
+    tenants, workers = ((1, 64), (1,)) if effort.quick else ((1, 8, 64), (1, 4))
+    pairs = [(LaneName.LATENCY, LaneName.LATENCY), (LaneName.THROUGHPUT, LaneName.THROUGHPUT)]
+    pairs.append((LaneName.THROUGHPUT, LaneName.LATENCY))
+    seeds = effort.seeds[: 1 if effort.quick else 2]
+    cases = [
+        Case(short, many, count, crowd, lane, seed, duration_s)
+        for short in CROWDS
+        for many in tenants
+        for count in workers
+        for crowd, lane in pairs
+        for seed in seeds
+    ]
+    found = list(zip(cases, effort.each("newcomers", play, cases), strict=True))
+    effort.show(_table(found, pairs))
+    waits_ms = [(wait_ms, case) for case, seen in found for wait_ms in seen.waits_ms]
+    over = spread(wait_ms / bound_ms(case) for wait_ms, case in waits_ms)
+    p99 = over.p99 if over else float("inf")
+    how = f"{len(waits_ms)} newcomers in {len(cases)} runs; bound {bound_ms(cases[0]):.0f} ms"
+    lines = [at_most(12, "newcomer's first token over its bound, P99", round(p99, 3), 1.0, how)]
+    if not effort.quick:
+        lines.append(at_least(12, "newcomers", len(waits_ms), AT_LEAST, how))
+    return [*lines, _floor(effort, seeds, duration_s)]
+
+
+def _floor(effort: Effort, seeds: Sequence[int], duration_s: float) -> Line:
+    """Newcomers to the lower lane under a flood of the first."""
+    cases = [
+        Case(short, 8, 1, LaneName.LATENCY, LaneName.THROUGHPUT, seed, 2.0 * duration_s)
+        for short in ("slots", "blocks", "tokens and time")
+        for seed in seeds
+    ]
+    runs = effort.each("newcomers, share floor", play, cases)
+    over = spread(wait_ms / floor_bound_ms(seen.tokens_per_s, 1) for seen in runs for wait_ms in seen.waits_ms)
+    how = "; ".join(f"{case.short}: {_said(seen)}" for case, seen in zip(cases, runs, strict=True))
+    p99 = over.p99 if over else float("inf")
+    return at_most(12, "under a flood of the first lane, over the share floor's bound, P99", round(p99, 3), 1.0, how)
+
+
+def _said(seen: Seen) -> str:
+    waits_ms = spread(seen.waits_ms)
+    bound = floor_bound_ms(seen.tokens_per_s, 1)
+    return f"P99 {waits_ms.p99:,.0f} ms of {bound:,.0f}" if waits_ms else "none"
+
+
+def _table(found: list[tuple[Case, Seen]], pairs: list[tuple[LaneName, LaneName]]) -> Table:
+    rows = []
+    for short in CROWDS:
+        for crowd, lane in pairs:
+            runs = [seen for case, seen in found if (case.short, case.crowd, case.lane) == (short, crowd, lane)]
+            waits_ms = spread(wait_ms for seen in runs for wait_ms in seen.waits_ms)
+            longest_ms = max(seen.longest_ms for seen in runs)
+            if waits_ms:
+                figures = (waits_ms.p50, waits_ms.p99, waits_ms.most, longest_ms)
+                rows.append((short, crowd, lane, f"{waits_ms.count:,}", *(f"{ms:,.0f}" for ms in figures)))
+    columns = ("short of", "crowd's lane", "newcomer's", "newcomers", "P50, ms", "P99", "worst", "longest step")
+    return Table("First tokens of newcomers", columns, rows)
