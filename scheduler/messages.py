@@ -249,6 +249,9 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     bos_token: str | None = None
     eos_token: str | None = None
     created_s: int = 0
+    fingerprint: str = ""
+    """Of what the model computes: its weights, the type that is computed in, the quantisation. Workers that share a
+    card go on with each other's streams."""
 
     def __repr__(self) -> str:
         return f"ModelCard({self.model}, context_length={self.context_length})"

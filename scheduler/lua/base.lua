@@ -30,7 +30,7 @@ local FIELDS = {'lane', 'tenant', 'gateway', 'state', 'worker', 'outcome', 'weig
   'generated', 'credit', 'follows', 'whole'}
 local IS_TEXT = {body = true, lane = true, tenant = true, gateway = true, state = true, worker = true, outcome = true}
 
--- A job's record, or some fields of it; nil where it is unknown.
+-- A job's record, or some fields of it; nil where it is unknown. A number that an older release did not note is 0.
 local function load(flight, fields)
   fields = fields or FIELDS
   local values = call('HMGET', key('job', flight), unpack(fields))
@@ -38,7 +38,7 @@ local function load(flight, fields)
   local job = {flight = flight}
   for i = 1, #fields do
     local field = fields[i]
-    job[field] = IS_TEXT[field] and values[i] or tonumber(values[i])
+    job[field] = IS_TEXT[field] and values[i] or tonumber(values[i] or 0)
   end
   return job
 end

@@ -134,11 +134,15 @@ class HandWorker:
         return self.limit is not None and made >= self.limit
 
     async def _take(self) -> None:
+        pool = 16 * self.blocks
         room = Capacity(
-            sequences=dict.fromkeys(LaneName, 8 - len(self.leases)), kv_tokens=dict.fromkeys(LaneName, 4096)
+            sequences=dict.fromkeys(LaneName, 8 - len(self.leases)), kv_tokens=dict.fromkeys(LaneName, pool)
         )
         for lease in await self._sure(partial(self.queue.take, self.worker_id, room)):
             self.seen.append(lease)
+            if lease.job.max_total_tokens > pool:  # as an engine does
+                await self._end(lease, Outcome.FAILED, error=f"it needs more than {pool} tokens")
+                continue
             self.leases[lease.job.flight_id] = lease
             already = lease.generated[0] if lease.generated else ()
             self.produced[lease.job.flight_id] = list(already)
