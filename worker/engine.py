@@ -14,7 +14,7 @@ from worker.cuda_graphs import with_graphs
 from worker.kv_cache import KVCache, size_pools
 from worker.model import Model
 from worker.model_files import ModelFiles
-from worker.paths import load_fastest
+from worker.paths import load_fastest, precision
 from worker.runner import Runner
 
 COPIES_AHEAD = 8
@@ -61,7 +61,9 @@ class StepReport:
 class Engine:
     """Continuous batching of leased jobs. Call `add` and its like between steps, from the thread that steps."""
 
-    def __init__(self, planner: Planner, runner: Runner) -> None:
+    def __init__(self, planner: Planner, runner: Runner, *, precision: str = "") -> None:
+        """`precision`: what its model computes in, in words."""
+        self.precision = precision
         self.planner = planner
         self.runner = runner
         self._epochs: dict[str, int] = {}
@@ -148,7 +150,7 @@ def build_engine(
     )
     runner = Runner(with_graphs(model, cache, max_sequences), cache)
     calibrate(runner, costs, max_sequences=max_sequences, max_step_tokens=max_step_tokens)
-    return Engine(planner, runner)
+    return Engine(planner, runner, precision=precision(model))
 
 
 def make_cache(

@@ -52,6 +52,12 @@ def load_fastest(files: ModelFiles, *, dtype: str = "auto", device: str = "auto"
     return fast
 
 
+def precision(model: Model) -> str:
+    """The type that it computes in, and how its weights are packed where they are."""
+    bits = model.weight_bits if isinstance(model, NativeModel) else 8 * model.shape.dtype.itemsize
+    return f"{model.shape.dtype}, weights of {bits} bits"
+
+
 def _whole(reference: PagedModel, files: ModelFiles, dtype: str, device: str) -> PagedModel:
     """The reference with all its weights: loaded anew where it was taken apart in vain."""
     is_apart = any(weight.is_meta for weight in reference.causal_lm.parameters())

@@ -8,10 +8,12 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import redis.asyncio
 import torch
 import uvloop
@@ -28,8 +30,9 @@ from worker.config import WorkerSettings
 from worker.costs_report import CostReport
 from worker.engine import Engine, build_engine
 from worker.engine_thread import EngineThread
+from worker.fingerprint import fingerprint, weights_digest
 from worker.kv_cache import KVMemoryError
-from worker.model_files import ModelError, model_card, resolve
+from worker.model_files import ModelError, ModelFiles, model_card, reading, resolve
 from worker.preemption_costs import PreemptionCosts
 from worker.report import Observer
 from worker.server import Server
@@ -56,7 +59,19 @@ def serve(settings: WorkerSettings, environ: Mapping[str, str]) -> int:
     files = resolve(settings.model, settings.models_directory)
     card = model_card(files)
     costs = CostModel()
-    engine = build_engine(
+    with ThreadPoolExecutor(1) as aside:  # reading the weights takes no time of those who load them
+        weights = aside.submit(weights_digest, files.directory)
+        engine = _engine(settings, files, costs)
+        with reading(files.name):
+            card = msgspec.structs.replace(card, fingerprint=fingerprint(weights.result(), engine.precision))
+    collect_seldom(OF_A_WORKER)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(settings, environ, engine, costs, card))
+
+
+def _engine(settings: WorkerSettings, files: ModelFiles, costs: CostModel) -> Engine:
+    section = settings.worker
+    return build_engine(
         files,
         lanes=settings.lanes.lanes(),
         costs=costs,
@@ -69,9 +84,6 @@ def serve(settings: WorkerSettings, environ: Mapping[str, str]) -> int:
         dtype=section.dtype,
         device=section.device,
     )
-    collect_seldom(OF_A_WORKER)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(settings, environ, engine, costs, card))
 
 
 def usable_cores(group: Path = Path("/sys/fs/cgroup")) -> int:

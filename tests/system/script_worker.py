@@ -1,4 +1,4 @@
-"""A worker process without a model: `python -m tests.system.script_worker REDIS_URL LEASE_MS [BLOCKS [FINGERPRINT]]`."""
+"""A worker process without a model: `python -m tests.system.script_worker URL LEASE_MS [BLOCKS [FINGERPRINT]]`."""
 
 import asyncio
 import secrets
@@ -15,9 +15,7 @@ async def main(url: str, lease_ms: str, blocks: str = "256", fingerprint: str = 
     """Until killed; under a new name each time, as a worker is."""
     store = connections(url, timeout_s=20.0, limit=8).short
     card = msgspec.structs.replace(byte_level_card(), fingerprint=fingerprint)
-    worker = HandWorker(
-        store, card=card, worker_id=secrets.token_hex(4), lease_ms=int(lease_ms), blocks=int(blocks)
-    )
+    worker = HandWorker(store, card=card, worker_id=secrets.token_hex(4), lease_ms=int(lease_ms), blocks=int(blocks))
     await worker.run()
 
 

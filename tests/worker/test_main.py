@@ -10,7 +10,9 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
+import torch
 
 from gateway.commands.calibrate import fetch_calibration
 from gateway.commands.store import EmbeddedStore
@@ -22,6 +24,8 @@ from scheduler.steps import StepFeatures
 from tests.worker.fleet import Fleet, Process
 from tests.worker.listener import Listener, listening
 from tests.worker.tiny_model import VOCABULARY, write_tiny_model
+from worker.fingerprint import fingerprint, weights_digest
+from worker.model import choose_dtype
 from worker.model_files import ModelFiles, model_card
 
 pytestmark = pytest.mark.anyio
@@ -35,7 +39,9 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     store = EmbeddedStore(tmp_path_factory.mktemp("store"))
     store.start()
     model = write_tiny_model(tmp_path_factory.mktemp("model") / "tiny")
-    card = model_card(ModelFiles("tiny", model))
+    arithmetic = choose_dtype("auto", torch.device("cpu"))
+    name = fingerprint(weights_digest(model), f"{arithmetic}, weights of {8 * arithmetic.itemsize} bits")
+    card = msgspec.structs.replace(model_card(ModelFiles("tiny", model)), fingerprint=name)
     made = Fleet(store, model, queue_name("tiny", card_sha256(card)), LEASE_S)
     yield made
     made.close()
