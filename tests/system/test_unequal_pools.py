@@ -45,7 +45,8 @@ async def test_a_stream_whose_large_worker_died_waits_for_another_large_one(serv
         workers.enter_context(script_worker(valkey_url, blocks=SMALL))
         large = workers.enter_context(script_worker(valkey_url, blocks=LARGE))
         await ready(served, [SMALL, LARGE])
-        text, finish = "", None
+        text = ""
+        finish: str | None = None
         async with served.sdk() as client:
             stream = await client.completions.create(
                 model="tiny", prompt="Who?", max_tokens=400, stream=True, extra_body={"ignore_eos": True}
