@@ -133,6 +133,23 @@ class JobBook:
             finished = Finished(flight_id=job.flight_id, epoch=entry.epoch, outcome=outcome, error=error)
             self.events[job.gateway_id].append(finished)
 
+    def end_started(self, lane: LaneName) -> None:
+        """End the first of the waiting jobs of a lane that have tokens: nobody goes on with them."""
+        waiting = [self.entries[flight_id] for flight_id in self.places[lane].all_returned()]
+        for entry in [entry for entry in waiting if entry.produced][:SWEEP]:
+            self.end(entry, Outcome.UNAVAILABLE)
+
+    def withdraw(self, entry: Entry) -> None:
+        """Forget a waiting job that nobody has begun."""
+        self._unseat(entry)
+        self.flights[entry.job.gateway_id].discard(entry.job.flight_id)
+        del self.entries[entry.job.flight_id]
+
+    def reset(self) -> None:
+        """Forget what each tenant and lane has had."""
+        for name, places in self.places.items():
+            self.places[name] = Places(places.lane, places.counters.window)
+
     def _seat(self, entry: Entry) -> None:
         self.places[entry.job.lane].enter(entry)
         insort(self._expiry, self._end_of_wait(entry))

@@ -145,6 +145,10 @@ class Places:
         """The first of the flights that came back from a worker."""
         return [flight for _, flight in self._returned[:ELDERS_PER_TAKE]]
 
+    def all_returned(self) -> list[str]:
+        """All flights that came back from a worker, by when they are due."""
+        return [flight for _, flight in self._returned]
+
     def promoted(self, now_ms: int) -> list[str]:
         """The eldest of the flights that have waited half the lane's maximum: they are ordered one lane higher."""
         old_ms = now_ms - self.lane.long_wait_ms

@@ -16,6 +16,7 @@ from scheduler.messages import Grant, Job
 from scheduler.outcomes import Outcome
 from scheduler.queue_types import (
     GATEWAY_LEASES,
+    KEPT_MS,
     RECORD_TTL_MS,
     SUSPECT_LOSSES,
     SWEEP,
@@ -23,6 +24,7 @@ from scheduler.queue_types import (
     JobState,
     LaneDepth,
     LaneFull,
+    Presence,
     Publication,
     QueueError,
     Taken,
@@ -58,13 +60,15 @@ class LaneQueue:
         self._last_serial: dict[tuple[str, str], str] = {}
         self._seen_ms: int | None = None
         self._quiet_until_ms = 0
+        self._served_ms: int | None = None
+        """When a worker last renewed its lease."""
 
     # What gateways call.
 
-    def put(self, now_ms: int, job: Job, *, tenant_limit: int | None = None) -> int:
+    def put(self, now_ms: int, job: Job, *, tenant_limit: int | None = None, waited_ms: int = 0) -> int:
         """Queue a job; returns 1 + the tenant's own ahead in its lane, 0 if it was put before and is queued no more.
 
-        Raises TenantQueueFull and LaneFull, and has then changed nothing.
+        `waited_ms`: in another queue, from which it was withdrawn; it arrived so much earlier. Raises TenantQueueFull and LaneFull, and has then changed nothing.
         """
         if job.flight_id in self._book.entries:
             return self.position(job.flight_id) or 0
@@ -75,7 +79,7 @@ class LaneQueue:
         if places.depth >= places.lane.max_queued:
             raise LaneFull(job.lane, places.depth, drain_ms(places.depth, oldest_wait_ms))
         self._gateways.setdefault(job.gateway_id, now_ms + GATEWAY_LEASES * self._lease_ms)
-        return places.position(self._book.add(now_ms, job))
+        return places.position(self._book.add(now_ms - waited_ms, job))
 
     def cancel(self, flight_id: str) -> JobRecord | None:
         """End a waiting job, tell a leased one's holder to stop it. Idempotent; None where it is unknown."""
@@ -173,6 +177,7 @@ class LaneQueue:
         """
         self._is_quiet(now_ms)
         self._workers[worker_id] = now_ms + self._lease_ms
+        self._served_ms = now_ms
         if holding is not None:
             for entry in self._book.held(worker_id):
                 if entry.job.flight_id not in holding and entry.taken_ms <= now_ms - self._lease_ms:
@@ -210,13 +215,52 @@ class LaneQueue:
         After more than half a lease without any `renew` or `reclaim` (the store was away) it does nothing for one
         full lease: holders renew first.
         """
-        if self._is_quiet(now_ms):
+        is_quiet = self._is_quiet(now_ms)
+        self._served_ms = now_ms if self._served_ms is None else self._served_ms
+        if is_quiet:
             return 0
         self._expire(now_ms)
         for gateway_id in _lapsed(self._gateways, now_ms):
             self._abandon(gateway_id)
         self._lost = {worker: lost_ms for worker, lost_ms in self._lost.items() if lost_ms > now_ms - RECORD_TTL_MS}
         return sum(self._lose(worker_id, now_ms) for worker_id in _lapsed(self._workers, now_ms))
+
+    def orphan(self, now_ms: int, grace_ms: int) -> Presence:
+        """What becomes of a queue that no worker has served for `grace_ms`. To be called after `reclaim`.
+
+        Started latency jobs end as unavailable, a part per call; all else waits as it did. A worker that comes back
+        finds it. After KEPT_MS nothing is left of an empty one.
+        """
+        if not self._is_orphan(now_ms, grace_ms):
+            return Presence.SERVED
+        self._book.end_started(LaneName.LATENCY)
+        if any(places.depth for places in self._book.places.values()) or self._workers or self._gateways:
+            return Presence.ORPHANED
+        if not self._is_orphan(now_ms, KEPT_MS):
+            return Presence.EMPTY
+        self._book.reset()
+        self._lost.clear()
+        self._seen_ms, self._served_ms, self._quiet_until_ms = None, None, 0
+        return Presence.REMOVED
+
+    def withdraw(self, now_ms: int, flight_id: str, grace_ms: int) -> bool | None:
+        """Take a job that has no token yet out of an orphan (as `orphan` says), to be put elsewhere: nothing of it
+        stays, nobody is told. False where it stays; None where it is unknown, as where this was done before."""
+        entry = self._book.entries.get(flight_id)
+        if entry is None:
+            return None
+        if entry.state is not JobState.QUEUED or entry.produced or not self._is_orphan(now_ms, grace_ms):
+            return False
+        self._book.withdraw(entry)
+        return True
+
+    def _is_orphan(self, now_ms: int, grace_ms: int) -> bool:
+        """No worker has renewed its lease for so long, though those that live had the time to: somebody looks
+        regularly."""
+        if self._seen_ms is None or self._served_ms is None or now_ms - self._seen_ms > self._lease_ms / 2:
+            return False
+        is_quiet = now_ms < self._quiet_until_ms <= now_ms + self._lease_ms
+        return not is_quiet and now_ms - self._served_ms >= grace_ms
 
     def _is_quiet(self, now_ms: int) -> bool:
         if self._seen_ms is not None and now_ms - self._seen_ms > self._lease_ms / 2:

@@ -10,6 +10,8 @@ class Outcome(StrEnum):
     FINISHED = "finished"
     CANCELLED = "cancelled"
     EXPIRED = "expired"
+    UNAVAILABLE = "unavailable"
+    """The workers that could have gone on with it went."""
     FAILED = "failed"
 
 

@@ -22,7 +22,7 @@ weighted tokens. Under `fl:{queue}:`
 | `lost` | sorted set | workers that have not heard yet that their jobs were taken away, by when |
 | `flights:<gateway>` | sorted set | its flights that have not ended, all scores 0 |
 | `serials:<gateway>` | hash | worker → serial of its last publication; goes an hour after the last |
-| `pulse` | hash | `seen`: last renew or reclaim; `quiet_until`: until when reclaim does nothing |
+| `pulse` | hash | `seen`: last renew or reclaim; `quiet_until`: until when reclaim does nothing; `served`: last renew |
 | `events:<gateway>` | stream | what workers say: each field of an entry is one encoded list of events |
 | `control:<worker>` | stream | what gateways say: field `c` is one encoded Control |
 | `wake` | stream | one entry: the last time that a job was queued |
@@ -38,6 +38,7 @@ _PRELUDES = ("base", "shares", "places", "ends", "moves")
 _LIMITS = (
     "ELDERS_PER_TAKE",
     "GATEWAY_LEASES",
+    "KEPT_MS",
     "MAX_LOSSES",
     "OWED_LIMIT",
     "QUANTUM_COST",
@@ -52,6 +53,7 @@ SCRIPTS = (
     "forget",
     "gateway_alive",
     "grant",
+    "orphan",
     "position",
     "publish",
     "put",
@@ -61,6 +63,7 @@ SCRIPTS = (
     "renew",
     "take",
     "waiting",
+    "withdraw",
 )
 
 

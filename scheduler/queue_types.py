@@ -27,7 +27,9 @@ SUSPECT_LOSSES = 3
 GATEWAY_LEASES = 3
 """A gateway's heartbeat holds for this many worker leases."""
 RECORD_TTL_MS = 3_600_000
-"""How long an ended job's record, a stream that nobody writes to and a worker's loss are remembered."""
+"""How long a stream that nobody writes to and a worker's loss are remembered."""
+KEPT_MS = 7 * 24 * RECORD_TTL_MS
+"""How long an ended job's record waits for a gateway that charges it, and what is left of a queue for a worker."""
 NEVER_MS = 1 << 53
 """The deadline of a job that has none: the largest time that a double holds exactly."""
 HEAD_MS = 1 << 50
@@ -40,6 +42,19 @@ class JobState(StrEnum):
     QUEUED = "queued"
     LEASED = "leased"
     ENDED = "ended"
+
+
+class Presence(StrEnum):
+    """What has become of a queue's workers, and so of the queue."""
+
+    SERVED = "served"
+    """One lives, or nobody can say yet that none does."""
+    ORPHANED = "orphaned"
+    """None has lived for the grace; somebody waits, or holds a lease still."""
+    EMPTY = "empty"
+    """None has lived for the grace, and nobody waits."""
+    REMOVED = "removed"
+    """The same for so long that nothing of it is left."""
 
 
 class QueueError(Exception):
@@ -97,7 +112,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """What the queue knows of a job, from `put` until `forget` or an hour after its end."""
+    """What the queue knows of a job, from `put` until `forget` or KEPT_MS after its end."""
 
     state: JobState
     outcome: Outcome | None

@@ -29,6 +29,7 @@ from scheduler.queue_types import (
     JobState,
     LaneDepth,
     LaneFull,
+    Presence,
     Publication,
     TenantQueueFull,
     first_due_ms,
@@ -79,15 +80,16 @@ class RedisQueue:
 
     # What gateways call.
 
-    async def put(self, job: Job, *, tenant_limit: int | None = None) -> int:
+    async def put(self, job: Job, *, tenant_limit: int | None = None, waited_ms: int = 0) -> int:
         """Queue a job and wake workers; returns 1 + the tenant's own ahead in its lane. Idempotent by flight.
 
-        0 if it was put before and is queued no more. Raises TenantQueueFull and LaneFull, having written nothing.
+        0 if it was put before and is queued no more. `waited_ms`: in another queue, from which it was withdrawn; it
+        arrived so much earlier. Raises TenantQueueFull and LaneFull, having written nothing.
         """
         limit = "" if tenant_limit is None else tenant_limit
         due = (first_due_ms(job), hard_first_ms(job), hard_end_ms(job))
         answer = await self._call(
-            "put", job.flight_id, job.lane, job.tenant, limit, job.gateway_id, *due, *_record_fields(job)
+            "put", job.flight_id, job.lane, job.tenant, limit, job.gateway_id, *due, *_record_fields(job), waited_ms
         )
         match answer[0]:
             case b"tenant":
@@ -106,7 +108,7 @@ class RedisQueue:
         return bool(await self._call("grant", flight_id, granted_until, message))
 
     async def record(self, flight_id: str) -> JobRecord | None:
-        """What is known of a job; None if it was never put, or forgotten, or ended more than an hour ago."""
+        """What is known of a job; None if it was never put, or forgotten, or ended more than KEPT_MS ago."""
         return _record(await self._call("record", flight_id))
 
     async def forget(self, flight_ids: Iterable[str]) -> None:
@@ -214,6 +216,22 @@ class RedisQueue:
         one full lease, so that holders renew first.
         """
         return int(await self._call("reclaim"))
+
+    # What gateways call of a queue that no worker serves.
+
+    async def orphan(self, grace_ms: int) -> Presence:
+        """What becomes of a queue that no worker has served for `grace_ms`. To be called after `reclaim`.
+
+        Started latency jobs end as unavailable, a part per call; all else waits as it did. A worker that comes back
+        finds it. After KEPT_MS nothing is left of an empty one.
+        """
+        return Presence((await self._call("orphan", grace_ms)).decode())
+
+    async def withdraw(self, flight_id: str, grace_ms: int) -> bool | None:
+        """Take a job that has no token yet out of an orphan (as `orphan` says), to be put elsewhere: nothing of it
+        stays, nobody is told. False where it stays; None where it is unknown, as where this was done before."""
+        answer = await self._call("withdraw", flight_id, grace_ms)
+        return None if answer is None else bool(answer)
 
     async def _call(self, operation: str, *args: Arg) -> Any:  # noqa: ANN401  each script's own answer
         """By digest and past redis-py's own `Script`, which costs as much as the rest of a call."""

@@ -6,7 +6,8 @@ local function refund(job)
   job.credit = 0
 end
 
--- End a job for good; `silent` where its worker tells the gateway. The prompt goes at once, the rest within an hour.
+-- End a job for good; `silent` where its worker tells the gateway. The prompt goes at once, the rest
+-- when it is forgotten, or where no gateway lives to do that, at last by itself.
 local function finish(job, outcome, message, silent)
   if job.state == 'queued' then unseat(job) else call('ZREM', key('held', job.worker), job.flight) end
   refund(job)
@@ -15,8 +16,8 @@ local function finish(job, outcome, message, silent)
   local record = key('job', job.flight)
   call('HSET', record, 'state', 'ended', 'outcome', outcome, 'credit', 0, 'generated', job.generated)
   call('HDEL', record, 'body')
-  call('PEXPIRE', record, RECORD_TTL_MS)
-  for choice = 0, job.n - 1 do call('PEXPIRE', key('ids', job.flight, choice), RECORD_TTL_MS) end
+  call('PEXPIRE', record, KEPT_MS)
+  for choice = 0, job.n - 1 do call('PEXPIRE', key('ids', job.flight, choice), KEPT_MS) end
   if silent then return end
   local event = {type = 'finished', flight_id = job.flight, epoch = job.epoch, outcome = outcome, error = message or ''}
   tell(key('events', job.gateway), 'e', cmsgpack.pack({event}))

@@ -1,6 +1,7 @@
 -- Queue a job. Called by RedisQueue.put, for gateways. Idempotent by flight; a refusal writes nothing.
 -- ARGV: clock, flight, lane, tenant, tenant_limit ('' = none), gateway, first_due, hard_first, hard_end (ms from
---   arrival), body, weight, n, prompt, guaranteed, granted, follows, whole (KV tokens that a choice can grow to).
+--   arrival), body, weight, n, prompt, guaranteed, granted, follows, whole (KV tokens that a choice can grow to),
+--   waited (ms that it has waited in another queue).
 -- Returns {'ok', 1 + the tenant's own ahead in the lane (0: no longer queued)}, {'tenant', depth, retry_after_ms}
 --   or {'lane', depth, retry_after_ms}.
 local flight, lane, tenant, tenant_limit, gateway = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
@@ -27,12 +28,13 @@ if depth >= LANE[lane].max_queued then
   return {'lane', depth, drain(depth)}
 end
 
-local job = {flight = flight, lane = lane, tenant = tenant, queued = NOW, generated = 0, returned = 0,
-  due = NOW + ARGV[7], hard_first = NOW + ARGV[8], hard_end = NOW + ARGV[9], n = tonumber(ARGV[12]),
+local arrived = NOW - ARGV[18]
+local job = {flight = flight, lane = lane, tenant = tenant, queued = arrived, generated = 0, returned = 0,
+  due = arrived + ARGV[7], hard_first = arrived + ARGV[8], hard_end = arrived + ARGV[9], n = tonumber(ARGV[12]),
   prompt = tonumber(ARGV[13]), guaranteed = tonumber(ARGV[14]), follows = tonumber(ARGV[16]), whole = tonumber(ARGV[17])}
 call('HSET', record, 'lane', lane, 'tenant', tenant, 'gateway', gateway, 'state', 'queued', 'worker', '', 'outcome', '',
-  'due', job.due, 'hard_first', job.hard_first, 'hard_end', job.hard_end, 'epoch', 0, 'arrived', NOW,
-  'queued', NOW, 'taken', 0, 'cancelled', 0, 'returned', 0, 'losses', 0, 'generated', 0, 'credit', 0,
+  'due', job.due, 'hard_first', job.hard_first, 'hard_end', job.hard_end, 'epoch', 0, 'arrived', arrived,
+  'queued', arrived, 'taken', 0, 'cancelled', 0, 'returned', 0, 'losses', 0, 'generated', 0, 'credit', 0,
   'body', ARGV[10], 'weight', ARGV[11], 'n', job.n, 'prompt', job.prompt, 'guaranteed', job.guaranteed,
   'granted', ARGV[15], 'follows', job.follows, 'whole', job.whole)
 call('ZADD', key('flights', gateway), 0, flight)

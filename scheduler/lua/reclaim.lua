@@ -1,7 +1,10 @@
 -- Clear up after the dead and the late. Called by RedisQueue.reclaim, by every gateway each second. ARGV: clock.
 -- Returns how many jobs were taken from workers whose lease lapsed; does nothing while the store has just been away.
 -- A record that the store itself has dropped (eviction) is passed over: it must not stop the clearing for all.
-if is_quiet() then return 0 end
+local quiet = is_quiet()
+call('HSETNX', key('pulse'), 'served', NOW)
+call('PEXPIRE', key('pulse'), KEPT_MS)
+if quiet then return 0 end
 expire()
 
 -- Cancel what a dead gateway asked for, a part per call.

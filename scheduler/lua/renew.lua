@@ -4,6 +4,7 @@
 -- Returns 0, once, if its lease had lapsed and its jobs were taken away; else 1.
 local worker, known, returned = ARGV[2], {}, false
 is_quiet()
+call('HSET', key('pulse'), 'served', NOW)
 call('ZADD', key('workers'), NOW + LEASE_MS, worker)
 if ARGV[3] == '1' then
   for i = 4, #ARGV do known[ARGV[i]] = true end

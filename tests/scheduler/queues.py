@@ -10,6 +10,7 @@ from scheduler.lane_queue import JobRecord, LaneDepth, LaneQueue, Publication
 from scheduler.lanes import DEFAULT_LANES, Lane, LaneName
 from scheduler.messages import Control, Event, Finished, Job, Lease, TokenDelta
 from scheduler.outcomes import Outcome
+from scheduler.queue_types import Presence
 from scheduler.redis_queue import RedisQueue
 from scheduler.steps import Capacity
 
@@ -34,7 +35,7 @@ class Clock:
 class Queue(Protocol):
     """What both do. `events` and `controls` answer what was said since they were last asked."""
 
-    async def put(self, job: Job, *, tenant_limit: int | None = None) -> int: ...
+    async def put(self, job: Job, *, tenant_limit: int | None = None, waited_ms: int = 0) -> int: ...
     async def take(self, worker_id: str, capacity: Capacity) -> list[Lease]: ...
     async def renew(self, worker_id: str, holding: Collection[str] | None = None) -> bool: ...
     async def publish(
@@ -50,6 +51,8 @@ class Queue(Protocol):
     async def reclaim(self) -> int: ...
     async def release(self, worker_id: str, flight_ids: Iterable[str]) -> None: ...
     async def gateway_alive(self, gateway_id: str) -> None: ...
+    async def orphan(self, grace_ms: int) -> Presence: ...
+    async def withdraw(self, flight_id: str, grace_ms: int) -> bool | None: ...
     async def events(self, gateway_id: str) -> list[Event]: ...
     async def controls(self, worker_id: str) -> list[Control]: ...
 
@@ -61,8 +64,8 @@ class MemoryQueue:
         self._queue = LaneQueue(lanes, lease_ms=lease_ms, window=window)
         self._clock = clock
 
-    async def put(self, job: Job, *, tenant_limit: int | None = None) -> int:
-        return self._queue.put(self._clock(), job, tenant_limit=tenant_limit)
+    async def put(self, job: Job, *, tenant_limit: int | None = None, waited_ms: int = 0) -> int:
+        return self._queue.put(self._clock(), job, tenant_limit=tenant_limit, waited_ms=waited_ms)
 
     async def take(self, worker_id: str, capacity: Capacity) -> list[Lease]:
         return list(self._queue.take(self._clock(), worker_id, capacity).leases)
@@ -104,6 +107,12 @@ class MemoryQueue:
 
     async def gateway_alive(self, gateway_id: str) -> None:
         self._queue.gateway_alive(self._clock(), gateway_id)
+
+    async def orphan(self, grace_ms: int) -> Presence:
+        return self._queue.orphan(self._clock(), grace_ms)
+
+    async def withdraw(self, flight_id: str, grace_ms: int) -> bool | None:
+        return self._queue.withdraw(self._clock(), flight_id, grace_ms)
 
     async def events(self, gateway_id: str) -> list[Event]:
         return self._queue.events.pop(gateway_id, [])

@@ -116,7 +116,8 @@ class Twins(RuleBasedStateMachine):
             deadline_ms=rng.choice([None, None, None, 700.0, 8_000.5]),
         )
         limit = rng.choice([None, None, 0, 3, 6])
-        answer = self.both(lambda queue: queue.put(sent, tenant_limit=limit))
+        waited_ms = rng.choice([0, 0, 0, 300, 7_000])
+        answer = self.both(lambda queue: queue.put(sent, tenant_limit=limit, waited_ms=waited_ms))
         if not again and isinstance(answer, int):
             self.flights.append(flight)
             self.followers |= {flight} if sent.follows else set()
@@ -192,6 +193,22 @@ class Twins(RuleBasedStateMachine):
                 self.leases = [lease for lease in self.leases if lease.job.flight_id != flight]
 
     @rule(rng=randoms)
+    def orphan(self, rng: Random) -> None:
+        """Time without a worker, and what is done then; sometimes too early."""
+        for _ in range(rng.choice([1, 4])):
+            self.clock.advance(400)
+            for gateway in GATEWAYS:
+                self.both(lambda queue: queue.gateway_alive(gateway))  # noqa: B023
+            self.both(lambda queue: queue.reclaim())
+        grace_ms = rng.choice([1, 1_000, 3_000])
+        self.both(lambda queue: queue.orphan(grace_ms))
+        for flight in self.some_flights(rng):
+            if self.both(lambda queue: queue.withdraw(flight, grace_ms)):  # noqa: B023
+                self.flights.remove(flight)
+                self.epochs.pop(flight, None)
+                self.leases = [lease for lease in self.leases if lease.job.flight_id != flight]
+
+    @rule(rng=randoms)
     def live_on(self, rng: Random) -> None:
         """Heartbeats and reclaims, for up to two leases, with some workers or gateways silent; or nothing at all."""
         silent = set(rng.sample(WORKERS + GATEWAYS, rng.choice([0, 0, 1, 2])))
@@ -212,7 +229,7 @@ class Twins(RuleBasedStateMachine):
         rng = Random(seed)
         often = [self.put] * 8 + [self.take] * 5 + [self.publish] * 5 + [self.live_on] * 2
         for _ in range(30):
-            rng.choice([*often, self.renew, self.release, self.cancel, self.grant, self.forget])(Random(rng.random()))
+            rng.choice([*often, self.renew, self.release, self.cancel, self.grant, self.forget, self.orphan])(Random(rng.random()))
 
     @rule()
     def look(self) -> None:

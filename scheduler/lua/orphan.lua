@@ -1,0 +1,42 @@
+-- What becomes of a queue that no worker serves. Called by RedisQueue.orphan, for gateways, after `reclaim`.
+-- ARGV: clock, grace_ms (how long nobody may have served it). Returns a value of scheduler.queue_types.Presence.
+-- Of an orphan the started latency jobs end as unavailable, a part per call; all else waits as it did.
+local LATENCY = 'latency'
+local grace_ms = tonumber(ARGV[2])
+if not is_orphan(grace_ms) then return 'served' end
+
+local function end_started()
+  local ended = 0
+  for _, flight in ipairs(call('ZRANGE', key('returned', LATENCY), 0, -1)) do
+    local job = ended < SWEEP and load(flight)
+    if job and job.generated > 0 then
+      finish(job, 'unavailable')
+      ended = ended + 1
+    end
+  end
+end
+
+local function is_empty()
+  for _, lane in ipairs(LANES) do
+    if call('EXISTS', key('waiting', lane.name)) == 1 then return false end
+  end
+  return call('EXISTS', key('workers'), key('gateways')) == 0
+end
+
+-- All that has no time to live of its own.
+local function remove()
+  local gone = {key('followers'), key('owed'), key('expiry'), key('lost'), key('pulse'), key('wake')}
+  for _, lane in ipairs(LANES) do
+    for _, kind in ipairs({'heads', 'waiting', 'returned', 'backlog', 'counters'}) do
+      gone[#gone + 1] = key(kind, lane.name)
+    end
+  end
+  call('DEL', unpack(gone))
+end
+
+if LANE[LATENCY] then end_started() end
+flush_shares()
+if not is_empty() then return 'orphaned' end
+if not is_orphan(KEPT_MS) then return 'empty' end
+remove()
+return 'removed'
