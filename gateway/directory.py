@@ -14,6 +14,7 @@ from gateway.text import TextModel
 from scheduler.lanes import LaneName
 from scheduler.messages import ModelCard, WorkerStatus
 from scheduler.queue_types import LaneDepth
+from scheduler.registry import model_of
 from scheduler.single_stream import slowest_ms
 
 log = logging.getLogger(__name__)
@@ -43,6 +44,9 @@ class Registry(Protocol):
 
     async def models(self) -> Mapping[str, Entry]:
         """Every model of the last seven days, by name."""
+
+    async def queues(self) -> Mapping[str, str]:
+        """Every queue that may hold something, and the name of its card."""
 
     async def card(self, sha256: str) -> ModelCard | None:
         """A card by its name."""
@@ -108,6 +112,7 @@ class Directory:
         self._models: dict[str, Model] = {}
         self._workers: list[WorkerStatus] = []
         self._refreshed_at = -STALE_AFTER_S
+        self._queues: Mapping[str, str] = {}
         self._seen: dict[str, set[str]] = {}
 
     @property
@@ -139,9 +144,15 @@ class Directory:
         """Every queue that a worker serves or a model's newest card names."""
         return {model.queue for model in self._models.values()} | {worker.queue for worker in self._workers}
 
+    @property
+    def orphans(self) -> dict[str, str]:
+        """Every queue that may hold something and has no worker, and the name of its card."""
+        served = {worker.queue for worker in self._workers}
+        return {queue: sha256 for queue, sha256 in self._queues.items() if queue not in served}
+
     def queues_of(self, name: str) -> set[str]:
-        """Queues that jobs for a model may stand in, under all cards that it had in this process's time."""
-        return self._seen.get(name, set())
+        """Queues that jobs for a model may stand in, under all cards that it had since nothing was left of them."""
+        return self._seen.get(name, set()) | {queue for queue in self._queues if model_of(queue) == name}
 
     async def run(self, changed: Callable[[], None]) -> None:
         """Refresh until cancelled; `changed` is called after each try."""
@@ -157,6 +168,7 @@ class Directory:
     async def refresh(self) -> None:
         """Read the fleet once. Raises what the store raises, and keeps the last picture."""
         workers, entries = await self._registry.workers(), await self._registry.models()
+        queues = await self._registry.queues()
         models: dict[str, Model] = {}
         for name, newest in sorted(entries.items()):
             queue, sha256 = _serving(name, newest, workers)
@@ -164,7 +176,7 @@ class Directory:
             if text is not None:
                 serving = tuple(worker for worker in workers if worker.queue == queue)
                 models[name] = Model(name, queue, text, serving, await self._depths(queue))
-        self._models, self._workers, self._refreshed_at = models, workers, self._clock()
+        self._models, self._workers, self._queues, self._refreshed_at = models, workers, queues, self._clock()
         for name, queue in ((name, entry.queue) for name, entry in entries.items()):
             self._seen.setdefault(name, set()).add(queue)
         for worker in workers:

@@ -29,8 +29,8 @@ GATHER_S = 0.001
 class Queue(Protocol):
     """What a gateway does with a queue; `scheduler.redis_queue.RedisQueue` is one. Any call may raise STORE_TROUBLE."""
 
-    async def put(self, job: Job, *, tenant_limit: int | None = None) -> int:
-        """Add a job; its place among its tenant's. Raises LaneFull, TenantQueueFull."""
+    async def put(self, job: Job, *, tenant_limit: int | None = None, waited_ms: int = 0) -> int:
+        """Add a job, that may have waited elsewhere; its place among its tenant's. Raises LaneFull, TenantQueueFull."""
 
     async def grant(self, flight_id: str, granted_until: int) -> bool:
         """Let each of its choices come to so many output tokens."""
@@ -68,6 +68,7 @@ class Link:
 
 @dataclass(slots=True)
 class _Line:
+    name: str
     link: Link
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
     ended: dict[str, float] = field(default_factory=dict)
@@ -107,7 +108,7 @@ class Dispatcher:
         """The queue of that name; its line is opened where there is none."""
         line = self._lines.get(name)
         if line is None:
-            line = self._lines[name] = _Line(self._open_link(name))
+            line = self._lines[name] = _Line(name, self._open_link(name))
             loop = asyncio.get_running_loop()
             tending = every(TEND_EVERY_S, "tending a queue", partial(self._tend, line))
             line.tasks = [loop.create_task(self._read(line)), loop.create_task(tending)]
@@ -128,6 +129,11 @@ class Dispatcher:
         self.queue(flight.queue)
         self._flights[flight.id] = flight
         self._doors.entered(flight)
+
+    def move(self, flight: Flight, queue: str) -> None:
+        """Its job is about to be put into another queue: what is still said of it where it was is not heard."""
+        self.queue(queue)
+        flight.queue = queue
 
     def release(self, flight: Flight) -> None:
         """It is settled. Its record goes soon if the job has ended, else once the worker says so."""
@@ -181,7 +187,7 @@ class Dispatcher:
         mailboxes: dict[Mailbox, None] = {}
         for event in events:
             flight = self._flights.get(event.flight_id)
-            if flight is None:
+            if flight is None or flight.queue != line.name:
                 self._note_stray(line, event)
                 continue
             flight.accept(event)
@@ -204,11 +210,16 @@ class Dispatcher:
             if len(line.strays) < MAX_STRAYS:
                 line.strays.add(event.flight_id)
 
+    def _is_at(self, flight_id: str, line: _Line) -> bool:
+        flight = self._flights.get(flight_id)
+        return flight is not None and flight.queue == line.name
+
     async def _tend(self, line: _Line) -> None:
         queue = line.link.calls
         await line.link.reader.gateway_alive(self.gateway_id)  # which knows how far it has read
         await queue.reclaim()
-        for flight_id in sorted(line.strays - self._flights.keys()):
+        here = {flight_id for flight_id in line.strays if self._is_at(flight_id, line)}
+        for flight_id in sorted(line.strays - here):
             record = await queue.cancel(flight_id)
             if record is None or record.state is JobState.ENDED:
                 line.strays.discard(flight_id)

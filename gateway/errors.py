@@ -51,6 +51,7 @@ Code = Literal[
     "no_worker",
     "quota_store_unavailable",
     "shutting_down",
+    "unavailable",
     "deadline_exceeded",
 ]
 
@@ -110,6 +111,7 @@ TABLE: Mapping[Code, Rule] = {
     "no_worker": Rule(503, "server_error", Retry.LATER),
     "quota_store_unavailable": Rule(503, "server_error", Retry.LATER),
     "shutting_down": Rule(503, "server_error", Retry.LATER),
+    "unavailable": Rule(503, "server_error", Retry.LATER),
     "deadline_exceeded": Rule(504, "timeout_error", Retry.NEVER),
 }
 
@@ -262,6 +264,11 @@ def request_timeout(timeout_s: float) -> ApiError:
 def store_unavailable() -> ApiError:
     """The store does not answer in time."""
     return ApiError("The quota store does not answer.", "quota_store_unavailable", retry_after_s=1.0)
+
+
+def unavailable() -> ApiError:
+    """The workers that could have gone on with a request went, and nobody took their place in time."""
+    return ApiError("All workers that could go on with this request are gone.", "unavailable")
 
 
 def internal_error() -> ApiError:

@@ -31,7 +31,7 @@ MAX_NOTICES = 256
 """Preemptions and the like that may wait for a slow client; more are dropped. Tokens are bounded by the job."""
 
 
-_GRAVITY = (Outcome.FINISHED, Outcome.CANCELLED, Outcome.EXPIRED, Outcome.FAILED)
+_GRAVITY = (Outcome.FINISHED, Outcome.CANCELLED, Outcome.EXPIRED, Outcome.UNAVAILABLE, Outcome.FAILED)
 """How a request of several flights ends: as the one that fared worst."""
 
 
@@ -175,6 +175,8 @@ class Flight:
     """Output tokens per choice at which it ends, since no more will be granted."""
     job: Job | None = None
     """Set before it is put: from then on it may be in the queue, whatever `put` answered."""
+    queued_s: float = 0.0
+    """When it was first put, on the event loop's clock."""
     choices: list[Choice] = field(default_factory=list)
     preemptions: int = 0
     cached_tokens: int = 0

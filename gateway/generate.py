@@ -134,7 +134,7 @@ class Generate(Generic[Request]):
         request, text = plan.request, plan.model.text
         generation = Generation(
             flights=flights,
-            queue=self._parts.dispatcher.queue(plan.model.queue),
+            queue=self._parts.dispatcher.queue,
             mailbox=mailbox,
             settlements=self._parts.settlements,
             text=text,

@@ -6,12 +6,12 @@ for each token, and waking a task costs as much as telling it. The task does wha
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from gateway.dispatch import Queue
-from gateway.errors import ApiError, internal_error
+from gateway.errors import ApiError, internal_error, unavailable
 from gateway.flight import Choice, Fault, Flight, Mailbox, News
 from gateway.pieces import Listener, Notice, Piece, Rhythm, Said
 from gateway.settle import Settlements, outcome_of
@@ -38,7 +38,8 @@ class Generation:
     """The flights of one request, all put. `run` once; whoever launched it ends what `run` leaves open."""
 
     flights: Sequence[Flight]
-    queue: Queue
+    queue: Callable[[str], Queue]
+    """A queue by its name: a flight may change it before its first token."""
     mailbox: Mailbox
     settlements: Settlements
     text: TextModel
@@ -224,6 +225,8 @@ class Generation:
         match finished.outcome:
             case Outcome.EXPIRED:
                 raise _deadline_exceeded("its deadline, or its lane's longest wait, has passed")
+            case Outcome.UNAVAILABLE:
+                raise unavailable()
             case Outcome.FAILED:
                 raise ApiError(f"The model failed at this request: {finished.error or 'no reason'}.", "internal_error")
             case Outcome.CANCELLED:
@@ -261,7 +264,7 @@ class Generation:
     async def _still_queued(self) -> bool:
         """Whether any flight waits for a worker. Where the store does not say, it does not."""
         try:
-            records = [await self.queue.record(flight.id) for flight in self.flights if not flight.begun]
+            records = [await self.queue(flight.queue).record(flight.id) for flight in self.flights if not flight.begun]
         except STORE_TROUBLE:
             return False
         return any(record is not None and record.state is JobState.QUEUED for record in records)
@@ -272,7 +275,7 @@ class Generation:
         if waiting is None:
             return Notice(self._state)
         try:
-            position = await self.queue.position(waiting.id)
+            position = await self.queue(waiting.queue).position(waiting.id)
         except STORE_TROUBLE:
             position = None
         if position is None:

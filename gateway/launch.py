@@ -149,7 +149,7 @@ class Launcher:
             raise store_unavailable() from error
 
     async def _put(self, flight: Flight, job: Job, reservation: Reservation) -> None:
-        flight.job = job
+        flight.job, flight.queued_s = job, asyncio.get_running_loop().time()
         self._dispatcher.register(flight)
         limit = None if job.follows else queued_limit(reservation.statuses)
         try:

@@ -54,6 +54,7 @@ _GENERATION: tuple[Code, ...] = (
     "deadline_unattainable",
     "internal_error",
     "no_worker",
+    "unavailable",
     "deadline_exceeded",
     "idempotency_conflict",
 )

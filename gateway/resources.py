@@ -23,6 +23,7 @@ from gateway.guarded_quotas import GuardedQuotas, RememberedKeys
 from gateway.idempotency_runs import Runs
 from gateway.launch import Launcher
 from gateway.lookout import Lookout
+from gateway.orphans import Orphans
 from gateway.prepare import Preparer
 from gateway.reaper import Reaper
 from gateway.settle import Settlements
@@ -135,6 +136,15 @@ class Resources:
             lease_s=section.reservation_lease_s,
         )
         self.lookout = Lookout(self.dispatcher)
+        self.orphans = Orphans(
+            self.registry,
+            self.directory,
+            self.dispatcher,
+            self.doors,
+            self._calls,
+            lease_s=settings.lease_s,
+            grace_s=settings.orphan_grace_s,
+        )
         self.runs = Runs(
             IdempotencyRecords(
                 patient,
@@ -191,6 +201,7 @@ class Resources:
                 asyncio.create_task(self.directory.run(self._fleet_changed), name="directory"),
                 asyncio.create_task(self.reaper.run(), name="reaper"),
                 asyncio.create_task(self.lookout.run(), name="lookout"),
+                asyncio.create_task(self.orphans.run(), name="orphans"),
                 asyncio.create_task(self._roll_up(), name="roll-up"),
             ]
             if self.guard is not None:

@@ -21,7 +21,11 @@ from scheduler.queue_types import JobState
 
 log = logging.getLogger(__name__)
 
-_OUTCOMES = {"deadline_exceeded": Outcome.EXPIRED, "internal_error": Outcome.FAILED}
+_OUTCOMES = {
+    "deadline_exceeded": Outcome.EXPIRED,
+    "internal_error": Outcome.FAILED,
+    "unavailable": Outcome.UNAVAILABLE,
+}
 INLINE_S = 0.5
 """How long an answer waits for its settlement, so that who reads it and then asks for the quota finds it booked."""
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.05, 2.0

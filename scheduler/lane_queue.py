@@ -68,7 +68,8 @@ class LaneQueue:
     def put(self, now_ms: int, job: Job, *, tenant_limit: int | None = None, waited_ms: int = 0) -> int:
         """Queue a job; returns 1 + the tenant's own ahead in its lane, 0 if it was put before and is queued no more.
 
-        `waited_ms`: in another queue, from which it was withdrawn; it arrived so much earlier. Raises TenantQueueFull and LaneFull, and has then changed nothing.
+        `waited_ms`: in another queue, from which it was withdrawn; it arrived so much earlier. Raises TenantQueueFull
+        and LaneFull, and has then changed nothing.
         """
         if job.flight_id in self._book.entries:
             return self.position(job.flight_id) or 0

@@ -6,6 +6,7 @@ Apart from the queues, under a hash tag of its own. Under `fl:{registry}:`
 | --- | --- | --- |
 | `card:<sha256>` | string | an encoded ModelCard; goes seven days after it was last announced |
 | `models` | hash | model → SHA-256 of the card that was announced last |
+| `queues` | hash | queue → SHA-256 of its card; goes when nothing is left of the queue |
 | `worker:<id>` | string | its encoded WorkerStatus; goes when its heartbeat stops |
 | `workers` | set | ids of workers that may be alive |
 """
@@ -23,7 +24,7 @@ from scheduler.queue_types import RECORD_TTL_MS
 
 CARD_TTL_MS = 7 * 24 * 3_600_000
 _PREFIX = "fl:{registry}:"
-_MODELS, _WORKERS = f"{_PREFIX}models", f"{_PREFIX}workers"
+_MODELS, _QUEUES, _WORKERS = f"{_PREFIX}models", f"{_PREFIX}queues", f"{_PREFIX}workers"
 
 _card: msgspec.msgpack.Decoder[ModelCard] = msgspec.msgpack.Decoder(ModelCard)
 _status: msgspec.msgpack.Decoder[WorkerStatus] = msgspec.msgpack.Decoder(WorkerStatus)
@@ -54,6 +55,11 @@ def queue_name(model: str, sha256: str) -> str:
     return f"{model}@{sha256[:12]}"
 
 
+def model_of(queue: str) -> str:
+    """The model whose queue it is."""
+    return queue.rpartition("@")[0]
+
+
 class RedisRegistry:
     """The registry, for all processes. Every method raises what the client raises while the store is away."""
 
@@ -72,6 +78,7 @@ class RedisRegistry:
         await self._redis.execute_command(
             "HSETNX" if sha256 in self._announced else "HSET", _MODELS, card.model, sha256
         )
+        await self._redis.execute_command("HSET", _QUEUES, queue_name(card.model, sha256), sha256)
         self._announced.add(sha256)
         return sha256
 
@@ -106,6 +113,15 @@ class RedisRegistry:
             else:
                 await self._redis.execute_command("HDEL", _MODELS, model)
         return entries
+
+    async def queues(self) -> dict[str, str]:
+        """Every queue that may hold something, whether or not anybody serves it, and the SHA-256 of its card."""
+        found = await self._redis.execute_command("HGETALL", _QUEUES)
+        return {queue.decode(): sha256.decode() for queue, sha256 in found.items()}
+
+    async def drop_queue(self, queue: str) -> None:
+        """Nothing is left of this queue; who serves it again announces it."""
+        await self._redis.execute_command("HDEL", _QUEUES, queue)
 
     async def card(self, sha256: str) -> ModelCard | None:
         """A card by its name; None once it has gone."""

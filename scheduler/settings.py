@@ -88,6 +88,8 @@ class SharedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     lanes: LanesSettings = LanesSettings()
     lease_s: Seconds = 6.0
     """A worker that was silent this long has lost its jobs."""
+    orphan_grace_s: Seconds = 120.0
+    """Where all workers of a card were silent this long, what waits for them moves, ends or waits on."""
     gateway: Any = None
     worker: Any = None
 

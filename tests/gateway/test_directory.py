@@ -51,6 +51,9 @@ class HandRegistry:
     async def models(self) -> dict[str, ModelEntry]:
         return {"tiny": ModelEntry(queue_name("tiny", self.newest), self.newest)}
 
+    async def queues(self) -> dict[str, str]:
+        return {queue_name("tiny", sha256): sha256 for sha256 in self.cards}
+
     async def card(self, sha256: str) -> ModelCard | None:
         return self.cards.get(sha256)
 

@@ -229,7 +229,9 @@ class Twins(RuleBasedStateMachine):
         rng = Random(seed)
         often = [self.put] * 8 + [self.take] * 5 + [self.publish] * 5 + [self.live_on] * 2
         for _ in range(30):
-            rng.choice([*often, self.renew, self.release, self.cancel, self.grant, self.forget, self.orphan])(Random(rng.random()))
+            rng.choice([*often, self.renew, self.release, self.cancel, self.grant, self.forget, self.orphan])(
+                Random(rng.random())
+            )
 
     @rule()
     def look(self) -> None:

@@ -25,7 +25,6 @@ from tests.worker.fleet import Fleet, Process
 from tests.worker.listener import Listener, listening
 from tests.worker.tiny_model import VOCABULARY, write_tiny_model
 from worker.fingerprint import fingerprint, weights_digest
-from worker.model import choose_dtype
 from worker.model_files import ModelFiles, model_card
 
 pytestmark = pytest.mark.anyio
@@ -39,7 +38,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     store = EmbeddedStore(tmp_path_factory.mktemp("store"))
     store.start()
     model = write_tiny_model(tmp_path_factory.mktemp("model") / "tiny")
-    arithmetic = choose_dtype("auto", torch.device("cpu"))
+    arithmetic = torch.float32  # as the fleet is told
     name = fingerprint(weights_digest(model), f"{arithmetic}, weights of {8 * arithmetic.itemsize} bits")
     card = msgspec.structs.replace(model_card(ModelFiles("tiny", model)), fingerprint=name)
     made = Fleet(store, model, queue_name("tiny", card_sha256(card)), LEASE_S)

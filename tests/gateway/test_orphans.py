@@ -1,0 +1,267 @@
+"""A rolling update to other weights of one name: what becomes of requests whose card's workers went."""
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from quotas.store import Ask
+from scheduler.lanes import DEFAULT_LANES, LaneName
+from scheduler.messages import Job, Lease, ModelCard, TokenDelta
+from scheduler.outcomes import Outcome
+from scheduler.queue_keys import prefix
+from scheduler.queue_types import Publication
+from scheduler.redis_queue import RedisQueue
+from scheduler.registry import RedisRegistry, card_sha256, queue_name
+from tests.gateway.cards import byte_level_card, metaspace_card
+from tests.gateway.hand_worker import HandWorker
+from tests.gateway.served import ASKED, CHAT, Served, error_of, gateway, settings, until
+from tests.scheduler.queues import PLENTY
+
+pytestmark = pytest.mark.anyio
+OLD, NEW = (msgspec.structs.replace(byte_level_card(), fingerprint=name) for name in ("old", "new"))
+OTHER_TOKENIZER = metaspace_card()
+BATCH = {"x_fairlane_lane": "throughput"}
+LEASE_S, GRACE_S = 0.4, 0.5
+HOUR_MS = 3_600_000
+
+
+@dataclass
+class Rollout:
+    """A gateway, and workers that come and go."""
+
+    served: Served
+
+    @asynccontextmanager
+    async def worker(self, card: ModelCard, name: str, **script: Any) -> AsyncIterator[HandWorker]:
+        """One that serves this card until the block ends, as if it were killed then."""
+        made = HandWorker(self.served.store, card=card, worker_id=name, lease_ms=round(LEASE_S * 1e3), **script)
+        running = asyncio.create_task(made.run())
+        try:
+            await until(lambda: any(each.worker_id == name for each in self.served.resources.directory.workers))
+            yield made
+        finally:
+            while not running.done():  # redis-py can lose a cancellation on Python 3.11, so once may not do
+                running.cancel()
+                await asyncio.wait({running}, timeout=0.1)
+
+    def ask(self, **headers: str) -> "asyncio.Task[httpx.Response]":
+        """A plain request on its way."""
+        return asyncio.create_task(self.served.post(CHAT, ASKED, **headers))
+
+    async def asked(self, worker: HandWorker, tokens: int = 0, **headers: str) -> "asyncio.Task[httpx.Response]":
+        """One that waits for this worker, or has so many tokens of it."""
+        running = self.ask(**headers)
+        if tokens:
+            await until(lambda: [len(made) for made in worker.produced.values()] == [tokens])
+        await until(lambda: [flight.job is not None for flight in self.flights] == [True])
+        await until(lambda: self.flights[0].choices[0].published == tokens)
+        return running
+
+    @property
+    def flights(self) -> list[Any]:
+        return list(self.served.resources.dispatcher.flights.values())
+
+
+@pytest.fixture
+async def rollout(valkey_url: str) -> AsyncIterator[Rollout]:
+    chosen = settings(valkey_url, section={"reservation_lease_s": 1.0}, lease_s=LEASE_S, orphan_grace_s=GRACE_S)
+    async with gateway(chosen) as served:
+        await served.tenant(limits={"tokens_per_day": 100_000})
+        yield Rollout(served)
+
+
+async def test_what_no_worker_began_goes_on_with_the_new_card(rollout: Rollout) -> None:
+    async with rollout.worker(OLD, "old", taking=False) as old:
+        running = await rollout.asked(old, x_fairlane_deadline_ms="60000", **BATCH)
+    async with rollout.worker(NEW, "new") as new:
+        answer = await running
+    await rollout.served.landed()
+
+    assert answer.status_code == 200
+    [lease] = new.seen
+    assert lease.arrived_ms_ago >= 1e3 * GRACE_S  # its deadline counts from its arrival, not from the move
+    assert (lease.job.deadline_ms or 0) > 58_000
+    [(outcome, prompt, output)] = await rollout.served.ledger()
+    usage = answer.json()["usage"]
+    assert (outcome, prompt, output) == ("finished", usage["prompt_tokens"], usage["completion_tokens"])
+
+
+async def test_a_guarantee_that_the_new_workers_do_not_give_becomes_best_effort(rollout: Rollout) -> None:
+    measured = {"step_weights": (1.0, 0.01, 0.01, 0.0, 0.0)}
+    async with rollout.worker(OLD, "old", taking=False, **measured) as old:
+        running = await rollout.asked(old, x_fairlane_ttft_ms="60000", **BATCH)
+        assert rollout.flights[0].job.guaranteed
+    async with rollout.worker(NEW, "new") as new:
+        answer = await running
+
+    assert (answer.status_code, new.seen[0].job.guaranteed) == (200, False)
+
+
+async def test_a_guarantee_is_given_anew_where_it_can_be_kept(rollout: Rollout) -> None:
+    measured = {"step_weights": (1.0, 0.01, 0.01, 0.0, 0.0)}
+    async with rollout.worker(OLD, "old", taking=False, **measured) as old:
+        running = await rollout.asked(old, x_fairlane_ttft_ms="60000", **BATCH)
+    async with rollout.worker(NEW, "new", **measured) as new:
+        answer = await running
+
+    assert (answer.status_code, new.seen[0].job.guaranteed) == (200, True)
+
+
+async def test_a_chat_that_has_begun_ends_as_unavailable_and_pays_for_what_came(rollout: Rollout) -> None:
+    async with rollout.worker(OLD, "old", limit=3) as old:
+        running = await rollout.asked(old, tokens=3)
+        new_worker = rollout.worker(NEW, "new")
+        await new_worker.__aenter__()
+    answer = await running
+    await rollout.served.landed()
+    await new_worker.__aexit__(None, None, None)
+
+    assert error_of(answer) == (503, "unavailable")
+    assert "retry-after" in answer.headers
+    assert [(outcome, output) for outcome, _, output in await rollout.served.ledger()] == [("unavailable", 3)]
+
+
+async def test_in_mid_stream_that_is_an_error_event(rollout: Rollout) -> None:
+    events: list[str] = []
+    async with rollout.served.http as client:
+        headers = {"authorization": f"Bearer {rollout.served.keys['acme']}"}
+        async with rollout.worker(OLD, "old", limit=3) as old:
+            request = client.build_request("POST", CHAT, json={**ASKED, "stream": True}, headers=headers)
+            response = await client.send(request, stream=True)
+            lines = response.aiter_lines()
+            async for line in lines:
+                events += [line] if line.startswith("data:") else []
+                if old.produced and len(next(iter(old.produced.values()))) == 3:
+                    break
+        async for line in lines:
+            events += [line] if line.startswith("data:") else []
+        await response.aclose()
+
+    assert response.status_code == 200
+    assert json.loads(events[-1].removeprefix("data:"))["error"]["code"] == "unavailable"
+
+
+async def test_batch_work_that_has_begun_waits_for_its_own_weights(rollout: Rollout) -> None:
+    async with rollout.worker(OLD, "old", limit=3) as old:
+        running = await rollout.asked(old, tokens=3, **BATCH)
+    async with rollout.worker(NEW, "new") as new:
+        queue = rollout.flights[0].queue
+        await until(lambda: queue in rollout.served.resources.directory.orphans)
+        for _ in range(3):
+            await rollout.served.resources.orphans.tend()
+        async with rollout.worker(OLD, "again", words=old.words) as again:
+            answer = await running
+
+    assert (answer.status_code, new.seen) == (200, [])
+    assert again.seen[0].generated == (tuple(old.script[:3]),)
+    assert answer.json()["choices"][0]["message"]["content"] == old.words
+
+
+async def test_nothing_moves_to_a_card_with_another_tokenizer(rollout: Rollout) -> None:
+    async with rollout.worker(OLD, "old", taking=False) as old:
+        batch = await rollout.asked(old, **BATCH)
+        chat = rollout.ask()
+        await until(lambda: [flight.job is not None for flight in rollout.flights] == [True, True])
+    async with rollout.worker(OTHER_TOKENIZER, "new") as new:
+        refused = await chat
+        assert not batch.done()
+        async with rollout.worker(OLD, "again"):
+            answer = await batch
+
+    assert (error_of(refused), answer.status_code, new.seen) == ((503, "unavailable"), 200, [])
+
+
+async def test_a_client_that_leaves_after_the_move_leaves_nothing_behind(rollout: Rollout) -> None:
+    async with rollout.worker(OLD, "old", taking=False) as old:
+        running = await rollout.asked(old, **BATCH)
+    async with rollout.worker(NEW, "new", limit=2) as new:
+        await until(lambda: [len(made) for made in new.produced.values()] == [2])
+        running.cancel()
+        await until(lambda: len(new.cancelled) == 1)
+        await rollout.served.landed()
+
+    assert [(outcome, output) for outcome, _, output in await rollout.served.ledger()] == [("cancelled", 2)]
+
+
+async def test_one_name_is_listed_once_and_new_requests_go_where_workers_are(rollout: Rollout) -> None:
+    async with rollout.worker(OLD, "old") as old:
+        async with rollout.worker(NEW, "new") as new:
+            directory = rollout.served.resources.directory
+            await until(lambda: directory.models["tiny"].queue == queue_name("tiny", card_sha256(NEW)))
+            listed = (await rollout.served.get("/v1/models")).json()["data"]
+            assert (await rollout.ask()).status_code == 200
+        await until(lambda: directory.models["tiny"].queue == queue_name("tiny", card_sha256(OLD)))
+        assert (await rollout.ask()).status_code == 200
+
+    assert [model["id"] for model in listed] == ["tiny"]
+    assert (len(old.seen), len(new.seen)) == (1, 1)
+
+
+async def left_behind(served: Served, ago_ms: int, *, ends: bool) -> str:
+    """Two tokens of a request whose gateway and worker, of a card that is gone, died so long ago; its record's key."""
+    flight_id = secrets.token_hex(12)
+    ask = Ask(
+        flight_id=flight_id,
+        root="acme",
+        tenant="acme",
+        key_id="",
+        model="tiny",
+        lane="latency",
+        prompts=(3,),
+        max_output_tokens=50,
+    )
+    await served.resources.quotas.reserve(ask)
+    sha256 = await RedisRegistry(served.store).announce(OLD)
+    then_ms = round(time.time() * 1e3) - ago_ms
+    name, lanes = queue_name("tiny", sha256), dict(DEFAULT_LANES)
+    queue = RedisQueue(served.store, name, lanes, lease_ms=round(LEASE_S * 1e3), clock=lambda: then_ms)
+    await queue.gateway_alive("dead")
+    await queue.renew("w")
+    job = Job(
+        flight_id=flight_id,
+        gateway_id="dead",
+        tenant="acme",
+        lane=LaneName.LATENCY,
+        prompt=(5, 6, 7),
+        max_tokens=50,
+        granted_until=50,
+        ttft_ms=1_000.0,
+        tpot_ms=100.0,
+    )
+    await queue.put(job)
+    [lease] = await queue.take("w", PLENTY)
+    assert await queue.publish("dead", "w", [_said(lease, Outcome.FINISHED if ends else None)]) == set()
+    return f"{prefix(name)}job:{flight_id}"
+
+
+def _said(lease: Lease, ends: Outcome | None) -> Publication:
+    flight_id, epoch = lease.job.flight_id, lease.epoch
+    delta = TokenDelta(flight_id=flight_id, epoch=epoch, choice=0, first_index=0, token_ids=(8, 9))
+    return Publication(flight_id, epoch, (delta,), ((0, 0, (8, 9)),), ends=ends)
+
+
+@pytest.mark.parametrize(("ends", "outcome"), [(True, "finished"), (False, "cancelled")])
+async def test_what_was_published_is_charged_when_all_gateways_were_away_for_hours(
+    valkey_url: str, ends: bool, outcome: str
+) -> None:
+    """The gateway that finds it has never heard of that card: the store has."""
+    chosen = settings(valkey_url, section={"reservation_lease_s": 1.0}, lease_s=LEASE_S, orphan_grace_s=GRACE_S)
+    async with gateway(chosen) as served:
+        await served.tenant(limits={"tokens_per_day": 100_000})
+        record = await left_behind(served, 5 * HOUR_MS, ends=ends)
+        assert await served.store.pttl(record) == -1 or await served.store.pttl(record) > 24 * HOUR_MS
+        await RedisRegistry(served.store).announce(NEW)
+    async with gateway(chosen) as served:
+        await until(lambda: served.resources.reaper.reaped == 1)
+
+        assert await served.ledger() == [(outcome, 3, 2)]
+        assert (await served.limits())["tokens_per_day"].used == 5
