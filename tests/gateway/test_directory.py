@@ -30,6 +30,7 @@ class HandRegistry:
 
     newest: str = NEW
     alive: list[WorkerStatus] = field(default_factory=list)
+    stored: dict[str, str] = field(default_factory=dict)
     cards: dict[str, ModelCard] = field(
         default_factory=lambda: {
             OLD: metaspace_card(),
@@ -52,7 +53,7 @@ class HandRegistry:
         return {"tiny": ModelEntry(queue_name("tiny", self.newest), self.newest)}
 
     async def queues(self) -> dict[str, str]:
-        return {queue_name("tiny", sha256): sha256 for sha256 in self.cards}
+        return self.stored
 
     async def card(self, sha256: str) -> ModelCard | None:
         return self.cards.get(sha256)
@@ -105,6 +106,15 @@ async def test_queues_of_earlier_cards_are_remembered_for_the_reaper() -> None:
     assert directory.queues == {queue_name("tiny", NEW)}
     assert directory.queues_of("tiny") == {queue_name("tiny", OLD), queue_name("tiny", NEW)}
     assert directory.queues_of("other") == set()
+
+
+async def test_queues_of_cards_that_this_process_never_saw_are_known_from_the_store() -> None:
+    old, new = queue_name("tiny", OLD), queue_name("tiny", NEW)
+    directory = await looked(HandRegistry(alive=[worker(NEW)], stored={old: OLD, new: NEW, "tiny/other@0": BROKEN}))
+
+    assert directory.queues_of("tiny") == {old, new}
+    assert directory.orphans == {old: OLD, "tiny/other@0": BROKEN}
+    assert directory.queues == {new}  # no line of its own to a queue that nobody serves
 
 
 async def test_a_picture_grows_stale() -> None:

@@ -43,6 +43,19 @@ async def test_a_queue_is_named_by_model_and_card() -> None:
     assert queue_name("org/smol", "0123456789abcdef") == "org/smol@0123456789ab"
 
 
+async def test_the_set_of_queues_outlives_workers_and_newer_cards(registry: RedisRegistry) -> None:
+    old, new = [(queue_name("smol", sha256), sha256) for sha256 in [await registry.announce(c) for c in (CARD, NEWER)]]
+    assert await registry.queues() == dict([old, new])
+
+    await registry.drop_queue(old[0])
+
+    assert await registry.queues() == dict([new])
+
+
+async def test_weights_are_part_of_a_cards_name() -> None:
+    assert card_sha256(msgspec.structs.replace(CARD, fingerprint="other")) != card_sha256(CARD)
+
+
 async def test_an_unknown_card_is_none(registry: RedisRegistry) -> None:
     assert await registry.card("0" * 64) is None
     assert await registry.models() == {}

@@ -12,11 +12,11 @@ LEASE_S = 1.0
 
 
 @contextmanager
-def script_worker(url: str, *, blocks: int = 256, fingerprint: str = "") -> Iterator[subprocess.Popen[bytes]]:
+def script_worker(url: str, *, blocks: int = 256) -> Iterator[subprocess.Popen[bytes]]:
     """One that runs until the block ends, or until it is killed. `blocks`: of 16 tokens, in its pool."""
     command = [sys.executable, "-m", "tests.system.script_worker", url, str(round(LEASE_S * 1e3)), str(blocks)]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLANE_")}
-    started = subprocess.Popen([*command, fingerprint], env=environ, preexec_fn=die_with_parent())
+    started = subprocess.Popen(command, env=environ, preexec_fn=die_with_parent())
     try:
         yield started
     finally:
