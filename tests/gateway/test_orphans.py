@@ -4,7 +4,7 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +29,7 @@ from tests.scheduler.queues import PLENTY
 pytestmark = pytest.mark.anyio
 OLD, NEW = (msgspec.structs.replace(byte_level_card(), fingerprint=name) for name in ("old", "new"))
 OTHER_TOKENIZER = metaspace_card()
-BATCH = {"x_fairlane_lane": "throughput"}
+CHATS, BATCH = {"x_fairlane_lane": "latency"}, {"x_fairlane_lane": "throughput"}
 LEASE_S, GRACE_S = 0.4, 0.5
 MEASURED = (1.0, 0.01, 0.01, 0.0, 0.0)
 """Weights of steps that a worker has learnt, so that a door can promise a time."""
@@ -55,13 +55,15 @@ class Rollout:
                 running.cancel()
                 await asyncio.wait({running}, timeout=0.1)
 
-    def ask(self, **headers: str) -> "asyncio.Task[httpx.Response]":
+    def ask(self, headers: Mapping[str, str] = CHATS) -> "asyncio.Task[httpx.Response]":
         """A plain request on its way."""
-        return asyncio.create_task(self.served.post(CHAT, ASKED, **headers))
+        return asyncio.create_task(self.served.post(CHAT, ASKED, tenant="acme", **headers))
 
-    async def asked(self, worker: HandWorker, tokens: int = 0, **headers: str) -> "asyncio.Task[httpx.Response]":
+    async def asked(
+        self, worker: HandWorker, headers: Mapping[str, str] = BATCH, *, tokens: int = 0
+    ) -> "asyncio.Task[httpx.Response]":
         """One that waits for this worker, or has so many tokens of it."""
-        running = self.ask(**headers)
+        running = self.ask(headers)
         if tokens:
             await until(lambda: [len(made) for made in worker.produced.values()] == [tokens])
         await until(lambda: [flight.job is not None for flight in self.flights] == [True])
@@ -84,9 +86,9 @@ async def rollout(valkey_url: str) -> AsyncIterator[Rollout]:
 @pytest.mark.parametrize("is_promised", [True, False])
 async def test_what_no_worker_began_goes_on_with_the_new_card(rollout: Rollout, is_promised: bool) -> None:
     """Its guarantee too, where the new workers know what they can promise; else it is best effort."""
-    stated = {"x_fairlane_ttft_ms": "60000"}
+    stated = {"x_fairlane_ttft_ms": "60000", **BATCH}
     async with rollout.worker(OLD, "old", taking=False, step_weights=MEASURED) as old:
-        running = await rollout.asked(old, **stated, **BATCH)
+        running = await rollout.asked(old, stated)
         assert rollout.flights[0].job.guaranteed
     async with rollout.worker(NEW, "new", step_weights=MEASURED if is_promised else ()) as new:
         answer = await running
@@ -107,7 +109,7 @@ async def test_chats_that_have_begun_end_as_unavailable_and_pay_for_what_came(ro
     headers = {"authorization": f"Bearer {rollout.served.keys['acme']}"}
     async with AsyncExitStack() as stack:
         async with rollout.worker(OLD, "old", limit=3) as old:
-            plain = await rollout.asked(old, tokens=3)
+            plain = await rollout.asked(old, CHATS, tokens=3)
             client = await stack.enter_async_context(rollout.served.http)
             asked = client.build_request("POST", CHAT, json={**ASKED, "stream": True}, headers=headers)
             stream = await client.send(asked, stream=True)
@@ -125,7 +127,7 @@ async def test_chats_that_have_begun_end_as_unavailable_and_pay_for_what_came(ro
 
 async def test_batch_work_that_has_begun_waits_for_its_own_weights(rollout: Rollout) -> None:
     async with rollout.worker(OLD, "old", limit=3) as old:
-        running = await rollout.asked(old, tokens=3, **BATCH)
+        running = await rollout.asked(old, tokens=3)
     async with rollout.worker(NEW, "new") as new:
         queue = rollout.flights[0].queue
         await until(lambda: queue in rollout.served.resources.directory.orphans)
@@ -141,7 +143,7 @@ async def test_batch_work_that_has_begun_waits_for_its_own_weights(rollout: Roll
 
 async def test_nothing_moves_to_a_card_with_another_tokenizer(rollout: Rollout) -> None:
     async with rollout.worker(OLD, "old", taking=False) as old:
-        batch = await rollout.asked(old, **BATCH)
+        batch = await rollout.asked(old)
         chat = rollout.ask()
         await until(lambda: [flight.job is not None for flight in rollout.flights] == [True, True])
     async with rollout.worker(OTHER_TOKENIZER, "new") as new:
@@ -155,7 +157,7 @@ async def test_nothing_moves_to_a_card_with_another_tokenizer(rollout: Rollout) 
 
 async def test_a_client_that_leaves_after_the_move_leaves_nothing_behind(rollout: Rollout) -> None:
     async with rollout.worker(OLD, "old", taking=False) as old:
-        running = await rollout.asked(old, **BATCH)
+        running = await rollout.asked(old)
     async with rollout.worker(NEW, "new", limit=2) as new:
         await until(lambda: [len(made) for made in new.produced.values()] == [2])
         running.cancel()
