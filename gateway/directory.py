@@ -150,6 +150,11 @@ class Directory:
         served = {worker.queue for worker in self._workers}
         return {queue: sha256 for queue, sha256 in self._queues.items() if queue not in served}
 
+    @property
+    def unlisted(self) -> dict[str, str]:
+        """Queues with a worker that the store has not in its set of queues, and the names of their cards."""
+        return {each.queue: each.card_sha256 for each in self._workers if each.queue not in self._queues}
+
     def queues_of(self, name: str) -> set[str]:
         """Queues that jobs for a model may stand in, under all cards that it had since nothing was left of them."""
         return self._seen.get(name, set()) | {queue for queue in self._queues if model_of(queue) == name}

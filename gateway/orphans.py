@@ -60,6 +60,9 @@ class Registry(Protocol):
     async def card(self, sha256: str) -> ModelCard | None:
         """A card by its name."""
 
+    async def note_queue(self, queue: str, sha256: str) -> None:
+        """This queue may hold something."""
+
     async def drop_queue(self, queue: str) -> None:
         """Nothing is left of this queue."""
 
@@ -89,6 +92,9 @@ class Orphans:
     async def tend(self) -> None:
         """One round. Raises STORE_TROUBLE."""
         orphans, troubles = self.directory.orphans, Troubles()
+        for name, sha256 in self.directory.unlisted.items():  # workers of an older release; a store that failed over
+            with troubles:
+                await self.registry.note_queue(name, sha256)
         self._empty = {name: until_s for name, until_s in self._empty.items() if name in orphans}
         for name, sha256 in sorted(orphans.items()):
             if self._empty.get(name, 0.0) <= self.clock():

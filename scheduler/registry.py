@@ -78,7 +78,7 @@ class RedisRegistry:
         await self._redis.execute_command(
             "HSETNX" if sha256 in self._announced else "HSET", _MODELS, card.model, sha256
         )
-        await self._redis.execute_command("HSET", _QUEUES, queue_name(card.model, sha256), sha256)
+        await self.note_queue(queue_name(card.model, sha256), sha256)
         self._announced.add(sha256)
         return sha256
 
@@ -118,6 +118,10 @@ class RedisRegistry:
         """Every queue that may hold something, whether or not anybody serves it, and the SHA-256 of its card."""
         found = await self._redis.execute_command("HGETALL", _QUEUES)
         return {queue.decode(): sha256.decode() for queue, sha256 in found.items()}
+
+    async def note_queue(self, queue: str, sha256: str) -> None:
+        """This queue may hold something."""
+        await self._redis.execute_command("HSET", _QUEUES, queue, sha256)
 
     async def drop_queue(self, queue: str) -> None:
         """Nothing is left of this queue; who serves it again announces it."""

@@ -181,6 +181,16 @@ async def test_one_name_is_listed_once_and_new_requests_go_where_workers_are(rol
     assert (len(old.seen), len(new.seen)) == (1, 1)
 
 
+async def test_a_queue_that_the_store_forgot_is_noted_while_workers_serve_it(rollout: Rollout) -> None:
+    name = queue_name("tiny", card_sha256(OLD))
+    async with rollout.worker(OLD, "old"):
+        await rollout.served.resources.registry.drop_queue(name)
+        await rollout.served.resources.directory.refresh()
+        await rollout.served.resources.orphans.tend()
+
+    assert name in await rollout.served.resources.registry.queues()
+
+
 async def left_behind(served: Served, ago_ms: int, *, ends: bool) -> str:
     """Two tokens of a request whose gateway and worker, of a card that is gone, died so long ago; its record's key."""
     flight_id = secrets.token_hex(12)
