@@ -220,16 +220,11 @@ class RedisQueue:
     # What gateways call of a queue that no worker serves.
 
     async def orphan(self, grace_ms: int) -> Presence:
-        """What becomes of a queue that no worker has served for `grace_ms`. To be called after `reclaim`.
-
-        Started latency jobs end as unavailable, a part per call; all else waits as it did. A worker that comes back
-        finds it. After KEPT_MS nothing is left of an empty one.
-        """
+        """What becomes of it, as `LaneQueue.orphan` says. To be called after `reclaim`."""
         return Presence((await self._call("orphan", grace_ms)).decode())
 
     async def withdraw(self, flight_id: str, grace_ms: int) -> bool | None:
-        """Take a job that has no token yet out of an orphan (as `orphan` says), to be put elsewhere: nothing of it
-        stays, nobody is told. False where it stays; None where it is unknown, as where this was done before."""
+        """Take out a job without a token. False where it stays; None where it is unknown, as if done before."""
         answer = await self._call("withdraw", flight_id, grace_ms)
         return None if answer is None else bool(answer)
 

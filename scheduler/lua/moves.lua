@@ -56,7 +56,8 @@ end
 -- No worker has renewed its lease here for so long, though those that live had the time to: somebody looks regularly.
 local function is_orphan(grace_ms)
   local pulse = call('HMGET', key('pulse'), 'seen', 'quiet_until', 'served')
-  local seen, quiet_until, served = tonumber(pulse[1] or 0), tonumber(pulse[2] or 0), tonumber(pulse[3] or NOW)
+  if not pulse[3] then return false end
+  local seen, quiet_until, served = tonumber(pulse[1] or 0), tonumber(pulse[2] or 0), tonumber(pulse[3])
   if NOW - seen > LEASE_MS / 2 or (NOW < quiet_until and quiet_until <= NOW + LEASE_MS) then return false end
   return NOW - served >= grace_ms
 end

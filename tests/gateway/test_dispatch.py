@@ -45,6 +45,24 @@ async def test_a_job_stopped_by_a_string_is_cancelled_and_its_record_goes(served
     await forgotten(served, served.worker.seen[0].job.flight_id)
 
 
+async def test_what_is_said_of_a_flight_where_it_is_no_longer_is_not_heard(served: Served) -> None:
+    """Its job was moved to another queue, and the store has given it out here all the same."""
+    served.worker.limit = 2
+    running = asyncio.create_task(served.post(CHAT, ASKED))
+    await until(lambda: [flight.begun for flight in served.resources.dispatcher.flights.values()] == [True])
+    (flight,) = served.resources.dispatcher.flights.values()
+    await until(lambda: flight.choices[0].published == 2)
+
+    served.resources.dispatcher.move(flight, "tiny@elsewhere")
+    served.worker.limit = 3
+    await until(lambda: served.worker.cancelled == [flight.id])
+    heard = flight.choices[0].published, flight.finished
+    running.cancel()
+    await asyncio.wait({running})
+
+    assert heard == (2, None)
+
+
 async def test_a_job_that_speaks_to_nobody_is_cancelled(served: Served) -> None:
     """As one that was put by a call whose answer never came."""
     served.worker.limit = 2
