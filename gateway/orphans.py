@@ -19,7 +19,6 @@ from typing import Protocol
 
 import msgspec
 
-from gateway.admit import queue_refused
 from gateway.directory import Directory, Model
 from gateway.dispatch import Dispatcher
 from gateway.doors import Doors
@@ -113,63 +112,57 @@ class Orphans:
             case Presence.ORPHANED:
                 flights = [flight for flight in self.dispatcher.flights.values() if flight.queue == name]
                 card = await self.registry.card(sha256) if flights else None
-                for flight in flights:
-                    await self._help(flight, queue, card)
+                moved = sum([await self._help(flight, queue, card) for flight in flights])
+                if moved:
+                    log.info("%d requests went on from %s, which nobody serves, to a newer card", moved, name)
 
-    async def _help(self, flight: Flight, queue: Queue, card: ModelCard | None) -> None:
+    async def _help(self, flight: Flight, queue: Queue, card: ModelCard | None) -> bool:
+        """Whether it was moved."""
         job, waits = flight.job, flight.finished is None and not flight.settled
         if job is None or not waits or flight.begun:
-            return
+            return False
         target = self.directory.models.get(flight.booking.ask.model)
-        if card is not None and target is not None and _could_go(job, card, target) and target.queue != flight.queue:
-            is_out = (
-                await queue.withdraw(flight.id, self._grace_ms) is not False
-            )  # unknown: by a call without an answer
-            if is_out and not flight.settled:
-                await self._move(flight, job, target)
-        elif job.lane is LaneName.LATENCY:
-            flight.fail(unavailable())
+        if card is None or target is None or target.queue == flight.queue or not _could_go(job, card, target):
+            if job.lane is LaneName.LATENCY:
+                flight.fail(unavailable())
+            return False
+        is_in = await queue.withdraw(flight.id, self._grace_ms) is False  # where it is unknown, an answer was lost
+        return not is_in and not flight.settled and await self._move(flight, job, target)
 
-    async def _move(self, flight: Flight, job: Job, target: Model) -> None:
-        """Put a withdrawn job into another queue, however long the store takes, unless its request ends meanwhile."""
-        waited_ms = (asyncio.get_running_loop().time() - flight.queued_s) * 1e3
-        guaranteed = self._let_in(flight, job, target, waited_ms)
-        flight.job = job = msgspec.structs.replace(job, guaranteed=guaranteed)
-        self.dispatcher.move(flight, target.queue)
-        log.info("flight %s goes on from the queue of an earlier card", flight.id)
-        new = self.dispatcher.queue(target.queue)
+    async def _move(self, flight: Flight, job: Job, target: Model) -> bool:
+        """Put a withdrawn job into another queue, or back where that is full; whether it went."""
+        old, door, request = flight.queue, self.doors.at(target.queue), _asked(job, _waited_ms(flight))
+        guaranteed = job.guaranteed and self._is_promised(request, target)
+        if not await self._put(flight, msgspec.structs.replace(job, guaranteed=guaranteed), target.queue):
+            if not await self._put(flight, job, old):
+                flight.fail(unavailable())
+            return False
+        self.doors.at(old).withdraw(flight.id, self.doors.now_ms)
+        if flight.settled:  # meanwhile, and maybe before it was there to be cancelled
+            await self.dispatcher.queue(target.queue).cancel(flight.id)
+        else:
+            door.enter(flight.id, request, guaranteed=guaranteed, now_ms=self.doors.now_ms)
+        return True
+
+    async def _put(self, flight: Flight, job: Job, queue: str) -> bool:
+        """However long the store takes, unless the request ends meanwhile. False where its lane is full there."""
+        flight.job = job
+        self.dispatcher.move(flight, queue)
         while not flight.settled:
             try:
-                now_s = asyncio.get_running_loop().time()
-                await new.put(job, waited_ms=round((now_s - flight.queued_s) * 1e3))
+                await self.dispatcher.queue(queue).put(job, waited_ms=round(_waited_ms(flight)))
                 break
-            except LaneFull as full:
-                flight.fail(queue_refused(full))
-                return
+            except LaneFull:
+                return False
             except STORE_TROUBLE:
                 await asyncio.sleep(RETRY_AFTER_S)
-        if flight.settled:  # meanwhile, and maybe before it was there to be cancelled
-            await new.cancel(flight.id)
+        return True
 
-    def _let_in(self, flight: Flight, job: Job, target: Model, waited_ms: float) -> bool:
-        """Enter it at the door of its new queue; whether its deadline can be promised there as it was before."""
-        now_ms = self.doors.now_ms
-        request = Request(
-            lane=job.lane,
-            tenant=job.tenant,
-            prompt_tokens=len(job.prompt),
-            max_tokens=job.max_tokens,
-            max_tokens_stated=job.guaranteed,  # or only the first token was promised, which does not depend on it
-            choices=job.n,
-            deadline_ms=None if job.deadline_ms is None else job.deadline_ms - waited_ms,
-            ttft_ms=None if job.hard_ttft_ms is None else job.hard_ttft_ms - waited_ms,
-        )
-        door = self.doors.at(target.queue)
+    def _is_promised(self, request: Request, target: Model) -> bool:
+        """The workers of its new card keep its deadline, by what their door has let in."""
+        door, now_ms = self.doors.at(target.queue), self.doors.now_ms
         answer = assess(request, workers=target.workers, depths=target.depths, commitments=door, now_ms=now_ms)
-        kept = job.guaranteed and isinstance(answer, Admitted) and answer.guaranteed
-        self.doors.at(flight.queue).withdraw(flight.id, now_ms)
-        door.enter(flight.id, request, guaranteed=kept, now_ms=now_ms)
-        return kept
+        return isinstance(answer, Admitted) and answer.guaranteed
 
     @property
     def _grace_ms(self) -> int:
@@ -183,3 +176,21 @@ def _could_go(job: Job, card: ModelCard, target: Model) -> bool:
     tokens = job.max_total_tokens
     holds = target.is_served and tokens <= min(new.context_length, target.pool or 0) and job.n <= (target.widest or 0)
     return reads_alike and holds
+
+
+def _waited_ms(flight: Flight) -> float:
+    return (asyncio.get_running_loop().time() - flight.queued_s) * 1e3
+
+
+def _asked(job: Job, waited_ms: float) -> Request:
+    """What a door is asked for a job that has waited so long elsewhere."""
+    return Request(
+        lane=job.lane,
+        tenant=job.tenant,
+        prompt_tokens=len(job.prompt),
+        max_tokens=job.max_tokens,
+        max_tokens_stated=job.guaranteed,  # or only the first token was promised, which does not depend on it
+        choices=job.n,
+        deadline_ms=None if job.deadline_ms is None else job.deadline_ms - waited_ms,
+        ttft_ms=None if job.hard_ttft_ms is None else job.hard_ttft_ms - waited_ms,
+    )

@@ -13,6 +13,7 @@ import httpx
 import msgspec
 import pytest
 
+from gateway import directory
 from quotas.store import Ask
 from scheduler.lanes import DEFAULT_LANES, LaneName
 from scheduler.messages import Job, Lease, ModelCard, TokenDelta
@@ -21,9 +22,10 @@ from scheduler.queue_keys import prefix
 from scheduler.queue_types import Publication
 from scheduler.redis_queue import RedisQueue
 from scheduler.registry import RedisRegistry, card_sha256, queue_name
+from scheduler.settings import LaneSettings, LanesSettings
 from tests.gateway.cards import byte_level_card, metaspace_card
 from tests.gateway.hand_worker import HandWorker
-from tests.gateway.served import ASKED, CHAT, Served, error_of, gateway, settings, until
+from tests.gateway.served import ASKED, CHAT, WAIT_S, Served, error_of, gateway, settings, until
 from tests.scheduler.queues import PLENTY
 
 pytestmark = pytest.mark.anyio
@@ -73,6 +75,11 @@ class Rollout:
     @property
     def flights(self) -> list[Any]:
         return list(self.served.resources.dispatcher.flights.values())
+
+
+@pytest.fixture(autouse=True)
+def _quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directory, "REFRESH_EVERY_S", 0.05)
 
 
 @pytest.fixture
@@ -155,6 +162,30 @@ async def test_nothing_moves_to_a_card_with_another_tokenizer(rollout: Rollout) 
     assert (error_of(refused), answer.status_code, new.seen) == ((503, "unavailable"), 200, [])
 
 
+async def test_what_finds_the_new_lane_full_waits_where_it_is(valkey_url: str) -> None:
+    lanes = LanesSettings(throughput=LaneSettings(max_queued=1))
+    async with gateway(settings(valkey_url, lease_s=LEASE_S, orphan_grace_s=GRACE_S, lanes=lanes)) as served:
+        await served.tenant()
+        rollout = Rollout(served)
+        async with rollout.worker(OLD, "old", taking=False, lanes=lanes.lanes()) as old:
+            early = await rollout.asked(old)
+        queue = rollout.flights[0].queue
+        async with rollout.worker(NEW, "new", taking=False, lanes=lanes.lanes()) as new:
+            late = rollout.ask(BATCH)
+            await until(lambda: len({flight.queue for flight in rollout.flights if flight.job is not None}) == 2)
+            first_put = await served.store.xrevrange(f"{prefix(queue)}wake", count=1)
+            async with asyncio.timeout(WAIT_S):
+                # It is put back.
+                while await served.store.xrevrange(f"{prefix(queue)}wake", count=1) == first_put:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+            new.taking = True
+            answers = await asyncio.gather(early, late)
+
+    assert [answer.status_code for answer in answers] == [200, 200]
+    assert len(new.seen) == 2
+    assert new.seen[0].arrived_ms_ago < new.seen[1].arrived_ms_ago
+
+
 async def test_a_client_that_leaves_after_the_move_leaves_nothing_behind(rollout: Rollout) -> None:
     async with rollout.worker(OLD, "old", taking=False) as old:
         running = await rollout.asked(old)
@@ -170,11 +201,11 @@ async def test_a_client_that_leaves_after_the_move_leaves_nothing_behind(rollout
 async def test_one_name_is_listed_once_and_new_requests_go_where_workers_are(rollout: Rollout) -> None:
     async with rollout.worker(OLD, "old") as old:
         async with rollout.worker(NEW, "new") as new:
-            directory = rollout.served.resources.directory
-            await until(lambda: directory.models["tiny"].queue == queue_name("tiny", card_sha256(NEW)))
+            models = rollout.served.resources.directory
+            await until(lambda: models.models["tiny"].queue == queue_name("tiny", card_sha256(NEW)))
             listed = (await rollout.served.get("/v1/models")).json()["data"]
             assert (await rollout.ask()).status_code == 200
-        await until(lambda: directory.models["tiny"].queue == queue_name("tiny", card_sha256(OLD)))
+        await until(lambda: models.models["tiny"].queue == queue_name("tiny", card_sha256(OLD)))
         assert (await rollout.ask()).status_code == 200
 
     assert [model["id"] for model in listed] == ["tiny"]
