@@ -10,7 +10,7 @@ from scheduler.draft import Draft
 from scheduler.lanes import LaneName
 from scheduler.ranking import Phase, Ranking, Standing
 from scheduler.roster import Roster
-from scheduler.sequence import Kind
+from scheduler.sequence import Kind, Sequence
 from scheduler.victims import Victim
 
 ASIDE_PART = 8
@@ -53,14 +53,18 @@ class Evening:
         tenant, not while many are set aside already, who hold KV that nobody uses."""
         if not self._takes_row(standing):
             return False
-        rank, lane = standing.rank.lane, self._roster.lanes[standing.seq.job.lane]
+        rank = standing.rank.lane
         excess = self._excess.get(rank, 0.0)
         aside = self._decoding - self._draft.rows
         is_crowded = excess <= 1.0 and aside > self._draft.rows // ASIDE_PART
-        if not self._may_take(excess) or (is_crowded and standing.seq.job.tenant in lane.begun):
+        if not self._may_take(excess) or (is_crowded and not self.is_newcomer(standing.seq)):
             self._closed.add((rank, standing.seq.job.lane))
             return True
         return False
+
+    def is_newcomer(self, seq: Sequence) -> bool:
+        """Nothing of its tenant has begun."""
+        return seq.is_fresh and seq.job.tenant not in self._roster.lanes[seq.job.lane].begun
 
     def may_ask(self, standing: Standing, holder: Standing) -> bool:
         """Blocks go from tenant to tenant of a lane as sparingly as rows do; from 2 Θ on for what comes back, or two

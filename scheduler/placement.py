@@ -183,7 +183,7 @@ class Placement:
             return WaitReason.TOKENS
         if self._draft.is_late(seq):
             return WaitReason.PACE
-        stays = seq.is_resident or (self._last_resort and not seq.is_fresh)
+        stays = seq.is_resident or (self._last_resort and not seq.is_fresh) or self._evening.is_newcomer(seq)
         if self._head_starts is not None and not stays and self._draft.steps_left(seq) > self._head_starts:
             return WaitReason.HEAD
         return None

@@ -175,7 +175,7 @@ class Ranking:
         has none."""
         if counter > self._ends[name]:
             return True
-        return counter >= self._newcomer[name] and self._had_begun(name, tenant)
+        return counter + self._window[name] >= self._newcomer[name] and self._had_begun(name, tenant)
 
     def _had_begun(self, name: LaneName, tenant: str) -> bool:
         """Anything of a tenant had begun when this was first asked in the step; kept, too."""
