@@ -22,6 +22,8 @@ PARTS: dict[str, tuple[str, ...]] = {
     "expired": ("clock", "flight", "expired"),
     "watch": ("clock", "watch"),
     "unlist": ("unlist",),
+    "tenant_claim": ("tenant_claim",),
+    "tenant_bar": ("tenant_bar",),
     "tenant_put": ("clock", "audit", "card", "tenant_put"),
     "tenant_delete": ("clock", "audit", "card", "tenant_delete"),
     "key_put": ("clock", "audit", "ending", "key_put"),

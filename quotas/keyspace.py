@@ -4,7 +4,7 @@ All that belongs to one root organisation stands under one hash tag, so that a s
 
     fl:quota:{R}:                       prefix of the root R, given to every script, which appends:
         tenant:<T>           hash       state, version, zone (JSON of windows.zone_table), doc (JSON of a Tenant),
-                                        by (JSON [[model, lane], …]), parents (JSON, nearest first)
+                                        by (JSON [[model, lane], …]), parents (JSON, nearest first), barred (tenant_bar.lua)
         children:<T>         set        tenants whose parent it is
         key:<K>              hash       state, tenant, expires_ms ('' = never), version, doc (JSON of an
                                         ApiKey), used_ms (when it was last used, to the minute)
@@ -36,6 +36,7 @@ L is a level: `tenant:<T>`, `key:<K>` or `by:<T>:<lane>:<model>`. Outside the ro
     fl:apikey:<K>            hash       root, tenant and hash of a public id
     fl:hashing               string     32 random bytes in hex; they key the hashes of API keys
     fl:tenants               zset       `<tenant> <root>`, all with score 0: the tenants by name
+    fl:claims:{fl:tenants}   hash       tenant → how often its id was given to another root (tenant_ids.py); few are
     fl:roots                 zset       roots with reservations or changes lately, by when they were last enlisted, ms
     fl:reaper                hash       when somebody last looked for lapsed leases (watch.lua)
     fl:gateways              zset       gateways that share the budgets, by when they last said so, ms

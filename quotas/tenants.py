@@ -18,6 +18,7 @@ from quotas.idempotency import forget_all
 from quotas.limits import Limits, LimitsBy
 from quotas.store import QuotaError, StoreUnavailable
 from quotas.tenant_fields import LANES, PARSERS
+from quotas.tenant_ids import TenantIds
 from quotas.windows import zone_table
 
 PAGE = 100
@@ -117,6 +118,7 @@ class TenantStore:
     def __init__(self, client: Redis) -> None:
         self._database = Database(client)
         self._outbox = Outbox(self._database)
+        self._ids = TenantIds(self._database)
 
     async def create(self, document: Mapping[str, object], note: Callable[[Tenant], Note] | None = None) -> Tenant:
         """A new tenant from its `id` and what else is stated. Raises FieldError, TenantExists."""
@@ -130,11 +132,12 @@ class TenantStore:
         tenant = Tenant(
             id=tenant_id, root=root, parent=parents[0] if parents else None, parents=parents, created_at=now_ms / 1e3
         ).changed(stated)
-        if await self.root(tenant_id) not in (None, root):
+        claim = await self._ids.claim(tenant.id, tenant.root)
+        if claim == "taken":
+            raise TenantExists(tenant.id)
+        if claim == "kept":
             raise FieldError("id", "was a tenant's of another organisation, whose ledger stays")
-        # The index first: an entry without a tenant is skipped, a tenant without one would be lost.
-        await self._database.call("ZADD", keyspace.TENANTS, 0, _entry(tenant.id, tenant.root))
-        return await self._put(tenant, 0, note and note(tenant))
+        return await self._put(tenant, 0, note and note(tenant), claim)
 
     async def get(self, tenant_id: str) -> Tenant | None:
         """The tenant, or None where there is none."""
@@ -143,19 +146,16 @@ class TenantStore:
 
     async def list(self, limit: int = PAGE, after: str | None = None) -> list[Tenant]:
         """At most `limit` tenants by id, from the one after `after`."""
-        start = "-" if after is None else f"({after} \x7f"
         found: list[Tenant] = []
         while len(found) < limit:
-            entries = await self._database.call(
-                "ZRANGEBYLEX", keyspace.TENANTS, start, "+", "LIMIT", 0, limit - len(found)
-            )
-            for entry in entries:
-                tenant = await self._read(*entry.split(" "))
+            entries = await self._ids.some(after, limit - len(found))
+            for tenant_id, root in entries:
+                tenant = await self._read(tenant_id, root)
                 if tenant is not None:
                     found.append(tenant)
             if not entries:
                 break
-            start = f"({entries[-1]}"
+            after = entries[-1][0]
         return found
 
     async def update(
@@ -240,7 +240,8 @@ class TenantStore:
             raise FieldError("parent", f"may have at most {DEEPEST - 2} tenants above it")
         return parent
 
-    async def _put(self, tenant: Tenant, version: int, note: Note | None) -> Tenant:
+    async def _put(self, tenant: Tenant, version: int, note: Note | None, claim: int = 0) -> Tenant:
+        """`claim`: under which it is created, if it is."""
         by = [(each.model, each.lane) for each in tenant.limits_by]
         card = packed.tenant_card(tenant.state, tenant.timezone, tenant.limits, tenant.shadow, by, tenant.parents)
         levels: list[str | bytes] = [keyspace.tenant_level(tenant.id), card]
@@ -250,7 +251,7 @@ class TenantStore:
         reply = await self._outbox.change(
             "tenant_put",
             tenant.root,
-            *(tenant.id, version),
+            *(tenant.id, version, claim),
             tenant.state,
             json.dumps(zone_table(tenant.timezone)),
             msgspec.json.encode(tenant).decode(),
@@ -259,7 +260,7 @@ class TenantStore:
             *levels,
             note=note,
         )
-        if reply == "exists":
+        if reply in ("exists", "barred"):
             raise TenantExists(tenant.id)
         if reply == "orphan":
             raise FieldError("parent", "must be an existing tenant")
@@ -271,19 +272,9 @@ class TenantStore:
 
     async def root(self, tenant_id: str) -> str | None:
         """Root of a tenant, of a deleted one too: where its ledger stands. None where there never was one."""
-        if not _ID.fullmatch(tenant_id):
-            return None
-        entries = await self._database.call(
-            "ZRANGEBYLEX", keyspace.TENANTS, f"[{tenant_id} ", f"({tenant_id} \x7f", "LIMIT", 0, 1
-        )
-        return entries[0].split(" ")[1] if entries else None
+        return await self._ids.root(tenant_id) if _ID.fullmatch(tenant_id) else None
 
     async def _read(self, tenant_id: str, root: str) -> Tenant | None:
         record = keyspace.of_root(root) + keyspace.tenant_level(tenant_id)
         document, state, version = await self._database.call("HMGET", record, "doc", "state", "version")
         return None if document is None else decode_tenant(document, state, version)
-
-
-def _entry(tenant_id: str, root: str) -> str:
-    """Member of the index; a space sorts before all that an id may hold, so the order is by id."""
-    return f"{tenant_id} {root}"
