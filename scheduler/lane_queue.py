@@ -221,10 +221,10 @@ class LaneQueue:
         if is_quiet:
             return 0
         self._expire(now_ms)
-        for gateway_id in _lapsed(self._gateways, now_ms):
+        for gateway_id in _lapsed(self._gateways, now_ms, GATEWAY_LEASES * self._lease_ms):
             self._abandon(gateway_id)
         self._lost = {worker: lost_ms for worker, lost_ms in self._lost.items() if lost_ms > now_ms - RECORD_TTL_MS}
-        return sum(self._lose(worker_id, now_ms) for worker_id in _lapsed(self._workers, now_ms))
+        return sum(self._lose(worker_id, now_ms) for worker_id in _lapsed(self._workers, now_ms, self._lease_ms))
 
     def orphan(self, now_ms: int, grace_ms: int) -> Presence:
         """What becomes of a queue that no worker has served for `grace_ms`. To be called after `reclaim`.
@@ -292,6 +292,9 @@ class LaneQueue:
         return len(held)
 
 
-def _lapsed(leases: dict[str, int], now_ms: int) -> list[str]:
+def _lapsed(leases: dict[str, int], now_ms: int, length_ms: int) -> list[str]:
+    """One further away than any reaches was dated by a clock that has stepped back since: it starts anew."""
+    for name, expires_ms in leases.items():
+        leases[name] = min(expires_ms, now_ms + length_ms)
     late = sorted((expires_ms, name) for name, expires_ms in leases.items() if expires_ms <= now_ms)
     return [name for _, name in late[:SWEEP]]

@@ -30,14 +30,19 @@ local function bury(worker)
   return #flights
 end
 
-local function lapsed(leases)
+-- A lease further away than any reaches was dated by a clock that has stepped back since: it starts anew.
+local function lapsed(leases, length)
+  local latest = NOW + length
+  for _, name in ipairs(call('ZRANGEBYSCORE', leases, string.format('(%.0f', latest), '+inf', 'LIMIT', 0, SWEEP)) do
+    call('ZADD', leases, latest, name)
+  end
   return call('ZRANGEBYSCORE', leases, '-inf', NOW, 'LIMIT', 0, SWEEP)
 end
 
-for _, gateway in ipairs(lapsed(key('gateways'))) do abandon(gateway) end
+for _, gateway in ipairs(lapsed(key('gateways'), GATEWAY_LEASES * LEASE_MS)) do abandon(gateway) end
 call('ZREMRANGEBYSCORE', key('lost'), '-inf', NOW - RECORD_TTL_MS)
 local count = 0
-for _, worker in ipairs(lapsed(key('workers'))) do count = count + bury(worker) end
+for _, worker in ipairs(lapsed(key('workers'), LEASE_MS)) do count = count + bury(worker) end
 if count > 0 then wake() end
 flush_shares()
 return count

@@ -257,3 +257,44 @@ async def test_a_heartbeat_after_the_pause_begins_the_grace_too(queue: Queue, cl
 
     assert await queue.reclaim() == 0
     assert await queue.position("a") is None
+
+
+HOUR_MS = 3_600_000
+
+
+async def test_a_worker_that_dies_as_the_clock_steps_back_has_one_lease_and_not_an_hour(
+    queue: Queue, clock: Clock
+) -> None:
+    await queue.put(job("a"))
+    await take_one(queue)
+    await queue.renew("w1")
+
+    clock.advance(-HOUR_MS)
+
+    assert await stay_alive(queue, clock, LEASE_MS, "w2") == 0
+    assert await stay_alive(queue, clock, 2_000, "w2") == 1
+    assert (await take_one(queue, "w2")).job.flight_id == "a"
+
+
+async def test_a_gateway_that_dies_as_the_clock_steps_back_is_missed_after_its_leases(
+    queue: Queue, clock: Clock
+) -> None:
+    await queue.gateway_alive("gw")
+    await queue.put(job("a"))
+
+    clock.advance(-HOUR_MS)
+    await stay_alive(queue, clock, 4 * LEASE_MS, "w2", gateways=())
+
+    record = await queue.record("a")
+    assert record is not None
+    assert record.outcome is Outcome.CANCELLED
+
+
+async def test_who_lives_keeps_its_jobs_when_the_clock_steps_back(queue: Queue, clock: Clock) -> None:
+    await queue.put(job("a"))
+    lease = await take_one(queue)
+
+    clock.advance(-HOUR_MS)
+
+    assert await stay_alive(queue, clock, 5 * LEASE_MS, "w1") == 0
+    assert await queue.publish("gw", "w1", [tokens(lease, 7)]) == set()
