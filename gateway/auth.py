@@ -39,6 +39,8 @@ class Caller:
     identity: Identity
     statuses: Sequence[LimitStatus] | None = field(default=None, repr=False)
     """As the last operation on the store saw them; None: nobody asked yet."""
+    once: str = ""
+    """As in `quotas.store.Ask`: what every run of this request has in common; empty: it has no idempotency key."""
 
     @property
     def root(self) -> str:

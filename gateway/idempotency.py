@@ -66,9 +66,9 @@ class Idempotent:
             await self._app({**scope, "state": {**state, **replaced}}, _nothing_more, to.send)
 
         name = Name(caller.root, caller.key_id, hashlib.sha256(key).hexdigest())
-        run, is_first = self._runs.find(
-            name, _fingerprint(self._path, scope["headers"], body), perform, journal.request_id
-        )
+        fingerprint = _fingerprint(self._path, scope["headers"], body)
+        caller.once = f"{name.key_id}:{name.digest}:{fingerprint[:16]}"
+        run, is_first = self._runs.find(name, fingerprint, perform, journal.request_id)
         listener = Listener(
             run,
             send,

@@ -81,6 +81,7 @@ class Launcher:
             max_output_tokens=max([draft.size.max_tokens for draft in drafts]),
             n=first.job.n,
             explicit_max=first.size.stated,
+            once=caller.once,
             quantum=self._quantum if caller.identity.tenant.reserve == "progressive" else None,
         )
         booking = Booking(ask, caller.identity.tenant.created_at)

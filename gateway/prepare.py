@@ -1,6 +1,7 @@
 """A request before anything is held for it: parsed, tokenised, on agreed terms, let in. Touches no store."""
 
 import asyncio
+import hashlib
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -150,9 +151,7 @@ class Preparer:
             )
         drafts = tuple(
             Draft(
-                self._job(
-                    flight_id, prompt, sizes[flight_id], request, model, terms, verdict, caller, follows=number > 0
-                ),
+                self._job(flight_id, prompt, sizes[flight_id], request, model, terms, verdict, caller, number),
                 sizes[flight_id],
                 model.name,
                 model.queue,
@@ -191,11 +190,10 @@ class Preparer:
         terms: Terms,
         verdict: Verdict,
         caller: Caller,
-        *,
-        follows: bool,
+        number: int,
     ) -> Job:
         tenant = caller.identity.tenant
-        seed = secrets.randbits(_SEED_BITS) if request.seed is None else request.seed
+        seed = _drawn_seed(caller.once, number) if request.seed is None else request.seed
         return Job(
             flight_id=flight_id,
             gateway_id=self._gateway_id,
@@ -215,9 +213,17 @@ class Preparer:
             hard_ttft_ms=terms.hard_ttft_ms,
             guaranteed=verdict.guaranteed,
             exact=tenant.preemption == "exact",
-            follows=follows,
+            follows=number > 0,
             traceparent=traceparent(),
         )
+
+
+def _drawn_seed(once: str, number: int) -> int:
+    """For the prompt of this number; the same in every run of what an idempotency key stands for."""
+    if not once:
+        return secrets.randbits(_SEED_BITS)
+    digest = hashlib.sha256(f"{once}:{number}".encode()).digest()
+    return int.from_bytes(digest) & ((1 << _SEED_BITS) - 1)
 
 
 def allowed_model(directory: Directory, name: str, caller: Caller) -> Model:

@@ -4,7 +4,8 @@ All that belongs to one root organisation stands under one hash tag, so that a s
 
     fl:quota:{R}:                       prefix of the root R, given to every script, which appends:
         tenant:<T>           hash       state, version, zone (JSON of windows.zone_table), doc (JSON of a Tenant),
-                                        by (JSON [[model, lane], …]), parents (JSON, nearest first), barred (tenant_bar.lua)
+                                        by (JSON [[model, lane], …]), parents (JSON, nearest first),
+                                        barred (tenant_bar.lua)
         children:<T>         set        tenants whose parent it is
         key:<K>              hash       state, tenant, expires_ms ('' = never), version, doc (JSON of an
                                         ApiKey), used_ms (when it was last used, to the minute)
@@ -26,6 +27,8 @@ All that belongs to one root organisation stands under one hash tag, so that a s
         idems:<K>            zset       the digests of those, by when they began, ms
         answers:<K>          zset       the same, of those with a body
         kept:<K>             hash       digest → bytes of its body, total → their sum
+        paid:<K>:<D>:<P>     hash       input, output, until_ms: tokens that the runs of one request under an
+                                        idempotency key have paid for (P: of its fingerprint); gone a day after the last
         ledger:<T>           stream     one entry per settled request, about the last 100,000
         usage:<T>:<date>     hash       the ledger's day sums: lane TAB model TAB key → sums, packed
         usage:<T>:<YYYY-MM>  hash       the same of the month's days that were rolled up; expires after some years

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from quotas import keyspace
 from quotas.limits import Demand, Level, Limits, Place, Scope
-from quotas.store import AccessDenied, Ask, Reason
+from quotas.store import PAID_MS, AccessDenied, Ask, Reason
 from quotas.windows import Calendar, Minute, Slicing, Span, Totals, calendar_at
 
 FORGOTTEN_MS = 5_000
@@ -49,6 +49,16 @@ class Figures:
     """Flights that wait for the minute to have room, since when, ms."""
 
 
+@dataclass(slots=True)
+class Paid:
+    """What the runs under one idempotency key have paid for."""
+
+    input: int = 0
+    output: int = 0
+    until_ms: int = 0
+    """Forgotten then."""
+
+
 @dataclass(frozen=True, slots=True)
 class LevelId:
     """Whose limits, under which id they and their figures are kept, and in whose zone its days begin."""
@@ -72,6 +82,8 @@ class MemoryFlight:
     """Tokens held from the first to the last, those that were charged among them."""
     charged_input: int = 0
     charged_output: int = 0
+    credited: Totals = field(default_factory=Totals)
+    """Of what was charged, what other runs under its idempotency key had paid for."""
     since_ms: int | None = None
     """Since when it is paused."""
     served: int = 0
@@ -101,6 +113,25 @@ class MemoryRoot:
     flights: dict[str, MemoryFlight] = field(default_factory=dict)
     settled: dict[str, int] = field(default_factory=dict)
     """Flights that are over, until when that is remembered."""
+    paid: dict[str, Paid] = field(default_factory=dict)
+    """By `Ask.once`."""
+
+    def unpaid(self, flight: MemoryFlight, input_tokens: int, output_tokens: int, now_ms: int) -> Totals:
+        """Of tokens to be charged beyond what the flight was, those that no run of its request has paid for."""
+        if not flight.ask.once:
+            return Totals(0, input_tokens, output_tokens)
+        self.paid = {once: paid for once, paid in self.paid.items() if paid.until_ms > now_ms}
+        paid = self.paid.setdefault(flight.ask.once, Paid())
+        all_input, all_output = flight.charged_input + input_tokens, flight.charged_output + output_tokens
+        due = Totals(
+            0,
+            max(0, min(input_tokens, all_input - paid.input)),
+            max(0, min(output_tokens, all_output - paid.output)),
+        )
+        paid.input, paid.output = max(paid.input, all_input), max(paid.output, all_output)
+        paid.until_ms = now_ms + PAID_MS
+        flight.credited.add(Totals(0, input_tokens - due.input, output_tokens - due.output))
+        return due
 
     def figures(self, level: LevelId) -> Figures:
         """Of one level."""

@@ -159,10 +159,12 @@ class MemoryQuotaStore:
         if not is_refund:
             prompt = max(charge.prompt_tokens, flight.charged_input)
             output = max(charge.output_tokens, flight.charged_output)
-            _book(house, flight.levels, prompt - flight.charged_input, output - flight.charged_output, now_ms)
-            self.ledger.append(
-                (flight.ask, msgspec.structs.replace(charge, prompt_tokens=prompt, output_tokens=output))
-            )
+            due = house.unpaid(flight, prompt - flight.charged_input, output - flight.charged_output, now_ms)
+            _book(house, flight.levels, due, now_ms)
+            prompt, output = prompt - flight.credited.input, output - flight.credited.output
+            cached = min(charge.cached_tokens, prompt)
+            owed = msgspec.structs.replace(charge, prompt_tokens=prompt, cached_tokens=cached, output_tokens=output)
+            self.ledger.append((flight.ask, owed))
         return Settled(first=True, statuses=limits.statuses(house.levels(flight.levels, now_ms), now_ms))
 
     async def book(self, ask: Ask) -> bool:
@@ -230,17 +232,17 @@ def _charge(root: MemoryRoot, flight: MemoryFlight, input_tokens: int, output_to
     """From reserved to used."""
     for level in flight.levels:
         root.figures(level).live.add(Totals(0, -input_tokens, -output_tokens))
-    _book(root, flight.levels, input_tokens, output_tokens, now_ms)
+    _book(root, flight.levels, root.unpaid(flight, input_tokens, output_tokens, now_ms), now_ms)
     flight.charged_input += input_tokens
     flight.charged_output += output_tokens
 
 
-def _book(root: MemoryRoot, ids: Sequence[LevelId], input_tokens: int, output_tokens: int, now_ms: int) -> None:
+def _book(root: MemoryRoot, ids: Sequence[LevelId], tokens: Totals, now_ms: int) -> None:
     for level in ids:
         figures, calendar = root.figures(level), root.calendar(level.tenant, now_ms)
-        figures.minute.add(now_ms, Totals(0, input_tokens, output_tokens))
+        figures.minute.add(now_ms, tokens)
         for name in (calendar.today.isoformat(), calendar.month):
-            figures.spent[name] += input_tokens + output_tokens
+            figures.spent[name] += tokens.input + tokens.output
 
 
 def _reservation(root: MemoryRoot, flight: MemoryFlight, ask: Ask, now_ms: int) -> Reservation:

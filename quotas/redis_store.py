@@ -70,6 +70,7 @@ class RedisQuotaStore:
             int(ask.explicit_max),
             ask.quantum or 0,
             self._lease_ms,
+            ask.once,
         )
         if kind == b"denied":
             raise self._denied(*rest)
@@ -144,6 +145,7 @@ class RedisQuotaStore:
             ask.lane,
             len(ask.prompts),
             self._lease_ms,
+            ask.once,
         )
         return bool(noted)
 

@@ -48,6 +48,9 @@ TOMBSTONE_MS = 600_000
 
 Reason = Literal["revoked", "expired", "suspended", "deleted"]
 
+PAID_MS = 86_400_000
+"""How long what one run of an idempotency key has paid for is credited to the next."""
+
 
 class QuotaError(Exception):
     """Anything that a quota store refuses."""
@@ -105,6 +108,9 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """The caller stated `max_output_tokens`; otherwise it is cut to what the limits leave."""
     quantum: int | None = None
     """Output tokens per choice to hold at a time, `extend` asks for the next; None: all at once."""
+    once: str = ""
+    """What all runs of one request under one idempotency key have in common, for a day; empty: it has no key. Together
+    they are charged what the one came to that came furthest."""
 
     def __post_init__(self) -> None:
         if not self.prompts or min(self.prompts) < 0 or self.prompt_tokens > LARGEST_ASK:
@@ -114,7 +120,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
         if self.quantum is not None and not 1 <= self.quantum <= LARGEST_ASK:
             raise ValueError("a quantum must be at least 1 and not absurd")
         named = (self.flight_id, self.root, self.tenant, self.model, self.lane)
-        if not (all(named) and "".join((*named, self.key_id)).isprintable()):
+        if not (all(named) and "".join((*named, self.key_id, self.once)).isprintable()):
             raise ValueError("ids, model and lane must be printable and not empty")
 
     @property

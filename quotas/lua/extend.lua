@@ -18,9 +18,10 @@ find_paused(prefix, levels, now)
 
 local input = math.min(held_input(flight), math.max(0, tonumber(ARGV[8]) - flight[F_CHARGED_INPUT]))
 local output = math.min(held_output(flight), math.max(0, tonumber(ARGV[2]) - flight[F_CHARGED_OUTPUT]))
+local in_due, out_due = unpaid(prefix, flight, input, output, now)
 for _, level in ipairs(levels) do
   hold(level, 0, -input, -output)
-  charge(level, input, output)
+  charge(level, in_due, out_due)
 end
 flight[F_CHARGED_INPUT], flight[F_CHARGED_OUTPUT] = flight[F_CHARGED_INPUT] + input, flight[F_CHARGED_OUTPUT] + output
 

@@ -2,7 +2,7 @@
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 flight, 2 tenant, 3 key or '', 4 model, 5 lane, 6 prompt tokens, 7 of them in the longest prompt,
 --          8 prompts, 9 output tokens per choice, 10 choices of all prompts, 11 '1' where the caller stated 9,
---          12 quantum per choice or 0 to hold all at once, 13 lease ms
+--          12 quantum per choice or 0 to hold all at once, 13 lease ms, 14 name of its idempotency key's request, or ''
 -- Returns  {'granted', output tokens per choice held, the most per choice, numbers of the rules refused in shadow, now ms,
 --          how the levels stand}, or having written nothing: {'denied', number of the rule, requested, retry ms or -1,
 --          1 where it can never fit, now ms, how the level stands}, {'access', reason}, {'settled'}
@@ -36,6 +36,7 @@ for _, level in ipairs(levels) do
   hold(level, 1, ask.input, ask.output)
 end
 write_levels(prefix, levels, flight_key, struct.pack(FLIGHT, ask.input, ask.output, 0, 0, ask.choice, ask.ceiling,
-  ARGV[8], levels[1].current, 0, 0, 0, 0, tenant, key, ARGV[4], ARGV[5], shadowed, named))
+  ARGV[8], levels[1].current, 0, 0, 0, 0, tenant, key, ARGV[4], ARGV[5], shadowed, named, 0, 0,
+  ARGV[14]))
 redis.call('ZADD', prefix .. 'leases', now + ARGV[13], flight_id)
 return tell({'granted', ask.choice, ask.ceiling, shadowed, now}, levels)

@@ -8,7 +8,8 @@ local prefix, flight_id = KEYS[1], ARGV[1]
 local flight_key, now = prefix .. 'flight:' .. flight_id, now_ms()
 
 local function write_ledger(flight, day, prompt, output)
-  local lane, model, key, cached = flight[F_LANE], flight[F_MODEL], flight[F_KEY], ARGV[5]
+  local lane, model, key = flight[F_LANE], flight[F_MODEL], flight[F_KEY]
+  local cached = math.min(tonumber(ARGV[5]), prompt)
   redis.call('XADD', prefix .. 'ledger:' .. flight[F_TENANT], 'MAXLEN', '~', ARGV[9], '*', 'entry',
     now .. '\t' .. flight_id .. '\t' .. key .. '\t' .. model .. '\t' .. lane .. '\t' .. prompt .. '\t' .. cached ..
     '\t' .. output .. '\t' .. ARGV[7] .. '\t' .. ARGV[2])
@@ -33,16 +34,22 @@ local levels = levels_of(prefix, flight, now)
 local refund = ARGV[3] == '1' and flight[F_CHARGED_INPUT] + flight[F_CHARGED_OUTPUT] == 0
 local prompt = math.max(tonumber(ARGV[4]), flight[F_CHARGED_INPUT])
 local output = math.max(tonumber(ARGV[6]), flight[F_CHARGED_OUTPUT])
+local in_due, out_due = 0, 0
+if not refund then
+  in_due, out_due = unpaid(prefix, flight, prompt - flight[F_CHARGED_INPUT], output - flight[F_CHARGED_OUTPUT], now)
+end
 for _, level in ipairs(levels) do
   hold(level, -1, -held_input(flight), -held_output(flight))
   if refund then
     minute_uncount(level, flight[F_SLICE])
   else
-    charge(level, prompt - flight[F_CHARGED_INPUT], output - flight[F_CHARGED_OUTPUT])
+    charge(level, in_due, out_due)
   end
   if flight[F_IS_PAUSED] == 1 then redis.call('ZREM', paused_key(level), flight_id) end
 end
-if not refund then write_ledger(flight, levels[1].figures[DAY], prompt, output) end
+if not refund then
+  write_ledger(flight, levels[1].figures[DAY], prompt - flight[F_CREDIT_INPUT], output - flight[F_CREDIT_OUTPUT])
+end
 write_levels(prefix, levels, flight_key, SETTLED)
 redis.call('PEXPIRE', flight_key, ARGV[8])
 redis.call('ZREM', prefix .. 'leases', flight_id)

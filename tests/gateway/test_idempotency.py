@@ -283,3 +283,46 @@ async def test_nothing_of_a_key_or_an_answer_is_logged(served: Served, caplog: p
     assert not [
         record for record in caplog.records if "secret" in record.getMessage() or "Paris" in record.getMessage()
     ]
+
+
+async def test_a_retry_of_a_plain_request_that_failed_pays_only_for_what_is_new(served: Served) -> None:
+    """The answer's own tokens and no more, however often it ended 5xx, and drawn with the same seed."""
+    served.worker.limit = 2
+    asking = asyncio.create_task(post(served, ASKED))
+    await until(lambda: [len(made) for made in served.worker.produced.values()] == [2])
+    served.worker.fails = "out of order"
+    failed = await asking
+    served.worker.fails = ""
+    await kept(served)
+    paid = (await served.limits())["tokens_per_day"].used
+    served.worker.limit = None
+    again = await post(served, ASKED)
+    await kept(served)
+
+    assert (failed.status_code, again.status_code) == (500, 200)
+    usage = again.json()["usage"]
+    assert paid == usage["prompt_tokens"] + 2
+    assert (await served.limits())["tokens_per_day"].used == usage["total_tokens"]
+    assert await served.ledger() == [
+        ("failed", usage["prompt_tokens"], 2),
+        ("finished", 0, usage["completion_tokens"] - 2),
+    ]
+    first, second = (lease.job.sampling.seed for lease in served.worker.seen)
+    assert first == second
+
+
+async def test_what_another_request_paid_for_is_not_credited(served: Served) -> None:
+    """The key is free after a 5xx, also for another body: that one pays for itself."""
+    served.worker.limit = 2
+    asking = asyncio.create_task(post(served, ASKED))
+    await until(lambda: [len(made) for made in served.worker.produced.values()] == [2])
+    served.worker.fails = "out of order"
+    await asking
+    served.worker.fails = ""
+    await kept(served)
+    paid = (await served.limits())["tokens_per_day"].used
+    served.worker.limit = None
+    other = await post(served, {**ASKED, "temperature": 0.5})
+    await kept(served)
+
+    assert (await served.limits())["tokens_per_day"].used == paid + other.json()["usage"]["total_tokens"]

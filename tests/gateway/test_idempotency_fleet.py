@@ -13,7 +13,7 @@ from quotas import keyspace
 from quotas.idempotency import Ended, Name
 from quotas.store import StoreUnavailable
 from tests.gateway.sent_twice import BOTH, KEY, QUICK, STREAMED, hang_up, is_replay, kept, post, two_gateways, waiting
-from tests.gateway.served import ASKED, CHAT, WAIT_S, error_of, serving, settings, until
+from tests.gateway.served import ASKED, CHAT, WAIT_S, Served, error_of, serving, settings, until
 from tests.gateway.spawned import LEASE_S, process
 from tests.gateway.test_process import settled
 
@@ -78,6 +78,13 @@ async def test_a_stream_that_waits_for_another_gateway_is_kept_alive(valkey_url:
         assert [line for line in rest if line][-1] == "data: [DONE]"
 
 
+async def whole(served: Served) -> list[int]:
+    """Prompt and output tokens of the same request without a key."""
+    usage = (await served.post(CHAT, ASKED)).json()["usage"]
+    await served.landed()
+    return [usage["prompt_tokens"], usage["completion_tokens"]]
+
+
 async def test_what_a_killed_gateway_left_is_run_anew_by_one_that_waits(valkey_url: str) -> None:
     chosen = settings(valkey_url, section={**QUICK, "reservation_lease_s": LEASE_S}, lease_s=LEASE_S)
     async with serving(chosen) as served, process(valkey_url) as (started, base):
@@ -101,7 +108,11 @@ async def test_what_a_killed_gateway_left_is_run_anew_by_one_that_waits(valkey_u
         assert {answer.status_code for answer in answers} == {200}
         assert all(answer.text.endswith("data: [DONE]\n\n") for answer in answers)
         assert len({answer.content[len(waiting(answer)) :] for answer in answers}) == 1
-        assert [outcome for outcome, _, _ in await served.ledger()] == ["cancelled", "finished"]
+        (ended, *first), (finished, *second) = await served.ledger()
+        assert (ended, finished) == ("cancelled", "finished")
+        usage = await whole(served)
+        assert [sum(parts) for parts in zip(first, second, strict=True)] == usage
+        assert (await served.limits())["tokens_per_day"].used == 2 * sum(usage)
 
 
 async def test_a_gateway_that_shuts_down_tells_those_who_wait_for_another(valkey_url: str) -> None:

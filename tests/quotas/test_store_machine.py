@@ -136,6 +136,7 @@ class StoreMachine(RuleBasedStateMachine):
         max_output_tokens=st.sampled_from([1, 2, 20, 100]),
         n=st.sampled_from([1, 1, 3]),
         explicit_max=st.booleans(),
+        once=st.sampled_from(["", "", "k1:order:one", "k1:order:two"]),
     )
     def reserve(self, flight_id: str, tenant: str, **changes: Any) -> None:
         asked = ask(self.living(flight_id), root=ROOTS[tenant], tenant=tenant, **changes)
