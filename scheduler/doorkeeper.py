@@ -1,16 +1,21 @@
-"""Admission at the door of a simulation: what a gateway would know of the workers decides each arrival."""
+"""Admission at the doors of a simulation: what a gateway would know of the workers decides each arrival.
 
-from collections.abc import Sequence
-from typing import Protocol
+Several doors know of each other what gateways do: what workers and queue report, as old as the last look.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 from scheduler.admission import Admitted, assess
 from scheduler.capacity import Counts
-from scheduler.commitments import Commitments, Request
+from scheduler.commitments import Commitments, Depth, Request
 from scheduler.costs import CostModel
-from scheduler.lanes import DEFAULT_LANES
+from scheduler.lane_queue import LaneQueue
+from scheduler.lanes import DEFAULT_LANES, LaneName
 from scheduler.messages import WorkerStatus
 from scheduler.outcomes import Outcome
-from scheduler.simulate import Step
+from scheduler.simulate import Death, Step
 from scheduler.workload import Arrival, Record
 
 FADING = 0.95
@@ -25,18 +30,51 @@ class Counted(Protocol):
         ...
 
 
-class Doorkeeper:
-    """Observes a simulation of workers that are alike, and is its door. Unlike a gateway's, its knowledge is never
-    stale."""
+class View(NamedTuple):
+    """What a door sees of workers and queue."""
 
-    def __init__(self, policies: Sequence[Counted], *, kv_tokens: int, block_size: int, max_sequences: int) -> None:
+    workers: Sequence[WorkerStatus]
+    depths: Mapping[LaneName, Depth]
+
+
+class Doorkeeper:
+    """Observes a simulation of workers that are alike, and is its doors; a request comes to any of them.
+
+    With a `heartbeat_ms`, workers report that often, and each door looks at them, and at the queue, that often;
+    without, what a door knows of them is never stale. A dead worker is reported until its lease has lapsed.
+    """
+
+    def __init__(
+        self,
+        policies: Sequence[Counted],
+        *,
+        kv_tokens: int,
+        block_size: int,
+        max_sequences: int,
+        queue: LaneQueue | None = None,
+        doors: int = 1,
+        heartbeat_ms: float = 0.0,
+        deaths: Sequence[Death] = (),
+        seed: int = 0,
+    ) -> None:
         self.guaranteed: set[str] = set()
         """Flights that were promised their deadlines."""
         self._policies = policies
         self._blocks = kv_tokens // block_size
         self._block_size = block_size
         self._max_sequences = max_sequences
-        self._commitments = Commitments(DEFAULT_LANES)
+        self._queue = queue
+        self._lapses_ms = {death.worker: death.lapses_ms for death in deaths}
+        self._doors = [Commitments(DEFAULT_LANES) for _ in range(doors)]
+        self._door_of: dict[str, Commitments] = {}
+        self._random = random.Random(seed)
+        self._heartbeat_ms = heartbeat_ms
+        self._beats = [-self._random.random() * heartbeat_ms for _ in policies]
+        """When each worker reports next."""
+        self._looks = [-self._random.random() * heartbeat_ms for _ in self._doors]
+        """When each door looks next."""
+        self._views = [View((), {})] * doors
+        self._reported: dict[int, WorkerStatus] = {}
         self._costs = CostModel()
         self._steps = self._steps_ms = 0.0
         self._promised = False
@@ -44,22 +82,23 @@ class Doorkeeper:
 
     def decide(self, arrival: Arrival, now_ms: float) -> bool | None:
         """True admits as guaranteed, False as best effort, None refuses."""
-        asked = _request(arrival)
-        answer = assess(
-            asked, workers=[*map(self._status, self._policies)], depths={}, commitments=self._commitments, now_ms=now_ms
-        )
+        number = self._random.randrange(len(self._doors)) if len(self._doors) > 1 else 0
+        door, view, asked = self._doors[number], self._view(number, now_ms), _request(arrival)
+        answer = assess(asked, workers=view.workers, depths=view.depths, commitments=door, now_ms=now_ms)
         if isinstance(answer, Admitted):
+            self._door_of[arrival.flight_id] = door
             self._promised = answer.guaranteed
             return answer.guaranteed
         if answer.code == "deadline_unattainable" and answer.retry_after_ms is not None:
-            self._commitments.turned_away(asked, now_ms)
+            door.turned_away(asked, now_ms)
         return None
 
     def arrived(self, arrival: Arrival, now_ms: float) -> None:
         """The request that was decided upon last was let in, by the queue too."""
         if self._promised:
             self.guaranteed.add(arrival.flight_id)
-        self._commitments.enter(arrival.flight_id, _request(arrival), guaranteed=self._promised, now_ms=now_ms)
+        door = self._door_of.setdefault(arrival.flight_id, self._doors[0])
+        door.enter(arrival.flight_id, _request(arrival), guaranteed=self._promised, now_ms=now_ms)
 
     def stepped(self, step: Step) -> None:
         """A worker ran a step: learn how fast it is, and how far its requests have come."""
@@ -67,12 +106,34 @@ class Doorkeeper:
         self._steps_ms = FADING * self._steps_ms + step.run_ms + step.copy_ms
         self._costs.observe(step.plan.features, step.run_ms, step.plan.copies, step.copy_ms)
         for produced in step.outcome.produced:
-            self._commitments.produced(produced.seq.flight_id, produced.index + 1, step.ended_ms)
+            flight_id = produced.seq.flight_id
+            self._door_of[flight_id].produced(flight_id, produced.index + 1, step.ended_ms)
+        if step.ended_ms >= self._beats[step.worker]:
+            self._report(step.worker, step.ended_ms)
 
     def ended(self, record: Record) -> None:
         """A request that was let in is over."""
         finished, ended_ms = record.outcome is Outcome.FINISHED, record.end_ms or 0.0
-        self._commitments.leave(record.arrival.flight_id, finished=finished, now_ms=ended_ms)
+        door = self._door_of.pop(record.arrival.flight_id)
+        door.leave(record.arrival.flight_id, finished=finished, now_ms=ended_ms)
+
+    def _view(self, number: int, now_ms: float) -> View:
+        """What this door sees now."""
+        if self._heartbeat_ms and now_ms < self._looks[number]:
+            return self._views[number]
+        for worker, beat_ms in enumerate(self._beats):
+            if now_ms >= beat_ms:
+                self._report(worker, now_ms)
+        alive = (worker for worker in self._reported if now_ms < self._lapses_ms.get(worker, now_ms + 1.0))
+        workers = tuple(self._reported[worker] for worker in sorted(alive))
+        depths = {} if self._queue is None else self._queue.depths(int(now_ms))
+        self._views[number] = View(workers, depths)
+        self._looks[number] = _next(self._looks[number], self._heartbeat_ms, now_ms)
+        return self._views[number]
+
+    def _report(self, worker: int, now_ms: float) -> None:
+        self._reported[worker] = self._status(self._policies[worker])
+        self._beats[worker] = _next(self._beats[worker], self._heartbeat_ms, now_ms)
 
     def _status(self, policy: Counted) -> WorkerStatus:
         counts = policy.counts()
@@ -92,6 +153,11 @@ class Doorkeeper:
             single_stream_ms=self._costs.single_stream_ms,
             step_weights=self._costs.step_weights() if self._costs.has_learnt else (),
         )
+
+
+def _next(planned_ms: float, every_ms: float, now_ms: float) -> float:
+    """The first time after now, of those that lie so far apart."""
+    return planned_ms + every_ms * (1 + (now_ms - planned_ms) // every_ms) if every_ms else now_ms
 
 
 def _request(arrival: Arrival) -> Request:

@@ -8,7 +8,7 @@ the same records, bit for bit. How long an output becomes is the simulator's sec
 import heapq
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -62,6 +62,14 @@ Door = Callable[[Arrival, float], bool | None]
 """Decides at arrival: True admits as guaranteed, False as best effort, None refuses."""
 
 
+class Death(NamedTuple):
+    """A worker stops, in the midst of a step; what it held is given back once its lease has lapsed."""
+
+    at_ms: float
+    worker: int
+    lapses_ms: float
+
+
 class Step(NamedTuple):
     """One step of one worker, done."""
 
@@ -93,6 +101,9 @@ class Observer(Protocol):
 class _Worker:
     policy: Policy
     rests: int = 0
+    held: dict[str, int] = field(default_factory=dict)
+    """Flights that it took from the queue and that are not over, with their epochs."""
+    is_dead: bool = False
 
 
 @dataclass
@@ -104,6 +115,7 @@ class Simulation:
     hardware: Hardware
     queue: LaneQueue | None = None
     door: Door | None = None
+    deaths: Sequence[Death] = ()
     observers: Sequence[Observer] = ()
     seed: int = 0
     until_ms: float = math.inf
@@ -114,6 +126,8 @@ class Simulation:
     def __post_init__(self) -> None:
         if self.queue is None and len(self.policies) != 1:
             raise ValueError(f"{len(self.policies)} policies need a queue before them")
+        if self.queue is None and self.deaths:
+            raise ValueError("what a dead worker held goes back to a queue, and there is none")
         self._workers = [_Worker(policy) for policy in self.policies]
         self._random = random.Random(self.seed)
         self._events: list[tuple[float, int, int]] = []
@@ -121,6 +135,9 @@ class Simulation:
         self._asleep = list(range(len(self._workers)))
         self._order = 0
         self._ends: dict[int, tuple[float, StepPlan, float, float]] = {}
+        for death in self.deaths:  # numbered behind the workers: what is no turn of theirs
+            self._wake(len(self._workers) + death.worker, death.at_ms)
+            self._wake(2 * len(self._workers) + death.worker, death.lapses_ms)
 
     def run(self) -> dict[str, Record]:
         """Play it to the end; the records by flight, in order of arrival.
@@ -141,8 +158,32 @@ class Simulation:
                 self._arrive(arrival)
                 arrival = next(coming, None)
             else:
-                self.now_ms, _, worker = heapq.heappop(self._events)
-                self._turn(worker)
+                self.now_ms, _, number = heapq.heappop(self._events)
+                self._happen(*divmod(number, len(self._workers)))
+
+    def _happen(self, kind: int, worker: int) -> None:
+        """A worker's turn; or its death; or the end of a dead one's lease."""
+        if kind == 1:
+            self._bury(worker)
+        elif kind == 2:
+            self._give_back(worker)
+        elif not self._workers[worker].is_dead:
+            self._turn(worker)
+
+    def _bury(self, number: int) -> None:
+        self._workers[number].is_dead = True
+        self._ends.pop(number, None)
+        if number in self._asleep:
+            self._asleep.remove(number)
+
+    def _give_back(self, number: int) -> None:
+        """What a dead worker held waits again; all that sleep race for it."""
+        held = self._workers[number].held
+        if self.queue is not None:
+            self.queue.release(int(self.now_ms), str(number), held)
+        held.clear()
+        while self._asleep:
+            self._wake(self._draw_sleeper(), self.now_ms)
 
     def _arrive(self, arrival: Arrival) -> None:
         if arrival.at_ms < self.now_ms or arrival.flight_id in self.records:
@@ -244,6 +285,7 @@ class Simulation:
         policy, more = self._workers[number].policy, True
         while more and self._waiting:
             for lease in self.queue.take(int(self.now_ms), str(number), policy.capacity()).leases:
+                self._workers[number].held[lease.job.flight_id] = lease.epoch
                 policy.add(lease, self.now_ms)
             more = self._hear(self.queue)
 
@@ -266,11 +308,14 @@ class Simulation:
     def _publish(self, number: int, outcome: StepOutcome) -> None:
         if self.queue is None:
             return
-        self.queue.publish(int(self.now_ms), "gateway", str(number), list(_publications(outcome)))
+        held = self._workers[number].held
+        self.queue.publish(int(self.now_ms), "gateway", str(number), list(_publications(outcome, held)))
         self.queue.forget(end.flight_id for end in outcome.ended)
+        for end in outcome.ended:
+            held.pop(end.flight_id, None)
 
 
-def _publications(outcome: StepOutcome) -> Iterator[Publication]:
+def _publications(outcome: StepOutcome, held: Mapping[str, int]) -> Iterator[Publication]:
     ends = {end.flight_id: end.outcome for end in outcome.ended}
     tokens: dict[str, list[tuple[int, int, tuple[int, ...]]]] = {}
     for one in outcome.produced:
@@ -278,7 +323,7 @@ def _publications(outcome: StepOutcome) -> Iterator[Publication]:
     for flight_id in {**outcome.charges, **ends}:
         yield Publication(
             flight_id=flight_id,
-            epoch=1,
+            epoch=held[flight_id],
             tokens=tuple(tokens.get(flight_id, ())),
             cost=outcome.charges.get(flight_id, 0.0),
             ends=ends.get(flight_id),
