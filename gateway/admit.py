@@ -33,6 +33,8 @@ class Verdict(msgspec.Struct, frozen=True):
 
     guaranteed: bool
     expected_ttft_ms: float | None
+    answers: Mapping[str, Admitted] = {}
+    """The door's word on each flight, by its id."""
 
     @property
     def class_name(self) -> str:
@@ -101,11 +103,11 @@ def admit(
         for flight_id, size in sizes.items()
     }
     answers = _assess_all(asked, model, door, now_ms)
-    expected = [answer.expected_ttft_ms for answer in answers if answer.expected_ttft_ms is not None]
-    return Verdict(all(answer.guaranteed for answer in answers), max(expected, default=None))
+    expected = [answer.expected_ttft_ms for answer in answers.values() if answer.expected_ttft_ms is not None]
+    return Verdict(all(answer.guaranteed for answer in answers.values()), max(expected, default=None), answers)
 
 
-def _assess_all(asked: Mapping[str, Request], model: Model, door: Commitments, now_ms: float) -> list[Admitted]:
+def _assess_all(asked: Mapping[str, Request], model: Model, door: Commitments, now_ms: float) -> dict[str, Admitted]:
     """The door's word on each, behind those before it. Raises ApiError at the first refusal; then none is in."""
     answers: dict[str, Admitted] = {}
     for flight_id, request in asked.items():
@@ -118,7 +120,7 @@ def _assess_all(asked: Mapping[str, Request], model: Model, door: Commitments, n
             raise refused(answer, request)
         door.enter(flight_id, request, guaranteed=answer.guaranteed, now_ms=now_ms, load=answer.load)
         answers[flight_id] = answer
-    return list(answers.values())
+    return answers
 
 
 def _check_width(size: Size, n: int, model: Model) -> None:

@@ -212,6 +212,7 @@ class Preparer:
             deadline_ms=terms.deadline_ms,
             hard_ttft_ms=terms.hard_ttft_ms,
             guaranteed=verdict.guaranteed,
+            pace_ms=verdict.answers[flight_id].pace_ms,
             exact=tenant.preemption == "exact",
             follows=number > 0,
             traceparent=traceparent(),

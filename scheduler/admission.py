@@ -35,6 +35,11 @@ class Admitted(msgspec.Struct, frozen=True):
     load: Load | None = None
     """What it was found to ask for, at these prices."""
 
+    @property
+    def pace_ms(self) -> float:
+        """What a token of it is reckoned to take; 0.0 where no worker knows its costs yet."""
+        return 0.0 if self.load is None else self.load.pace_ms
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:

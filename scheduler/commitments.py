@@ -14,6 +14,7 @@ from typing import Protocol
 import msgspec
 
 from scheduler.demand import Fleet, Ledger, Level, Load, Sum
+from scheduler.dues import next_due_ms
 from scheduler.lanes import Lane, LaneName
 from scheduler.lengths import MeanLengths
 from scheduler.messages import WorkerStatus
@@ -262,6 +263,7 @@ class Commitments:
         kv_tokens = request.prompt_tokens + (produced + left) / 2.0
         token_ms = request.choices * tariff.output_ms(kv_tokens)
         rank = self._lanes[request.lane].rank
+        pace_ms = _pace_ms(found, tariff, kv_tokens)
         return Load(
             level=Level(rank, not found.guaranteed),
             prefill_ms=0.0 if produced else tariff.prefill_ms(request.prompt_tokens),
@@ -269,7 +271,8 @@ class Commitments:
             output_ms=(produced + left) * token_ms,
             token_ms=token_ms,
             share=request.choices * tariff.share(request.prompt_tokens + produced + left),
-            due_ms=_due_ms(found, tariff, kv_tokens, left),
+            pace_ms=pace_ms,
+            due_ms=_due_ms(found, pace_ms, left),
         )
 
     def _others(self, lane: LaneName, fresh: int, begun: int, tariff: Tariff) -> Sum:
@@ -284,16 +287,20 @@ class Commitments:
         return others
 
 
-def _due_ms(found: _Open, tariff: Tariff, kv_tokens: float, left: int) -> float:
-    """When the next token is due. What is guaranteed may become as long as it may and have the pace of a full
-    worker; best effort is to be as usual, and once it has begun nothing waits for it."""
-    request, pace_ms = found.request, tariff.recent_step_ms
+def _pace_ms(found: _Open, tariff: Tariff, kv_tokens: float) -> float:
+    """What its token is reckoned to take: what is guaranteed has the pace of a full worker, best effort is as usual."""
+    if not found.guaranteed:
+        return tariff.recent_step_ms
+    return MARGIN * max(tariff.recent_step_ms, tariff.full_step_ms(kv_tokens))
+
+
+def _due_ms(found: _Open, pace_ms: float, left: int) -> float:
+    """When the next token is due. What is guaranteed may become as long as it may; best effort, once it has begun, is
+    waited for by nothing."""
+    request = found.request
     if found.guaranteed:
-        pace_ms = MARGIN * max(pace_ms, tariff.full_step_ms(kv_tokens))
         left = request.max_tokens - found.produced
     elif found.produced:
         return math.inf
-    dues = [] if request.deadline_ms is None else [request.deadline_ms - left * pace_ms]
-    if request.ttft_ms is not None and not found.produced:
-        dues.append(request.ttft_ms - pace_ms)
-    return found.arrived_ms + min(dues, default=math.inf)
+    ttft_ms = None if request.ttft_ms is None or found.produced else request.ttft_ms - pace_ms
+    return found.arrived_ms + next_due_ms(ttft_ms, request.deadline_ms, left, pace_ms)

@@ -54,6 +54,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     """Of one output token."""
     share: float
     """Part of one worker that it takes up at its longest."""
+    pace_ms: float = 0.0
+    """What each of its tokens is reckoned to take until the next."""
     due_ms: float = math.inf
     """When its next token is due at the latest, on the door's clock; infinity: no matter when."""
 

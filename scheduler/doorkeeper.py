@@ -80,15 +80,15 @@ class Doorkeeper:
         self._promised = False
         """What was said to the last arrival."""
 
-    def decide(self, arrival: Arrival, now_ms: float) -> bool | None:
-        """True admits as guaranteed, False as best effort, None refuses."""
+    def decide(self, arrival: Arrival, now_ms: float) -> Admitted | None:
+        """The word of the door that it comes to; None refuses."""
         number = self._random.randrange(len(self._doors)) if len(self._doors) > 1 else 0
         door, view, asked = self._doors[number], self._view(number, now_ms), _request(arrival)
         answer = assess(asked, workers=view.workers, depths=view.depths, commitments=door, now_ms=now_ms)
         if isinstance(answer, Admitted):
             self._door_of[arrival.flight_id] = door
             self._promised = answer.guaranteed
-            return answer.guaranteed
+            return answer
         if answer.code == "deadline_unattainable" and answer.retry_after_ms is not None:
             door.turned_away(asked, now_ms)
         return None

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from scheduler.blocks import BlockPool, IntegrityError
+from scheduler.dues import first_due_ms
 from scheduler.fairness import DECODE_WEIGHT, PREFILL_WEIGHT
 from scheduler.lanes import Envelope, Lane
 from scheduler.messages import Job, Lease
@@ -151,9 +152,6 @@ def _choose_trunk(flight: Flight) -> None:
 
 
 def _envelope(job: Job, arrived_ms: float) -> Envelope:
-    """When the tokens are due. A stated end pulls the first token forward by the time the others take."""
-    first_ms = job.ttft_ms if job.hard_ttft_ms is None else min(job.ttft_ms, job.hard_ttft_ms)
-    if job.deadline_ms is None:
-        return Envelope(arrived_ms + first_ms, job.tpot_ms, None)
-    first_ms = max(0.0, min(first_ms, job.deadline_ms - job.max_tokens * job.tpot_ms))
-    return Envelope(arrived_ms + first_ms, job.tpot_ms, arrived_ms + job.deadline_ms)
+    """When the tokens are due."""
+    ends_ms = None if job.deadline_ms is None else arrived_ms + job.deadline_ms
+    return Envelope(arrived_ms + first_due_ms(job), job.tpot_ms, ends_ms)

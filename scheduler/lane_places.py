@@ -11,14 +11,14 @@ from scheduler.messages import Job
 from scheduler.outcomes import Outcome
 from scheduler.queue_types import (
     ELDERS_PER_TAKE,
-    HEAD_MS,
     OWED_LIMIT,
     QUANTUM_COST,
     TENANTS_PER_TAKE,
     JobState,
-    first_due_ms,
+    due_after_ms,
     hard_end_ms,
     hard_first_ms,
+    place_ms,
 )
 
 
@@ -46,7 +46,7 @@ class Entry:
     @property
     def due_ms(self) -> int:
         """When its first token is due."""
-        return self.arrived_ms + first_due_ms(self.job)
+        return self.arrived_ms + due_after_ms(self.job)
 
     @property
     def produced(self) -> int:
@@ -91,7 +91,8 @@ class Places:
         """By tenant: waiting jobs that are not the first of their request."""
 
     def enter(self, entry: Entry) -> None:
-        """Seat a job: earliest due first among its tenant's own, a returned one before all that never ran."""
+        """Seat a job among its tenant's own: a returned one before all that never ran, what is guaranteed before what
+        is not, then the earliest due first."""
         tenant, flight = entry.job.tenant, entry.job.flight_id
         if not self._queues:
             self.level = self.counters.floor(())
@@ -101,7 +102,7 @@ class Places:
         insort(self._waiting, (entry.queued_ms, flight))
         self._followers[tenant] += entry.job.follows
         if entry.returned:
-            insort(self._returned, (entry.due_ms, flight))
+            insort(self._returned, _place(entry))
 
     def leave(self, entry: Entry) -> None:
         """Give up a job's seat, because it was taken or has ended."""
@@ -112,7 +113,7 @@ class Places:
         _remove(self._waiting, (entry.queued_ms, flight))
         self._followers[tenant] -= entry.job.follows
         if entry.returned:
-            _remove(self._returned, (entry.due_ms, flight))
+            _remove(self._returned, _place(entry))
 
     @property
     def depth(self) -> int:
@@ -177,7 +178,7 @@ class Places:
 
 
 def _place(entry: Entry) -> Place:
-    return entry.due_ms - (HEAD_MS if entry.returned else 0), entry.job.flight_id
+    return place_ms(entry.due_ms, guaranteed=entry.job.guaranteed, returned=entry.returned), entry.job.flight_id
 
 
 def _remove(places: list[Place], place: Place) -> None:

@@ -70,6 +70,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     hard_ttft_ms: float | None = None
     """A stated, hard deadline of the first token; None: none."""
     guaranteed: bool = False
+    pace_ms: float = 0.0
+    """What a token takes at the pace that its door reckoned with; 0.0: the door knew none, `tpot_ms` has to do."""
     exact: bool = False
     """Never recompute while the worker lives: swap, or leave it running."""
     follows: bool = False

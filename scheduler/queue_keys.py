@@ -7,10 +7,10 @@ weighted tokens. Under `fl:{queue}:`
 | --- | --- | --- |
 | `job:<flight>` | hash | the record: `body` (the encoded Job, until it ends) and the FIELDS of lua/base.lua |
 | `ids:<flight>:<choice>` | string | published token ids, 4 bytes each, little-endian |
-| `queue:<lane>:<tenant>` | sorted set | the tenant's waiting flights by when they are due; returned ones far ahead |
+| `queue:<lane>:<tenant>` | sorted set | the tenant's waiting flights: returned, guaranteed, others; each by when due |
 | `heads:<lane>` | hash | tenant → its first flight that never ran, after what orders it (lua/places.lua) |
 | `waiting:<lane>` | sorted set | all waiting flights by when they were queued: depth, oldest wait, promotion |
-| `returned:<lane>` | sorted set | waiting flights that came back from a worker, by when they are due |
+| `returned:<lane>` | sorted set | waiting flights that came back from a worker, in the same order |
 | `followers` | hash | tenant → its waiting jobs, over all lanes, that are not the first of their request |
 | `backlog:<lane>` | sorted set | tenants with waiting jobs by counter |
 | `counters:<lane>` | sorted set | all tenants by counter |
@@ -36,6 +36,7 @@ STREAM_LENGTH = 16_384
 """Entries that a stream holds at most: minutes of a gateway's steps, against seconds until it counts as dead."""
 _PRELUDES = ("base", "shares", "places", "ends", "moves")
 _LIMITS = (
+    "APART_MS",
     "ELDERS_PER_TAKE",
     "GATEWAY_LEASES",
     "KEPT_MS",

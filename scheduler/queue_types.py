@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from scheduler.dues import first_due_ms
 from scheduler.fairness import DECODE_WEIGHT
 from scheduler.lanes import Lane, LaneName
 from scheduler.messages import Event, Job, Lease
@@ -32,8 +33,8 @@ KEPT_MS = 7 * 24 * RECORD_TTL_MS
 """How long an ended job's record waits for a gateway that charges it, and what is left of a queue for a worker."""
 NEVER_MS = 1 << 53
 """The deadline of a job that has none: the largest time that a double holds exactly."""
-HEAD_MS = 1 << 50
-"""A returned job is due this much earlier than it was: before all that never ran."""
+APART_MS = 1 << 50
+"""How far apart jobs stand that no due time may bring together, in one list of numbers that a double holds exactly."""
 
 
 class JobState(StrEnum):
@@ -147,10 +148,15 @@ def in_rank_order(lanes: dict[LaneName, Lane]) -> tuple[Lane, ...]:
     return tuple(sorted(lanes.values(), key=lambda lane: lane.rank))
 
 
-def first_due_ms(job: Job) -> int:
-    """From arrival to when its first token is due, in whole milliseconds: what orders a tenant's own jobs."""
-    stated = (job.ttft_ms, job.hard_ttft_ms, job.deadline_ms)
-    return _whole(min(ms for ms in stated if ms is not None))
+def due_after_ms(job: Job) -> int:
+    """From arrival to when its first token is due, in whole milliseconds."""
+    return _whole(first_due_ms(job))
+
+
+def place_ms(due_ms: int, *, guaranteed: bool, returned: bool) -> int:
+    """Where a job stands among its tenant's own: what came back from a worker first, then what is guaranteed, then by
+    when the first token is due. Below zero exactly for what came back."""
+    return due_ms + (0 if guaranteed else APART_MS) - (2 * APART_MS if returned else 0)
 
 
 def hard_first_ms(job: Job) -> int:

@@ -32,7 +32,7 @@ from scheduler.queue_types import (
     Presence,
     Publication,
     TenantQueueFull,
-    first_due_ms,
+    due_after_ms,
     hard_end_ms,
     hard_first_ms,
     in_rank_order,
@@ -87,7 +87,7 @@ class RedisQueue:
         arrived so much earlier. Raises TenantQueueFull and LaneFull, having written nothing.
         """
         limit = "" if tenant_limit is None else tenant_limit
-        due = (first_due_ms(job), hard_first_ms(job), hard_end_ms(job))
+        due = (due_after_ms(job), hard_first_ms(job), hard_end_ms(job))
         answer = await self._call(
             "put", job.flight_id, job.lane, job.tenant, limit, job.gateway_id, *due, *_record_fields(job), waited_ms
         )

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from scheduler.admission import Admitted
 from scheduler.lane_queue import LaneQueue
 from scheduler.messages import Finished, Job, Lease
 from scheduler.outcomes import Outcome
@@ -58,8 +59,10 @@ class Policy(Protocol):
         ...
 
 
-Door = Callable[[Arrival, float], bool | None]
-"""Decides at arrival: True admits as guaranteed, False as best effort, None refuses."""
+Door = Callable[[Arrival, float], Admitted | None]
+"""Decides at arrival; None refuses."""
+UNPROMISED = Admitted(guaranteed=False, expected_ttft_ms=None)
+"""What is said where there is no door."""
 
 
 class Death(NamedTuple):
@@ -190,8 +193,8 @@ class Simulation:
             raise ValueError(f"{arrival.flight_id} arrives out of order, or twice")
         self.now_ms = arrival.at_ms
         record = self.records[arrival.flight_id] = Record(arrival)
-        guaranteed = False if self.door is None else self.door(arrival, self.now_ms)
-        if guaranteed is None or not self._let_in(arrival.job(guaranteed=guaranteed)):
+        word = UNPROMISED if self.door is None else self.door(arrival, self.now_ms)
+        if word is None or not self._let_in(arrival.job(guaranteed=word.guaranteed, pace_ms=word.pace_ms)):
             record.outcome, record.end_ms = Outcome.REJECTED, self.now_ms
             return
         for observer in self.observers:

@@ -1,5 +1,4 @@
 -- Prelude: seats in the lanes (scheduler/lane_places.py states the rules). After `base` and `shares`.
-local HEAD_MS = 2 ^ 50
 local HEAD_FIELDS = {'lane', 'due', 'queued', 'hard_first', 'hard_end', 'prompt', 'n', 'guaranteed', 'whole'}
 local HEAD_FORMAT = '<dddI4I2BI4' -- when it expires, queued, due, prompt, n, guaranteed, whole; its flight follows
 
@@ -23,6 +22,11 @@ local function file_head(lane, tenant, job)
   call('HSET', key('heads', lane), tenant, packed .. job.flight)
 end
 
+-- Where a job stands among its tenant's own: what came back first, then what is guaranteed, then the earliest due.
+local function place_of(job)
+  return job.due + (job.guaranteed == 1 and 0 or APART_MS) - (job.returned == 1 and 2 * APART_MS or 0)
+end
+
 -- Put a job in its lane as queued since `job.queued`; a tenant that becomes backlogged is lifted.
 local function seat(job)
   local lane, backlog, counters = job.lane, key('backlog', job.lane), key('counters', job.lane)
@@ -36,11 +40,11 @@ local function seat(job)
     call('ZADD', counters, counter, job.tenant)
     call('ZADD', backlog, counter, job.tenant)
   end
-  local ahead = job.returned == 1 and HEAD_MS or 0
-  call('ZADD', key('queue', lane, job.tenant), job.due - ahead, job.flight)
+  local place = place_of(job)
+  call('ZADD', key('queue', lane, job.tenant), place, job.flight)
   call('ZADD', key('waiting', lane), job.queued, job.flight)
   if job.follows == 1 then call('HINCRBY', key('followers'), job.tenant, 1) end
-  if job.returned == 1 then call('ZADD', key('returned', lane), job.due, job.flight) end
+  if job.returned == 1 then call('ZADD', key('returned', lane), place, job.flight) end
   call('ZADD', key('expiry'), expires(job), job.flight)
   if head_of(lane, job.tenant) == job.flight then file_head(lane, job.tenant, job) end
   IS_BACKLOGGED[lane] = true

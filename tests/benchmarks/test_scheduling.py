@@ -141,7 +141,8 @@ def test_what_the_queue_refuses_was_not_promised_anything() -> None:
     last = list(flood([client], 2.0))[-1]
     decided = keeper.decide(last, 60_000.0)
 
-    assert decided is True
+    assert decided is not None
+    assert decided.guaranteed
     assert keeper.guaranteed == before
     keeper.arrived(last, 60_000.0)
     assert keeper.guaranteed == {*before, last.flight_id}

@@ -102,6 +102,30 @@ async def test_guaranteed_work_goes_before_best_effort(queue: Queue) -> None:
     assert await taken(queue) == ["promised", "pressed"]
 
 
+async def test_a_tenants_guaranteed_work_goes_before_its_best_effort_that_is_due_earlier(queue: Queue) -> None:
+    await queue.put(job("plain", ttft_ms=100.0))
+    await queue.put(job("promised", hard_ttft_ms=2_000.0, guaranteed=True))
+
+    assert await queue.position("promised") == 1
+    assert await taken(queue) == ["promised", "plain"]
+
+
+async def test_what_came_back_goes_before_guaranteed_work(queue: Queue) -> None:
+    await queue.put(job("plain"))
+    await queue.release("w1", [lease.job.flight_id for lease in await queue.take("w1", room(latency=1))])
+    await queue.put(job("promised", guaranteed=True))
+
+    assert await taken(queue) == ["plain", "promised"]
+
+
+async def test_a_stated_end_counts_from_when_its_first_token_must_come(queue: Queue) -> None:
+    """100 tokens at the door's pace of 90 ms: of the 9.5 s until its end, 0.5 s are left for the first."""
+    await queue.put(job("first", hard_ttft_ms=800.0, guaranteed=True))
+    await queue.put(job("end", deadline_ms=9_500.0, ttft_ms=60_000.0, pace_ms=90.0, guaranteed=True))
+
+    assert await taken(queue) == ["end", "first"]
+
+
 async def test_of_guaranteed_work_what_may_be_late_goes_first(queue: Queue) -> None:
     await queue.put(job("calm", "t1", prompt=tuple(range(100)), ttft_ms=900.0, guaranteed=True))
     await queue.put(job("pressed", "t2", prompt=tuple(range(100)), ttft_ms=100.0, guaranteed=True))

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 
+from scheduler.admission import Admitted
 from scheduler.lane_queue import LaneQueue
 from scheduler.lanes import DEFAULT_LANES, LaneName
 from scheduler.outcomes import Outcome
@@ -123,9 +124,9 @@ def test_a_wait_in_the_queue_that_is_too_long_ends_the_request() -> None:
 def test_what_the_door_refuses_is_rejected_and_never_runs() -> None:
     watcher, seen = Watcher(), []
 
-    def door(one: Arrival, now_ms: float) -> bool | None:
+    def door(one: Arrival, now_ms: float) -> Admitted | None:
         seen.append((one.flight_id, now_ms))
-        return None if one.flight_id == "b" else True
+        return None if one.flight_id == "b" else Admitted(guaranteed=True, expected_ttft_ms=None)
 
     records = simulation([arrival("a"), arrival("b", 3.0)], door=door, observers=[watcher]).run()
 

@@ -1,0 +1,34 @@
+"""Guarantees are kept in the worlds in which each of these broke."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from benchmarks.lines.guarantees import play
+from scheduler.lanes import LaneName
+from scheduler.overlay import Client, Tier, flood, lane_tiers
+from scheduler.workload import Arrival
+
+PLAIN = lane_tiers(1.0)[0]
+
+
+DATED = Tier(name="dated", lane=LaneName.LATENCY, share=1.0, ttft_ms=1_000.0, tpot_ms=100.0)
+
+
+def asked(clients: Iterable[Client], duration_s: float) -> list[Arrival]:
+    """What they ask for; a tenant may be several of them."""
+    arrivals = flood(list(clients), duration_s, seed=1)
+    return [replace(one, flight_id=f"{number}/{one.flight_id}") for number, one in enumerate(arrivals)]
+
+
+@pytest.mark.parametrize("deadlines", [{"hard_ttft_ms": 2_000.0}, {"deadline_ms": 20_000.0}])
+def test_a_backlogged_tenants_guarantees_hold(deadlines: dict[str, Any]) -> None:
+    flooding = Client(tenant="acme", rate_per_s=24.0, prompt=(100, 2_000), output=(20, 400), tier=PLAIN)
+    few = Client(tenant="acme", rate_per_s=0.5, prompt=(100, 400), output=(20, 100), tier=replace(DATED, **deadlines))
+
+    given = play(asked([flooding, few], 20.0))
+
+    assert given.guaranteed >= 5
+    assert given.broken == 0
