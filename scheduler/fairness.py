@@ -16,6 +16,11 @@ running rows will add in the next steps counted in (`ranking.FORESIGHT`), which 
 host slots the leader's remaining cost comes on top; over several workers each adds what it has taken and not reported
 yet, a quantum and a batch of reports. Θ is that of the lane (`Lane.window`): where deadlines press, what a worker
 computes in `Lane.burst_ms` at least.
+
+What is guaranteed its deadline is served whether its tenant is outside Θ or not, and counts. So while a tenant has
+guaranteed work, it may be ahead by as much more as that comes to. Of a worker's time a door promises at most
+1 / `commitments.MARGIN`, two thirds: the rest goes to who is inside, and once the promises are kept their tenant waits
+until the others have caught up.
 Source: Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024); the window is that of WF2Q and EEVDF.
 """
 

@@ -55,7 +55,7 @@ class Fresh:
         """What this lane brings into a walk; nothing a second time."""
         lane, now_ms = self._roster.lanes[name], self._ranking.now_ms
         tenants = lane.least_served()
-        first = [*lane.promoted(now_ms)]
+        first = [*lane.promoted(now_ms), *lane.guaranteed()]
         each = max(1, LOOK_AHEAD // max(1, len(tenants)))
         for tenant in tenants:
             place = name, tenant

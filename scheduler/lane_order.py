@@ -1,10 +1,13 @@
 """The order in which one `take` hands out jobs: (owed, lane, returned, outside Θ, class, urgency, counter, flight_id).
 
+What is guaranteed is never outside: a promise holds whatever its tenant has had since.
+
 A job's class and urgency are those of `scheduler.urgency`, as far as the queue can tell: it knows prompts, and from
 the worker how long a token of one takes to compute there.
 
 Compared for each job taken are the heads of the TENANTS_PER_TAKE tenants of a lane whose counters are lowest at that
-moment, so that a take costs the same however many wait. The least served tenant is always among them, and who is
+moment, and of guaranteed jobs, whosever they are, the ELDERS_PER_TAKE that are due first; so that a take costs the
+same however many wait. The least served tenant is always among them, and who is
 outside its window comes after it: the bound of `scheduler.fairness` holds for any such number. What the limit costs:
 of more tenants that are backlogged, those served more wait for their turn however urgent their work is, and room that
 fits none of the heads compared stays free.
@@ -197,7 +200,7 @@ class Order:
 
     def _heads(self, level: int) -> list[Entry]:
         heads = map(self._lanes[level].head, self._lanes[level].least_served())
-        return self._in_time(level, filter(None, heads))
+        return self._in_time(level, dict.fromkeys([*filter(None, heads), *self._lanes[level].guaranteed()]))
 
     def _promoted(self, level: int) -> list[Entry]:
         if level >= len(self._lanes) or not self._room.is_open(level):
@@ -214,7 +217,8 @@ class Order:
         counter = self._lanes[level].counters.value(job.tenant)
         lead = counter - self._least[level]
         standing, urgency = self._prospects(entry, lead, self._lanes[level].lane.long_wait_ms)
-        return not entry.returned, lead > self._windows[level], standing, urgency, counter, job.flight_id
+        outside = lead > self._windows[level] and not job.guaranteed
+        return not entry.returned, outside, standing, urgency, counter, job.flight_id
 
     def _prospects(self, entry: Entry, lead: float, long_wait_ms: float) -> tuple[int, float]:
         """Class and urgency. What came back from a worker has begun, and is as urgent as it is late."""

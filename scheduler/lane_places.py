@@ -87,6 +87,7 @@ class Places:
         self._queues: dict[str, list[Place]] = {}
         self._waiting: list[Place] = []
         self._returned: list[Place] = []
+        self._guaranteed: list[Place] = []
         self._followers: Counter[str] = Counter()
         """By tenant: waiting jobs that are not the first of their request."""
 
@@ -103,6 +104,8 @@ class Places:
         self._followers[tenant] += entry.job.follows
         if entry.returned:
             insort(self._returned, _place(entry))
+        elif entry.job.guaranteed:
+            insort(self._guaranteed, _place(entry))
 
     def leave(self, entry: Entry) -> None:
         """Give up a job's seat, because it was taken or has ended."""
@@ -114,6 +117,8 @@ class Places:
         self._followers[tenant] -= entry.job.follows
         if entry.returned:
             _remove(self._returned, _place(entry))
+        elif entry.job.guaranteed:
+            _remove(self._guaranteed, _place(entry))
 
     @property
     def depth(self) -> int:
@@ -149,6 +154,10 @@ class Places:
     def all_returned(self) -> list[str]:
         """All flights that came back from a worker, by when they are due."""
         return [flight for _, flight in self._returned]
+
+    def guaranteed(self) -> list[str]:
+        """The first due of the guaranteed flights that never ran, whosever they are."""
+        return [flight for _, flight in self._guaranteed[:ELDERS_PER_TAKE]]
 
     def promoted(self, now_ms: int) -> list[str]:
         """The eldest of the flights that have waited half the lane's maximum: they are ordered one lane higher."""

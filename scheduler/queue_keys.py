@@ -11,6 +11,7 @@ weighted tokens. Under `fl:{queue}:`
 | `heads:<lane>` | hash | tenant → its first flight that never ran, after what orders it (lua/places.lua) |
 | `waiting:<lane>` | sorted set | all waiting flights by when they were queued: depth, oldest wait, promotion |
 | `returned:<lane>` | sorted set | waiting flights that came back from a worker, in the same order |
+| `guaranteed:<lane>` | sorted set | guaranteed flights that wait and never ran, by when they are due |
 | `followers` | hash | tenant → its waiting jobs, over all lanes, that are not the first of their request |
 | `backlog:<lane>` | sorted set | tenants with waiting jobs by counter |
 | `counters:<lane>` | sorted set | all tenants by counter |

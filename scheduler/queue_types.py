@@ -18,7 +18,8 @@ OWED_LIMIT = 4096.0
 TENANTS_PER_TAKE = 32
 """Tenants of one lane whose heads are compared for each job taken: those with the lowest counters at that moment."""
 ELDERS_PER_TAKE = 8
-"""Also compared: of a lane the first that came back from a worker, and the eldest that are promoted."""
+"""Also compared: of a lane the first that came back from a worker, the first due of what is guaranteed, and the eldest
+that are promoted."""
 SWEEP = 128
 """Most workers, gateways, flights or expired jobs that one call clears away; the next call goes on."""
 MAX_LOSSES = 5

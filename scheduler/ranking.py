@@ -51,6 +51,7 @@ class Rank(NamedTuple):
 
     lane: int
     outside_window: bool
+    """Never of what is guaranteed: a promise holds whatever its tenant has had since. Its service counts."""
     standing: int
     """0 guaranteed, 1 best effort, 2 relegated: fresh work that can no longer be in time gives way to what can."""
     phase: Phase
@@ -115,7 +116,7 @@ class Ranking:
             phase, standing, urgency = PHASES[seq.state], int(not job.guaranteed), 0.0
         rank = Rank(
             self.lane_rank(seq),
-            self._is_outside(name, tenant, counter),
+            not job.guaranteed and self._is_outside(name, tenant, counter),
             standing,
             phase,
             urgency,
@@ -139,12 +140,13 @@ class Ranking:
         """Where work of this kind stands."""
         name, tenant, guaranteed, promoted = kind
         counter = self._lanes[name].counters.value(tenant)
-        return self._lane_ranks[promoted][name], self._is_outside(name, tenant, counter), 0 if guaranteed else 1
+        outside = not guaranteed and self._is_outside(name, tenant, counter)
+        return self._lane_ranks[promoted][name], outside, 0 if guaranteed else 1
 
     def first_group(self, lane: LaneRoster) -> Group:
         """The first group that a lane's fresh work could be in."""
         promotes = next(lane.promoted(self.now_ms), None) is not None
-        return self._lane_ranks[promotes][lane.lane.name], False, int(not lane.guaranteed)
+        return self._lane_ranks[promotes][lane.lane.name], False, int(not lane.guaranteed())
 
     def excess(self, name: LaneName, tenant: str) -> float:
         """How far a tenant is outside the window, in windows; negative where it is inside."""

@@ -22,7 +22,7 @@ from scheduler.steps import SeqId
 LOOK_AHEAD = 32
 """Of a tenant's fresh work, what a step could look at."""
 LEAST_SERVED = 32
-"""Tenants of one lane whose fresh work a step looks at; also the promoted ones."""
+"""Tenants of one lane whose fresh work a step looks at; as many of the guaranteed and of the promoted sequences."""
 
 Filed = tuple[float, float, str, int, Sequence]
 """A fresh sequence by class and a time in ms; flight and choice break ties."""
@@ -38,8 +38,7 @@ class LaneRoster:
         """Runnable sequences that have begun, by tenant."""
         self.away: Counter[str] = Counter()
         """Of these, those whose KV is not on the device."""
-        self.guaranteed = 0
-        """How much of the fresh work is guaranteed."""
+        self._guaranteed: list[Filed] = []
         self._most_served = 0.0
         """The largest counter."""
         self._fresh: dict[str, list[Filed]] = {}
@@ -100,7 +99,8 @@ class LaneRoster:
         tenant = seq.job.tenant
         insort(self._fresh.setdefault(tenant, []), _by_due(seq))
         insort(self._elders, _by_age(seq))
-        self.guaranteed += seq.job.guaranteed
+        if seq.job.guaranteed:
+            insort(self._guaranteed, _by_due(seq))
         self._least_served = None
         if tenant not in self._listed:
             self._listed.add(tenant)
@@ -112,7 +112,8 @@ class LaneRoster:
         waiting = self._fresh[tenant]
         del waiting[bisect_left(waiting, _by_due(seq))]
         del self._elders[bisect_left(self._elders, _by_age(seq))]
-        self.guaranteed -= seq.job.guaranteed
+        if seq.job.guaranteed:
+            del self._guaranteed[bisect_left(self._guaranteed, _by_due(seq))]
         if not waiting:
             del self._fresh[tenant]
             self._least_served = None
@@ -138,6 +139,10 @@ class LaneRoster:
             heapq.heappush(self._least, entry)
         self._least_served = [tenant for _, tenant in found]
         return self._least_served
+
+    def guaranteed(self) -> list[Sequence]:
+        """The first due of the guaranteed fresh work, whosever it is."""
+        return [filed[-1] for filed in self._guaranteed[:LEAST_SERVED]]
 
     def promoted(self, now_ms: float) -> Iterator[Sequence]:
         """Fresh work that has waited long enough to count for the lane above, the eldest first."""

@@ -34,7 +34,7 @@ local function judge(job, lead)
   relegated, job.urgency =
     prospects(job.due - NOW - service_ms, service_ms, lead_ms, NOW - job.queued, lane.long_wait_ms, job.guaranteed == 1)
   job.standing = job.guaranteed == 1 and 0 or relegated and 2 or 1
-  job.outside = lead > window_of(lane) and 1 or 0
+  job.outside = lead > window_of(lane) and job.guaranteed == 0 and 1 or 0
 end
 
 -- Where it waits, and what it takes.
@@ -47,7 +47,7 @@ end
 local function find(flight, lane)
   local job = CANDIDATES[flight] or load(flight, RANKING)
   if not job then
-    for _, kind in ipairs({'returned', 'waiting'}) do call('ZREM', key(kind, lane.name), flight) end
+    for _, kind in ipairs({'returned', 'guaranteed', 'waiting'}) do call('ZREM', key(kind, lane.name), flight) end
     return nil
   end
   CANDIDATES[flight] = CANDIDATES[flight] or measured(job)
@@ -91,7 +91,7 @@ local function returned(lane)
   return jobs
 end
 
--- Of a lane: the heads of the tenants served least.
+-- Of a lane: the heads of the tenants served least, and the first due of what is guaranteed.
 local function heads(lane)
   local jobs, tenants = {}, {}
   local least = call('ZRANGE', key('backlog', lane.name), 0, TENANTS_PER_TAKE - 1, 'WITHSCORES')
@@ -100,6 +100,7 @@ local function heads(lane)
   for i, packed in ipairs(call('HMGET', key('heads', lane.name), unpack(tenants))) do
     add(jobs, packed and unpack_head(packed, lane, tenants[i]), tonumber(least[2 * i]), least[2])
   end
+  add_all(jobs, lane, call('ZRANGE', key('guaranteed', lane.name), 0, ELDERS_PER_TAKE - 1))
   return jobs
 end
 

@@ -44,7 +44,11 @@ local function seat(job)
   call('ZADD', key('queue', lane, job.tenant), place, job.flight)
   call('ZADD', key('waiting', lane), job.queued, job.flight)
   if job.follows == 1 then call('HINCRBY', key('followers'), job.tenant, 1) end
-  if job.returned == 1 then call('ZADD', key('returned', lane), place, job.flight) end
+  if job.returned == 1 then
+    call('ZADD', key('returned', lane), place, job.flight)
+  elseif job.guaranteed == 1 then
+    call('ZADD', key('guaranteed', lane), place, job.flight)
+  end
   call('ZADD', key('expiry'), expires(job), job.flight)
   if head_of(lane, job.tenant) == job.flight then file_head(lane, job.tenant, job) end
   IS_BACKLOGGED[lane] = true
@@ -68,6 +72,7 @@ local function unseat(job)
     call('HDEL', key('followers'), job.tenant)
   end
   if job.returned == 1 then call('ZREM', key('returned', job.lane), job.flight) end
+  if job.guaranteed == 1 then call('ZREM', key('guaranteed', job.lane), job.flight) end
   call('ZREM', key('expiry'), job.flight)
   file_head(job.lane, job.tenant, head and load(head, HEAD_FIELDS))
   IS_BACKLOGGED[job.lane] = nil

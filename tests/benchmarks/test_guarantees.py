@@ -11,7 +11,7 @@ from scheduler.lanes import LaneName
 from scheduler.overlay import Client, Tier, flood, lane_tiers
 from scheduler.workload import Arrival
 
-PLAIN = lane_tiers(1.0)[0]
+BATCH, PLAIN = lane_tiers(0.0)[1], lane_tiers(1.0)[0]
 
 
 DATED = Tier(name="dated", lane=LaneName.LATENCY, share=1.0, ttft_ms=1_000.0, tpot_ms=100.0)
@@ -31,4 +31,18 @@ def test_a_backlogged_tenants_guarantees_hold(deadlines: dict[str, Any]) -> None
     given = play(asked([flooding, few], 20.0))
 
     assert given.guaranteed >= 5
+    assert given.broken == 0
+
+
+def test_guarantees_hold_for_a_tenant_outside_its_window() -> None:
+    tier = replace(DATED, lane=LaneName.THROUGHPUT, hard_ttft_ms=4_000.0)
+    all_dated = Client(tenant="acme", rate_per_s=2.0, prompt=(1_000, 2_000), output=(200, 400), tier=tier)
+    undated = [
+        Client(tenant=f"t{number}", rate_per_s=3.0, prompt=(100, 2_000), output=(20, 400), tier=BATCH)
+        for number in range(7)
+    ]
+
+    given = play(asked([all_dated, *undated], 30.0))
+
+    assert given.guaranteed >= 20
     assert given.broken == 0

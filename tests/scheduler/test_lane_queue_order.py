@@ -4,6 +4,7 @@ import pytest
 
 from scheduler.lanes import LaneName
 from scheduler.outcomes import Outcome
+from scheduler.queue_types import TENANTS_PER_TAKE
 from scheduler.steps import Capacity
 from tests.scheduler.conftest import MakeQueue
 from tests.scheduler.queues import Clock, Queue, job, lanes, room, stay_alive, take_one, taken, tokens
@@ -108,6 +109,18 @@ async def test_a_tenants_guaranteed_work_goes_before_its_best_effort_that_is_due
 
     assert await queue.position("promised") == 1
     assert await taken(queue) == ["promised", "plain"]
+
+
+async def test_guaranteed_work_of_a_tenant_outside_its_window_goes_before_best_effort(make_queue: MakeQueue) -> None:
+    """However many are served less: its tenant is not among those whose heads are compared."""
+    queue = make_queue(window=300.0)
+    await queue.put(job("a", "greedy", prompt=tuple(range(1_000))))
+    for number in range(TENANTS_PER_TAKE + 1):
+        await queue.put(job(f"early {number}", f"t{number}"))
+    assert (await take_one(queue)).job.flight_id == "a"
+    await queue.put(job("promised", "greedy", hard_ttft_ms=900.0, guaranteed=True))
+
+    assert (await take_one(queue)).job.flight_id == "promised"
 
 
 async def test_what_came_back_goes_before_guaranteed_work(queue: Queue) -> None:
