@@ -39,7 +39,12 @@ class Verdict(msgspec.Struct, frozen=True):
     @property
     def class_name(self) -> str:
         """As the answer's `x-fairlane-class` has it."""
-        return "guaranteed" if self.guaranteed else "best-effort"
+        return class_name(guaranteed=self.guaranteed)
+
+
+def class_name(*, guaranteed: bool) -> str:
+    """As the answer's `x-fairlane-class` has it."""
+    return "guaranteed" if guaranteed else "best-effort"
 
 
 def too_long(least_tokens: int, max_tokens: int | None, model: Model, *, prompt_param: str) -> ApiError:

@@ -16,7 +16,7 @@ from gateway.flight import Flight, Mailbox
 from gateway.store import every
 from gateway.store_server import BLOCK_S
 from scheduler.messages import Event, Finished, Job, TokenDelta
-from scheduler.queue_types import JobRecord, JobState
+from scheduler.queue_types import JobRecord, JobState, Put
 
 TEND_EVERY_S = 1.0
 RETRY_AFTER_S = 0.1
@@ -29,8 +29,9 @@ GATHER_S = 0.001
 class Queue(Protocol):
     """What a gateway does with a queue; `scheduler.redis_queue.RedisQueue` is one. Any call may raise STORE_TROUBLE."""
 
-    async def put(self, job: Job, *, tenant_limit: int | None = None, waited_ms: int = 0) -> int:
-        """Add a job, that may have waited elsewhere; its place among its tenant's. Raises LaneFull, TenantQueueFull."""
+    async def put(self, job: Job, *, tenant_limit: int | None = None, waited_ms: int = 0) -> Put:
+        """Add a job, that may have waited elsewhere; its place among its tenant's, and whether it is promised. Raises
+        LaneFull, TenantQueueFull."""
 
     async def grant(self, flight_id: str, granted_until: int) -> bool:
         """Let each of its choices come to so many output tokens."""
@@ -134,6 +135,10 @@ class Dispatcher:
         """Its job is about to be put into another queue: what is still said of it where it was is not heard."""
         self.queue(queue)
         flight.queue = queue
+
+    def demote(self, flight: Flight) -> None:
+        """The queue did not promise what this gateway would have: other doors had."""
+        self._doors.demoted(flight)
 
     def release(self, flight: Flight) -> None:
         """It is settled. Its record goes soon if the job has ended, else once the worker says so."""

@@ -55,6 +55,10 @@ class Doors:
         self._flying.add(flight.id)
         self.idle.clear()
 
+    def demoted(self, flight: Flight) -> None:
+        """It was put as best effort after all."""
+        self.at(flight.queue).demote(flight.id, self.now_ms)
+
     def heard(self, flight: Flight, *, ends: bool = False) -> None:
         """It has more tokens; `ends`: a choice has its last."""
         choices = flight.choices

@@ -21,7 +21,7 @@ from gateway.http_body import read_body
 from gateway.launch import Launcher
 from gateway.pieces import Piece, Rhythm
 from gateway.prepare import Kind, Plan, Preparer, Request
-from gateway.replies import Connection, EventStream, Push, send_json
+from gateway.replies import Connection, EventStream, Headers, Push, send_json
 from gateway.rim import Journal, Notes
 from gateway.settle import Settlements
 from gateway.speech import Logprobs, Speech
@@ -86,11 +86,11 @@ class Generate(Generic[Request]):
 
     async def _plain(self, plan: Plan, caller: Caller, journal: Journal, departure: Departure, send: Send) -> None:
         with Connection(departure):
-            answer = await self._collect(plan, caller, journal)
-        await send_json(send, answer, plan.headers)
+            answer, headers = await self._collect(plan, caller, journal)
+        await send_json(send, answer, headers)
 
-    async def _collect(self, plan: Plan, caller: Caller, journal: Journal) -> object:
-        """The whole answer. What it was made of goes with this, before a slow client has taken it."""
+    async def _collect(self, plan: Plan, caller: Caller, journal: Journal) -> tuple[object, Headers]:
+        """The whole answer, and its headers. What it was made of goes with this, before a slow client has taken it."""
         mailbox = Mailbox()
         async with self._parts.launcher.launch(caller, plan.drafts, mailbox, journal.arrived_s) as flights:
             generation, speech = self._begin(plan, flights, mailbox, journal)
@@ -98,7 +98,7 @@ class Generate(Generic[Request]):
                 await generation.run(_Collector(speech), Rhythm())
             finally:
                 self._conclude(generation, speech, journal)
-            return speech.whole()
+            return speech.whole(), plan.headers(flights)
 
     async def _stream(
         self, plan: Plan, caller: Caller, journal: Journal, departure: Departure, send: Send, push: Push
@@ -106,7 +106,7 @@ class Generate(Generic[Request]):
         fault: Exception | None = None
         with Connection(departure) as connection:
             timeout_s = self._parts.bounds.write_timeout_s
-            with EventStream(send, push, plan.headers, connection, write_timeout_s=timeout_s) as out:
+            with EventStream(send, push, [], connection, write_timeout_s=timeout_s) as out:
                 try:
                     await self._say(plan, caller, journal, out)
                 except Exception as error:  # whatever it is, a stream that has begun ends with a frame that says so
@@ -121,6 +121,7 @@ class Generate(Generic[Request]):
     async def _say(self, plan: Plan, caller: Caller, journal: Journal, out: EventStream) -> None:
         mailbox = Mailbox()
         async with self._parts.launcher.launch(caller, plan.drafts, mailbox, journal.arrived_s) as flights:
+            out.lead_with(plan.headers(flights))
             generation, speech = self._begin(plan, flights, mailbox, journal)
             try:
                 await generation.run(_Teller(speech, out), self._parts.bounds.stream_rhythm)
@@ -132,6 +133,8 @@ class Generate(Generic[Request]):
         self, plan: Plan, flights: list[Flight], mailbox: Mailbox, journal: Journal
     ) -> tuple[Generation, Speech]:
         request, text = plan.request, plan.model.text
+        if is_recording():
+            journal.notes["fairlane.class"] = plan.class_name(flights)
         generation = Generation(
             flights=flights,
             queue=self._parts.dispatcher.queue,
@@ -168,7 +171,6 @@ class Generate(Generic[Request]):
             "openai.request.service_tier": request.service_tier,
             "openai.response.service_tier": terms.service_tier,
             "fairlane.lane": terms.lane.name.value,
-            "fairlane.class": plan.verdict.class_name,
             "fairlane.deadline_ms": terms.deadline_ms,
         }
 

@@ -154,7 +154,8 @@ class Launcher:
         self._dispatcher.register(flight)
         limit = None if job.follows else queued_limit(reservation.statuses)
         try:
-            await self._dispatcher.queue(flight.queue).put(job, tenant_limit=None if limit is None else limit.limit)
+            queue = self._dispatcher.queue(flight.queue)
+            put = await queue.put(job, tenant_limit=None if limit is None else limit.limit)
         except (LaneFull, TenantQueueFull) as full:
             flight.job = None  # nothing was written
             raise queue_refused(full, "tenant" if limit is None else limit.scope) from full
@@ -163,6 +164,9 @@ class Launcher:
             raise store_unavailable() from error
         except STORE_TROUBLE as error:
             raise store_unavailable() from error
+        if job.guaranteed and not put.guaranteed:
+            flight.job = msgspec.structs.replace(job, guaranteed=False)
+            self._dispatcher.demote(flight)
 
 
 class Launch:

@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -11,12 +11,12 @@ from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from gateway.admit import Size, Verdict, admit, measure, too_long
+from gateway.admit import Size, Verdict, admit, class_name, measure, too_long
 from gateway.auth import Caller
 from gateway.directory import Directory, Model
 from gateway.doors import Doors, Hold
 from gateway.errors import ApiError, invalid, model_not_found
-from gateway.flight import flight_ids, mint
+from gateway.flight import Flight, flight_ids, mint
 from gateway.launch import Draft
 from gateway.replies import Headers
 from gateway.schemas import GenerationRequest
@@ -65,10 +65,14 @@ class Plan(msgspec.Struct, frozen=True):
     drafts: tuple[Draft, ...]
     hold: Hold
 
-    @property
-    def headers(self) -> Headers:
-        """What the answer says of how it was served."""
-        return [*_served_as(self.terms.lane.name, self.verdict.class_name)]
+    def class_name(self, flights: Sequence[Flight]) -> str:
+        """As the answer's header has it: the queue may have promised less than this door would."""
+        booked = all(flight.job is not None and flight.job.guaranteed for flight in flights)
+        return class_name(guaranteed=self.verdict.guaranteed and booked)
+
+    def headers(self, flights: Sequence[Flight]) -> Headers:
+        """What the answer says of how it was served; of its flights, once they are put."""
+        return [*_served_as(self.terms.lane.name, self.class_name(flights))]
 
 
 @cache  # of few lanes and two classes
@@ -213,6 +217,7 @@ class Preparer:
             hard_ttft_ms=terms.hard_ttft_ms,
             guaranteed=verdict.guaranteed,
             pace_ms=verdict.answers[flight_id].pace_ms,
+            claim_ms=verdict.answers[flight_id].claim_ms,
             exact=tenant.preemption == "exact",
             follows=number > 0,
             traceparent=traceparent(),

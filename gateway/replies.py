@@ -76,6 +76,10 @@ class EventStream:
         if self._alarm is not None:
             self._alarm.cancel()
 
+    def lead_with(self, headers: Headers) -> None:
+        """Headers that are known only now, before the first frame."""
+        self._headers = [*headers, *self._headers]
+
     def put(self, frames: bytes) -> bool:
         """Send what is ready if that needs no waiting; else it is kept for `catch_up`."""
         if not self._unsent and self.started and self._push(frames):

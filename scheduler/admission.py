@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 
 from scheduler.commitments import MARGIN, Commitments, Depth, Request
-from scheduler.demand import Load, lateness_ms, time_to_first_ms
+from scheduler.demand import Load, claim_ms, lateness_ms, time_to_first_ms
 from scheduler.lanes import LaneName
 from scheduler.messages import WorkerStatus
 from scheduler.tariff import Tariff
@@ -34,6 +34,8 @@ class Admitted(msgspec.Struct, frozen=True):
     """None where no worker knows its costs yet."""
     load: Load | None = None
     """What it was found to ask for, at these prices."""
+    claim_ms: float = 0.0
+    """What is to be booked for its guarantee, of the time of all workers."""
 
     @property
     def pace_ms(self) -> float:
@@ -84,9 +86,11 @@ class _Assessment(msgspec.Struct, frozen=True):
         """The door's word."""
         if self._may_be_promised:
             load = self._load(guaranteed=True)
-            wait_ms = self._wait_ms(load, self.known.lanes_above(self.request.lane, self.now_ms))
+            above = self.known.lanes_above(self.request.lane, self.now_ms)
+            wait_ms = self._wait_ms(load, above)
             if MARGIN * wait_ms <= load.due_ms - self.now_ms and self._lateness_ms(load) <= 0.0:
-                return self._admitted(wait_ms, load, guaranteed=True)
+                claimed_ms = MARGIN * claim_ms(self.known.ledger, load, self.known.fleet(self.tariff)) / (1.0 - above)
+                return self._admitted(wait_ms, load, guaranteed=True, claimed_ms=claimed_ms)
         load = self._load(guaranteed=False)
         wait_ms = self._wait_ms(load, self.known.promised(self.request.lane, self.now_ms))
         if not self.request.states_deadline:
@@ -101,8 +105,10 @@ class _Assessment(msgspec.Struct, frozen=True):
         """It states a deadline, and all that this depends upon."""
         return self.request.states_deadline and (self.request.deadline_ms is None or self.request.max_tokens_stated)
 
-    def _admitted(self, wait_ms: float, load: Load, *, guaranteed: bool) -> Admitted:
-        return Admitted(guaranteed, expected_ttft_ms=wait_ms + self.tariff.recent_step_ms, load=load)
+    def _admitted(self, wait_ms: float, load: Load, *, guaranteed: bool, claimed_ms: float = 0.0) -> Admitted:
+        return Admitted(
+            guaranteed, expected_ttft_ms=wait_ms + self.tariff.recent_step_ms, load=load, claim_ms=claimed_ms
+        )
 
     def _load(self, *, guaranteed: bool) -> Load:
         return self.known.load(self.request, self.tariff, self.now_ms, guaranteed=guaranteed)

@@ -177,6 +177,16 @@ class Commitments:
                 rate.take_back(found.asked_ms, found.arrived_ms, now_ms)
             self.leave(flight_id, finished=False, now_ms=now_ms)
 
+    def demote(self, flight_id: str, now_ms: float) -> None:
+        """What was let in as guaranteed is best effort after all: other doors had promised the time."""
+        found = self._open.get(flight_id)
+        if found is None or not found.guaranteed:
+            return
+        self._promised[self._lanes[found.request.lane].rank].take_back(found.asked_ms, found.arrived_ms, now_ms)
+        found.guaranteed = False
+        if self.tariff is not None:
+            self._price(flight_id, found, now_ms, self.tariff)
+
     def produced(self, flight_id: str, tokens: int, now_ms: float, *, are_last: bool = False) -> None:
         """Each of its choices has so many tokens now. `are_last`: it is about to leave, so its price may stay."""
         found = self._open.get(flight_id)

@@ -155,6 +155,15 @@ def time_to_first_ms(ledger: Ledger, load: Load, fleet: Fleet) -> float:
     return _wait_ms(before, load, before.work_ms - later_ms, fleet)
 
 
+def claim_ms(ledger: Ledger, load: Load, fleet: Fleet) -> float:
+    """By how much a load makes all wait that is due with it or later: its prompt where there is room for it, its work
+    where others have to leave first."""
+    before = ledger.up_to(load.level)
+    if before.share + load.share <= fleet.workers:
+        return load.prefill_ms / (1.0 - _decoding(before, fleet)) / fleet.workers
+    return max(load.prefill_ms, load.work_ms) / fleet.workers
+
+
 def lateness_ms(
     ledger: Ledger, load: Load, fleet: Fleet, now_ms: float, *, margin: float, taken: Callable[[int], float]
 ) -> float:

@@ -95,6 +95,9 @@ class Doorkeeper:
 
     def arrived(self, arrival: Arrival, now_ms: float) -> None:
         """The request that was decided upon last was let in, by the queue too."""
+        if self._queue is not None:
+            record = self._queue.record(arrival.flight_id)
+            self._promised = record is not None and record.guaranteed
         if self._promised:
             self.guaranteed.add(arrival.flight_id)
         door = self._door_of.setdefault(arrival.flight_id, self._doors[0])

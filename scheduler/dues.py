@@ -15,6 +15,13 @@ def first_due_ms(job: Job) -> float:
     return max(0.0, next_due_ms(stated, job.deadline_ms, job.max_tokens, job.pace_ms or job.tpot_ms))
 
 
+def promised_due_ms(job: Job) -> float:
+    """From its arrival to when the first token of a guaranteed job must be there: by what was stated alone."""
+    pace_ms = job.pace_ms or job.tpot_ms
+    stated = None if job.hard_ttft_ms is None else job.hard_ttft_ms - pace_ms
+    return max(0.0, next_due_ms(stated, job.deadline_ms, job.max_tokens, pace_ms))
+
+
 def next_due_ms(ttft_ms: float | None, end_ms: float | None, tokens: int, pace_ms: float) -> float:
     """The same of any request with so many tokens yet to come, each `pace_ms` after its elder. `ttft_ms`: None once the
     first is there. Infinity where nothing is due; below zero where it is too late."""

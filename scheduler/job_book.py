@@ -10,7 +10,8 @@ from scheduler.lane_places import Entry, Place, Places
 from scheduler.lanes import Lane, LaneName
 from scheduler.messages import Cancel, Control, Event, Finished, Job, Lease
 from scheduler.outcomes import Outcome
-from scheduler.queue_types import MAX_LOSSES, SWEEP, JobState, Publication, in_rank_order
+from scheduler.promises import Promises
+from scheduler.queue_types import MAX_LOSSES, SWEEP, JobState, Publication, claim_due_ms, claim_us, in_rank_order
 
 POISONED = f"the workers that held this request lost it or died {MAX_LOSSES} times"
 
@@ -20,6 +21,8 @@ class JobBook:
 
     def __init__(self, lanes: dict[LaneName, Lane], window: float) -> None:
         self.places = {lane.name: Places(lane, window) for lane in in_rank_order(lanes)}
+        self._levels = {name: level for level, name in enumerate(self.places)}
+        self._promises = Promises(len(self.places))
         self.entries: dict[str, Entry] = {}
         self.events: dict[str, list[Event]] = defaultdict(list)
         self.controls: dict[str, list[Control]] = defaultdict(list)
@@ -39,9 +42,16 @@ class JobBook:
         count = bisect_right(self._expiry, float(now_ms), key=itemgetter(0))
         return [self.entries[flight_id] for _, flight_id in self._expiry[: min(count, SWEEP)]]
 
-    def add(self, now_ms: int, job: Job) -> Entry:
-        """Seat a new job."""
-        entry = Entry(job=job, arrived_ms=now_ms, queued_ms=now_ms, granted_until=job.granted_until)
+    def add(self, arrived_ms: int, job: Job, now_ms: int) -> Entry:
+        """Seat a new job; best effort where what its door promised cannot be booked."""
+        claimed_us, bucket_ms = claim_us(job), None
+        if claimed_us:
+            due_ms = arrived_ms + claim_due_ms(job)
+            bucket_ms = self._promises.book(self._levels[job.lane], due_ms, claimed_us, now_ms)
+            job = msgspec.structs.replace(job, guaranteed=bucket_ms is not None)
+        entry = Entry(job=job, arrived_ms=arrived_ms, queued_ms=arrived_ms, granted_until=job.granted_until)
+        if bucket_ms is not None:
+            entry.claim_us, entry.bucket_ms = claimed_us, bucket_ms
         entry.generated = [[] for _ in range(job.n)]
         self.entries[job.flight_id] = entry
         self.flights[job.gateway_id].add(job.flight_id)
@@ -78,6 +88,8 @@ class JobBook:
             return is_repeat
         for choice, _, ids in item.tokens:
             entry.generated[choice].extend(ids)
+        if entry.produced:
+            self._release_claim(entry)
         covered = min(entry.credit, item.cost)
         entry.credit -= covered
         self._spend(entry, item.cost - covered)
@@ -127,6 +139,7 @@ class JobBook:
         else:
             self._held[entry.worker_id].discard(job.flight_id)
         self._refund(entry)
+        self._release_claim(entry)
         self.flights[job.gateway_id].discard(job.flight_id)
         entry.state, entry.outcome = JobState.ENDED, outcome
         if tell:
@@ -177,6 +190,12 @@ class JobBook:
         self.places[lane].counters.charge(tenant, service, 1.0)
         for name, places in self.places.items():
             places.serve(tokens, tokens if name == lane else 0.0)
+
+    def _release_claim(self, entry: Entry) -> None:
+        """It has begun, or is over."""
+        if entry.claim_us:
+            self._promises.release(self._levels[entry.job.lane], entry.bucket_ms, entry.claim_us)
+            entry.claim_us = 0
 
     def _refund(self, entry: Entry) -> None:
         self._charge(entry, -entry.credit)

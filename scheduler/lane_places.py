@@ -40,6 +40,10 @@ class Entry:
     cancelled: bool = False
     returned: bool = False
     losses: int = 0
+    claim_us: int = 0
+    """What is booked of the workers' time for its promise, while it has no token."""
+    bucket_ms: int = 0
+    """Where it is booked."""
     credit: float = 0.0
     """Weighted tokens charged when it was taken and not yet computed."""
 

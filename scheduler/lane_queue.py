@@ -26,6 +26,7 @@ from scheduler.queue_types import (
     LaneFull,
     Presence,
     Publication,
+    Put,
     QueueError,
     Taken,
     TenantQueueFull,
@@ -40,6 +41,7 @@ __all__ = [
     "LaneFull",
     "LaneQueue",
     "Publication",
+    "Put",
     "QueueError",
     "Taken",
     "TenantQueueFull",
@@ -65,14 +67,15 @@ class LaneQueue:
 
     # What gateways call.
 
-    def put(self, now_ms: int, job: Job, *, tenant_limit: int | None = None, waited_ms: int = 0) -> int:
-        """Queue a job; returns 1 + the tenant's own ahead in its lane, 0 if it was put before and is queued no more.
+    def put(self, now_ms: int, job: Job, *, tenant_limit: int | None = None, waited_ms: int = 0) -> Put:
+        """Queue a job, and book what it was promised.
 
         `waited_ms`: in another queue, from which it was withdrawn; it arrived so much earlier. Raises TenantQueueFull
         and LaneFull, and has then changed nothing.
         """
-        if job.flight_id in self._book.entries:
-            return self.position(job.flight_id) or 0
+        known = self._book.entries.get(job.flight_id)
+        if known is not None:
+            return Put(self.position(job.flight_id) or 0, known.job.guaranteed)
         own, places = self.waiting(job.tenant), self._book.places[job.lane]
         oldest_wait_ms = places.oldest_wait_ms(now_ms)
         if tenant_limit is not None and own >= tenant_limit:
@@ -80,7 +83,8 @@ class LaneQueue:
         if places.depth >= places.lane.max_queued:
             raise LaneFull(job.lane, places.depth, drain_ms(places.depth, oldest_wait_ms))
         self._gateways.setdefault(job.gateway_id, now_ms + GATEWAY_LEASES * self._lease_ms)
-        return places.position(self._book.add(now_ms - waited_ms, job))
+        entry = self._book.add(now_ms - waited_ms, job, now_ms)
+        return Put(places.position(entry), entry.job.guaranteed)
 
     def cancel(self, flight_id: str) -> JobRecord | None:
         """End a waiting job, tell a leased one's holder to stop it. Idempotent; None where it is unknown."""
@@ -117,6 +121,7 @@ class LaneQueue:
             gateway_id=entry.job.gateway_id,
             cancelled=entry.cancelled,
             epoch=entry.epoch,
+            guaranteed=entry.job.guaranteed,
         )
 
     def forget(self, flight_ids: Iterable[str]) -> None:

@@ -72,6 +72,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     guaranteed: bool = False
     pace_ms: float = 0.0
     """What a token takes at the pace that its door reckoned with; 0.0: the door knew none, `tpot_ms` has to do."""
+    claim_ms: float = 0.0
+    """Where it is guaranteed: the time of all workers together that it needs until its first token, with a margin."""
     exact: bool = False
     """Never recompute while the worker lives: swap, or leave it running."""
     follows: bool = False

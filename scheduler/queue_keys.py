@@ -12,6 +12,7 @@ weighted tokens. Under `fl:{queue}:`
 | `waiting:<lane>` | sorted set | all waiting flights by when they were queued: depth, oldest wait, promotion |
 | `returned:<lane>` | sorted set | waiting flights that came back from a worker, in the same order |
 | `guaranteed:<lane>` | sorted set | guaranteed flights that wait and never ran, by when they are due |
+| `promised:<lane>` | hash | when due, in buckets → microseconds that doors have promised and that have not begun |
 | `followers` | hash | tenant → its waiting jobs, over all lanes, that are not the first of their request |
 | `backlog:<lane>` | sorted set | tenants with waiting jobs by counter |
 | `counters:<lane>` | sorted set | all tenants by counter |
@@ -29,13 +30,13 @@ weighted tokens. Under `fl:{queue}:`
 | `wake` | stream | one entry: the last time that a job was queued |
 """
 
-from scheduler import queue_types, urgency
+from scheduler import promises, queue_types, urgency
 from scheduler.job_book import POISONED
 from scheduler.lanes import Lane, LaneName
 
 STREAM_LENGTH = 16_384
 """Entries that a stream holds at most: minutes of a gateway's steps, against seconds until it counts as dead."""
-_PRELUDES = ("base", "shares", "places", "ends", "moves")
+_PRELUDES = ("base", "promises", "shares", "places", "ends", "moves")
 _LIMITS = (
     "APART_MS",
     "ELDERS_PER_TAKE",
@@ -93,6 +94,7 @@ def constants(lanes: dict[LaneName, Lane], lease_ms: int, window: float) -> str:
     )
     numbers = {name: getattr(queue_types, name) for name in _LIMITS}
     numbers |= {"PLENTY": urgency.PLENTY, "SHORT_FIRST": urgency.SHORT_FIRST, "LEAD": urgency.LEAD}
+    numbers |= {name: getattr(promises, name) for name in ("BUCKET_MS", "BUCKETS", "PAST_MS")}
     numbers |= {"LEASE_MS": lease_ms, "WINDOW": window, "STREAM_LENGTH": STREAM_LENGTH}
     lines = [f"local {name} = {value!r}" for name, value in numbers.items()]
     return "\n".join([f"local LANES = {{{rows}}}", f"local POISONED = '{POISONED}'", *lines])

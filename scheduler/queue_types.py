@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from scheduler.dues import first_due_ms
+from scheduler.dues import first_due_ms, promised_due_ms
 from scheduler.fairness import DECODE_WEIGHT
 from scheduler.lanes import Lane, LaneName
 from scheduler.messages import Event, Job, Lease
@@ -105,6 +105,16 @@ class Publication(NamedTuple):
         return f"Publication({self.flight_id}, epoch={self.epoch}, tokens={counts}, ends={self.ends})"
 
 
+class Put(NamedTuple):
+    """A job that is queued."""
+
+    position: int
+    """1 + the tenant's own ahead in its lane; 0 where it was put before and is queued no more."""
+    guaranteed: bool
+    """Whether its deadlines are promised: never where its door did not, and not where other doors had promised the time
+    that it would take."""
+
+
 @dataclass(frozen=True, slots=True)
 class Taken:
     """What a worker got, most urgent first."""
@@ -129,6 +139,7 @@ class JobRecord:
     cancelled: bool
     """Its holder was told to stop, and has not confirmed yet."""
     epoch: int = 0
+    guaranteed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +163,16 @@ def in_rank_order(lanes: dict[LaneName, Lane]) -> tuple[Lane, ...]:
 def due_after_ms(job: Job) -> int:
     """From arrival to when its first token is due, in whole milliseconds."""
     return _whole(first_due_ms(job))
+
+
+def claim_us(job: Job) -> int:
+    """What a guaranteed job claims of the workers' time, in whole microseconds."""
+    return math.ceil(min(job.claim_ms * 1e3, NEVER_MS)) if job.guaranteed else 0
+
+
+def claim_due_ms(job: Job) -> int:
+    """From arrival to when the first token of a guaranteed job must be there, in whole milliseconds."""
+    return _whole(promised_due_ms(job))
 
 
 def place_ms(due_ms: int, *, guaranteed: bool, returned: bool) -> int:

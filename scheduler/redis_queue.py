@@ -31,7 +31,10 @@ from scheduler.queue_types import (
     LaneFull,
     Presence,
     Publication,
+    Put,
     TenantQueueFull,
+    claim_due_ms,
+    claim_us,
     due_after_ms,
     hard_end_ms,
     hard_first_ms,
@@ -80,11 +83,11 @@ class RedisQueue:
 
     # What gateways call.
 
-    async def put(self, job: Job, *, tenant_limit: int | None = None, waited_ms: int = 0) -> int:
-        """Queue a job and wake workers; returns 1 + the tenant's own ahead in its lane. Idempotent by flight.
+    async def put(self, job: Job, *, tenant_limit: int | None = None, waited_ms: int = 0) -> Put:
+        """Queue a job and wake workers. Idempotent by flight.
 
-        0 if it was put before and is queued no more. `waited_ms`: in another queue, from which it was withdrawn; it
-        arrived so much earlier. Raises TenantQueueFull and LaneFull, having written nothing.
+        `waited_ms`: in another queue, from which it was withdrawn; it arrived so much earlier. Raises TenantQueueFull
+        and LaneFull, having written nothing.
         """
         limit = "" if tenant_limit is None else tenant_limit
         due = (due_after_ms(job), hard_first_ms(job), hard_end_ms(job))
@@ -96,7 +99,7 @@ class RedisQueue:
                 raise TenantQueueFull(tenant_limit or 0, answer[1], answer[2])
             case b"lane":
                 raise LaneFull(job.lane, answer[1], answer[2])
-        return int(answer[1])
+        return Put(int(answer[1]), bool(answer[2]))
 
     async def cancel(self, flight_id: str) -> JobRecord | None:
         """End a waiting job, tell a leased one's holder to stop it. Idempotent; None where it is unknown."""
@@ -271,6 +274,7 @@ def _record_fields(job: Job) -> list[Arg]:
     return [
         *(encode(job), repr(job.weight), job.n, len(job.prompt)),
         *(int(job.guaranteed), job.granted_until, int(job.follows), job.max_total_tokens),
+        *(claim_us(job), claim_due_ms(job)),
     ]
 
 
@@ -290,8 +294,8 @@ def _yielded(own: Yielding | None) -> tuple[str | int, ...]:
 
 
 def _lease(answer: list[Any]) -> Lease:
-    body, epoch, arrived_ms_ago, granted_until, *generated = answer
-    job = msgspec.structs.replace(_job.decode(body), granted_until=granted_until)
+    body, epoch, arrived_ms_ago, granted_until, guaranteed, *generated = answer
+    job = msgspec.structs.replace(_job.decode(body), granted_until=granted_until, guaranteed=bool(guaranteed))
     tokens = tuple(struct.unpack(f"<{len(ids) // 4}I", ids) for ids in generated)
     return Lease(job=job, epoch=epoch, arrived_ms_ago=arrived_ms_ago, generated=tokens)
 
@@ -299,7 +303,7 @@ def _lease(answer: list[Any]) -> Lease:
 def _record(answer: list[Any] | None) -> JobRecord | None:
     if answer is None:
         return None
-    state, outcome, prompt, worker, tenant, lane, gateway, cancelled, epoch, *generated = answer
+    state, outcome, prompt, worker, tenant, lane, gateway, cancelled, epoch, guaranteed, *generated = answer
     return JobRecord(
         state=JobState(state.decode()),
         outcome=Outcome(outcome.decode()) if outcome else None,
@@ -311,4 +315,5 @@ def _record(answer: list[Any] | None) -> JobRecord | None:
         gateway_id=gateway.decode(),
         cancelled=bool(cancelled),
         epoch=epoch,
+        guaranteed=bool(guaranteed),
     )

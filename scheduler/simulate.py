@@ -194,7 +194,9 @@ class Simulation:
         self.now_ms = arrival.at_ms
         record = self.records[arrival.flight_id] = Record(arrival)
         word = UNPROMISED if self.door is None else self.door(arrival, self.now_ms)
-        if word is None or not self._let_in(arrival.job(guaranteed=word.guaranteed, pace_ms=word.pace_ms)):
+        if word is None or not self._let_in(
+            arrival.job(guaranteed=word.guaranteed, pace_ms=word.pace_ms, claim_ms=word.claim_ms)
+        ):
             record.outcome, record.end_ms = Outcome.REJECTED, self.now_ms
             return
         for observer in self.observers:

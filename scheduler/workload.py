@@ -46,7 +46,7 @@ class Arrival:
     own_token: int = 0
     """Id of all its other tokens; where prefixes are to be found, no other request's."""
 
-    def job(self, *, guaranteed: bool = False, pace_ms: float = 0.0) -> Job:
+    def job(self, *, guaranteed: bool = False, pace_ms: float = 0.0, claim_ms: float = 0.0) -> Job:
         """As a gateway would queue it, after the door's word on its deadlines."""
         return Job(
             flight_id=self.flight_id,
@@ -65,6 +65,7 @@ class Arrival:
             hard_ttft_ms=self.hard_ttft_ms,
             guaranteed=guaranteed,
             pace_ms=pace_ms,
+            claim_ms=claim_ms,
         )
 
 

@@ -27,7 +27,7 @@ end
 -- The fields of a record, without its body; `lane` comes first.
 local FIELDS = {'lane', 'tenant', 'gateway', 'state', 'worker', 'outcome', 'weight', 'n', 'prompt', 'guaranteed', 'due',
   'hard_first', 'hard_end', 'granted', 'epoch', 'arrived', 'queued', 'taken', 'cancelled', 'returned', 'losses',
-  'generated', 'credit', 'follows', 'whole'}
+  'generated', 'credit', 'follows', 'whole', 'claim', 'bucket'}
 local IS_TEXT = {body = true, lane = true, tenant = true, gateway = true, state = true, worker = true, outcome = true}
 
 -- A job's record, or some fields of it; nil where it is unknown. A number that an older release did not note is 0.
@@ -46,8 +46,8 @@ end
 -- What `record` answers.
 local function describe(job)
   local answer = {job.state, job.outcome, job.prompt, job.worker, job.tenant, job.lane, job.gateway, job.cancelled,
-    job.epoch}
-  for choice = 0, job.n - 1 do answer[10 + choice] = call('STRLEN', key('ids', job.flight, choice)) / 4 end
+    job.epoch, job.guaranteed}
+  for choice = 0, job.n - 1 do answer[11 + choice] = call('STRLEN', key('ids', job.flight, choice)) / 4 end
   return answer
 end
 

@@ -11,6 +11,7 @@ end
 local function finish(job, outcome, message, silent)
   if job.state == 'queued' then unseat(job) else call('ZREM', key('held', job.worker), job.flight) end
   refund(job)
+  release_claim(job)
   call('ZREM', key('flights', job.gateway), job.flight)
   job.state, job.outcome = 'ended', outcome
   local record = key('job', job.flight)

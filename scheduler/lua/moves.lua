@@ -9,9 +9,9 @@ local function lease(job, worker, cost)
   call('HSET', record, 'state', 'leased', 'worker', worker, 'taken', NOW, 'returned', 0, 'epoch', job.epoch,
     'credit', cost)
   charge(job, cost)
-  local answer = {job.body, job.epoch, NOW - job.arrived, job.granted}
+  local answer = {job.body, job.epoch, NOW - job.arrived, job.granted, job.guaranteed}
   for choice = 0, job.n - 1 do
-    answer[5 + choice] = job.generated > 0 and call('GET', key('ids', job.flight, choice)) or ''
+    answer[6 + choice] = job.generated > 0 and call('GET', key('ids', job.flight, choice)) or ''
   end
   return answer
 end

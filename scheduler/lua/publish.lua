@@ -4,7 +4,8 @@
 -- A call with the serial of the worker's last to this gateway is a repeat and does nothing. Returns refused flights.
 -- What its holder publishes may not fit the record where a crash took the record's end back: others then go on from it.
 local gateway, worker, serial = ARGV[2], ARGV[3], ARGV[4]
-local PUBLISHING = {'lane', 'tenant', 'gateway', 'state', 'worker', 'epoch', 'n', 'weight', 'credit', 'generated'}
+local PUBLISHING = {'lane', 'tenant', 'gateway', 'state', 'worker', 'epoch', 'n', 'weight', 'credit', 'generated',
+  'claim', 'bucket'}
 local refused, entry, returned = {}, {}, false
 if call('HGET', key('serials', gateway), worker) == serial then return refused end
 
@@ -28,6 +29,7 @@ local function accept(job, i, last_arg)
     produced = produced + #ARGV[arg + 2] / 4
   end
   if ARGV[i + 4] ~= '' then entry[#entry + 1], entry[#entry + 2] = #entry, ARGV[i + 4] end
+  if produced > 0 then release_claim(job) end
   local covered = math.min(job.credit, cost)
   job.generated, job.credit = job.generated + produced, job.credit - covered
   spend(job, cost - covered)

@@ -1,15 +1,17 @@
 -- Queue a job. Called by RedisQueue.put, for gateways. Idempotent by flight; a refusal writes nothing.
 -- ARGV: clock, flight, lane, tenant, tenant_limit ('' = none), gateway, first_due, hard_first, hard_end (ms from
 --   arrival), body, weight, n, prompt, guaranteed, granted, follows, whole (KV tokens that a choice can grow to),
---   waited (ms that it has waited in another queue).
--- Returns {'ok', 1 + the tenant's own ahead in the lane (0: no longer queued)}, {'tenant', depth, retry_after_ms}
+--   claim (us of all workers, 0: none), when that is due (ms from arrival), waited (ms that it has waited in another
+--   queue).
+-- Returns {'ok', 1 + the tenant's own ahead in the lane (0: no longer queued), guaranteed},
+--   {'tenant', depth, retry_after_ms}
 --   or {'lane', depth, retry_after_ms}.
 local flight, lane, tenant, tenant_limit, gateway = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local record, queue, waiting = key('job', flight), key('queue', lane, tenant), key('waiting', lane)
 
-local known = call('HMGET', record, 'lane', 'tenant')
+local known = call('HMGET', record, 'lane', 'tenant', 'guaranteed')
 if known[1] then
-  return {'ok', (call('ZRANK', key('queue', known[1], known[2]), flight) or -1) + 1}
+  return {'ok', (call('ZRANK', key('queue', known[1], known[2]), flight) or -1) + 1, tonumber(known[3])}
 end
 
 -- When one of so many places frees, at the rate at which the lane drains now.
@@ -28,17 +30,22 @@ if depth >= LANE[lane].max_queued then
   return {'lane', depth, drain(depth)}
 end
 
-local arrived = NOW - ARGV[18]
+local arrived = NOW - ARGV[20]
 local job = {flight = flight, lane = lane, tenant = tenant, queued = arrived, generated = 0, returned = 0,
   due = arrived + ARGV[7], hard_first = arrived + ARGV[8], hard_end = arrived + ARGV[9], n = tonumber(ARGV[12]),
-  prompt = tonumber(ARGV[13]), guaranteed = tonumber(ARGV[14]), follows = tonumber(ARGV[16]), whole = tonumber(ARGV[17])}
+  prompt = tonumber(ARGV[13]), guaranteed = tonumber(ARGV[14]), follows = tonumber(ARGV[16]), whole = tonumber(ARGV[17]),
+  claim = tonumber(ARGV[18]), bucket = 0}
+if job.claim > 0 then
+  local bucket = book(LANE[lane].level, arrived + ARGV[19], job.claim)
+  job.guaranteed, job.claim, job.bucket = bucket and 1 or 0, bucket and job.claim or 0, bucket or 0
+end
 call('HSET', record, 'lane', lane, 'tenant', tenant, 'gateway', gateway, 'state', 'queued', 'worker', '', 'outcome', '',
   'due', job.due, 'hard_first', job.hard_first, 'hard_end', job.hard_end, 'epoch', 0, 'arrived', arrived,
   'queued', arrived, 'taken', 0, 'cancelled', 0, 'returned', 0, 'losses', 0, 'generated', 0, 'credit', 0,
   'body', ARGV[10], 'weight', ARGV[11], 'n', job.n, 'prompt', job.prompt, 'guaranteed', job.guaranteed,
-  'granted', ARGV[15], 'follows', job.follows, 'whole', job.whole)
+  'granted', ARGV[15], 'follows', job.follows, 'whole', job.whole, 'claim', job.claim, 'bucket', job.bucket)
 call('ZADD', key('flights', gateway), 0, flight)
 call('ZADD', key('gateways'), 'NX', NOW + GATEWAY_LEASES * LEASE_MS, gateway)
 seat(job)
 wake()
-return {'ok', call('ZRANK', queue, flight) + 1}
+return {'ok', call('ZRANK', queue, flight) + 1, job.guaranteed}

@@ -3,7 +3,7 @@
 --   whole worker, then for each lane in order of rank: sequences, KV tokens that can be started; then for each lane what
 --   its own work would yield to others: jobs, sequences, KV tokens, the number of tenants that have begun there and
 --   their names, the number of those that wait there and their names.
--- Returns a list of {body, epoch, ms since arrival, granted_until, packed ids of choice 0, of choice 1, …}; empty
+-- Returns a list of {body, epoch, ms since arrival, granted_until, guaranteed, packed ids of choice 0, of choice 1, …}; empty
 --   while the worker has not heard (`renew`) that it lost its jobs.
 local worker, taken, TAKING = ARGV[2], {}, {'body', unpack(FIELDS)}
 

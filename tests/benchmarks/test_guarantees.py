@@ -46,3 +46,35 @@ def test_guarantees_hold_for_a_tenant_outside_its_window() -> None:
 
     assert given.guaranteed >= 20
     assert given.broken == 0
+
+
+def crowd(count: int) -> list[Arrival]:
+    """Work by which a worker learns its costs; then long prompts, all at once, each with two seconds to its first
+    token."""
+    early = [request(f"early {number}", 100.0 * number, 500, None) for number in range(100)]
+    return early + [request(f"dated {number}", 20_000.0 + 2.0 * number, 5_500, 2_000.0) for number in range(count)]
+
+
+def request(flight_id: str, at_ms: float, prompt_tokens: int, hard_ttft_ms: float | None) -> Arrival:
+    return Arrival(
+        at_ms=at_ms,
+        flight_id=flight_id,
+        tenant="acme",
+        lane=LaneName.LATENCY,
+        prompt_tokens=prompt_tokens,
+        output_tokens=50,
+        max_tokens=64,
+        ttft_ms=1_000.0,
+        tpot_ms=100.0,
+        hard_ttft_ms=hard_ttft_ms,
+    )
+
+
+@pytest.mark.parametrize("doors", [2, 4, 8])
+def test_several_doors_promise_what_one_would(doors: int) -> None:
+    alone = play(crowd(40), heartbeat_ms=0.0)
+
+    given = play(crowd(40), doors=doors)
+
+    assert given.guaranteed >= 0.8 * alone.guaranteed > 0
+    assert given.broken == 0

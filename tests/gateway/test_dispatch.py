@@ -8,7 +8,7 @@ import pytest
 from gateway import resources
 from scheduler.lanes import LaneName
 from scheduler.messages import Job
-from scheduler.queue_types import JobState, LaneFull
+from scheduler.queue_types import JobState, LaneFull, Put
 from scheduler.redis_queue import RedisQueue
 from tests.gateway.served import ASKED, CHAT, COMPLETIONS, WAIT_S, Served, error_of, serving, settings, until
 
@@ -87,7 +87,7 @@ async def test_a_job_that_speaks_to_nobody_is_cancelled(served: Served) -> None:
 async def test_tokens_of_a_refused_request_are_wasted(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     put = RedisQueue.put
 
-    async def full_for_the_second(queue: RedisQueue, job: Job, *, tenant_limit: int | None = None) -> int:
+    async def full_for_the_second(queue: RedisQueue, job: Job, *, tenant_limit: int | None = None) -> Put:
         if job.follows:
             await until(lambda: len(served.worker.produced.get(booking_of(job), ())) == 3)
             raise LaneFull(job.lane, 1, 1_000)

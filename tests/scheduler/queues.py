@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import redis.asyncio
 
-from scheduler.lane_queue import JobRecord, LaneDepth, LaneQueue, Publication
+from scheduler.lane_queue import JobRecord, LaneDepth, LaneQueue, Publication, Put
 from scheduler.lanes import DEFAULT_LANES, Lane, LaneName
 from scheduler.messages import Control, Event, Finished, Job, Lease, TokenDelta
 from scheduler.outcomes import Outcome
@@ -35,7 +35,7 @@ class Clock:
 class Queue(Protocol):
     """What both do. `events` and `controls` answer what was said since they were last asked."""
 
-    async def put(self, job: Job, *, tenant_limit: int | None = None, waited_ms: int = 0) -> int: ...
+    async def put(self, job: Job, *, tenant_limit: int | None = None, waited_ms: int = 0) -> Put: ...
     async def take(self, worker_id: str, capacity: Capacity) -> list[Lease]: ...
     async def renew(self, worker_id: str, holding: Collection[str] | None = None) -> bool: ...
     async def publish(
@@ -64,7 +64,7 @@ class MemoryQueue:
         self._queue = LaneQueue(lanes, lease_ms=lease_ms, window=window)
         self._clock = clock
 
-    async def put(self, job: Job, *, tenant_limit: int | None = None, waited_ms: int = 0) -> int:
+    async def put(self, job: Job, *, tenant_limit: int | None = None, waited_ms: int = 0) -> Put:
         return self._queue.put(self._clock(), job, tenant_limit=tenant_limit, waited_ms=waited_ms)
 
     async def take(self, worker_id: str, capacity: Capacity) -> list[Lease]:

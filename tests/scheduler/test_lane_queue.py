@@ -19,15 +19,15 @@ async def test_position_counts_the_tenants_own_jobs_ahead_in_the_lane(queue: Que
     await queue.put(job("b1", "blue"))
     await queue.put(job("a2", lane=LaneName.THROUGHPUT))
 
-    assert await queue.put(job("a3")) == 2
+    assert (await queue.put(job("a3"))).position == 2
     assert [await queue.position(flight) for flight in ("a1", "b1", "a2", "a3")] == [1, 1, 1, 2]
 
 
 async def test_a_stated_deadline_goes_before_a_tenants_earlier_jobs(queue: Queue) -> None:
     await queue.put(job("patient"))
 
-    assert await queue.put(job("urgent", ttft_ms=500.0)) == 1
-    assert await queue.put(job("hard", deadline_ms=400.0)) == 1
+    assert (await queue.put(job("urgent", ttft_ms=500.0))).position == 1
+    assert (await queue.put(job("hard", deadline_ms=400.0))).position == 1
     assert await taken(queue) == ["hard", "urgent", "patient"]
 
 
@@ -35,10 +35,10 @@ async def test_putting_the_same_flight_again_changes_nothing(queue: Queue) -> No
     await queue.put(job("a"))
     await queue.put(job("b"))
 
-    assert await queue.put(job("b")) == 2
+    assert (await queue.put(job("b"))).position == 2
     assert (await queue.depths())[LaneName.LATENCY].queued == 2
     await taken(queue)
-    assert await queue.put(job("b")) == 0
+    assert (await queue.put(job("b"))).position == 0
     assert await taken(queue) == []
 
 
@@ -64,7 +64,7 @@ async def test_a_full_lane_refuses_and_says_when_a_place_frees(make_queue: MakeQ
 
     assert (refusal.value.lane, refusal.value.depth, refusal.value.retry_after_ms) == (LaneName.LATENCY, 2, 1_500)
     assert await queue.record("c") is None
-    assert await queue.put(job("c", "cyan", LaneName.THROUGHPUT)) == 1
+    assert (await queue.put(job("c", "cyan", LaneName.THROUGHPUT))).position == 1
 
 
 async def test_a_tenants_own_limit_counts_its_jobs_in_all_lanes(queue: Queue, clock: Clock) -> None:
@@ -78,7 +78,7 @@ async def test_a_tenants_own_limit_counts_its_jobs_in_all_lanes(queue: Queue, cl
 
     assert (refusal.value.limit, refusal.value.depth, refusal.value.retry_after_ms) == (2, 2, 1_500)
     await take_one(queue)
-    assert await queue.put(job("a3"), tenant_limit=2) == 1
+    assert (await queue.put(job("a3"), tenant_limit=2)).position == 1
 
 
 async def test_the_jobs_of_one_request_count_once_and_as_long_as_the_first_waits(queue: Queue) -> None:
@@ -92,7 +92,7 @@ async def test_the_jobs_of_one_request_count_once_and_as_long_as_the_first_waits
     await take_one(queue)
 
     assert (before, await queue.waiting("acme")) == (1, 0)
-    assert await queue.put(job("a2"), tenant_limit=1) == 3
+    assert (await queue.put(job("a2"), tenant_limit=1)).position == 3
     for flight_id in ("a1-1", "a1-2"):
         await queue.cancel(flight_id)
     assert await queue.waiting("acme") == 1

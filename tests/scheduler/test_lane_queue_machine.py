@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from scheduler import lane_places, queue_types
-from scheduler.lane_queue import JobState, Publication, QueueError
+from scheduler.lane_queue import JobState, Publication, Put, QueueError
 from scheduler.lanes import LaneName
 from scheduler.messages import Event, Finished, Lease, Paused, TokenDelta
 from scheduler.outcomes import Outcome
@@ -108,7 +108,9 @@ class Twins(RuleBasedStateMachine):
             max_tokens=rng.choice([5, 10, 700]),
             gateway_id=rng.choice(GATEWAYS),
             weight=rng.choice([1.0, 1.0, 0.3, 7.0]),
-            guaranteed=rng.random() < 0.2,
+            guaranteed=rng.random() < 0.3,
+            claim_ms=rng.choice([0.0, 0.5, 40.0, 300.001, 900.0]),
+            pace_ms=rng.choice([0.0, 0.0, 3.0]),
             follows=rng.random() < 0.2,
             granted_until=10,
             ttft_ms=rng.choice([1.0, 300.0, 1_000.5, 5_000.0]),
@@ -118,7 +120,7 @@ class Twins(RuleBasedStateMachine):
         limit = rng.choice([None, None, 0, 3, 6])
         waited_ms = rng.choice([0, 0, 0, 300, 7_000])
         answer = self.both(lambda queue: queue.put(sent, tenant_limit=limit, waited_ms=waited_ms))
-        if not again and isinstance(answer, int):
+        if not again and isinstance(answer, Put):
             self.flights.append(flight)
             self.followers |= {flight} if sent.follows else set()
 

@@ -46,9 +46,9 @@ async def test_two_takers_never_get_the_same_job(store: redis.asyncio.Redis) -> 
 
 
 async def test_racing_puts_of_one_flight_queue_it_once(queue: RedisQueue) -> None:
-    positions = await asyncio.gather(*(queue.put(job("a")) for _ in range(20)))
+    answers = await asyncio.gather(*(queue.put(job("a")) for _ in range(20)))
 
-    assert set(positions) == {1}
+    assert {answer.position for answer in answers} == {1}
     assert len(await queue.take("w1", PLENTY)) == 1
 
 
@@ -143,7 +143,7 @@ async def test_scripts_are_loaded_again_when_the_store_has_forgotten_them(
 
     await store.script_flush()
 
-    assert await queue.put(job("b")) == 2
+    assert (await queue.put(job("b"))).position == 2
 
 
 async def test_leases_run_on_the_servers_clock(store: redis.asyncio.Redis) -> None:
