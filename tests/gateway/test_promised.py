@@ -1,0 +1,54 @@
+"""What the queue books of a gateway's promises, as callers see it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from scheduler.lanes import DEFAULT_LANES, LaneName
+from scheduler.messages import Job
+from scheduler.redis_queue import RedisQueue
+from tests.gateway.served import ASKED, CHAT, Served, serving, settings, until
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def served(valkey_url: str) -> AsyncIterator[Served]:
+    async with serving(settings(valkey_url)) as opened:
+        await opened.tenant()
+        opened.worker.step_weights = (1.0, 0.01, 50.0, 0.0, 0.0)
+        [model] = opened.resources.directory.models
+        await until(lambda: bool(opened.resources.directory.models[model].workers[0].step_weights))
+        yield opened
+
+
+async def test_a_promise_that_other_doors_leave_no_time_for_is_best_effort(served: Served) -> None:
+    promised = await served.post(CHAT, ASKED, x_fairlane_ttft_ms="9000")
+    [model] = served.resources.directory.models.values()
+    queue = RedisQueue(served.worker.redis, model.queue, DEFAULT_LANES)
+    taken = Job(
+        flight_id="other",
+        tenant="other",
+        gateway_id="other",
+        lane=LaneName.LATENCY,
+        prompt=(1,),
+        max_tokens=1,
+        granted_until=1,
+        ttft_ms=1e6,
+        tpot_ms=1.0,
+        hard_ttft_ms=8_000.0,
+        guaranteed=True,
+        claim_ms=7_000.0,
+    )
+    served.worker.taking = False
+    assert (await queue.put(taken)).guaranteed
+    answered = asyncio.create_task(served.post(CHAT, {**ASKED, "max_tokens": 5}, x_fairlane_ttft_ms="7000"))
+    await until(lambda: bool(served.resources.dispatcher.flights))
+    served.worker.taking = True
+    demoted = await answered
+
+    assert promised.headers["x-fairlane-class"] == "guaranteed"
+    assert served.worker.seen[0].job.guaranteed
+    assert demoted.headers["x-fairlane-class"] == "best-effort"
+    assert not served.worker.seen[-1].job.guaranteed
