@@ -2,7 +2,19 @@
 
 from collections.abc import Callable, Mapping
 
-from benchmarks.lines import capacity, cost, fairness, fidelity, gauntlet, isolation, newcomers, overload, safety, tax
+from benchmarks.lines import (
+    capacity,
+    cost,
+    fairness,
+    fidelity,
+    gauntlet,
+    guarantees,
+    isolation,
+    newcomers,
+    overload,
+    safety,
+    tax,
+)
 from benchmarks.lines.line import Effort, Line
 
 __all__ = ["MEASURES"]
@@ -17,6 +29,7 @@ MEASURES: Mapping[tuple[int, ...], Callable[[Effort], list[Line]]] = {
     (8,): cost.measure,
     (9,): fidelity.measure,
     (10,): safety.measure,
+    (11,): guarantees.measure,
     (12,): newcomers.measure,
 }
 """By the lines that they yield."""

@@ -1,24 +1,30 @@
 """Line 11: does every guarantee hold, whichever door gave it? And do several doors give as many as one would?
 
-Each world has dated and undated requests of the same tenants, some of them far more than their share, on both kinds of
-deadlines; doors whose views of workers and queue are a heartbeat old; and workers, some of which die. What a dead
-worker breaks is counted apart: it is a guarantee that it held when it died, or that was given by its capacity.
+Each world has dated and undated requests of the same tenants, some of whom ask for more than their share, with both
+kinds of deadlines in both lanes; and doors whose views of workers and queue are a heartbeat old. The one door that they
+are compared with sees everything at once. No worker dies here.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
+from benchmarks.lines.line import Effort, Line, Table, at_least, at_most
 from benchmarks.lines.overload import in_time
 from benchmarks.lines.world import BLOCK_SIZE, OURS, World
 from scheduler.doorkeeper import Doorkeeper
 from scheduler.lane_queue import LaneQueue
-from scheduler.lanes import DEFAULT_LANES
+from scheduler.lanes import DEFAULT_LANES, LaneName
+from scheduler.overlay import Client, Tier, flood
 from scheduler.planner import Planner
 from scheduler.simulate import Death, Simulation
 from scheduler.workload import Arrival
 
 HEARTBEAT_MS = 1_000.0
-LEASE_MS = 6_000.0
+RATE_PER_S = 20.0
+"""What a worker can about serve."""
+TENANTS = 4
+DOORS, WORKERS, LOADS = (1, 2, 4, 8), (1, 4, 16), (0.5, 1.0, 2.0, 4.0)
 WORLD = World(kv_tokens=100_000, max_step_tokens=2048)
 
 
@@ -28,6 +34,36 @@ class Given(NamedTuple):
     guaranteed: int
     broken: int
     """Of these, not kept."""
+
+
+class Case(NamedTuple):
+    """One run."""
+
+    workers: int
+    doors: int
+    """0: one that sees everything at once."""
+    load: float
+    seed: int
+    duration_s: float
+    ends: bool
+    """Deadlines are of the last token, not of the first."""
+
+    def arrivals(self) -> list[Arrival]:
+        """What is asked for; the first tenant dates half of it, and asks for three times as much as each other."""
+        rate_per_s = RATE_PER_S * self.load * self.workers / (3 + TENANTS - 1)
+        clients = [
+            Client(
+                tenant=f"tenant-{number}",
+                rate_per_s=rate_per_s * (3.0 if number == 0 else 1.0) / 2.0,
+                prompt=(100, 2000),
+                output=(20, 400),
+                tier=_tier(LaneName.THROUGHPUT if number % 2 else LaneName.LATENCY, dated=dated, ends=self.ends),
+            )
+            for number in range(TENANTS)
+            for dated in (True, False)
+        ]
+        asked = flood(clients, self.duration_s, self.seed)
+        return [replace(one, flight_id=f"{number}/{one.flight_id}") for number, one in enumerate(asked)]
 
 
 def play(
@@ -68,3 +104,64 @@ def play(
     records = simulation.run()
     promised = [records[flight_id] for flight_id in keeper.guaranteed]
     return Given(len(promised), sum(not in_time(record) for record in promised))
+
+
+def play_case(case: Case) -> Given:
+    """Play a case."""
+    heartbeat_ms = HEARTBEAT_MS if case.doors else 0.0
+    return play(
+        case.arrivals(), workers=case.workers, doors=max(1, case.doors), heartbeat_ms=heartbeat_ms, seed=case.seed
+    )
+
+
+def measure(effort: Effort) -> list[Line]:
+    """The line."""
+    workers, duration_s = ((1,), 10.0) if effort.quick else (WORKERS, 30.0)
+    found: dict[tuple[int, int], list[Given]] = {}
+    for count in workers:
+        for doors in (0, *DOORS):
+            cases = [
+                Case(count, doors, load, seed, duration_s, ends)
+                for load in LOADS
+                for seed in effort.seeds
+                for ends in (False, True)
+            ]
+            found[count, doors] = effort.each(f"guarantees, {count} workers, {doors} doors", play_case, cases)
+    effort.show(_table(found))
+    runs = [run for (_, doors), runs in found.items() if doors for run in runs]
+    guaranteed, broken = sum(run.guaranteed for run in runs), sum(run.broken for run in runs)
+    parts = [
+        sum(run.guaranteed for run in found[count, doors]) / max(1, sum(run.guaranteed for run in found[count, 0]))
+        for count in workers
+        for doors in DOORS
+    ]
+    return [
+        at_most(11, "guarantees broken", float(broken), 0.0, f"of {guaranteed:,}, {len(runs)} runs"),
+        at_least(11, "least given, of one door's that sees all", round(min(parts), 3), 0.8, f"doors {DOORS}"),
+    ]
+
+
+def _table(found: dict[tuple[int, int], list[Given]]) -> Table:
+    rows = [
+        (
+            f"{workers}",
+            f"{doors or 'one that sees all'}",
+            f"{sum(run.guaranteed for run in runs):,}",
+            f"{sum(run.broken for run in runs)}",
+        )
+        for (workers, doors), runs in found.items()
+    ]
+    return Table("Guarantees", ("workers", "doors", "guaranteed", "broken"), rows)
+
+
+def _tier(lane: LaneName, *, dated: bool, ends: bool) -> Tier:
+    target = DEFAULT_LANES[lane]
+    return Tier(
+        name="dated" if dated else "undated",
+        lane=lane,
+        share=1.0,
+        ttft_ms=target.ttft_ms,
+        tpot_ms=target.tpot_ms,
+        deadline_ms=30_000.0 if dated and ends else None,
+        hard_ttft_ms=4_000.0 if dated and not ends else None,
+    )
