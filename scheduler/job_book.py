@@ -155,11 +155,13 @@ class JobBook:
     def withdraw(self, entry: Entry) -> None:
         """Forget a waiting job that nobody has begun."""
         self._unseat(entry)
+        self._release_claim(entry)
         self.flights[entry.job.gateway_id].discard(entry.job.flight_id)
         del self.entries[entry.job.flight_id]
 
     def reset(self) -> None:
         """Forget what each tenant and lane has had."""
+        self._promises = Promises(len(self.places))
         for name, places in self.places.items():
             self.places[name] = Places(places.lane, places.counters.window)
 

@@ -27,7 +27,7 @@ end
 local function remove()
   local gone = {key('followers'), key('owed'), key('expiry'), key('level'), key('lost'), key('pulse'), key('wake')}
   for _, lane in ipairs(LANES) do
-    for _, kind in ipairs({'heads', 'waiting', 'returned', 'backlog', 'counters'}) do
+    for _, kind in ipairs({'heads', 'waiting', 'returned', 'guaranteed', 'promised', 'backlog', 'counters'}) do
       gone[#gone + 1] = key(kind, lane.name)
     end
   end

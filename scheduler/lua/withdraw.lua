@@ -5,6 +5,7 @@ local job = load(ARGV[2])
 if not job then return false end
 if job.state ~= 'queued' or job.generated > 0 or not is_orphan(tonumber(ARGV[3])) then return 0 end
 unseat(job)
+release_claim(job)
 call('ZREM', key('flights', job.gateway), job.flight)
 local keys = {key('job', job.flight)}
 for choice = 0, job.n - 1 do keys[choice + 2] = key('ids', job.flight, choice) end
