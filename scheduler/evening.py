@@ -69,7 +69,12 @@ class Evening:
     def may_ask(self, standing: Standing, holder: Standing) -> bool:
         """Blocks go from tenant to tenant of a lane as sparingly as rows do; from 2 Θ on for what comes back, or two
         tenants at the window's edge would take turns in the host pool."""
-        if standing.seq.is_resident or standing.rank.lane != holder.rank.lane or not holder.rank.outside_window:
+        if (
+            standing.seq.is_resident
+            or standing.rank.standing == 0
+            or standing.rank.lane != holder.rank.lane
+            or not holder.rank.outside_window
+        ):
             return True
         excess = self._ranking.excess(holder.seq.job.lane, holder.seq.job.tenant)
         return self._may_take(excess) and (standing.rank.phase is not Phase.RESUME or excess > 1.0)
@@ -81,9 +86,9 @@ class Evening:
         self._taken += takes_blocks or self._takes_row(standing)
 
     def _takes_row(self, standing: Standing) -> bool:
-        """It is fresh and inside the window, and only rows of those outside are left."""
+        """It is fresh, best effort and inside the window, and only rows of those outside are left."""
         rank, lane = standing.rank, standing.seq.job.lane
-        if rank.phase is not Phase.FRESH or rank.outside_window:
+        if rank.phase is not Phase.FRESH or rank.outside_window or rank.standing == 0:
             return False
         return self._draft.rows_left(lane) <= self._outsiders[rank.lane]
 

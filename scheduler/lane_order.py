@@ -84,9 +84,10 @@ class Room:
 class Owed:
     """What the work of one lane that a worker runs would yield to those who wait and were served less.
 
-    To a tenant of which nothing is there, as long as one that has begun was served no less; and to one that is behind
-    such a tenant by more than Θ, while nobody who has begun there waits there already. So who holds all of a worker
-    does not keep others from being asked for, and whoever is behind is asked for wherever it could catch up.
+    To what is guaranteed its deadline. To a tenant of which nothing is there, as long as one that has begun was served
+    no less; and to one that is behind such a tenant by more than Θ, while nobody who has begun there waits there
+    already. So who holds all of a worker does not keep others from being asked for, and whoever is behind is asked for
+    wherever it could catch up.
     """
 
     def __init__(self, places: Places, yielding: Yielding | None, window: float) -> None:
@@ -101,12 +102,16 @@ class Owed:
     @property
     def is_open(self) -> bool:
         """Somebody could be owed something."""
-        return bool(self._begun) and (self._jobs > 0 or not self._one_waits)
+        return bool(self._begun)
 
     def is_to(self, entry: Entry, tokens: int) -> bool:
         """This job is of a tenant that is owed, and what would be yielded suffices for it."""
         tenant = entry.job.tenant
-        if tenant in self._waiting or entry.job.n > self._sequences or tokens > self._kv_tokens:
+        if entry.job.n > self._sequences or tokens > self._kv_tokens:
+            return False
+        if entry.job.guaranteed:
+            return True
+        if tenant in self._waiting:
             return False
         lead = max(map(self._places.standing, self._begun)) - self._places.standing(tenant)
         if tenant in self._begun:
@@ -116,7 +121,7 @@ class Owed:
     def give(self, entry: Entry, tokens: int) -> None:
         """It is taken, and waits there for others to yield."""
         tenant = entry.job.tenant
-        self._jobs -= tenant not in self._begun
+        self._jobs -= tenant not in self._begun and not entry.job.guaranteed
         self._one_waits = self._one_waits or tenant in self._begun
         self._waiting.add(tenant)
         self._sequences -= entry.job.n

@@ -1,7 +1,8 @@
 """Who yields KV blocks to whom, how many, and by which mode.
 
 1. A victim ranks strictly below its beneficiary: in a lower lane, at its grant and idle, or of a tenant of the same
-   lane that is outside the fairness window while the beneficiary's is inside. Work that already runs may also take
+   lane that is outside the fairness window while the beneficiary's is inside; or best effort of its lane, where the
+   beneficiary is guaranteed its deadline. Work that already runs may also take
    from other equals, from the last-ranked upwards; work on its way back, from equals that are away themselves, and from
    all where otherwise nothing could run: what holds a part of its blocks must not wait for what holds another. Nobody
    else yields to an equal.
@@ -55,12 +56,19 @@ def choose(
     below.sort(key=lambda one: one.rank, reverse=True)
     lower = [one for one in below if one.rank.lane > beneficiary.rank.lane]
     same = [one for one in below if one.rank.lane == beneficiary.rank.lane]
-    outside = [one for one in same if one.rank.outside_window and not beneficiary.rank.outside_window]
+    outside = [one for one in same if one.rank.group > beneficiary.rank.group and _yields(one, beneficiary)]
     outside.sort(key=lambda one: one.rank.counter, reverse=True)
     equals = [one for one in same if _yields_to_equal(one, beneficiary, guard) and one not in outside]
     offers = _Offers(pool, costs, guard)
     lower.sort(key=lambda one: offers.cost_per_block(one.seq, short))
     return offers.fewest(short, [one.seq for one in (*lower, *outside, *equals)])
+
+
+def _yields(holder: Standing, beneficiary: Standing) -> bool:
+    """Of one lane, whatever either has begun."""
+    if beneficiary.rank.standing == 0 and holder.rank.standing > 0:
+        return True
+    return holder.rank.outside_window and not beneficiary.rank.outside_window
 
 
 def _yields_to_equal(holder: Standing, beneficiary: Standing, guard: Guard) -> bool:

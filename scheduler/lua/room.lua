@@ -83,8 +83,7 @@ end
 
 -- Somebody could be owed something.
 local function yields(lane)
-  local own = YIELDING[lane.level]
-  return #own.tenants > 0 and (own.jobs > 0 or not own.one_waits)
+  return #YIELDING[lane.level].tenants > 0
 end
 
 -- Tenants' counters, or the level where that is higher.
@@ -99,7 +98,9 @@ end
 -- This job is of a tenant that is owed, and what would be yielded suffices for it (Owed in scheduler/lane_order.py).
 local function is_owed(job, lane)
   local own, tenant = YIELDING[lane.level], job.tenant
-  if own.waiting[tenant] or job.n > own.sequences or tokens_of(job) > own.kv_tokens then return false end
+  if job.n > own.sequences or tokens_of(job) > own.kv_tokens then return false end
+  if job.guaranteed == 1 then return true end
+  if own.waiting[tenant] then return false end
   own.most = own.most or math.max(unpack(standings(lane, own.tenants)))
   local lead = own.most - standings(lane, {tenant})[1]
   if own.begun[tenant] then return not own.one_waits and lead > window_of(lane) end
@@ -109,7 +110,11 @@ end
 -- A job is taken, and waits there for others to yield.
 local function give_owed(job)
   local own, tenant = YIELDING[job.level], job.tenant
-  if own.begun[tenant] then own.one_waits = true else own.jobs = own.jobs - 1 end
+  if own.begun[tenant] then
+    own.one_waits = true
+  elseif job.guaranteed == 0 then
+    own.jobs = own.jobs - 1
+  end
   own.waiting[tenant] = true
   own.sequences, own.kv_tokens = own.sequences - job.n, own.kv_tokens - tokens_of(job)
 end

@@ -88,15 +88,17 @@ def test_copies_that_nobody_measured_yet_are_tried() -> None:
     assert modes(shop.choose(1, shop.stand("chat", LATENCY_RANK, state=State.WAITING))) == ["swap"]
 
 
-def test_work_on_its_way_back_takes_from_running_equals_where_nothing_runs_otherwise() -> None:
+def test_what_is_guaranteed_takes_from_best_effort_of_its_lane_whether_it_has_begun_or_not() -> None:
     shop = Shop()
     back, fresh = shop.stand("a", state=State.SWAPPED), shop.stand("b", state=State.WAITING)
-    back, fresh = (one._replace(rank=one.rank._replace(standing=0)) for one in (back, fresh))  # guaranteed
     shop.stand("c")
-
     assert shop.choose(1, back) is None
-    assert names(shop.choose(1, back, last_resort=True)) == ["c"]
-    assert shop.choose(1, fresh, last_resort=True) is None
+    assert shop.choose(1, fresh) is None
+
+    back, fresh = (one._replace(rank=one.rank._replace(standing=0)) for one in (back, fresh))
+
+    assert names(shop.choose(1, back)) == ["c"]
+    assert names(shop.choose(1, fresh)) == ["c"]
 
 
 def test_what_sequences_hold_alone_goes_before_what_they_share() -> None:
