@@ -152,7 +152,7 @@ class Order:
 
         One that does not fit is passed over until it is due. From then on nothing behind it is taken from its lane, so
         that room gathers for it and small jobs do not starve it; unless this worker could never hold it. What its
-        lane's share floor is behind for gathers room from all lanes, where it needs no more than that share.
+        lane's share floor is behind for gathers room from all lanes above too, where it needs no more than that share.
         """
         self._least = [places.least_counter() for places in self._lanes]
         for rank, candidates in self._tiers():
@@ -163,10 +163,8 @@ class Order:
                 if self._room.fits(level, entry):
                     self._room.occupy(level, entry)
                     return entry
-                if is_floor:
-                    return None
-                if entry.due_ms <= self._now_ms and self._room.could_fit(entry):
-                    self._room.close(rank, level)
+                if is_floor or (entry.due_ms <= self._now_ms and self._room.could_fit(entry)):
+                    self._room.close(max(0, rank), level)
         return self._pick_owed()
 
     def _pick_owed(self) -> Entry | None:

@@ -53,7 +53,8 @@ class Rank(NamedTuple):
     outside_window: bool
     """Never of what is guaranteed: a promise holds whatever its tenant has had since. Its service counts."""
     standing: int
-    """0 guaranteed, 1 best effort, 2 relegated: fresh work that can no longer be in time gives way to what can."""
+    """0 guaranteed, as long as it has a promise ahead; 1 best effort; 2 relegated: fresh work that can no longer be in
+    time gives way to what can."""
     phase: Phase
     urgency: float
     """Of fresh work how near its deadline is, the shorter the nearer; of begun work none."""
@@ -113,10 +114,10 @@ class Ranking:
             phase = Phase.FRESH
             standing, urgency = self._prospects(seq, counter - self._least[name])
         else:
-            phase, standing, urgency = PHASES[seq.state], int(not job.guaranteed), 0.0
+            phase, standing, urgency = PHASES[seq.state], int(not seq.is_promised), 0.0
         rank = Rank(
             self.lane_rank(seq),
-            not job.guaranteed and self._is_outside(name, tenant, counter),
+            not seq.is_promised and self._is_outside(name, tenant, counter),
             standing,
             phase,
             urgency,
@@ -138,10 +139,10 @@ class Ranking:
 
     def group(self, kind: Kind) -> Group:
         """Where work of this kind stands."""
-        name, tenant, guaranteed, promoted = kind
+        name, tenant, promised, promoted = kind
         counter = self._lanes[name].counters.value(tenant)
-        outside = not guaranteed and self._is_outside(name, tenant, counter)
-        return self._lane_ranks[promoted][name], outside, 0 if guaranteed else 1
+        outside = not promised and self._is_outside(name, tenant, counter)
+        return self._lane_ranks[promoted][name], outside, 0 if promised else 1
 
     def first_group(self, lane: LaneRoster) -> Group:
         """The first group that a lane's fresh work could be in."""

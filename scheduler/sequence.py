@@ -49,7 +49,7 @@ RESIDENT = frozenset({State.PREFILL, State.DECODE, State.PAUSED})
 
 
 Kind = tuple[LaneName, str, bool, bool]
-"""What sequences that stand together in the order have in common: lane, tenant, guaranteed, promoted."""
+"""What decodes that stand together in the order have in common: lane, tenant, promised, promoted."""
 
 
 class IllegalTransition(RuntimeError):
@@ -95,7 +95,13 @@ class Sequence:
     """While it is not promoted; kept, since every step asks for that of hundreds."""
 
     def __post_init__(self) -> None:
-        self.kind = self.job.lane, self.job.tenant, self.job.guaranteed, False
+        ends_in_time = self.job.guaranteed and self.job.deadline_ms is not None
+        self.kind = self.job.lane, self.job.tenant, ends_in_time, False
+
+    @property
+    def is_promised(self) -> bool:
+        """A deadline that it was guaranteed lies ahead: that of its end, or of its first token while there is none."""
+        return self.job.guaranteed and (self.job.deadline_ms is not None or not self.output)
 
     @property
     def length(self) -> int:

@@ -154,11 +154,12 @@ local function first_of(jobs, is_wanted, lane)
 end
 
 -- What a lane's share floor is behind for. What needs no more than that share and does not fit gathers room from all
--- lanes: then nothing else is taken.
+-- lanes above too.
 local function pick_for_floor(lane)
   for _, jobs in ipairs({owed(returned(lane)), owed(heads(lane))}) do
     local small = first_of(jobs, is_within_floor, lane)
-    if small then return small, not fits(small) end
+    if small and fits(small) then return small end
+    if small then close(1, lane.level) end
     local job = is_open(lane) and first_to_fit(jobs, lane)
     if job then return job end
   end
@@ -183,8 +184,7 @@ end
 local function pick()
   for _, lane in ipairs(LANES) do
     if lane.share_floor > 0 and owed_to(lane.name) >= QUANTUM_COST then
-      local job, gathers_all = pick_for_floor(lane)
-      if gathers_all then return nil end
+      local job = pick_for_floor(lane)
       if job then return job end
     end
   end
