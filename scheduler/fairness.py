@@ -3,8 +3,8 @@
 A counter is the weighted service a tenant has had: `tokens / weight`, summed. It never falls behind on idleness: a
 tenant that begins to wait is lifted to the smallest counter of those that already do (credit is use it or lose it,
 debt is kept). Where nobody waits everyone has had what it asked for, and the lane is level again, as at the end of a
-busy period in start-time fair queueing: whoever comes starts from the largest counter, so that a tenant that had the
-lane to itself is not made to wait for it afterwards.
+busy period in start-time fair queueing: whoever comes starts from the largest counter, and who runs stands there too,
+so that a tenant that had the lane to itself is not made to wait for it afterwards, nor one for having asked for little.
 
 Invariant: with every charge at most Δ, and only those within Θ of the smallest counter served while one of them is,
 the counters of tenants that go on waiting differ by at most Θ + Δ; neither KV pool nor output lengths enter. A worker
@@ -16,6 +16,10 @@ running rows will add in the next steps counted in (`ranking.FORESIGHT`), which 
 host slots the leader's remaining cost comes on top; over several workers each adds what it has taken and not reported
 yet, a quantum and a batch of reports. Θ is that of the lane (`Lane.window`): where deadlines press, what a worker
 computes in `Lane.burst_ms` at least.
+
+A newcomer, of whose tenant nothing has begun, goes before all begun work but of tenants that are behind it by more than
+Θ, one of them a step: its first token is not made to wait for rows, blocks or time that others hold. Its tenant's
+counter pays for it as for all else, so this moves who is first within Θ, and not the bound.
 
 What is guaranteed its deadline is served whether its tenant is outside Θ or not, and counts. So while a tenant has
 guaranteed work, it may be ahead by as much more as that comes to. Of a worker's time a door promises at most
