@@ -61,6 +61,11 @@ class BlockPool:
         return self._slots.free
 
     @property
+    def held_slots(self) -> int:
+        """Host slots that sequences hold."""
+        return self._slots.held
+
+    @property
     def unused_slots(self) -> int:
         """Of these, what is no copy of a device block."""
         return self._slots.unused

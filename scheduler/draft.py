@@ -121,12 +121,12 @@ class Draft:
                 )
             )
 
-    def force(self, seq: Sequence, mode: YieldMode, most: int | None) -> None:
-        """Take a sequence's last blocks, all or at most so many, if it holds any and the host has room for a swap."""
+    def force(self, seq: Sequence, mode: YieldMode, most: int | None, room: int) -> None:
+        """Take a sequence's last blocks, all or at most so many, if it holds any and `room` host slots suffice."""
         held = len(seq.table)
         blocks = held if most is None else min(most, held)
         copied = min(held, self._pool.blocks_for(seq.num_computed)) - (held - blocks)
-        if blocks and (mode == "recompute" or (copied > 0 and self._pool.can_swap_out(copied))):
+        if blocks and (mode == "recompute" or 0 < copied <= room):
             self.preempt(Victim(seq, mode, blocks, 0.0))
 
     def set_aside(self, seq: Sequence) -> None:

@@ -1,5 +1,6 @@
 """One leased job in a worker: its choices, the prompt blocks that they share, and its deadlines."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from scheduler.blocks import BlockPool, IntegrityError
@@ -57,19 +58,22 @@ class Flight:
         limits = (self.job.deadline_ms, self.job.hard_ttft_ms, self.lane.max_wait_ms)
         return [self.arrived_ms + limit for limit in limits if limit is not None]
 
-    def share_prefix(self, seq: Sequence, pool: BlockPool) -> list[Sequence]:
-        """If the trunk has now computed the shared blocks, give them to the choices that wait for them: these."""
+    def share_prefix(self, seq: Sequence, pool: BlockPool, may_begin: Callable[[Sequence], bool]) -> list[Sequence]:
+        """If the trunk has now computed the shared blocks, give them to the choices that wait for them: these. Who may
+        not begin now waits on its own from here on, as work that has not begun."""
         if seq.num_computed < self.shared_blocks * pool.block_size:
             return []
         sharing = []
         for sibling in self.choices:
             if sibling.awaits_prefix and sibling is not seq:
                 sibling.awaits_prefix = False
+                sharing.append(sibling)
+                if not may_begin(sibling):
+                    continue
                 sibling.move(State.PREFILL)
                 pool.share(seq.table, self.shared_blocks, sibling.table)
                 sibling.num_computed = self.shared_blocks * pool.block_size
                 sibling.shared = min(seq.shared, self.shared_blocks)
-                sharing.append(sibling)
         return sharing
 
     def charge(self, row: Row) -> float:

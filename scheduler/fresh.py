@@ -26,6 +26,8 @@ class WaitReason(StrEnum):
     """With it the step would take longer than decodes of the first lane can bear."""
     BLOCKS = "blocks"
     """KV blocks are short, and nobody that may yield holds enough."""
+    HOST = "host"
+    """It must never be computed again, and the host pool has no room left to swap it to."""
     HEAD = "head"
     """It would fit, but would delay a more urgent request that lacks blocks."""
     GRANT = "grant"

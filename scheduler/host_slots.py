@@ -17,6 +17,7 @@ class HostSlots:
 
     def __init__(self, count: int) -> None:
         require("host_slots", count, 0)
+        self._count = count
         self._unused = list(range(count - 1, -1, -1))
         self._copies: dict[int, int] = {}
         """Slots by the device blocks that they are copies of."""
@@ -28,6 +29,12 @@ class HostSlots:
     def free(self) -> int:
         """Slots that `fill` could take, copies among them."""
         return len(self._unused) + len(self._copies)
+
+    @property
+    def held(self) -> int:
+        """Slots that sequences hold."""
+        waiting = len(self._retired) + len(self._arriving)
+        return self._count - self.free - waiting
 
     @property
     def unused(self) -> int:

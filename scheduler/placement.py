@@ -23,13 +23,14 @@ from scheduler.draft import Draft
 from scheduler.evening import Evening
 from scheduler.forecast import Forecast
 from scheduler.fresh import Fresh, WaitReason
+from scheduler.host_claims import HostClaims
 from scheduler.lanes import LaneName
 from scheduler.lengths import Lengths
 from scheduler.ranking import IDLE, Group, Phase, Ranking, Standing
 from scheduler.roster import Roster
-from scheduler.sequence import Sequence
+from scheduler.sequence import Sequence, State
 from scheduler.steps import SeqId
-from scheduler.victims import Guard, Victim, choose
+from scheduler.victims import Guard, Victim, choose, lost
 
 
 class Placement:
@@ -44,6 +45,7 @@ class Placement:
         pool: BlockPool,
         costs: CostModel,
         lengths: Lengths,
+        claims: HostClaims,
     ) -> None:
         self._roster = roster
         self._begun = begun
@@ -51,6 +53,7 @@ class Placement:
         self._draft = draft
         self._pool = pool
         self._costs = costs
+        self._claims = claims
         self._last_resort = False
         self._head_starts: float | None = None
         """Steps after which running work has made room for the head; None while there is no head."""
@@ -63,7 +66,7 @@ class Placement:
     def fill(self) -> dict[SeqId, WaitReason]:
         """Place all that fits; the reasons of those that were looked at and wait."""
         reasons = self._walk()
-        if not self._draft.running and WaitReason.BLOCKS in reasons.values():
+        if not self._draft.running and not {WaitReason.BLOCKS, WaitReason.HOST}.isdisjoint(reasons.values()):
             self._last_resort = True
             reasons = self._walk()
         for seq in self._passed_over:
@@ -156,22 +159,42 @@ class Placement:
             reason = WaitReason.SLOTS
         if reason is None and self._lacks_more_than_was_lent(standing):
             reason = WaitReason.BLOCKS
+        dropped = None if reason else self._count_on_host(standing)
+        if reason is None and dropped is None:
+            reason = WaitReason.HOST
         held = len(standing.seq.table)
         if reason is None:
             self._draft.prefixes.reuse(standing.seq)
         victims = None if reason else self._make_room(standing)
-        if victims is None:
+        if dropped is None or victims is None:
             reason = reason or WaitReason.BLOCKS
             if self._head_starts is None and reason in (WaitReason.BLOCKS, WaitReason.PREEMPTED):
                 self._head_starts = self._steps_until(self._needed(standing.seq))
             self._draft.prefixes.give_back(standing.seq, held)
+            if standing.seq.state is State.WAITING:
+                self._claims.release(standing.seq)
             return reason
-        for victim in victims:
+        for victim in (*victims, *(lost(seq, self._pool, self._costs) for seq in dropped)):
             self._draft.preempt(victim)
         self._evening.count(standing, victims)
         self._draft.run(standing.seq)
         self._forecast.add(standing)
         return None
+
+    def _count_on_host(self, standing: Standing) -> list[Sequence] | None:
+        """Before exact work begins: whom the host drops for it, perhaps nobody; None where it would have to be computed
+        again if it yielded. A tenant's first may stay on the device instead, and whoever could run alone."""
+        seq = standing.seq
+        if self._claims.covers(seq):
+            return []
+        is_first = seq.job.tenant not in self._roster.lanes[seq.job.lane].begun
+        return self._claims.count(seq, self._away_below(standing), may_stay=is_first, alone=self._last_resort)
+
+    def _away_below(self, standing: Standing) -> Iterator[Sequence]:
+        """What holds host slots and stands below, the least urgent first."""
+        begun = chain(self._roster.begun.values(), self._roster.idle.values())
+        away = [self._ranking.stand(seq) for seq in begun if seq.slots]
+        return (one.seq for one in sorted(away, reverse=True) if one.rank > standing.rank)
 
     def _barred(self, seq: Sequence) -> WaitReason | None:
         """Why it cannot run whatever blocks are free."""
@@ -215,7 +238,7 @@ class Placement:
             if one.seq.id not in self._draft.running and (self._last_resort or self._evening.may_ask(standing, one))
         ]
         guard = Guard(self._leader, self._last_resort)
-        return choose(short, standing, holders, self._pool, self._costs, guard)
+        return choose(short, standing, holders, self._pool, self._costs, guard, self._claims)
 
     def _needed(self, seq: Sequence) -> int:
         """Device blocks that it lacks."""

@@ -16,6 +16,7 @@ from scheduler.fairness import DECODE_WEIGHT, STEP_WINDOW
 from scheduler.flight import Flight, open_flight, refusal
 from scheduler.foresight import foreseen
 from scheduler.fresh import WaitReason
+from scheduler.host_claims import HostClaims
 from scheduler.lanes import Lane, LaneName
 from scheduler.lengths import Lengths
 from scheduler.messages import Lease, Paused, YieldMode
@@ -28,6 +29,7 @@ from scheduler.ranking import Ranking
 from scheduler.roster import Roster
 from scheduler.sequence import DECODE, FINISHED, PAUSED, Sequence, State
 from scheduler.steps import Capacity, Ended, Produced, Row, SeqId, StepOutcome, StepPlan, StepResult
+from scheduler.victims import lost
 
 
 class StepOrderError(RuntimeError):
@@ -70,6 +72,7 @@ class Planner:
         costs.expect_blocks_of(bytes_per_block)
         self._ample = ample_budget(lanes, max_sequences, max_step_tokens)
         self._roster = Roster(lanes, window=window)
+        self._claims = HostClaims(self._pool, self._roster.idle)
         self._census = capacity.Census(self._roster)
         self._lengths = Lengths()
         self._flights: dict[str, Flight] = {}
@@ -101,6 +104,7 @@ class Planner:
             self._ended.append(flight.ended(Outcome.FINISHED))
         else:
             self._flights[job.flight_id] = flight
+            self._claims.came(job)
             for seq in flight.live:
                 self._roster.file(seq)
             self._expiries.watch(flight)
@@ -146,6 +150,8 @@ class Planner:
         events = [event for event in self._paused if event.flight_id in self._flights]
         self._plan, self._paused = draft.finish(self._plan.number + 1, events, self._costs, self._reasons), []
         self._in_flight = self._ran = draft.running
+        if self._plan.is_empty:
+            self._pool.settle()  # no copy of it is under way
         return self._plan
 
     def _weigh_up(self, now_ms: float) -> Draft:
@@ -157,8 +163,12 @@ class Planner:
         if self._forced:
             self._yield_forced(draft)
             begun = survey(self._roster, now_ms)
+        for seq in self._claims.beyond_share():
+            draft.preempt(lost(seq, self._pool, self._costs))
         ranking = Ranking(self._roster, begun, self._costs, now_ms)
-        self._reasons = Placement(self._roster, begun, ranking, draft, self._pool, self._costs, self._lengths).fill()
+        self._reasons = Placement(
+            self._roster, begun, ranking, draft, self._pool, self._costs, self._lengths, self._claims
+        ).fill()
         return draft
 
     def apply(self, result: StepResult, now_ms: float) -> StepOutcome:
@@ -242,7 +252,8 @@ class Planner:
         for seq_id, (mode, blocks) in self._forced.items():
             flight = self._flights.get(seq_id.flight_id)
             if flight:
-                draft.force(flight.choices[seq_id.choice], mode, blocks)
+                seq = flight.choices[seq_id.choice]
+                draft.force(seq, mode, blocks, self._claims.room().of(seq))
         self._forced = {}
 
     def _close(self, flight: Flight, outcome: Outcome, error: str = "") -> Ended:
@@ -255,10 +266,12 @@ class Planner:
             seq.move(State.FINISHED)
             self._roster.remove(seq)
         del self._flights[flight.job.flight_id]
+        self._claims.left(flight.job)
 
     def _free(self, seq: Sequence) -> None:
         self._pool.release(seq.table)
         self._pool.release_slots(seq.slots)
+        self._claims.release(seq)
 
     def _fail(self, rows: tuple[Row, ...], result: StepResult) -> None:
         """End the flights whose rows failed, or yielded no token where one was due."""
@@ -275,7 +288,7 @@ class Planner:
         if before is not DECODE:  # else its prompt was charged, and shared
             flight = self._flights[row.seq.flight_id]
             charge, cached = flight.charge(row), 0 if row.output_index else flight.cached_tokens
-            for sibling in flight.share_prefix(seq, self._pool):
+            for sibling in flight.share_prefix(seq, self._pool, self._claims.may_begin):
                 self._roster.file(sibling)
         self._roster.charge(seq.job, charge)
         if row.samples:

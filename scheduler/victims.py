@@ -10,9 +10,10 @@
    what their rows give them in the next steps; then equals. Ties: last-ranked first.
 3. A victim gives its last blocks: what stands before them stays valid, and its way back costs what it gave. Only as
    many are taken as are needed, of as few as suffice; if all together hold too few, nobody yields.
-4. Swap or recompute is what the cost model finds cheaper, if the host has room. `exact` work and the leader (the most
-   urgent that has begun) never recompute: the one was promised so, the other carries the progress of the whole worker.
-   Exact work yields by recompute only as the last resort, when otherwise nothing at all could run.
+4. Swap or recompute is what the cost model finds cheaper, if the host has room for this victim (`host_claims`). `exact`
+   work and the leader (the most urgent that has begun) never recompute: the one was promised so, the other carries the
+   progress of the whole worker. Exact work whose slots were not counted yields only what the host has room for just then;
+   so that it goes on to its end, everybody yields to it where otherwise nothing at all could run.
 """
 
 from collections import Counter
@@ -21,6 +22,7 @@ from typing import NamedTuple
 
 from scheduler.blocks import BlockPool
 from scheduler.costs import CostModel
+from scheduler.host_claims import HostClaims
 from scheduler.messages import YieldMode
 from scheduler.ranking import Phase, Standing
 from scheduler.sequence import Sequence
@@ -44,7 +46,13 @@ class Guard(NamedTuple):
 
 
 def choose(
-    short: int, beneficiary: Standing, candidates: Iterable[Standing], pool: BlockPool, costs: CostModel, guard: Guard
+    short: int,
+    beneficiary: Standing,
+    candidates: Iterable[Standing],
+    pool: BlockPool,
+    costs: CostModel,
+    guard: Guard,
+    claims: HostClaims,
 ) -> list[Victim] | None:
     """The victims that free `short` device blocks for the beneficiary; None where they cannot be freed.
 
@@ -52,6 +60,9 @@ def choose(
     """
     if short <= 0:
         return []
+    if guard.last_resort and claims.stays(beneficiary.seq):
+        others = sorted((one for one in candidates if one.seq.table and one.seq is not beneficiary.seq), reverse=True)
+        return _Offers(pool, costs, Guard(leader=None), claims).fewest(short, [one.seq for one in others])
     below = [one for one in candidates if one.seq.table and one.rank > beneficiary.rank]
     below.sort(key=lambda one: one.rank, reverse=True)
     lower = [one for one in below if one.rank.lane > beneficiary.rank.lane]
@@ -59,7 +70,7 @@ def choose(
     outside = [one for one in same if one.rank.group > beneficiary.rank.group and _yields(one, beneficiary)]
     outside.sort(key=lambda one: one.rank.counter, reverse=True)
     equals = [one for one in same if _yields_to_equal(one, beneficiary, guard) and one not in outside]
-    offers = _Offers(pool, costs, guard)
+    offers = _Offers(pool, costs, guard, claims)
     lower.sort(key=lambda one: offers.cost_per_block(one.seq, short))
     return offers.fewest(short, [one.seq for one in (*lower, *outside, *equals)])
 
@@ -71,6 +82,12 @@ def _yields(holder: Standing, beneficiary: Standing) -> bool:
     return holder.rank.outside_window and not beneficiary.rank.outside_window
 
 
+def lost(seq: Sequence, pool: BlockPool, costs: CostModel) -> Victim:
+    """A sequence that is away gives up what it has in the host."""
+    kept = min(seq.num_computed, len(seq.table) * pool.block_size)
+    return Victim(seq, "recompute", 0, costs.recompute_ms(seq.num_computed - kept, kept))
+
+
 def _yields_to_equal(holder: Standing, beneficiary: Standing, guard: Guard) -> bool:
     if beneficiary.seq.is_resident:
         return True
@@ -80,10 +97,11 @@ def _yields_to_equal(holder: Standing, beneficiary: Standing, guard: Guard) -> b
 class _Offers:
     """What sequences would give, and what that would cost."""
 
-    def __init__(self, pool: BlockPool, costs: CostModel, guard: Guard) -> None:
+    def __init__(self, pool: BlockPool, costs: CostModel, guard: Guard, claims: HostClaims) -> None:
         self._pool = pool
         self._costs = costs
         self._guard = guard
+        self._claims = claims
 
     def fewest(self, short: int, candidates: list[Sequence]) -> list[Victim] | None:
         """As many of the candidates, in this order, as are needed; the dearest of them go free if the others suffice.
@@ -114,9 +132,9 @@ class _Offers:
         """Take block after block, the last of each table first, until enough are free."""
         given: list[tuple[Sequence, int]] = []
         held: Counter[int] = Counter()
-        room, freed = self._pool.free_slots, 0
+        room, freed = self._claims.room(), 0
         for seq in candidates:
-            count, most = 0, self._most(seq, room)
+            count, most = 0, self._most(seq, room.of(seq))
             while count < most and freed < short:
                 if not shared and self._pool.references(seq.table[-count - 1]) > 1:
                     break
@@ -125,7 +143,8 @@ class _Offers:
                 freed += held[seq.table[-count]] == self._pool.references(seq.table[-count])
             if count:
                 given.append((seq, count))
-                room -= len(self._moved(seq, count)) if self._offer(seq, count, room).mode == "swap" else 0
+                if self._offer(seq, count, room.of(seq)).mode == "swap":
+                    room.take(seq, len(self._moved(seq, count)))
             if freed >= short:
                 return self._trimmed(given, held)
         return None
@@ -139,14 +158,15 @@ class _Offers:
                 count -= 1
             if count:
                 left.append((seq, count))
-        room = self._pool.free_slots
-        kept = sum([len(self._moved(seq, count)) for seq, count in left if self._must_keep(seq)])
+        room = self._claims.room()
+        kept = sum([len(self._moved(seq, count)) for seq, count in left if self._leads(seq) and not seq.job.exact])
         victims = []
         for seq, count in left:
             moved = len(self._moved(seq, count))
-            kept -= moved if self._must_keep(seq) else 0
-            victims.append(self._offer(seq, count, room - kept))
-            room -= moved if victims[-1].mode == "swap" else 0
+            is_own = seq.job.exact or self._leads(seq)
+            victims.append(self._offer(seq, count, room.of(seq) - (0 if is_own else kept)))
+            if victims[-1].mode == "swap":
+                room.take(seq, moved)
         return victims
 
     def _most(self, seq: Sequence, room: int) -> int:
@@ -154,7 +174,10 @@ class _Offers:
         return len(seq.table) - (max(0, self._computed(seq) - room) if self._must_keep(seq) else 0)
 
     def _must_keep(self, seq: Sequence) -> bool:
-        return seq.id == self._guard.leader or (seq.job.exact and not self._guard.last_resort)
+        return self._leads(seq) or seq.job.exact
+
+    def _leads(self, seq: Sequence) -> bool:
+        return seq.id == self._guard.leader
 
     def _offer(self, seq: Sequence, blocks: int, room: int) -> Victim:
         """How it gives so many blocks, which it may."""
@@ -164,7 +187,7 @@ class _Offers:
         recompute_ms = self._costs.recompute_ms(lost, seq.num_computed - lost)
         moved = self._moved(seq, blocks)
         swap_ms = self._costs.swap_ms(len(moved), len(seq.slots), self._pool.unsaved(moved))
-        swaps = swap_ms <= recompute_ms or seq.job.exact or self._must_keep(seq) or not self._costs.knows_copies
+        swaps = swap_ms <= recompute_ms or self._must_keep(seq) or not self._costs.knows_copies
         if swaps and len(moved) <= room:
             return Victim(seq, "swap", blocks, swap_ms)
         return Victim(seq, "recompute", blocks, recompute_ms)

@@ -119,7 +119,8 @@ class PlannerMachine(RuleBasedStateMachine):
     def _step(self, failing: dict[SeqId, str]) -> None:
         runnable = self._something_can_run()
         plan, _ = self.world.step(failing)
-        assert plan.rows or not runnable or self.forced, "work stands ready and nothing runs"
+        is_held = any(map(self._keeps_its_blocks, self.live))
+        assert plan.rows or not runnable or self.forced or is_held, "work stands ready and nothing runs"
         self.forced = False
 
     @precondition(lambda self: self.live)
@@ -178,6 +179,11 @@ class PlannerMachine(RuleBasedStateMachine):
     def _grant(self, flight_id: str, granted_until: int) -> None:
         self.granted[flight_id] = max(self.granted[flight_id], granted_until)
         self.world.planner.grant(flight_id, granted_until)
+
+    def _keeps_its_blocks(self, flight_id: str) -> bool:
+        """Exact work at its grant may not be computed again, and perhaps there is no room in the host."""
+        made = (len(self.world.outputs[SeqId(flight_id, choice)]) for choice in range(self.jobs[flight_id].n))
+        return self.jobs[flight_id].exact and max(made) >= self.granted[flight_id]
 
     def _something_can_run(self) -> bool:
         return any(

@@ -145,7 +145,7 @@ def test_with_the_host_full_another_victim_stands_in_for_exact_work() -> None:
 
 
 def test_what_others_give_less_of_takes_no_room_from_exact_work() -> None:
-    shop = Shop(host_slots=3)
+    shop = Shop(host_slots=6)
     trunk, branch = shop.stand("trunk", urgency=2.0, blocks=5), shop.stand("branch", blocks=0, computed=20, exact=True)
     shop.pool.share(trunk.seq.table, 3, branch.seq.table)
     shop.pool.allocate(branch.seq.table, 2)
@@ -155,13 +155,32 @@ def test_what_others_give_less_of_takes_no_room_from_exact_work() -> None:
     assert dict(zip(names(victims), modes(victims), strict=True))["branch"] == "swap"
 
 
-def test_exact_work_is_recomputed_only_as_the_last_resort() -> None:
+def test_exact_work_is_never_recomputed_not_even_where_nothing_else_could_run() -> None:
     shop = Shop(host_slots=0)
     shop.stand("exact", exact=True)
     chat = shop.stand("chat", LATENCY_RANK, state=State.WAITING)
 
     assert shop.choose(1, chat) is None
-    assert modes(shop.choose(1, chat, last_resort=True)) == ["recompute"]
+    assert shop.choose(1, chat, last_resort=True) is None
+
+
+def test_slots_that_were_counted_for_exact_work_are_nobody_elses() -> None:
+    shop = Shop(host_slots=6)
+    shop.stand("fast", urgency=2.0, blocks=4)
+    shop.stand("exact", blocks=3, exact=True)
+
+    victims = shop.choose(7, shop.stand("chat", LATENCY_RANK, state=State.WAITING))
+
+    assert dict(zip(names(victims), modes(victims), strict=True)) == {"fast": "recompute", "exact": "swap"}
+
+
+def test_to_exact_work_that_stays_all_others_yield_where_nothing_else_could_run() -> None:
+    shop = Shop(host_slots=0)
+    staying = shop.stand("staying", urgency=9.0, exact=True)
+    shop.stand("chat", LATENCY_RANK, blocks=2)
+
+    assert shop.choose(1, staying) is None
+    assert names(shop.choose(1, staying, last_resort=True, leader="chat")) == ["chat"]
 
 
 def test_the_leader_is_swapped_but_never_recomputed() -> None:

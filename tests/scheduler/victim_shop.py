@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from scheduler.blocks import BlockPool
 from scheduler.costs import CostModel
+from scheduler.host_claims import HostClaims
 from scheduler.lanes import Envelope
 from scheduler.messages import YieldMode
 from scheduler.ranking import PHASES, Phase, Rank, Standing
@@ -43,6 +44,7 @@ class Shop:
 
     def __post_init__(self) -> None:
         self.pool = BlockPool(blocks=100, block_size=BLOCK_SIZE, host_slots=self.host_slots)
+        self.claims = HostClaims(self.pool, {})
         self.standings: list[Standing] = []
 
     def stand(
@@ -59,7 +61,7 @@ class Shop:
         lane = LATENCY if lane_rank == LATENCY_RANK else THROUGHPUT
         seq = Sequence(
             id=SeqId(name, 0),
-            job=job(name, lane, prompt=400, exact=exact),
+            job=job(name, lane, prompt=computed or blocks * BLOCK_SIZE if exact else 400, max_tokens=1, exact=exact),
             epoch=1,
             arrived_ms=0.0,
             envelope=Envelope(1_000.0, 100.0, None),
@@ -69,6 +71,8 @@ class Shop:
         if seq.is_resident:
             seq.num_computed = blocks * BLOCK_SIZE if computed is None else computed
             self.pool.allocate(seq.table, blocks)
+        if exact:
+            self.claims.count(seq, may_stay=True)
         standing = Standing(
             Rank(lane_rank, False, True, _phase(state), 0.0, 0.0, urgency, name, 0),
             seq,
@@ -80,7 +84,7 @@ class Shop:
         self, short: int, beneficiary: Standing, *, leader: str = "", last_resort: bool = False
     ) -> list[Victim] | None:
         guard = Guard(leader=SeqId(leader, 0), last_resort=last_resort)
-        return choose(short, beneficiary, self.standings, self.pool, self.costs, guard)
+        return choose(short, beneficiary, self.standings, self.pool, self.costs, guard, self.claims)
 
 
 def names(victims: list[Victim] | None) -> list[str]:
