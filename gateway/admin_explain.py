@@ -42,6 +42,7 @@ async def explain(call: Call, body: ExplainBody) -> ExplainView:
         prompt_tokens=body.prompt_tokens,
         max_tokens=body.max_output_tokens,
         deadline_ms=body.deadline_ms,
+        exact=tenant.is_exact,
     )
     doors = await call.parts.fleet.doors(tenant.id, tenant.models if body.model is None else [body.model])
     above = [await call.parts.tenants.get(parent) for parent in tenant.parents]

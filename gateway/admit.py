@@ -12,6 +12,7 @@ from gateway.errors import ApiError, LimitBlock, context_length
 from gateway.limits_headers import queued_limits
 from gateway.terms import Terms
 from quotas.limits import LimitStatus, Scope
+from quotas.tenants import Tenant
 from scheduler.admission import Admitted, Refusal, assess
 from scheduler.commitments import Commitments, Request
 from scheduler.queue_types import LaneFull, TenantQueueFull
@@ -75,7 +76,7 @@ def admit(
     terms: Terms,
     door: Commitments,
     *,
-    tenant: str,
+    tenant: Tenant,
     now_ms: float,
     elapsed_ms: float,
 ) -> Verdict:
@@ -97,13 +98,14 @@ def admit(
     asked = {
         flight_id: Request(
             lane=terms.lane.name,
-            tenant=tenant,
+            tenant=tenant.id,
             prompt_tokens=size.prompt_tokens,
             max_tokens=size.max_tokens,
             max_tokens_stated=size.stated,
             choices=n,
             deadline_ms=deadline_ms,
             ttft_ms=ttft_ms,
+            exact=tenant.is_exact,
         )
         for flight_id, size in sizes.items()
     }

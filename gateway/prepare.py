@@ -149,7 +149,7 @@ class Preparer:
                 model,
                 terms,
                 self._doors.at(model.queue),
-                tenant=caller.identity.tenant.id,
+                tenant=caller.identity.tenant,
                 now_ms=self._doors.now_ms,
                 elapsed_ms=elapsed_ms,
             )
@@ -218,7 +218,7 @@ class Preparer:
             guaranteed=verdict.guaranteed,
             pace_ms=verdict.answers[flight_id].pace_ms,
             claim_ms=verdict.answers[flight_id].claim_ms,
-            exact=tenant.preemption == "exact",
+            exact=tenant.is_exact,
             follows=number > 0,
             traceparent=traceparent(),
         )

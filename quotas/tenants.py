@@ -82,6 +82,11 @@ class Tenant:
     """Epoch seconds; None: it is not suspended."""
     version: int = 0
 
+    @property
+    def is_exact(self) -> bool:
+        """Its work is never computed again while its worker lives."""
+        return self.preemption == "exact"
+
     def changed(self, changes: Mapping[str, object]) -> "Tenant":
         """The tenant with these fields in place of its own; `limits` are merged. Raises FieldError.
 

@@ -60,6 +60,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     deadline_ms: float | None = None
     ttft_ms: float | None = None
     """Stated, hard deadline of the first token; lane targets do not belong here."""
+    exact: bool = False
+    """It is never computed again, so it begins only where the host could take it at its longest."""
 
     @property
     def kv_tokens(self) -> int:
@@ -280,7 +282,7 @@ class Commitments:
             decode_ms=left * token_ms,
             output_ms=(produced + left) * token_ms,
             token_ms=token_ms,
-            share=request.choices * tariff.share(request.prompt_tokens + produced + left),
+            share=request.choices * _share(request, produced + left, tariff),
             pace_ms=pace_ms,
             due_ms=_due_ms(found, pace_ms, left),
         )
@@ -295,6 +297,12 @@ class Commitments:
         others.add(self._load(_Open(like, True, 0.0), tariff), fresh)
         others.add(self._load(_Open(like, True, 0.0, produced=(output + 1) // 2), tariff), begun)
         return others
+
+
+def _share(request: Request, output_tokens: int, tariff: Tariff) -> float:
+    """Part of a worker that a choice takes up with so much output."""
+    share = tariff.share(request.prompt_tokens + output_tokens)
+    return max(share, tariff.exact_share(request.prompt_tokens + request.max_tokens)) if request.exact else share
 
 
 def _pace_ms(found: _Open, tariff: Tariff, kv_tokens: float) -> float:

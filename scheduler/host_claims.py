@@ -2,8 +2,8 @@
 
 Two promises. `exact` work is never recomputed while its worker lives: before its first row the slots are counted that
 it would fill at its longest, and from then on nobody else takes them, so it can always be swapped. What the host can
-never hold stays on the device until it ends, as much as may stay there, but for what of it finds room in the host just then.
-Nothing else of exact work begins.
+never hold stays on the device until it ends, as much as may stay there, but for what of it finds room in the host just
+then. Nothing else of exact work begins.
 
 And paused work, which runs again when its tenant's budget allows, keeps at most the tenant's share of the host pool:
 what is more is dropped, to be computed again. Shares go by weight among the tenants of which anything is here, so a

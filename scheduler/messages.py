@@ -238,6 +238,11 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
         """Tokens that fit the whole KV pool."""
         return self.block_size * self.blocks_total
 
+    @property
+    def host_tokens(self) -> int:
+        """Tokens that fit the whole host pool."""
+        return self.block_size * self.host_slots_total
+
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     """All a gateway needs to speak for a model, without its files; immutable, named by its SHA-256."""

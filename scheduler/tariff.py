@@ -8,6 +8,7 @@ worker so pay for its steps exactly; in one that is not full they are told apart
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from scheduler.host_claims import STAYING_PART
 from scheduler.messages import WorkerStatus
 from scheduler.steps import StepFeatures
 
@@ -24,6 +25,8 @@ class Tariff:
     kv_tokens: float
     """Of one worker; so the slots."""
     slots: float
+    host_tokens: float = 0.0
+    """KV tokens of one worker's host pool."""
     base_ms: float
     """Of a step, whatever it holds."""
     row_ms: float
@@ -43,6 +46,13 @@ class Tariff:
     def share(self, kv_tokens: float) -> float:
         """Part of a worker that a sequence with so much KV takes up."""
         return max(kv_tokens / self.kv_tokens, 1.0 / self.slots)
+
+    def exact_share(self, most_tokens: float) -> float:
+        """Part of a worker that is counted for exact work which may come to so much KV: of its host pool, or where that
+        never holds it, of what such work may keep on the device."""
+        if most_tokens <= self.host_tokens:
+            return most_tokens / self.host_tokens
+        return min(1.0, STAYING_PART * most_tokens / self.kv_tokens)
 
     def output_ms(self, kv_tokens: float) -> float:
         """Of one output token of such a sequence."""
@@ -77,6 +87,7 @@ def tariff_of(workers: Sequence[WorkerStatus]) -> Tariff | None:
         workers=len(serving),
         kv_tokens=sum(one.kv_tokens for one in serving) / len(serving),
         slots=sum(one.max_sequences for one in serving) / len(serving),
+        host_tokens=sum(one.host_tokens for one in serving) / len(serving),
         base_ms=base_ms,
         row_ms=row_ms,
         token_ms=token_ms,

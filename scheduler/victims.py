@@ -12,8 +12,8 @@
    many are taken as are needed, of as few as suffice; if all together hold too few, nobody yields.
 4. Swap or recompute is what the cost model finds cheaper, if the host has room for this victim (`host_claims`). `exact`
    work and the leader (the most urgent that has begun) never recompute: the one was promised so, the other carries the
-   progress of the whole worker. Exact work whose slots were not counted yields only what the host has room for just then;
-   so that it goes on to its end, everybody yields to it where otherwise nothing at all could run.
+   progress of the whole worker. Exact work whose slots were not counted yields only what the host has room for just
+   then; so that it goes on to its end, everybody yields to it where otherwise nothing at all could run.
 """
 
 from collections import Counter

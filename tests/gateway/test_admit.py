@@ -11,6 +11,7 @@ from gateway.directory import Model
 from gateway.errors import ApiError, LimitBlock
 from gateway.terms import Terms
 from gateway.text import TextModel
+from quotas.tenants import Tenant
 from scheduler.commitments import Commitments
 from scheduler.demand import Level
 from scheduler.lanes import DEFAULT_LANES, LATENCY, LaneName
@@ -18,6 +19,7 @@ from scheduler.messages import WorkerStatus
 from scheduler.queue_types import LaneDepth
 from tests.gateway.cards import byte_level_card
 
+ACME = Tenant(id="acme", root="acme")
 CONTEXT = 512
 PROMISED, BEST_EFFORT = Level(0, best_effort=False), Level(0, best_effort=True)
 WEIGHTS = (10.0, 0.0, 1.0, 0.0, 0.0)
@@ -69,7 +71,7 @@ def at(
     ids: str = "f",
 ) -> Verdict:
     named = {f"{ids}{number}": size for number, size in enumerate(sizes)}
-    return admit(named, n, of, agreed or terms(), door, tenant="acme", now_ms=0.0, elapsed_ms=elapsed_ms)
+    return admit(named, n, of, agreed or terms(), door, tenant=ACME, now_ms=0.0, elapsed_ms=elapsed_ms)
 
 
 def refusal(size: Size, of: Model, agreed: Terms | None = None, *, n: int = 1, elapsed_ms: float = 0.0) -> ApiError:

@@ -25,6 +25,7 @@ class Depth:
 def worker(
     *,
     blocks: int = 100,
+    host_slots: int = 0,
     slots: int = 8,
     token_ms: float = 1.0,
     learnt: bool = True,
@@ -41,6 +42,7 @@ def worker(
         draining=draining,
         block_size=16,
         blocks_total=blocks,
+        host_slots_total=host_slots,
         max_sequences=slots,
         running=running or {},
         step_ms=STEP_MS if learnt else 0.0,
@@ -56,6 +58,7 @@ def request(
     stated: bool = True,
     deadline_ms: float | None = None,
     ttft_ms: float | None = None,
+    exact: bool = False,
 ) -> Request:
     return Request(
         lane=lane,
@@ -64,6 +67,7 @@ def request(
         max_tokens_stated=stated,
         deadline_ms=deadline_ms,
         ttft_ms=ttft_ms,
+        exact=exact,
     )
 
 
@@ -328,3 +332,24 @@ def test_without_a_deadline_nothing_is_ever_refused_for_the_load(before: list[Re
         door.ask(one)
 
     assert not admitted(door.say(request(prompt=prompt))).guaranteed
+
+
+def test_of_exact_work_no_more_is_promised_than_the_host_could_take() -> None:
+    """160 tokens each at their longest: the device holds 10 of them, a host pool of 30 blocks 3."""
+    promised = {}
+    for exact in (False, True):
+        door = Door(worker(host_slots=30, slots=64, token_ms=0.1))
+        asked = request(prompt=100, output=60, ttft_ms=400.0, exact=exact)
+        promised[exact] = guarantees(door.ask(asked, times=12))
+
+    assert promised[False] >= 10
+    assert 1 <= promised[True] <= 3
+
+
+@pytest.mark.parametrize("host_slots", [0, 5])
+def test_exact_work_that_the_host_never_holds_may_fill_half_of_the_device(host_slots: int) -> None:
+    door = Door(worker(host_slots=host_slots, slots=64, token_ms=0.1))
+
+    promised = guarantees(door.ask(request(prompt=100, output=60, ttft_ms=400.0, exact=True), times=12))
+
+    assert 1 <= promised <= 5

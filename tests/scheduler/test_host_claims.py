@@ -57,7 +57,7 @@ def step(world: World, jobs: list[Job]) -> None:
         assert slots <= world.host_slots * here[tenant] / sum(here.values()), "paused work holds more than its share"
 
 
-@settings(deadline=None, max_examples=900)
+@settings(deadline=None, max_examples=60)
 @given(
     crowd=st.lists(asked, min_size=2, max_size=14),
     blocks=st.integers(10, 24),
