@@ -20,7 +20,8 @@ from scheduler.sequence import Sequence
 from scheduler.steps import SeqId
 
 STAYING_PART = 2
-"""Exact work that cannot leave may fill half of the device, or as much as the first of it needs."""
+"""Exact work that cannot leave may fill half of the device, or as much as the first of it needs. The other half is for
+tenants that have nothing here yet: else one tenant's could keep another's waiting until it ends."""
 
 
 class HostClaims:
@@ -83,8 +84,8 @@ class HostClaims:
         self, seq: Sequence, below: Iterable[Sequence] = (), *, may_stay: bool = False, alone: bool = False
     ) -> list[Sequence] | None:
         """Count a sequence before it begins: the work that is to be dropped from the host for it, of that which stands
-        `below` it, the least urgent first; None: it cannot begin now. `may_stay`: on the device, where only claims of
-        others are in the way of its own; `alone`: nothing else could run, so all of the device may be kept."""
+        `below` it, the least urgent first; None: it cannot begin now. `may_stay`: on any part of the device, where only
+        claims of others are in the way of its own; `alone`: so too, nothing else could run."""
         most = self._most(seq)
         if sum(map(self._most, self._leaving.values())) + most <= self._pool.host_slots:
             dropped, room = list[Sequence](), self.unclaimed
@@ -98,8 +99,10 @@ class HostClaims:
                 self._leaving[seq.id] = seq
                 return dropped
         staying = sum(map(self._most, self._staying.values()))
-        may_stay = may_stay or alone or most > self._pool.host_slots
-        if may_stay and (not staying or staying + most <= self._pool.blocks // (1 if alone else STAYING_PART)):
+        fills_all = may_stay or alone  # what is not a tenant's first leaves the other half to those that are
+        if not fills_all and most <= self._pool.host_slots:
+            return None
+        if not staying or staying + most <= self._pool.blocks // (1 if fills_all else STAYING_PART):
             self._staying[seq.id] = seq
             return []
         return None

@@ -159,12 +159,12 @@ class _Offers:
             if count:
                 left.append((seq, count))
         room = self._claims.room()
-        kept = sum([len(self._moved(seq, count)) for seq, count in left if self._leads(seq) and not seq.job.exact])
+        kept = sum([len(self._moved(seq, count)) for seq, count in left if self._needs_room(seq)])
         victims = []
         for seq, count in left:
             moved = len(self._moved(seq, count))
-            is_own = seq.job.exact or self._leads(seq)
-            victims.append(self._offer(seq, count, room.of(seq) - (0 if is_own else kept)))
+            kept -= moved if self._needs_room(seq) else 0
+            victims.append(self._offer(seq, count, room.of(seq) - (0 if self._claims.may_leave(seq) else kept)))
             if victims[-1].mode == "swap":
                 room.take(seq, moved)
         return victims
@@ -175,6 +175,10 @@ class _Offers:
 
     def _must_keep(self, seq: Sequence) -> bool:
         return self._leads(seq) or seq.job.exact
+
+    def _needs_room(self, seq: Sequence) -> bool:
+        """It must be kept, and no slots are counted for it: who gives less than at first must not take its room."""
+        return self._must_keep(seq) and not self._claims.may_leave(seq)
 
     def _leads(self, seq: Sequence) -> bool:
         return seq.id == self._guard.leader
