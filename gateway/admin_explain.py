@@ -83,7 +83,10 @@ def door_verdict(door: Door, asked: Request, doors: Doors) -> tuple[ApiError | N
         return context_length(door.context_length, asked.prompt_tokens, asked.max_tokens), None
     let_in = doors.at(door.queue)
     verdict = assess(asked, workers=door.workers, depths=door.depths, commitments=let_in, now_ms=doors.now_ms)
-    return (None, verdict.expected_ttft_ms) if isinstance(verdict, Admitted) else (refused(verdict, asked), None)
+    if not isinstance(verdict, Admitted):
+        return refused(verdict, asked), None
+    still_ms = let_in.still_waits_ms(asked.lane, asked.tenant, door.waiting + 1) if door.waiting else None
+    return None, verdict.expected_ttft_ms if still_ms is None else still_ms
 
 
 def queue_refusal(door: Door, lane: Lane, statuses: Iterable[LimitStatus]) -> ApiError | None:

@@ -131,6 +131,14 @@ class Dispatcher:
         self._flights[flight.id] = flight
         self._doors.entered(flight)
 
+    def placed(self, flight: Flight, place: int) -> None:
+        """Its job is in the queue, behind so many less one of its tenant's."""
+        self._doors.placed(flight, place)
+
+    def still_waits_ms(self, flight: Flight, place: int) -> float | None:
+        """How long a flight that is there now still waits; None where that is not known."""
+        return self._doors.still_waits_ms(flight, place)
+
     def move(self, flight: Flight, queue: str) -> None:
         """Its job is about to be put into another queue: what is still said of it where it was is not heard."""
         self.queue(queue)

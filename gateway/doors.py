@@ -59,6 +59,16 @@ class Doors:
         """It was put as best effort after all."""
         self.at(flight.queue).demote(flight.id, self.now_ms)
 
+    def placed(self, flight: Flight, place: int) -> None:
+        """Its job waits as the `place`-th of its tenant's in its lane, by the queue's word."""
+        self.at(flight.queue).placed(flight.id, place, self.now_ms)
+
+    def still_waits_ms(self, flight: Flight, place: int) -> float | None:
+        """The same, and how long it still waits, by how fast places moved of late; None where that is not known."""
+        self.placed(flight, place)
+        ask = flight.booking.ask
+        return self.at(flight.queue).still_waits_ms(LaneName(ask.lane), ask.tenant, place)
+
     def heard(self, flight: Flight, *, ends: bool = False) -> None:
         """It has more tokens; `ends`: a choice has its last."""
         choices = flight.choices

@@ -146,6 +146,7 @@ class Generate(Generic[Request]):
             queue_span=self._parts.telemetry.span("queue"),
             stop=request.stop,
             min_tokens=request.min_tokens,
+            still_waits_ms=self._parts.dispatcher.still_waits_ms,
             eta_ms=plan.verdict.expected_ttft_ms or 0.0,
         )
         answers = Answers(

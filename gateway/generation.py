@@ -50,6 +50,8 @@ class Generation:
     """Ends with the first token."""
     stop: tuple[str, ...] = ()
     min_tokens: int = 0
+    still_waits_ms: Callable[[Flight, int], float | None] = lambda _flight, _place: None
+    """How long a flight at a place of its tenant's queue waits from now; None where that is not known."""
     eta_ms: float = 0.0
     """What admission expects the request to wait for its first token, from its arrival."""
     first_token_s: float | None = None
@@ -280,8 +282,10 @@ class Generation:
             position = None
         if position is None:
             return Notice(self._state if waiting.begun else "prefilling")
-        waited_ms = (self._loop.time() - self.arrived_s) * 1e3
-        return Notice(f"queued position={position} eta_ms={math.ceil(_still_to_wait_ms(self.eta_ms, waited_ms))}")
+        eta_ms = self.still_waits_ms(waiting, position)
+        if eta_ms is None:
+            eta_ms = _still_to_wait_ms(self.eta_ms, (self._loop.time() - self.arrived_s) * 1e3)
+        return Notice(f"queued position={position} eta_ms={math.ceil(eta_ms)}")
 
 
 def _still_to_wait_ms(expected_ms: float, waited_ms: float) -> float:

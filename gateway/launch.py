@@ -167,6 +167,7 @@ class Launcher:
         if job.guaranteed and not put.guaranteed:
             flight.job = msgspec.structs.replace(job, guaranteed=False)
             self._dispatcher.demote(flight)
+        self._dispatcher.placed(flight, put.position)
 
 
 class Launch:

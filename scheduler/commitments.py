@@ -15,6 +15,7 @@ import msgspec
 
 from scheduler.demand import Fleet, Ledger, Level, Load, Sum
 from scheduler.dues import next_due_ms
+from scheduler.eta import Waits
 from scheduler.lanes import Lane, LaneName
 from scheduler.lengths import MeanLengths
 from scheduler.messages import WorkerStatus
@@ -97,6 +98,7 @@ class Commitments:
         """Prices as workers last reported them; None while none knows its costs."""
         self.ledger = Ledger()
         self._lanes = lanes
+        self._waits = Waits()
         self._pace_ms = math.inf
         """The TPOT target of the first lane on these workers."""
         self._lengths = MeanLengths()
@@ -196,6 +198,7 @@ class Commitments:
             return
         if not found.produced:
             self._here[found.request.lane].begin(found.request.choices)
+            self._waits.begun(flight_id, now_ms)
         found.produced = tokens
         if found.counted and tokens < found.counted + COUNTED_EVERY:
             return
@@ -211,9 +214,20 @@ class Commitments:
         request = found.request
         self._count_output(found)
         self.ledger.remove(flight_id)
+        self._waits.left(flight_id)
         self._here[request.lane].leave(request.choices, now_ms, begun=found.produced > 0)
         if finished:
             self._lengths.ended(request.lane, request.tenant, request.choices)
+
+    def placed(self, flight_id: str, place: int, now_ms: float) -> None:
+        """It waits as the `place`-th of its tenant's in its lane, by the queue's word."""
+        found = self._open.get(flight_id)
+        if found is not None and not found.produced and place:
+            self._waits.seen(flight_id, self._lanes[found.request.lane].rank, found.request.tenant, place, now_ms)
+
+    def still_waits_ms(self, lane: LaneName, tenant: str, place: int) -> float | None:
+        """How long the `place`-th of a tenant's waits from now, by how fast places move; None where none has yet."""
+        return self._waits.eta_ms(self._lanes[lane].rank, tenant, place)
 
     def lanes_above(self, lane: LaneName, now_ms: float) -> float:
         """Part of the workers' time that the lanes above have asked for of late, but for what is the lane's own."""

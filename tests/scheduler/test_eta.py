@@ -1,0 +1,145 @@
+"""What a waiting request is told of its wait, against what it then waits: simulated loads through the real scheduler."""
+
+import math
+import random
+from dataclasses import dataclass, field
+
+import pytest
+
+from scheduler.costs import CostModel
+from scheduler.eta import Own, Queued, Waits, time_to_start_ms
+from scheduler.lane_queue import LaneQueue
+from scheduler.lanes import DEFAULT_LANES, LaneName
+from scheduler.planner import Planner
+from scheduler.simulate import Simulation, Step
+from scheduler.workload import Arrival, Hardware, Record
+
+LATENCY, THROUGHPUT = LaneName.LATENCY, LaneName.THROUGHPUT
+HARDWARE = Hardware(step=(8.0, 0.2, 0.05, 1e-4, 0.0), copy=(0.05, 0.02), overhead_ms=0.3)
+FIRST_MS, EVERY_MS = 2_000.0, 5_000.0
+"""When a stream is told of its wait: as gateways do by default."""
+SHORT_MS = 200.0
+
+
+@dataclass
+class Told:
+    """Asks for every request that waits what a stream's comments would say."""
+
+    queue: LaneQueue
+    waits: Waits = field(default_factory=Waits)
+    told: list[tuple[str, float, float]] = field(default_factory=list)
+    """Flight, when it was told, and what, in milliseconds."""
+    unknown: int = 0
+    first_ms: dict[str, float] = field(default_factory=dict)
+    _next_ms: dict[str, float] = field(default_factory=dict)
+    _arrivals: dict[str, Arrival] = field(default_factory=dict)
+
+    def arrived(self, arrival: Arrival, now_ms: float) -> None:
+        self._arrivals[arrival.flight_id] = arrival
+        self._next_ms[arrival.flight_id] = now_ms + FIRST_MS
+        self._see(arrival, now_ms)
+
+    def _see(self, arrival: Arrival, now_ms: float) -> int | None:
+        place = self.queue.position(arrival.flight_id)
+        if place is not None:
+            self.waits.seen(arrival.flight_id, DEFAULT_LANES[arrival.lane].rank, arrival.tenant, place, now_ms)
+        return place
+
+    def stepped(self, step: Step) -> None:
+        now_ms = step.ended_ms
+        for one in step.outcome.produced:
+            flight_id = one.seq.flight_id
+            if self._next_ms.pop(flight_id, None) is not None:
+                self.first_ms[flight_id] = now_ms
+                self.waits.begun(flight_id, now_ms)
+        for flight_id in [flight_id for flight_id, at_ms in self._next_ms.items() if at_ms <= now_ms]:
+            arrival = self._arrivals[flight_id]
+            self._next_ms[flight_id] = now_ms + EVERY_MS
+            place = self._see(arrival, now_ms)
+            if place is not None:
+                eta_ms = self.waits.eta_ms(DEFAULT_LANES[arrival.lane].rank, arrival.tenant, place)
+                self.unknown += eta_ms is None
+                if eta_ms is not None:
+                    self.told.append((flight_id, now_ms, eta_ms))
+
+    def ended(self, record: Record) -> None:
+        self.waits.left(record.arrival.flight_id)
+
+    def honest(self) -> list[bool]:
+        """Of all that was said of waits that were not short, whether it was within a factor of two."""
+        waits = [(self.first_ms[flight_id] - at_ms, eta_ms) for flight_id, at_ms, eta_ms in self.told]
+        return [left_ms / 2 <= eta_ms <= 2 * left_ms for left_ms, eta_ms in waits if left_ms > SHORT_MS]
+
+
+def asks(at_ms: float, flight_id: str, tenant: str, lane: LaneName, prompt: int, output: int) -> Arrival:
+    one = DEFAULT_LANES[lane]
+    return Arrival(
+        at_ms=at_ms,
+        flight_id=flight_id,
+        tenant=tenant,
+        lane=lane,
+        prompt_tokens=prompt,
+        output_tokens=output,
+        max_tokens=max(output, 1_000),
+        ttft_ms=one.ttft_ms,
+        tpot_ms=one.tpot_ms,
+    )
+
+
+def play(arrivals: list[Arrival], workers: int) -> Told:
+    planners = [
+        Planner(
+            lanes=DEFAULT_LANES,
+            block_size=16,
+            blocks=4_000,
+            host_slots=4_000,
+            max_sequences=16,
+            max_step_tokens=512,
+            costs=CostModel(),
+        )
+        for _ in range(workers)
+    ]
+    queue = LaneQueue(DEFAULT_LANES)
+    told = Told(queue)
+    Simulation(sorted(arrivals, key=lambda a: a.at_ms), planners, HARDWARE, queue=queue, observers=[told]).run()
+    return told
+
+
+def lengths(seed: int, mean: float) -> list[int]:
+    draw = random.Random(seed)
+    return [max(2, round(draw.lognormvariate(math.log(mean), 0.6))) for _ in range(400)]
+
+
+def one_flood(lane: LaneName) -> tuple[list[Arrival], int]:
+    """One tenant's, with newcomers beside it."""
+    outputs = lengths(1, 100)
+    flood = [asks(n * 5.0, f"crowd-{n}", "crowd", lane, 40, outputs[n]) for n in range(250)]
+    people = [asks(3_000.0 + 470.0 * n, f"new-{n}", f"person-{n}", lane, 20, 5) for n in range(20)]
+    return flood + people, 1
+
+
+def several_tenants(lane: LaneName) -> tuple[list[Arrival], int]:
+    """Whose outputs are of different lengths, so that some are done before others."""
+    outputs = lengths(2, 60)
+    return [
+        asks(n * 20.0 + one, f"t{one}-{n}", f"t{one}", lane, 60, outputs[n] * (one + 1))
+        for n in range(70)
+        for one in range(4)
+    ], 2
+
+
+def long_outputs(lane: LaneName) -> tuple[list[Arrival], int]:
+    outputs = lengths(3, 400)
+    return [asks(n * 50.0, f"c{n}", f"t{n % 3}", lane, 500, outputs[n]) for n in range(120)], 2
+
+
+@pytest.mark.parametrize("lane", [LATENCY, THROUGHPUT])
+@pytest.mark.parametrize("load", [one_flood, several_tenants, long_outputs])
+def test_nine_of_ten_comments_are_right_to_a_factor_of_two(load, lane: LaneName) -> None:  # type: ignore[no-untyped-def]
+    told = play(*load(lane))
+
+    honest = told.honest()
+
+    assert len(honest) > 100
+    assert told.unknown < len(honest) / 5
+    assert sum(honest) >= 0.9 * len(honest), (sum(honest), len(honest), told.unknown)
