@@ -10,7 +10,7 @@ from gateway.dispatch import Queue
 from gateway.errors import ApiError
 from gateway.flight import Booking, Flight
 from gateway.generation import Generation
-from gateway.pieces import Piece, Rhythm, Said
+from gateway.pieces import Notice, Piece, Rhythm, Said
 from gateway.settle import Settlements
 from gateway.spans import Span
 from gateway.terms import Terms
@@ -106,3 +106,24 @@ async def test_what_has_to_end_does_so_before_a_client_that_does_not_read() -> N
         await running
     assert "".join(piece.text for piece in slow.heard if isinstance(piece, Said)) == "one two"
     assert ends.outcomes == [Outcome.CANCELLED]
+
+
+class Third:
+    """A queue in which every flight is the third of its tenant's."""
+
+    async def position(self, _: str) -> int:
+        return 3
+
+
+async def test_a_comment_tells_the_wait_that_the_place_comes_to() -> None:
+    airborne, slow = flight(), Slow()
+    generation = generation_of(airborne, TextModel(byte_level_card()))
+    generation.queue, generation.eta_ms = lambda _: cast(Queue, Third()), 60_000.0
+    generation.still_waits_ms = lambda _, place: 700.5 * place
+    running = asyncio.create_task(generation.run(slow, Rhythm(first_s=0.0, every_s=1.0)))
+    await slow.behind.wait()
+
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+    assert slow.heard == [Notice("queued position=3 eta_ms=2102")]

@@ -52,6 +52,21 @@ def test_what_is_over_leaves_nothing_behind() -> None:
         assert left.share == pytest.approx(0.0, abs=1e-9)
 
 
+def test_a_wait_is_foretold_by_how_fast_its_tenants_places_move() -> None:
+    commitments = known()
+    for number in range(8):
+        commitments.enter(f"r{number}", chat(), guaranteed=False, now_ms=0.0)
+        commitments.placed(f"r{number}", number + 1, 0.0)
+    assert commitments.still_waits_ms(LATENCY, "acme", 8) is None
+
+    for number in range(4):
+        commitments.produced(f"r{number}", 1, 1_000.0 * (number + 1))
+    commitments.leave("r4", finished=False, now_ms=4_000.0)
+    commitments.placed("r7", 3, 4_000.0)
+
+    assert commitments.still_waits_ms(LATENCY, "acme", 3) == pytest.approx(3_000.0, rel=0.15)
+
+
 def test_what_nobody_let_in_changes_nothing() -> None:
     commitments = known()
 
