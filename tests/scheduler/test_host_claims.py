@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from scheduler.messages import Job, Preempted
@@ -25,6 +25,15 @@ asked = st.tuples(
 Asked = tuple[str, int, int, str, int, int, int]
 PREEMPTION = {"acme": True, "globex": False, "initech": False}
 """By tenant, as it is set: is it exact?"""
+CROWDED: list[Asked] = [
+    *[(LATENCY, 1, 2, "acme", 1, 2, 0)] * 5,
+    *[(LATENCY, prompt, 2, "globex", 1, 1, 0) for prompt in (4, 13, 23)],
+    (LATENCY, 1, 2, "acme", 1, 1, 0),
+    *[(LATENCY, prompt, 2, "globex", 1, 1, 0) for prompt in (1, 1, 17)],
+    (THROUGHPUT, 9, 4, "acme", 2, 1, 0),
+    (THROUGHPUT, 23, 4, "globex", 2, 3, 0),
+]
+"""Victims that give less than was gathered first, and so fill slots that others were to have."""
 
 
 def to_job(number: int, one: Asked, *, exact: bool) -> Job:
@@ -65,6 +74,7 @@ def step(world: World, jobs: list[Job]) -> None:
     swaps=st.booleans(),
     prefix_share=st.sampled_from([None, 0.5]),
 )
+@example(crowd=CROWDED, blocks=21, host_slots=3, swaps=True, prefix_share=None)
 def test_whatever_comes_both_promises_hold_and_nothing_leaks(
     crowd: list[Asked], blocks: int, host_slots: int, swaps: bool, prefix_share: float | None
 ) -> None:
