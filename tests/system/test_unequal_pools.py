@@ -59,6 +59,7 @@ async def test_a_stream_whose_large_worker_died_waits_for_another_large_one(serv
                     workers.enter_context(script_worker(valkey_url, blocks=LARGE))
                 text += chunk.choices[0].text
                 finish = chunk.choices[0].finish_reason
+        await ready(served, [SMALL, LARGE])
         whole = await served.post(COMPLETIONS, asked(400))
 
     assert alone.status_code == 200
