@@ -103,12 +103,12 @@ def measure(
 def _yielding(lane: LaneRoster, rows: int, kv_tokens: int) -> Yielding:
     """Whoever has nothing here may ask for all that the lane has, since the planner gives it only its due. Few are
     asked for at a time: each step begins one."""
-    waiting = lane.waiting
-    newcomers = [seq for tenant in waiting if tenant not in lane.begun for seq in lane.fresh_of(tenant)]
+    unbegun = [tenant for tenant in lane.waiting if tenant not in lane.begun]
+    newcomers = [seq for tenant in unbegun for seq in lane.fresh_of(tenant)]
     return Yielding(
         begun=tuple(lane.begun),
-        waiting=tuple(waiting),
-        jobs=max(0, MOST_NEWCOMERS - len(waiting)),
+        waiting=tuple(lane.waiting),
+        jobs=max(0, MOST_NEWCOMERS - len(unbegun)),
         sequences=max(0, rows - len(newcomers)),
         kv_tokens=max(0, kv_tokens - sum([seq.length + 1 for seq in newcomers])),
     )

@@ -137,6 +137,18 @@ def test_a_full_worker_says_what_its_work_would_yield() -> None:
     assert own.kv_tokens == 64 * 4
 
 
+def test_whose_next_requests_wait_takes_no_newcomers_place() -> None:
+    world = World(blocks=400, max_sequences=10, max_step_tokens=256)
+    for number in range(20):
+        world.add(job(f"crowd-{number}", tenant=f"t{number % 10}", max_tokens=30))
+    world.step()
+
+    own = world.planner.capacity().yielding[THROUGHPUT]
+
+    assert len(own.begun) == len(own.waiting) == 10
+    assert own.jobs > 0
+
+
 def test_a_lane_offers_the_rows_of_its_share_floor_under_a_flood_of_the_first() -> None:
     world = World(blocks=400, max_sequences=4, max_step_tokens=64)
     for number in range(8):
