@@ -2,10 +2,10 @@
 
 python -m benchmarks.floods [--only NAME] [--requests 60] [--json FILE]
 
-Four closed-loop floods of one tenant, no prompt like another: answers of two choices on all slots, and long prompts, in
-the lane of the newcomer; bodies of many long prompts; and throughput work beside which latency requests come. The
-newcomer's requests come one after another, first alone and then beside the flood. Beside throughput work the pace of
-its streams counts too, and what the flood gets.
+Four closed-loop floods of one tenant, no prompt like another, sent from a process of their own: answers of two choices
+on all slots, and long prompts, in the lane of the newcomer; bodies of many long prompts; and throughput work beside
+which latency requests come. The newcomer's requests come one after another, first alone and then beside the flood.
+Beside throughput work the pace of its streams counts too, and what the flood gets.
 """
 
 import argparse
@@ -14,13 +14,13 @@ import json
 import random
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import openai
 
+from benchmarks.crowd import FLOODS, Crowd, words
 from benchmarks.machine import describe
 from scheduler.lanes import LATENCY
 from scheduler.measures import Spread, spread
@@ -32,86 +32,16 @@ TTFT_PACES = 1.5
 """Beside throughput work: by how many of the lane's TPOT targets it may be later than alone."""
 SETTLES_S = 6.0
 """How long a flood runs before anybody else comes."""
-WORDS = (
-    "time",
-    "river",
-    "stone",
-    "light",
-    "north",
-    "garden",
-    "window",
-    "letter",
-    "market",
-    "bridge",
-    "summer",
-    "music",
-)
-
-
-def words(draws: random.Random, count: int) -> str:
-    """A text that no other begins like."""
-    return " ".join(draws.choices(WORDS, k=count))
 
 
 @dataclass
 class Seen:
-    """Of the newcomer's requests, in milliseconds; and the flood's output tokens."""
+    """Of the newcomer's requests, in milliseconds."""
 
     first_ms: list[float] = field(default_factory=list)
     pace_ms: list[float] = field(default_factory=list)
     """Mean times between tokens."""
-    flood_tokens: int = 0
     failed: int = 0
-
-
-Flood = Callable[[openai.AsyncOpenAI, random.Random, Seen], Awaitable[None]]
-
-
-async def _completion(
-    client: openai.AsyncOpenAI,
-    seen: Seen,
-    prompt: str | list[list[int]],
-    tokens: int,
-    *,
-    n: int = 1,
-    tier: str = "priority",
-) -> None:
-    body = {"ignore_eos": True, "service_tier": tier}
-    stream = await client.completions.create(
-        model=MODEL, prompt=prompt, max_tokens=tokens, n=n, stream=True, extra_body=body
-    )
-    async for chunk in stream:
-        seen.flood_tokens += len(chunk.choices)
-
-
-async def choices(client: openai.AsyncOpenAI, draws: random.Random, seen: Seen) -> None:
-    """Two choices each."""
-    await _completion(client, seen, words(draws, 20), 300, n=2)
-
-
-async def prompts(client: openai.AsyncOpenAI, draws: random.Random, seen: Seen) -> None:
-    """Some 6,000 tokens."""
-    await _completion(client, seen, words(draws, 5_900), 16)
-
-
-async def lists(client: openai.AsyncOpenAI, draws: random.Random, seen: Seen) -> None:
-    """A body of 128 prompts of 7,900 ids."""
-    body = [[draws.randrange(1_000, 40_000) for _ in range(7_900)] for _ in range(128)]
-    await _completion(client, seen, body, 1)
-
-
-async def batch(client: openai.AsyncOpenAI, draws: random.Random, seen: Seen) -> None:
-    """Throughput work of 200 tokens."""
-    await _completion(client, seen, words(draws, 100), 200, tier="flex")
-
-
-FLOODS: dict[str, tuple[Flood, int]] = {
-    "choices": (choices, 35),
-    "prompts": (prompts, 8),
-    "lists": (lists, 8),
-    "batch": (batch, 48),
-}
-"""By name, with the number of streams."""
 
 
 async def newcomer(client: openai.AsyncOpenAI, draws: random.Random, seen: Seen, tokens: int) -> None:
@@ -138,32 +68,21 @@ async def newcomer(client: openai.AsyncOpenAI, draws: random.Random, seen: Seen,
 
 async def beside(server: Server, name: str | None, requests: int, tokens: int, tenant: str) -> tuple[Seen, float]:
     """The newcomer's requests beside a flood, or alone; and the flood's tokens per second meanwhile."""
-    draws, seen, tasks = random.Random(str((name, tenant))), Seen(), list[asyncio.Task[None]]()
-    crowd = server.async_sdk(server.tenant(f"crowd-{tenant}"), timeout=900, max_retries=0)
-    person = server.async_sdk(server.tenant(f"person-{tenant}"), timeout=120, max_retries=0)
-    if name is not None:
-        flood, streams = FLOODS[name]
-
-        async def keep_on(own: random.Random) -> None:
-            while True:
-                try:
-                    await flood(crowd, own, seen)
-                except openai.APIStatusError:
-                    await asyncio.sleep(0.2)
-
-        tasks = [asyncio.create_task(keep_on(random.Random(draws.random()))) for _ in range(streams)]
-        await asyncio.sleep(SETTLES_S)
-    began, before = time.perf_counter(), seen.flood_tokens
-    for _ in range(requests):
-        await newcomer(person, draws, seen, tokens)
-        await asyncio.sleep(draws.uniform(0.05, 0.35))
-    rate = (seen.flood_tokens - before) / (time.perf_counter() - began)
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    await crowd.close()
-    await person.close()
-    return seen, rate
+    draws, seen = random.Random(str((name, tenant))), Seen()
+    crowd = None if name is None else Crowd(name, f"{server.url}/v1", server.tenant(f"crowd-{tenant}"))
+    try:
+        if crowd is not None:
+            await asyncio.sleep(SETTLES_S)
+        began, before = time.perf_counter(), crowd.tokens if crowd else 0
+        async with server.async_sdk(server.tenant(f"person-{tenant}"), timeout=120, max_retries=0) as person:
+            for _ in range(requests):
+                await newcomer(person, draws, seen, tokens)
+                await asyncio.sleep(draws.uniform(0.05, 0.35))
+        gained = crowd.tokens - before if crowd else 0
+        return seen, gained / (time.perf_counter() - began)
+    finally:
+        if crowd is not None:
+            crowd.stop()
 
 
 def _target_ms(server: Server) -> float:
