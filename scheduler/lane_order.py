@@ -84,9 +84,9 @@ class Room:
 class Owed:
     """What the work of one lane that a worker runs would yield to those who wait and were served less.
 
-    To what is guaranteed its deadline. To a tenant of which nothing is there, as long as one that has begun was served
-    no less; and to one that is behind such a tenant by more than Θ, while nobody who has begun there waits there
-    already. So who holds all of a worker does not keep others from being asked for, and whoever is behind is asked for
+    To what is guaranteed its deadline. To a tenant of which nothing is there, as long as it is ahead of one that has
+    begun by no more than Θ; and to one that is behind such a tenant by more than Θ, while nobody who has begun there
+    waits there already. So who holds all of a worker does not keep others from being asked for, and whoever is behind is asked for
     wherever it could catch up.
     """
 
@@ -116,7 +116,7 @@ class Owed:
         lead = max(map(self._places.standing, self._begun)) - self._places.standing(tenant)
         if tenant in self._begun:
             return not self._one_waits and lead > self._window
-        return self._jobs > 0 and lead >= 0.0
+        return self._jobs > 0 and lead >= -self._window
 
     def give(self, entry: Entry, tokens: int) -> None:
         """It is taken, and waits there for others to yield."""

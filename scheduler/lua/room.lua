@@ -104,7 +104,7 @@ local function is_owed(job, lane)
   own.most = own.most or math.max(unpack(standings(lane, own.tenants)))
   local lead = own.most - standings(lane, {tenant})[1]
   if own.begun[tenant] then return not own.one_waits and lead > window_of(lane) end
-  return own.jobs > 0 and lead >= 0
+  return own.jobs > 0 and lead >= -window_of(lane)
 end
 
 -- A job is taken, and waits there for others to yield.

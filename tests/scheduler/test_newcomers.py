@@ -62,6 +62,17 @@ async def test_nothing_is_yielded_to_who_was_served_more_than_all_there(queue: Q
     assert await queue.take("w2", full("crowd")) == []
 
 
+async def test_who_was_served_since_the_crowd_was_charged_is_within_the_window_still(queue: Queue) -> None:
+    await held_by(queue, "crowd", cost=500.0)
+    for number in range(3):
+        await queue.put(queued(f"crowd-{number}", "crowd"))
+    for number in range(20):  # a person, one request after the other; the crowd computes one long prompt meanwhile
+        await queue.put(queued(f"new-{number}", "new"))
+        (lease,) = await queue.take("w1", full("crowd"))
+        assert lease.job.tenant == "new"
+        await queue.publish("gw", "w1", [tokens(lease, 5, cost=50.0, ends=Outcome.FINISHED)])
+
+
 async def test_who_asked_for_less_while_nobody_waited_is_in_no_credit_for_it(queue: Queue) -> None:
     await held_by(queue, "gone", cost=100_000.0)
     await queue.put(queued("quiet-held", "quiet"))  # starts level with who has gone
