@@ -88,7 +88,9 @@ def _generation(resources: Resources) -> Parts:
             max_body_bytes=section.max_body_bytes,
             body_timeout_s=section.body_timeout_s,
             write_timeout_s=section.write_timeout_s,
-            stream_rhythm=Rhythm(first_s=section.header_hold_s, every_s=section.comment_every_s),
+            stream_rhythm=Rhythm(
+                first_s=section.header_hold_s, every_s=section.comment_every_s, pulse_s=section.pulse_every_s
+            ),
         ),
         preparer=resources.preparer,
         launcher=resources.launcher,

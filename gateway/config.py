@@ -54,7 +54,9 @@ class GatewaySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     header_hold_s: Seconds = 2.0
     """A stream's headers wait so long for its first token, so that an early refusal keeps its status."""
     comment_every_s: Seconds = 5.0
-    """How often a waiting stream tells its place in the queue."""
+    """How often a waiting stream tells its place in the queue, where it was asked to."""
+    pulse_every_s: Seconds = 10.0
+    """A stream that is silent for so long sends a bare newline, which keeps its connection alive."""
     idempotency_grace_s: Annotated[float, msgspec.Meta(ge=0, le=3_600)] = 60.0
     """A request with an `Idempotency-Key` goes on for so long after its client left: a retry joins it."""
     idempotency_answer_bytes: ByteSize = ByteSize(4 * 2**20)

@@ -215,7 +215,7 @@ class _Teller:
     def hear(self, pieces: Sequence[Piece]) -> bool:
         """What is ready in one go, as one write."""
         frames = self._speech.frames(pieces)
-        return not frames or self._out.put(frames)
+        return (self._out.started and not frames) or self._out.put(frames)
 
 
 def _used(generation: Generation, usage: Usage) -> Notes:

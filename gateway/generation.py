@@ -13,7 +13,7 @@ from functools import partial
 from gateway.dispatch import Queue
 from gateway.errors import ApiError, internal_error, unavailable
 from gateway.flight import Choice, Fault, Flight, Mailbox, News
-from gateway.pieces import Listener, Notice, Piece, Rhythm, Said
+from gateway.pieces import Listener, Notice, Piece, Pulse, Rhythm, Said
 from gateway.settle import Settlements, outcome_of
 from gateway.spans import Span
 from gateway.store import STORE_TROUBLE
@@ -62,6 +62,8 @@ class Generation:
     _begun: bool = False
     _spoke_s: float = 0.0
     """When the listener was last told something."""
+    _answers: bool = False
+    """The listener has been told that the answer begins."""
     _is_behind: bool = False
     """What the listener was told last, it has not passed on."""
     _unsaid: list[Piece] = field(default_factory=list)
@@ -93,7 +95,7 @@ class Generation:
 
         Raises ApiError where a flight cannot be brought to its end: deadline, a worker's failure, a fault of ours.
         """
-        notice_at = self.arrived_s + rhythm.first_s
+        notice_at, every_s = self.arrived_s + rhythm.first_s, self._every_s(rhythm)
         self.mailbox.read_by(partial(self._listen, listener))
         try:
             self._listen(listener)
@@ -111,13 +113,14 @@ class Generation:
                 await self._rest(min(notice_at, self._deadline()))
                 if self._needs_care:
                     continue
-                now_s, notice_at = self._loop.time(), max(notice_at, self._spoke_s + rhythm.every_s)
+                now_s, notice_at = self._loop.time(), max(notice_at, self._spoke_s + every_s)
                 await self._check_deadlines(now_s)
                 if now_s >= notice_at:
-                    notice_at = now_s + rhythm.every_s
-                    notice = await self._waiting()
+                    notice_at = now_s + every_s
+                    pieces = await self._while_silent()
                     if self._spoke_s < now_s:
-                        self._is_behind = not listener.hear((notice,))
+                        self._answers = True
+                        self._is_behind = not listener.hear(pieces)
         finally:
             self.mailbox.read_by(None)
             self._count_unheard()
@@ -191,7 +194,7 @@ class Generation:
                 if isinstance(news, Paused) and allowance is not None:
                     allowance.paused(flight, flight.choices[news.choice])
                 self._state = type(news).__name__.lower()
-                return Notice(self._state)
+                return Notice(self._state) if self.terms.tells_progress else None
         return None
 
     def _speak(self, flight: Flight, voice: Voice, delta: TokenDelta) -> Said | None:
@@ -271,8 +274,18 @@ class Generation:
             return False
         return any(record is not None and record.state is JobState.QUEUED for record in records)
 
+    def _every_s(self, rhythm: Rhythm) -> float:
+        """How long the client is left in silence."""
+        return rhythm.every_s if self.terms.tells_progress else rhythm.pulse_s
+
+    async def _while_silent(self) -> Sequence[Piece]:
+        """What the client hears while no token comes; nothing, where its answer only begins."""
+        if self.terms.tells_progress:
+            return (await self._waiting(),)
+        return (Pulse(),) if self._answers or self._spoke_s else ()
+
     async def _waiting(self) -> Notice:
-        """What there is to tell while no token comes."""
+        """What there is to tell of a wait."""
         waiting = min((flight for flight in self.flights if not flight.told), key=lambda f: f.begun, default=None)
         if waiting is None:
             return Notice(self._state)

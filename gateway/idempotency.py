@@ -23,7 +23,7 @@ from gateway.idempotency_runs import HEADER, Runs
 from gateway.replies import Connection
 from gateway.rim import Journal
 from gateway.telemetry import Telemetry
-from gateway.terms import DEADLINE_HEADER, LANE_HEADER, TTFT_HEADERS
+from gateway.terms import DEADLINE_HEADER, LANE_HEADER, TTFT_HEADERS, asks_progress
 from quotas.idempotency import Name
 
 _HEADER = HEADER.encode()
@@ -75,6 +75,7 @@ class Idempotent:
             body,
             is_first=is_first,
             rhythm=bounds.stream_rhythm,
+            tells_progress=asks_progress(scope["headers"]),
             write_timeout_s=bounds.write_timeout_s,
         )
         try:

@@ -1,4 +1,4 @@
-"""One client that hears the answer of a run: what was said so far, then what comes, and comments while it waits."""
+"""One client that hears the answer of a run: what was said so far, then what comes; and that it lives meanwhile."""
 
 import asyncio
 
@@ -28,15 +28,25 @@ class Listener:
     """Passes a run's answer on to one client, at the client's pace."""
 
     def __init__(
-        self, run: Run, send: Send, body: bytes, *, is_first: bool, rhythm: Rhythm, write_timeout_s: float
+        self,
+        run: Run,
+        send: Send,
+        body: bytes,
+        *,
+        is_first: bool,
+        rhythm: Rhythm,
+        tells_progress: bool,
+        write_timeout_s: float,
     ) -> None:
-        """`body`: the request's. `is_first`: its request began the run. `rhythm`: for a stream that waits."""
+        """`body`: the request's. `is_first`: its request began the run. `rhythm`: for a stream that waits.
+        `tells_progress`: this client asked for comments, whatever the one did that began the run."""
         self._run = run
         self._recording = run.recording
         self._send = send
         self._body = body
         self._is_first = is_first
         self._rhythm = rhythm
+        self._tells_progress = tells_progress
         self._write_timeout_s = write_timeout_s
         self._started = False
 
@@ -67,13 +77,17 @@ class Listener:
     async def _wait_for_beginning(self) -> None:
         """A stream that runs elsewhere keeps its client's connection alive; all else waits in silence, or for its own
         generation to speak."""
-        recording, patience_s = self._recording, self._rhythm.first_s
+        recording, patience_s, pulse = self._recording, self._rhythm.first_s, b""
         while not (recording.status or recording.has_ended):
             if await recording.changed(patience_s) or not (self._run.is_elsewhere and self._wants_stream()):
                 continue
             await self._start(_STREAM, 200)
-            await self._write(sse.comment("running"), is_last=False)
-            patience_s = self._rhythm.every_s
+            if self._tells_progress:
+                await self._write(sse.comment("running"), is_last=False)
+                patience_s = self._rhythm.every_s
+            else:
+                await self._write(pulse, is_last=False)
+                pulse, patience_s = sse.PULSE, self._rhythm.pulse_s
 
     async def _repeat(self) -> None:
         recording, position, is_last = self._recording, 0, False
@@ -82,7 +96,8 @@ class Listener:
         while not is_last:
             chunk, position, is_last = recording.after(position), recording.count, recording.is_whole
             if chunk or is_last:
-                await self._write(chunk, is_last=is_last)
+                told = chunk if self._tells_progress else sse.without_comments(chunk)
+                await self._write(told, is_last=is_last)
             elif recording.has_ended:
                 return
             else:

@@ -9,7 +9,7 @@ from gateway.entity_tags import IF_MATCH
 from gateway.errors import TABLE, Code, Retry
 from gateway.idempotency_listener import REPLAYED_HEADER
 from gateway.idempotency_runs import HEADER as IDEMPOTENCY_HEADER
-from gateway.terms import CLASS_HEADER, DEADLINE_HEADER, LANE_HEADER, READ_TIMEOUT_HEADER, TTFT_HEADERS
+from gateway.terms import CLASS_HEADER, DEADLINE_HEADER, LANE_HEADER, PROGRESS_HEADER, READ_TIMEOUT_HEADER, TTFT_HEADERS
 from scheduler.lanes import LaneName
 
 Json = dict[str, Any]
@@ -18,6 +18,7 @@ REF = "#/components/headers/"
 _TEXT: Json = {"type": "string"}
 _WHOLE: Json = {"type": "integer", "minimum": 0}
 _MS: Json = {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_DEADLINE_MS}
+_FLAG: Json = {"type": "string", "enum": ["0", "1"]}
 _LANE: Json = {"type": "string", "enum": [lane.value for lane in LaneName]}
 _ID = "x-request-id"
 _KEY: Json = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[ -~]+$"}
@@ -27,6 +28,7 @@ _ASKED_OF_A_MODEL = {
     LANE_HEADER: (_LANE, "The lane to use; wins over `service_tier`, and is refused where it may not be used"),
     DEADLINE_HEADER: (_MS, "Milliseconds from arrival to the last token, kept or refused; as `deadline_ms`"),
     **dict.fromkeys(TTFT_HEADERS, (_MS, "Milliseconds from arrival to the first token, kept or refused")),
+    PROGRESS_HEADER: (_FLAG, "1: a stream that waits says in comments what for"),
     READ_TIMEOUT_HEADER: ({"type": "number"}, "Seconds that the official SDK waits for a plain answer"),
     IDEMPOTENCY_HEADER: (_KEY, "The request runs once: sent again within 24 hours, it joins or replays what it began"),
     "traceparent": (_TEXT, "The caller's trace, which is continued"),

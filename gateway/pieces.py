@@ -26,19 +26,24 @@ class Said(msgspec.Struct, frozen=True):
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """What a waiting client may want to know."""
+    """What a waiting client has asked to be told."""
 
     text: str
 
 
-Piece = Said | Notice
+class Pulse(msgspec.Struct, frozen=True):
+    """Nothing to tell, but the connection lives."""
+
+
+Piece = Said | Notice | Pulse
 
 
 class Listener(Protocol):
     """Whom a generation tells what it brings forth."""
 
     def hear(self, pieces: Sequence[Piece]) -> bool:
-        """What is ready in one go. False where it could not be passed on: nothing more comes before `catch_up`."""
+        """What is ready in one go; nothing, where the answer shall only begin. False where it could not be passed on:
+        nothing more comes before `catch_up`."""
 
     async def catch_up(self) -> None:
         """Pass it on."""
@@ -49,5 +54,8 @@ class Rhythm:
     """When a client that waits is told so; a plain answer never is."""
 
     first_s: float = math.inf
-    """From arrival."""
+    """From arrival: the answer begins then."""
     every_s: float = math.inf
+    """For one that asked to be told what it waits for."""
+    pulse_s: float = math.inf
+    """For one that did not."""

@@ -9,7 +9,7 @@ import msgspec
 from gateway import sse
 from gateway.answers import Answers, Choice, Usage
 from gateway.flight import Flight
-from gateway.pieces import Piece, Said
+from gateway.pieces import Notice, Piece, Said
 from gateway.prepare import Tokens, ToldLogprobs
 from gateway.text import TextModel
 from scheduler.messages import FinishReason, TokenLogprob
@@ -65,7 +65,7 @@ class Speech:
                 told = self._choices.get(piece.index) or self._begun(piece.index, frames)
                 frames += self._news(piece, told)
             else:
-                frames.append(sse.comment(piece.text))
+                frames.append(sse.comment(piece.text) if isinstance(piece, Notice) else sse.PULSE)
         return b"".join(frames)
 
     def ending(self) -> bytes:

@@ -1,5 +1,7 @@
 """Frames of a server-sent event stream."""
 
+import re
+
 import msgspec
 
 MEDIA_TYPE = "text/event-stream"
@@ -7,6 +9,10 @@ HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 """No proxy may keep or gather what should arrive at once."""
 DONE = b"data: [DONE]\n\n"
 """The last frame of a whole stream, and only of a whole one."""
+
+PULSE = b"\n"
+"""Keeps the connection alive, and is no line that a client could take for something: even a comment of its own makes
+some clients lose what follows."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -17,5 +23,12 @@ def data(payload: object) -> bytes:
 
 
 def comment(text: str) -> bytes:
-    """A line that clients skip: it keeps the connection alive and tells people and logs what goes on."""
+    """A line that clients should skip: it tells people and logs what goes on."""
     return b": " + " ".join(text.split()).encode("utf-8") + b"\n\n"
+
+
+def without_comments(frames: bytes) -> bytes:
+    """Whole frames, less the comments among them."""
+    if not frames.startswith(b": ") and b"\n: " not in frames:
+        return frames
+    return b"".join([part for part in re.split(rb"(?<=\n\n)", frames) if not part.lstrip(b"\n").startswith(b": ")])

@@ -17,9 +17,13 @@ DEADLINE_HEADER = "x-fairlane-deadline-ms"
 TTFT_HEADERS = ("x-fairlane-ttft-ms", "x-llm-d-slo-ttft-ms")
 """Our own name wins over llm-d's."""
 READ_TIMEOUT_HEADER = "x-stainless-read-timeout"
+PROGRESS_HEADER = "x-fairlane-progress"
 CLASS_HEADER = "x-fairlane-class"
 
-_HEARD = {name.encode(): name for name in (LANE_HEADER, DEADLINE_HEADER, *TTFT_HEADERS, READ_TIMEOUT_HEADER)}
+_HEARD = {
+    name.encode(): name for name in (LANE_HEADER, DEADLINE_HEADER, *TTFT_HEADERS, READ_TIMEOUT_HEADER, PROGRESS_HEADER)
+}
+_PROGRESS = PROGRESS_HEADER.encode()
 _TIERS: Mapping[str, LaneName] = {
     "priority": LaneName.LATENCY,
     "fast": LaneName.LATENCY,
@@ -41,6 +45,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """To the first token; stated and hard."""
     max_wait_ms: float
     """In the queue; the lane's, or the caller's own patience."""
+    tells_progress: bool = False
+    """A stream says in comments what it waits for. Not every client skips a comment, so only where it was asked for."""
 
     @property
     def ttft_ms(self) -> float:
@@ -71,7 +77,19 @@ def agree(
         deadline_ms=min(stated, default=None),
         hard_ttft_ms=ttft[0] if ttft else None,
         max_wait_ms=lane.max_wait_ms if request.stream else min(lane.max_wait_ms, _patience_ms(given)),
+        tells_progress=_asks_progress(given.get(PROGRESS_HEADER, "0")),
     )
+
+
+def asks_progress(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether a stream shall say in comments what it waits for. Raises ApiError for a value that says nothing."""
+    return any(_asks_progress(value.decode("latin-1").strip()) for name, value in headers if name == _PROGRESS)
+
+
+def _asks_progress(value: str) -> bool:
+    if value not in ("0", "1"):
+        raise invalid(PROGRESS_HEADER, f"`{PROGRESS_HEADER}` must be 1 or 0.")
+    return value == "1"
 
 
 def _lane(request: GenerationRequest, header: str | None, identity: Identity) -> LaneName:

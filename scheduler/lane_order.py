@@ -86,8 +86,8 @@ class Owed:
 
     To what is guaranteed its deadline. To a tenant of which nothing is there, as long as it is ahead of one that has
     begun by no more than Θ; and to one that is behind such a tenant by more than Θ, while nobody who has begun there
-    waits there already. So who holds all of a worker does not keep others from being asked for, and whoever is behind is asked for
-    wherever it could catch up.
+    waits there already. So who holds all of a worker does not keep others from being asked for, and whoever is behind
+    is asked for wherever it could catch up.
     """
 
     def __init__(self, places: Places, yielding: Yielding | None, window: float) -> None:

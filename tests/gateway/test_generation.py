@@ -24,7 +24,14 @@ from tests.gateway.one_flight import flight
 pytestmark = pytest.mark.anyio
 
 LANE = DEFAULT_LANES[LaneName.LATENCY]
-TERMS = Terms(lane=LANE, service_tier="default", deadline_ms=None, hard_ttft_ms=None, max_wait_ms=LANE.max_wait_ms)
+TERMS = Terms(
+    lane=LANE,
+    service_tier="default",
+    deadline_ms=None,
+    hard_ttft_ms=None,
+    max_wait_ms=LANE.max_wait_ms,
+    tells_progress=True,
+)
 
 
 class Slow:

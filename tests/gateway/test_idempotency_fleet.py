@@ -61,12 +61,15 @@ async def test_a_request_that_runs_on_another_gateway_is_waited_for(valkey_url: 
         assert len(await one.ledger()) == len(one.worker.seen) == 1
 
 
-async def test_a_stream_that_waits_for_another_gateway_is_kept_alive(valkey_url: str) -> None:
+@pytest.mark.parametrize("tells_progress", [True, False])
+async def test_a_stream_that_waits_for_another_gateway_is_kept_alive(valkey_url: str, *, tells_progress: bool) -> None:
     async with two_gateways(valkey_url) as (one, other):
         one.worker.limit = 2
         owner = asyncio.create_task(post(one, STREAMED))
         await until(lambda: [len(made) for made in one.worker.produced.values()] == [2])
         headers = {"authorization": f"Bearer {other.keys['acme']}", "idempotency-key": KEY}
+        if tells_progress:
+            headers["x-fairlane-progress"] = "1"
         async with other.http as client, client.stream("POST", CHAT, json=STREAMED, headers=headers) as got:
             lines = got.aiter_lines()
             waited = [await anext(lines) for _ in range(3)]
@@ -74,7 +77,7 @@ async def test_a_stream_that_waits_for_another_gateway_is_kept_alive(valkey_url:
             rest = [line async for line in lines]
         await owner
 
-        assert waited == [": running", "", ": running"]
+        assert waited == ([": running", "", ": running"] if tells_progress else ["", "", ""])
         assert [line for line in rest if line][-1] == "data: [DONE]"
 
 

@@ -56,11 +56,19 @@ def listening(
     *,
     is_elsewhere: bool = False,
     hold_s: float = 60.0,
+    tells_progress: bool = False,
     write_timeout_s: float = 60.0,
 ) -> "asyncio.Task[None]":
     run = cast(Run, StandIn(recording, is_elsewhere=is_elsewhere))
-    rhythm = Rhythm(first_s=hold_s, every_s=hold_s)
-    listener = Listener(run, client.send, body, is_first=False, rhythm=rhythm, write_timeout_s=write_timeout_s)
+    listener = Listener(
+        run,
+        client.send,
+        body,
+        is_first=False,
+        rhythm=Rhythm(first_s=hold_s, every_s=hold_s, pulse_s=hold_s),
+        tells_progress=tells_progress,
+        write_timeout_s=write_timeout_s,
+    )
     return asyncio.create_task(listener.listen())
 
 
@@ -157,10 +165,25 @@ async def test_a_refusal_is_raised_before_anything_is_said() -> None:
     assert client.heard == []
 
 
-async def test_a_refusal_after_comments_is_a_frame_that_ends_the_stream() -> None:
+async def test_comments_are_heard_only_by_who_asked_for_them() -> None:
+    recording, asker, other = Recording(1000), Client(), Client()
+    hearing = [listening(recording, asker, tells_progress=True), listening(recording, other)]
+    said = [b": queued position=1\n\n", b"data: one\n\n: preempted\n\ndata: two\n\n", b"\n", b": paused\n\n"]
+    await say(recording, *said)
+    await finish(recording)
+    await asyncio.gather(*hearing)
+
+    assert asker.body == b"".join(said)
+    assert other.body == b"data: one\n\ndata: two\n\n\n"
+
+
+@pytest.mark.parametrize(("tells_progress", "sign"), [(True, b": running\n\n"), (False, b"\n")])
+async def test_a_refusal_after_signs_of_life_is_a_frame_that_ends_the_stream(
+    *, tells_progress: bool, sign: bytes
+) -> None:
     recording, client = Recording(1000), Client()
-    hearing = listening(recording, client, is_elsewhere=True, hold_s=0.01)
-    await until(lambda: b": running" in client.body)
+    hearing = listening(recording, client, is_elsewhere=True, hold_s=0.01, tells_progress=tells_progress)
+    await until(lambda: client.body.startswith(2 * sign))
     recording.end(ApiError("No.", "overloaded"))
 
     with pytest.raises(ApiError, match="No"):

@@ -18,7 +18,9 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def served(valkey_url: str) -> AsyncIterator[Served]:
-    async with serving(settings(valkey_url, section={"header_hold_s": 0.05, "comment_every_s": 0.05})) as opened:
+    async with serving(
+        settings(valkey_url, section={"header_hold_s": 0.05, "comment_every_s": 0.05, "pulse_every_s": 0.05})
+    ) as opened:
         await opened.tenant()
         yield opened
 
@@ -54,7 +56,7 @@ async def test_a_stream_says_what_the_plain_answer_says(served: Served) -> None:
 
 async def test_a_waiting_stream_tells_its_place_in_the_queue(served: Served) -> None:
     served.worker.taking = False
-    headers = {"authorization": f"Bearer {served.keys['acme']}"}
+    headers = {"authorization": f"Bearer {served.keys['acme']}", "x-fairlane-progress": "1"}
     body = {**ASKED, "stream": True}
     async with served.http as client, client.stream("POST", CHAT, json=body, headers=headers) as got:
         found = got.aiter_lines()
@@ -68,10 +70,31 @@ async def test_a_waiting_stream_tells_its_place_in_the_queue(served: Served) -> 
     assert rest[-1] == "data: [DONE]"
 
 
+async def test_a_stream_that_waits_sends_bare_newlines_to_who_asked_for_nothing(served: Served) -> None:
+    served.worker.taking = False
+    headers = {"authorization": f"Bearer {served.keys['acme']}"}
+    body = {**ASKED, "stream": True}
+    async with served.http as client, client.stream("POST", CHAT, json=body, headers=headers) as got:
+        parts = got.aiter_raw()
+        assert [await anext(parts) for _ in range(2)] == [b"\n", b"\n"]
+        served.worker.taking = True
+        rest = b"".join([part async for part in parts])
+
+    assert b"\n: " not in rest
+    assert {line for line in rest.split(b"\n") if not line.startswith(b"data: ")} == {b""}
+    assert rest.endswith(b"data: [DONE]\n\n")
+
+
+async def test_what_cannot_be_understood_as_a_wish_for_progress_is_refused(served: Served) -> None:
+    answer = await served.post(CHAT, ASKED, x_fairlane_progress="yes")
+
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "x-fairlane-progress")
+
+
 async def test_a_stream_whose_job_waits_for_another_worker_tells_its_place_again(served: Served) -> None:
     served.worker.limit = 2
     body = {**ASKED, "stream": True}
-    headers = {"authorization": f"Bearer {served.keys['acme']}"}
+    headers = {"authorization": f"Bearer {served.keys['acme']}", "x-fairlane-progress": "1"}
     async with served.http as client, client.stream("POST", CHAT, json=body, headers=headers) as got:
         found = (line async for line in got.aiter_lines() if line)
         assert ": generating" in [await anext(found) for _ in range(4)]
@@ -142,7 +165,7 @@ async def test_a_worker_that_fails_in_mid_stream_ends_it_with_an_error_frame(ser
 
 async def test_a_preempted_stream_says_so_and_goes_on(served: Served) -> None:
     served.worker.limit = 2
-    headers = {"authorization": f"Bearer {served.keys['acme']}"}
+    headers = {"authorization": f"Bearer {served.keys['acme']}", "x-fairlane-progress": "1"}
     body = {**ASKED, "stream": True}
     async with served.http as client, client.stream("POST", CHAT, json=body, headers=headers) as got:
         lines = (line async for line in got.aiter_lines() if line)
