@@ -246,6 +246,15 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         answer=WorkerView,
     ),
     Operation(
+        method="POST",
+        path="/workers/{worker}/undrain",
+        name="undrain_worker",
+        summary="Let a worker take jobs again",
+        handler=admin_fleet.undrain_worker,
+        input=Nothing,
+        answer=WorkerView,
+    ),
+    Operation(
         method="GET",
         path="/lanes",
         name="list_lanes",

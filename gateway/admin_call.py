@@ -50,6 +50,10 @@ class Fleet(Protocol):
     async def workers(self) -> list[WorkerStatus]:
         """Every worker that is alive."""
 
+    async def undrain(self, worker_id: str) -> bool:
+        """Let it take jobs again; False where there is no such worker."""
+        ...
+
     async def drain(self, worker_id: str) -> bool:
         """Let it take no more jobs; False where there is no such worker."""
 

@@ -25,19 +25,29 @@ async def list_workers(call: Call, query: PageQuery) -> Page[WorkerView]:
 
 async def drain_worker(call: Call, _: Nothing) -> WorkerView:
     """Let a worker take no more jobs, and finish or hand back what it runs."""
-    worker_id = call.path["worker"]
-    known = {status.worker_id: status for status in await call.parts.fleet.workers()}
-    if worker_id not in known or not await call.parts.fleet.drain(worker_id):
+    return await _set_draining(call, draining=True)
+
+
+async def undrain_worker(call: Call, _: Nothing) -> WorkerView:
+    """Let a worker that drains, or has drained, take jobs again."""
+    return await _set_draining(call, draining=False)
+
+
+async def _set_draining(call: Call, *, draining: bool) -> WorkerView:
+    fleet, worker_id = call.parts.fleet, call.path["worker"]
+    known = {status.worker_id: status for status in await fleet.workers()}
+    tell, verb = (fleet.drain, "drain") if draining else (fleet.undrain, "undrain")
+    if worker_id not in known or not await tell(worker_id):
         raise not_found("worker")
     before = worker_view(known[worker_id])
-    if not before["draining"]:
-        note = call.note("worker.drain", worker_id, {"draining": False}, {"draining": True})
+    if before["draining"] != draining:
+        note = call.note(f"worker.{verb}", worker_id, {"draining": not draining}, {"draining": draining})
         try:
             await call.parts.audit.append(note)
         except STORE_TROUBLE:
-            log.error("the drain of %s from %s is not in the audit log", worker_id, call.address)
+            log.error("the %s of %s from %s is not in the audit log", verb, worker_id, call.address)
             raise
-    return {**before, "draining": True}
+    return {**before, "draining": draining}
 
 
 async def list_lanes(call: Call, query: PageQuery) -> Page[LaneView]:

@@ -19,6 +19,9 @@ class Registry(Protocol):
     async def drain(self, worker_id: str) -> bool:
         """Tell it to take no more jobs; False where there is no such worker."""
 
+    async def undrain(self, worker_id: str) -> bool:
+        """Tell it to take jobs again; False where there is no such worker."""
+
 
 class Queue(Protocol):
     """What is asked of one model's queue; `scheduler.redis_queue.RedisQueue` is one."""
@@ -59,6 +62,10 @@ class StoredFleet:
     async def drain(self, worker_id: str) -> bool:
         """Let it take no more jobs; False where there is no such worker."""
         return await self._registry.drain(worker_id)
+
+    async def undrain(self, worker_id: str) -> bool:
+        """Let it take jobs again; False where there is no such worker."""
+        return await self._registry.undrain(worker_id)
 
     async def depths(self) -> Mapping[LaneName, LaneDepth]:
         """What waits in each lane, over all models."""

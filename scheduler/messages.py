@@ -195,7 +195,11 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True, tag="drain"):
     """Take no more jobs; finish or hand back what runs."""
 
 
-Control = Cancel | Grant | Drain
+class Undrain(msgspec.Struct, frozen=True, kw_only=True, tag="undrain"):
+    """Take jobs again."""
+
+
+Control = Cancel | Grant | Drain | Undrain
 
 
 # What a worker says about itself.

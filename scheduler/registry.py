@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from scheduler.messages import Drain, ModelCard, WorkerStatus, encode
+from scheduler.messages import Control, Drain, ModelCard, Undrain, WorkerStatus, encode
 from scheduler.queue_keys import STREAM_LENGTH, control_stream
 from scheduler.queue_types import RECORD_TTL_MS
 
@@ -134,11 +134,18 @@ class RedisRegistry:
 
     async def drain(self, worker_id: str) -> bool:
         """Tell a worker to take no more jobs; False where none of this name is alive."""
+        return await self._tell(worker_id, Drain())
+
+    async def undrain(self, worker_id: str) -> bool:
+        """Tell a worker to take jobs again; False where none of this name is alive."""
+        return await self._tell(worker_id, Undrain())
+
+    async def _tell(self, worker_id: str, message: Control) -> bool:
         blob = await self._redis.execute_command("GET", _worker(worker_id))
         if blob is None:
             return False
         stream = control_stream(_status.decode(blob).queue, worker_id)
-        await self._redis.execute_command("XADD", stream, "MAXLEN", "~", STREAM_LENGTH, "*", "c", encode(Drain()))
+        await self._redis.execute_command("XADD", stream, "MAXLEN", "~", STREAM_LENGTH, "*", "c", encode(message))
         await self._redis.execute_command("PEXPIRE", stream, RECORD_TTL_MS)
         return True
 

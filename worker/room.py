@@ -46,12 +46,17 @@ class Room:
             self._known, self._news, self._asked = False, True, NONE
 
     def close(self) -> None:
-        """Nothing more is to be taken."""
+        """Nothing more is to be taken, until it is opened again."""
         self._closed = True
         self._changed.set()
 
+    def open(self) -> None:
+        """Jobs may be taken again."""
+        self._closed, self._news = False, True
+        self._changed.set()
+
     async def worth_asking(self) -> Capacity | None:
-        """Return once asking may find something, with what to ask for; None once closed."""
+        """Return once asking may find something, with what to ask for; None while closed."""
         while not (self._closed or self._is_worth_asking):
             self._changed.clear()
             await self._changed.wait()

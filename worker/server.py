@@ -5,7 +5,7 @@ engine steps in its own thread and is spoken to only through the mailbox of `Eng
 
     SIGTERM, SIGINT   drain: take no more, let what runs end within `drain_s`, publish everything, hand the rest
                       back, leave the registry, exit 0. A second signal exits at once.
-    Drain             the same, but the process stays, idle, until it gets a signal.
+    Drain             the same, but the process stays, idle, until it gets a signal or Undrain: take jobs again.
     engine failure    publish what was computed, then exit 1 with the leases held: they lapse, and the jobs go on
                       elsewhere, counted as a loss, so that one that breaks every engine is not tried for ever.
 """
@@ -13,11 +13,12 @@ engine steps in its own thread and is spoken to only through the mailbox of `Eng
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
-from scheduler.messages import Drain, Lease, ModelCard
+from scheduler.messages import Drain, Lease, ModelCard, Undrain
 from scheduler.queue_types import Publication
 from scheduler.redis_queue import RedisQueue
 from scheduler.registry import RedisRegistry
@@ -83,7 +84,10 @@ class Server:
         """Flights that were handed back for that."""
         self._last_turn_s = 0.0
         self._idle = asyncio.Event()
-        self._draining = asyncio.Event()
+        self._draining = False
+        self._undrained = asyncio.Event()
+        """Jobs may be taken."""
+        self._undrained.set()
         self._done = asyncio.Event()
         """Drained, or the engine failed."""
         self._leaving = asyncio.Event()
@@ -103,11 +107,10 @@ class Server:
 
     async def _run_loops(self) -> None:
         async with asyncio.TaskGroup() as group:
-            taking = group.create_task(self._take())
             loops = [
                 group.create_task(each)
                 for each in (
-                    self._drain(taking),
+                    self._serve(),
                     self._hear(),
                     self._outbox.run(),
                     self._keep_leases(),
@@ -117,7 +120,7 @@ class Server:
             ]
             await self._leaving.wait()
             await self._leave()
-            for task in (taking, *loops):
+            for task in loops:
                 task.cancel()
 
     def stop(self) -> None:
@@ -127,12 +130,34 @@ class Server:
 
     def drain(self) -> None:
         """Take no more; finish or hand back what runs."""
-        if not self._draining.is_set():
+        if not self._draining:
             log.info("draining: taking no more jobs")
-            self._draining.set()
+            self._draining = True
+            self._undrained.clear()
             self._room.close()
 
+    def undrain(self) -> None:
+        """Take jobs again, unless `run` is about to end."""
+        if self._draining and not self._leaving.is_set():
+            log.info("no longer draining: taking jobs again")
+            self._draining = False
+            self._done.clear()
+            self._undrained.set()
+            self._room.open()
+
     # Jobs in.
+
+    async def _serve(self) -> None:
+        """Take jobs until it drains, and let go of them; and again once it is undrained."""
+        while True:
+            await self._take()
+            await _within(self._drain_s, _first(self._idle.wait(), self._undrained.wait()))
+            if not self._undrained.is_set():
+                await self._hand_back()
+            if not self._undrained.is_set():
+                log.info("drained")
+                self._done.set()
+                await self._undrained.wait()
 
     async def _take(self) -> None:
         while (capacity := await self._room.worth_asking()) is not None:
@@ -178,6 +203,8 @@ class Server:
             for message in messages:
                 if isinstance(message, Drain):
                     self.drain()
+                elif isinstance(message, Undrain):
+                    self.undrain()
                 elif self._held.hears(message):
                     self._engine.tell(message)
             if woken:
@@ -232,7 +259,7 @@ class Server:
     async def _beat(self) -> None:
         """On a cluster the registry may be on another node than the queue: where that is away, the leases stay."""
         while True:
-            status = self._vitals.status(draining=self._draining.is_set())
+            status = self._vitals.status(draining=self._draining)
             await self._link.persist("beat", partial(self._registry.beat, status, int(self._lease_s * 1e3)))
             await asyncio.sleep(self._lease_s / HEARTBEATS_PER_LEASE)
 
@@ -246,14 +273,6 @@ class Server:
             await _within(ANNOUNCE_S, self._link.returned.wait())
 
     # The end.
-
-    async def _drain(self, taking: "asyncio.Task[None]") -> None:
-        await self._draining.wait()
-        await asyncio.wait([taking])
-        await _within(self._drain_s, self._idle.wait())
-        await self._hand_back()
-        log.info("drained")
-        self._done.set()
 
     async def _hand_back(self) -> None:
         """Publish what was computed and let go of everything in hand; the store ignores what is not ours."""
@@ -287,6 +306,16 @@ class Server:
         await _within(self._drain_s + FLUSH_S, self._done.wait())
         await _within(FLUSH_S, self._outbox.emptied())
         await _within(LEAVE_S, self._link.persist("leave", partial(self._registry.leave, self._worker_id)))
+
+
+async def _first(*waits: Coroutine[Any, Any, object]) -> None:
+    """The first of these to end; the others are cancelled."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 async def _within(limit_s: float, what: Awaitable[object]) -> None:

@@ -1,4 +1,4 @@
-"""`fairlane workers`: list and drain workers."""
+"""`fairlane workers`: list, drain and undrain workers."""
 
 from typing import Annotated
 
@@ -22,12 +22,23 @@ def list_workers(url: Url = None, as_json: AsJson = False) -> None:
             show_table(COLUMNS, [_row(worker) for worker in workers])
 
 
+Worker = Annotated[str, typer.Argument(help="Its id, as the list shows it.")]
+
+
 @app.command()
-def drain(worker: Annotated[str, typer.Argument(help="Its id, as the list shows it.")], url: Url = None) -> None:
+def drain(worker: Worker, url: Url = None) -> None:
     """Let a worker take no more jobs, and finish or hand back what it runs."""
     with connect(url) as admin:
         admin.call("POST", f"/workers/{segment(worker)}/drain")
         typer.echo(f"{worker} drains")
+
+
+@app.command()
+def undrain(worker: Worker, url: Url = None) -> None:
+    """Let a worker that drains, or has drained, take jobs again."""
+    with connect(url) as admin:
+        admin.call("POST", f"/workers/{segment(worker)}/undrain")
+        typer.echo(f"{worker} takes jobs again")
 
 
 def _row(worker: Document) -> tuple[object, ...]:

@@ -66,12 +66,17 @@ class HandFleet:
     queued: dict[str, int] = field(default_factory=dict)
     """Waiting jobs by tenant."""
     drained: list[str] = field(default_factory=list)
+    undrained: list[str] = field(default_factory=list)
 
     async def workers(self) -> list[WorkerStatus]:
         return self.statuses
 
     async def drain(self, worker_id: str) -> bool:
         self.drained.append(worker_id)
+        return any(status.worker_id == worker_id for status in self.statuses)
+
+    async def undrain(self, worker_id: str) -> bool:
+        self.undrained.append(worker_id)
         return any(status.worker_id == worker_id for status in self.statuses)
 
     async def depths(self) -> Mapping[LaneName, LaneDepth]:

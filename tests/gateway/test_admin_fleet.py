@@ -41,6 +41,17 @@ async def test_a_drained_worker_is_told_and_noted_once(bench: AdminBench) -> Non
     assert [(entry["action"], entry["target"]) for entry in await bench.audit()] == [("worker.drain", "w1")]
 
 
+async def test_an_undrained_worker_is_told_and_noted_once(bench: AdminBench) -> None:
+    bench.fleet.statuses = [worker("w1", draining=True)]
+    answer = await bench.done("POST", "/workers/w1/undrain")
+    bench.fleet.statuses = [worker("w1")]
+    await bench.done("POST", "/workers/w1/undrain")
+
+    assert answer["draining"] is False
+    assert bench.fleet.undrained == ["w1", "w1"]
+    assert [(entry["action"], entry["target"]) for entry in await bench.audit()] == [("worker.undrain", "w1")]
+
+
 async def test_a_drain_that_could_not_be_noted_is_in_the_log(
     bench: AdminBench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -55,6 +66,7 @@ async def test_a_drain_that_could_not_be_noted_is_in_the_log(
 
 async def test_a_worker_that_is_not_there_is_404_and_told_nothing(bench: AdminBench) -> None:
     assert await bench.refused("POST", "/workers/w9/drain") == (404, "not_found", None)
+    assert await bench.refused("POST", "/workers/w9/undrain") == (404, "not_found", None)
     assert bench.fleet.drained == []
     assert await bench.audit() == []
 

@@ -165,9 +165,10 @@ def test_the_ledger_is_exported_to_stdout_or_a_file(command: Command, tmp_path: 
 def test_workers_are_listed_and_drained(command: Command) -> None:
     table = command.ok("workers", "list")
     command.ok("workers", "drain", "w1")
+    command.ok("workers", "undrain", "w1")
 
     assert "w1" in table
-    assert command.fleet.drained == ["w1"]
+    assert (command.fleet.drained, command.fleet.undrained) == (["w1"], ["w1"])
     assert command.json("workers", "list", "--json")[0]["blocks_total"] == 100
 
 

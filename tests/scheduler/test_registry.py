@@ -5,7 +5,7 @@ import pytest
 import redis.asyncio
 
 from scheduler.lanes import DEFAULT_LANES
-from scheduler.messages import Drain, ModelCard, WorkerStatus
+from scheduler.messages import Drain, ModelCard, Undrain, WorkerStatus
 from scheduler.redis_queue import RedisQueue
 from scheduler.registry import CARD_TTL_MS, ModelEntry, RedisRegistry, card_sha256, queue_name
 
@@ -141,8 +141,11 @@ async def test_drain_is_heard_where_the_worker_listens(registry: RedisRegistry, 
 
     assert await registry.drain("w1")
 
-    assert (await queue.read_control("w1", "0-0", 0))[1] == [Drain()]
+    assert await registry.undrain("w1")
+
+    assert (await queue.read_control("w1", "0-0", 0))[1] == [Drain(), Undrain()]
 
 
 async def test_nobody_drains_a_worker_that_is_not_there(registry: RedisRegistry) -> None:
     assert not await registry.drain("ghost")
+    assert not await registry.undrain("ghost")

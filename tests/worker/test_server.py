@@ -230,6 +230,40 @@ async def test_a_drained_worker_stays_until_it_is_stopped(valkey_url: str) -> No
         assert await worker.ended() == 0
 
 
+async def test_a_drained_worker_takes_jobs_again_once_it_is_undrained(valkey_url: str) -> None:
+    async with gateway(valkey_url, lease_s=0.4) as listener, working(valkey_url, lease_s=0.4) as worker:
+        await listener.queue.put(job())
+        await listener.ended("flight")
+        for number in range(3):
+            assert await worker.registry.drain("worker")
+            async with asyncio.timeout(10):
+                while not (await worker.status()).draining:
+                    pass
+            await listener.queue.put(job(f"late-{number}"))
+            assert await worker.registry.undrain("worker")
+            await listener.ended(f"late-{number}")
+            async with asyncio.timeout(10):
+                while (await worker.status()).draining:
+                    pass
+        worker.server.stop()
+        assert await worker.ended() == 0
+
+
+async def test_what_runs_goes_on_where_a_drain_is_taken_back(valkey_url: str) -> None:
+    runner = ScriptedRunner(gated=True)
+    async with gateway(valkey_url) as listener, working(valkey_url, runner=runner) as worker:
+        await listener.queue.put(job(max_tokens=9))
+        runner.allow(3)
+        await listener.until(lambda: listener.count("flight") == 3)
+        worker.server.drain()
+        worker.server.undrain()
+        await listener.queue.put(job("late"))
+        runner.open()
+        await listener.ended("flight")
+        await listener.ended("late")
+        assert listener.tokens["flight", 0] == script(9)
+
+
 async def test_an_engine_that_breaks_ends_the_worker_and_its_jobs_go_on_elsewhere(valkey_url: str) -> None:
     async with gateway(valkey_url, lease_s=0.4) as listener:
         runner = ScriptedRunner(gated=True)
