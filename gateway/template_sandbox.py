@@ -13,7 +13,8 @@ The charges are put into the template's syntax tree, as filters under names that
 """
 
 from collections.abc import Callable
-from types import MethodType
+from functools import partial
+from types import FunctionType, MethodType
 
 from jinja2 import nodes, pass_context
 from jinja2.exceptions import SecurityError
@@ -23,7 +24,8 @@ from jinja2.runtime import Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from gateway.template_budget import NODE, Value, admit, charge, charge_plain
+from gateway import template_taint as taint
+from gateway.template_budget import NODE, Value, admit, as_text, charge, charge_plain
 from gateway.template_filters import FILTERS, TESTS, charge_method, charge_operator, concat, is_free_method
 
 _ADMIT, _CONCAT, _TICK = "admit value", "concat values", "tick of a loop"
@@ -64,15 +66,16 @@ def _tick(weight: int) -> bool:
 
 
 @pass_context  # and so never called while a template is compiled
-def _shown(_: Context, value: Value) -> Value:
+def _shown(_: Context, value: Value) -> str:
     charge_plain(value)
-    return value
+    return as_text(value)
 
 
 class BoundedEnvironment(ImmutableSandboxedEnvironment):
     """The environment of chat templates, as transformers sets it up. Compile and render inside a `budget`."""
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
+    concat = staticmethod(taint.joined)
 
     def __init__(self) -> None:
         super().__init__(
@@ -108,8 +111,14 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         if not self.is_safe_callable(obj):
             raise SecurityError("not callable from a template")  # jinja2's own message shows the whole object
         if is_free_method(obj):
-            charge_method(obj, args, {name: kwargs[name] for name in kwargs.keys() - _CALL_VARS})
-        return super().call(context, obj, *args, **kwargs)
+            said = {name: kwargs[name] for name in kwargs.keys() - _CALL_VARS}
+            charge_method(obj, args, said)
+            if isinstance(obj.__self__, str) and not taint.is_clean(obj.__self__, *args, *said.values()):
+                return taint.call_method(obj, args, said)
+        made = super().call(context, obj, *args, **kwargs)
+        if isinstance(obj, FunctionType) and not taint.is_clean(*args, *kwargs.values()):
+            return taint.spoilt(made)
+        return made
 
     def call_binop(self, context: Context, operator: str, left: Value, right: Value) -> Value:
         """Charge an operator for what it makes, then apply it."""
@@ -117,7 +126,10 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             charge(len(left) + len(right))
             return left + right
         charge_operator(operator, left, right)
-        return super().call_binop(context, operator, left, right)
+        apply = partial(super().call_binop, context, operator, left, right)
+        if isinstance(left, str) or isinstance(right, str):
+            return taint.operate(operator, left, right, apply)
+        return apply()
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         tree = super()._parse(source, name, filename)
