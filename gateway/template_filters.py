@@ -13,7 +13,8 @@ from jinja2 import tests as stock_tests
 from jinja2.environment import Environment
 
 from gateway import template_taint as taint
-from gateway.template_budget import MAX_INT_BITS, NODE, PLAIN, Opaque, OverBudget, Value, as_text, charge, charge_plain
+from gateway.template_budget import MAX_INT_BITS, NODE, PLAIN, Opaque, OverBudget, as_text, charge, charge_plain
+from gateway.template_taint import Value
 
 MAX_NEEDLE_CHARS = 64
 """Python's search from the right, and its strip, take time in proportion to text times needle."""

@@ -25,8 +25,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 from gateway import template_taint as taint
-from gateway.template_budget import NODE, Value, admit, as_text, charge, charge_plain
+from gateway.template_budget import NODE, admit, as_text, charge, charge_plain
 from gateway.template_filters import FILTERS, TESTS, charge_method, charge_operator, concat, is_free_method
+from gateway.template_taint import Value
 
 _ADMIT, _CONCAT, _TICK = "admit value", "concat values", "tick of a loop"
 _CALL_VARS = frozenset({"_loop_vars", "_block_vars"})
