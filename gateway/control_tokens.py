@@ -34,9 +34,8 @@ class ControlTokens:
         added = tokenizer.get_added_tokens_decoder()
         self.ids = frozenset(token for token, entry in added.items() if _is_control(entry, template))
         """Special tokens, and those markup tokens that the template writes, as `<tool_call>`."""
-        nonce = secrets.token_hex(16)
-        names = {token: _alias(nonce, token) if token in self.ids else entry.content for token, entry in added.items()}
-        self._hidden, size = _without_added_tokens(tokenizer, nonce)
+        names = {token: _alias() if token in self.ids else entry.content for token, entry in added.items()}
+        self._hidden, size = _without_added_tokens(tokenizer)
         self._hidden.add_tokens([_named(entry, names[token]) for token, entry in added.items()])
         self._real = list(range(size + len(added)))
         """The model's id for each of the hidden tokenizer's."""
@@ -73,21 +72,19 @@ class ControlTokens:
         return [real for real in ids if real != _FORGED]
 
 
-def _without_added_tokens(tokenizer: Tokenizer, nonce: str) -> tuple[Tokenizer, int]:
+def _without_added_tokens(tokenizer: Tokenizer) -> tuple[Tokenizer, int]:
     """A tokenizer with the same model, and the id that the next token to be added gets: above all of the model's."""
     bare = Tokenizer(tokenizer.model)
     bare.normalizer = tokenizer.normalizer
     bare.pre_tokenizer = tokenizer.pre_tokenizer
     known = bare.get_vocab_size()
     size = 1 + max(bare.get_vocab().values(), default=-1)
-    bare.add_tokens(
-        [_alias(nonce, number) for number in range(known - size, 0)]
-    )  # new ids begin at the count of tokens
+    bare.add_tokens([_alias() for _ in range(size - known)])  # new ids begin at the count of tokens, gaps or not
     return bare, size
 
 
-def _alias(nonce: str, number: int) -> str:
-    return f"\ue000{nonce}.{number}\ue001"
+def _alias() -> str:
+    return f"<{secrets.token_hex(8)}>"
 
 
 def _is_control(token: AddedToken, template: str) -> bool:

@@ -9,7 +9,7 @@ be taken for the caller's that is not, never the other way round.
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import BuiltinMethodType, NoneType
-from typing import Any, Self, SupportsIndex
+from typing import Any, SupportsIndex
 
 Value = Any
 """What a template computes with."""
@@ -21,17 +21,11 @@ _VERB = re.compile(r"%[sd%]")
 
 
 class Tainted(str):
-    """Text that holds characters of the caller's."""
+    """Text that holds characters of the caller's; `given` and the operations make it."""
 
     __slots__ = ("_taint",)
     _taint: str
     """OWN or GIVEN for each character. The underscore keeps it from templates."""
-
-    def __new__(cls, text: str, taint: str) -> Self:
-        """`taint` is as long as `text`."""
-        made = super().__new__(cls, text)
-        made._taint = taint
-        return made
 
     def __str__(self) -> str:
         """Itself: jinja2 puts `str` around each output."""
@@ -74,6 +68,13 @@ def is_clean(*values: object) -> bool:
     return _CLEAN.issuperset(map(type, values))
 
 
+def add(left: str, right: str) -> str:
+    """`left + right`."""
+    if type(left) is str and type(right) is str:
+        return left + right
+    return _tainted(str.__add__(left, right), _taint_of(left) + _taint_of(right))
+
+
 def joined(parts: Iterable[str]) -> str:
     """Texts one after the other."""
     listed = list(parts)
@@ -108,10 +109,9 @@ def spoilt(made: Value) -> Value:
 
 
 def operate(operator: str, left: Value, right: Value, natively: Callable[[], Value]) -> Value:
-    """`left operator right` where either is text and something may be tainted; `natively` applies it as Python does."""
+    """`left operator right`, but for `+`, where either is text and something may be tainted; `natively` applies it as
+    Python does."""
     match operator, left, right:
-        case "+", str(), str():
-            return joined((left, right))
         case "%", str(), _:
             return _formatted(left, right)
         case "*", str(), int():
@@ -129,13 +129,17 @@ def call_method(method: BuiltinMethodType, args: Sequence[Value], kwargs: Mappin
 
 
 def _tainted(text: str, taint: str) -> str:
-    return Tainted(text, taint) if GIVEN in taint else text
+    if GIVEN not in taint:
+        return text
+    made = str.__new__(Tainted, text)
+    made._taint = taint
+    return made
 
 
 def _taint_of(text: str) -> str:
-    if isinstance(text, Tainted):
-        return text._taint
-    return (OWN if type(text) is str else GIVEN) * len(text)
+    if type(text) is str:
+        return OWN * len(text)
+    return text._taint if type(text) is Tainted else GIVEN * len(text)
 
 
 def _formatted(form: str, right: object) -> str:

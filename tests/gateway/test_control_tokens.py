@@ -69,19 +69,24 @@ def conversation(family: str, contents: list[str]) -> list[Turn]:
     ]
 
 
+@functools.cache
+def transformed(family: str) -> PreTrainedTokenizerFast:
+    card = family_card(family)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(card.tokenizer_json),
+        chat_template=card.chat_template,
+        bos_token=card.bos_token,
+        eos_token=card.eos_token,
+    )
+
+
 def theirs(family: str, turns: list[Turn]) -> list[int]:
     """The prompt that transformers makes of it."""
-    card = family_card(family)
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer.from_str(card.tokenizer_json), bos_token=card.bos_token, eos_token=card.eos_token
-    )
     messages = [
         {"role": turn.role, "content": turn.content, "name": turn.name, "tool_call_id": turn.tool_call_id}
         for turn in turns
     ]
-    ids: list[int] = tokenizer.apply_chat_template(
-        messages, chat_template=card.chat_template, add_generation_prompt=True, return_dict=False
-    )
+    ids: list[int] = transformed(family).apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
     return ids
 
 
@@ -196,7 +201,7 @@ def test_ids_of_a_vocabulary_with_gaps_are_the_models_own() -> None:
     document = json.loads(card.tokenizer_json)
     document["model"]["vocab"] = {token: 3 * number for token, number in document["model"]["vocab"].items()}
     document["added_tokens"] = [{**token, "id": 3 * token["id"]} for token in document["added_tokens"]]
-    turns = [Turn(role="user", content="The capital of France: 🙂")]
+    turns = [Turn(role="user", content="The capital of France: 🙂🔔🕕")]
 
     prompt = TextModel(replace(card, tokenizer_json=json.dumps(document))).chat_prompt(turns)
 

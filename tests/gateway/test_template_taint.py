@@ -39,6 +39,9 @@ EXACT = {
     "{% set n = namespace(a='<') %}{% set n.a = n.a ~ c %}{{ n.a | safe | e | string }}": f"<{CONTENT}",
     "{{ c | default('X') }}{{ (c | first) ~ (c | last) }}{{ c | reverse }}": f"{CONTENT}äîîéà üöä",
     "{{ c.split('à')[-1].lstrip('\n') }}{{ messages[0].role }}{{ c | length }}": "éîuser7",
+    "{% for m in messages[:1] %}{{ strftime_now('%%') }}{{ m.get('name', '-') }}{{ m.content }}{% endfor %}": (
+        f"%-{CONTENT}"
+    ),
     "{% for m in [c, [c]] recursive %}{{ m if m is string else '<' ~ loop(m) ~ '>' }}{% endfor %}": (
         f"{CONTENT}<{CONTENT}>"
     ),
