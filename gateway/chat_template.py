@@ -8,6 +8,7 @@ from jinja2 import nodes
 
 from gateway.template_budget import Bounds, OverBudget, budget
 from gateway.template_sandbox import BoundedEnvironment
+from gateway.template_taint import given
 
 MAX_SOURCE_CHARS = 128 * 1024
 _MAX_FORMAT_CHARS = 64
@@ -57,10 +58,14 @@ class ChatTemplate:
             raise TemplateRefusal(f"the chat template cannot be compiled ({type(error).__name__})") from None
 
     def render(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """The conversation up to where the model's answer begins. Raises TemplateRefusal."""
+        """The conversation up to where the model's answer begins, tainted where it is the caller's.
+
+        All of a message is, but for its role: a word that the API knows. Raises TemplateRefusal.
+        """
+        turns = [{key: value if key == "role" else given(value) for key, value in turn.items()} for turn in messages]
         try:
             with budget(self._bounds, sum([len(value) for turn in messages for value in turn.values()])):
-                return self._template.render(messages=list(messages), add_generation_prompt=True, **self._fixed)
+                return self._template.render(messages=turns, add_generation_prompt=True, **self._fixed)
         except _Raised as raised:
             reason = self._told(str(raised))
         except OverBudget:

@@ -57,6 +57,9 @@ class GatewaySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """How often a waiting stream tells its place in the queue, where it was asked to."""
     pulse_every_s: Seconds = 10.0
     """A stream that is silent for so long sends a bare newline, which keeps its connection alive."""
+    completions_special_tokens: bool = True
+    """A text prompt of `/v1/completions` is raw: a control token's name in it is that token, for callers that write the
+    model's own format. False: it is text, as in a chat's contents it always is."""
     idempotency_grace_s: Annotated[float, msgspec.Meta(ge=0, le=3_600)] = 60.0
     """A request with an `Idempotency-Key` goes on for so long after its client left: a retry joins it."""
     idempotency_answer_bytes: ByteSize = ByteSize(4 * 2**20)

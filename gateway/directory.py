@@ -101,11 +101,13 @@ class Directory:
         registry: Registry,
         depths: Callable[[str], Awaitable[Depths]],
         *,
+        read: Callable[[ModelCard], TextModel] = TextModel,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`depths`: asks one queue how full its lanes are."""
+        """`depths`: asks one queue how full its lanes are. `read`: raises ValueError for a card that cannot be used."""
         self._registry = registry
         self._depths = depths
+        self._read = read
         self._clock = clock
         self._texts: dict[str, TextModel] = {}
         self._refused: set[str] = set()
@@ -195,7 +197,7 @@ class Directory:
         if card is None:
             return None
         try:
-            self._texts[sha256] = await asyncio.to_thread(TextModel, card)
+            self._texts[sha256] = await asyncio.to_thread(self._read, card)
         except ValueError as error:
             self._refused.add(sha256)
             log.error("model %s cannot be served: %s", card.model, error)

@@ -6,6 +6,7 @@ import secrets
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 
 import redis.asyncio
 from opentelemetry.sdk.trace import SpanProcessor
@@ -30,6 +31,7 @@ from gateway.settle import Settlements
 from gateway.siblings import Siblings
 from gateway.store import Connections, connections, every
 from gateway.telemetry import Telemetry
+from gateway.text import TextModel
 from quotas.api_keys import KeyStore
 from quotas.audit import Audit
 from quotas.idempotency import IdempotencyRecords
@@ -112,7 +114,9 @@ class Resources:
         self.doors = Doors(self.lanes)
         kept_s = KEPT_LEASES * section.reservation_lease_s + KEPT_MORE_S
         self.dispatcher = Dispatcher(self.gateway_id, self._open_link, self.doors, kept_s=kept_s)
-        self.directory = Directory(self.registry, self._depths)
+        self.directory = Directory(
+            self.registry, self._depths, read=partial(TextModel, raw_prompts=section.completions_special_tokens)
+        )
         self.fleet = StoredFleet(self.registry, self.directory, self._calls)
         self.settlements = Settlements(
             self.quotas,

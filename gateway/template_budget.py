@@ -5,9 +5,10 @@ from collections.abc import ItemsView, Iterator, KeysView, ValuesView
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import GeneratorType
-from typing import Any
 
 from jinja2.runtime import Undefined
+
+from gateway.template_taint import Value, given
 
 NODE = 8
 """Weight of one element of a list or dict, beside its own."""
@@ -20,10 +21,6 @@ _VIEWS = (KeysView, ValuesView, ItemsView)
 _SCALARS = (str, bool, int, float, type(None), Undefined)
 PLAIN = (*_SCALARS, list, tuple, dict, range, *_VIEWS)
 """Kinds of values whose size can be told, and that can be turned into text."""
-
-
-Value = Any
-"""What a template computes with."""
 
 
 class OverBudget(RuntimeError):
@@ -131,6 +128,7 @@ def _charged(values: Iterator[Value]) -> Iterator[Value]:
 
 def as_text(value: Value) -> str:
     """A plain value as text. Raises Opaque for others: they would show whatever they hold."""
-    if not isinstance(value, str):
-        charge_plain(value)
-    return str(value)
+    if isinstance(value, str):
+        return value
+    charge_plain(value)
+    return str(value) if isinstance(value, _SCALARS) else given(str(value))

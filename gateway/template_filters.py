@@ -12,7 +12,9 @@ from jinja2 import pass_environment
 from jinja2 import tests as stock_tests
 from jinja2.environment import Environment
 
-from gateway.template_budget import MAX_INT_BITS, NODE, PLAIN, Opaque, OverBudget, Value, as_text, charge, charge_plain
+from gateway import template_taint as taint
+from gateway.template_budget import MAX_INT_BITS, NODE, PLAIN, Opaque, OverBudget, as_text, charge, charge_plain
+from gateway.template_taint import Value
 
 MAX_NEEDLE_CHARS = 64
 """Python's search from the right, and its strip, take time in proportion to text times needle."""
@@ -68,12 +70,16 @@ METHODS: Mapping[type, Mapping[str, Callable[..., None]]] = {
 
 def is_free_method(function: object) -> bool:
     """Whether a callable is a method that templates may call."""
-    return isinstance(function, BuiltinMethodType) and function.__name__ in METHODS.get(type(function.__self__), ())
+    return isinstance(function, BuiltinMethodType) and function.__name__ in METHODS.get(_kind(function.__self__), ())
 
 
 def charge_method(method: BuiltinMethodType, args: tuple[Value, ...], kwargs: Mapping[str, Value]) -> None:
     """Charge what a method call is about to make. Raises OverBudget; TypeError for arguments it does not take."""
-    METHODS[type(method.__self__)][method.__name__](method.__self__, *args, **kwargs)
+    METHODS[_kind(method.__self__)][method.__name__](method.__self__, *args, **kwargs)
+
+
+def _kind(value: object) -> type:
+    return str if type(value) is taint.Tainted else type(value)
 
 
 # Operators: what is charged before `left operator right`.
@@ -107,7 +113,7 @@ def concat(parts: list[Value]) -> str:
     """The operator `~`."""
     texts = [as_text(part) for part in parts]
     charge(sum(map(len, texts)))
-    return "".join(texts)
+    return taint.joined(texts)
 
 
 @pass_environment
@@ -115,19 +121,19 @@ def _join(environment: Environment, value: Iterable[Value], d: str = "", attribu
     items = value if attribute is None else map(stock.make_attrgetter(environment, attribute), value)
     texts = [as_text(item) for item in items]
     _joined(d, texts)
-    return d.join(texts)
+    return taint.join(d, texts)
 
 
 def _replace(s: Value, old: str, new: str, count: int | None = None) -> str:
     text, times = as_text(s), -1 if count is None else count
     _replaced(text, old, new, times)
-    return text.replace(old, new, times)
+    return taint.replace(text, old, new, times)
 
 
 def _trim(value: Value, chars: str | None = None) -> str:
     text = as_text(value)
     _needled(text, chars)
-    return text.strip(chars)
+    return taint.strip(text, chars)
 
 
 def _indent(s: Value, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
@@ -161,8 +167,11 @@ def _tojson(
     return "".join(chunks)
 
 
-def _guarded(function: Filter) -> Filter:
-    """A stock filter over plain values only: others would let it show, or compare, whatever they hold."""
+def _guarded(function: Filter, *, taints: bool = False) -> Filter:
+    """A stock filter over plain values only: others would let it show, or compare, whatever they hold.
+
+    `taints`: what it makes of anything but clean values counts as the caller's, as a whole.
+    """
     passed = 1 if hasattr(function, "jinja_pass_arg") else 0
 
     @functools.wraps(function)  # it also carries over which argument jinja2 is to pass
@@ -171,27 +180,31 @@ def _guarded(function: Filter) -> Filter:
         for value in (*args[passed:], *kwargs.values()):
             if not isinstance(value, PLAIN):
                 raise Opaque(type(value).__name__)
-        return function(*args, **kwargs)
+        made = function(*args, **kwargs)
+        return taint.spoilt(made) if taints and not taint.is_clean(*args[passed:], *kwargs.values()) else made
 
     return guarded
 
 
-_STOCK = """abs capitalize count d default dictsort first float int items last length lower map max min reject
-    rejectattr reverse select selectattr sort string title unique upper"""
+_PASSING = """abs count d default dictsort first float int items last length map max min reject rejectattr reverse
+    select selectattr sort unique"""
+"""Stock filters that make no text, but give on what they were given."""
+_MAKING = "capitalize lower string title upper"
 _OURS: Mapping[str, Filter] = {
     "e": as_text,  # a prompt is no HTML, and nothing in it is marked as such
     "escape": as_text,
-    "indent": _indent,
     "join": _join,
     "list": _list,
     "replace": _replace,
     "safe": as_text,
-    "tojson": _tojson,
     "trim": _trim,
 }
 FILTERS: Mapping[str, Filter] = {
-    **{name: _guarded(stock.FILTERS[name]) for name in _STOCK.split()},
+    **{name: _guarded(stock.FILTERS[name]) for name in _PASSING.split()},
+    **{name: _guarded(stock.FILTERS[name], taints=True) for name in _MAKING.split()},
     **{name: _guarded(function) for name, function in _OURS.items()},
+    "indent": _guarded(_indent, taints=True),
+    "tojson": _guarded(_tojson, taints=True),
 }
 TESTS: Mapping[str, Filter] = {"lower": _guarded(stock_tests.test_lower), "upper": _guarded(stock_tests.test_upper)}
 """The stock tests that turn their value into text; the others take any value."""

@@ -13,6 +13,7 @@ The charges are put into the template's syntax tree, as filters under names that
 """
 
 from collections.abc import Callable
+from functools import partial
 from types import MethodType
 
 from jinja2 import nodes, pass_context
@@ -23,8 +24,10 @@ from jinja2.runtime import Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from gateway.template_budget import NODE, Value, admit, charge, charge_plain
+from gateway import template_taint as taint
+from gateway.template_budget import NODE, admit, as_text, charge
 from gateway.template_filters import FILTERS, TESTS, charge_method, charge_operator, concat, is_free_method
+from gateway.template_taint import Value
 
 _ADMIT, _CONCAT, _TICK = "admit value", "concat values", "tick of a loop"
 _CALL_VARS = frozenset({"_loop_vars", "_block_vars"})
@@ -64,15 +67,17 @@ def _tick(weight: int) -> bool:
 
 
 @pass_context  # and so never called while a template is compiled
-def _shown(_: Context, value: Value) -> Value:
-    charge_plain(value)
-    return value
+def _shown(_: Context, value: Value) -> str:
+    if isinstance(value, str):
+        charge(len(value) + 1)
+    return as_text(value)
 
 
 class BoundedEnvironment(ImmutableSandboxedEnvironment):
     """The environment of chat templates, as transformers sets it up. Compile and render inside a `budget`."""
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
+    concat = staticmethod(taint.joined)
 
     def __init__(self) -> None:
         super().__init__(
@@ -107,17 +112,27 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         charge(1)
         if not self.is_safe_callable(obj):
             raise SecurityError("not callable from a template")  # jinja2's own message shows the whole object
-        if is_free_method(obj):
-            charge_method(obj, args, {name: kwargs[name] for name in kwargs.keys() - _CALL_VARS})
+        if isinstance(obj, (Macro, LoopContext, MethodType)):  # whose text is joined of texts that know their taint
+            return super().call(context, obj, *args, **kwargs)
+        said = {name: kwargs[name] for name in kwargs.keys() - _CALL_VARS}
+        if not is_free_method(obj):
+            made = super().call(context, obj, *args, **kwargs)
+            return made if taint.is_clean(*args, *said.values()) else taint.spoilt(made)
+        charge_method(obj, args, said)
+        if isinstance(obj.__self__, str) and not taint.is_clean(obj.__self__, *args, *said.values()):
+            return taint.call_method(obj, args, said)
         return super().call(context, obj, *args, **kwargs)
 
     def call_binop(self, context: Context, operator: str, left: Value, right: Value) -> Value:
         """Charge an operator for what it makes, then apply it."""
-        if operator == "+" and type(left) is str and type(right) is str:  # what most of a template consists of
+        if operator == "+" and isinstance(left, str) and isinstance(right, str):  # what most of a template consists of
             charge(len(left) + len(right))
-            return left + right
+            return taint.add(left, right)
         charge_operator(operator, left, right)
-        return super().call_binop(context, operator, left, right)
+        apply = partial(super().call_binop, context, operator, left, right)
+        if taint.is_clean(left, right) or not (isinstance(left, str) or isinstance(right, str)):
+            return apply()
+        return taint.operate(operator, left, right, apply)
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         tree = super()._parse(source, name, filename)

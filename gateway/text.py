@@ -2,14 +2,17 @@
 
 import codecs
 from collections.abc import Sequence
+from functools import cached_property
 
 import msgspec
 from tokenizers import Tokenizer
 
 from gateway.chat_template import ChatTemplate, TemplateRefusal
+from gateway.control_tokens import ControlTokens
 from gateway.errors import invalid
 from gateway.schemas import Prompt, Turn
 from gateway.stops import StopMatcher
+from gateway.template_taint import given
 from gateway.vocabulary import Vocabulary
 from scheduler.messages import ModelCard
 
@@ -27,19 +30,23 @@ class PromptTooLong(Exception):
 class TextModel:
     """One model's tokenizer and chat template. Immutable, and safe to use from several threads."""
 
-    def __init__(self, card: ModelCard) -> None:
+    def __init__(self, card: ModelCard, *, raw_prompts: bool = True) -> None:
         """Raises ValueError where the card's tokenizer cannot be read. A chat template that cannot be used costs
-        only chat: `template_problem` says why."""
+        only chat: `template_problem` says why. `raw_prompts`: a plain prompt may name control tokens."""
         self.card = card
         self._tokenizer = _tokenizer(card)
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self.vocabulary = Vocabulary(self._tokenizer, card.tokenizer_json)
+        written = "".join(filter(None, (card.chat_template, card.bos_token, card.eos_token)))
+        self._control = ControlTokens(self._tokenizer, written, self.vocabulary.spelled)
+        self._raw_prompts = raw_prompts
         self.template_problem: str | None = None
         self._template = self._read_template()
 
     def chat_prompt(self, messages: Sequence[Turn]) -> tuple[int, ...]:
-        """The conversation as the model reads it, up to where its answer begins.
+        """The conversation as the model reads it, up to where its answer begins. Its contents are text: what names a
+        control token in them is no such token.
 
         Raises ApiError naming `messages` where the model's template refuses them or the model has no template,
         PromptTooLong.
@@ -51,7 +58,8 @@ class TextModel:
         except TemplateRefusal as refusal:
             reason = refusal.reason
         else:
-            return self._tokenise(text, marked=False)
+            self._check_length(text)
+            return self._control.encode(text)
         raise invalid("messages", reason)
 
     def prompt(self, prompt: Prompt) -> tuple[int, ...]:
@@ -67,7 +75,13 @@ class TextModel:
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Token ids of a plain text, with the marks the model wants around one. Raises PromptTooLong."""
-        return self._tokenise(text, marked=True)
+        self._check_length(text)
+        if not self._raw_prompts:
+            before, after = self._marks
+            return (*before, *self._control.encode(given(text)), *after)
+        # The library's plain `encode` would keep all other threads waiting, the event loop's among them.
+        [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=True)
+        return tuple(encoding.ids)
 
     def token_text(self, token_id: int) -> str:
         """One token alone, as text; half a character reads U+FFFD, a special token its own name."""
@@ -77,13 +91,18 @@ class TextModel:
         """One token alone, as bytes."""
         return self.vocabulary.token_bytes(token_id)
 
-    def _tokenise(self, text: str, *, marked: bool) -> tuple[int, ...]:
+    def _check_length(self, text: str) -> None:
         least_tokens = self.vocabulary.least_tokens(text)
         if least_tokens > self.card.context_length:
             raise PromptTooLong(least_tokens)
-        # The library's plain `encode` would keep all other threads waiting, the event loop's among them.
-        [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=marked)
-        return tuple(encoding.ids)
+
+    @cached_property
+    def _marks(self) -> tuple[list[int], list[int]]:
+        """What the model wants before and after a plain text."""
+        plain = self._tokenizer.encode("a", add_special_tokens=False).ids
+        marked = self._tokenizer.encode("a", add_special_tokens=True).ids
+        start = next(index for index in range(len(marked)) if marked[index : index + len(plain)] == plain)
+        return marked[:start], marked[start + len(plain) :]
 
     def _read_template(self) -> ChatTemplate | None:
         if self.card.chat_template is None:

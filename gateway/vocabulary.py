@@ -7,7 +7,7 @@ others, whose tokens are text, but for the byte tokens `<0x00>` to `<0xFF>` wher
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -42,6 +42,8 @@ class Vocabulary:
         spelled = document["model"].get("vocab", ()) if self._alphabet else ()
         self._mute = bytes(byte for character, byte in self._alphabet.items() if character not in spelled)
         self._longest = _longest_piece(document, self._mute) if self._alphabet else None
+        self.spelled = frozenset(self._find_spelled(document["model"]))
+        """Special tokens that plain text may come to: the one for what is unknown, and single bytes."""
         self._first: dict[int, bytes | None] = {}
         self._later: dict[int, bytes | None] = {}
 
@@ -96,6 +98,14 @@ class Vocabulary:
     def _decode(self, *token_ids: int) -> str:
         text: str = self._tokenizer.decode(list(token_ids), skip_special_tokens=True)
         return text
+
+    def _find_spelled(self, model: Mapping[str, Any]) -> Iterator[int]:
+        unknown = model.get("unk_id")  # as Unigram has it
+        if unknown is None and model.get("unk_token") is not None:
+            unknown = self._tokenizer.token_to_id(model["unk_token"])
+        for token_id, name in self._special.items():
+            if token_id == unknown or (self._has_byte_tokens and _BYTE_TOKEN.fullmatch(name)):
+                yield token_id
 
     def _find_anchor(self) -> int | None:
         """A token that is a plain letter: what follows it is not at the start of a text."""
