@@ -2,6 +2,7 @@
 
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
+from collections.abc import Sequence
 from operator import itemgetter
 
 import msgspec
@@ -42,8 +43,9 @@ class JobBook:
         count = bisect_right(self._expiry, float(now_ms), key=itemgetter(0))
         return [self.entries[flight_id] for _, flight_id in self._expiry[: min(count, SWEEP)]]
 
-    def add(self, arrived_ms: int, job: Job, now_ms: int) -> Entry:
-        """Seat a new job; best effort where what its door promised cannot be booked."""
+    def add(self, arrived_ms: int, job: Job, now_ms: int, generated: Sequence[Sequence[int]]) -> Entry:
+        """Seat a new job; best effort where what its door promised cannot be booked. `generated`: what it goes on
+        from."""
         claimed_us, bucket_ms = claim_us(job), None
         if claimed_us:
             due_ms = arrived_ms + claim_due_ms(job)
@@ -52,7 +54,7 @@ class JobBook:
         entry = Entry(job=job, arrived_ms=arrived_ms, queued_ms=arrived_ms, granted_until=job.granted_until)
         if bucket_ms is not None:
             entry.claim_us, entry.bucket_ms = claimed_us, bucket_ms
-        entry.generated = [[] for _ in range(job.n)]
+        entry.generated = [list(ids) for ids in generated] or [[] for _ in range(job.n)]
         self.entries[job.flight_id] = entry
         self.flights[job.gateway_id].add(job.flight_id)
         self._seat(entry)

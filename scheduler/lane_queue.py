@@ -67,11 +67,20 @@ class LaneQueue:
 
     # What gateways call.
 
-    def put(self, now_ms: int, job: Job, *, tenant_limit: int | None = None, waited_ms: int = 0) -> Put:
+    def put(
+        self,
+        now_ms: int,
+        job: Job,
+        *,
+        tenant_limit: int | None = None,
+        waited_ms: int = 0,
+        generated: Sequence[Sequence[int]] = (),
+    ) -> Put:
         """Queue a job, and book what it was promised.
 
-        `waited_ms`: in another queue, from which it was withdrawn; it arrived so much earlier. Raises TenantQueueFull
-        and LaneFull, and has then changed nothing.
+        `waited_ms`: in another queue, from which it was withdrawn; it arrived so much earlier. `generated`: tokens of
+        each choice that an earlier run of the same request has published, from which it goes on; empty: none. Raises
+        TenantQueueFull and LaneFull, and has then changed nothing.
         """
         known = self._book.entries.get(job.flight_id)
         if known is not None:
@@ -83,7 +92,7 @@ class LaneQueue:
         if places.depth >= places.lane.max_queued:
             raise LaneFull(job.lane, places.depth, drain_ms(places.depth, oldest_wait_ms))
         self._gateways.setdefault(job.gateway_id, now_ms + GATEWAY_LEASES * self._lease_ms)
-        entry = self._book.add(now_ms - waited_ms, job, now_ms)
+        entry = self._book.add(now_ms - waited_ms, job, now_ms, generated)
         return Put(places.position(entry), entry.job.guaranteed)
 
     def cancel(self, flight_id: str) -> JobRecord | None:
@@ -123,6 +132,11 @@ class LaneQueue:
             epoch=entry.epoch,
             guaranteed=entry.job.guaranteed,
         )
+
+    def generated(self, flight_id: str) -> tuple[tuple[int, ...], ...] | None:
+        """Published token ids of each choice of a job; None where it is unknown."""
+        entry = self._book.entries.get(flight_id)
+        return None if entry is None else tuple(map(tuple, entry.generated))
 
     def forget(self, flight_ids: Iterable[str]) -> None:
         """Drop the records of jobs that have ended; others stay."""

@@ -10,7 +10,7 @@ import itertools
 import secrets
 import struct
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -83,17 +83,24 @@ class RedisQueue:
 
     # What gateways call.
 
-    async def put(self, job: Job, *, tenant_limit: int | None = None, waited_ms: int = 0) -> Put:
+    async def put(
+        self,
+        job: Job,
+        *,
+        tenant_limit: int | None = None,
+        waited_ms: int = 0,
+        generated: Sequence[Sequence[int]] = (),
+    ) -> Put:
         """Queue a job and wake workers. Idempotent by flight.
 
-        `waited_ms`: in another queue, from which it was withdrawn; it arrived so much earlier. Raises TenantQueueFull
-        and LaneFull, having written nothing.
+        `waited_ms`: in another queue, from which it was withdrawn; it arrived so much earlier. `generated`: tokens of
+        each choice that an earlier run of the same request has published, from which it goes on; empty: none. Raises
+        TenantQueueFull and LaneFull, having written nothing.
         """
         limit = "" if tenant_limit is None else tenant_limit
         due = (due_after_ms(job), hard_first_ms(job), hard_end_ms(job))
-        answer = await self._call(
-            "put", job.flight_id, job.lane, job.tenant, limit, job.gateway_id, *due, *_record_fields(job), waited_ms
-        )
+        args: list[Arg] = [job.flight_id, job.lane, job.tenant, limit, job.gateway_id, *due, *_record_fields(job)]
+        answer = await self._call("put", *args, waited_ms, *map(_packed, generated))
         match answer[0]:
             case b"tenant":
                 raise TenantQueueFull(tenant_limit or 0, answer[1], answer[2])
@@ -114,9 +121,18 @@ class RedisQueue:
         """What is known of a job; None if it was never put, or forgotten, or ended more than KEPT_MS ago."""
         return _record(await self._call("record", flight_id))
 
+    async def generated(self, flight_id: str) -> tuple[tuple[int, ...], ...] | None:
+        """Published token ids of each choice of a job; None where `record` knows none."""
+        answer = await self._call("generated", flight_id)
+        return None if answer is None else tuple(map(_unpacked, answer))
+
     async def forget(self, flight_ids: Iterable[str]) -> None:
         """Drop the records of jobs that have ended; others stay."""
         await self._call("forget", *flight_ids)
+
+    async def keep(self, until_ms: Mapping[str, int]) -> None:
+        """Keep the records of jobs that have ended until these times, epoch ms by the store's clock, at the longest."""
+        await self._call("keep", *itertools.chain.from_iterable(until_ms.items()))
 
     async def position(self, flight_id: str) -> int | None:
         """1 + the tenant's own jobs ahead in the lane; None once it is not queued."""
@@ -282,8 +298,16 @@ def _publication(item: Publication) -> list[Arg]:
     flight_id, epoch, events, tokens, cost, ends = item
     args: list[Arg] = [flight_id, epoch, cost, ends or "", _encoder.encode(events) if events else "", len(tokens)]
     for choice, first_index, ids in tokens:
-        args += (choice, first_index, struct.pack(f"<{len(ids)}I", *ids))
+        args += (choice, first_index, _packed(ids))
     return args
+
+
+def _packed(token_ids: Sequence[int]) -> bytes:
+    return struct.pack(f"<{len(token_ids)}I", *token_ids)
+
+
+def _unpacked(token_ids: bytes) -> tuple[int, ...]:
+    return struct.unpack(f"<{len(token_ids) // 4}I", token_ids)
 
 
 def _yielded(own: Yielding | None) -> tuple[str | int, ...]:
@@ -296,8 +320,7 @@ def _yielded(own: Yielding | None) -> tuple[str | int, ...]:
 def _lease(answer: list[Any]) -> Lease:
     body, epoch, arrived_ms_ago, granted_until, guaranteed, *generated = answer
     job = msgspec.structs.replace(_job.decode(body), granted_until=granted_until, guaranteed=bool(guaranteed))
-    tokens = tuple(struct.unpack(f"<{len(ids) // 4}I", ids) for ids in generated)
-    return Lease(job=job, epoch=epoch, arrived_ms_ago=arrived_ms_ago, generated=tokens)
+    return Lease(job=job, epoch=epoch, arrived_ms_ago=arrived_ms_ago, generated=tuple(map(_unpacked, generated)))
 
 
 def _record(answer: list[Any] | None) -> JobRecord | None:

@@ -59,6 +59,7 @@ local function unpack_head(packed, lane, tenant)
   local job = CANDIDATES[packed]
   if not job then
     local ends, queued, due, prompt, n, guaranteed, whole, first = struct.unpack(HEAD_FORMAT, packed)
+    if guaranteed >= RESUMES then return find(packed:sub(first), lane) end
     job = {flight = packed:sub(first), lane = lane.name, tenant = tenant, ends = ends, queued = queued, due = due,
       prompt = prompt, n = n, guaranteed = guaranteed, whole = whole, generated = 0, returned = 0, losses = 0}
     CANDIDATES[packed] = measured(job)

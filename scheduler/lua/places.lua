@@ -1,6 +1,8 @@
 -- Prelude: seats in the lanes (scheduler/lane_places.py states the rules). After `base` and `shares`.
-local HEAD_FIELDS = {'lane', 'due', 'queued', 'hard_first', 'hard_end', 'prompt', 'n', 'guaranteed', 'whole'}
+local HEAD_FIELDS = {'lane', 'due', 'queued', 'hard_first', 'hard_end', 'prompt', 'n', 'guaranteed', 'whole',
+  'generated'}
 local HEAD_FORMAT = '<dddI4I2BI4' -- when it expires, queued, due, prompt, n, guaranteed, whole; its flight follows
+local RESUMES = 2 -- added to `guaranteed` where the job has tokens already: its record says what else orders it
 
 -- When a waiting job's time is over.
 local function expires(job)
@@ -16,9 +18,8 @@ end
 -- Keep of a tenant's head what orders it: one read for many.
 local function file_head(lane, tenant, job)
   if not job then return call('HDEL', key('heads', lane), tenant) end
-  job.generated = 0
-  local packed = struct.pack(HEAD_FORMAT, expires(job), job.queued, job.due, job.prompt, job.n, job.guaranteed,
-    job.whole)
+  local guaranteed = job.guaranteed + (job.generated > 0 and RESUMES or 0)
+  local packed = struct.pack(HEAD_FORMAT, expires(job), job.queued, job.due, job.prompt, job.n, guaranteed, job.whole)
   call('HSET', key('heads', lane), tenant, packed .. job.flight)
 end
 

@@ -35,7 +35,14 @@ class Clock:
 class Queue(Protocol):
     """What both do. `events` and `controls` answer what was said since they were last asked."""
 
-    async def put(self, job: Job, *, tenant_limit: int | None = None, waited_ms: int = 0) -> Put: ...
+    async def put(
+        self,
+        job: Job,
+        *,
+        tenant_limit: int | None = None,
+        waited_ms: int = 0,
+        generated: Sequence[Sequence[int]] = (),
+    ) -> Put: ...
     async def take(self, worker_id: str, capacity: Capacity) -> list[Lease]: ...
     async def renew(self, worker_id: str, holding: Collection[str] | None = None) -> bool: ...
     async def publish(
@@ -44,6 +51,7 @@ class Queue(Protocol):
     async def cancel(self, flight_id: str) -> JobRecord | None: ...
     async def grant(self, flight_id: str, granted_until: int) -> bool: ...
     async def record(self, flight_id: str) -> JobRecord | None: ...
+    async def generated(self, flight_id: str) -> tuple[tuple[int, ...], ...] | None: ...
     async def forget(self, flight_ids: Iterable[str]) -> None: ...
     async def position(self, flight_id: str) -> int | None: ...
     async def depths(self) -> dict[LaneName, LaneDepth]: ...
@@ -64,8 +72,16 @@ class MemoryQueue:
         self._queue = LaneQueue(lanes, lease_ms=lease_ms, window=window)
         self._clock = clock
 
-    async def put(self, job: Job, *, tenant_limit: int | None = None, waited_ms: int = 0) -> Put:
-        return self._queue.put(self._clock(), job, tenant_limit=tenant_limit, waited_ms=waited_ms)
+    async def put(
+        self,
+        job: Job,
+        *,
+        tenant_limit: int | None = None,
+        waited_ms: int = 0,
+        generated: Sequence[Sequence[int]] = (),
+    ) -> Put:
+        now_ms = self._clock()
+        return self._queue.put(now_ms, job, tenant_limit=tenant_limit, waited_ms=waited_ms, generated=generated)
 
     async def take(self, worker_id: str, capacity: Capacity) -> list[Lease]:
         return list(self._queue.take(self._clock(), worker_id, capacity).leases)
@@ -86,6 +102,9 @@ class MemoryQueue:
 
     async def record(self, flight_id: str) -> JobRecord | None:
         return self._queue.record(flight_id)
+
+    async def generated(self, flight_id: str) -> tuple[tuple[int, ...], ...] | None:
+        return self._queue.generated(flight_id)
 
     async def forget(self, flight_ids: Iterable[str]) -> None:
         self._queue.forget(flight_ids)

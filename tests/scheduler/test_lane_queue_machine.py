@@ -119,7 +119,10 @@ class Twins(RuleBasedStateMachine):
         )
         limit = rng.choice([None, None, 0, 3, 6])
         waited_ms = rng.choice([0, 0, 0, 300, 7_000])
-        answer = self.both(lambda queue: queue.put(sent, tenant_limit=limit, waited_ms=waited_ms))
+        generated = [tuple(range(rng.choice([0, 1, 40]))) for _ in range(sent.n)] if rng.random() < 0.2 else ()
+        answer = self.both(
+            lambda queue: queue.put(sent, tenant_limit=limit, waited_ms=waited_ms, generated=generated)
+        )
         if not again and isinstance(answer, Put):
             self.flights.append(flight)
             self.followers |= {flight} if sent.follows else set()
@@ -246,6 +249,8 @@ class Twins(RuleBasedStateMachine):
         waiting: set[str] = set()
         for flight in self.flights:
             record = self.both(lambda queue: queue.record(flight))  # noqa: B023
+            generated = self.both(lambda queue: queue.generated(flight))  # noqa: B023
+            assert tuple(map(len, generated)) == record.generated
             position = self.both(lambda queue: queue.position(flight))  # noqa: B023
             assert (position is not None) == (record.state is JobState.QUEUED)
             assert self.ends[flight] == (record.state is JobState.ENDED)
