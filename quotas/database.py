@@ -41,7 +41,7 @@ PARTS: dict[str, tuple[str, ...]] = {
 """Each script: the parts that stand before it, and its own."""
 LIBRARY = (
     *("clock", "calendar", "figures", "rules", "minute", "sliding", "counting", "levels", "places", "writing"),
-    *("telling", "flight", "flights", "access", "pauses", "room", "sizing", "more"),
+    *("telling", "flight", "flights", "access", "pauses", "room", "sizing", "fitting", "more"),
 )
 """What stands before the functions. The store makes its functions and tables once, a script's anew at each call."""
 FUNCTIONS = {"reserve": "", "extend": "", "settle": "", "book": "", "statuses": "no-writes"}

@@ -1,6 +1,6 @@
 """Requests that carry an idempotency key: who runs each, and how it ended, for 24 hours from its beginning.
 
-    begin ──"mine"──> renew … ──┬── finish ──> Ended, to whoever begins it again
+    begin ───Mine───> renew … ──┬── finish ──> Ended, to whoever begins it again
                                 └── release ─> as if it had never been
 
 An owner that neither renews nor ends its request for a lease has lost it to whoever begins it next. What one API key
@@ -16,12 +16,15 @@ import msgspec
 
 from quotas import keyspace
 from quotas.database import Database, Redis, Reply
+from quotas.runs import Once
 
-__all__ = ["MOST_RECORDS", "Begun", "Ended", "IdempotencyRecords", "Name", "forget_all"]
+__all__ = ["MOST_RECORDS", "Begun", "Ended", "IdempotencyRecords", "Mine", "Name", "forget_all"]
 
 MOST_RECORDS = 100_000
 """Of one API key."""
 _AT_ONCE = 100
+_PRINT = 16
+"""Characters of a request's fingerprint that tell it from others under its key, where its runs are named."""
 _FAST = 1
 """zlib's level: frames of a stream are so alike that more effort gains little."""
 
@@ -48,7 +51,15 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
         return f"Ended({self.status})"
 
 
-Begun = Literal["mine", "running", "conflict"] | Ended
+class Mine(msgspec.Struct, frozen=True):
+    """It is the caller's to run."""
+
+    once: Once
+    runs: tuple[str, ...]
+    """Its earlier runs that may have come to something, by the ids of their reservations, the newest first."""
+
+
+Begun = Mine | Literal["running", "conflict"] | Ended
 """`running`: somebody else has it. `conflict`: the key stands for another request."""
 
 
@@ -72,7 +83,11 @@ class IdempotencyRecords:
 
     async def begin(self, name: Name, owner: str, fingerprint: str) -> Begun:
         """Own the request from now on, or learn what became of it. `owner`: of this attempt to run it alone."""
-        how, *end = await self._run("idem_begin", name, owner, fingerprint, self._lease_ms, self._most_records)
+        print_ = fingerprint[:_PRINT]
+        how, *end = await self._run("idem_begin", name, owner, fingerprint, self._lease_ms, self._most_records, print_)
+        if how == "mine":
+            until_ms, runs = end
+            return Mine(Once(f"{name.key_id}:{name.digest}:{print_}", until_ms), tuple(runs))
         if how != "ended":
             known: Begun = how
             return known

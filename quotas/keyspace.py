@@ -28,7 +28,8 @@ All that belongs to one root organisation stands under one hash tag, so that a s
         answers:<K>          zset       the same, of those with a body
         kept:<K>             hash       digest → bytes of its body, total → their sum
         paid:<K>:<D>:<P>     hash       input, output, until_ms: tokens that the runs of one request under an
-                                        idempotency key have paid for (P: of its fingerprint); gone a day after the last
+                                        idempotency key have paid for (P: of its fingerprint); goes with idem:<K>:<D>
+        runs:<K>:<D>:<P>     zset       the same request's last reservations that were not given back, by when, ms
         ledger:<T>           stream     one entry per settled request, about the last 100,000
         usage:<T>:<date>     hash       the ledger's day sums: lane TAB model TAB key → sums, packed
         usage:<T>:<YYYY-MM>  hash       the same of the month's days that were rolled up; expires after some years

@@ -171,6 +171,10 @@ class Demand:
     """None: there is one prompt."""
     stated: bool = True
     """The caller has asked for the ceiling: where that can never fit, nothing does."""
+    start: int = 0
+    """Output tokens that the longest choice begins with; `choice` comes on top."""
+    owed: int = 0
+    """Output tokens beside those that are held too: that others lag behind it, and begun ones that nobody has paid."""
     is_cut: bool = False
     """Where little is left it holds less output, at least a token per choice; else it fits whole or not at all."""
 
@@ -182,7 +186,7 @@ class Demand:
     @property
     def output(self) -> int:
         """Output tokens of all choices."""
-        return self.choice * self.choices
+        return self.choice * self.choices + self.owed
 
     def amount(self, rule: Rule) -> int:
         """What the rule counts of what it holds at first."""
@@ -190,12 +194,12 @@ class Demand:
 
     def most(self, rule: Rule) -> int:
         """What the rule counts of all that was asked for."""
-        later = (self.ceiling - self.choice) * self.choices if self.stated and "output" in rule.counts else 0
-        return self.amount(rule) + later
+        later = max(0, self.ceiling - self.start - self.choice) * self.choices
+        return self.amount(rule) + (later if self.stated and "output" in rule.counts else 0)
 
     def uncut(self, rule: Rule) -> tuple[int, int]:
         """Amount and most by a limit in shadow, which has not cut it: the least that it would have been cut to."""
-        choice, ceiling = 1 if self.is_cut else self.choice, self.ceiling if self.stated else 1
+        choice, ceiling = min(1, self.choice) if self.is_cut else self.choice, self.ceiling if self.stated else 1
         least = dataclasses.replace(self, choice=choice, ceiling=ceiling).amount(rule)
         return least, self.most(rule) if self.stated else least
 

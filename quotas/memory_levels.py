@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 
 from quotas import keyspace
 from quotas.limits import Demand, Level, Limits, Place, Scope
-from quotas.store import PAID_MS, AccessDenied, Ask, Reason
+from quotas.store import AccessDenied, Ask, Reason
 from quotas.windows import Calendar, Minute, Slicing, Span, Totals, calendar_at
 
+LONG_OVER_MS = 86_400_000
+"""What is over for so long is dropped, also by a clock that steps back."""
 FORGOTTEN_MS = 5_000
 """A paused flight that nobody has asked for so long is nobody's any more."""
 
@@ -78,6 +80,7 @@ class MemoryFlight:
     slice: int
     lease_ends_ms: int
     shadowed: tuple[str, ...]
+    input: int
     output: int
     """Tokens held from the first to the last, those that were charged among them."""
     charged_input: int = 0
@@ -93,7 +96,7 @@ class MemoryFlight:
     @property
     def held(self) -> Totals:
         """What it still holds."""
-        return Totals(0, max(0, self.demand.input - self.charged_input), max(0, self.output - self.charged_output))
+        return Totals(0, max(0, self.input - self.charged_input), max(0, self.output - self.charged_output))
 
     @property
     def place(self) -> Place | None:
@@ -114,14 +117,24 @@ class MemoryRoot:
     settled: dict[str, int] = field(default_factory=dict)
     """Flights that are over, until when that is remembered."""
     paid: dict[str, Paid] = field(default_factory=dict)
-    """By `Ask.once`."""
+    """By the name of `Ask.once`."""
+
+    def paid_ahead(self, ask: Ask, now_ms: int) -> Totals:
+        """Of what a request goes on from, its prompts too, what earlier runs have paid for."""
+        paid = None if ask.once is None else self.paid.get(ask.once.name)
+        if ask.resumption is None or paid is None or paid.until_ms <= now_ms:
+            return Totals()
+        return Totals(0, min(ask.prompt_tokens, paid.input), min(ask.resumption.published, paid.output))
 
     def unpaid(self, flight: MemoryFlight, input_tokens: int, output_tokens: int, now_ms: int) -> Totals:
         """Of tokens to be charged beyond what the flight was, those that no run of its request has paid for."""
-        if not flight.ask.once:
+        once = flight.ask.once
+        if once is None:
             return Totals(0, input_tokens, output_tokens)
-        self.paid = {once: paid for once, paid in self.paid.items() if paid.until_ms > now_ms}
-        paid = self.paid.setdefault(flight.ask.once, Paid())
+        self.paid = {name: paid for name, paid in self.paid.items() if paid.until_ms > now_ms - LONG_OVER_MS}
+        paid = self.paid.get(once.name)
+        if paid is None or paid.until_ms <= now_ms:
+            paid = self.paid[once.name] = Paid()
         all_input, all_output = flight.charged_input + input_tokens, flight.charged_output + output_tokens
         due = Totals(
             0,
@@ -129,7 +142,7 @@ class MemoryRoot:
             max(0, min(output_tokens, all_output - paid.output)),
         )
         paid.input, paid.output = max(paid.input, all_input), max(paid.output, all_output)
-        paid.until_ms = now_ms + PAID_MS
+        paid.until_ms = max(paid.until_ms, once.until_ms)
         flight.credited.add(Totals(0, input_tokens - due.input, output_tokens - due.output))
         return due
 

@@ -82,15 +82,27 @@ class MemoryQuotaStore:
         root.check_access(ask, ids, now_ms)
         levels = root.levels_with_paused(ids, now_ms)
         most = ask.max_output_tokens
-        longest, stated = max(ask.prompts), ask.explicit_max
-        demand = Demand(ask.prompt_tokens, most, most, ask.choices, longest=longest, stated=stated)
+        paid, start = root.paid_ahead(ask, now_ms), ask.start
+        demand = Demand(
+            ask.prompt_tokens - paid.input,
+            most,
+            most,
+            start.going,
+            longest=max(ask.prompts),
+            stated=ask.explicit_max,
+            start=start.longest,
+            owed=start.lag + start.published - paid.output,
+        )
         demand = sizing.sized(levels, demand, ask.quantum)
         found = sizing.refusals(levels, demand, now_ms)
         refusal = sizing.heaviest(found)
         if refusal is not None:
             raise Denied(refusal.status, refusal.requested, refusal.retry_after_s, refusal.kind)
         shadowed = tuple(refused.status.name for refused in found)
-        flight = MemoryFlight(ask, demand, ids, 0, now_ms + self._lease_ms, shadowed, demand.output)
+        held = paid.input + demand.input, paid.output + demand.output
+        flight = MemoryFlight(ask, demand, ids, 0, now_ms + self._lease_ms, shadowed, *held)
+        flight.charged_input, flight.charged_output = paid.input, paid.output
+        flight.credited.add(paid)
         root.take_off(flight, now_ms)
         return _reservation(root, flight, ask, now_ms)
 
@@ -149,7 +161,8 @@ class MemoryQuotaStore:
         if flight is None:
             return Settled(first=False)
         held = flight.held
-        is_refund = charge.is_refund and not (flight.charged_input or flight.charged_output)
+        charged = flight.charged_input + flight.charged_output - flight.credited.input - flight.credited.output
+        is_refund = charge.is_refund and not charged
         for level in flight.levels:
             figures = house.figures(level)
             figures.live.add(Totals(-1, -held.input, -held.output))
@@ -174,7 +187,7 @@ class MemoryQuotaStore:
         if is_known or root.has_gone(ask.tenant):
             return False
         ids = root.level_ids(ask.tenant, ask.key_id, ask.model, ask.lane)
-        flight = MemoryFlight(ask, Demand(0, 0, 0, ask.choices), ids, 0, now_ms + self._lease_ms, (), 0)
+        flight = MemoryFlight(ask, Demand(0, 0, 0, ask.choices), ids, 0, now_ms + self._lease_ms, (), 0, 0)
         root.take_off(flight, now_ms)
         return True
 
@@ -249,7 +262,7 @@ def _reservation(root: MemoryRoot, flight: MemoryFlight, ask: Ask, now_ms: int) 
     return Reservation(
         flight_id=ask.flight_id,
         tenant=ask.tenant,
-        granted_tokens=flight.demand.choice,
+        granted_tokens=flight.demand.start + flight.demand.choice,
         most_tokens=flight.demand.ceiling,
         statuses=limits.statuses(root.levels(flight.levels, now_ms), now_ms),
         shadowed=flight.shadowed,
@@ -264,4 +277,5 @@ def _lapsed(root: str, ask: Ask) -> Lapsed:
         model=ask.model,
         lane=ask.lane,
         prompts=len(ask.prompts),
+        once_until_ms=0 if ask.once is None else ask.once.until_ms,
     )

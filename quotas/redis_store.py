@@ -70,7 +70,11 @@ class RedisQuotaStore:
             int(ask.explicit_max),
             ask.quantum or 0,
             self._lease_ms,
-            ask.once,
+            *_once(ask),
+            ask.start.published,
+            ask.start.ended,
+            ask.start.going,
+            ask.start.longest,
         )
         if kind == b"denied":
             raise self._denied(*rest)
@@ -145,7 +149,7 @@ class RedisQuotaStore:
             ask.lane,
             len(ask.prompts),
             self._lease_ms,
-            ask.once,
+            *_once(ask),
         )
         return bool(noted)
 
@@ -192,6 +196,18 @@ class RedisQuotaStore:
         return Denied(status, requested, retry_after_s, "exceeds" if never else RULES[rule - 1].kind)
 
 
+def _once(ask: Ask) -> tuple[str, int]:
+    return ("", 0) if ask.once is None else (ask.once.name, ask.once.until_ms)
+
+
 def _lapsed(root: str, reply: Reply) -> Lapsed:
-    flight_id, tenant, model, lane, prompts = reply
-    return Lapsed(root=root, flight_id=flight_id, tenant=tenant, model=model, lane=lane, prompts=prompts)
+    flight_id, tenant, model, lane, prompts, once_until_ms = reply
+    return Lapsed(
+        root=root,
+        flight_id=flight_id,
+        tenant=tenant,
+        model=model,
+        lane=lane,
+        prompts=prompts,
+        once_until_ms=once_until_ms,
+    )

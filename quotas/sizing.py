@@ -55,13 +55,14 @@ def sized(levels: Sequence[Level], demand: Demand, quantum: int | None) -> Deman
     stated its output, it is cut to what the limits leave, at least one token per choice."""
     if not demand.stated:
         demand = dataclasses.replace(demand, ceiling=max(1, largest(levels, demand.ceiling, choices=1)))
-    choice, is_cut = demand.ceiling, quantum is not None or not demand.stated
-    if quantum is not None and any("output" in rule.counts for level in levels for rule, _ in level.rules()):
+    left = choice = max(0, demand.ceiling - demand.start) if demand.choices else 0
+    is_cut = quantum is not None or not demand.stated
+    if left and quantum is not None and any("output" in rule.counts for level in levels for rule, _ in level.rules()):
         choice = min(choice, portion(levels, quantum, demand.choices))
-    if is_cut:
-        rooms = [_room(level, rule, figure, demand.input) for level, rule, figure in _outputs(levels)]
+    if left and is_cut:
+        rooms = [_room(level, rule, figure, demand.input) - demand.owed for level, rule, figure in _outputs(levels)]
         choice = max(1, min([choice, *(room // demand.choices for room in rooms)]))
-    ceiling = choice if quantum is None else demand.ceiling
+    ceiling = demand.start + choice if quantum is None else demand.ceiling
     return dataclasses.replace(demand, choice=choice, ceiling=ceiling, is_cut=is_cut)
 
 

@@ -14,6 +14,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from quotas.limits import LIMIT_NAMES, Kind, Limits, LimitsError, LimitStatus
+from quotas.runs import Once, Resumption
 
 __all__ = [
     "LIMIT_NAMES",
@@ -30,10 +31,12 @@ __all__ = [
     "Limits",
     "LimitsError",
     "Need",
+    "Once",
     "QuotaError",
     "QuotaStore",
     "Reason",
     "Reservation",
+    "Resumption",
     "Settled",
     "StoreUnavailable",
 ]
@@ -48,8 +51,6 @@ TOMBSTONE_MS = 600_000
 
 Reason = Literal["revoked", "expired", "suspended", "deleted"]
 
-PAID_MS = 86_400_000
-"""How long what one run of an idempotency key has paid for is credited to the next."""
 
 
 class QuotaError(Exception):
@@ -108,9 +109,10 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """The caller stated `max_output_tokens`; otherwise it is cut to what the limits leave."""
     quantum: int | None = None
     """Output tokens per choice to hold at a time, `extend` asks for the next; None: all at once."""
-    once: str = ""
-    """What all runs of one request under one idempotency key have in common, for a day; empty: it has no key. Together
-    they are charged what the one came to that came furthest."""
+    once: Once | None = None
+    """None: it has no idempotency key."""
+    resumption: Resumption | None = None
+    """What it goes on from: it holds only what is new."""
 
     def __post_init__(self) -> None:
         if not self.prompts or min(self.prompts) < 0 or self.prompt_tokens > LARGEST_ASK:
@@ -119,8 +121,11 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("max_output_tokens and choices must be at least 1 and not absurd")
         if self.quantum is not None and not 1 <= self.quantum <= LARGEST_ASK:
             raise ValueError("a quantum must be at least 1 and not absurd")
+        if self.start.going > self.choices:
+            raise ValueError("no more choices can go on than there are")
         named = (self.flight_id, self.root, self.tenant, self.model, self.lane)
-        if not (all(named) and "".join((*named, self.key_id, self.once)).isprintable()):
+        once = "" if self.once is None else self.once.name
+        if not (all(named) and "".join((*named, self.key_id, once)).isprintable()):
             raise ValueError("ids, model and lane must be printable and not empty")
 
     @property
@@ -132,6 +137,11 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     def choices(self) -> int:
         """Of all prompts together."""
         return self.n * len(self.prompts)
+
+    @property
+    def start(self) -> Resumption:
+        """Where it starts: with nothing, unless it goes on from something."""
+        return self.resumption or Resumption(published=0, ended=0, going=self.choices, longest=0)
 
 
 class Reservation(msgspec.Struct, frozen=True, kw_only=True):
@@ -238,6 +248,8 @@ class Lapsed:
     lane: str
     prompts: int
     """How many the request has."""
+    once_until_ms: int = 0
+    """As of its `Once`; 0: it has no idempotency key."""
 
 
 class QuotaStore(Protocol):

@@ -2,7 +2,7 @@
 -- Called by RedisQuotaStore.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 flight, 2 tenant, 3 key or '', 4 model, 5 lane, 6 prompts, 7 lease ms, 8 name of its idempotency
---          key's request, or ''
+--          key's request, or '', 9 until when that is known, ms
 -- Returns  1; 0 having written nothing where the flight is known, reserved or settled, or its tenant has gone
 local prefix, flight_id, tenant, key = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 local flight_key, now = prefix .. 'flight:' .. flight_id, now_ms()
@@ -17,6 +17,7 @@ for _, level in ipairs(levels) do
   hold(level, 1, 0, 0)
 end
 write_levels(prefix, levels, flight_key, struct.pack(FLIGHT, 0, 0, 0, 0, 0, 0, ARGV[6], levels[1].current, 0, 0, 0, 0,
-  tenant, key, ARGV[4], ARGV[5], '', named, 0, 0, ARGV[8]))
+  tenant, key, ARGV[4], ARGV[5], '', named, 0, 0, ARGV[8], ARGV[9]))
+note_run(prefix, ARGV[8], tonumber(ARGV[9]), flight_id, now)
 redis.call('ZADD', prefix .. 'leases', now + ARGV[7], flight_id)
 return 1

@@ -1,7 +1,8 @@
 -- Finds reservations whose lease has run out; they stay reserved until settled. Called by RedisQuotaStore.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 most to return, 2 lease ms, 3 longest lease there is, ms
--- Returns  {flights in the air, {{flight, tenant, model, lane, prompts}, …}, entries that wait for the audit log}
+-- Returns  {flights in the air, {{flight, tenant, model, lane, prompts, until when its
+--          idempotency key is known}, …}, entries that wait for the audit log}
 local prefix, leases, now = KEYS[1], KEYS[1] .. 'leases', now_ms()
 
 -- A lease further away than any lease reaches was dated by a clock that has stepped back since: it starts anew.
@@ -14,7 +15,7 @@ for _, flight in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT'
   local record = redis.call('GET', prefix .. 'flight:' .. flight)
   if record and record ~= SETTLED then
     local found = unpack_flight(record)
-    lapsed[#lapsed + 1] = {flight, found[F_TENANT], found[F_MODEL], found[F_LANE], found[F_PROMPTS]}
+    lapsed[#lapsed + 1] = {flight, found[F_TENANT], found[F_MODEL], found[F_LANE], found[F_PROMPTS], found[F_ONCE_UNTIL]}
   else
     redis.call('ZREM', leases, flight) -- its record was lost by the store: nothing can be settled
   end

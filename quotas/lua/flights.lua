@@ -8,24 +8,39 @@ end
 -- Adds to what a level's flights hold.
 local function hold(level, requests, input, output) add_to(level.figures, HELD, requests, input, output) end
 
+-- What runs under an idempotency key have paid for: input, output, until when that is known.
+local KEPT_MORE_MS = 60000 -- beyond that time a clock may step back
+local MOST_RUNS = 8
+local function paid_for(prefix, once, now)
+  local paid = redis.call('HMGET', prefix .. 'paid:' .. once, 'input', 'output', 'until_ms')
+  if (tonumber(paid[3]) or 0) <= now then return 0, 0, 0 end
+  return tonumber(paid[1]), tonumber(paid[2]), tonumber(paid[3])
+end
+
 -- Of tokens that are to be charged to a flight beyond what it was, those that no run under its idempotency key has paid
 -- for: together all its runs pay for the one that came furthest.
-local PAID_MS = 86400000
 local function unpaid(prefix, flight, input, output, now)
   if flight[F_ONCE] == '' then return input, output end
-  local key = prefix .. 'paid:' .. flight[F_ONCE]
-  local paid = redis.call('HMGET', key, 'input', 'output', 'until_ms')
-  if (tonumber(paid[3]) or 0) <= now then paid = {} end
+  local in_paid, out_paid, until_ms = paid_for(prefix, flight[F_ONCE], now)
   local in_all, out_all = flight[F_CHARGED_INPUT] + input, flight[F_CHARGED_OUTPUT] + output
-  local in_paid, out_paid = tonumber(paid[1]) or 0, tonumber(paid[2]) or 0
   local in_due = math.max(0, math.min(input, in_all - in_paid))
   local out_due = math.max(0, math.min(output, out_all - out_paid))
-  redis.call('HSET', key, 'input', math.max(in_all, in_paid), 'output', math.max(out_all, out_paid),
-    'until_ms', now + PAID_MS)
-  redis.call('PEXPIRE', key, PAID_MS)
+  local key = prefix .. 'paid:' .. flight[F_ONCE]
+  until_ms = math.max(until_ms, flight[F_ONCE_UNTIL])
+  redis.call('HSET', key, 'input', math.max(in_all, in_paid), 'output', math.max(out_all, out_paid), 'until_ms', until_ms)
+  redis.call('PEXPIRE', key, math.max(0, until_ms - now) + KEPT_MORE_MS)
   flight[F_CREDIT_INPUT] = flight[F_CREDIT_INPUT] + input - in_due
   flight[F_CREDIT_OUTPUT] = flight[F_CREDIT_OUTPUT] + output - out_due
   return in_due, out_due
+end
+
+-- Notes a run under an idempotency key: the next one goes on from what it publishes.
+local function note_run(prefix, once, until_ms, flight_id, now)
+  if once == '' or until_ms <= now then return end
+  local runs = prefix .. 'runs:' .. once
+  redis.call('ZADD', runs, now, flight_id)
+  redis.call('ZREMRANGEBYRANK', runs, 0, -1 - MOST_RUNS)
+  redis.call('PEXPIRE', runs, until_ms - now)
 end
 
 local function charge(level, input, output)

@@ -31,7 +31,8 @@ end
 local flight = unpack_flight(record)
 local levels = levels_of(prefix, flight, now)
 -- What extend has charged was published: it stands, whatever a caller that knows less says now.
-local refund = ARGV[3] == '1' and flight[F_CHARGED_INPUT] + flight[F_CHARGED_OUTPUT] == 0
+local charged = flight[F_CHARGED_INPUT] + flight[F_CHARGED_OUTPUT] - flight[F_CREDIT_INPUT] - flight[F_CREDIT_OUTPUT]
+local refund = ARGV[3] == '1' and charged == 0
 local prompt = math.max(tonumber(ARGV[4]), flight[F_CHARGED_INPUT])
 local output = math.max(tonumber(ARGV[6]), flight[F_CHARGED_OUTPUT])
 local in_due, out_due = 0, 0
@@ -50,6 +51,7 @@ end
 if not refund then
   write_ledger(flight, levels[1].figures[DAY], prompt - flight[F_CREDIT_INPUT], output - flight[F_CREDIT_OUTPUT])
 end
+if refund and flight[F_ONCE] ~= '' then redis.call('ZREM', prefix .. 'runs:' .. flight[F_ONCE], flight_id) end
 write_levels(prefix, levels, flight_key, SETTLED)
 redis.call('PEXPIRE', flight_key, ARGV[8])
 redis.call('ZREM', prefix .. 'leases', flight_id)

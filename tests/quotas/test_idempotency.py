@@ -5,7 +5,7 @@ import redis.asyncio
 
 from quotas import keyspace
 from quotas.database import Database
-from quotas.idempotency import Ended, IdempotencyRecords, Name
+from quotas.idempotency import Ended, IdempotencyRecords, Mine, Name
 from tests.quotas.house import CLOCK_KEY, CLOCK_LUA, LEASE_MS, START_MS
 
 pytestmark = pytest.mark.anyio
@@ -38,7 +38,7 @@ def records(client: "redis.asyncio.Redis") -> IdempotencyRecords:
 
 async def ended(records: IdempotencyRecords, name: Name, body: bytes = SAID) -> None:
     """Begin a request and end it."""
-    assert await records.begin(name, "owner", "print") == "mine"
+    assert isinstance(await records.begin(name, "owner", "print"), Mine)
     assert await records.finish(name, "owner", Ended(status=200, headers=(), body=body))
 
 
@@ -50,8 +50,8 @@ async def answer_of(records: IdempotencyRecords, name: Name) -> bytes | None:
 
 
 async def test_the_first_owns_it_and_the_second_learns_that_it_runs(records: IdempotencyRecords) -> None:
-    assert await records.begin(NAME, "a", "print") == "mine"
-    assert await records.begin(NAME, "a", "print") == "mine"  # the same call, sent twice
+    assert isinstance(await records.begin(NAME, "a", "print"), Mine)
+    assert isinstance(await records.begin(NAME, "a", "print"), Mine)  # the same call, sent twice
 
     assert await records.begin(NAME, "b", "print") == "running"
 
@@ -78,8 +78,8 @@ async def test_another_request_conflicts_while_it_runs_and_after(records: Idempo
 async def test_a_name_is_the_api_keys_own(records: IdempotencyRecords) -> None:
     await records.begin(NAME, "a", "print")
 
-    assert await records.begin(Name("acme", "k2", "d1"), "b", "another") == "mine"
-    assert await records.begin(Name("other", "k1", "d1"), "b", "another") == "mine"
+    assert isinstance(await records.begin(Name("acme", "k2", "d1"), "b", "another"), Mine)
+    assert isinstance(await records.begin(Name("other", "k1", "d1"), "b", "another"), Mine)
 
 
 async def test_what_was_released_begins_anew_as_any_request(records: IdempotencyRecords) -> None:
@@ -88,7 +88,7 @@ async def test_what_was_released_begins_anew_as_any_request(records: Idempotency
     assert await records.release(NAME, "a")
 
     assert not await records.release(NAME, "a")
-    assert await records.begin(NAME, "b", "another") == "mine"
+    assert isinstance(await records.begin(NAME, "b", "another"), Mine)
 
 
 async def test_an_end_is_not_released(records: IdempotencyRecords) -> None:
@@ -109,7 +109,7 @@ async def test_a_renewed_lease_holds_and_a_lapsed_one_goes_to_the_next(
 
     await set_clock(client, START_MS + 2 * LEASE_MS)
     assert await records.begin(NAME, "b", "another") == "conflict"
-    assert await records.begin(NAME, "b", "print") == "mine"
+    assert isinstance(await records.begin(NAME, "b", "print"), Mine)
 
     assert not await records.renew(NAME, "a")
     assert not await records.finish(NAME, "a", ENDED)
@@ -139,7 +139,7 @@ async def test_a_record_is_gone_24_hours_after_it_began(
 
     await set_clock(client, START_MS + 24 * HOUR_MS)
 
-    assert await records.begin(NAME, "b", "another") == "mine"
+    assert isinstance(await records.begin(NAME, "b", "another"), Mine)
 
 
 async def test_what_is_gone_counts_no_more(client: "redis.asyncio.Redis", records: IdempotencyRecords) -> None:
@@ -189,4 +189,4 @@ async def test_beyond_the_most_records_the_oldest_is_forgotten(client: "redis.as
 
     assert await client.zcard(f"{keyspace.of_root('acme')}idems:k1") == 3
     assert await answer_of(records, Name("acme", "k1", "d4")) == SAID
-    assert await records.begin(Name("acme", "k1", "d0"), "b", "another") == "mine"
+    assert isinstance(await records.begin(Name("acme", "k1", "d0"), "b", "another"), Mine)

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import hypothesis.strategies as st
@@ -12,6 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from quotas.limits import LIMIT_NAMES, Limits
+from quotas.runs import Once, Resumption
 from quotas.store import TOMBSTONE_MS, AccessDenied, Charge, Denied, FlightSettled, Lapsed, Need, QuotaStore
 from tests.quotas.house import LEASE_MS, START_MS, MemoryHouse, RedisHouse, ask
 
@@ -23,6 +25,7 @@ PARENTS = {"acme": (), "other": (), "web": ("acme",), "jobs": ("web", "acme")}
 KEYS = ("", "k1", "k2")
 FLIGHTS = [f"f{number}" for number in range(12)]
 ZONES = ("UTC", "Europe/Berlin", "America/St_Johns", "Pacific/Auckland")
+DAY_MS = 86_400_000
 EXAMPLES = int(os.environ.get("FAIRLANE_TEST_EXAMPLES", "25"))
 """More of them on a machine of one's own: FAIRLANE_TEST_EXAMPLES=2000."""
 
@@ -57,6 +60,12 @@ async def answer(store: QuotaStore, name: str, *args: object) -> object:
 async def lapsed(store: QuotaStore, limit: int) -> dict[tuple[str, str], Lapsed]:
     """What `expired` finds; the order between roots is each store's own."""
     return {(found.root, found.flight_id): found for found in await store.expired(limit)}
+
+
+def resumption(begun: Sequence[int], going: int) -> Resumption:
+    """Of choices with so many tokens each, of which the first go on."""
+    live, over = begun[:going], begun[going:]
+    return Resumption(published=sum(begun), ended=sum(over), going=len(live), longest=max(live, default=0))
 
 
 def line(tenant: str) -> dict[str, Any]:
@@ -137,8 +146,17 @@ class StoreMachine(RuleBasedStateMachine):
         n=st.sampled_from([1, 1, 3]),
         explicit_max=st.booleans(),
         once=st.sampled_from(["", "", "k1:order:one", "k1:order:two"]),
+        until_ms=st.sampled_from([DAY_MS, DAY_MS, 2 * DAY_MS]),
+        begun=st.lists(st.sampled_from([0, 1, 8, 20]), max_size=3),
+        going=st.integers(0, 3),
     )
-    def reserve(self, flight_id: str, tenant: str, **changes: Any) -> None:
+    def reserve(
+        self, flight_id: str, tenant: str, once: str, until_ms: int, begun: list[int], going: int, **changes: Any
+    ) -> None:
+        if once:
+            changes["once"] = Once(once, START_MS + until_ms)
+            choices = changes["n"] * len(changes["prompts"])
+            changes["resumption"] = resumption((*begun, 0, 0, 0)[:choices], going) if begun else None
         asked = ask(self.living(flight_id), root=ROOTS[tenant], tenant=tenant, **changes)
         self.both("reserve", asked)
 
