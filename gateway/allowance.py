@@ -40,9 +40,9 @@ class Allowance:
         self._quantum = quantum
         self._most = reservation.most_tokens
         self._per_choice = reservation.granted_tokens
-        self._portion = reservation.granted_tokens
+        self._portion = reservation.granted_tokens - booking.ask.start.longest
         """What it got last, per choice: limits may leave less than a quantum."""
-        self._granted = reservation.granted_tokens * booking.ask.choices
+        self._granted = booking.ask.start.reach(reservation.granted_tokens)
         self._asks_from = self._low()
         """Tokens of a choice from which on the budget is asked for more; infinity: there is no more to ask for."""
         self._asking: asyncio.Task[None] | None = None

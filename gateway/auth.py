@@ -15,6 +15,7 @@ from starlette.types import Scope
 
 from gateway.errors import ApiError, invalid_api_key
 from quotas.api_keys import Identity
+from quotas.runs import Once
 from quotas.store import LimitStatus
 
 MEMORY_S = 0.4
@@ -39,8 +40,10 @@ class Caller:
     identity: Identity
     statuses: Sequence[LimitStatus] | None = field(default=None, repr=False)
     """As the last operation on the store saw them; None: nobody asked yet."""
-    once: str = ""
-    """As in `quotas.store.Ask`: what every run of this request has in common; empty: it has no idempotency key."""
+    once: Once | None = None
+    """What every run of this request has in common; None: it has no idempotency key."""
+    runs: tuple[str, ...] = ()
+    """Its earlier runs, by the ids of their reservations, the newest first."""
 
     @property
     def root(self) -> str:

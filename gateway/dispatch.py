@@ -5,7 +5,7 @@ each second says that the gateway lives, takes jobs back from dead workers, and 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
@@ -16,7 +16,7 @@ from gateway.flight import Flight, Mailbox
 from gateway.store import every
 from gateway.store_server import BLOCK_S
 from scheduler.messages import Event, Finished, Job, TokenDelta
-from scheduler.queue_types import JobRecord, JobState, Put
+from scheduler.queue_types import JobRecord, JobState, Published, Put
 
 TEND_EVERY_S = 1.0
 RETRY_AFTER_S = 0.1
@@ -29,9 +29,16 @@ GATHER_S = 0.001
 class Queue(Protocol):
     """What a gateway does with a queue; `scheduler.redis_queue.RedisQueue` is one. Any call may raise STORE_TROUBLE."""
 
-    async def put(self, job: Job, *, tenant_limit: int | None = None, waited_ms: int = 0) -> Put:
-        """Add a job, that may have waited elsewhere; its place among its tenant's, and whether it is promised. Raises
-        LaneFull, TenantQueueFull."""
+    async def put(
+        self,
+        job: Job,
+        *,
+        tenant_limit: int | None = None,
+        waited_ms: int = 0,
+        generated: Sequence[Sequence[int]] = (),
+    ) -> Put:
+        """Add a job, that may have waited elsewhere, or have tokens from an earlier run; its place among its tenant's,
+        and whether it is promised. Raises LaneFull, TenantQueueFull."""
 
     async def grant(self, flight_id: str, granted_until: int) -> bool:
         """Let each of its choices come to so many output tokens."""
@@ -45,8 +52,14 @@ class Queue(Protocol):
     async def position(self, flight_id: str) -> int | None:
         """Place in the queue; None once taken."""
 
+    async def published(self, flight_id: str) -> Published | None:
+        """What there is to go on from of a job."""
+
     async def forget(self, flight_ids: Iterable[str]) -> None:
         """Drop the records of ended jobs."""
+
+    async def keep(self, until_ms: Mapping[str, int]) -> None:
+        """Keep the records of ended jobs until then, epoch ms by the store's clock."""
 
     async def reclaim(self) -> int:
         """Take jobs back from dead workers."""
@@ -73,7 +86,7 @@ class _Line:
     link: Link
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
     ended: dict[str, float] = field(default_factory=dict)
-    """Settled and ended, and since when on the event loop's clock, the oldest first: records to be forgotten."""
+    """Settled and ended, and since when on the event loop's clock, the oldest first: records to be let go."""
     strays: set[str] = field(default_factory=set)
     """Jobs that send tokens to nobody: to be cancelled."""
 
@@ -93,6 +106,9 @@ class Dispatcher:
         self._open_link = open_link
         self._doors = doors
         self._flights: dict[str, Flight] = {}
+        self._wanted: dict[str, int] = {}
+        """Flights whose request was not answered and may be sent again, and until when, epoch ms by the store's clock:
+        it goes on from their records."""
         self._left: set[str] = set()
         """Flights that were left to a reaper before their jobs ended: it needs their records."""
         self._lines: dict[str, _Line] = {}
@@ -149,8 +165,12 @@ class Dispatcher:
         self._doors.demoted(flight)
 
     def release(self, flight: Flight) -> None:
-        """It is settled. Its record goes soon if the job has ended, else once the worker says so."""
+        """It is settled. Its record goes soon if the job has ended, else once the worker says so; that of a request
+        with an idempotency key that was not answered stays as long as the key's own."""
         self._drop(flight)
+        once, told = flight.booking.ask.once, [each.told for each in flight.booking.flights]
+        if once is not None and flight.job is not None and not all(told):
+            self._wanted[flight.id] = once.until_ms
         if flight.finished is not None or flight.over:
             self.forget(flight.queue, flight.id)
 
@@ -160,8 +180,10 @@ class Dispatcher:
         if flight.finished is None:
             self._left.add(flight.id)
 
-    def forget(self, queue: str, flight_id: str) -> None:
-        """A job that ended and is settled, whoever's it was."""
+    def forget(self, queue: str, flight_id: str, *, until_ms: int = 0) -> None:
+        """A job that ended and is settled, whoever's it was. `until_ms`: until when its tokens may be wanted."""
+        if until_ms:
+            self._wanted[flight_id] = until_ms
         if queue in self._lines:
             self._lines[queue].note_end(flight_id)
 
@@ -238,7 +260,11 @@ class Dispatcher:
                 line.strays.discard(flight_id)
         until_s = asyncio.get_running_loop().time() - self._kept_s
         ended = [flight_id for flight_id, _ in takewhile(lambda one: one[1] <= until_s, line.ended.items())]
-        if ended:
-            await queue.forget(ended)
-            for flight_id in ended:
-                line.ended.pop(flight_id, None)
+        wanted = {flight_id: self._wanted[flight_id] for flight_id in ended if flight_id in self._wanted}
+        if wanted:
+            await queue.keep(wanted)
+        if len(wanted) < len(ended):
+            await queue.forget([flight_id for flight_id in ended if flight_id not in wanted])
+        for flight_id in ended:
+            line.ended.pop(flight_id, None)
+            self._wanted.pop(flight_id, None)

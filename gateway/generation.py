@@ -84,7 +84,9 @@ class Generation:
 
     @property
     def seconds_per_token(self) -> float:
-        """Mean time from one token of a choice to the next; NaN before the second."""
+        """Mean time from one token of a choice to the next; NaN before the second, and after an earlier run."""
+        if any(flight.booking.ask.resumption is not None for flight in self.flights):
+            return math.nan
         steps = max([choice.published for flight in self.flights for choice in flight.choices], default=0) - 1
         if steps < 1 or self.first_token_s is None or self.last_token_s is None:
             return math.nan

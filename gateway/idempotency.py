@@ -24,7 +24,7 @@ from gateway.replies import Connection
 from gateway.rim import Journal
 from gateway.telemetry import Telemetry
 from gateway.terms import DEADLINE_HEADER, LANE_HEADER, TTFT_HEADERS, asks_progress
-from quotas.idempotency import Name
+from quotas.idempotency import Mine, Name
 
 _HEADER = HEADER.encode()
 _WELL_FORMED = re.compile(rb"[\x20-\x7e]{1,255}")
@@ -61,13 +61,13 @@ class Idempotent:
             arrived=state[http_answer.STATE].request_body(),
         )
 
-        async def perform(to: Recording, departure: Departure) -> None:
+        async def perform(mine: Mine, to: Recording, departure: Departure) -> None:
+            caller.once, caller.runs = mine.once, mine.runs
             replaced = {STATE: departure, http_answer.STATE: Spoken(body, to)}
             await self._app({**scope, "state": {**state, **replaced}}, _nothing_more, to.send)
 
         name = Name(caller.root, caller.key_id, hashlib.sha256(key).hexdigest())
         fingerprint = _fingerprint(self._path, scope["headers"], body)
-        caller.once = f"{name.key_id}:{name.digest}:{fingerprint[:16]}"
         run, is_first = self._runs.find(name, fingerprint, perform, journal.request_id)
         listener = Listener(
             run,

@@ -1,12 +1,13 @@
 """What runs under an idempotency key: one `Run` for each on this gateway, in a task of its own, whoever listens.
 
-    begin ──"mine"────> the endpoint speaks into the recording ──┬─ an end that ran ──> kept in the store
-      │ │ └─"ended"──> the recording is what the store has       └─ a refusal ───────> released: a retry begins anew
+    begin ────Mine────> the endpoint speaks into the recording ──┬─ an end that ran ──> kept in the store
+      │ │ └─"ended"──> the recording is what the store has       └─ a refusal ───────> released: a retry runs
       └─┴─"running" elsewhere: asked again, until it has ended or its owner's lease has lapsed
 
 A run that nobody listens to any more goes on for `grace_s`, since a retry after a broken connection is what the key is
 for; then it ends as any request does whose client has left. What has begun to be said is an end that ran, also where it
-ended in the middle with an error: what it said was charged, so the same is said again, and not charged twice.
+ended in the middle with an error: what it said was charged, so the same is said again, and not charged twice. What runs
+after a refusal, or after its gateway was lost, goes on from what was published before (`gateway/earlier.py`).
 """
 
 import asyncio
@@ -21,9 +22,9 @@ from gateway.errors import ApiError
 from gateway.faults import log_fault
 from gateway.idempotency_recording import Recording
 from gateway.store import STORE_TROUBLE
-from quotas.idempotency import Ended, IdempotencyRecords, Name
+from quotas.idempotency import Ended, IdempotencyRecords, Mine, Name
 
-Perform = Callable[[Recording, Departure], Awaitable[None]]
+Perform = Callable[[Mine, Recording, Departure], Awaitable[None]]
 """The endpoint's answer to a request, said into the recording; it ends where the departure tells it to."""
 
 MOST_UNHEARD = 100
@@ -90,11 +91,11 @@ class Run:
     async def live(self) -> None:
         """From the question whose it is to its end."""
         try:
-            ended = await self._begin()
-            if ended is None:
-                await self._run()
+            begun = await self._begin()
+            if isinstance(begun, Mine):
+                await self._run(begun)
             else:
-                self._replay(ended)
+                self._replay(begun)
         except STORE_TROUBLE as error:  # of the question; it may have been heard all the same
             self.recording.end(error)
             await self._release()
@@ -105,8 +106,8 @@ class Run:
             self.recording.end(ClientDisconnect())
             self._stop_grace()
 
-    async def _begin(self) -> Ended | None:
-        """How it ended elsewhere; None where it is to run here."""
+    async def _begin(self) -> Mine | Ended:
+        """How it ended elsewhere, or that it is to run here."""
         pause_s = _FIRST_PAUSE_S
         while (found := await self._records.begin(self.name, self._owner, self.fingerprint)) == "running":
             self.is_elsewhere = True
@@ -119,7 +120,7 @@ class Run:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         if found == "conflict":
             raise conflict()
-        return found if isinstance(found, Ended) else None
+        return found
 
     def _replay(self, ended: Ended) -> None:
         if ended.body is None:
@@ -129,12 +130,12 @@ class Run:
         self.recording.say(ended.body, is_last=True)
         self.recording.end()
 
-    async def _run(self) -> None:
+    async def _run(self, mine: Mine) -> None:
         self.is_mine, self.is_elsewhere = True, False
         failure: Exception | None = None
         renewing = asyncio.create_task(self._renew())
         try:
-            await self._perform(self.recording, self._departure)
+            await self._perform(mine, self.recording, self._departure)
         except Exception as error:  # noqa: BLE001 - each listener raises it, if one is left
             failure = error
             self._report(error)

@@ -5,7 +5,7 @@ it had never been: nothing charged, nothing counted.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -15,11 +15,13 @@ from gateway.allowance import Allowance
 from gateway.auth import Caller
 from gateway.breaker import StoreAway
 from gateway.dispatch import Dispatcher
+from gateway.earlier import Earlier, Heads, Wanted, begin, resumption
 from gateway.errors import ApiError, LimitBlock, store_unavailable
 from gateway.flight import Booking, Flight, Mailbox
 from gateway.settle import Settlements, outcome_of
 from gateway.store import STORE_TROUBLE
 from gateway.telemetry import Telemetry
+from gateway.text import TokenStream
 from quotas.limits import RULES
 from quotas.store import AccessDenied, Ask, Denied, LimitStatus, QuotaStore, Reservation
 from scheduler.messages import Job
@@ -42,6 +44,8 @@ class Draft(msgspec.Struct, frozen=True):
     """The field that a caller shortens where the prompt is too long."""
     output_param: str
     """The same where it asks for too much output: the field that says how much, else the prompt's."""
+    reader: Callable[[], TokenStream]
+    """Reads a choice from its first token."""
 
 
 class Launcher:
@@ -55,8 +59,10 @@ class Launcher:
         telemetry: Telemetry,
         *,
         quantum: int,
+        earlier: Earlier,
     ) -> None:
         """`quantum`: output tokens per choice that a progressive request holds at a time."""
+        self._earlier = earlier
         self._quantum = quantum
         self._quotas = quotas
         self._dispatcher = dispatcher
@@ -120,18 +126,34 @@ class Launcher:
 
     async def start(self, caller: Caller, booking: Booking, drafts: Sequence[Draft], arrived_s: float) -> None:
         """Reserve the tokens of all drafts, then put each. Raises ApiError."""
+        heads = await self._heads(caller, drafts)
+        if heads:
+            start = resumption((draft.job, own) for draft, own in zip(drafts, heads, strict=True))
+            booking.ask = msgspec.structs.replace(booking.ask, resumption=start)
         with self._telemetry.span("reserve"):
             booking.reservation = reservation = await self._reserve(booking, drafts[0])
             caller.statuses = reservation.statuses
         if reservation.shadowed:
             self._telemetry.shadowed(caller.tenant_id, reservation.shadowed)
-        if reservation.granted_tokens < reservation.most_tokens:
+        if reservation.granted_tokens < reservation.most_tokens and booking.ask.start.going:
             booking.allowance = Allowance(self._quotas, self._dispatcher, booking, self._quantum)
-        for flight, draft in zip(booking.flights, drafts, strict=True):
+        for flight, draft, own in zip(booking.flights, drafts, heads or [()] * len(drafts), strict=True):
             flight.limited_by = _limited_by(draft.size, reservation)
             flight.granted = reservation.granted_tokens
             elapsed_ms = (asyncio.get_running_loop().time() - arrived_s) * 1e3
-            await self._put(flight, _granted(draft.job, reservation, elapsed_ms), reservation)
+            job = _granted(draft.job, reservation, elapsed_ms)
+            if not begin(flight, job, own):
+                await self._put(flight, job, reservation, own)
+
+    async def _heads(self, caller: Caller, drafts: Sequence[Draft]) -> Sequence[Heads]:
+        """What the choices of each begin with; empty: with nothing."""
+        if caller.once is None or not caller.runs:
+            return ()
+        wanted = [Wanted(job=draft.job, queue=draft.queue, reader=draft.reader) for draft in drafts]
+        try:
+            return await self._earlier.heads(caller.root, caller.once, caller.runs, wanted)
+        except STORE_TROUBLE as error:
+            raise store_unavailable() from error
 
     async def _reserve(self, booking: Booking, draft: Draft) -> Reservation:
         ask = booking.ask
@@ -149,13 +171,14 @@ class Launcher:
         except STORE_TROUBLE as error:
             raise store_unavailable() from error
 
-    async def _put(self, flight: Flight, job: Job, reservation: Reservation) -> None:
+    async def _put(self, flight: Flight, job: Job, reservation: Reservation, heads: Heads) -> None:
         flight.job, flight.queued_s = job, asyncio.get_running_loop().time()
         self._dispatcher.register(flight)
         limit = None if job.follows else queued_limit(reservation.statuses)
         try:
             queue = self._dispatcher.queue(flight.queue)
-            put = await queue.put(job, tenant_limit=None if limit is None else limit.limit)
+            generated = [head.token_ids for head in heads]
+            put = await queue.put(job, tenant_limit=None if limit is None else limit.limit, generated=generated)
         except (LaneFull, TenantQueueFull) as full:
             flight.job = None  # nothing was written
             raise queue_refused(full, "tenant" if limit is None else limit.scope) from full

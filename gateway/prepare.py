@@ -3,10 +3,11 @@
 import asyncio
 import hashlib
 import secrets
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
@@ -22,7 +23,8 @@ from gateway.replies import Headers
 from gateway.schemas import GenerationRequest
 from gateway.telemetry import Telemetry, traceparent
 from gateway.terms import CLASS_HEADER, LANE_HEADER, Terms, agree
-from gateway.text import PromptTooLong, TextModel
+from gateway.text import PromptTooLong, TextModel, TokenStream
+from quotas.runs import Once
 from scheduler.lanes import Lane, LaneName
 from scheduler.messages import Job, TokenLogprob
 
@@ -32,6 +34,8 @@ HUGE_BODY_BYTES = 256 * 1024
 HUGE_AT_ONCE = 2
 """Bodies over HUGE_BODY_BYTES that are looked at together: the threads are there for all other requests too."""
 _SEED_BITS = 63
+_PRINT = 16
+"""Characters of a prompt's fingerprint."""
 
 Request = TypeVar("Request", bound=GenerationRequest)
 Tokens = tuple[int, ...]
@@ -161,6 +165,7 @@ class Preparer:
                 model.queue,
                 prompt_param=kind.prompt_param,
                 output_param=kind.prompt_param if request.max_tokens is None else request.max_tokens_param,
+                reader=partial(TokenStream, model.text, request.stop, min_tokens=request.min_tokens),
             )
             for number, (flight_id, prompt) in enumerate(prompts.items())
         )
@@ -220,16 +225,22 @@ class Preparer:
             claim_ms=verdict.answers[flight_id].claim_ms,
             exact=tenant.is_exact,
             follows=number > 0,
+            prompt_print="" if caller.once is None else _print_of(prompt),
             traceparent=traceparent(),
         )
 
 
-def _drawn_seed(once: str, number: int) -> int:
+def _drawn_seed(once: Once | None, number: int) -> int:
     """For the prompt of this number; the same in every run of what an idempotency key stands for."""
-    if not once:
+    if once is None:
         return secrets.randbits(_SEED_BITS)
-    digest = hashlib.sha256(f"{once}:{number}".encode()).digest()
+    digest = hashlib.sha256(f"{once.name}:{number}".encode()).digest()
     return int.from_bytes(digest) & ((1 << _SEED_BITS) - 1)
+
+
+def _print_of(prompt: Tokens) -> str:
+    """Tells a prompt from others: the same request's may differ, where its template has the date in it."""
+    return hashlib.sha256(array("I", prompt).tobytes()).hexdigest()[:_PRINT]
 
 
 def allowed_model(directory: Directory, name: str, caller: Caller) -> Model:

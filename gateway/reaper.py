@@ -15,11 +15,11 @@ from gateway.directory import Directory
 from gateway.dispatch import Dispatcher
 from gateway.errors import ApiError, invalid_api_key
 from gateway.flight import Booking, flight_ids, total
+from gateway.settle import recorded
 from gateway.store import Troubles, every
 from quotas.store import TOMBSTONE_MS, Charge, Lapsed, QuotaStore
 from quotas.tenants import Tenant
-from scheduler.outcomes import CHARGED, Outcome
-from scheduler.queue_types import JobRecord, JobState
+from scheduler.queue_types import JobState
 
 log = logging.getLogger(__name__)
 
@@ -145,9 +145,9 @@ class Reaper:
                     found.append((name, flight_id, record))
         if any(record.state is not JobState.ENDED for _, _, record in found):
             return
-        await self._settle(lapsed, total(_charge(record) for _, _, record in found))
+        await self._settle(lapsed, total(recorded(record) for _, _, record in found))
         for name, flight_id, _ in found:
-            self._dispatcher.forget(name, flight_id)
+            self._dispatcher.forget(name, flight_id, until_ms=lapsed.once_until_ms)
 
     async def _settle(self, lapsed: Lapsed, charge: Charge) -> None:
         if (await self._quotas.settle(lapsed.root, lapsed.flight_id, charge)).first:
@@ -178,12 +178,3 @@ def _refusal(booking: Booking, tenant: Tenant | None, above: Iterable[Tenant | N
     if any(parent is None or parent.state != "active" for parent in above):
         return ApiError("A tenant above this one is suspended.", "tenant_suspended")
     return None
-
-
-def _charge(record: JobRecord) -> Charge:
-    outcome = record.outcome or Outcome.CANCELLED
-    output = sum(record.generated)
-    if outcome not in CHARGED:
-        return Charge.refund()
-    owed = output > 0 or (record.epoch > 0 and outcome is Outcome.CANCELLED)
-    return Charge(prompt_tokens=record.prompt_tokens if owed else 0, output_tokens=output, outcome=outcome.value)

@@ -17,6 +17,7 @@ from gateway.config import GatewaySettings, Member
 from gateway.directory import Depths, Directory
 from gateway.dispatch import Dispatcher, Link
 from gateway.doors import Doors
+from gateway.earlier import Earlier
 from gateway.errors import ApiError
 from gateway.fallback import Modes
 from gateway.fleet import StoredFleet
@@ -124,12 +125,14 @@ class Resources:
             self.telemetry,
             confirm_s=CONFIRM_LEASES * settings.lease_s,
         )
+        earlier = Earlier(self.quotas, self.dispatcher, patience_s=CONFIRM_LEASES * settings.lease_s)
         self.launcher = Launcher(
             self.quotas,
             self.dispatcher,
             self.settlements,
             self.telemetry,
             quantum=section.quantum_tokens,
+            earlier=earlier,
         )
         self.preparer = Preparer(self.gateway_id, self.lanes, self.directory, self.doors, self.telemetry, self.refusal)
         self.reaper = Reaper(

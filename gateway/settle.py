@@ -16,8 +16,8 @@ from gateway.inline import Inline
 from gateway.store import STORE_TROUBLE
 from gateway.telemetry import Telemetry
 from quotas.store import Charge, QuotaStore, Settled
-from scheduler.outcomes import Outcome
-from scheduler.queue_types import JobState
+from scheduler.outcomes import CHARGED, Outcome
+from scheduler.queue_types import JobRecord, JobState
 
 log = logging.getLogger(__name__)
 
@@ -205,6 +205,15 @@ class Settlements:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.error("a settlement failed; a reaper will do it", exc_info=task.exception())
+
+
+def recorded(record: JobRecord) -> Charge:
+    """What a job that has ended comes to by its record alone."""
+    outcome, output = record.outcome or Outcome.CANCELLED, sum(record.generated)
+    if outcome not in CHARGED:
+        return Charge.refund()
+    owed = output > 0 or (record.epoch > 0 and outcome is Outcome.CANCELLED)
+    return Charge(prompt_tokens=record.prompt_tokens if owed else 0, output_tokens=output, outcome=outcome.value)
 
 
 def outcome_of(error: Exception) -> Outcome:

@@ -2,6 +2,7 @@
 
 import msgspec
 
+
 class Once(msgspec.Struct, frozen=True):
     """What all runs of one request under one idempotency key have in common. Together they are charged what the one
     came to that came furthest."""

@@ -52,7 +52,6 @@ TOMBSTONE_MS = 600_000
 Reason = Literal["revoked", "expired", "suspended", "deleted"]
 
 
-
 class QuotaError(Exception):
     """Anything that a quota store refuses."""
 

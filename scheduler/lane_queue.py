@@ -26,6 +26,7 @@ from scheduler.queue_types import (
     LaneFull,
     Presence,
     Publication,
+    Published,
     Put,
     QueueError,
     Taken,
@@ -133,10 +134,10 @@ class LaneQueue:
             guaranteed=entry.job.guaranteed,
         )
 
-    def generated(self, flight_id: str) -> tuple[tuple[int, ...], ...] | None:
-        """Published token ids of each choice of a job; None where it is unknown."""
+    def published(self, flight_id: str) -> Published | None:
+        """What there is to go on from of a job; None where it is unknown."""
         entry = self._book.entries.get(flight_id)
-        return None if entry is None else tuple(map(tuple, entry.generated))
+        return None if entry is None else Published(entry.job.prompt_print, tuple(map(tuple, entry.generated)))
 
     def forget(self, flight_ids: Iterable[str]) -> None:
         """Drop the records of jobs that have ended; others stay."""

@@ -78,6 +78,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """Never recompute while the worker lives: swap, or leave it running."""
     follows: bool = False
     """It is not the first job of its request: the request waits as long as the first does, and counts once."""
+    prompt_print: str = ""
+    """What tells its prompt from others, where a later run of the same request may go on from its tokens."""
     traceparent: str = ""
 
     @property

@@ -1,7 +1,7 @@
 """What the global queue takes, gives and refuses: shared by its in-memory rules and their twin in Redis."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -140,6 +140,16 @@ class JobRecord:
     """Its holder was told to stop, and has not confirmed yet."""
     epoch: int = 0
     guaranteed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What there is to go on from of a job."""
+
+    prompt_print: str
+    """As of the job: tokens belong to a prompt."""
+    token_ids: tuple[tuple[int, ...], ...] = field(repr=False)
+    """Of each choice."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from scheduler.queue_types import (
     LaneFull,
     Presence,
     Publication,
+    Published,
     Put,
     TenantQueueFull,
     claim_due_ms,
@@ -100,7 +101,7 @@ class RedisQueue:
         limit = "" if tenant_limit is None else tenant_limit
         due = (due_after_ms(job), hard_first_ms(job), hard_end_ms(job))
         args: list[Arg] = [job.flight_id, job.lane, job.tenant, limit, job.gateway_id, *due, *_record_fields(job)]
-        answer = await self._call("put", *args, waited_ms, *map(_packed, generated))
+        answer = await self._call("put", *args, waited_ms, job.prompt_print, *map(_packed, generated))
         match answer[0]:
             case b"tenant":
                 raise TenantQueueFull(tenant_limit or 0, answer[1], answer[2])
@@ -121,10 +122,10 @@ class RedisQueue:
         """What is known of a job; None if it was never put, or forgotten, or ended more than KEPT_MS ago."""
         return _record(await self._call("record", flight_id))
 
-    async def generated(self, flight_id: str) -> tuple[tuple[int, ...], ...] | None:
-        """Published token ids of each choice of a job; None where `record` knows none."""
-        answer = await self._call("generated", flight_id)
-        return None if answer is None else tuple(map(_unpacked, answer))
+    async def published(self, flight_id: str) -> Published | None:
+        """What there is to go on from of a job; None where `record` knows none."""
+        answer = await self._call("published", flight_id)
+        return None if answer is None else Published(answer[0].decode(), tuple(map(_unpacked, answer[1:])))
 
     async def forget(self, flight_ids: Iterable[str]) -> None:
         """Drop the records of jobs that have ended; others stay."""
@@ -132,7 +133,10 @@ class RedisQueue:
 
     async def keep(self, until_ms: Mapping[str, int]) -> None:
         """Keep the records of jobs that have ended until these times, epoch ms by the store's clock, at the longest."""
-        await self._call("keep", *itertools.chain.from_iterable(until_ms.items()))
+        args: list[Arg] = []
+        for flight_id, until in until_ms.items():
+            args += (flight_id, until)
+        await self._call("keep", *args)
 
     async def position(self, flight_id: str) -> int | None:
         """1 + the tenant's own jobs ahead in the lane; None once it is not queued."""

@@ -5,7 +5,8 @@
 -- until when that is known, ms.
 local SETTLED = 'settled'
 local FLIGHT, FLIGHT_FIELDS = '<ddddddddddddssssssddsd', 22
-local NO_CREDIT = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0' -- behind a record of an older gateway; behind others it is not read
+-- Behind a record of an older gateway; behind others it is not read.
+local NO_CREDIT = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
 local F_INPUT, F_OUTPUT, F_CHARGED_INPUT, F_CHARGED_OUTPUT, F_CHOICE, F_CEILING = 1, 2, 3, 4, 5, 6
 local F_PROMPTS, F_SLICE, F_IS_PAUSED, F_SINCE, F_SERVED, F_ASKED = 7, 8, 9, 10, 11, 12
 local F_TENANT, F_KEY, F_MODEL, F_LANE, F_SHADOWED, F_OTHERS = 13, 14, 15, 16, 17, 18

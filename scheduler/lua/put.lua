@@ -2,7 +2,8 @@
 -- ARGV: clock, flight, lane, tenant, tenant_limit ('' = none), gateway, first_due, hard_first, hard_end (ms from
 --   arrival), body, weight, n, prompt, guaranteed, granted, follows, whole (KV tokens that a choice can grow to),
 --   claim (us of all workers, 0: none), when that is due (ms from arrival), waited (ms that it has waited in another
---   queue), then, where it goes on from what an earlier run of the same request has published, for each choice its ids.
+--   queue), what tells its prompt from others, then, where it goes on from what an earlier run of the same request has
+--   published, for each choice its ids.
 -- Returns {'ok', 1 + the tenant's own ahead in the lane (0: no longer queued), guaranteed},
 --   {'tenant', depth, retry_after_ms}
 --   or {'lane', depth, retry_after_ms}.
@@ -35,9 +36,9 @@ local job = {flight = flight, lane = lane, tenant = tenant, queued = arrived, ge
   due = arrived + ARGV[7], hard_first = arrived + ARGV[8], hard_end = arrived + ARGV[9], n = tonumber(ARGV[12]),
   prompt = tonumber(ARGV[13]), guaranteed = tonumber(ARGV[14]), follows = tonumber(ARGV[16]), whole = tonumber(ARGV[17]),
   claim = tonumber(ARGV[18]), bucket = 0}
-for i = 21, #ARGV do
+for i = 22, #ARGV do
   job.generated = job.generated + #ARGV[i] / 4
-  if ARGV[i] ~= '' then call('SET', key('ids', flight, i - 21), ARGV[i]) end
+  if ARGV[i] ~= '' then call('SET', key('ids', flight, i - 22), ARGV[i]) end
 end
 if job.claim > 0 then
   local bucket = book(LANE[lane].level, arrived + ARGV[19], job.claim)
@@ -47,7 +48,7 @@ call('HSET', record, 'lane', lane, 'tenant', tenant, 'gateway', gateway, 'state'
   'due', job.due, 'hard_first', job.hard_first, 'hard_end', job.hard_end, 'epoch', 0, 'arrived', arrived,
   'queued', arrived, 'taken', 0, 'cancelled', 0, 'returned', 0, 'losses', 0, 'generated', job.generated, 'credit', 0,
   'body', ARGV[10], 'weight', ARGV[11], 'n', job.n, 'prompt', job.prompt, 'guaranteed', job.guaranteed,
-  'granted', ARGV[15], 'follows', job.follows, 'whole', job.whole, 'claim', job.claim, 'bucket', job.bucket)
+  'granted', ARGV[15], 'follows', job.follows, 'whole', job.whole, 'claim', job.claim, 'bucket', job.bucket, 'print', ARGV[21])
 call('ZADD', key('flights', gateway), 0, flight)
 call('ZADD', key('gateways'), 'NX', NOW + GATEWAY_LEASES * LEASE_MS, gateway)
 seat(job)

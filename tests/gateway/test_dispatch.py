@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -87,11 +88,11 @@ async def test_a_job_that_speaks_to_nobody_is_cancelled(served: Served) -> None:
 async def test_tokens_of_a_refused_request_are_wasted(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     put = RedisQueue.put
 
-    async def full_for_the_second(queue: RedisQueue, job: Job, *, tenant_limit: int | None = None) -> Put:
+    async def full_for_the_second(queue: RedisQueue, job: Job, **given: Any) -> Put:
         if job.follows:
             await until(lambda: len(served.worker.produced.get(booking_of(job), ())) == 3)
             raise LaneFull(job.lane, 1, 1_000)
-        return await put(queue, job, tenant_limit=tenant_limit)
+        return await put(queue, job, **given)
 
     served.worker.limit = 3
     monkeypatch.setattr(RedisQueue, "put", full_for_the_second)

@@ -78,7 +78,7 @@ async def test_what_is_begun_when_the_record_has_gone_pays_anew(acme: House) -> 
 
 
 async def test_what_it_was_charged_late_is_credited_no_longer_than_its_key_lasts(acme: House) -> None:
-    """The key is free a day after it was first sent, however long its runs took: what is sent then is another request."""
+    """The key is free a day after it was sent, however long its run took: what is sent then is another request."""
     await acme.store.reserve(ask("f1", prompts=(10,), max_output_tokens=50, once=ONCE))
     await acme.set_clock(START_MS + DAY_MS - 1)
     await acme.store.settle("acme", "f1", charge(prompt_tokens=10, output_tokens=5))

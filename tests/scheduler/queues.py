@@ -10,7 +10,7 @@ from scheduler.lane_queue import JobRecord, LaneDepth, LaneQueue, Publication, P
 from scheduler.lanes import DEFAULT_LANES, Lane, LaneName
 from scheduler.messages import Control, Event, Finished, Job, Lease, TokenDelta
 from scheduler.outcomes import Outcome
-from scheduler.queue_types import Presence
+from scheduler.queue_types import Presence, Published
 from scheduler.redis_queue import RedisQueue
 from scheduler.steps import Capacity
 
@@ -51,7 +51,7 @@ class Queue(Protocol):
     async def cancel(self, flight_id: str) -> JobRecord | None: ...
     async def grant(self, flight_id: str, granted_until: int) -> bool: ...
     async def record(self, flight_id: str) -> JobRecord | None: ...
-    async def generated(self, flight_id: str) -> tuple[tuple[int, ...], ...] | None: ...
+    async def published(self, flight_id: str) -> Published | None: ...
     async def forget(self, flight_ids: Iterable[str]) -> None: ...
     async def position(self, flight_id: str) -> int | None: ...
     async def depths(self) -> dict[LaneName, LaneDepth]: ...
@@ -103,8 +103,8 @@ class MemoryQueue:
     async def record(self, flight_id: str) -> JobRecord | None:
         return self._queue.record(flight_id)
 
-    async def generated(self, flight_id: str) -> tuple[tuple[int, ...], ...] | None:
-        return self._queue.generated(flight_id)
+    async def published(self, flight_id: str) -> Published | None:
+        return self._queue.published(flight_id)
 
     async def forget(self, flight_ids: Iterable[str]) -> None:
         self._queue.forget(flight_ids)

@@ -113,6 +113,7 @@ class Twins(RuleBasedStateMachine):
             pace_ms=rng.choice([0.0, 0.0, 3.0]),
             follows=rng.random() < 0.2,
             granted_until=10,
+            prompt_print=rng.choice(["", "print"]),
             ttft_ms=rng.choice([1.0, 300.0, 1_000.5, 5_000.0]),
             hard_ttft_ms=rng.choice([None, None, None, 2_000.0]),
             deadline_ms=rng.choice([None, None, None, 700.0, 8_000.5]),
@@ -120,9 +121,7 @@ class Twins(RuleBasedStateMachine):
         limit = rng.choice([None, None, 0, 3, 6])
         waited_ms = rng.choice([0, 0, 0, 300, 7_000])
         generated = [tuple(range(rng.choice([0, 1, 40]))) for _ in range(sent.n)] if rng.random() < 0.2 else ()
-        answer = self.both(
-            lambda queue: queue.put(sent, tenant_limit=limit, waited_ms=waited_ms, generated=generated)
-        )
+        answer = self.both(lambda queue: queue.put(sent, tenant_limit=limit, waited_ms=waited_ms, generated=generated))
         if not again and isinstance(answer, Put):
             self.flights.append(flight)
             self.followers |= {flight} if sent.follows else set()
@@ -249,8 +248,8 @@ class Twins(RuleBasedStateMachine):
         waiting: set[str] = set()
         for flight in self.flights:
             record = self.both(lambda queue: queue.record(flight))  # noqa: B023
-            generated = self.both(lambda queue: queue.generated(flight))  # noqa: B023
-            assert tuple(map(len, generated)) == record.generated
+            published = self.both(lambda queue: queue.published(flight))  # noqa: B023
+            assert tuple(map(len, published.token_ids)) == record.generated
             position = self.both(lambda queue: queue.position(flight))  # noqa: B023
             assert (position is not None) == (record.state is JobState.QUEUED)
             assert self.ends[flight] == (record.state is JobState.ENDED)

@@ -1,0 +1,292 @@
+"""What is sent again after a 5xx goes on from what it had published: the same answer, each token paid once."""
+
+import asyncio
+import json
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from unittest.mock import AsyncMock
+
+import httpx
+import pytest
+
+from gateway.reaper import Reaper
+from tests.gateway.sent_twice import KEY, QUICK, STREAMED, is_replay, kept, post
+from tests.gateway.served import ASKED, CHAT, COMPLETIONS, SAID, WAIT_S, Served, error_of, serving, settings, until
+from tests.gateway.spawned import LEASE_S, process
+from tests.gateway.test_process import settled
+
+pytestmark = pytest.mark.anyio
+
+GREETING = "Grüße 🙂 aus Köln!"
+
+
+@pytest.fixture
+async def served(valkey_url: str) -> AsyncIterator[Served]:
+    async with serving(settings(valkey_url, section={"quantum_tokens": 4})) as opened:
+        await opened.tenant(limits={"tokens_per_day": 100_000})
+        yield opened
+
+
+async def broken_off(served: Served, asked: dict[str, Any], tokens: int, path: str = CHAT, jobs: int = 1) -> None:
+    """Ask for what ends 500 after so many tokens of each choice."""
+    served.worker.limit = tokens
+    asking = asyncio.create_task(served.post(path, asked, idempotency_key=KEY))
+    await until(lambda: [len(made) for made in served.worker.produced.values()] == jobs * [tokens])
+    served.worker.fails = "out of order"
+    assert (await asking).status_code == 500
+    await kept(served)
+    served.worker.fails, served.worker.limit = "", None
+
+
+async def used(served: Served) -> tuple[int, int]:
+    status = (await served.limits())["tokens_per_day"]
+    return status.used, status.reserved
+
+
+def said(answer: httpx.Response) -> list[str]:
+    """The text of a stream, and how it ended."""
+    frames = [line[6:] for line in answer.text.splitlines() if line.startswith("data: {")]
+    choices = [choice for frame in frames for choice in json.loads(frame)["choices"]]
+    text = "".join([choice["delta"].get("content") or "" for choice in choices])
+    return [text, choices[-1]["finish_reason"], answer.text.splitlines()[-2]]
+
+
+@asynccontextmanager
+async def one_killed(url: str, tokens: int | None, asked: dict[str, Any]) -> AsyncIterator[Served]:
+    """Of two gateways one was killed: after it had seen so many tokens of a request; None: when it had seen one, and
+    all others were made while it stood still."""
+    chosen = settings(url, section={**QUICK, "reservation_lease_s": LEASE_S}, lease_s=LEASE_S)
+    async with serving(chosen) as served, process(url) as (started, base):
+        await served.tenant(limits={"tokens_per_day": 100_000})
+        served.worker.limit = 1 if tokens is None else tokens
+        headers = {"authorization": f"Bearer {served.keys['acme']}", "idempotency-key": KEY}
+        async with httpx.AsyncClient(base_url=base, timeout=WAIT_S) as client:
+            owner = asyncio.create_task(client.post(CHAT, json=asked, headers=headers))
+            await until(lambda: [len(made) for made in served.worker.produced.values()] == [served.worker.limit])
+            if tokens is None:
+                started.send_signal(signal.SIGSTOP)
+                served.worker.limit = None
+                await until(lambda: not served.worker.leases)
+            started.kill()
+            await asyncio.gather(owner, return_exceptions=True)
+        served.worker.limit = None if tokens is None else tokens
+        lifting = asyncio.create_task(lift(served))
+        yield served
+        await lifting
+
+
+async def lift(served: Served) -> None:
+    """What the killed gateway asked for comes to no more before its request is sent again."""
+    await until(lambda: served.worker.limit is None or bool(served.worker.cancelled))
+    served.worker.limit = None
+
+
+def begun_with(served: Served) -> list[list[int]]:
+    """How many tokens each job had when a worker took it, by choice."""
+    return [[len(ids) for ids in lease.generated] for lease in served.worker.seen]
+
+
+@pytest.mark.parametrize("tokens", range(1, 8))
+async def test_it_goes_on_where_it_broke_off(served: Served, tokens: int) -> None:
+    await broken_off(served, ASKED, tokens)
+    again = await post(served)
+    await kept(served)
+
+    assert (again.status_code, is_replay(again)) == (200, False)
+    assert again.json()["choices"][0]["message"]["content"] == SAID
+    assert again.json()["choices"][0]["finish_reason"] == "stop"
+    usage = again.json()["usage"]
+    assert usage["completion_tokens"] == len(served.worker.script)
+    assert begun_with(served) == [[0], [tokens]]
+    assert await used(served) == (usage["total_tokens"], 0)
+    assert await served.ledger() == [
+        ("failed", usage["prompt_tokens"], tokens),
+        ("finished", 0, usage["completion_tokens"] - tokens),
+    ]
+
+
+@pytest.mark.parametrize("tokens", [3, 5, 6])
+async def test_a_character_that_was_cut_in_two_is_whole(served: Served, tokens: int) -> None:
+    served.worker.words = GREETING
+    served.worker._script = served.worker.script
+
+    await broken_off(served, ASKED, tokens)
+    again = await post(served)
+
+    assert again.json()["choices"][0]["message"]["content"] == GREETING
+    assert begun_with(served)[-1] == [tokens]
+
+
+async def test_a_run_that_breaks_off_again_passes_all_on(served: Served) -> None:
+    await broken_off(served, ASKED, 2)
+    served.worker.limit = 5
+    asking = asyncio.create_task(post(served))
+    await until(lambda: max(map(len, served.worker.produced.values())) == 5)
+    served.worker.fails = "out of order"
+    assert (await asking).status_code == 500
+    await kept(served)
+    served.worker.fails, served.worker.limit = "", None
+    again = await post(served)
+    await kept(served)
+
+    assert again.json()["choices"][0]["message"]["content"] == SAID
+    assert begun_with(served) == [[0], [2], [5]]
+    assert await used(served) == (again.json()["usage"]["total_tokens"], 0)
+
+
+async def test_several_prompts_and_choices_go_on_each_from_its_own(served: Served) -> None:
+    asked = {"model": "tiny", "prompt": [[5, 6], [7]], "n": 2, "max_tokens": 20, "ignore_eos": True}
+
+    await broken_off(served, asked, 3, COMPLETIONS, jobs=2)
+    again = await served.post(COMPLETIONS, asked, idempotency_key=KEY)
+    await kept(served)
+
+    assert again.json()["usage"]["completion_tokens"] == 80
+    assert begun_with(served) == [[0, 0], [0, 0], [3, 3], [3, 3]]
+    assert await used(served) == (83, 0)
+
+
+async def test_a_request_that_ended_at_its_deadline_goes_on(served: Served) -> None:
+    served.worker.limit = 3
+    asking = asyncio.create_task(post(served, x_fairlane_deadline_ms="700"))
+    await until(lambda: [len(made) for made in served.worker.produced.values()] == [3])
+    late = await asking
+    await kept(served)
+    served.worker.limit = None
+    again = await post(served, x_fairlane_deadline_ms="700")
+    await kept(served)
+
+    assert error_of(late) == (504, "deadline_exceeded")
+    assert again.json()["choices"][0]["message"]["content"] == SAID
+    assert begun_with(served) == [[0], [3]]
+    assert await used(served) == (again.json()["usage"]["total_tokens"], 0)
+
+
+async def test_only_what_is_left_has_to_fit_a_limit(served: Served) -> None:
+    whole = (await served.post(CHAT, ASKED)).json()["usage"]["total_tokens"]
+    await served.landed()
+    await served.tenant("tight", limits={"tokens_per_day": whole})
+    served.keys["acme"] = served.keys["tight"]
+    served.worker.produced.clear()
+    await broken_off(served, ASKED, 5)
+    again = await post(served)
+    await kept(served)
+
+    assert again.json()["choices"][0]["message"]["content"] == SAID
+    assert "fairlane" not in again.json()
+    assert (await served.limits("tight"))["tokens_per_day"].used == whole
+
+
+async def test_a_stop_string_across_the_break_ends_it(served: Served) -> None:
+    asked = {**ASKED, "stop": ["France is"]}
+
+    await broken_off(served, asked, 4)
+    again = await post(served, asked)
+
+    assert again.json()["choices"][0]["message"]["content"] == "The capital of "
+
+
+async def test_what_was_asked_for_with_log_probabilities_begins_anew_and_is_credited(served: Served) -> None:
+    asked = {**ASKED, "logprobs": True}
+
+    await broken_off(served, asked, 4)
+    again = await post(served, asked)
+    await kept(served)
+
+    assert len(again.json()["choices"][0]["logprobs"]["content"]) == len(served.worker.script)
+    assert begun_with(served) == [[0], [0]]
+    assert await used(served) == (again.json()["usage"]["total_tokens"], 0)
+
+
+async def test_where_its_record_is_lost_it_begins_anew_and_is_credited(served: Served) -> None:
+    await broken_off(served, ASKED, 4)
+    lost = [key async for key in served.store.scan_iter("fl:{*}:job:*")]
+    await served.store.delete(*lost)
+    again = await post(served)
+    await kept(served)
+
+    assert again.json()["choices"][0]["message"]["content"] == SAID
+    assert begun_with(served) == [[0], [0]]
+    assert await used(served) == (again.json()["usage"]["total_tokens"], 0)
+
+
+async def test_tokens_of_another_prompt_are_not_gone_on_from(served: Served) -> None:
+    """A chat template may have the date in it."""
+    await broken_off(served, ASKED, 4)
+    (job,) = [key async for key in served.store.scan_iter("fl:{*}:job:*")]
+    await served.store.hset(job, "print", "of yesterday")
+    again = await post(served)
+    await kept(served)
+
+    assert again.json()["choices"][0]["message"]["content"] == SAID
+    assert begun_with(served) == [[0], [0]]
+    assert await used(served) == (again.json()["usage"]["total_tokens"], 0)
+
+
+async def test_another_tenants_request_under_the_same_key_begins_with_nothing(served: Served) -> None:
+    await served.tenant("other")
+    await broken_off(served, ASKED, 4)
+
+    theirs = await served.post(CHAT, ASKED, tenant="other", idempotency_key=KEY)
+
+    assert theirs.status_code == 200
+    assert begun_with(served) == [[0], [0]]
+
+
+async def test_a_refused_retry_leaves_what_there_is_to_go_on_from(served: Served) -> None:
+    await broken_off(served, ASKED, 4)
+    tenant = await served.resources.tenants.get("acme")
+    assert tenant is not None
+    await served.resources.tenants.update("acme", {"limits": {"requests_per_minute": 1}}, version=tenant.version)
+    refused = await post(served)
+    await served.resources.tenants.update("acme", {"limits": {"requests_per_minute": None}}, version=tenant.version + 1)
+    again = await post(served)
+
+    assert error_of(refused) == (429, "rate_limit_exceeded")
+    assert again.json()["choices"][0]["message"]["content"] == SAID
+    assert begun_with(served) == [[0], [4]]
+
+
+@pytest.mark.parametrize("tokens", [1, 4])
+async def test_a_killed_gateways_stream_goes_on_from_the_next_token(valkey_url: str, tokens: int) -> None:
+    async with one_killed(valkey_url, tokens, STREAMED) as served:
+        again = await post(served, STREAMED)
+        undisturbed = await served.post(CHAT, STREAMED)
+        await kept(served)
+        await settled(served)
+
+        assert said(again) == said(undisturbed)
+        assert begun_with(served) == [[0], [tokens], [0]]
+        (_, *first), (_, *second), (_, *whole) = await served.ledger()
+        assert [sum(parts) for parts in zip(first, second, strict=True)] == whole
+        assert await used(served) == (2 * sum(whole), 0)
+
+
+async def test_what_a_stopped_gateway_missed_is_told_without_a_worker(valkey_url: str) -> None:
+    async with one_killed(valkey_url, None, ASKED) as served:
+        again = await post(served)
+        await kept(served)
+        await settled(served)
+
+        assert again.json()["choices"][0]["message"]["content"] == SAID
+        assert again.json()["choices"][0]["finish_reason"] == "stop"
+        assert len(served.worker.seen) == 1
+        assert await used(served) == (again.json()["usage"]["total_tokens"], 0)
+
+
+async def test_what_came_behind_a_stop_string_unseen_is_not_charged(
+    valkey_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as no reaper was earlier, which does not know of stop strings."""
+    monkeypatch.setattr(Reaper, "reap", AsyncMock())
+    asked = {**ASKED, "stop": ["France"]}
+    async with one_killed(valkey_url, None, asked) as served:
+        again = await post(served, asked)
+        await kept(served)
+
+        assert again.json()["choices"][0]["message"]["content"] == "The capital of "
+        assert len(served.worker.seen) == 1
+        assert again.json()["usage"]["completion_tokens"] < len(served.worker.script)
+        assert await used(served) == (again.json()["usage"]["total_tokens"], 0)
