@@ -9,12 +9,15 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
+import msgspec
+
 from gateway.dispatch import Dispatcher
 from gateway.errors import ApiError, internal_error
 from gateway.flight import Booking, Flight, total
 from gateway.inline import Inline
 from gateway.store import STORE_TROUBLE
 from gateway.telemetry import Telemetry
+from quotas.runs import Resumption
 from quotas.store import Charge, QuotaStore, Settled
 from scheduler.outcomes import CHARGED, Outcome
 from scheduler.queue_types import JobRecord, JobState
@@ -146,7 +149,7 @@ class Settlements:
             self._dispatcher.release(flight)
         booking.flights = []  # which hold it: else all of them would stay until the next collection
         if not charge.is_refund:
-            self._telemetry.charged(ask.tenant, ask.lane, charge)
+            self._telemetry.charged(ask.tenant, ask.lane, _fresh(charge, ask.resumption))
 
     def _leave(self, booking: Booking) -> None:
         """To a reaper, who settles it whole: what still flies of it ends here."""
@@ -214,6 +217,14 @@ def recorded(record: JobRecord) -> Charge:
         return Charge.refund()
     owed = output > 0 or (record.epoch > 0 and outcome is Outcome.CANCELLED)
     return Charge(prompt_tokens=record.prompt_tokens if owed else 0, output_tokens=output, outcome=outcome.value)
+
+
+def _fresh(charge: Charge, resumption: Resumption | None) -> Charge:
+    """What a run came to beyond what it went on from."""
+    if resumption is None:
+        return charge
+    output = max(0, charge.output_tokens - resumption.published)
+    return msgspec.structs.replace(charge, prompt_tokens=0, cached_tokens=0, output_tokens=output)
 
 
 def outcome_of(error: Exception) -> Outcome:

@@ -23,8 +23,6 @@ __all__ = ["MOST_RECORDS", "Begun", "Ended", "IdempotencyRecords", "Mine", "Name
 MOST_RECORDS = 100_000
 """Of one API key."""
 _AT_ONCE = 100
-_PRINT = 16
-"""Characters of a request's fingerprint that tell it from others under its key, where its runs are named."""
 _FAST = 1
 """zlib's level: frames of a stream are so alike that more effort gains little."""
 
@@ -83,11 +81,10 @@ class IdempotencyRecords:
 
     async def begin(self, name: Name, owner: str, fingerprint: str) -> Begun:
         """Own the request from now on, or learn what became of it. `owner`: of this attempt to run it alone."""
-        print_ = fingerprint[:_PRINT]
-        how, *end = await self._run("idem_begin", name, owner, fingerprint, self._lease_ms, self._most_records, print_)
+        how, *end = await self._run("idem_begin", name, owner, fingerprint, self._lease_ms, self._most_records)
         if how == "mine":
-            until_ms, runs = end
-            return Mine(Once(f"{name.key_id}:{name.digest}:{print_}", until_ms), tuple(runs))
+            once, until_ms, runs = end
+            return Mine(Once(once, until_ms), tuple(runs))
         if how != "ended":
             known: Begun = how
             return known

@@ -9,6 +9,14 @@ local function record_of(name)
   return KEYS[1] .. 'idem:' .. ARGV[1] .. ':' .. name
 end
 
+local PRINT = 16 -- characters of a request's fingerprint that tell it from others under its key
+
+-- What its runs share is named by this, and where they are listed.
+local function once_of(name, print)
+  local once = ARGV[1] .. ':' .. name .. ':' .. string.sub(print, 1, PRINT)
+  return once, KEYS[1] .. 'runs:' .. once
+end
+
 -- Forgets what a request answered; that it ended stays known.
 local function drop_answer(name)
   local bytes = redis.call('HGET', KEPT, name)

@@ -1,10 +1,10 @@
 -- Makes the caller the owner of a request, or says who has it. Called by IdempotencyRecords, again by the same owner too.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 public id of the API key, 2 name of the record, 3 owner, 4 fingerprint of the request, 5 lease ms,
---          6 most records of an API key: beyond them the oldest is forgotten, 7 what its runs are called, behind key
---          and record
--- Returns  {'mine', when the record goes, ms; its earlier runs, newest first}, {'running'}, {'conflict'}: the record is of another request, or {'ended', status, headers, 1 where
---          its answer is kept}
+--          6 most records of an API key: beyond them the oldest is forgotten
+-- Returns  {'mine', name of what its runs share, when that and the record go, ms, earlier runs, newest first},
+--          {'running'}, {'conflict'}: the record is of another request, or {'ended', status, headers, 1 where its answer
+--          is kept}
 local name, owner, print, now = ARGV[2], ARGV[3], ARGV[4], now_ms()
 for _, old in ipairs(redis.call('ZRANGEBYSCORE', INDEX, '-inf', now - KEPT_MS, 'LIMIT', 0, 100)) do drop(old) end
 
@@ -24,5 +24,5 @@ else
 end
 redis.call('HSET', record, 'print', print, 'owner', owner, 'lease_ms', now + ARGV[5], 'began_ms', began)
 redis.call('PEXPIRE', record, began + KEPT_MS - now)
-local runs = redis.call('ZREVRANGE', KEYS[1] .. 'runs:' .. ARGV[1] .. ':' .. name .. ':' .. ARGV[7], 0, -1)
-return {'mine', began + KEPT_MS, runs}
+local once, runs = once_of(name, print)
+return {'mine', once, began + KEPT_MS, redis.call('ZREVRANGE', runs, 0, -1)}

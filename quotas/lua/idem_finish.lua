@@ -5,10 +5,12 @@
 -- Returns  1, or 0 where the owner has it no more
 local name, body, most = ARGV[2], ARGV[6], tonumber(ARGV[7])
 local record = record_of(name)
-local found = redis.call('HMGET', record, 'owner', 'began_ms', 'status')
+local found = redis.call('HMGET', record, 'owner', 'began_ms', 'status', 'print')
 if found[1] ~= ARGV[3] then return 0 end
 if found[3] then return 1 end
 redis.call('HSET', record, 'status', ARGV[4], 'headers', ARGV[5])
+local _, runs = once_of(name, found[4])
+redis.call('DEL', runs) -- none follows
 if #body == 0 or #body > most then return 1 end
 
 redis.call('HSET', record, 'body', body)

@@ -15,6 +15,8 @@ from tests.gateway.served import ASKED, CHAT, COMPLETIONS, WAIT_S, Served, error
 
 pytestmark = pytest.mark.anyio
 
+DAY_MS = 86_400_000
+
 
 @pytest.fixture
 async def served(valkey_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
@@ -123,3 +125,24 @@ async def test_lines_follow_the_fleet_and_the_flights(served: Served) -> None:
     assert (await running).status_code == 200
     record = await dispatcher.queue(name).record(served.worker.seen[0].job.flight_id)
     assert record is None or record.state is JobState.ENDED
+
+
+async def test_the_record_of_what_may_be_sent_again_stays_as_long_as_its_key(served: Served) -> None:
+    """Where it was not answered; what was answered is replayed, and goes at once."""
+    served.worker.limit = 2
+    asking = asyncio.create_task(served.post(CHAT, ASKED, idempotency_key="again"))
+    await until(lambda: [len(made) for made in served.worker.produced.values()] == [2])
+    served.worker.fails = "out of order"
+    await asking
+    served.worker.fails, served.worker.limit = "", None
+    broken, queue = served.worker.seen[0].job.flight_id, served.worker.queue
+    keys = [f"fl:{{{queue.name}}}:job:{broken}", f"fl:{{{queue.name}}}:ids:{broken}:0"]
+
+    async with asyncio.timeout(WAIT_S):
+        while max([await served.store.pttl(key) for key in keys]) > DAY_MS:  # noqa: ASYNC110 - polled from outside
+            await asyncio.sleep(0.02)
+
+    assert min([await served.store.pttl(key) for key in keys]) > DAY_MS - 60_000
+    await served.post(CHAT, ASKED, idempotency_key="again")
+    await forgotten(served, served.worker.seen[1].job.flight_id)
+    assert not [key async for key in served.store.scan_iter("fl:quota:*runs:*")]

@@ -6,12 +6,15 @@ import redis.asyncio
 from quotas import keyspace
 from quotas.database import Database
 from quotas.idempotency import Ended, IdempotencyRecords, Mine, Name
-from tests.quotas.house import CLOCK_KEY, CLOCK_LUA, LEASE_MS, START_MS
+from quotas.limits import Limits
+from quotas.store import Charge
+from tests.quotas.house import CLOCK_KEY, CLOCK_LUA, LEASE_MS, START_MS, RedisHouse, ask
 
 pytestmark = pytest.mark.anyio
 
 NAME = Name("acme", "k1", "d1")
 HOUR_MS = 3_600_000
+MOST_RUNS = 8
 SAID = b"data: the same again and again\n\n" * 50
 ENDED = Ended(status=200, headers=(("content-type", "text/event-stream"),), body=SAID)
 
@@ -190,3 +193,42 @@ async def test_beyond_the_most_records_the_oldest_is_forgotten(client: "redis.as
     assert await client.zcard(f"{keyspace.of_root('acme')}idems:k1") == 3
     assert await answer_of(records, Name("acme", "k1", "d4")) == SAID
     assert isinstance(await records.begin(Name("acme", "k1", "d0"), "b", "another"), Mine)
+
+
+async def test_who_runs_it_again_learns_of_the_runs_that_came_to_something(
+    client: "redis.asyncio.Redis", records: IdempotencyRecords
+) -> None:
+    house = RedisHouse(client)
+    await house.tenant(Limits())
+    first = await records.begin(NAME, "a", "print")
+    assert isinstance(first, Mine)
+    assert (first.once.until_ms, first.runs) == (START_MS + 24 * HOUR_MS, ())
+
+    for number in range(MOST_RUNS + 3):
+        await set_clock(client, START_MS + number)
+        await house.store.reserve(ask(f"f{number:02}", once=first.once))
+    await house.store.settle("acme", "f10", Charge.refund())
+    await records.release(NAME, "a")
+    again, other = await records.begin(NAME, "b", "print"), await records.begin(Name("acme", "k2", "d1"), "b", "print")
+
+    assert isinstance(again, Mine)
+    assert again.once.name == first.once.name
+    assert again.runs == tuple(f"f{number:02}" for number in range(9, 2, -1))
+    assert isinstance(other, Mine)
+    assert not other.runs
+
+
+async def test_runs_are_known_no_longer_than_their_answer_is_missing(
+    client: "redis.asyncio.Redis", records: IdempotencyRecords
+) -> None:
+    house = RedisHouse(client)
+    await house.tenant(Limits())
+    mine = await records.begin(NAME, "a", "print")
+    assert isinstance(mine, Mine)
+    await house.store.reserve(ask("f1", once=mine.once))
+    (runs,) = [key async for key in client.scan_iter("*:runs:*")]
+    assert 0 < await client.pttl(runs) <= 24 * HOUR_MS
+
+    await records.finish(NAME, "a", ENDED)
+
+    assert not await client.exists(runs)

@@ -12,7 +12,7 @@ from scheduler.lane_queue import JobState, Publication
 from scheduler.lanes import DEFAULT_LANES, LaneName
 from scheduler.messages import Event, Finished, TokenDelta
 from scheduler.outcomes import Outcome
-from scheduler.queue_types import KEPT_MS
+from scheduler.queue_types import KEPT_MS, Published
 from scheduler.redis_queue import RedisQueue
 from tests.scheduler.queues import LEASE_MS, PLENTY, Clock, StoredQueue, job, room, stay_alive, tokens
 
@@ -202,6 +202,23 @@ async def test_nothing_is_left_of_jobs_that_were_forgotten(queue: RedisQueue, st
         "wake",
         "workers",
     }
+
+
+async def test_a_record_is_kept_no_longer_than_it_is_told_to_be(store: redis.asyncio.Redis, clock: Clock) -> None:
+    queue = StoredQueue(store, DEFAULT_LANES, lease_ms=LEASE_MS, window=4096.0, clock=clock)
+    for flight in ("ended", "running"):
+        await queue.put(job(flight, n=2))
+    leases = {lease.job.flight_id: lease for lease in await queue.take("w1", PLENTY)}
+    await queue.publish("gw", "w1", [tokens(leases["ended"], 5, ends=Outcome.FAILED), tokens(leases["running"], 6)])
+
+    for ms in (60_000, 90_000):  # the second is longer, and changes nothing
+        await queue.keep(dict.fromkeys(("ended", "running", "unknown"), clock() + ms))
+
+    prefix = "fl:{model@1}:"
+    assert 0 < await store.pttl(f"{prefix}job:ended") <= 60_000
+    assert 0 < await store.pttl(f"{prefix}ids:ended:0") <= 60_000
+    assert await store.pttl(f"{prefix}job:running") == await store.pttl(f"{prefix}ids:running:0") == -1
+    assert await queue.published("ended") == Published("", ((5,), ()))
 
 
 async def test_a_record_that_the_store_dropped_does_not_stop_the_clearing_up(

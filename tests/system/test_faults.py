@@ -1,6 +1,8 @@
 """Processes that die or stall under a running stream: it goes on from the next token, and the books balance."""
 
 import signal
+from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import openai
@@ -38,16 +40,70 @@ def told(server: Server, key: str, *, after_tokens: int = 0, strike: signal.Sign
     return text
 
 
-def test_a_stream_goes_on_when_its_worker_is_killed(start_server: StartServer) -> None:
-    server = start_server(WORKER__DTYPE="float32", LEASE_S="2")
-    key = server.tenant("reader")
-    undisturbed = told(server, key)
+@pytest.fixture(scope="module")
+def exact(tmp_path_factory: pytest.TempPathFactory, models_dir: Path) -> Iterator[Server]:
+    """A server whose tokens are the same however it comes to them, and that soon knows who died."""
+    settings = {"WORKER__MODELS_DIR": str(models_dir), "WORKER__DTYPE": "float32", "LEASE_S": "2"}
+    settings |= {"GATEWAY__RESERVATION_LEASE_S": "2", "GATEWAY__QUANTUM_TOKENS": "8"}
+    started = Server(tmp_path_factory.mktemp("exact"), settings).start()
+    yield started
+    started.stop()
 
-    assert told(server, key, after_tokens=10, strike=signal.SIGKILL) == undisturbed
 
-    with server.admin() as admin:
+def test_a_stream_goes_on_when_its_worker_is_killed(exact: Server) -> None:
+    key = exact.tenant("reader")
+    undisturbed = told(exact, key)
+
+    assert told(exact, key, after_tokens=10, strike=signal.SIGKILL) == undisturbed
+
+    with exact.admin() as admin:
         total = admin.get("/tenants/reader/usage").json()["total"]
     assert total["output_tokens"] == 2 * MAX_TOKENS
+
+
+def test_a_request_that_is_sent_again_after_its_gateway_was_killed_goes_on(exact: Server) -> None:
+    """Exact to the token: both choices, drawn with penalties, as if nothing had happened."""
+    key = exact.tenant("writer", limits={"tokens_per_day": 100_000})
+    undisturbed, prompt_tokens = written(exact, key, "undisturbed")
+
+    with pytest.raises((httpx.TransportError, openai.APIError)):
+        written(exact, key, "again", dies_after=10)
+    again, _ = written(exact, key, "again")
+
+    assert again == undisturbed
+    with exact.admin() as admin:
+        parts = admin.get("/tenants/writer/usage").json()["total"]
+        status = admin.get("/tenants/writer/quota").json()["limits"]["tokens_per_day"]
+    assert (parts["prompt_tokens"], parts["output_tokens"]) == (2 * prompt_tokens, 2 * 2 * MAX_TOKENS)
+    assert (status["used"], status["reserved"]) == (2 * (prompt_tokens + 2 * MAX_TOKENS), 0)
+
+
+def written(server: Server, key: str, once: str, *, dies_after: int = 0) -> tuple[list[str], int]:
+    """Two texts of one stream, and its prompt's tokens; after so many frames its gateway is killed."""
+    texts, usage = ["", ""], None
+    with server.sdk(key, timeout=120, max_retries=8) as client:
+        stream = client.completions.create(
+            model=MODEL,
+            prompt=PROMPT,
+            max_tokens=MAX_TOKENS,
+            n=2,
+            temperature=0.8,
+            seed=7,
+            frequency_penalty=0.6,
+            stream=True,
+            stream_options={"include_usage": True},
+            extra_body={"ignore_eos": True},
+            extra_headers={"Idempotency-Key": once},
+        )
+        for count, chunk in enumerate(stream, start=1):
+            for choice in chunk.choices:
+                texts[choice.index] += choice.text
+            usage = chunk.usage or usage
+            if count == dies_after:
+                server.child("gateway").send_signal(signal.SIGKILL)
+    if usage is None:
+        raise httpx.RemoteProtocolError("the stream was cut")
+    return texts, usage.prompt_tokens
 
 
 def test_a_store_that_is_gone_is_503_and_serving_goes_on_when_it_is_back(start_server: StartServer) -> None:
