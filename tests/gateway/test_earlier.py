@@ -11,11 +11,16 @@ from unittest.mock import AsyncMock
 import httpx
 import pytest
 
+from gateway.earlier import Head, begin, resumption
 from gateway.reaper import Reaper
+from quotas.runs import Resumption
+from scheduler.messages import Job, Sampling, TokenDelta
+from tests.gateway.one_flight import flight
 from tests.gateway.sent_twice import KEY, QUICK, STREAMED, is_replay, kept, post
 from tests.gateway.served import ASKED, CHAT, COMPLETIONS, SAID, WAIT_S, Served, error_of, serving, settings, until
 from tests.gateway.spawned import LEASE_S, process
 from tests.gateway.test_process import settled
+from tests.scheduler.queues import job
 
 pytestmark = pytest.mark.anyio
 
@@ -88,7 +93,7 @@ def begun_with(served: Served) -> list[list[int]]:
     return [[len(ids) for ids in lease.generated] for lease in served.worker.seen]
 
 
-@pytest.mark.parametrize("tokens", range(1, 8))
+@pytest.mark.parametrize("tokens", [1, 4, 7])
 async def test_it_goes_on_where_it_broke_off(served: Served, tokens: int) -> None:
     await broken_off(served, ASKED, tokens)
     again = await post(served)
@@ -107,7 +112,7 @@ async def test_it_goes_on_where_it_broke_off(served: Served, tokens: int) -> Non
     ]
 
 
-@pytest.mark.parametrize("tokens", [3, 5, 6])
+@pytest.mark.parametrize("tokens", [3, 5])
 async def test_a_character_that_was_cut_in_two_is_whole(served: Served, tokens: int) -> None:
     served.worker.words = GREETING
     served.worker._script = served.worker.script
@@ -290,3 +295,35 @@ async def test_what_came_behind_a_stop_string_unseen_is_not_charged(
         assert len(served.worker.seen) == 1
         assert again.json()["usage"]["completion_tokens"] < len(served.worker.script)
         assert await used(served) == (again.json()["usage"]["total_tokens"], 0)
+
+
+def job_of(max_tokens: int = 9, n: int = 3) -> Job:
+    """Ends at the token 2."""
+    sampling = Sampling(stop_token_ids=(2,))
+    return job("f", n=n, max_tokens=max_tokens, granted_until=max_tokens, sampling=sampling)
+
+
+def test_choices_that_were_over_stay_over_and_others_go_on() -> None:
+    heads = (Head((5, 6, 2), 3, stopped=False), Head((5, 6, 7, 8), 2, stopped=True), Head((5,), 1, stopped=False))
+    resumed = flight("f", n=3)
+
+    assert resumption([(job_of(), heads)]) == Resumption(published=6, ended=5, going=1, longest=1)
+    assert not begin(resumed, job_of(), heads)
+    events = [event for _, event in resumed.mailbox.take() if isinstance(event, TokenDelta)]
+    told = [(event.choice, event.token_ids, event.finish_reason) for event in events]
+    assert told == [(0, (5, 6, 2), "stop"), (1, (5, 6, 7, 8), None), (2, (5,), None)]
+    assert [choice.published for choice in resumed.choices] == [3, 4, 1]
+
+
+def test_what_a_limit_leaves_no_more_for_is_over() -> None:
+    heads = 2 * (Head((5, 6, 7), 3, stopped=False),)
+    resumed = flight("f", n=2)
+
+    assert begin(resumed, job_of(max_tokens=3, n=2), heads)
+    told = [event for _, event in resumed.mailbox.take()]
+    assert [event.finish_reason for event in told if isinstance(event, TokenDelta)] == ["length", "length"]
+    assert resumed.finished is not None
+
+
+def test_what_has_begun_shows_no_token() -> None:
+    assert repr(Head((5, 6), 2, stopped=False)) == "Head(2 tokens, counted=2)"
