@@ -14,6 +14,7 @@ What begins anew is charged only beyond what earlier runs were (`quotas/lua/flig
 """
 
 import asyncio
+import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +31,8 @@ from scheduler.messages import Finished, FinishReason, Job, TokenDelta
 from scheduler.outcomes import Outcome
 from scheduler.queue_types import JobRecord, JobState, Published
 from scheduler.sequence import finish_reason
+
+log = logging.getLogger(__name__)
 
 ASK_AGAIN_S = 0.02
 """Whether a job that was cancelled has ended: its worker says so within a step."""
@@ -74,22 +77,26 @@ class Earlier:
     quotas: QuotaStore
     dispatcher: Dispatcher
     patience_s: float
-    """How long a job that was cancelled may take to end."""
+    """How long jobs that were cancelled may take to end."""
 
     async def heads(self, root: str, once: Once, runs: Sequence[str], wanted: Sequence[Wanted]) -> list[Heads]:
         """Of each job, what its choices begin with, from the one of these runs that came furthest; empty: the request
         begins anew. Raises STORE_TROUBLE."""
         if any(each.job.sampling.logprobs is not None for each in wanted):
             return []
-        found = [await self._heads_of(root, once, run, wanted) for run in runs]
+        until_s = asyncio.get_running_loop().time() + min([self.patience_s, *(_due_s(each.job) for each in wanted)])
+        found = [await self._heads_of(root, once, run, wanted, until_s) for run in runs]
         furthest = max(found, key=_published, default=[])
-        return furthest if _published(furthest) else []
+        if not _published(furthest):
+            log.info("flight %s, sent again, begins anew", wanted[0].job.flight_id)
+            return []
+        log.info("flight %s, sent again, goes on from %d tokens", wanted[0].job.flight_id, _published(furthest))
+        return furthest
 
-    async def _heads_of(self, root: str, once: Once, run: str, wanted: Sequence[Wanted]) -> list[Heads]:
+    async def _heads_of(self, root: str, once: Once, run: str, wanted: Sequence[Wanted], until_s: float) -> list[Heads]:
         ids = flight_ids(run, len(wanted))
         queues = [self.dispatcher.queue(each.queue) for each in wanted]
-        patience_s = min([self.patience_s, *(_due_s(each.job) for each in wanted)])
-        records = [await self._ended(queue, id_, patience_s) for queue, id_ in zip(queues, ids, strict=True)]
+        records = [await _ended(queue, flight_id, until_s) for queue, flight_id in zip(queues, ids, strict=True)]
         known = [record for record in records if record is not None]
         if not known or any(record.state is not JobState.ENDED for record in known):
             return []
@@ -101,19 +108,9 @@ class Earlier:
                 counted = tuple([head.counted for head in own])
                 charges.append(recorded(replace(record, generated=counted) if own else record))
                 self.dispatcher.forget(each.queue, flight_id, until_ms=once.until_ms)
-        await self.quotas.settle(root, run, total(charges))
+        if len(known) == len(ids):  # else a reaper looks for the others in other queues too
+            await self.quotas.settle(root, run, total(charges))
         return heads
-
-    async def _ended(self, queue: Queue, flight_id: str, patience_s: float) -> JobRecord | None:
-        """The record of a job once it has ended, or as it is when patience has."""
-        record = await queue.cancel(flight_id)
-        until_s = asyncio.get_running_loop().time() + patience_s
-        while record is not None and record.state is not JobState.ENDED:
-            if asyncio.get_running_loop().time() >= until_s:
-                break
-            await asyncio.sleep(ASK_AGAIN_S)
-            record = await queue.record(flight_id)
-        return record
 
 
 def resumption(jobs: Iterable[tuple[Job, Heads]]) -> Resumption:
@@ -146,6 +143,15 @@ def begin(flight: Flight, job: Job, heads: Heads) -> bool:
     if is_over:
         flight.accept(Finished(flight_id=flight.id, epoch=0, outcome=Outcome.FINISHED))
     return is_over
+
+
+async def _ended(queue: Queue, flight_id: str, until_s: float) -> JobRecord | None:
+    """Cancels a job; its record once it has ended, or as it is then on the event loop's clock."""
+    loop, record = asyncio.get_running_loop(), await queue.cancel(flight_id)
+    while record is not None and record.state is not JobState.ENDED and loop.time() < until_s:
+        await asyncio.sleep(ASK_AGAIN_S)
+        record = await queue.record(flight_id)
+    return record
 
 
 def _read(wanted: Wanted, published: Published | None) -> Heads:

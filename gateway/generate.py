@@ -224,4 +224,5 @@ def _used(generation: Generation, usage: Usage) -> Notes:
         "gen_ai.usage.input_tokens": usage.prompt_tokens,
         "gen_ai.usage.output_tokens": usage.completion_tokens,
         "fairlane.preemptions": sum(flight.preemptions for flight in generation.flights),
+        "fairlane.resumed_tokens": generation.flights[0].booking.ask.start.published if generation.flights else 0,
     }

@@ -122,9 +122,10 @@ class MemoryRoot:
     def paid_ahead(self, ask: Ask, now_ms: int) -> Totals:
         """Of what a request goes on from, its prompts too, what earlier runs have paid for."""
         paid = None if ask.once is None else self.paid.get(ask.once.name)
-        if ask.resumption is None or paid is None or paid.until_ms <= now_ms:
+        begun = ask.start.published
+        if not begun or paid is None or paid.until_ms <= now_ms:
             return Totals()
-        return Totals(0, min(ask.prompt_tokens, paid.input), min(ask.resumption.published, paid.output))
+        return Totals(0, min(ask.prompt_tokens, paid.input), min(begun, paid.output))
 
     def unpaid(self, flight: MemoryFlight, input_tokens: int, output_tokens: int, now_ms: int) -> Totals:
         """Of tokens to be charged beyond what the flight was, those that no run of its request has paid for."""
