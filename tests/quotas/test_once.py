@@ -161,15 +161,17 @@ async def run_within(house: House, flight_id: str) -> None:
     await house.store.settle("acme", flight_id, charge(prompt_tokens=10, output_tokens=20))
 
 
-async def test_a_run_that_goes_on_and_never_ran_is_given_back_whole(acme: House) -> None:
-    await run(acme, "f1", 20)
+async def test_a_run_that_goes_on_and_never_ran_is_given_back_whole(house: House) -> None:
+    await house.tenant(Limits(tokens_per_month=10_000, requests_per_minute=100))
+    await run(house, "f1", 20)
 
-    await acme.store.reserve(resumed("f2", published=20))
-    settled = await acme.store.settle("acme", "f2", Charge.refund())
+    await house.store.reserve(resumed("f2", published=20))
+    settled = await house.store.settle("acme", "f2", Charge.refund())
 
     assert settled.first
-    status = await one(acme, "tokens_per_month")
+    status = await one(house, "tokens_per_month")
     assert (status.used, status.reserved) == (30, 0)
+    assert (await one(house, "requests_per_minute")).used == 1
 
 
 @pytest.mark.parametrize(
