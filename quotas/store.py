@@ -31,12 +31,10 @@ __all__ = [
     "Limits",
     "LimitsError",
     "Need",
-    "Once",
     "QuotaError",
     "QuotaStore",
     "Reason",
     "Reservation",
-    "Resumption",
     "Settled",
     "StoreUnavailable",
 ]

@@ -57,3 +57,13 @@ def waiting(answer: httpx.Response) -> bytes:
     """Newlines of a stream that waits for another gateway."""
     begins = re.match(rb"\n*", answer.content)
     return b"" if begins is None else begins[0]
+
+
+def begun_with(served: Served) -> list[list[int]]:
+    """How many tokens each job had when a worker took it, by choice."""
+    return [[len(ids) for ids in lease.generated] for lease in served.worker.seen]
+
+
+async def used(served: Served) -> tuple[int, int]:
+    status = (await served.limits())["tokens_per_day"]
+    return status.used, status.reserved

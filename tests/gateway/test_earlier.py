@@ -1,25 +1,17 @@
 """What is sent again after a 5xx goes on from what it had published: the same answer, each token paid once."""
 
 import asyncio
-import json
-import signal
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
-from unittest.mock import AsyncMock
 
-import httpx
 import pytest
 
 from gateway.earlier import Head, begin, resumption
-from gateway.reaper import Reaper
 from quotas.runs import Resumption
 from scheduler.messages import Job, Sampling, TokenDelta
 from tests.gateway.one_flight import flight
-from tests.gateway.sent_twice import KEY, QUICK, STREAMED, is_replay, kept, post
-from tests.gateway.served import ASKED, CHAT, COMPLETIONS, SAID, WAIT_S, Served, error_of, serving, settings, until
-from tests.gateway.spawned import LEASE_S, process
-from tests.gateway.test_process import settled
+from tests.gateway.sent_twice import KEY, begun_with, is_replay, kept, post, used
+from tests.gateway.served import ASKED, CHAT, COMPLETIONS, SAID, Served, error_of, serving, settings, until
 from tests.scheduler.queues import job
 
 pytestmark = pytest.mark.anyio
@@ -43,54 +35,6 @@ async def broken_off(served: Served, asked: dict[str, Any], tokens: int, path: s
     assert (await asking).status_code == 500
     await kept(served)
     served.worker.fails, served.worker.limit = "", None
-
-
-async def used(served: Served) -> tuple[int, int]:
-    status = (await served.limits())["tokens_per_day"]
-    return status.used, status.reserved
-
-
-def said(answer: httpx.Response) -> list[str]:
-    """The text of a stream, and how it ended."""
-    frames = [line[6:] for line in answer.text.splitlines() if line.startswith("data: {")]
-    choices = [choice for frame in frames for choice in json.loads(frame)["choices"]]
-    text = "".join([choice["delta"].get("content") or "" for choice in choices])
-    return [text, choices[-1]["finish_reason"], answer.text.splitlines()[-2]]
-
-
-@asynccontextmanager
-async def one_killed(url: str, tokens: int | None, asked: dict[str, Any]) -> AsyncIterator[Served]:
-    """Of two gateways one was killed: after it had seen so many tokens of a request; None: when it had seen one, and
-    all others were made while it stood still."""
-    chosen = settings(url, section={**QUICK, "reservation_lease_s": LEASE_S}, lease_s=LEASE_S)
-    async with serving(chosen) as served, process(url) as (started, base):
-        await served.tenant(limits={"tokens_per_day": 100_000})
-        served.worker.limit = 1 if tokens is None else tokens
-        headers = {"authorization": f"Bearer {served.keys['acme']}", "idempotency-key": KEY}
-        async with httpx.AsyncClient(base_url=base, timeout=WAIT_S) as client:
-            owner = asyncio.create_task(client.post(CHAT, json=asked, headers=headers))
-            await until(lambda: [len(made) for made in served.worker.produced.values()] == [served.worker.limit])
-            if tokens is None:
-                started.send_signal(signal.SIGSTOP)
-                served.worker.limit = None
-                await until(lambda: not served.worker.leases)
-            started.kill()
-            await asyncio.gather(owner, return_exceptions=True)
-        served.worker.limit = None if tokens is None else tokens
-        lifting = asyncio.create_task(lift(served))
-        yield served
-        await lifting
-
-
-async def lift(served: Served) -> None:
-    """What the killed gateway asked for comes to no more before its request is sent again."""
-    await until(lambda: served.worker.limit is None or bool(served.worker.cancelled))
-    served.worker.limit = None
-
-
-def begun_with(served: Served) -> list[list[int]]:
-    """How many tokens each job had when a worker took it, by choice."""
-    return [[len(ids) for ids in lease.generated] for lease in served.worker.seen]
 
 
 @pytest.mark.parametrize("tokens", [1, 4, 7])
@@ -252,49 +196,6 @@ async def test_a_refused_retry_leaves_what_there_is_to_go_on_from(served: Served
     assert error_of(refused) == (429, "rate_limit_exceeded")
     assert again.json()["choices"][0]["message"]["content"] == SAID
     assert begun_with(served) == [[0], [4]]
-
-
-@pytest.mark.parametrize("tokens", [1, 4])
-async def test_a_killed_gateways_stream_goes_on_from_the_next_token(valkey_url: str, tokens: int) -> None:
-    async with one_killed(valkey_url, tokens, STREAMED) as served:
-        again = await post(served, STREAMED)
-        undisturbed = await served.post(CHAT, STREAMED)
-        await kept(served)
-        await settled(served)
-
-        assert said(again) == said(undisturbed)
-        assert begun_with(served) == [[0], [tokens], [0]]
-        (_, *first), (_, *second), (_, *whole) = await served.ledger()
-        assert [sum(parts) for parts in zip(first, second, strict=True)] == whole
-        assert await used(served) == (2 * sum(whole), 0)
-
-
-async def test_what_a_stopped_gateway_missed_is_told_without_a_worker(valkey_url: str) -> None:
-    async with one_killed(valkey_url, None, ASKED) as served:
-        again = await post(served)
-        await kept(served)
-        await settled(served)
-
-        assert again.json()["choices"][0]["message"]["content"] == SAID
-        assert again.json()["choices"][0]["finish_reason"] == "stop"
-        assert len(served.worker.seen) == 1
-        assert await used(served) == (again.json()["usage"]["total_tokens"], 0)
-
-
-async def test_what_came_behind_a_stop_string_unseen_is_not_charged(
-    valkey_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As long as no reaper was earlier, which does not know of stop strings."""
-    monkeypatch.setattr(Reaper, "reap", AsyncMock())
-    asked = {**ASKED, "stop": ["France"]}
-    async with one_killed(valkey_url, None, asked) as served:
-        again = await post(served, asked)
-        await kept(served)
-
-        assert again.json()["choices"][0]["message"]["content"] == "The capital of "
-        assert len(served.worker.seen) == 1
-        assert again.json()["usage"]["completion_tokens"] < len(served.worker.script)
-        assert await used(served) == (again.json()["usage"]["total_tokens"], 0)
 
 
 def job_of(max_tokens: int = 9, n: int = 3) -> Job:

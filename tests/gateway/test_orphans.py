@@ -281,3 +281,20 @@ async def test_what_was_published_is_charged_when_all_gateways_were_away_for_hou
 
         assert await served.ledger() == [(outcome, 3, 2)]
         assert (await served.limits())["tokens_per_day"].used == 5
+
+
+async def test_what_other_weights_published_is_not_gone_on_from_and_is_credited(rollout: Rollout) -> None:
+    keyed = {**CHATS, "idempotency_key": "again"}
+    async with rollout.worker(OLD, "old", limit=2) as old:
+        running = await rollout.asked(old, keyed, tokens=2)
+    async with rollout.worker(NEW, "new") as new:
+        ended = await running
+        await rollout.served.landed()
+        again = await rollout.ask(keyed)
+    await rollout.served.landed()
+
+    assert error_of(ended) == (503, "unavailable")
+    assert again.status_code == 200
+    assert [lease.generated for lease in new.seen] == [((),)]
+    limit = (await rollout.served.limits())["tokens_per_day"]
+    assert (limit.used, limit.reserved) == (again.json()["usage"]["total_tokens"], 0)
