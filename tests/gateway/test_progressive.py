@@ -83,7 +83,7 @@ async def test_a_full_minute_pauses_a_stream_which_goes_on_where_it_stopped(serv
     await served.post(COMPLETIONS, {**ENDLESS, "max_tokens": 10})
     body = {**ENDLESS, "max_tokens": 12, "stream": True, "stream_options": {"include_usage": True}}
 
-    reading = asyncio.create_task(served.post(COMPLETIONS, body))
+    reading = asyncio.create_task(served.post(COMPLETIONS, body, x_fairlane_progress="1"))
     await served.paused()
     made = len(served.worker.produced[served.worker.seen[-1].job.flight_id])
     await forget_minute(served.store, "acme")
