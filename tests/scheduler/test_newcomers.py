@@ -102,6 +102,25 @@ async def test_who_is_behind_by_more_than_the_window_is_asked_for_one_at_a_time(
     assert taken == [], "who waits there already is not asked for again"
 
 
+async def test_jobs_of_who_was_served_most_that_wait_there_keep_nobody_from_being_asked_for(queue: Queue) -> None:
+    await queue.put(queued("crowd-held", "crowd"))
+    await queue.put(queued("late-held", "late"))
+    await queue.put(queued("later-held", "later"))
+    leases = await queue.take("w1", room(latency=3))
+    await queue.put(queued("third", "third"))  # somebody waits: the lane is not level
+    costs = {"crowd": 9_000.0, "late": 200.0, "later": 100.0}
+    await queue.publish("gw", "w1", [tokens(lease, 5, cost=costs[lease.job.tenant]) for lease in leases])
+    for tenant in ("late", "later"):
+        await queue.put(queued(f"{tenant}-1", tenant))
+
+    asked = await queue.take("w1", full("crowd", "late", "later", waiting=("crowd",), jobs=0))
+
+    assert [lease.job.flight_id for lease in asked] == ["later-1"], "one at a time, the least served first"
+    assert await queue.take("w1", full("crowd", "late", "later", waiting=("crowd", "later"), jobs=0)) == []
+    asked = await queue.take("w1", full("crowd", "late", "later", waiting=("crowd",), jobs=0))
+    assert [lease.job.flight_id for lease in asked] == ["late-1"]
+
+
 @pytest.mark.parametrize(
     ("own", "why"),
     [
