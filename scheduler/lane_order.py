@@ -84,10 +84,11 @@ class Room:
 class Owed:
     """What the work of one lane that a worker runs would yield to those who wait and were served less.
 
-    To what is guaranteed its deadline. To a tenant of which nothing is there, as long as it is ahead of one that has
-    begun by no more than Θ; and to one that is behind such a tenant by more than Θ, while nobody else who has begun
-    there and is as far behind waits there already. So who holds all of a worker does not keep others from being asked
-    for, with jobs of its own that wait there neither, and whoever is behind is asked for wherever it could catch up.
+    To what is guaranteed its deadline. To a tenant of which nothing or little is there, as long as it is ahead of one
+    that has begun by no more than Θ; and to one that is behind such a tenant by more than Θ, while nobody else who has
+    begun there and is as far behind waits there already. So who holds all of a worker does not keep others from being
+    asked for, with jobs of its own that wait there neither, and whoever is behind is asked for wherever it could catch
+    up.
     """
 
     def __init__(self, places: Places, yielding: Yielding | None, window: float) -> None:
