@@ -101,12 +101,13 @@ def measure(
 
 
 def _yielding(lane: LaneRoster, rows: int, kv_tokens: int) -> Yielding:
-    """Whoever has nothing here may ask for all that the lane has, since the planner gives it only its due. Few are
-    asked for at a time: each step begins one."""
-    unbegun = [tenant for tenant in lane.waiting if tenant not in lane.begun]
+    """Whoever has nothing here, or little, may ask for all that the lane has, since the planner gives it only its due.
+    Few are asked for at a time: each step begins one."""
+    established = lane.established()
+    unbegun = [tenant for tenant in lane.waiting if tenant not in established]
     newcomers = [seq for tenant in unbegun for seq in lane.fresh_of(tenant)]
     return Yielding(
-        begun=tuple(lane.begun),
+        begun=tuple(established),
         waiting=tuple(lane.waiting),
         jobs=max(0, MOST_NEWCOMERS - len(unbegun)),
         sequences=max(0, rows - len(newcomers)),

@@ -18,8 +18,10 @@ yet, a quantum and a batch of reports. Θ is that of the lane (`Lane.window`): w
 computes in `Lane.burst_ms` at least.
 
 A newcomer, of whose tenant nothing has begun, goes before all begun work but of tenants that are behind it by more than
-Θ, one of them a step: its first token is not made to wait for rows, blocks or time that others hold. Its tenant's
-counter pays for it as for all else, so this moves who is first within Θ, and not the bound.
+Θ, one of them a step: its first token is not made to wait for rows, blocks or time that others hold. Where a tenant has
+begun less than a quarter as many sequences as another, its next one goes before that one's in the same way: a stream of
+its own puts nobody's next request behind another's flood. The tenant's counter pays for it as for all else, so this
+moves who is first within Θ, and not the bound.
 
 What is guaranteed its deadline is served whether its tenant is outside Θ or not, and counts. So while a tenant has
 guaranteed work, it may be ahead by as much more as that comes to. Of a worker's time a door promises at most

@@ -84,10 +84,11 @@ class Room:
 class Owed:
     """What the work of one lane that a worker runs would yield to those who wait and were served less.
 
-    To what is guaranteed its deadline. To a tenant of which nothing is there, as long as it is ahead of one that has
-    begun by no more than Θ; and to one that is behind such a tenant by more than Θ, while nobody who has begun there
-    waits there already. So who holds all of a worker does not keep others from being asked for, and whoever is behind
-    is asked for wherever it could catch up.
+    To what is guaranteed its deadline. To a tenant of which nothing or little is there, as long as it is ahead of one
+    that has begun by no more than Θ; and to one that is behind such a tenant by more than Θ, while nobody else who has
+    begun there and is as far behind waits there already. So who holds all of a worker does not keep others from being
+    asked for, with jobs of its own that wait there neither, and whoever is behind is asked for wherever it could catch
+    up.
     """
 
     def __init__(self, places: Places, yielding: Yielding | None, window: float) -> None:
@@ -97,7 +98,9 @@ class Owed:
         self._kv_tokens = yielding.kv_tokens if yielding else 0
         self._waiting = set(yielding.waiting) if yielding else set()
         self._begun = frozenset(yielding.begun) if yielding else frozenset()
-        self._one_waits = bool(self._begun & self._waiting)
+        self._most: float | None = None
+        self._one_waits = False
+        """One that has begun and is behind by more than Θ, or has been given something now, waits there."""
 
     @property
     def is_open(self) -> bool:
@@ -113,7 +116,7 @@ class Owed:
             return True
         if tenant in self._waiting:
             return False
-        lead = max(map(self._places.standing, self._begun)) - self._places.standing(tenant)
+        lead = self._most_served() - self._places.standing(tenant)
         if tenant in self._begun:
             return not self._one_waits and lead > self._window
         return self._jobs > 0 and lead >= -self._window
@@ -126,6 +129,15 @@ class Owed:
         self._waiting.add(tenant)
         self._sequences -= entry.job.n
         self._kv_tokens -= tokens
+
+    def _most_served(self) -> float:
+        """The largest counter of those who have begun, as it is when first asked for; others are behind that."""
+        if self._most is None:
+            counters = {tenant: self._places.standing(tenant) for tenant in self._begun}
+            self._most = most = max(counters.values())
+            late = {tenant for tenant in self._begun if most - counters[tenant] > self._window}
+            self._one_waits = self._one_waits or not late.isdisjoint(self._waiting)
+        return self._most
 
 
 class Order:

@@ -1,7 +1,8 @@
 """The one order of everything that a worker could run: running, resumable and waiting work together."""
 
+import math
 from enum import IntEnum
-from itertools import chain
+from itertools import chain, islice
 from typing import NamedTuple
 
 from scheduler.budget import Survey
@@ -10,7 +11,7 @@ from scheduler.decodes import kinds_of
 from scheduler.fairness import DECODE_WEIGHT
 from scheduler.lanes import LaneName
 from scheduler.messages import Job
-from scheduler.roster import LaneRoster, Roster
+from scheduler.roster import LITTLE, LaneRoster, Roster
 from scheduler.sequence import Kind, Sequence, State
 from scheduler.steps import SeqId
 from scheduler.urgency import prospects
@@ -102,8 +103,12 @@ class Ranking:
         )
         """Of what has not waited long, and of what has."""
         self._foreseen: dict[tuple[LaneName, str], float] = {}
-        self._begun_before: dict[tuple[LaneName, str], bool] = {}
-        self._newcomer = {name: lane.newcomer() for name, lane in lanes.items()}
+        self._begun_before: dict[tuple[LaneName, str], int] = {}
+        self._newcomer: dict[LaneName, tuple[float, int]] = {}
+        """Of the least served newcomer that waits: its counter, and how much of it has begun."""
+        for name, lane in lanes.items():
+            for tenant in islice(lane.newcomers(), 1):
+                self._newcomer[name] = lane.counters.value(tenant), lane.begun[tenant]
 
     def stand(self, seq: Sequence, ahead: float = 0.0) -> Standing:
         """Where a sequence stands, after its tenant was charged as much as is `ahead` of it in this very step."""
@@ -174,15 +179,16 @@ class Ranking:
         return known
 
     def _is_outside(self, name: LaneName, tenant: str, counter: float) -> bool:
-        """Had more than Θ above the least served that waits; or has begun work while a tenant that was served no more
-        has none."""
+        """Had more than Θ above the least served that waits; or more than LITTLE times as much of it has begun as of a
+        tenant that waits and is ahead by no more than Θ."""
         if counter > self._ends[name]:
             return True
-        return counter + self._window[name] >= self._newcomer[name] and self._had_begun(name, tenant)
+        newcomer, begun = self._newcomer.get(name, (math.inf, 0))
+        return counter + self._window[name] >= newcomer and self._had_begun(name, tenant) > LITTLE * begun
 
-    def _had_begun(self, name: LaneName, tenant: str) -> bool:
-        """Anything of a tenant had begun when this was first asked in the step; kept, too."""
-        return self._begun_before.setdefault((name, tenant), tenant in self._lanes[name].begun)
+    def _had_begun(self, name: LaneName, tenant: str) -> int:
+        """How much of a tenant had begun when this was first asked in the step; kept, too."""
+        return self._begun_before.setdefault((name, tenant), self._lanes[name].begun[tenant])
 
     def _prospects(self, seq: Sequence, lead: float) -> tuple[int, float]:
         """Class and urgency of fresh work. Who was guaranteed its deadline is never relegated, nor held back."""

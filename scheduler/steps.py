@@ -177,11 +177,11 @@ class Yielding:
     """What one lane's own work in a worker would yield, to tenants that were served less than those that hold it."""
 
     begun: tuple[str, ...]
-    """Tenants whose work has begun here."""
+    """Tenants whose work has begun here, at least a quarter as much as of any other."""
     waiting: tuple[str, ...]
     """Tenants of which work waits here already: no more of theirs is asked for."""
     jobs: int
-    """For so many tenants of which nothing is here."""
+    """For so many tenants of which nothing is here, or less than that."""
     sequences: int
     kv_tokens: int
 

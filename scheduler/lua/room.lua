@@ -24,7 +24,6 @@ local function open_yielding(lane, at)
   local waiting
   waiting, at = read_tenants(at)
   own.waiting = set_of(waiting)
-  for _, tenant in ipairs(waiting) do own.one_waits = own.one_waits or own.begun[tenant] end
   YIELDING[lane.level] = own
   return at
 end
@@ -95,14 +94,26 @@ local function standings(lane, tenants)
   return counters
 end
 
+-- The largest counter of those who have begun there, as it is when first asked for; and whether one of them that is
+-- behind it by more than the window waits there already.
+local function most_served(own, lane)
+  if not own.most then
+    local counters = standings(lane, own.tenants)
+    own.most = math.max(unpack(counters))
+    for i, tenant in ipairs(own.tenants) do
+      own.one_waits = own.one_waits or (own.waiting[tenant] and own.most - counters[i] > window_of(lane))
+    end
+  end
+  return own.most
+end
+
 -- This job is of a tenant that is owed, and what would be yielded suffices for it (Owed in scheduler/lane_order.py).
 local function is_owed(job, lane)
   local own, tenant = YIELDING[lane.level], job.tenant
   if job.n > own.sequences or tokens_of(job) > own.kv_tokens then return false end
   if job.guaranteed == 1 then return true end
   if own.waiting[tenant] then return false end
-  own.most = own.most or math.max(unpack(standings(lane, own.tenants)))
-  local lead = own.most - standings(lane, {tenant})[1]
+  local lead = most_served(own, lane) - standings(lane, {tenant})[1]
   if own.begun[tenant] then return not own.one_waits and lead > window_of(lane) end
   return own.jobs > 0 and lead >= -window_of(lane)
 end

@@ -21,6 +21,8 @@ from tests.scheduler.queues import job as queued
 LATENCY, THROUGHPUT = LaneName.LATENCY, LaneName.THROUGHPUT
 pytestmark = pytest.mark.anyio
 
+LONGEST_STEP_MS = 2.0 * DEFAULT_LANES[LATENCY].tpot_ms
+"""See scheduler/budget.py."""
 HARDWARE = Hardware(step=(8.0, 0.2, 0.05, 1e-4, 0.0), copy=(0.05, 0.02), overhead_ms=0.3)
 
 
@@ -100,6 +102,25 @@ async def test_who_is_behind_by_more_than_the_window_is_asked_for_one_at_a_time(
     taken = await queue.take("w1", full("crowd", "late", waiting=("late",), jobs=0))
 
     assert taken == [], "who waits there already is not asked for again"
+
+
+async def test_jobs_of_who_was_served_most_that_wait_there_keep_nobody_from_being_asked_for(queue: Queue) -> None:
+    await queue.put(queued("crowd-held", "crowd"))
+    await queue.put(queued("late-held", "late"))
+    await queue.put(queued("later-held", "later"))
+    leases = await queue.take("w1", room(latency=3))
+    await queue.put(queued("third", "third"))  # somebody waits: the lane is not level
+    costs = {"crowd": 9_000.0, "late": 200.0, "later": 100.0}
+    await queue.publish("gw", "w1", [tokens(lease, 5, cost=costs[lease.job.tenant]) for lease in leases])
+    for tenant in ("late", "later"):
+        await queue.put(queued(f"{tenant}-1", tenant))
+
+    asked = await queue.take("w1", full("crowd", "late", "later", waiting=("crowd",), jobs=0))
+
+    assert [lease.job.flight_id for lease in asked] == ["later-1"], "one at a time, the least served first"
+    assert await queue.take("w1", full("crowd", "late", "later", waiting=("crowd", "later"), jobs=0)) == []
+    asked = await queue.take("w1", full("crowd", "late", "later", waiting=("crowd",), jobs=0))
+    assert [lease.job.flight_id for lease in asked] == ["late-1"]
 
 
 @pytest.mark.parametrize(
@@ -197,6 +218,27 @@ def test_a_newcomer_takes_the_only_row_of_whoever_was_served_most(lane: LaneName
     assert len(world.rows()) == 4
 
 
+def test_who_has_less_than_a_quarter_of_anothers_rows_takes_one_within_the_window() -> None:
+    world = World(blocks=400, max_sequences=8, max_step_tokens=64, window=10_000.0)
+    world.add(job("person-1", LATENCY, tenant="person", max_tokens=200))
+    for number in range(9):
+        world.add(job(f"crowd-{number}", LATENCY, tenant="crowd", max_tokens=200))
+    for _ in range(8):
+        world.step()
+    assert sum(flight.startswith("crowd") for flight in world.rows()) >= 5
+    own = world.planner.capacity().yielding[LATENCY]
+    assert (own.begun, own.jobs) == (("crowd",), 8), "the person is asked for as who has nothing is"
+    for number in range(2, 8):
+        world.add(job(f"person-{number}", LATENCY, tenant="person", max_tokens=200))
+
+    world.step()
+
+    assert "person-2" in world.rows()
+    for _ in range(8):
+        world.step()
+    assert sum(flight.startswith("person") for flight in world.rows()) < 4, "who has a quarter takes no more"
+
+
 def test_nobody_is_in_credit_for_having_asked_for_less() -> None:
     world = World(blocks=400, max_sequences=8, max_step_tokens=256, window=50.0)
     for number in range(8):
@@ -285,5 +327,15 @@ def test_one_tenant_cannot_keep_anothers_request_from_its_lane(
 
     waits_ms = play(flood + people, workers=workers, sequences=16, blocks=blocks).waits_ms
 
-    longest_ms = 2.0 * DEFAULT_LANES[LATENCY].tpot_ms  # of a step: see scheduler/budget.py
-    assert max(waits_ms[f"new-{n}"] for n in range(10)) <= 2 * longest_ms + 30.0
+    assert max(waits_ms[f"new-{n}"] for n in range(10)) <= 2 * LONGEST_STEP_MS + 30.0
+
+
+@pytest.mark.parametrize("lane", [LATENCY, THROUGHPUT])
+def test_a_stream_of_its_own_does_not_put_a_tenants_next_request_behind_anothers_flood(lane: LaneName) -> None:
+    stream = asks(0.0, "long", "person", lane, 16, 4_000)
+    flood = [asks(100.0 + n / 10, f"crowd-{n}", "crowd", lane, 16, 2_000) for n in range(60)]
+    people = [asks(2_000.0 + 470.0 * n, f"next-{n}", "person", lane, 20, 2) for n in range(10)]
+
+    waits_ms = play([stream, *flood, *people], workers=1, sequences=16, blocks=4_000).waits_ms
+
+    assert max(waits_ms[f"next-{n}"] for n in range(10)) <= 2 * LONGEST_STEP_MS + 30.0
