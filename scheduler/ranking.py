@@ -102,7 +102,7 @@ class Ranking:
         )
         """Of what has not waited long, and of what has."""
         self._foreseen: dict[tuple[LaneName, str], float] = {}
-        self._begun_before: dict[tuple[LaneName, str], bool] = {}
+        self._had_token: dict[tuple[LaneName, str], bool] = {}
         self._newcomer = {name: lane.newcomer() for name, lane in lanes.items()}
 
     def stand(self, seq: Sequence, ahead: float = 0.0) -> Standing:
@@ -174,15 +174,15 @@ class Ranking:
         return known
 
     def _is_outside(self, name: LaneName, tenant: str, counter: float) -> bool:
-        """Had more than Θ above the least served that waits; or has begun work while a tenant that was served no more
-        has none."""
+        """Had more than Θ above the least served that waits; or has tokens while a tenant that was served no more has
+        none."""
         if counter > self._ends[name]:
             return True
-        return counter + self._window[name] >= self._newcomer[name] and self._had_begun(name, tenant)
+        return counter + self._window[name] >= self._newcomer[name] and self._is_answered(name, tenant)
 
-    def _had_begun(self, name: LaneName, tenant: str) -> bool:
-        """Anything of a tenant had begun when this was first asked in the step; kept, too."""
-        return self._begun_before.setdefault((name, tenant), tenant in self._lanes[name].begun)
+    def _is_answered(self, name: LaneName, tenant: str) -> bool:
+        """A tenant was no newcomer when this was first asked in the step; kept, too."""
+        return self._had_token.setdefault((name, tenant), self._lanes[name].has_token(tenant))
 
     def _prospects(self, seq: Sequence, lead: float) -> tuple[int, float]:
         """Class and urgency of fresh work. Who was guaranteed its deadline is never relegated, nor held back."""

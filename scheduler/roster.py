@@ -38,6 +38,8 @@ class LaneRoster:
         """Runnable sequences that have begun, by tenant."""
         self.away: Counter[str] = Counter()
         """Of these, those whose KV is not on the device."""
+        self.unanswered: Counter[str] = Counter()
+        """Of these, those that have no token yet."""
         self._guaranteed: list[Filed] = []
         self._most_served = 0.0
         """The largest counter."""
@@ -54,8 +56,15 @@ class LaneRoster:
         return min(self._waiting(), default=math.inf)
 
     def newcomer(self) -> float:
-        """The least counter of a tenant that waits and has nothing that has begun; without one, infinity."""
-        return next((self.counters.value(one) for one in self.least_served() if one not in self.begun), math.inf)
+        """The least counter of a tenant that waits for its first token; without one, infinity."""
+        waiting = next((self.counters.value(one) for one in self.least_served() if one not in self.begun), math.inf)
+        opening = [self.counters.value(one) for one in self.unanswered if not self.has_token(one)]
+        return min([waiting, *opening])
+
+    def has_token(self, tenant: str) -> bool:
+        """Anything of a tenant that has begun has come as far as its first token. Until then it is a newcomer, however
+        many steps its prompt takes: else decodes would fill each step before the rest of it."""
+        return self.begun[tenant] > self.unanswered[tenant]
 
     @property
     def waits(self) -> bool:
@@ -188,6 +197,7 @@ class Roster:
         """KV tokens that all that has begun can grow to."""
         self._fresh: set[SeqId] = set()
         self._away: set[SeqId] = set()
+        self._unanswered: set[SeqId] = set()
 
     def file(self, seq: Sequence) -> None:
         """Put a sequence where it belongs now: after every change of its state or grant."""
@@ -209,6 +219,9 @@ class Roster:
                 self.others[seq.id] = seq
             self.most_tokens += seq.job.max_total_tokens
             lane.begun[seq.job.tenant] += 1
+            if not seq.output:
+                self._unanswered.add(seq.id)
+                lane.unanswered[seq.job.tenant] += 1
             if not seq.is_resident:
                 self._away.add(seq.id)
                 lane.away[seq.job.tenant] += 1
@@ -238,6 +251,9 @@ class Roster:
             self.decodes.remove(seq)
             self.most_tokens -= seq.job.max_total_tokens
             _take(lane.begun, tenant)
+            if seq.id in self._unanswered:
+                self._unanswered.remove(seq.id)
+                _take(lane.unanswered, tenant)
             if seq.id in self._away:
                 self._away.remove(seq.id)
                 _take(lane.away, tenant)
