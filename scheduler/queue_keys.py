@@ -43,6 +43,7 @@ _LIMITS = (
     "GATEWAY_LEASES",
     "KEPT_MS",
     "MAX_LOSSES",
+    "NEVER_MS",
     "OWED_LIMIT",
     "QUANTUM_COST",
     "RECORD_TTL_MS",

@@ -2,10 +2,10 @@
 local HEAD_FIELDS = {'lane', 'due', 'queued', 'hard_first', 'hard_end', 'prompt', 'n', 'guaranteed', 'whole'}
 local HEAD_FORMAT = '<dddI4I2BI4' -- when it expires, queued, due, prompt, n, guaranteed, whole; its flight follows
 
--- When a waiting job's time is over.
+-- When a waiting job's time is over: at its hard deadline; where none was stated, after the lane's maximum wait.
 local function expires(job)
   local hard = job.generated > 0 and job.hard_end or math.min(job.hard_end, job.hard_first)
-  return math.min(job.queued + LANE[job.lane].max_wait_ms, hard)
+  return hard < NEVER_MS and hard or job.queued + LANE[job.lane].max_wait_ms
 end
 
 -- A tenant's first job that never ran: returned ones have negative scores.
