@@ -32,11 +32,13 @@ local function seat(job)
   local lane, backlog, counters = job.lane, key('backlog', job.lane), key('counters', job.lane)
   if not call('ZSCORE', backlog, job.tenant) then
     local lowest = call('ZRANGE', backlog, 0, 0, 'WITHSCORES')[2]
+    local start = lowest and tonumber(lowest) + BEHIND
     if not lowest then -- nobody waits: the lane is level
       lowest = call('ZREVRANGE', counters, 0, 0, 'WITHSCORES')[2] or '0'
+      start = tonumber(lowest)
       call('HSET', key('level'), lane, lowest)
     end
-    local counter = math.max(tonumber(lowest or 0), tonumber(call('ZSCORE', counters, job.tenant) or 0))
+    local counter = math.max(start, tonumber(call('ZSCORE', counters, job.tenant) or 0))
     call('ZADD', counters, counter, job.tenant)
     call('ZADD', backlog, counter, job.tenant)
   end
