@@ -102,8 +102,8 @@ class Ranking:
         )
         """Of what has not waited long, and of what has."""
         self._foreseen: dict[tuple[LaneName, str], float] = {}
-        self._had_token: dict[tuple[LaneName, str], bool] = {}
-        self._newcomer = {name: lane.newcomer() for name, lane in lanes.items()}
+        self._known: dict[tuple[LaneName, str], tuple[bool, bool]] = {}
+        self._newcomers = {name: lane.newcomers() for name, lane in lanes.items()}
 
     def stand(self, seq: Sequence, ahead: float = 0.0) -> Standing:
         """Where a sequence stands, after its tenant was charged as much as is `ahead` of it in this very step."""
@@ -175,14 +175,22 @@ class Ranking:
 
     def _is_outside(self, name: LaneName, tenant: str, counter: float) -> bool:
         """Had more than Θ above the least served that waits; or has tokens while a tenant that was served no more has
-        none."""
+        none; or has begun while such a tenant has not: a short prompt does not wait for long ones."""
         if counter > self._ends[name]:
             return True
-        return counter + self._window[name] >= self._newcomer[name] and self._is_answered(name, tenant)
+        unbegun, unanswered = self._newcomers[name]
+        if counter + self._window[name] < unanswered:
+            return False
+        had_begun, had_token = self._progress(name, tenant)
+        return had_token or (had_begun and counter + self._window[name] >= unbegun)
 
-    def _is_answered(self, name: LaneName, tenant: str) -> bool:
-        """A tenant was no newcomer when this was first asked in the step; kept, too."""
-        return self._had_token.setdefault((name, tenant), self._lanes[name].has_token(tenant))
+    def _progress(self, name: LaneName, tenant: str) -> tuple[bool, bool]:
+        """Whether anything of a tenant had begun, and had a token, when this was first asked in the step; kept, too."""
+        known = self._known.get((name, tenant))
+        if known is None:
+            lane = self._lanes[name]
+            known = self._known[name, tenant] = tenant in lane.begun, lane.has_token(tenant)
+        return known
 
     def _prospects(self, seq: Sequence, lead: float) -> tuple[int, float]:
         """Class and urgency of fresh work. Who was guaranteed its deadline is never relegated, nor held back."""

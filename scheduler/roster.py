@@ -55,11 +55,12 @@ class LaneRoster:
         """The counter of the least served tenant that waits; without one, infinity."""
         return min(self._waiting(), default=math.inf)
 
-    def newcomer(self) -> float:
-        """The least counter of a tenant that waits for its first token; without one, infinity."""
+    def newcomers(self) -> tuple[float, float]:
+        """The least counter of a tenant that waits and has nothing that has begun, and of one that waits for its first
+        token; without one, infinity."""
         waiting = next((self.counters.value(one) for one in self.least_served() if one not in self.begun), math.inf)
         opening = [self.counters.value(one) for one in self.unanswered if not self.has_token(one)]
-        return min([waiting, *opening])
+        return waiting, min([waiting, *opening])
 
     def has_token(self, tenant: str) -> bool:
         """Anything of a tenant that has begun has come as far as its first token. Until then it is a newcomer, however
