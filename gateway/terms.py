@@ -44,7 +44,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     hard_ttft_ms: float | None
     """To the first token; stated and hard."""
     max_wait_ms: float
-    """In the queue; the lane's, or the caller's own patience."""
+    """In the queue: the lane's, unless a deadline is stated; or the caller's own patience."""
     tells_progress: bool = False
     """A stream says in comments what it waits for. Not every client skips a comment, so only where it was asked for."""
 
@@ -76,7 +76,9 @@ def agree(
         service_tier=tier,
         deadline_ms=min(stated, default=None),
         hard_ttft_ms=ttft[0] if ttft else None,
-        max_wait_ms=lane.max_wait_ms if request.stream else min(lane.max_wait_ms, _patience_ms(given)),
+        max_wait_ms=min(
+            math.inf if stated or ttft else lane.max_wait_ms, math.inf if request.stream else _patience_ms(given)
+        ),
         tells_progress=_asks_progress(given.get(PROGRESS_HEADER, "0")),
     )
 

@@ -101,17 +101,18 @@ def measure(
 
 
 def _yielding(lane: LaneRoster, rows: int, kv_tokens: int) -> Yielding:
-    """Whoever has nothing here, or little, may ask for all that the lane has, since the planner gives it only its due.
-    Few are asked for at a time: each step begins one."""
-    established = lane.established()
+    """Whoever has nothing here, or little, may ask for all that the lane has but for what guaranteed work that waits
+    needs, since the planner gives it only its due. Few are asked for at a time: each step begins one. What others of
+    them need is not subtracted: a long prompt that waits would keep short ones from being asked for, and guaranteed
+    work."""
+    established, promised = lane.established(), lane.guaranteed()
     unbegun = [tenant for tenant in lane.waiting if tenant not in established]
-    newcomers = [seq for tenant in unbegun for seq in lane.fresh_of(tenant)]
     return Yielding(
         begun=tuple(established),
         waiting=tuple(lane.waiting),
         jobs=max(0, MOST_NEWCOMERS - len(unbegun)),
-        sequences=max(0, rows - len(newcomers)),
-        kv_tokens=max(0, kv_tokens - sum([seq.length + 1 for seq in newcomers])),
+        sequences=max(0, rows - len(promised)),
+        kv_tokens=max(0, kv_tokens - sum([seq.length + 1 for seq in promised])),
     )
 
 

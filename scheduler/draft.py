@@ -37,6 +37,8 @@ class Draft:
         self._roster = roster
         self._now_ms = now_ms
         self._tokens = budget.tokens
+        self._decoded: Counter[LaneName] = Counter()
+        """Decodes that have a row."""
         self._prefilled = self._trickled = 0
         """Prefill tokens of the first lane, and of those below."""
         self._left_ms = budget.time_ms
@@ -66,11 +68,18 @@ class Draft:
         pending, left = seq.pending, self._tokens - self._kept_from(seq.job.lane)
         if pending == 1:
             return min(pending, left)
+        left -= self._due_to_decodes(seq.job.lane, left)
         trickle = max(0, self._budget.trickle - self._trickled)
         if self._is_first(seq.job.lane):
             least = self._budget.least_prefill - self._prefilled
             return min(pending, left - trickle, max(self._in_time(seq, self._budget.spare_ms), least))
         return min(pending, left, max(self._in_time(seq, 0.0), trickle))
+
+    def _due_to_decodes(self, lane: LaneName, left: int) -> int:
+        """Of the tokens left, what a newcomer's prompt, which comes before the decodes of its lane, leaves them: else
+        it would stop them all until it is through."""
+        decodes = self._roster.decodes.counts[lane] - self._decoded[lane]
+        return max(0, min(decodes, self.rows_left(lane) - 1, left // 2))
 
     def is_late(self, seq: Sequence) -> bool:
         """A lower lane's decode that would hold up those of the first lane, with no row left of its lane's own."""
@@ -184,6 +193,7 @@ class Draft:
         ]
         self._add_work(StepFeatures(count, 0, context, 0))
         self._tokens -= count
+        self._decoded[lane] += count
         if self._budget.times_decodes:
             self._left_ms -= take_ms
         self._floors[lane] = max(0, self._floors[lane] - count)
@@ -243,6 +253,7 @@ class Draft:
         self._add_work(features([row]))
         self.running[seq.id] = seq
         self._tokens -= count
+        self._decoded[lane] += seq.state is State.DECODE
         if seq.pending > 1 and self._is_first(lane):
             self._prefilled += count
         elif seq.pending > 1:

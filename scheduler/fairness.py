@@ -17,11 +17,12 @@ host slots the leader's remaining cost comes on top; over several workers each a
 yet, a quantum and a batch of reports. Θ is that of the lane (`Lane.window`): where deadlines press, what a worker
 computes in `Lane.burst_ms` at least.
 
-A newcomer, of whose tenant nothing has begun, goes before all begun work but of tenants that are behind it by more than
-Θ, one of them a step: its first token is not made to wait for rows, blocks or time that others hold. Where a tenant has
-begun less than a quarter as many sequences as another, its next one goes before that one's in the same way: a stream of
-its own puts nobody's next request behind another's flood. The tenant's counter pays for it as for all else, so this
-moves who is first within Θ, and not the bound.
+A newcomer, of whose tenant nothing that is there has a token yet, goes before all begun work but of tenants that are
+behind it by more than Θ, one more of them a step: its first token is not made to wait for rows, blocks or time that
+others hold, however many steps its prompt takes. Where a tenant has begun less than a quarter as many sequences as
+another, its next one goes before that one's in the same way: a stream of its own puts nobody's next request behind
+another's flood. The tenant's counter pays for it as for all else, so this moves who is first within Θ, and not the
+bound.
 
 What is guaranteed its deadline is served whether its tenant is outside Θ or not, and counts. So while a tenant has
 guaranteed work, it may be ahead by as much more as that comes to. Of a worker's time a door promises at most
@@ -42,6 +43,10 @@ QUEUE_WINDOW = 4096.0
 STEP_WINDOW = 800.0
 """Θ of a worker, which evens out step by step: in VTC's overload, about the cost of one request."""
 
+BEHIND = 1.0
+"""Weighted tokens by which whoever comes to the queue starts behind the least served that waits there. Of many tenants
+with one request each, all of which start where those before them did, the first would else be whoever's name is."""
+
 
 class Counters:
     """The counters of one lane. `backlogged` is always the caller's set of tenants with work to be done."""
@@ -61,9 +66,10 @@ class Counters:
         return max(self._values.values(), default=0.0) if least is None else least
 
     def lift(self, tenant: str, backlogged: Iterable[str]) -> float:
-        """To call when `tenant` becomes backlogged; returns its counter. `backlogged` may hold it already."""
+        """To call when `tenant` becomes backlogged; returns its counter: BEHIND those who were there before it.
+        `backlogged` may hold it already."""
         others = [other for other in backlogged if other != tenant]
-        self._values[tenant] = max(self.value(tenant), self.floor(others))
+        self._values[tenant] = max(self.value(tenant), self.floor(others) + (BEHIND if others else 0.0))
         return self._values[tenant]
 
     def lift_to(self, tenant: str, least: float) -> None:

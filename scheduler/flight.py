@@ -49,13 +49,13 @@ class Flight:
         no_token = not self.resumed and all(seq.first_token_ms is None for seq in self.choices)
         if job.hard_ttft_ms is not None and no_token and age_ms > job.hard_ttft_ms:
             return f"no token within {job.hard_ttft_ms:.0f} ms"
-        if not self.has_started and age_ms > self.lane.max_wait_ms:
+        if not (job.states_wait or self.has_started) and age_ms > self.lane.max_wait_ms:
             return f"waited longer than the {self.lane.name} lane's {self.lane.max_wait_ms:.0f} ms"
         return ""
 
     def expiries(self) -> list[float]:
         """When to ask `expired`, in the clock of `arrived_ms`."""
-        limits = (self.job.deadline_ms, self.job.hard_ttft_ms, self.lane.max_wait_ms)
+        limits = (self.job.deadline_ms, self.job.hard_ttft_ms, None if self.job.states_wait else self.lane.max_wait_ms)
         return [self.arrived_ms + limit for limit in limits if limit is not None]
 
     def share_prefix(self, seq: Sequence, pool: BlockPool, may_begin: Callable[[Sequence], bool]) -> list[Sequence]:

@@ -6,9 +6,9 @@ A job's class and urgency are those of `scheduler.urgency`, as far as the queue 
 the worker how long a token of one takes to compute there.
 
 Compared for each job taken are the heads of the TENANTS_PER_TAKE tenants of a lane whose counters are lowest at that
-moment, and of guaranteed jobs, whosever they are, the ELDERS_PER_TAKE that are due first; so that a take costs the
-same however many wait. The least served tenant is always among them, and who is
-outside its window comes after it: the bound of `scheduler.fairness` holds for any such number. What the limit costs:
+moment, and whosever they are, the ELDERS_PER_TAKE guaranteed jobs that are due first, and as many of the eldest that
+have waited long; so that a take costs the same however many wait. The least served tenant is always among them, and who
+is outside its window comes after it: the bound of `scheduler.fairness` holds for any such number. What the limit costs:
 of more tenants that are backlogged, those served more wait for their turn however urgent their work is, and room that
 fits none of the heads compared stays free.
 """
@@ -208,7 +208,7 @@ class Order:
         for level in range(len(self._lanes)):
             if self._room.is_open(level):
                 yield level, self._returned(level)
-                yield level, self._heads(level) + self._promoted(level + 1)
+                yield level, self._heads(level) + self._elders(level) + self._elders(level + 1)
 
     def _returned(self, level: int) -> list[Entry]:
         return self._in_time(level, self._lanes[level].returned())
@@ -217,7 +217,8 @@ class Order:
         heads = map(self._lanes[level].head, self._lanes[level].least_served())
         return self._in_time(level, dict.fromkeys([*filter(None, heads), *self._lanes[level].guaranteed()]))
 
-    def _promoted(self, level: int) -> list[Entry]:
+    def _elders(self, level: int) -> list[Entry]:
+        """What has waited so long in a lane that it goes first there, and is promoted to the one above."""
         if level >= len(self._lanes) or not self._room.is_open(level):
             return []
         return self._in_time(level, self._lanes[level].promoted(self._now_ms))

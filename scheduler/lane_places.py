@@ -11,6 +11,7 @@ from scheduler.messages import Job
 from scheduler.outcomes import Outcome
 from scheduler.queue_types import (
     ELDERS_PER_TAKE,
+    NEVER_MS,
     OWED_LIMIT,
     QUANTUM_COST,
     TENANTS_PER_TAKE,
@@ -69,9 +70,9 @@ class Entry:
         return prompt + self.job.n * QUANTUM_COST
 
     def expires_ms(self, max_wait_ms: float) -> float:
-        """When it ends if it still waits: the lane's maximum wait, or an earlier hard deadline."""
-        first = hard_end_ms(self.job) if self.produced else min(hard_end_ms(self.job), hard_first_ms(self.job))
-        return min(self.queued_ms + max_wait_ms, self.arrived_ms + first)
+        """When it ends if it still waits: at its hard deadline; where it states none, after the lane's longest wait."""
+        hard_ms = hard_end_ms(self.job) if self.produced else min(hard_end_ms(self.job), hard_first_ms(self.job))
+        return self.arrived_ms + hard_ms if hard_ms < NEVER_MS else self.queued_ms + max_wait_ms
 
 
 Place = tuple[float, str]

@@ -87,6 +87,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         """KV tokens that one choice can grow to."""
         return len(self.prompt) + self.max_tokens
 
+    @property
+    def states_wait(self) -> bool:
+        """A hard deadline bounds how long it may wait for its first token: then no maximum of its lane does."""
+        return self.deadline_ms is not None or self.hard_ttft_ms is not None
+
     def __repr__(self) -> str:
         return f"Job({self.flight_id}, {self.tenant}, {self.lane}, prompt={len(self.prompt)} tokens, n={self.n})"
 

@@ -30,7 +30,7 @@ weighted tokens. Under `fl:{queue}:`
 | `wake` | stream | one entry: the last time that a job was queued |
 """
 
-from scheduler import promises, queue_types, urgency
+from scheduler import fairness, promises, queue_types, urgency
 from scheduler.job_book import POISONED
 from scheduler.lanes import Lane, LaneName
 
@@ -43,6 +43,7 @@ _LIMITS = (
     "GATEWAY_LEASES",
     "KEPT_MS",
     "MAX_LOSSES",
+    "NEVER_MS",
     "OWED_LIMIT",
     "QUANTUM_COST",
     "RECORD_TTL_MS",
@@ -97,6 +98,6 @@ def constants(lanes: dict[LaneName, Lane], lease_ms: int, window: float) -> str:
     numbers = {name: getattr(queue_types, name) for name in _LIMITS}
     numbers |= {"PLENTY": urgency.PLENTY, "SHORT_FIRST": urgency.SHORT_FIRST, "LEAD": urgency.LEAD}
     numbers |= {name: getattr(promises, name) for name in ("BUCKET_MS", "BUCKETS", "PAST_MS")}
-    numbers |= {"LEASE_MS": lease_ms, "WINDOW": window, "STREAM_LENGTH": STREAM_LENGTH}
+    numbers |= {"BEHIND": fairness.BEHIND, "LEASE_MS": lease_ms, "WINDOW": window, "STREAM_LENGTH": STREAM_LENGTH}
     lines = [f"local {name} = {value!r}" for name, value in numbers.items()]
     return "\n".join([f"local LANES = {{{rows}}}", f"local POISONED = '{POISONED}'", *lines])

@@ -1,8 +1,7 @@
 """The one order of everything that a worker could run: running, resumable and waiting work together."""
 
-import math
 from enum import IntEnum
-from itertools import chain, islice
+from itertools import chain
 from typing import NamedTuple
 
 from scheduler.budget import Survey
@@ -103,12 +102,9 @@ class Ranking:
         )
         """Of what has not waited long, and of what has."""
         self._foreseen: dict[tuple[LaneName, str], float] = {}
-        self._begun_before: dict[tuple[LaneName, str], int] = {}
-        self._newcomer: dict[LaneName, tuple[float, int]] = {}
-        """Of the least served newcomer that waits: its counter, and how much of it has begun."""
-        for name, lane in lanes.items():
-            for tenant in islice(lane.newcomers(), 1):
-                self._newcomer[name] = lane.counters.value(tenant), lane.begun[tenant]
+        self._known: dict[tuple[LaneName, str], tuple[int, bool]] = {}
+        self._newcomers = {name: lane.newcomers() for name, lane in lanes.items()}
+        self._unanswered = {name: lane.least_unanswered() for name, lane in lanes.items()}
 
     def stand(self, seq: Sequence, ahead: float = 0.0) -> Standing:
         """Where a sequence stands, after its tenant was charged as much as is `ahead` of it in this very step."""
@@ -179,16 +175,23 @@ class Ranking:
         return known
 
     def _is_outside(self, name: LaneName, tenant: str, counter: float) -> bool:
-        """Had more than Θ above the least served that waits; or more than LITTLE times as much of it has begun as of a
-        tenant that waits and is ahead by no more than Θ."""
+        """Had more than Θ above the least served that waits; or, beside a tenant that is ahead by no more than Θ: more
+        than LITTLE times as much of it has begun, and the other waits; or it has tokens, and the other has none yet."""
         if counter > self._ends[name]:
             return True
-        newcomer, begun = self._newcomer.get(name, (math.inf, 0))
-        return counter + self._window[name] >= newcomer and self._had_begun(name, tenant) > LITTLE * begun
+        begun, has_token = self._progress(name, tenant)
+        reach = counter + self._window[name]
+        if has_token and reach >= self._unanswered[name]:
+            return True
+        return any(reach >= newcomer and begun > LITTLE * little for newcomer, little in self._newcomers[name])
 
-    def _had_begun(self, name: LaneName, tenant: str) -> int:
-        """How much of a tenant had begun when this was first asked in the step; kept, too."""
-        return self._begun_before.setdefault((name, tenant), self._lanes[name].begun[tenant])
+    def _progress(self, name: LaneName, tenant: str) -> tuple[int, bool]:
+        """How much of a tenant had begun, and whether any had a token, when first asked in the step; kept, too."""
+        known = self._known.get((name, tenant))
+        if known is None:
+            lane = self._lanes[name]
+            known = self._known[name, tenant] = lane.begun[tenant], lane.has_token(tenant)
+        return known
 
     def _prospects(self, seq: Sequence, lead: float) -> tuple[int, float]:
         """Class and urgency of fresh work. Who was guaranteed its deadline is never relegated, nor held back."""

@@ -41,6 +41,8 @@ class LaneRoster:
         """Runnable sequences that have begun, by tenant."""
         self.away: Counter[str] = Counter()
         """Of these, those whose KV is not on the device."""
+        self.unanswered: Counter[str] = Counter()
+        """Of these, those that have no token yet."""
         self._guaranteed: list[Filed] = []
         self._most_served = 0.0
         """The largest counter."""
@@ -56,16 +58,32 @@ class LaneRoster:
         """The counter of the least served tenant that waits; without one, infinity."""
         return min(self._waiting(), default=math.inf)
 
-    def newcomers(self) -> Iterator[str]:
-        """Of the least served tenants that wait, those of which less than 1 / LITTLE as much has begun as of
-        another: of most of them nothing."""
-        most = max(self.begun.values(), default=1)
-        return (tenant for tenant in self.least_served() if LITTLE * self.begun[tenant] < most)
+    def newcomers(self) -> list[tuple[float, int]]:
+        """Of the tenants that wait, with the counter of each, and how much of it has begun: the least served of which
+        less than 1 / LITTLE as much has begun as of another, and the least served of which nothing has."""
+        most, found = max(self.begun.values(), default=1), list[tuple[float, int]]()
+        for tenant in self.least_served():
+            begun = self.begun[tenant]
+            if LITTLE * begun < most and (not found or not begun):
+                found.append((self.counters.value(tenant), begun))
+                if not begun:
+                    break
+        return found
 
     def established(self) -> list[str]:
         """Tenants of which at least 1 / LITTLE as much has begun as of any other."""
         most = max(self.begun.values(), default=1)
         return [tenant for tenant, begun in self.begun.items() if LITTLE * begun >= most]
+
+    def least_unanswered(self) -> float:
+        """The least counter of a tenant of which something has begun, and nothing has a token yet; without one,
+        infinity."""
+        return min([self.counters.value(one) for one in self.unanswered if not self.has_token(one)], default=math.inf)
+
+    def has_token(self, tenant: str) -> bool:
+        """Anything of a tenant that has begun has come as far as its first token. Until then it is a newcomer, however
+        many steps its prompt takes: else decodes would fill each step before the rest of it."""
+        return self.begun[tenant] > self.unanswered[tenant]
 
     @property
     def waits(self) -> bool:
@@ -198,6 +216,7 @@ class Roster:
         """KV tokens that all that has begun can grow to."""
         self._fresh: set[SeqId] = set()
         self._away: set[SeqId] = set()
+        self._unanswered: set[SeqId] = set()
 
     def file(self, seq: Sequence) -> None:
         """Put a sequence where it belongs now: after every change of its state or grant."""
@@ -219,6 +238,9 @@ class Roster:
                 self.others[seq.id] = seq
             self.most_tokens += seq.job.max_total_tokens
             lane.begun[seq.job.tenant] += 1
+            if not seq.output:
+                self._unanswered.add(seq.id)
+                lane.unanswered[seq.job.tenant] += 1
             if not seq.is_resident:
                 self._away.add(seq.id)
                 lane.away[seq.job.tenant] += 1
@@ -248,6 +270,9 @@ class Roster:
             self.decodes.remove(seq)
             self.most_tokens -= seq.job.max_total_tokens
             _take(lane.begun, tenant)
+            if seq.id in self._unanswered:
+                self._unanswered.remove(seq.id)
+                _take(lane.unanswered, tenant)
             if seq.id in self._away:
                 self._away.remove(seq.id)
                 _take(lane.away, tenant)

@@ -143,7 +143,8 @@ class Waits:
     def waited(self, record: Record) -> float:
         """How long a request waited for its first row, or its end without one, in parts of the bound."""
         arrival = record.arrival
-        bound_ms = LANES[arrival.lane].max_wait_ms + 2.0 * max(self.longest_step_ms, IDLE_MS)
+        stated = [ms for ms in (arrival.hard_ttft_ms, arrival.deadline_ms) if ms is not None]
+        bound_ms = min(stated, default=LANES[arrival.lane].max_wait_ms) + 2.0 * max(self.longest_step_ms, IDLE_MS)
         return (self.begun_ms[arrival.flight_id] - arrival.at_ms) / bound_ms
 
     def _runs(self, flight_id: str, now_ms: float) -> None:

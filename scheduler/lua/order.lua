@@ -105,13 +105,18 @@ local function heads(lane)
   return jobs
 end
 
--- The same, and what long waits have promoted from the lane below.
-local function heads_and_promoted(lane)
-  local jobs, below = heads(lane), LANES[lane.level + 1]
-  if below and is_open(below) then
-    local old = NOW - below.long_wait_ms
-    add_all(jobs, below, call('ZRANGEBYSCORE', key('waiting', below.name), '-inf', old, 'LIMIT', 0, ELDERS_PER_TAKE))
-  end
+-- What has waited so long in a lane that it goes first there, and is promoted to the one above.
+local function add_elders(jobs, lane)
+  if not lane or not is_open(lane) then return end
+  local old = NOW - lane.long_wait_ms
+  add_all(jobs, lane, call('ZRANGEBYSCORE', key('waiting', lane.name), '-inf', old, 'LIMIT', 0, ELDERS_PER_TAKE))
+end
+
+-- Of a lane: its heads and elders, and what long waits have promoted from the lane below.
+local function heads_and_elders(lane)
+  local jobs = heads(lane)
+  add_elders(jobs, lane)
+  add_elders(jobs, LANES[lane.level + 1])
   return jobs
 end
 
@@ -191,7 +196,7 @@ local function pick()
   end
   for _, lane in ipairs(LANES) do
     if is_open(lane) then
-      local job = first_to_fit(returned(lane), lane) or first_to_fit(heads_and_promoted(lane), lane)
+      local job = first_to_fit(returned(lane), lane) or first_to_fit(heads_and_elders(lane), lane)
       if job then return job end
     end
   end

@@ -4,10 +4,10 @@ local HEAD_FIELDS = {'lane', 'due', 'queued', 'hard_first', 'hard_end', 'prompt'
 local HEAD_FORMAT = '<dddI4I2BI4' -- when it expires, queued, due, prompt, n, guaranteed, whole; its flight follows
 local RESUMES = 2 -- added to `guaranteed` where the job has tokens already: its record says what else orders it
 
--- When a waiting job's time is over.
+-- When a waiting job's time is over: at its hard deadline; where none was stated, after the lane's maximum wait.
 local function expires(job)
   local hard = job.generated > 0 and job.hard_end or math.min(job.hard_end, job.hard_first)
-  return math.min(job.queued + LANE[job.lane].max_wait_ms, hard)
+  return hard < NEVER_MS and hard or job.queued + LANE[job.lane].max_wait_ms
 end
 
 -- A tenant's first job that never ran: returned ones have negative scores.
@@ -33,11 +33,13 @@ local function seat(job)
   local lane, backlog, counters = job.lane, key('backlog', job.lane), key('counters', job.lane)
   if not call('ZSCORE', backlog, job.tenant) then
     local lowest = call('ZRANGE', backlog, 0, 0, 'WITHSCORES')[2]
+    local start = lowest and tonumber(lowest) + BEHIND
     if not lowest then -- nobody waits: the lane is level
       lowest = call('ZREVRANGE', counters, 0, 0, 'WITHSCORES')[2] or '0'
+      start = tonumber(lowest)
       call('HSET', key('level'), lane, lowest)
     end
-    local counter = math.max(tonumber(lowest or 0), tonumber(call('ZSCORE', counters, job.tenant) or 0))
+    local counter = math.max(start, tonumber(call('ZSCORE', counters, job.tenant) or 0))
     call('ZADD', counters, counter, job.tenant)
     call('ZADD', backlog, counter, job.tenant)
   end

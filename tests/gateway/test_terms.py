@@ -1,5 +1,6 @@
 """Lane, tier and deadlines: the rules of the contract as a table."""
 
+import math
 from typing import Any
 
 import pytest
@@ -102,6 +103,12 @@ def test_a_stated_deadline_is_when_the_first_token_is_due_at_the_latest() -> Non
 def test_our_header_for_the_first_token_wins_over_llm_ds() -> None:
     assert terms(headers={"x-llm-d-slo-ttft-ms": "300"}).hard_ttft_ms == 300
     assert terms(headers={"x-fairlane-ttft-ms": "200", "x-llm-d-slo-ttft-ms": "300"}).hard_ttft_ms == 200
+
+
+def test_a_stated_deadline_replaces_the_lanes_longest_wait() -> None:
+    assert terms(deadline_ms=5e5).max_wait_ms == math.inf
+    assert terms(headers={"x-fairlane-ttft-ms": "500000"}).max_wait_ms == math.inf
+    assert terms(headers={"x-stainless-read-timeout": "5"}, deadline_ms=5e5).max_wait_ms == 5_000
 
 
 def test_the_sdks_patience_bounds_plain_waits_alone() -> None:

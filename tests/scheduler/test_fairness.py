@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.fairness import Counters
+from scheduler.fairness import BEHIND, Counters
 
 
 def charged(window: float = 100.0, **values: float) -> Counters:
@@ -36,11 +36,11 @@ def test_the_floor_is_the_smallest_backlogged_counter() -> None:
     assert counters.floor(["a", "b"]) == 30.0
 
 
-def test_a_newcomer_is_lifted_to_the_floor() -> None:
+def test_a_newcomer_starts_right_behind_the_floor() -> None:
     counters = charged(a=50.0, b=30.0)
 
-    assert counters.lift("new", ["a", "b"]) == 30.0
-    assert counters.value("new") == 30.0
+    assert counters.lift("new", ["a", "b"]) == 30.0 + BEHIND
+    assert counters.value("new") == 30.0 + BEHIND
 
 
 def test_debt_is_kept() -> None:
@@ -52,7 +52,7 @@ def test_debt_is_kept() -> None:
 def test_a_tenant_is_not_lifted_to_itself() -> None:
     counters = charged(a=50.0, b=10.0)
 
-    assert counters.lift("b", ["a", "b"]) == 50.0
+    assert counters.lift("b", ["a", "b"]) == 50.0 + BEHIND
 
 
 def test_where_nobody_is_backlogged_all_start_level() -> None:

@@ -286,6 +286,22 @@ async def test_a_job_expires_in_the_queue_at_its_stated_deadline(
     assert await queue.events("gw") == [Finished(flight_id="a", epoch=0, outcome=Outcome.EXPIRED)]
 
 
+@pytest.mark.parametrize("stated", [{"deadline_ms": 90_000.0}, {"hard_ttft_ms": 90_000.0}])
+async def test_a_stated_deadline_beyond_the_lanes_longest_wait_replaces_it(
+    queue: Queue, clock: Clock, stated: dict[str, Any]
+) -> None:
+    await queue.put(job("patient", **stated))
+    await queue.put(job("other"))
+
+    await stay_alive(queue, clock, 89_000)
+    assert await queue.position("patient") == 1
+    assert await queue.position("other") is None
+
+    await stay_alive(queue, clock, 1_000)
+    assert await taken(queue) == []
+    assert await queue.position("patient") is None
+
+
 async def test_a_job_that_has_begun_no_longer_expires_by_its_age(queue: Queue, clock: Clock) -> None:
     await queue.put(job("a", hard_ttft_ms=2_000.0))
     lease = await take_one(queue)

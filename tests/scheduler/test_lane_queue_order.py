@@ -33,10 +33,10 @@ async def test_the_latency_lane_goes_first(queue: Queue) -> None:
 
 
 async def test_ties_are_broken_by_flight_id(queue: Queue) -> None:
-    for flight, tenant in (("b", "t1"), ("a", "t2"), ("c", "t0"), ("B", "t3"), ("a1", "t4")):
+    for flight, tenant in (("d", "t9"), ("b", "t1"), ("a", "t2"), ("c", "t0"), ("B", "t3"), ("a1", "t4")):
         await queue.put(job(flight, tenant))
 
-    assert await taken(queue) == ["B", "a", "a1", "b", "c"]
+    assert await taken(queue) == ["d", "B", "a", "a1", "b", "c"], "the first waited before the others came''"
 
 
 async def test_the_earlier_due_goes_first(queue: Queue) -> None:
@@ -367,3 +367,33 @@ async def test_gathering_in_one_lane_does_not_hold_up_the_others(queue: Queue, c
     await queue.put(job("batch", "t2", BATCH))
 
     assert await taken(queue, room(latency=4, throughput=4, max_sequences=8)) == ["batch"]
+
+
+async def test_of_many_tenants_with_one_request_each_none_waits_for_ever_for_its_name(queue: Queue) -> None:
+    for number in range(TENANTS_PER_TAKE + 8):
+        await queue.put(job(f"old-{number:02}", f"tenant-{99 - number}"))
+
+    order = []
+    for number in range(3 * TENANTS_PER_TAKE):
+        await queue.put(job(f"new-{number:02}", f"earlier-name-{number}"))
+        order += await taken(queue, room(latency=1))
+
+    assert order.count("old-00") == 1
+    assert sum(flight.startswith("old") for flight in order) == TENANTS_PER_TAKE + 8
+
+
+async def test_what_has_waited_long_goes_first_however_many_tenants_wait(make_queue: MakeQueue, clock: Clock) -> None:
+    queue = make_queue(lanes(latency={"max_wait_ms": 40_000.0}))
+    await queue.put(job("early", "t0"))
+    await queue.put(job("paid", "regular", ttft_ms=500.0))
+    assert await serve(queue, 1) == ["regular"]  # so all who come now start before it
+    for number in range(TENANTS_PER_TAKE + 8):
+        await queue.put(job(f"new-{number:02}", f"t{number}"))
+    await queue.put(job("old", "regular"))
+    await stay_alive(queue, clock, 21_000)
+    await queue.cancel("early")
+    for number in range(TENANTS_PER_TAKE + 8):
+        await queue.cancel(f"new-{number:02}")
+        await queue.put(job(f"newer-{number:02}", f"u{number}"))
+
+    assert await taken(queue, room(latency=1)) == ["old"]

@@ -12,7 +12,7 @@ from scheduler.messages import Lease
 from scheduler.outcomes import Outcome
 from scheduler.planner import Planner
 from scheduler.simulate import Simulation, Step
-from scheduler.steps import Capacity, Yielding
+from scheduler.steps import Capacity, SeqId, Yielding
 from scheduler.workload import Arrival, Hardware, Record
 from tests.scheduler.planner_world import World, job
 from tests.scheduler.queues import Clock, Queue, room, tokens
@@ -89,9 +89,9 @@ async def test_who_asked_for_less_while_nobody_waited_is_in_no_credit_for_it(que
 
 async def test_who_is_behind_by_more_than_the_window_is_asked_for_one_at_a_time(queue: Queue) -> None:
     await held_by(queue, "crowd", cost=5_000.0)
-    await queue.put(queued("late-held", "late"))
     for number in range(2):
         await queue.put(queued(f"crowd-{number}", "crowd"))
+    await queue.put(queued("late-held", "late"))
     await queue.take("w1", room(latency=1))
     for number in range(3):
         await queue.put(queued(f"late-{number}", "late"))
@@ -237,6 +237,60 @@ def test_who_has_less_than_a_quarter_of_anothers_rows_takes_one_within_the_windo
     for _ in range(8):
         world.step()
     assert sum(flight.startswith("person") for flight in world.rows()) < 4, "who has a quarter takes no more"
+
+
+@pytest.mark.parametrize("lane", [LATENCY, THROUGHPUT])
+@pytest.mark.parametrize("tenants", [1, 3, 6])
+def test_a_newcomer_has_a_row_in_each_step_until_its_first_token(lane: LaneName, tenants: int) -> None:
+    """Its prompt takes several steps: what it has computed of it makes it nobody who waits behind all decodes."""
+    world = World(blocks=400, max_sequences=4, max_step_tokens=16, window=10_000.0)
+    for number in range(6):
+        world.add(job(f"crowd-{number}", lane, tenant=f"t{number % tenants}", max_tokens=200))
+    for _ in range(20):
+        world.step()
+    world.add(job("new", lane, tenant="new", prompt=60, max_tokens=4))
+
+    steps = 0
+    while not world.outputs[SeqId("new", 0)]:
+        world.step()
+        steps += 1
+        assert "new" in world.rows()
+        assert len(world.rows()) == 4, "it takes one row"
+
+    assert steps <= 60 // (16 - 4) + 1
+
+
+def test_ever_new_tenants_do_not_keep_an_earlier_one_from_its_first_token() -> None:
+    """Each of them stands before all that runs, and is one of those that run a few steps later."""
+    world = World(blocks=400, max_sequences=4, max_step_tokens=16, window=10_000.0)
+    for number in range(6):
+        world.add(job(f"crowd-{number}", LATENCY, tenant=f"t{number}", max_tokens=40))
+    for _ in range(20):
+        world.step()
+    world.add(job("long", LATENCY, tenant="long", prompt=60, max_tokens=4))
+    for number in range(20):
+        world.add(job(f"next-{number}", LATENCY, tenant=f"u{number}", prompt=10, max_tokens=10))
+        world.step()
+        world.step()
+
+    assert world.outputs[SeqId("long", 0)]
+
+
+def test_a_long_prompt_that_waits_leaves_room_for_who_asks_for_less() -> None:
+    """It may have to wait for long; short newcomers and guaranteed work are asked for meanwhile."""
+    world = World(blocks=64, host_slots=0, max_sequences=8, max_step_tokens=64)
+    for number in range(8):
+        world.add(job(f"crowd-{number}", prompt=24, tenant="crowd", max_tokens=8, exact=True))
+    world.step()
+    world.add(job("long", prompt=248, tenant="long", max_tokens=8, exact=True))
+    world.step()
+
+    own = world.planner.capacity().yielding[THROUGHPUT]
+
+    assert own.waiting[-1:] == ("long",)
+    assert own.kv_tokens == 64 * 4
+    world.add(job("promised", prompt=40, tenant="dated", guaranteed=True, deadline_ms=1e6))
+    assert world.planner.capacity().yielding[THROUGHPUT].kv_tokens == 64 * 4 - 41
 
 
 def test_nobody_is_in_credit_for_having_asked_for_less() -> None:

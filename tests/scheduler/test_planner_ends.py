@@ -1,7 +1,10 @@
 """How a flight ends, what it is charged, and what the worker reports of all of them."""
 
+from dataclasses import replace
+
 import pytest
 
+from scheduler.lanes import DEFAULT_LANES
 from scheduler.messages import Paused
 from scheduler.outcomes import Outcome
 from scheduler.steps import SeqId, StepPlan, StepResult
@@ -124,6 +127,20 @@ def test_a_stated_deadline_ends_a_waiting_flight(deadlines: dict[str, float], er
         world.step()
 
     assert (world.ended["b"].outcome, world.ended["b"].error) == (Outcome.EXPIRED, error)
+
+
+@pytest.mark.parametrize("kind", ["deadline_ms", "hard_ttft_ms"])
+def test_a_stated_deadline_replaces_the_lanes_longest_wait(kind: str) -> None:
+    lanes = {**DEFAULT_LANES, LATENCY: replace(DEFAULT_LANES[LATENCY], max_wait_ms=45.0)}
+    world = World(max_sequences=1, lanes=lanes)
+    world.add(job("a", LATENCY, max_tokens=30))
+    world.add(job("patient", LATENCY, **{kind: 1_000.0}))  # type: ignore[arg-type]
+    world.add(job("other", LATENCY))
+
+    world.finish()
+
+    assert world.ended["other"].outcome is Outcome.EXPIRED
+    assert world.ended["patient"].outcome is Outcome.FINISHED
 
 
 def test_a_first_token_in_time_satisfies_its_deadline() -> None:
