@@ -36,6 +36,8 @@ local function seat(job)
     if not lowest then -- nobody waits: the lane is level
       lowest = call('ZREVRANGE', counters, 0, 0, 'WITHSCORES')[2] or '0'
       call('HSET', key('level'), lane, lowest)
+      OWED[lane] = math.max(0, owed_to(lane))
+      call('HSET', key('owed'), lane, OWED[lane])
     end
     local counter = math.max(tonumber(lowest or 0), tonumber(call('ZSCORE', counters, job.tenant) or 0))
     call('ZADD', counters, counter, job.tenant)
