@@ -25,7 +25,7 @@ KEPT_BACK = 0.25
 """Of its pace, what a stream keeps of the time by which it is ahead."""
 TRICKLE_PART = 64
 """And this fraction for the lanes below together, which are to go on but not to hold up anybody: 1 / 64, but no more
-than their share floors of what the first lane may prefill at its pace."""
+than their share floors of what the first lane may prefill at its pace; where it prefills more, those of that."""
 
 
 class Survey(NamedTuple):
@@ -121,6 +121,9 @@ class Budget(NamedTuple):
     price: Price
     times_decodes: bool = True
     """Decodes of the lanes below count, and wait where time is short: the first lane is here."""
+    share_below: float = 0.0
+    """Of what the first lane prefills in the step, the part that the lanes below have beside it, where that is more
+    than their trickle."""
 
 
 def step_budget(
@@ -159,6 +162,7 @@ def step_budget(
         spare_ms=spare_ms,
         price=price,
         times_decodes=begun.pace_ms < math.inf or begun.first_waits,
+        share_below=sum(lane.share_floor for name, lane in lanes.items() if lane.rank and _has_prompts(begun, name)),
     )
 
 
@@ -203,6 +207,11 @@ def _trickle(begun: Survey, lanes: Mapping[LaneName, Lane], max_tokens: int, pre
     part of the largest step would be several times their share of one that keeps to it."""
     share = sum(lane.share_floor for name, lane in lanes.items() if lane.rank and begun.claims[name])
     return max(1, int(min(max_tokens // TRICKLE_PART, share * prefill)))
+
+
+def _has_prompts(begun: Survey, name: LaneName) -> bool:
+    """A lane has more to do than decodes."""
+    return begun.claims[name] > sum([len(alike) for kind, alike in begun.decodes.items() if kind[0] is name])
 
 
 def _within(limit_ms: float, base_ms: float, costs: CostModel) -> float:

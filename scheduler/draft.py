@@ -69,11 +69,15 @@ class Draft:
         if pending == 1:
             return min(pending, left)
         left -= self._due_to_decodes(seq.job.lane, left)
-        trickle = max(0, self._budget.trickle - self._trickled)
         if self._is_first(seq.job.lane):
             least = self._budget.least_prefill - self._prefilled
-            return min(pending, left - trickle, max(self._in_time(seq, self._budget.spare_ms), least))
-        return min(pending, left, max(self._in_time(seq, 0.0), trickle))
+            below = self._for_lanes_below((self._prefilled + left) / (1.0 + self._budget.share_below))
+            return min(pending, left - below, max(self._in_time(seq, self._budget.spare_ms), least))
+        return min(pending, left, max(self._in_time(seq, 0.0), self._for_lanes_below(self._prefilled)))
+
+    def _for_lanes_below(self, prefilled: float) -> int:
+        """Prefill tokens that are theirs where so many go to prompts of the first lane."""
+        return max(0, max(self._budget.trickle, int(self._budget.share_below * prefilled)) - self._trickled)
 
     def _due_to_decodes(self, lane: LaneName, left: int) -> int:
         """Of the tokens left, what a newcomer's prompt, which comes before the decodes of its lane, leaves them: else

@@ -67,8 +67,7 @@ class Evening:
         return seq.is_fresh and seq.job.tenant not in self._roster.lanes[seq.job.lane].begun
 
     def may_ask(self, standing: Standing, holder: Standing) -> bool:
-        """Blocks go from tenant to tenant of a lane as sparingly as rows do; from 2 Θ on for what comes back, or two
-        tenants at the window's edge would take turns in the host pool."""
+        """Blocks go from tenant to tenant of a lane as sparingly as rows do."""
         if (
             standing.seq.is_resident
             or standing.rank.standing == 0
@@ -76,8 +75,7 @@ class Evening:
             or not holder.rank.outside_window
         ):
             return True
-        excess = self._ranking.excess(holder.seq.job.lane, holder.seq.job.tenant)
-        return self._may_take(excess) and (standing.rank.phase is not Phase.RESUME or excess > 1.0)
+        return self._may_take(self._ranking.excess(holder.seq.job.lane, holder.seq.job.tenant))
 
     def count(self, standing: Standing, victims: list[Victim]) -> None:
         """It is about to run, and these yield to it."""

@@ -1,4 +1,5 @@
-"""The order in which one `take` hands out jobs: (owed, lane, returned, outside Θ, class, urgency, counter, flight_id).
+"""The order in which one `take` hands out jobs: (owed, lane, returned, outside Θ, class, urgency, counter,
+due, flight_id).
 
 What is guaranteed is never outside: a promise holds whatever its tenant has had since.
 
@@ -22,7 +23,7 @@ from scheduler.urgency import prospects
 
 FLOOR = -1
 """The rank of what a lane's share floor is behind for: above all lanes."""
-Key = tuple[bool, bool, int, float, float, str]
+Key = tuple[bool, bool, int, float, float, int, str]
 
 
 class Room:
@@ -234,7 +235,7 @@ class Order:
         lead = counter - self._least[level]
         standing, urgency = self._prospects(entry, lead, self._lanes[level].lane.long_wait_ms)
         outside = lead > self._windows[level] and not job.guaranteed
-        return not entry.returned, outside, standing, urgency, counter, job.flight_id
+        return not entry.returned, outside, standing, urgency, counter, entry.due_ms, job.flight_id
 
     def _prospects(self, entry: Entry, lead: float, long_wait_ms: float) -> tuple[int, float]:
         """Class and urgency. What came back from a worker has begun, and is as urgent as it is late."""

@@ -86,7 +86,8 @@ class Places:
         self.lane = lane
         self.counters = Counters(window)
         self.owed = 0.0
-        """Weighted tokens by which the lane is behind its share floor (negative: ahead)."""
+        """Weighted tokens by which the lane is behind its share floor (negative: ahead). Nobody's wait pays for what
+        the lane had beyond it before: where nobody waited, the others had what they asked for."""
         self.level = 0.0
         """Where tenants stood when last nobody waited: who has asked for less since then is in no credit for it."""
         self._queues: dict[str, list[Place]] = {}
@@ -102,6 +103,7 @@ class Places:
         tenant, flight = entry.job.tenant, entry.job.flight_id
         if not self._queues:
             self.level = self.counters.floor(())
+            self.owed = max(0.0, self.owed)
         if tenant not in self._queues:
             self.counters.lift(tenant, self._queues)
         insort(self._queues.setdefault(tenant, []), _place(entry))

@@ -6,19 +6,20 @@ come one at a time, each of another tenant. Every step is bounded (scheduler/bud
 running, and the one of its own first token, so that its own prefill, two such steps and one swap are the most.
 
 A newcomer to the lower lane under a flood of the first has its lane's share floor: of the tokens that are served, that
-share. The queue owes it what it costs to take, and its prompt has that share of what is prefilled.
+share. The queue owes it what it costs to take, room for it gathers, and its prompt has that share of what is prefilled.
+These newcomers come far enough apart for the floor to pay for each.
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import NamedTuple
 
 from benchmarks.lines.line import Effort, Line, Table, at_least, at_most
 from benchmarks.lines.world import BLOCK_SIZE, GPU
-from scheduler.budget import HOLD, LEAST_HOLD, PROMPT_PART
+from scheduler.budget import HOLD, LEAST_HOLD, LEAST_PREFILL, LEAST_PREFILL_PART, PROMPT_PART
 from scheduler.costs import CostModel, Measurement
-from scheduler.fairness import DECODE_WEIGHT
 from scheduler.lane_queue import LaneQueue
 from scheduler.lanes import DEFAULT_LANES, LATENCY, THROUGHPUT, Lane, LaneName
 from scheduler.measures import spread
@@ -32,8 +33,9 @@ HARDWARE = GPU
 SLOTS, STEP_TOKENS, HOST_TOKENS = 64, 8192, 400_000
 PROMPT, OUTPUT = 256, 4
 """Of a newcomer."""
-FIRST_MS, EVERY_MS = 5_000.0, 400.0
-"""When the first newcomer comes to one worker, and how long after it the next."""
+FIRST_MS, EVERY_MS, FLOOR_EVERY_MS = 5_000.0, 400.0, 2_500.0
+"""When the first newcomer comes to one worker, and how long after it the next; the last, of a lane that has its share
+floor alone."""
 AT_LEAST = 2_000
 
 
@@ -67,6 +69,8 @@ class Case(NamedTuple):
     """Of the newcomers."""
     seed: int
     duration_s: float
+    every_ms: float = EVERY_MS
+    """Between newcomers."""
 
     def arrivals(self) -> list[Arrival]:
         """The crowd's requests and the newcomers."""
@@ -87,7 +91,7 @@ class Case(NamedTuple):
         at_ms, number, draws = FIRST_MS, 0, random.Random(self.seed + 1)
         while at_ms < self.duration_s * 1e3 - 1_000.0:
             yield _ask(at_ms, f"n{number}", f"newcomer-{number}", self.lane, PROMPT, OUTPUT, 1)
-            at_ms += EVERY_MS * draws.uniform(0.75, 1.25)
+            at_ms += self.every_ms * draws.uniform(0.75, 1.25)
             number += 1
 
 
@@ -184,15 +188,17 @@ def bound_ms(case: Case) -> float:
     return own_ms + 2.0 * (step_bound_ms(HARDWARE) + HARDWARE.overhead_ms) + HARDWARE.copy_ms(2 * PROMPT // BLOCK_SIZE)
 
 
-def floor_bound_ms(tokens_per_s: float, workers: int) -> float:
-    """Until the lane's share of what is served has come to what taking a newcomer is charged, twice, since the one
-    before it may have used it up; and until its prompt has come through at that share of a step's prefill."""
-    share = THROUGHPUT.share_floor
-    taken_ms = 2.0 * (PROMPT + QUANTUM_COST) / (share * tokens_per_s) * 1e3
-    step_ms = step_bound_ms(HARDWARE)
-    pace_ms = LATENCY.tpot_on(HARDWARE.single_stream_ms)
-    prefilled_ms = PROMPT / max(1.0, share * (pace_ms - HARDWARE.step[0]) / HARDWARE.step[2]) * step_ms
-    return taken_ms + prefilled_ms + 2.0 * step_ms + DECODE_WEIGHT
+def floor_bound_ms(case: Case, tokens_per_s: float) -> float:
+    """Until the lane's share of what is served has come to what taking a newcomer is charged; where blocks are short,
+    until what holds the pool has been served and left it, once; and until the prompt has come through at that share of
+    what a step may prefill for the first lane, the least of them and so the slowest."""
+    share, kv_tokens = THROUGHPUT.share_floor, CROWDS[case.short].kv_tokens
+    owed_ms = (PROMPT + QUANTUM_COST) / (share * tokens_per_s) * 1e3
+    gathered_ms = kv_tokens / tokens_per_s * 1e3 if case.short == "blocks" else 0.0
+    least = max(LEAST_PREFILL, STEP_TOKENS // LEAST_PREFILL_PART)
+    slowest_ms = HARDWARE.step_ms(StepFeatures(SLOTS, least, SLOTS * 1_200, least * 16_000)) + HARDWARE.overhead_ms
+    prefilled_ms = PROMPT / int(share * least) * slowest_ms
+    return owed_ms + gathered_ms + prefilled_ms + 2.0 * (step_bound_ms(HARDWARE) + HARDWARE.overhead_ms)
 
 
 def measure(effort: Effort) -> list[Line]:
@@ -219,27 +225,33 @@ def measure(effort: Effort) -> list[Line]:
     lines = [at_most(12, "newcomer's first token over its bound, P99", round(p99, 3), 1.0, how)]
     if not effort.quick:
         lines.append(at_least(12, "newcomers", len(waits_ms), AT_LEAST, how))
-    return [*lines, _floor(effort, seeds, duration_s)]
+    return [*lines, _floor(effort, duration_s)]
 
 
-def _floor(effort: Effort, seeds: Sequence[int], duration_s: float) -> Line:
+def _floor(effort: Effort, duration_s: float) -> Line:
     """Newcomers to the lower lane under a flood of the first."""
     cases = [
-        Case(short, 8, 1, LaneName.LATENCY, LaneName.THROUGHPUT, seed, 2.0 * duration_s)
-        for short in ("slots", "blocks", "tokens and time")
-        for seed in seeds
+        Case(short, many, 1, LaneName.LATENCY, LaneName.THROUGHPUT, seed, 4.0 * duration_s, FLOOR_EVERY_MS)
+        for short in CROWDS
+        for many in (1, 8, 64)
+        for seed in effort.seeds[: 1 if effort.quick else 2]
     ]
-    runs = effort.each("newcomers, share floor", play, cases)
-    over = spread(wait_ms / floor_bound_ms(seen.tokens_per_s, 1) for seen in runs for wait_ms in seen.waits_ms)
-    how = "; ".join(f"{case.short}: {_said(seen)}" for case, seen in zip(cases, runs, strict=True))
-    p99 = over.p99 if over else float("inf")
+    found = list(zip(cases, effort.each("newcomers, share floor", play, cases), strict=True))
+    rows = [(short, *_floor_figures([one for one in found if one[0].short == short])) for short in CROWDS]
+    columns = ("short of", "newcomers", "P50, ms", "P99", "worst", "bound", "worst over its bound")
+    effort.show(Table("First tokens of newcomers to the lower lane under a flood of the first", columns, rows))
+    over = [wait_ms / floor_bound_ms(case, seen.tokens_per_s) for case, seen in found for wait_ms in seen.waits_ms]
+    p99 = spread(over).p99
+    how = f"{len(over)} newcomers in {len(cases)} runs; the worst {max(over):.3f}"
     return at_most(12, "under a flood of the first lane, over the share floor's bound, P99", round(p99, 3), 1.0, how)
 
 
-def _said(seen: Seen) -> str:
-    waits_ms = spread(seen.waits_ms)
-    bound = floor_bound_ms(seen.tokens_per_s, 1)
-    return f"P99 {waits_ms.p99:,.0f} ms of {bound:,.0f}" if waits_ms else "none"
+def _floor_figures(found: list[tuple[Case, Seen]]) -> tuple[str, ...]:
+    waits_ms = spread(wait_ms for _, seen in found for wait_ms in seen.waits_ms)
+    bounds = [floor_bound_ms(case, seen.tokens_per_s) for case, seen in found]
+    over = max(max(seen.waits_ms) / bound_ms for (_, seen), bound_ms in zip(found, bounds, strict=True))
+    figures = (waits_ms.count, waits_ms.p50, waits_ms.p99, waits_ms.most, fmean(bounds))
+    return (*(f"{each:,.0f}" for each in figures), f"{over:.2f}")
 
 
 def _table(found: list[tuple[Case, Seen]], pairs: list[tuple[LaneName, LaneName]]) -> Table:

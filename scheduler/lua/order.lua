@@ -135,6 +135,7 @@ local function precedes(a, b)
   if a.standing ~= b.standing then return a.standing < b.standing end
   if a.urgency ~= b.urgency then return a.urgency < b.urgency end
   if a.counter ~= b.counter then return a.counter < b.counter end
+  if a.due ~= b.due then return a.due < b.due end
   return is_before(a.flight, b.flight)
 end
 

@@ -38,6 +38,8 @@ local function seat(job)
       lowest = call('ZREVRANGE', counters, 0, 0, 'WITHSCORES')[2] or '0'
       start = tonumber(lowest)
       call('HSET', key('level'), lane, lowest)
+      OWED[lane] = math.max(0, owed_to(lane))
+      call('HSET', key('owed'), lane, OWED[lane])
     end
     local counter = math.max(start, tonumber(call('ZSCORE', counters, job.tenant) or 0))
     call('ZADD', counters, counter, job.tenant)

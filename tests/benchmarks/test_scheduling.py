@@ -10,7 +10,7 @@ import pytest
 from benchmarks.intervals import highest, interval
 from benchmarks.lines import capacity, fairness, gauntlet, overload
 from benchmarks.lines.line import at_least, at_most, unmeasured
-from benchmarks.lines.world import BLOCK_SIZE, OURS, World
+from benchmarks.lines.world import BLOCK_SIZE, OURS, THETA, World
 from benchmarks.scheduling import main
 from scheduler.doorkeeper import Doorkeeper
 from scheduler.outcomes import Outcome
@@ -82,6 +82,14 @@ def test_a_tenant_that_floods_is_ahead_under_first_come_first_served_and_not_und
     }
 
     assert gaps["fcfs-vllm"] > 4 * gaps["vtc"]
+
+
+def test_a_request_that_comes_back_does_not_keep_its_own_tenant_behind() -> None:
+    """In a pool of 230 sequences one of the tenant that was behind lay in the host pool, and could take nobody's
+    blocks: nothing of its tenant could begin behind it, until that was behind by 2 Θ."""
+    case = fairness.Case(OURS, fairness.HARDER, pool=80_000, seed=0, duration_s=36.0)
+
+    assert fairness.share(case).gap < 1.5 * THETA
 
 
 def test_policies_have_the_same_arrivals_and_other_loads_the_same_tiers() -> None:

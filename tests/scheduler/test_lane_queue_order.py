@@ -1,4 +1,5 @@
-"""Which job a worker gets next: (owed, lane, returned, outside Θ, class, urgency, counter, flight_id)."""
+"""Which job a worker gets next: (owed, lane, returned, outside Θ, class, urgency, counter, due,
+flight_id)."""
 
 import pytest
 
@@ -304,6 +305,28 @@ async def test_the_share_floor_lets_the_lower_lane_through(queue: Queue) -> None
 
     assert order[:3] == [["chat0"], ["chat1"], ["chat2"]]  # 5 % of three times 1,128 tokens pays for its 138
     assert order[3] == ["batch", "chat3"]
+
+
+async def test_a_lane_pays_nothing_back_for_what_it_had_before_anybody_of_it_waited(queue: Queue) -> None:
+    for index in range(40):
+        await queue.put(job(f"batch{index:02}", lane=BATCH))
+        await taken(queue)  # nobody else asks: some 5,000 tokens beyond its share
+    await queue.put(job("newcomer", "other", lane=BATCH))
+    prompt = tuple(range(1_000))
+    for index in range(6):
+        await queue.put(job(f"chat{index}", prompt=prompt))
+
+    order = [await taken(queue, room(latency=1, throughput=1)) for _ in range(4)]
+
+    assert order == [["chat0"], ["chat1"], ["chat2"], ["newcomer", "chat3"]]
+
+
+async def test_of_tenants_that_were_served_alike_the_first_due_goes_first(queue: Queue, clock: Clock) -> None:
+    for flight, tenant in (("z", "t1"), ("m", "t2"), ("a", "t3")):
+        await queue.put(job(flight, tenant, BATCH, ttft_ms=600_000.0))
+        clock.advance(10)
+
+    assert await taken(queue, room(throughput=9, prefill_ms=1.0)) == ["z", "m", "a"], "with plenty of time"
 
 
 async def test_a_lane_gets_no_more_than_its_floor_out_of_turn(queue: Queue) -> None:

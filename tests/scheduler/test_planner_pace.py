@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from scheduler.budget import HOLD, PROMPT_PART, STRETCH
-from scheduler.costs import OUTLIER, CostModel
+from scheduler.costs import OUTLIER, CostModel, Measurement
 from scheduler.lanes import DEFAULT_LANES, LaneName
 from scheduler.messages import Job, Preempted, Resumed
 from scheduler.steps import SeqId, StepFeatures
@@ -43,6 +43,25 @@ def test_a_prompt_of_the_first_lane_may_use_the_time_that_chats_are_ahead() -> N
 
     longest_ms = PROMPT_PART * DEFAULT_LANES[LATENCY].ttft_ms
     assert 3.0 * 20.0 < 10.0 + 0.5 * prefilled(world, "prompt") <= longest_ms, "each step of the chat left it 10 ms"
+
+
+@pytest.mark.parametrize("max_step_tokens", [1_024, 8_192])
+def test_beside_long_prompts_of_the_first_lane_a_lower_one_has_its_share_of_what_is_prefilled(
+    max_step_tokens: int,
+) -> None:
+    costs = CostModel()
+    shapes = [StepFeatures(*one) for one in ((1, 0, 100, 0), (8, 0, 800, 0), (1, 16, 0, 256), (1, 64, 0, 4_096))]
+    costs.start_from([Measurement(one, 8.0 + 0.03 * one.prefill_tokens, 8, 0.5) for one in shapes])
+    world = World(blocks=8_000, max_step_tokens=max_step_tokens, costs=costs)
+    for number in range(4):
+        world.add(job(f"flood-{number}", LATENCY, prompt=8_000))
+    world.add(job("batch", THROUGHPUT, prompt=2_000))
+
+    for _ in range(8):
+        world.step()
+        flood = sum(prefilled(world, f"flood-{number}") for number in range(4))
+        assert flood > 600, "more than its pace alone leaves time for"
+        assert 0.9 <= prefilled(world, "batch") / (DEFAULT_LANES[THROUGHPUT].share_floor * flood) <= 1.1
 
 
 def test_a_prompt_of_the_first_lane_leaves_chats_their_pace() -> None:
