@@ -6,20 +6,20 @@ queue; the simulator's door is the same.
 """
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
 
-from scheduler.demand import Fleet, Ledger, Level, Load, Sum
+from scheduler.demand import Fleet, Ledger, Level, Load
 from scheduler.dues import next_due_ms
 from scheduler.eta import Waits
+from scheduler.hearsay import DoorReport, level_report, sums_of
 from scheduler.lanes import Lane, LaneName
 from scheduler.lengths import MeanLengths
 from scheduler.messages import WorkerStatus
-from scheduler.presence import Presence
 from scheduler.rates import RECENT_MS, Rate
 from scheduler.single_stream import slowest_ms
 from scheduler.tariff import TYPICAL_PROMPT_TOKENS, Tariff, tariff_of
@@ -103,12 +103,14 @@ class Commitments:
         """The TPOT target of the first lane on these workers."""
         self._lengths = MeanLengths()
         self._open: dict[str, _Open] = {}
-        self._here: defaultdict[LaneName, Presence] = defaultdict(Presence)
         self._priced: Tariff | None = None
         """Prices of what is open."""
         self._asked: defaultdict[int, Rate] = defaultdict(Rate)
         self._promised: defaultdict[int, Rate] = defaultdict(Rate)
         """Work that came, and that was guaranteed; by lane rank."""
+        self._asked_elsewhere: Mapping[int, float] = {}
+        self._promised_elsewhere: Mapping[int, float] = {}
+        """The same that other doors last spoke of."""
         self._in_vain: defaultdict[tuple[int, str], Rate] = defaultdict(Rate)
         self._let_in: defaultdict[tuple[int, str], Rate] = defaultdict(Rate)
         """Of what came, that which was refused, and the rest; by lane rank and tenant."""
@@ -137,14 +139,19 @@ class Commitments:
             self._priced = self.tariff
             for flight_id, found in self._open.items():
                 self._price(flight_id, found, now_ms, self.tariff)
-        for name, lane in self._lanes.items():
-            running = sum(one.running.get(name, 0) for one in workers)
-            taken = running + sum(one.waiting.get(name, 0) for one in workers)
-            here, queued = self._here[name], depths[name].queued if name in depths else 0
-            others = here.elsewhere(taken, queued, now_ms)
-            begun = min(others, max(0, running - here.reported(now_ms)))
-            level = Level(lane.rank, best_effort=False)
-            self.ledger.others[level] = self._others(name, others - begun, begun, self.tariff)
+
+    def report(self, now_ms: float) -> DoorReport:
+        """What other doors are to know of this one."""
+        levels = tuple(level_report(level, found, now_ms) for level, found in self.ledger.levels() if found.loads)
+        asked = {rank: rate.at(now_ms) for rank, rate in self._asked.items()}
+        promised = {rank: rate.at(now_ms) for rank, rate in self._promised.items()}
+        return DoorReport(levels, asked, promised)
+
+    def hear(self, reports: Sequence[tuple[DoorReport, float]], now_ms: float) -> None:
+        """What all other doors said last, each so many milliseconds ago: instead of what they said before."""
+        self.ledger.others = sums_of(reports, now_ms)
+        self._asked_elsewhere = sum([Counter(report.asked) for report, _ in reports], Counter())
+        self._promised_elsewhere = sum([Counter(report.promised) for report, _ in reports], Counter())
 
     def turned_away(self, request: Request, now_ms: float) -> None:
         """It was refused and might have been in time: lower lanes leave it room, but little for what costs nothing."""
@@ -165,7 +172,6 @@ class Commitments:
         """It is let in; instead of what went by this id before. `load`: what it was just found to ask for."""
         self.withdraw(flight_id, now_ms)
         found = self._open[flight_id] = _Open(request, guaranteed, now_ms)
-        self._here[request.lane].enter(request.choices, now_ms)
         if self.tariff is not None:
             load = load or self._load(found, self.tariff)
             found.asked_ms = load.work_ms / self.tariff.workers
@@ -197,7 +203,6 @@ class Commitments:
         if found is None or tokens <= found.produced:
             return
         if not found.produced:
-            self._here[found.request.lane].begin(found.request.choices)
             self._waits.begun(flight_id, now_ms)
         found.produced = tokens
         if found.counted and tokens < found.counted + COUNTED_EVERY:
@@ -215,7 +220,6 @@ class Commitments:
         self._count_output(found)
         self.ledger.remove(flight_id)
         self._waits.left(flight_id)
-        self._here[request.lane].leave(request.choices, now_ms, begun=found.produced > 0)
         if finished:
             self._lengths.ended(request.lane, request.tenant, request.choices)
 
@@ -233,6 +237,7 @@ class Commitments:
         """Part of the workers' time that the lanes above have asked for of late, but for what is the lane's own."""
         rank = self._lanes[lane].rank
         asked = sum(rate.at(now_ms) for other, rate in self._asked.items() if other < rank)
+        asked += sum(rate for other, rate in self._asked_elsewhere.items() if other < rank)
         return min(asked, MOST_TAKEN, 1.0 - self._lanes[lane].share_floor)
 
     def taken(self, rank: int, now_ms: float) -> float:
@@ -244,6 +249,7 @@ class Commitments:
         """Part of the workers' time that what goes before this lane's best effort was promised of late, or asks for."""
         rank = self._lanes[lane].rank
         promised = sum(rate.at(now_ms) for other, rate in self._promised.items() if other <= rank)
+        promised += sum(rate for other, rate in self._promised_elsewhere.items() if other <= rank)
         return max(self.lanes_above(lane, now_ms), min(promised, MOST_TAKEN))
 
     def fleet(self, tariff: Tariff) -> Fleet:
@@ -300,17 +306,6 @@ class Commitments:
             pace_ms=pace_ms,
             due_ms=_due_ms(found, pace_ms, left),
         )
-
-    def _others(self, lane: LaneName, fresh: int, begun: int, tariff: Tariff) -> Sum:
-        """Requests of other doors, as long as those here, or as typical ones; those that have begun are half done."""
-        here = [found.request for found in self._open.values() if found.request.lane is lane]
-        prompt = sum(one.prompt_tokens for one in here) // len(here) if here else TYPICAL_PROMPT_TOKENS
-        output = max(1, round(self._lengths.mean(lane, "") or TYPICAL_OUTPUT_TOKENS))
-        like = Request(lane=lane, prompt_tokens=prompt, max_tokens=output)
-        others = Sum()
-        others.add(self._load(_Open(like, True, 0.0), tariff), fresh)
-        others.add(self._load(_Open(like, True, 0.0, produced=(output + 1) // 2), tariff), begun)
-        return others
 
 
 def _share(request: Request, output_tokens: int, tariff: Tariff) -> float:
