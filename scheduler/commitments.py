@@ -135,10 +135,13 @@ class Commitments:
         self._pace_ms = next((lane.tpot_on(single_ms) for lane in self._lanes.values() if lane.rank == 0), math.inf)
         if self.tariff is None:
             return
+        is_first = self._priced is None
         if self._priced is None or self.tariff.differs(self._priced):
             self._priced = self.tariff
             for flight_id, found in self._open.items():
                 self._price(flight_id, found, now_ms, self.tariff)
+                if is_first:
+                    self._count_asked(found, now_ms)
 
     def report(self, now_ms: float) -> DoorReport:
         """What other doors are to know of this one."""
@@ -173,11 +176,8 @@ class Commitments:
         self.withdraw(flight_id, now_ms)
         found = self._open[flight_id] = _Open(request, guaranteed, now_ms)
         if self.tariff is not None:
-            load = load or self._load(found, self.tariff)
-            found.asked_ms = load.work_ms / self.tariff.workers
-            self.ledger.put(flight_id, load, now_ms)
-        for rate in self._rates(found):
-            rate.add(found.asked_ms, now_ms)
+            self.ledger.put(flight_id, load or self._load(found, self.tariff), now_ms)
+            self._count_asked(found, now_ms)
 
     def withdraw(self, flight_id: str, now_ms: float) -> None:
         """What was let in is not put after all: as if it had never come."""
@@ -279,6 +279,12 @@ class Commitments:
         if self.tariff is None:
             return 0.0
         return self.load(request, self.tariff, 0.0, guaranteed=True).work_ms / self.tariff.workers
+
+    def _count_asked(self, found: _Open, now_ms: float) -> None:
+        """It came when it came, also where prices are known only now."""
+        found.asked_ms = self._asked_ms(found.request)
+        for rate in self._rates(found):
+            rate.add_late(found.asked_ms, found.arrived_ms, now_ms)
 
     def _rates(self, found: _Open) -> list[Rate]:
         """Those in which what was let in counts."""
