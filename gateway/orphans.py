@@ -29,7 +29,7 @@ from scheduler.admission import Admitted, assess
 from scheduler.commitments import Request
 from scheduler.lanes import LaneName
 from scheduler.messages import Job, ModelCard
-from scheduler.queue_types import LaneFull, Presence
+from scheduler.queue_types import Presence, QueueError
 
 log = logging.getLogger(__name__)
 
@@ -152,7 +152,7 @@ class Orphans:
             try:
                 await self.dispatcher.queue(queue).put(job, waited_ms=round(_waited_ms(flight)))
                 break
-            except LaneFull:
+            except QueueError:
                 return False
             except STORE_TROUBLE:
                 await asyncio.sleep(RETRY_AFTER_S)

@@ -15,10 +15,11 @@ from typing import Literal
 
 import msgspec
 
-from scheduler.commitments import MARGIN, Commitments, Depth, Request
+from scheduler.commitments import Commitments, Depth, Request
 from scheduler.demand import Load, claim_ms, lateness_ms, time_to_first_ms
 from scheduler.lanes import LaneName
 from scheduler.messages import WorkerStatus
+from scheduler.promises import MARGIN
 from scheduler.tariff import Tariff
 
 NO_WORKER_RETRY_MS = 5_000.0
@@ -36,11 +37,19 @@ class Admitted(msgspec.Struct, frozen=True):
     """What it was found to ask for, at these prices."""
     claim_ms: float = 0.0
     """What is to be booked for its guarantee, of the time of all workers."""
+    work_ms: float = 0.0
+    """What it is expected to take in all, of the same."""
+    token_ms: float = 0.0
+    """What a token of a prompt takes; 0.0 where no worker knows its costs yet."""
 
     @property
     def pace_ms(self) -> float:
         """What a token of it is reckoned to take; 0.0 where no worker knows its costs yet."""
         return 0.0 if self.load is None else self.load.pace_ms
+
+
+UNPROMISED = Admitted(guaranteed=False, expected_ttft_ms=None)
+"""What is said where there is no door."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +98,7 @@ class _Assessment(msgspec.Struct, frozen=True):
             above = self.known.lanes_above(self.request.lane, self.now_ms)
             wait_ms = self._wait_ms(load, above)
             if MARGIN * wait_ms <= load.due_ms - self.now_ms and self._lateness_ms(load) <= 0.0:
-                claimed_ms = MARGIN * claim_ms(self.known.ledger, load, self.known.fleet(self.tariff)) / (1.0 - above)
+                claimed_ms = MARGIN * claim_ms(self.known.ledger, load, self.known.fleet(self.tariff))
                 return self._admitted(wait_ms, load, guaranteed=True, claimed_ms=claimed_ms)
         load = self._load(guaranteed=False)
         wait_ms = self._wait_ms(load, self.known.promised(self.request.lane, self.now_ms))
@@ -107,7 +116,12 @@ class _Assessment(msgspec.Struct, frozen=True):
 
     def _admitted(self, wait_ms: float, load: Load, *, guaranteed: bool, claimed_ms: float = 0.0) -> Admitted:
         return Admitted(
-            guaranteed, expected_ttft_ms=wait_ms + self.tariff.recent_step_ms, load=load, claim_ms=claimed_ms
+            guaranteed,
+            expected_ttft_ms=wait_ms + self.tariff.recent_step_ms,
+            load=load,
+            claim_ms=claimed_ms,
+            work_ms=load.work_ms / self.tariff.workers,
+            token_ms=self.tariff.token_ms,
         )
 
     def _load(self, *, guaranteed: bool) -> Load:

@@ -20,14 +20,12 @@ from scheduler.hearsay import DoorReport, level_report, sums_of
 from scheduler.lanes import Lane, LaneName
 from scheduler.lengths import MeanLengths
 from scheduler.messages import WorkerStatus
+from scheduler.promises import MARGIN, MOST_TAKEN
+from scheduler.queue_types import whole_us
 from scheduler.rates import RECENT_MS, Rate
 from scheduler.single_stream import slowest_ms
-from scheduler.tariff import TYPICAL_PROMPT_TOKENS, Tariff, tariff_of
+from scheduler.tariff import Tariff, tariff_of
 
-MARGIN = 1.5
-"""A guarantee holds if everything takes this much longer than expected."""
-MOST_TAKEN = 0.95
-"""Part of the time that others may be taken to need at most: a little always becomes free."""
 MOST_IN_VAIN = 4.0
 """What a tenant's requests that were refused may claim for a lane, beside those that were let in, which it pays for."""
 MOST_TENANTS = 10_000
@@ -108,9 +106,12 @@ class Commitments:
         self._asked: defaultdict[int, Rate] = defaultdict(Rate)
         self._promised: defaultdict[int, Rate] = defaultdict(Rate)
         """Work that came, and that was guaranteed; by lane rank."""
-        self._asked_elsewhere: Mapping[int, float] = {}
+        self._asked_of_all: Mapping[LaneName, float] = {}
+        """Work that came to all doors, by lane, when they were last heard."""
         self._promised_elsewhere: Mapping[int, float] = {}
-        """The same that other doors last spoke of."""
+        """What other doors guaranteed then, by lane rank."""
+        self._refused_ms: defaultdict[LaneName, float] = defaultdict(float)
+        """Work that was turned away and that others have not heard of."""
         self._in_vain: defaultdict[tuple[int, str], Rate] = defaultdict(Rate)
         self._let_in: defaultdict[tuple[int, str], Rate] = defaultdict(Rate)
         """Of what came, that which was refused, and the rest; by lane rank and tenant."""
@@ -146,14 +147,19 @@ class Commitments:
     def report(self, now_ms: float) -> DoorReport:
         """What other doors are to know of this one."""
         levels = tuple(level_report(level, found, now_ms) for level, found in self.ledger.levels() if found.loads)
-        asked = {rank: rate.at(now_ms) for rank, rate in self._asked.items()}
         promised = {rank: rate.at(now_ms) for rank, rate in self._promised.items()}
-        return DoorReport(levels, asked, promised)
+        return DoorReport(levels, promised)
 
-    def hear(self, reports: Sequence[tuple[DoorReport, float]], now_ms: float) -> None:
-        """What all other doors said last, each so many milliseconds ago: instead of what they said before."""
+    def refused_us(self) -> dict[LaneName, int]:
+        """What was turned away since this was last asked, as all doors are to count it."""
+        refused, self._refused_ms = self._refused_ms, defaultdict(float)
+        return {lane: whole_us(work_ms) for lane, work_ms in refused.items()}
+
+    def hear(self, reports: Sequence[tuple[DoorReport, int]], asked: Mapping[LaneName, float], now_ms: float) -> None:
+        """What all other doors said last, each so many milliseconds ago, instead of what they said before; and the part
+        of the time that came to each lane, over all doors."""
         self.ledger.others = sums_of(reports, now_ms)
-        self._asked_elsewhere = sum([Counter(report.asked) for report, _ in reports], Counter())
+        self._asked_of_all = asked
         self._promised_elsewhere = sum([Counter(report.promised) for report, _ in reports], Counter())
 
     def turned_away(self, request: Request, now_ms: float) -> None:
@@ -166,6 +172,7 @@ class Commitments:
         in_vain = self._in_vain[rank, request.tenant]
         room = MOST_IN_VAIN * self._let_in[rank, request.tenant].at(now_ms) - in_vain.at(now_ms)
         work_ms = min(self._asked_ms(request), max(0.0, room) * RECENT_MS)
+        self._refused_ms[request.lane] += work_ms
         for rate in (in_vain, self._asked[rank]):
             rate.add(work_ms, now_ms)
 
@@ -236,8 +243,8 @@ class Commitments:
     def lanes_above(self, lane: LaneName, now_ms: float) -> float:
         """Part of the workers' time that the lanes above have asked for of late, but for what is the lane's own."""
         rank = self._lanes[lane].rank
-        asked = sum(rate.at(now_ms) for other, rate in self._asked.items() if other < rank)
-        asked += sum(rate for other, rate in self._asked_elsewhere.items() if other < rank)
+        above = [(other.rank, name) for name, other in self._lanes.items() if other.rank < rank]
+        asked = sum(max(self._asked[other].at(now_ms), self._asked_of_all.get(name, 0.0)) for other, name in above)
         return min(asked, MOST_TAKEN, 1.0 - self._lanes[lane].share_floor)
 
     def taken(self, rank: int, now_ms: float) -> float:

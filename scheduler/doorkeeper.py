@@ -11,7 +11,7 @@ from scheduler.admission import Admitted, assess
 from scheduler.capacity import Counts
 from scheduler.commitments import Commitments, Depth, Request
 from scheduler.costs import CostModel
-from scheduler.hearsay import DoorReport
+from scheduler.hearsay import decode, encode
 from scheduler.lane_queue import LaneQueue
 from scheduler.lanes import DEFAULT_LANES, LaneName
 from scheduler.messages import WorkerStatus
@@ -76,8 +76,6 @@ class Doorkeeper:
         """When each door looks next."""
         self._views = [View((), {})] * doors
         self._reported: dict[int, WorkerStatus] = {}
-        self._reports: dict[int, tuple[DoorReport, float]] = {}
-        """What each door said last, and when."""
         self._costs = CostModel()
         self._steps = self._steps_ms = 0.0
         self._promised = False
@@ -134,9 +132,10 @@ class Doorkeeper:
         workers = tuple(self._reported[worker] for worker in sorted(alive))
         depths = {} if self._queue is None else self._queue.depths(int(now_ms))
         self._views[number] = View(workers, depths)
-        self._reports[number] = self._doors[number].report(now_ms), now_ms
-        others = [(said, now_ms - at_ms) for door, (said, at_ms) in self._reports.items() if door != number]
-        self._doors[number].hear(others, now_ms)
+        if self._queue is not None:
+            door = self._doors[number]
+            heard = self._queue.confer(int(now_ms), str(number), encode(door.report(now_ms)), door.refused_us())
+            door.hear(decode(heard.reports), heard.asked, now_ms)
         self._looks[number] = _next(self._looks[number], self._heartbeat_ms, now_ms)
         return self._views[number]
 

@@ -1,4 +1,4 @@
-"""What doors tell each other of what they have let in: sums by level, and how much is asked of them.
+"""What doors tell each other of what they have let in: sums by level.
 
 Each door says so as often as it looks at workers and queues, and hears what the others said last. Deadlines are told as
 time from then, since no two doors have one clock. What comes between two looks nobody hears of in time: what is
@@ -6,6 +6,7 @@ promised meanwhile is booked where all doors meet (`scheduler.promises`).
 """
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 import msgspec
 
@@ -31,10 +32,8 @@ class DoorReport(msgspec.Struct, frozen=True, array_like=True):
     """What one door has let in and not yet seen end, when it said so."""
 
     levels: tuple[LevelReport, ...]
-    asked: Mapping[int, float]
-    """Part of the workers' time that came to it of late, by lane rank."""
     promised: Mapping[int, float]
-    """The same of what was guaranteed."""
+    """Part of the workers' time that it guaranteed of late, by lane rank."""
 
 
 def level_report(level: Level, found: Sum, now_ms: float) -> LevelReport:
@@ -53,7 +52,7 @@ def level_report(level: Level, found: Sum, now_ms: float) -> LevelReport:
     )
 
 
-def sums_of(reports: Iterable[tuple[DoorReport, float]], now_ms: float) -> dict[Level, Sum]:
+def sums_of(reports: Iterable[tuple[DoorReport, int]], now_ms: float) -> dict[Level, Sum]:
     """All that other doors have let in, each report with its age in milliseconds."""
     sums: dict[Level, Sum] = {}
     for report, age_ms in reports:
@@ -70,3 +69,21 @@ def sums_of(reports: Iterable[tuple[DoorReport, float]], now_ms: float) -> dict[
                 before, before_ms = found.dated.get(bucket, (0, 0.0))
                 found.dated[bucket] = before + loads, before_ms + work_ms
     return sums
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[DoorReport] = msgspec.msgpack.Decoder(DoorReport)
+
+
+def encode(report: DoorReport) -> bytes:
+    """As it goes through the store."""
+    return _encoder.encode(report)
+
+
+def decode(heard: Iterable[tuple[bytes, int]]) -> list[tuple[DoorReport, int]]:
+    """What other doors said and how many milliseconds ago, but for what another release says in another way."""
+    reports = []
+    for said, age_ms in heard:
+        with suppress(msgspec.DecodeError):
+            reports.append((_decoder.decode(said), age_ms))
+    return reports
