@@ -111,8 +111,9 @@ class _Assessment(msgspec.Struct, frozen=True):
 
     @property
     def _may_be_promised(self) -> bool:
-        """It states a deadline, and all that this depends upon."""
-        return self.request.states_deadline and (self.request.deadline_ms is None or self.request.max_tokens_stated)
+        """It states a deadline, and all that this depends upon; and lanes above leave time."""
+        stated = self.request.states_deadline and (self.request.deadline_ms is None or self.request.max_tokens_stated)
+        return stated and self.known.leaves_time(self.request.lane, self.now_ms)
 
     def _admitted(self, wait_ms: float, load: Load, *, guaranteed: bool, claimed_ms: float = 0.0) -> Admitted:
         return Admitted(

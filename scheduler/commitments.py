@@ -22,7 +22,8 @@ from scheduler.lengths import MeanLengths
 from scheduler.messages import WorkerStatus
 from scheduler.promises import MARGIN, MOST_TAKEN
 from scheduler.queue_types import whole_us
-from scheduler.rates import RECENT_MS, Rate
+from scheduler.rates import RECENT_MS as RATE_MS
+from scheduler.rates import Rate
 from scheduler.single_stream import slowest_ms
 from scheduler.tariff import Tariff, tariff_of
 
@@ -103,6 +104,7 @@ class Commitments:
         self._open: dict[str, _Open] = {}
         self._priced: Tariff | None = None
         """Prices of what is open."""
+        self._priced_since_ms = math.inf
         self._asked: defaultdict[int, Rate] = defaultdict(Rate)
         self._promised: defaultdict[int, Rate] = defaultdict(Rate)
         """Work that came, and that was guaranteed; by lane rank."""
@@ -137,6 +139,8 @@ class Commitments:
         if self.tariff is None:
             return
         is_first = self._priced is None
+        if is_first:
+            self._priced_since_ms = now_ms
         if self._priced is None or self.tariff.differs(self._priced):
             self._priced = self.tariff
             for flight_id, found in self._open.items():
@@ -171,7 +175,7 @@ class Commitments:
             self._let_in.clear()
         in_vain = self._in_vain[rank, request.tenant]
         room = MOST_IN_VAIN * self._let_in[rank, request.tenant].at(now_ms) - in_vain.at(now_ms)
-        work_ms = min(self._asked_ms(request), max(0.0, room) * RECENT_MS)
+        work_ms = min(self._asked_ms(request), max(0.0, room) * RATE_MS)
         self._refused_ms[request.lane] += work_ms
         for rate in (in_vain, self._asked[rank]):
             rate.add(work_ms, now_ms)
@@ -242,10 +246,22 @@ class Commitments:
 
     def lanes_above(self, lane: LaneName, now_ms: float) -> float:
         """Part of the workers' time that the lanes above have asked for of late, but for what is the lane's own."""
+        return min(self._asked_above(lane, now_ms), self._most_above(lane))
+
+    def leaves_time(self, lane: LaneName, now_ms: float) -> bool:
+        """The lanes above ask for less than what they may have: a promise rests on no share floor alone, nor on prices
+        that were not known yet while requests came."""
+        rank = self._lanes[lane].rank
+        knows = now_ms - self._priced_since_ms >= 2.0 * RATE_MS
+        return rank == 0 or (knows and self._asked_above(lane, now_ms) < self._most_above(lane))
+
+    def _most_above(self, lane: LaneName) -> float:
+        return min(MOST_TAKEN, 1.0 - self._lanes[lane].share_floor)
+
+    def _asked_above(self, lane: LaneName, now_ms: float) -> float:
         rank = self._lanes[lane].rank
         above = [(other.rank, name) for name, other in self._lanes.items() if other.rank < rank]
-        asked = sum(max(self._asked[other].at(now_ms), self._asked_of_all.get(name, 0.0)) for other, name in above)
-        return min(asked, MOST_TAKEN, 1.0 - self._lanes[lane].share_floor)
+        return sum(max(self._asked[other].at(now_ms), self._asked_of_all.get(name, 0.0)) for other, name in above)
 
     def taken(self, rank: int, now_ms: float) -> float:
         """What the lanes above that of a rank ask for."""

@@ -41,8 +41,8 @@ class View(NamedTuple):
 class Doorkeeper:
     """Observes a simulation of workers that are alike, and is its doors; a request comes to any of them.
 
-    With a `heartbeat_ms`, workers report that often, and each door looks at them, and at the queue, that often;
-    without, what a door knows of them is never stale. A dead worker is reported until its lease has lapsed.
+    With a `heartbeat_ms`, workers report that often, and each door looks at them, and hears of the others, twice as
+    often, as gateways do; without, what a door knows of them is never stale. A dead worker is reported until its lease has lapsed.
     """
 
     def __init__(
@@ -72,7 +72,8 @@ class Doorkeeper:
         self._heartbeat_ms = heartbeat_ms
         self._beats = [-self._random.random() * heartbeat_ms for _ in policies]
         """When each worker reports next."""
-        self._looks = [-self._random.random() * heartbeat_ms for _ in self._doors]
+        self._look_ms = heartbeat_ms / 2.0
+        self._looks = [-self._random.random() * self._look_ms for _ in self._doors]
         """When each door looks next."""
         self._views = [View((), {})] * doors
         self._reported: dict[int, WorkerStatus] = {}
@@ -136,7 +137,7 @@ class Doorkeeper:
             door = self._doors[number]
             heard = self._queue.confer(int(now_ms), str(number), encode(door.report(now_ms)), door.refused_us())
             door.hear(decode(heard.reports), heard.asked, now_ms)
-        self._looks[number] = _next(self._looks[number], self._heartbeat_ms, now_ms)
+        self._looks[number] = _next(self._looks[number], self._look_ms, now_ms)
         return self._views[number]
 
     def _report(self, worker: int, now_ms: float) -> None:

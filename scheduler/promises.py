@@ -59,7 +59,10 @@ class Promises:
     def book(self, level: int, due_ms: int, claim_us: int, now_ms: int) -> int | None:
         """Claim time; the bucket to release it from, None where it does not fit beside what is promised."""
         bucket, above_us = bucket_of(due_ms, now_ms), 0
-        for other, free in enumerate(self._free(now_ms)):
+        free = self._free(now_ms)
+        if bucket < now_ms or free[level] <= self._least_free(level):
+            return None
+        for other in range(len(self._sums)):
             wanted = dict(self._sums_of(other, now_ms))
             if other == level:
                 wanted[bucket] = wanted.get(bucket, 0) + claim_us
@@ -67,11 +70,9 @@ class Promises:
             for due, work_us in sorted(wanted.items()):
                 sum_us += work_us
                 is_later = other > level or (other == level and due >= bucket)
-                if is_later and due >= now_ms and sum_us * 1_000 > (due - now_ms) * free:
+                if is_later and due >= now_ms and sum_us * 1_000 > (due - now_ms) * free[other]:
                     return None
             above_us = sum_us
-        if bucket < now_ms:
-            return None
         self._sums[level][bucket] = self._sums[level].get(bucket, 0) + claim_us
         return bucket
 
@@ -97,10 +98,14 @@ class Promises:
     def _free(self, now_ms: int) -> list[int]:
         """Of each lane, the part of the time that those above leave it, in millionths."""
         free, asked = [], 0
-        for floor, own in zip(self._floors, self.asked, strict=True):
-            free.append(WHOLE - min(asked, int(MOST_TAKEN * WHOLE), int((1.0 - floor) * WHOLE)))
+        for level, own in enumerate(self.asked):
+            free.append(max(WHOLE - asked, self._least_free(level)))
             asked += own.part(now_ms)
         return free
+
+    def _least_free(self, level: int) -> int:
+        """What a lane has however much those above ask for: too little to promise anything."""
+        return WHOLE - min(int(MOST_TAKEN * WHOLE), int((1.0 - self._floors[level]) * WHOLE)) if level else 0
 
 
 def bucket_of(due_ms: int, now_ms: int) -> int:

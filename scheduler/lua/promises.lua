@@ -27,11 +27,17 @@ local function part_of(lane)
   return math.floor(weighted * 2000 / (RECENT_MS * RECENT_MS))
 end
 
--- Of each lane, the part of the time that those above leave it, in millionths.
+-- What a lane has of the time however much those above ask for, in millionths: too little to promise anything.
+local function least_free(level)
+  if level == 1 then return 0 end
+  return WHOLE - math.min(math.floor(MOST_TAKEN * WHOLE), math.floor((1 - LANES[level].share_floor) * WHOLE))
+end
+
+-- Of each lane, the part of the time that those above leave it.
 local function free_parts()
   local free, asked = {}, 0
   for level, lane in ipairs(LANES) do
-    free[level] = WHOLE - math.min(asked, math.floor(MOST_TAKEN * WHOLE), math.floor((1 - lane.share_floor) * WHOLE))
+    free[level] = math.max(WHOLE - asked, least_free(level))
     if level < #LANES then asked = asked + part_of(lane.name) end
   end
   return free
@@ -53,6 +59,7 @@ end
 -- Claim time for a job; the bucket to release it from, nil where it does not fit beside what is promised.
 local function book(level, due, claim)
   local bucket, above, free = bucket_of(due), 0, free_parts()
+  if bucket < NOW or free[level] <= least_free(level) then return nil end
   for other, lane in ipairs(LANES) do
     local sum, sums = above, sums_of(lane, other == level and bucket or nil, claim)
     table.sort(sums, function(a, b) return a[1] < b[1] end)
@@ -63,7 +70,6 @@ local function book(level, due, claim)
     end
     above = sum
   end
-  if bucket < NOW then return nil end
   call('HINCRBY', key('promised', LANES[level].name), string.format('%.0f', bucket), string.format('%.0f', claim))
   return bucket
 end
