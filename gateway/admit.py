@@ -118,7 +118,7 @@ def _assess_all(asked: Mapping[str, Request], model: Model, door: Commitments, n
     """The door's word on each, behind those before it. Raises ApiError at the first refusal; then none is in."""
     answers: dict[str, Admitted] = {}
     for flight_id, request in asked.items():
-        answer = assess(request, workers=model.workers, depths=model.depths, commitments=door, now_ms=now_ms)
+        answer = assess(request, workers=model.workers, commitments=door, now_ms=now_ms)
         if isinstance(answer, Refusal):
             for entered in answers:
                 door.withdraw(entered, now_ms)

@@ -161,7 +161,7 @@ class Orphans:
     def _is_promised(self, request: Request, target: Model) -> bool:
         """The workers of its new card keep its deadline, by what their door has let in."""
         door, now_ms = self.doors.at(target.queue), self.doors.now_ms
-        answer = assess(request, workers=target.workers, depths=target.depths, commitments=door, now_ms=now_ms)
+        answer = assess(request, workers=target.workers, commitments=door, now_ms=now_ms)
         return isinstance(answer, Admitted) and answer.guaranteed
 
     @property

@@ -1,4 +1,4 @@
-"""Can this request be served in time? Decided at the door, from what workers last reported and what the door let in.
+"""Can this request be served in time? Decided at the door, from what workers last reported and what the doors let in.
 
 Three answers. Guaranteed: every stated deadline holds with a margin, at the longest output that was stated, and so
 does every guarantee given before. Best effort: it is expected to be in time, or states no deadline; such a request is
@@ -9,15 +9,14 @@ Lower lanes count on the time that the lanes above do not ask for, whether those
 batch work cannot book what interactive work needs. Best effort goes behind what is guaranteed, now and later.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
 
-from scheduler.commitments import Commitments, Depth, Request
+from scheduler.commitments import Commitments, Request
 from scheduler.demand import Load, claim_ms, lateness_ms, time_to_first_ms
-from scheduler.lanes import LaneName
 from scheduler.messages import WorkerStatus
 from scheduler.promises import MARGIN
 from scheduler.tariff import Tariff
@@ -67,7 +66,6 @@ def assess(
     request: Request,
     *,
     workers: Sequence[WorkerStatus],
-    depths: Mapping[LaneName, Depth],
     commitments: Commitments,
     now_ms: float,
 ) -> Admitted | Refusal:
@@ -77,7 +75,7 @@ def assess(
         return Refusal("no_worker", NO_WORKER_RETRY_MS, 0)
     if largest < request.kv_tokens:
         return Refusal("exceeds_kv", None, largest)
-    commitments.look(workers, depths, now_ms)
+    commitments.look(workers, now_ms)
     if commitments.tariff is None:
         return Admitted(guaranteed=False, expected_ttft_ms=None)
     return _Assessment(request, commitments, commitments.tariff, now_ms).answer()

@@ -1,15 +1,13 @@
 """What one door has let in and not yet seen end, and what it has learnt of the requests that come.
 
-A door knows its own requests to the token, and those of other doors by number alone: workers and queues report how
-many there are. Those are taken to be like its own, to go first, and to have no deadlines. Used by one gateway for one
-queue; the simulator's door is the same.
+A door knows its own requests to the token, and those of other doors by the sums that they tell (`scheduler.hearsay`).
+Used by one gateway for one queue; the simulator's door is the same.
 """
 
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import msgspec
 
@@ -33,17 +31,6 @@ MOST_TENANTS = 10_000
 """With so many that were refused, all of them start anew."""
 COUNTED_EVERY = 8
 """Output tokens of a choice from one look at what is left of it to the next; the first is always looked at."""
-TYPICAL_OUTPUT_TOKENS = 128
-"""Assumed of requests of other doors while there are none of its own, as TYPICAL_PROMPT_TOKENS is."""
-
-
-class Depth(Protocol):
-    """What a door needs to know of a lane's queue."""
-
-    @property
-    def queued(self) -> int:
-        """Jobs that wait."""
-        ...
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,8 +115,8 @@ class Commitments:
             self._largest = workers, max(pools, default=None)
         return self._largest[1]
 
-    def look(self, workers: Sequence[WorkerStatus], depths: Mapping[LaneName, Depth], now_ms: float) -> None:
-        """Take in what workers and queue last reported. Cheap where `workers` is what it was the last time."""
+    def look(self, workers: Sequence[WorkerStatus], now_ms: float) -> None:
+        """Take in what workers last reported. Cheap where `workers` is what it was the last time."""
         if workers is self._seen:
             return
         self._seen = workers

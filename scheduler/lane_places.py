@@ -178,8 +178,8 @@ class Places:
         return self.counters.floor(self._queues)
 
     def lead(self, tenant: str, weight: float) -> float:
-        """Weighted tokens by which a tenant is ahead of the least served other that waits here, what it was promised and
-        waits for counted in; below all where no other waits."""
+        """Weighted tokens by which a tenant is ahead of the least served other that waits here; what it was promised
+        and waits for counts. Below all where no other waits."""
         least = min((self.counters.value(other) for other in self._queues if other != tenant), default=math.inf)
         counter = self.counters.value(tenant)
         if tenant not in self._queues:

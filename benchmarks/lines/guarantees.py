@@ -82,7 +82,7 @@ class Case(NamedTuple):
             for number in range(TENANTS)
             for dated in kinds
         ]
-        return flood(clients, duration_s, self.seed)
+        return list(flood(clients, duration_s, self.seed))
 
 
 def play(
