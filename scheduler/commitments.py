@@ -91,7 +91,6 @@ class Commitments:
         self._open: dict[str, _Open] = {}
         self._priced: Tariff | None = None
         """Prices of what is open."""
-        self._priced_since_ms = math.inf
         self._asked: defaultdict[int, Rate] = defaultdict(Rate)
         self._promised: defaultdict[int, Rate] = defaultdict(Rate)
         """Work that came, and that was guaranteed; by lane rank."""
@@ -126,8 +125,6 @@ class Commitments:
         if self.tariff is None:
             return
         is_first = self._priced is None
-        if is_first:
-            self._priced_since_ms = now_ms
         if self._priced is None or self.tariff.differs(self._priced):
             self._priced = self.tariff
             for flight_id, found in self._open.items():
@@ -236,11 +233,8 @@ class Commitments:
         return min(self._asked_above(lane, now_ms), self._most_above(lane))
 
     def leaves_time(self, lane: LaneName, now_ms: float) -> bool:
-        """The lanes above ask for less than what they may have: a promise rests on no share floor alone, nor on prices
-        that were not known yet while requests came."""
-        rank = self._lanes[lane].rank
-        knows = now_ms - self._priced_since_ms >= 2.0 * RATE_MS
-        return rank == 0 or (knows and self._asked_above(lane, now_ms) < self._most_above(lane))
+        """The lanes above ask for less than what they may have: a promise rests on no share floor alone."""
+        return not self._lanes[lane].rank or self._asked_above(lane, now_ms) < self._most_above(lane)
 
     def _most_above(self, lane: LaneName) -> float:
         return min(MOST_TAKEN, 1.0 - self._lanes[lane].share_floor)

@@ -201,8 +201,9 @@ def claim_us(job: Job) -> int:
 
 
 def work_us(job: Job) -> int:
-    """What it is expected to take of the workers' time, in whole microseconds; no more than counts as all of it."""
-    return whole_us(min(job.work_ms, RECENT_MS / 2))
+    """What it is expected to take of the workers' time, in whole microseconds; no more than counts as all of it, as
+    what nobody can tell does."""
+    return whole_us(min(job.work_ms or math.inf, RECENT_MS / 2))
 
 
 def whole_us(ms: float) -> int:

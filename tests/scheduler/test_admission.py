@@ -66,10 +66,9 @@ class Door:
     """A door before some workers, with its own clock."""
 
     def __init__(self, *workers: WorkerStatus, elsewhere: dict[LaneName, int] | None = None) -> None:
-        """It knows prices for a minute, and of so many requests that another door has let in."""
+        """It knows of so many requests that another door has let in."""
         self.workers = workers
         self.known = Commitments(DEFAULT_LANES)
-        self.known.look(workers, -60_000.0)
         self.now_ms = 0.0
         self.entered = 0
         if elsewhere is not None:

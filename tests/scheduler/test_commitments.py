@@ -183,14 +183,6 @@ def test_what_came_to_all_doors_counts_for_the_lanes_below() -> None:
     assert commitments.leaves_time(LATENCY, 10_000.0)
 
 
-def test_nothing_is_promised_below_while_prices_are_new() -> None:
-    """What came before they were known nobody has counted."""
-    commitments = known()
-
-    assert [commitments.leaves_time(THROUGHPUT, at_ms) for at_ms in (0.0, 3_000.0, 5_000.0)] == [False, False, True]
-    assert commitments.leaves_time(LATENCY, 0.0)
-
-
 def test_what_came_before_prices_were_known_counts_when_they_are() -> None:
     early, late = known(), Commitments(DEFAULT_LANES)
     for commitments in (early, late):

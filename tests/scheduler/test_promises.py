@@ -16,9 +16,14 @@ PROMPT = tuple(range(800))
 
 
 async def promised(queue: Queue, flight_id: str, claim_ms: float, due_ms: float = 2_000.0, **fields: Any) -> bool:
-    asked = job(
-        flight_id, guaranteed=True, claim_ms=claim_ms, hard_ttft_ms=due_ms + 50.0, pace_ms=50.0, ttft_ms=9e5, **fields
-    )
+    known: dict[str, Any] = {
+        "claim_ms": claim_ms,
+        "work_ms": 1e-3,
+        "hard_ttft_ms": due_ms + 50.0,
+        "pace_ms": 50.0,
+        "ttft_ms": 9e5,
+    }
+    asked = job(flight_id, guaranteed=True, **known, **fields)
     try:
         return (await queue.put(asked)).guaranteed
     except Unattainable:
@@ -88,6 +93,18 @@ async def test_a_lower_lane_is_not_promised_what_the_lanes_above_ask_for(queue: 
     assert await promised(queue, "later", 900.0, lane=LaneName.THROUGHPUT)
     await queue.confer("gw", b"", {LaneName.LATENCY: 3_000_000})
     assert not await promised(queue, "none", 1.0, lane=LaneName.THROUGHPUT, due_ms=9_000.0)
+
+
+async def test_what_nobody_knows_the_work_of_may_be_all_that_the_lanes_above_can_take(
+    queue: Queue, clock: Clock
+) -> None:
+    """Before workers have learnt what steps cost."""
+    await queue.put(job("unknown"))
+    assert not await promised(queue, "low", 1.0, lane=LaneName.THROUGHPUT)
+    assert await promised(queue, "high", 1.0)
+    clock.advance(RECENT_MS)
+
+    assert await promised(queue, "later", 1.0, lane=LaneName.THROUGHPUT)
 
 
 async def test_what_other_doors_promised_leaves_no_time_for_is_refused(queue: Queue) -> None:
