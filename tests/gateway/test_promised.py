@@ -42,7 +42,7 @@ async def test_a_deadline_that_not_even_best_effort_would_keep_beside_what_other
     served: Served,
 ) -> None:
     served.worker.taking = False
-    await another_door_promises(served, 7_900.0)
+    await another_door_promises(served, 7_700.0)
     before = await served.limits()
 
     refused = await served.post(CHAT, {**ASKED, "max_tokens": 5}, x_fairlane_ttft_ms="5200")
