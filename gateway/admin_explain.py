@@ -82,7 +82,7 @@ def door_verdict(door: Door, asked: Request, doors: Doors) -> tuple[ApiError | N
     if asked.prompt_tokens + asked.max_tokens > door.context_length:
         return context_length(door.context_length, asked.prompt_tokens, asked.max_tokens), None
     let_in = doors.at(door.queue)
-    verdict = assess(asked, workers=door.workers, depths=door.depths, commitments=let_in, now_ms=doors.now_ms)
+    verdict = assess(asked, workers=door.workers, commitments=let_in, now_ms=doors.now_ms)
     if not isinstance(verdict, Admitted):
         return refused(verdict, asked), None
     still_ms = let_in.still_waits_ms(asked.lane, asked.tenant, door.waiting + 1) if door.waiting else None

@@ -15,7 +15,7 @@ from quotas.limits import LimitStatus, Scope
 from quotas.tenants import Tenant
 from scheduler.admission import Admitted, Refusal, assess
 from scheduler.commitments import Commitments, Request
-from scheduler.queue_types import LaneFull, TenantQueueFull
+from scheduler.queue_types import LaneFull, TenantQueueFull, Unattainable
 
 
 class Size(msgspec.Struct, frozen=True):
@@ -118,7 +118,7 @@ def _assess_all(asked: Mapping[str, Request], model: Model, door: Commitments, n
     """The door's word on each, behind those before it. Raises ApiError at the first refusal; then none is in."""
     answers: dict[str, Admitted] = {}
     for flight_id, request in asked.items():
-        answer = assess(request, workers=model.workers, depths=model.depths, commitments=door, now_ms=now_ms)
+        answer = assess(request, workers=model.workers, commitments=door, now_ms=now_ms)
         if isinstance(answer, Refusal):
             for entered in answers:
                 door.withdraw(entered, now_ms)
@@ -175,11 +175,14 @@ def queued_limit(statuses: Iterable[LimitStatus]) -> LimitStatus | None:
     return min(found, key=lambda status: status.limit, default=None)
 
 
-def queue_refused(full: LaneFull | TenantQueueFull, scope: Scope = "tenant") -> ApiError:
+def queue_refused(full: LaneFull | TenantQueueFull | Unattainable, scope: Scope = "tenant") -> ApiError:
     """What the queue refuses, in the words of the API. `scope`: whose limit it was, tenant's or key's."""
     if isinstance(full, LaneFull):
         message = f"The lane {full.lane} is full: {full.depth} requests wait."
         return ApiError(message, "overloaded", retry_after_s=full.retry_after_ms / 1e3)
+    if isinstance(full, Unattainable):
+        message = "The deadline cannot be met: the time was promised to others."
+        return ApiError(message, "deadline_unattainable", retry_after_s=full.late_ms / 1e3)
     block = LimitBlock("queued_requests", scope, full.limit, full.depth, 0, 1, None)
     message = f"The limit queued_requests of this {scope} refuses the request: {full.depth} of the tenant's wait."
     return ApiError(message, "queue_full", limit=block, retry_after_s=full.retry_after_ms / 1e3)

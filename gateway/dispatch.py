@@ -38,7 +38,8 @@ class Queue(Protocol):
         generated: Sequence[Sequence[int]] = (),
     ) -> Put:
         """Add a job, that may have waited elsewhere, or have tokens from an earlier run; its place among its tenant's,
-        and whether it is promised. Raises LaneFull, TenantQueueFull."""
+        and whether it is promised. Raises LaneFull, TenantQueueFull,
+        Unattainable."""
 
     async def grant(self, flight_id: str, granted_until: int) -> bool:
         """Let each of its choices come to so many output tokens."""

@@ -26,7 +26,7 @@ from quotas.limits import RULES
 from quotas.store import AccessDenied, Ask, Denied, LimitStatus, QuotaStore, Reservation
 from scheduler.messages import Job
 from scheduler.outcomes import Outcome
-from scheduler.queue_types import LaneFull, TenantQueueFull
+from scheduler.queue_types import LaneFull, TenantQueueFull, Unattainable
 
 _PROMPT_LIMITS = frozenset(rule.name for rule in RULES if {"input", "prompt"} & set(rule.counts))
 _OUTPUT_LIMITS = frozenset(rule.name for rule in RULES if {"output", "ceiling"} & set(rule.counts))
@@ -179,7 +179,7 @@ class Launcher:
             queue = self._dispatcher.queue(flight.queue)
             generated = [head.token_ids for head in heads]
             put = await queue.put(job, tenant_limit=None if limit is None else limit.limit, generated=generated)
-        except (LaneFull, TenantQueueFull) as full:
+        except (LaneFull, TenantQueueFull, Unattainable) as full:
             flight.job = None  # nothing was written
             raise queue_refused(full, "tenant" if limit is None else limit.scope) from full
         except StoreAway as error:

@@ -29,7 +29,7 @@ from scheduler.admission import Admitted, assess
 from scheduler.commitments import Request
 from scheduler.lanes import LaneName
 from scheduler.messages import Job, ModelCard
-from scheduler.queue_types import LaneFull, Presence
+from scheduler.queue_types import Presence, QueueError
 
 log = logging.getLogger(__name__)
 
@@ -152,7 +152,7 @@ class Orphans:
             try:
                 await self.dispatcher.queue(queue).put(job, waited_ms=round(_waited_ms(flight)))
                 break
-            except LaneFull:
+            except QueueError:
                 return False
             except STORE_TROUBLE:
                 await asyncio.sleep(RETRY_AFTER_S)
@@ -161,7 +161,7 @@ class Orphans:
     def _is_promised(self, request: Request, target: Model) -> bool:
         """The workers of its new card keep its deadline, by what their door has let in."""
         door, now_ms = self.doors.at(target.queue), self.doors.now_ms
-        answer = assess(request, workers=target.workers, depths=target.depths, commitments=door, now_ms=now_ms)
+        answer = assess(request, workers=target.workers, commitments=door, now_ms=now_ms)
         return isinstance(answer, Admitted) and answer.guaranteed
 
     @property

@@ -201,7 +201,7 @@ class Preparer:
         caller: Caller,
         number: int,
     ) -> Job:
-        tenant = caller.identity.tenant
+        tenant, answer = caller.identity.tenant, verdict.answers[flight_id]
         seed = _drawn_seed(caller.once, number) if request.seed is None else request.seed
         return Job(
             flight_id=flight_id,
@@ -221,8 +221,10 @@ class Preparer:
             deadline_ms=terms.deadline_ms,
             hard_ttft_ms=terms.hard_ttft_ms,
             guaranteed=verdict.guaranteed,
-            pace_ms=verdict.answers[flight_id].pace_ms,
-            claim_ms=verdict.answers[flight_id].claim_ms,
+            pace_ms=answer.pace_ms,
+            claim_ms=answer.claim_ms,
+            work_ms=answer.work_ms,
+            token_ms=answer.token_ms,
             exact=tenant.is_exact,
             follows=number > 0,
             prompt_print="" if caller.once is None else _print_of(prompt),

@@ -43,6 +43,7 @@ from quotas.rollup import RollUp
 from quotas.store import QuotaStore
 from quotas.tenants import TenantStore
 from quotas.windows import MINUTE, Slicing
+from scheduler.hearsay import decode, encode
 from scheduler.redis_queue import RedisQueue
 from scheduler.registry import RedisRegistry
 
@@ -235,7 +236,12 @@ class Resources:
         return Link(calls=self._calls(name), reader=self._queue(reader, name), close=reader.aclose)
 
     async def _depths(self, name: str) -> Depths:
-        return await self._calls(name).depths()
+        """How full a queue's lanes are; its doors tell each other what they have let in."""
+        queue, door = self._calls(name), self.doors.at(name)
+        said = encode(door.report(self.doors.now_ms))
+        heard = await queue.confer(self.gateway_id, said, door.refused_us())
+        door.hear(decode(heard.reports), heard.asked, self.doors.now_ms)
+        return await queue.depths()
 
     def _calls(self, name: str) -> RedisQueue:
         if name not in self._queues:

@@ -1,4 +1,4 @@
-"""Can this request be served in time? Decided at the door, from what workers last reported and what the door let in.
+"""Can this request be served in time? Decided at the door, from what workers last reported and what the doors let in.
 
 Three answers. Guaranteed: every stated deadline holds with a margin, at the longest output that was stated, and so
 does every guarantee given before. Best effort: it is expected to be in time, or states no deadline; such a request is
@@ -9,16 +9,16 @@ Lower lanes count on the time that the lanes above do not ask for, whether those
 batch work cannot book what interactive work needs. Best effort goes behind what is guaranteed, now and later.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
 
-from scheduler.commitments import MARGIN, Commitments, Depth, Request
+from scheduler.commitments import Commitments, Request
 from scheduler.demand import Load, claim_ms, lateness_ms, time_to_first_ms
-from scheduler.lanes import LaneName
 from scheduler.messages import WorkerStatus
+from scheduler.promises import MARGIN
 from scheduler.tariff import Tariff
 
 NO_WORKER_RETRY_MS = 5_000.0
@@ -36,11 +36,19 @@ class Admitted(msgspec.Struct, frozen=True):
     """What it was found to ask for, at these prices."""
     claim_ms: float = 0.0
     """What is to be booked for its guarantee, of the time of all workers."""
+    work_ms: float = 0.0
+    """What it is expected to take in all, of the same."""
+    token_ms: float = 0.0
+    """What a token of a prompt takes; 0.0 where no worker knows its costs yet."""
 
     @property
     def pace_ms(self) -> float:
         """What a token of it is reckoned to take; 0.0 where no worker knows its costs yet."""
         return 0.0 if self.load is None else self.load.pace_ms
+
+
+UNPROMISED = Admitted(guaranteed=False, expected_ttft_ms=None)
+"""What is said where there is no door."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +66,6 @@ def assess(
     request: Request,
     *,
     workers: Sequence[WorkerStatus],
-    depths: Mapping[LaneName, Depth],
     commitments: Commitments,
     now_ms: float,
 ) -> Admitted | Refusal:
@@ -68,7 +75,7 @@ def assess(
         return Refusal("no_worker", NO_WORKER_RETRY_MS, 0)
     if largest < request.kv_tokens:
         return Refusal("exceeds_kv", None, largest)
-    commitments.look(workers, depths, now_ms)
+    commitments.look(workers, now_ms)
     if commitments.tariff is None:
         return Admitted(guaranteed=False, expected_ttft_ms=None)
     return _Assessment(request, commitments, commitments.tariff, now_ms).answer()
@@ -89,7 +96,7 @@ class _Assessment(msgspec.Struct, frozen=True):
             above = self.known.lanes_above(self.request.lane, self.now_ms)
             wait_ms = self._wait_ms(load, above)
             if MARGIN * wait_ms <= load.due_ms - self.now_ms and self._lateness_ms(load) <= 0.0:
-                claimed_ms = MARGIN * claim_ms(self.known.ledger, load, self.known.fleet(self.tariff)) / (1.0 - above)
+                claimed_ms = MARGIN * claim_ms(self.known.ledger, load, self.known.fleet(self.tariff))
                 return self._admitted(wait_ms, load, guaranteed=True, claimed_ms=claimed_ms)
         load = self._load(guaranteed=False)
         wait_ms = self._wait_ms(load, self.known.promised(self.request.lane, self.now_ms))
@@ -102,12 +109,18 @@ class _Assessment(msgspec.Struct, frozen=True):
 
     @property
     def _may_be_promised(self) -> bool:
-        """It states a deadline, and all that this depends upon."""
-        return self.request.states_deadline and (self.request.deadline_ms is None or self.request.max_tokens_stated)
+        """It states a deadline, and all that this depends upon; and lanes above leave time."""
+        stated = self.request.states_deadline and (self.request.deadline_ms is None or self.request.max_tokens_stated)
+        return stated and self.known.leaves_time(self.request.lane, self.now_ms)
 
     def _admitted(self, wait_ms: float, load: Load, *, guaranteed: bool, claimed_ms: float = 0.0) -> Admitted:
         return Admitted(
-            guaranteed, expected_ttft_ms=wait_ms + self.tariff.recent_step_ms, load=load, claim_ms=claimed_ms
+            guaranteed,
+            expected_ttft_ms=wait_ms + self.tariff.recent_step_ms,
+            load=load,
+            claim_ms=claimed_ms,
+            work_ms=load.work_ms / self.tariff.workers,
+            token_ms=self.tariff.token_ms,
         )
 
     def _load(self, *, guaranteed: bool) -> Load:

@@ -1,50 +1,36 @@
 """What one door has let in and not yet seen end, and what it has learnt of the requests that come.
 
-A door knows its own requests to the token, and those of other doors by number alone: workers and queues report how
-many there are. Those are taken to be like its own, to go first, and to have no deadlines. Used by one gateway for one
-queue; the simulator's door is the same.
+A door knows its own requests to the token, and those of other doors by the sums that they tell (`scheduler.hearsay`).
+Used by one gateway for one queue; the simulator's door is the same.
 """
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import msgspec
 
-from scheduler.demand import Fleet, Ledger, Level, Load, Sum
+from scheduler.demand import Fleet, Ledger, Level, Load
 from scheduler.dues import next_due_ms
 from scheduler.eta import Waits
+from scheduler.hearsay import DoorReport, level_report, sums_of
 from scheduler.lanes import Lane, LaneName
 from scheduler.lengths import MeanLengths
 from scheduler.messages import WorkerStatus
-from scheduler.presence import Presence
-from scheduler.rates import RECENT_MS, Rate
+from scheduler.promises import MARGIN, MOST_TAKEN
+from scheduler.queue_types import whole_us
+from scheduler.rates import RECENT_MS as RATE_MS
+from scheduler.rates import Rate
 from scheduler.single_stream import slowest_ms
-from scheduler.tariff import TYPICAL_PROMPT_TOKENS, Tariff, tariff_of
+from scheduler.tariff import Tariff, tariff_of
 
-MARGIN = 1.5
-"""A guarantee holds if everything takes this much longer than expected."""
-MOST_TAKEN = 0.95
-"""Part of the time that others may be taken to need at most: a little always becomes free."""
 MOST_IN_VAIN = 4.0
 """What a tenant's requests that were refused may claim for a lane, beside those that were let in, which it pays for."""
 MOST_TENANTS = 10_000
 """With so many that were refused, all of them start anew."""
 COUNTED_EVERY = 8
 """Output tokens of a choice from one look at what is left of it to the next; the first is always looked at."""
-TYPICAL_OUTPUT_TOKENS = 128
-"""Assumed of requests of other doors while there are none of its own, as TYPICAL_PROMPT_TOKENS is."""
-
-
-class Depth(Protocol):
-    """What a door needs to know of a lane's queue."""
-
-    @property
-    def queued(self) -> int:
-        """Jobs that wait."""
-        ...
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,12 +89,17 @@ class Commitments:
         """The TPOT target of the first lane on these workers."""
         self._lengths = MeanLengths()
         self._open: dict[str, _Open] = {}
-        self._here: defaultdict[LaneName, Presence] = defaultdict(Presence)
         self._priced: Tariff | None = None
         """Prices of what is open."""
         self._asked: defaultdict[int, Rate] = defaultdict(Rate)
         self._promised: defaultdict[int, Rate] = defaultdict(Rate)
         """Work that came, and that was guaranteed; by lane rank."""
+        self._asked_of_all: Mapping[LaneName, float] = {}
+        """Work that came to all doors, by lane, when they were last heard."""
+        self._promised_elsewhere: Mapping[int, float] = {}
+        """What other doors guaranteed then, by lane rank."""
+        self._refused_ms: defaultdict[LaneName, float] = defaultdict(float)
+        """Work that was turned away and that others have not heard of."""
         self._in_vain: defaultdict[tuple[int, str], Rate] = defaultdict(Rate)
         self._let_in: defaultdict[tuple[int, str], Rate] = defaultdict(Rate)
         """Of what came, that which was refused, and the rest; by lane rank and tenant."""
@@ -123,8 +114,8 @@ class Commitments:
             self._largest = workers, max(pools, default=None)
         return self._largest[1]
 
-    def look(self, workers: Sequence[WorkerStatus], depths: Mapping[LaneName, Depth], now_ms: float) -> None:
-        """Take in what workers and queue last reported. Cheap where `workers` is what it was the last time."""
+    def look(self, workers: Sequence[WorkerStatus], now_ms: float) -> None:
+        """Take in what workers last reported. Cheap where `workers` is what it was the last time."""
         if workers is self._seen:
             return
         self._seen = workers
@@ -133,18 +124,31 @@ class Commitments:
         self._pace_ms = next((lane.tpot_on(single_ms) for lane in self._lanes.values() if lane.rank == 0), math.inf)
         if self.tariff is None:
             return
+        is_first = self._priced is None
         if self._priced is None or self.tariff.differs(self._priced):
             self._priced = self.tariff
             for flight_id, found in self._open.items():
                 self._price(flight_id, found, now_ms, self.tariff)
-        for name, lane in self._lanes.items():
-            running = sum(one.running.get(name, 0) for one in workers)
-            taken = running + sum(one.waiting.get(name, 0) for one in workers)
-            here, queued = self._here[name], depths[name].queued if name in depths else 0
-            others = here.elsewhere(taken, queued, now_ms)
-            begun = min(others, max(0, running - here.reported(now_ms)))
-            level = Level(lane.rank, best_effort=False)
-            self.ledger.others[level] = self._others(name, others - begun, begun, self.tariff)
+                if is_first:
+                    self._count_asked(found, now_ms)
+
+    def report(self, now_ms: float) -> DoorReport:
+        """What other doors are to know of this one."""
+        levels = tuple(level_report(level, found, now_ms) for level, found in self.ledger.levels() if found.loads)
+        promised = {rank: rate.at(now_ms) for rank, rate in self._promised.items()}
+        return DoorReport(levels, promised)
+
+    def refused_us(self) -> dict[LaneName, int]:
+        """What was turned away since this was last asked, as all doors are to count it."""
+        refused, self._refused_ms = self._refused_ms, defaultdict(float)
+        return {lane: whole_us(work_ms) for lane, work_ms in refused.items()}
+
+    def hear(self, reports: Sequence[tuple[DoorReport, int]], asked: Mapping[LaneName, float], now_ms: float) -> None:
+        """What all other doors said last, each so many milliseconds ago, instead of what they said before; and the part
+        of the time that came to each lane, over all doors."""
+        self.ledger.others = sums_of(reports, now_ms)
+        self._asked_of_all = asked
+        self._promised_elsewhere = sum([Counter(report.promised) for report, _ in reports], Counter())
 
     def turned_away(self, request: Request, now_ms: float) -> None:
         """It was refused and might have been in time: lower lanes leave it room, but little for what costs nothing."""
@@ -155,7 +159,8 @@ class Commitments:
             self._let_in.clear()
         in_vain = self._in_vain[rank, request.tenant]
         room = MOST_IN_VAIN * self._let_in[rank, request.tenant].at(now_ms) - in_vain.at(now_ms)
-        work_ms = min(self._asked_ms(request), max(0.0, room) * RECENT_MS)
+        work_ms = min(self._asked_ms(request), max(0.0, room) * RATE_MS)
+        self._refused_ms[request.lane] += work_ms
         for rate in (in_vain, self._asked[rank]):
             rate.add(work_ms, now_ms)
 
@@ -165,13 +170,9 @@ class Commitments:
         """It is let in; instead of what went by this id before. `load`: what it was just found to ask for."""
         self.withdraw(flight_id, now_ms)
         found = self._open[flight_id] = _Open(request, guaranteed, now_ms)
-        self._here[request.lane].enter(request.choices, now_ms)
         if self.tariff is not None:
-            load = load or self._load(found, self.tariff)
-            found.asked_ms = load.work_ms / self.tariff.workers
-            self.ledger.put(flight_id, load, now_ms)
-        for rate in self._rates(found):
-            rate.add(found.asked_ms, now_ms)
+            self.ledger.put(flight_id, load or self._load(found, self.tariff), now_ms)
+            self._count_asked(found, now_ms)
 
     def withdraw(self, flight_id: str, now_ms: float) -> None:
         """What was let in is not put after all: as if it had never come."""
@@ -197,7 +198,6 @@ class Commitments:
         if found is None or tokens <= found.produced:
             return
         if not found.produced:
-            self._here[found.request.lane].begin(found.request.choices)
             self._waits.begun(flight_id, now_ms)
         found.produced = tokens
         if found.counted and tokens < found.counted + COUNTED_EVERY:
@@ -215,7 +215,6 @@ class Commitments:
         self._count_output(found)
         self.ledger.remove(flight_id)
         self._waits.left(flight_id)
-        self._here[request.lane].leave(request.choices, now_ms, begun=found.produced > 0)
         if finished:
             self._lengths.ended(request.lane, request.tenant, request.choices)
 
@@ -231,9 +230,19 @@ class Commitments:
 
     def lanes_above(self, lane: LaneName, now_ms: float) -> float:
         """Part of the workers' time that the lanes above have asked for of late, but for what is the lane's own."""
+        return min(self._asked_above(lane, now_ms), self._most_above(lane))
+
+    def leaves_time(self, lane: LaneName, now_ms: float) -> bool:
+        """The lanes above ask for less than what they may have: a promise rests on no share floor alone."""
+        return not self._lanes[lane].rank or self._asked_above(lane, now_ms) < self._most_above(lane)
+
+    def _most_above(self, lane: LaneName) -> float:
+        return min(MOST_TAKEN, 1.0 - self._lanes[lane].share_floor)
+
+    def _asked_above(self, lane: LaneName, now_ms: float) -> float:
         rank = self._lanes[lane].rank
-        asked = sum(rate.at(now_ms) for other, rate in self._asked.items() if other < rank)
-        return min(asked, MOST_TAKEN, 1.0 - self._lanes[lane].share_floor)
+        above = [(other.rank, name) for name, other in self._lanes.items() if other.rank < rank]
+        return sum(max(self._asked[other].at(now_ms), self._asked_of_all.get(name, 0.0)) for other, name in above)
 
     def taken(self, rank: int, now_ms: float) -> float:
         """What the lanes above that of a rank ask for."""
@@ -244,6 +253,7 @@ class Commitments:
         """Part of the workers' time that what goes before this lane's best effort was promised of late, or asks for."""
         rank = self._lanes[lane].rank
         promised = sum(rate.at(now_ms) for other, rate in self._promised.items() if other <= rank)
+        promised += sum(rate for other, rate in self._promised_elsewhere.items() if other <= rank)
         return max(self.lanes_above(lane, now_ms), min(promised, MOST_TAKEN))
 
     def fleet(self, tariff: Tariff) -> Fleet:
@@ -274,6 +284,12 @@ class Commitments:
             return 0.0
         return self.load(request, self.tariff, 0.0, guaranteed=True).work_ms / self.tariff.workers
 
+    def _count_asked(self, found: _Open, now_ms: float) -> None:
+        """It came when it came, also where prices are known only now."""
+        found.asked_ms = self._asked_ms(found.request)
+        for rate in self._rates(found):
+            rate.add_late(found.asked_ms, found.arrived_ms, now_ms)
+
     def _rates(self, found: _Open) -> list[Rate]:
         """Those in which what was let in counts."""
         rank = self._lanes[found.request.lane].rank
@@ -300,17 +316,6 @@ class Commitments:
             pace_ms=pace_ms,
             due_ms=_due_ms(found, pace_ms, left),
         )
-
-    def _others(self, lane: LaneName, fresh: int, begun: int, tariff: Tariff) -> Sum:
-        """Requests of other doors, as long as those here, or as typical ones; those that have begun are half done."""
-        here = [found.request for found in self._open.values() if found.request.lane is lane]
-        prompt = sum(one.prompt_tokens for one in here) // len(here) if here else TYPICAL_PROMPT_TOKENS
-        output = max(1, round(self._lengths.mean(lane, "") or TYPICAL_OUTPUT_TOKENS))
-        like = Request(lane=lane, prompt_tokens=prompt, max_tokens=output)
-        others = Sum()
-        others.add(self._load(_Open(like, True, 0.0), tariff), fresh)
-        others.add(self._load(_Open(like, True, 0.0, produced=(output + 1) // 2), tariff), begun)
-        return others
 
 
 def _share(request: Request, output_tokens: int, tariff: Tariff) -> float:

@@ -8,7 +8,7 @@ deadline first, and the Past-Future scheduler's peak (LightLLM, ASPLOS 2025).
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -109,8 +109,8 @@ class Ledger:
     def __init__(self) -> None:
         self._loads: dict[str, Load] = {}
         self._sums: dict[Level, Sum] = {}
-        self.others: dict[Level, Sum] = {}
-        """What was let in elsewhere, without deadlines."""
+        self.others: Mapping[Level, Sum] = {}
+        """What other doors have let in."""
 
     def put(self, flight_id: str, load: Load, now_ms: float) -> None:
         """It is open, and has come so far."""
@@ -132,20 +132,37 @@ class Ledger:
 
     def up_to(self, level: Level) -> Sum:
         """All that goes before a greater level, with the deadlines of this one."""
-        total = Sum(dated=self.at(level).dated)
+        total = Sum(dated=self._dated(level))
         for other, found in self._sums.items():
             if other <= level:
                 total.merge(found)
         for other, found in self.others.items():
-            if found.loads and other <= level:  # of these, none leaves nothing
+            if other <= level:
                 total.merge(found)
         return total
 
     def promised(self, since: Level) -> Iterator[Level]:
-        """Levels from this on that hold guaranteed work with deadlines."""
+        """Levels from this on that hold guaranteed work with deadlines, here or elsewhere."""
         return (
-            level for level, found in self._sums.items() if not level.best_effort and level >= since and found.dated
+            level
+            for level in self._sums.keys() | self.others.keys()
+            if not level.best_effort and level >= since and self._dated(level)
         )
+
+    def levels(self) -> Iterable[tuple[Level, Sum]]:
+        """What is open here; not to be changed."""
+        return self._sums.items()
+
+    def _dated(self, level: Level) -> dict[int, tuple[int, float]]:
+        """What has a deadline at a level, here and elsewhere; not to be changed."""
+        own, other = self.at(level).dated, self.others.get(level)
+        if other is None or not other.dated:
+            return own
+        dated = dict(other.dated)
+        for bucket, (loads, work_ms) in own.items():
+            more, more_ms = dated.get(bucket, (0, 0.0))
+            dated[bucket] = loads + more, work_ms + more_ms
+        return dated
 
 
 def time_to_first_ms(ledger: Ledger, load: Load, fleet: Fleet) -> float:

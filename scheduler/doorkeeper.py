@@ -1,18 +1,19 @@
 """Admission at the doors of a simulation: what a gateway would know of the workers decides each arrival.
 
-Several doors know of each other what gateways do: what workers and queue report, as old as the last look.
+Several doors know of each other what gateways do: what they tell each other, as old as the last look.
 """
 
 import random
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 from scheduler.admission import Admitted, assess
 from scheduler.capacity import Counts
-from scheduler.commitments import Commitments, Depth, Request
+from scheduler.commitments import Commitments, Request
 from scheduler.costs import CostModel
+from scheduler.hearsay import decode, encode
 from scheduler.lane_queue import LaneQueue
-from scheduler.lanes import DEFAULT_LANES, LaneName
+from scheduler.lanes import DEFAULT_LANES
 from scheduler.messages import WorkerStatus
 from scheduler.outcomes import Outcome
 from scheduler.simulate import Death, Step
@@ -30,18 +31,12 @@ class Counted(Protocol):
         ...
 
 
-class View(NamedTuple):
-    """What a door sees of workers and queue."""
-
-    workers: Sequence[WorkerStatus]
-    depths: Mapping[LaneName, Depth]
-
-
 class Doorkeeper:
     """Observes a simulation of workers that are alike, and is its doors; a request comes to any of them.
 
-    With a `heartbeat_ms`, workers report that often, and each door looks at them, and at the queue, that often;
-    without, what a door knows of them is never stale. A dead worker is reported until its lease has lapsed.
+    With a `heartbeat_ms`, workers report that often, and each door looks at them, and hears of the others, twice as
+    often, as gateways do; without, what a door knows is never stale. A dead worker is reported until its lease has
+    lapsed.
     """
 
     def __init__(
@@ -71,9 +66,10 @@ class Doorkeeper:
         self._heartbeat_ms = heartbeat_ms
         self._beats = [-self._random.random() * heartbeat_ms for _ in policies]
         """When each worker reports next."""
-        self._looks = [-self._random.random() * heartbeat_ms for _ in self._doors]
+        self._look_ms = heartbeat_ms / 2.0
+        self._looks = [-self._random.random() * self._look_ms for _ in self._doors]
         """When each door looks next."""
-        self._views = [View((), {})] * doors
+        self._views: list[Sequence[WorkerStatus]] = [()] * doors
         self._reported: dict[int, WorkerStatus] = {}
         self._costs = CostModel()
         self._steps = self._steps_ms = 0.0
@@ -83,8 +79,8 @@ class Doorkeeper:
     def decide(self, arrival: Arrival, now_ms: float) -> Admitted | None:
         """The word of the door that it comes to; None refuses."""
         number = self._random.randrange(len(self._doors)) if len(self._doors) > 1 else 0
-        door, view, asked = self._doors[number], self._view(number, now_ms), _request(arrival)
-        answer = assess(asked, workers=view.workers, depths=view.depths, commitments=door, now_ms=now_ms)
+        door, workers, asked = self._doors[number], self._workers_at(number, now_ms), _request(arrival)
+        answer = assess(asked, workers=workers, commitments=door, now_ms=now_ms)
         if isinstance(answer, Admitted):
             self._door_of[arrival.flight_id] = door
             self._promised = answer.guaranteed
@@ -120,18 +116,20 @@ class Doorkeeper:
         door = self._door_of.pop(record.arrival.flight_id)
         door.leave(record.arrival.flight_id, finished=finished, now_ms=ended_ms)
 
-    def _view(self, number: int, now_ms: float) -> View:
-        """What this door sees now."""
+    def _workers_at(self, number: int, now_ms: float) -> Sequence[WorkerStatus]:
+        """What this door knows of them now; where it looks anew, it hears of the other doors too."""
         if self._heartbeat_ms and now_ms < self._looks[number]:
             return self._views[number]
         for worker, beat_ms in enumerate(self._beats):
             if now_ms >= beat_ms:
                 self._report(worker, now_ms)
         alive = (worker for worker in self._reported if now_ms < self._lapses_ms.get(worker, now_ms + 1.0))
-        workers = tuple(self._reported[worker] for worker in sorted(alive))
-        depths = {} if self._queue is None else self._queue.depths(int(now_ms))
-        self._views[number] = View(workers, depths)
-        self._looks[number] = _next(self._looks[number], self._heartbeat_ms, now_ms)
+        self._views[number] = tuple(self._reported[worker] for worker in sorted(alive))
+        if self._queue is not None:
+            door = self._doors[number]
+            heard = self._queue.confer(int(now_ms), str(number), encode(door.report(now_ms)), door.refused_us())
+            door.hear(decode(heard.reports), heard.asked, now_ms)
+        self._looks[number] = _next(self._looks[number], self._look_ms, now_ms)
         return self._views[number]
 
     def _report(self, worker: int, now_ms: float) -> None:

@@ -25,9 +25,11 @@ another's flood. The tenant's counter pays for it as for all else, so this moves
 bound.
 
 What is guaranteed its deadline is served whether its tenant is outside Θ or not, and counts. So while a tenant has
-guaranteed work, it may be ahead by as much more as that comes to. Of a worker's time a door promises at most
-1 / `commitments.MARGIN`, two thirds: the rest goes to who is inside, and once the promises are kept their tenant waits
-until the others have caught up.
+guaranteed work, it may be ahead by as much more as that comes to; but the queue promises nothing to a tenant that is
+ahead of another that waits by more than Θ, with what it was promised already and waits for: so that is no more than Θ
+and the work of one request, and what had begun by then. Of all workers' time at most 1 / `promises.MARGIN`, two thirds,
+is promised: the rest goes to who is inside, and once the promises are kept their tenant waits until the others have
+caught up.
 Source: Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024); the window is that of WF2Q and EEVDF.
 """
 

@@ -12,7 +12,19 @@ from scheduler.lanes import Lane, LaneName
 from scheduler.messages import Cancel, Control, Event, Finished, Job, Lease
 from scheduler.outcomes import Outcome
 from scheduler.promises import Promises
-from scheduler.queue_types import MAX_LOSSES, SWEEP, JobState, Publication, claim_due_ms, claim_us, in_rank_order
+from scheduler.queue_types import (
+    MAX_LOSSES,
+    SWEEP,
+    JobState,
+    Publication,
+    Unattainable,
+    claim_due_ms,
+    claim_us,
+    hard_end_ms,
+    hard_first_ms,
+    in_rank_order,
+    work_us,
+)
 
 POISONED = f"the workers that held this request lost it or died {MAX_LOSSES} times"
 
@@ -22,8 +34,8 @@ class JobBook:
 
     def __init__(self, lanes: dict[LaneName, Lane], window: float) -> None:
         self.places = {lane.name: Places(lane, window) for lane in in_rank_order(lanes)}
-        self._levels = {name: level for level, name in enumerate(self.places)}
-        self._promises = Promises(len(self.places))
+        self.levels = {name: level for level, name in enumerate(self.places)}
+        self.promises = self._no_promises()
         self.entries: dict[str, Entry] = {}
         self.events: dict[str, list[Event]] = defaultdict(list)
         self.controls: dict[str, list[Control]] = defaultdict(list)
@@ -44,13 +56,24 @@ class JobBook:
         return [self.entries[flight_id] for _, flight_id in self._expiry[: min(count, SWEEP)]]
 
     def add(self, arrived_ms: int, job: Job, now_ms: int, generated: Sequence[Sequence[int]]) -> Entry:
-        """Seat a new job; best effort where what its door promised cannot be booked. `generated`: what it goes on
-        from."""
-        claimed_us, bucket_ms = claim_us(job), None
+        """Seat a new job; best effort where what its door promised cannot be booked, or its tenant is outside Θ.
+        `generated`: what it goes on from.
+
+        Raises Unattainable, unless it waited elsewhere before: what was let in once stays.
+        """
+        claimed_us, bucket_ms, level = claim_us(job), None, self.levels[job.lane]
         if claimed_us:
-            due_ms = arrived_ms + claim_due_ms(job)
-            bucket_ms = self._promises.book(self._levels[job.lane], due_ms, claimed_us, now_ms)
+            places = self.places[job.lane]
+            is_ahead = places.lead(job.tenant, job.weight) > places.window(job.token_ms)
+            if not is_ahead:
+                bucket_ms = self.promises.book(level, arrived_ms + claim_due_ms(job), claimed_us, now_ms)
+            if bucket_ms is None and not is_ahead and arrived_ms == now_ms:
+                hard_ms = arrived_ms + min(hard_first_ms(job), hard_end_ms(job))
+                late_ms = self.promises.late_ms(level, hard_ms, claimed_us, now_ms)
+                if late_ms > 0:
+                    raise Unattainable(late_ms)
             job = msgspec.structs.replace(job, guaranteed=bucket_ms is not None)
+        self.promises.asked[level].add(work_us(job), now_ms)
         entry = Entry(job=job, arrived_ms=arrived_ms, queued_ms=arrived_ms, granted_until=job.granted_until)
         if bucket_ms is not None:
             entry.claim_us, entry.bucket_ms = claimed_us, bucket_ms
@@ -163,9 +186,12 @@ class JobBook:
 
     def reset(self) -> None:
         """Forget what each tenant and lane has had."""
-        self._promises = Promises(len(self.places))
+        self.promises = self._no_promises()
         for name, places in self.places.items():
             self.places[name] = Places(places.lane, places.counters.window)
+
+    def _no_promises(self) -> Promises:
+        return Promises([places.lane.share_floor for places in self.places.values()])
 
     def _seat(self, entry: Entry) -> None:
         self.places[entry.job.lane].enter(entry)
@@ -198,7 +224,7 @@ class JobBook:
     def _release_claim(self, entry: Entry) -> None:
         """It has begun, or is over."""
         if entry.claim_us:
-            self._promises.release(self._levels[entry.job.lane], entry.bucket_ms, entry.claim_us)
+            self.promises.release(self.levels[entry.job.lane], entry.bucket_ms, entry.claim_us)
             entry.claim_us = 0
 
     def _refund(self, entry: Entry) -> None:

@@ -1,6 +1,7 @@
 """The places of one lane of the in-memory queue: who waits, in which order, and what each tenant has had."""
 
 import heapq
+import math
 from bisect import bisect_left, insort
 from collections import Counter
 from dataclasses import dataclass, field
@@ -94,6 +95,8 @@ class Places:
         self._waiting: list[Place] = []
         self._returned: list[Place] = []
         self._guaranteed: list[Place] = []
+        self._vouched: Counter[str] = Counter()
+        """By tenant: weighted tokens that it was guaranteed and waits for."""
         self._followers: Counter[str] = Counter()
         """By tenant: waiting jobs that are not the first of their request."""
 
@@ -113,6 +116,7 @@ class Places:
             insort(self._returned, _place(entry))
         elif entry.job.guaranteed:
             insort(self._guaranteed, _place(entry))
+            self._vouched[tenant] += _promised_cost(entry.job)
 
     def leave(self, entry: Entry) -> None:
         """Give up a job's seat, because it was taken or has ended."""
@@ -126,6 +130,7 @@ class Places:
             _remove(self._returned, _place(entry))
         elif entry.job.guaranteed:
             _remove(self._guaranteed, _place(entry))
+            self._vouched[tenant] -= _promised_cost(entry.job)
 
     @property
     def depth(self) -> int:
@@ -175,6 +180,15 @@ class Places:
         """The smallest counter of a tenant that waits here."""
         return self.counters.floor(self._queues)
 
+    def lead(self, tenant: str, weight: float) -> float:
+        """Weighted tokens by which a tenant is ahead of the least served other that waits here; what it was promised
+        and waits for counts. Below all where no other waits."""
+        least = min((self.counters.value(other) for other in self._queues if other != tenant), default=math.inf)
+        counter = self.counters.value(tenant)
+        if tenant not in self._queues:
+            counter = max(counter, least)
+        return counter + self._vouched[tenant] / weight - least if least < math.inf else -math.inf
+
     def standing(self, tenant: str) -> float:
         """A tenant's counter, or the level where that is higher."""
         return max(self.level, self.counters.value(tenant))
@@ -199,3 +213,8 @@ def _place(entry: Entry) -> Place:
 
 def _remove(places: list[Place], place: Place) -> None:
     del places[bisect_left(places, place)]
+
+
+def _promised_cost(job: Job) -> int:
+    """Weighted tokens that taking it for the first time is charged, whatever it goes on from."""
+    return len(job.prompt) + job.n * int(QUANTUM_COST)

@@ -6,7 +6,7 @@ both the same calls. Invariants: a job is queued, leased to one worker, or ended
 its gateway exactly once; an epoch never comes twice; tokens are recorded in order, without gap or repeat.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from scheduler.fairness import QUEUE_WINDOW
 from scheduler.job_book import JobBook
@@ -14,12 +14,14 @@ from scheduler.lane_order import Order, Room
 from scheduler.lanes import Lane, LaneName
 from scheduler.messages import Grant, Job
 from scheduler.outcomes import Outcome
+from scheduler.promises import WHOLE
 from scheduler.queue_types import (
     GATEWAY_LEASES,
     KEPT_MS,
     RECORD_TTL_MS,
     SUSPECT_LOSSES,
     SWEEP,
+    Conference,
     JobRecord,
     JobState,
     LaneDepth,
@@ -60,6 +62,8 @@ class LaneQueue:
         self._gateways: dict[str, int] = {}
         self._lost: dict[str, int] = {}
         """Workers whose jobs were taken away and who have not heard of it, with the time of the loss."""
+        self._said: dict[str, tuple[bytes, int]] = {}
+        """What each door said last, and when."""
         self._last_serial: dict[tuple[str, str], str] = {}
         self._seen_ms: int | None = None
         self._quiet_until_ms = 0
@@ -81,7 +85,7 @@ class LaneQueue:
 
         `waited_ms`: in another queue, from which it was withdrawn; it arrived so much earlier. `generated`: tokens of
         each choice that an earlier run of the same request has published, from which it goes on; empty: none. Raises
-        TenantQueueFull and LaneFull, and has then changed nothing.
+        TenantQueueFull, LaneFull and Unattainable, and has then changed nothing.
         """
         known = self._book.entries.get(job.flight_id)
         if known is not None:
@@ -92,8 +96,8 @@ class LaneQueue:
             raise TenantQueueFull(tenant_limit, own, drain_ms(own, oldest_wait_ms))
         if places.depth >= places.lane.max_queued:
             raise LaneFull(job.lane, places.depth, drain_ms(places.depth, oldest_wait_ms))
-        self._gateways.setdefault(job.gateway_id, now_ms + GATEWAY_LEASES * self._lease_ms)
         entry = self._book.add(now_ms - waited_ms, job, now_ms, generated)
+        self._gateways.setdefault(job.gateway_id, now_ms + GATEWAY_LEASES * self._lease_ms)
         return Put(places.position(entry), entry.job.guaranteed)
 
     def cancel(self, flight_id: str) -> JobRecord | None:
@@ -159,6 +163,22 @@ class LaneQueue:
             name: LaneDepth(queued=places.depth, oldest_wait_ms=places.oldest_wait_ms(now_ms))
             for name, places in self._book.places.items()
         }
+
+    def confer(self, now_ms: int, gateway_id: str, said: bytes, refused_us: Mapping[LaneName, int]) -> Conference:
+        """Tell the other doors what this one has let in (`scheduler.hearsay`), and hear what they said last.
+
+        `refused_us`: work that it refused since it said so last and that might have been in time, in microseconds of
+        all workers.
+        """
+        oldest_ms = now_ms - GATEWAY_LEASES * self._lease_ms
+        self._said[gateway_id] = said, now_ms
+        self._said = {name: (word, at_ms) for name, (word, at_ms) in self._said.items() if at_ms > oldest_ms}
+        asked = {}
+        for lane, level in self._book.levels.items():
+            self._book.promises.asked[level].add(refused_us.get(lane, 0), now_ms)
+            asked[lane] = self._book.promises.asked[level].part(now_ms) / WHOLE
+        others = [(word, max(0, now_ms - at_ms)) for name, (word, at_ms) in self._said.items() if name != gateway_id]
+        return Conference(tuple(sorted(others)), asked)
 
     @property
     def queued(self) -> int:
@@ -261,6 +281,7 @@ class LaneQueue:
             return Presence.EMPTY
         self._book.reset()
         self._lost.clear()
+        self._said.clear()
         self._seen_ms, self._served_ms, self._quiet_until_ms = None, None, 0
         return Presence.REMOVED
 

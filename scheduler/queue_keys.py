@@ -13,6 +13,9 @@ weighted tokens. Under `fl:{queue}:`
 | `returned:<lane>` | sorted set | waiting flights that came back from a worker, in the same order |
 | `guaranteed:<lane>` | sorted set | guaranteed flights that wait and never ran, by when they are due |
 | `promised:<lane>` | hash | when due, in buckets → microseconds that doors have promised and that have not begun |
+| `asked:<lane>` | hash | when, in buckets → microseconds of work that came to all doors of late |
+| `vouched:<lane>` | hash | tenant → weighted tokens that it was guaranteed and waits for |
+| `doors` | hash | gateway → when it last told the others what it has let in, and what |
 | `followers` | hash | tenant → its waiting jobs, over all lanes, that are not the first of their request |
 | `backlog:<lane>` | sorted set | tenants with waiting jobs by counter |
 | `counters:<lane>` | sorted set | all tenants by counter |
@@ -51,8 +54,10 @@ _LIMITS = (
     "SWEEP",
     "TENANTS_PER_TAKE",
 )
+_PROMISES = ("BUCKET_MS", "BUCKETS", "PAST_MS", "MARGIN", "MOST_TAKEN", "RECENT_MS", "WHOLE")
 SCRIPTS = (
     "cancel",
+    "confer",
     "depths",
     "forget",
     "gateway_alive",
@@ -97,7 +102,7 @@ def constants(lanes: dict[LaneName, Lane], lease_ms: int, window: float) -> str:
     )
     numbers = {name: getattr(queue_types, name) for name in _LIMITS}
     numbers |= {"PLENTY": urgency.PLENTY, "SHORT_FIRST": urgency.SHORT_FIRST, "LEAD": urgency.LEAD}
-    numbers |= {name: getattr(promises, name) for name in ("BUCKET_MS", "BUCKETS", "PAST_MS")}
+    numbers |= {name: getattr(promises, name) for name in _PROMISES}
     numbers |= {"BEHIND": fairness.BEHIND, "LEASE_MS": lease_ms, "WINDOW": window, "STREAM_LENGTH": STREAM_LENGTH}
     lines = [f"local {name} = {value!r}" for name, value in numbers.items()]
     return "\n".join([f"local LANES = {{{rows}}}", f"local POISONED = '{POISONED}'", *lines])

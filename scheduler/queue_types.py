@@ -10,6 +10,7 @@ from scheduler.fairness import DECODE_WEIGHT
 from scheduler.lanes import Lane, LaneName
 from scheduler.messages import Event, Job, Lease
 from scheduler.outcomes import Outcome
+from scheduler.promises import RECENT_MS
 
 QUANTUM_COST = 64 * DECODE_WEIGHT
 """Weighted tokens charged for each choice when a job is taken, before its worker has reported anything."""
@@ -64,7 +65,8 @@ class QueueError(Exception):
 
     QueueError
      ├─ LaneFull          the lane's cap: the system is contended
-     └─ TenantQueueFull   the tenant's own `queued_requests`
+     ├─ TenantQueueFull   the tenant's own `queued_requests`
+     └─ Unattainable      its stated deadline: other doors had promised the time
     """
 
 
@@ -85,6 +87,15 @@ class TenantQueueFull(QueueError):
         self.limit, self.depth, self.retry_after_ms = limit, depth, retry_after_ms
 
 
+class Unattainable(QueueError):
+    """What other doors had promised leaves no time for it, not even as best effort. `late_ms`: by how much it would
+    miss its stated deadline; as much later it might be kept."""
+
+    def __init__(self, late_ms: int) -> None:
+        super().__init__(f"it would miss its deadline by {late_ms} ms")
+        self.late_ms = late_ms
+
+
 class Publication(NamedTuple):
     """One job's part of one step, from the worker that holds it under `epoch`.
 
@@ -103,6 +114,15 @@ class Publication(NamedTuple):
     def __repr__(self) -> str:
         counts = [(choice, first, len(ids)) for choice, first, ids in self.tokens]
         return f"Publication({self.flight_id}, epoch={self.epoch}, tokens={counts}, ends={self.ends})"
+
+
+class Conference(NamedTuple):
+    """What one door hears of the others."""
+
+    reports: tuple[tuple[bytes, int], ...]
+    """What each other said last, and how many milliseconds ago."""
+    asked: dict[LaneName, float]
+    """Part of all workers' time that came to each lane of late, over all doors; more than 1 where it is too much."""
 
 
 class Put(NamedTuple):
@@ -177,7 +197,18 @@ def due_after_ms(job: Job) -> int:
 
 def claim_us(job: Job) -> int:
     """What a guaranteed job claims of the workers' time, in whole microseconds."""
-    return math.ceil(min(job.claim_ms * 1e3, NEVER_MS)) if job.guaranteed else 0
+    return whole_us(job.claim_ms) if job.guaranteed else 0
+
+
+def work_us(job: Job) -> int:
+    """What it is expected to take of the workers' time, in whole microseconds; no more than counts as all of it, as
+    what nobody can tell does."""
+    return whole_us(min(job.work_ms or math.inf, RECENT_MS / 2))
+
+
+def whole_us(ms: float) -> int:
+    """Milliseconds in whole microseconds, rounded up."""
+    return math.ceil(min(ms * 1e3, NEVER_MS))
 
 
 def claim_due_ms(job: Job) -> int:

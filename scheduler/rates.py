@@ -16,9 +16,13 @@ class Rate:
         """So much came now."""
         self._rate, self._at_ms = min(1.0, max(0.0, self.at(now_ms) + work_ms / RECENT_MS)), now_ms
 
+    def add_late(self, work_ms: float, came_ms: float, now_ms: float) -> None:
+        """So much came then, as is known only now."""
+        self.add(work_ms * math.exp((came_ms - now_ms) / RECENT_MS), now_ms)
+
     def take_back(self, work_ms: float, came_ms: float, now_ms: float) -> None:
         """What came then is not to count after all."""
-        self.add(-work_ms * math.exp((came_ms - now_ms) / RECENT_MS), now_ms)
+        self.add_late(-work_ms, came_ms, now_ms)
 
     def at(self, now_ms: float) -> float:
         """The part of the time."""

@@ -23,8 +23,10 @@ from scheduler.lanes import Lane, LaneName
 from scheduler.legible import controls_of, events_of
 from scheduler.messages import Control, Event, Grant, Job, Lease, encode
 from scheduler.outcomes import Outcome
+from scheduler.promises import WHOLE
 from scheduler.queue_keys import SCRIPTS, constants, control_stream, parts, prefix
 from scheduler.queue_types import (
+    Conference,
     JobRecord,
     JobState,
     LaneDepth,
@@ -34,12 +36,14 @@ from scheduler.queue_types import (
     Published,
     Put,
     TenantQueueFull,
+    Unattainable,
     claim_due_ms,
     claim_us,
     due_after_ms,
     hard_end_ms,
     hard_first_ms,
     in_rank_order,
+    work_us,
 )
 from scheduler.steps import Capacity, Yielding
 
@@ -96,17 +100,20 @@ class RedisQueue:
 
         `waited_ms`: in another queue, from which it was withdrawn; it arrived so much earlier. `generated`: tokens of
         each choice that an earlier run of the same request has published, from which it goes on; empty: none. Raises
-        TenantQueueFull and LaneFull, having written nothing.
+        TenantQueueFull, LaneFull and Unattainable, having written nothing.
         """
         limit = "" if tenant_limit is None else tenant_limit
         due = (due_after_ms(job), hard_first_ms(job), hard_end_ms(job))
         args: list[Arg] = [job.flight_id, job.lane, job.tenant, limit, job.gateway_id, *due, *_record_fields(job)]
-        answer = await self._call("put", *args, waited_ms, job.prompt_print, *map(_packed, generated))
+        known = work_us(job), job.token_ms
+        answer = await self._call("put", *args, waited_ms, job.prompt_print, *known, *map(_packed, generated))
         match answer[0]:
             case b"tenant":
                 raise TenantQueueFull(tenant_limit or 0, answer[1], answer[2])
             case b"lane":
                 raise LaneFull(job.lane, answer[1], answer[2])
+            case b"late":
+                raise Unattainable(answer[1])
         return Put(int(answer[1]), bool(answer[2]))
 
     async def cancel(self, flight_id: str) -> JobRecord | None:
@@ -150,6 +157,13 @@ class RedisQueue:
             lane: LaneDepth(queued=queued, oldest_wait_ms=oldest_wait_ms)
             for lane, queued, oldest_wait_ms in zip(self._lanes, answer[::2], answer[1::2], strict=True)
         }
+
+    async def confer(self, gateway_id: str, said: bytes, refused_us: Mapping[LaneName, int]) -> Conference:
+        """Tell the other doors what this one has let in, and hear what they said last."""
+        answer = await self._call("confer", gateway_id, said, *(refused_us.get(lane, 0) for lane in self._lanes))
+        lanes = len(self._lanes)
+        asked = {lane: part / WHOLE for lane, part in zip(self._lanes, answer[:lanes], strict=True)}
+        return Conference(tuple(sorted(zip(answer[lanes::2], answer[lanes + 1 :: 2], strict=True))), asked)
 
     async def waiting(self, tenant: str) -> int:
         """How many requests of this tenant wait, over all lanes: what its `queued_requests` bounds."""

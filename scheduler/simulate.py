@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from scheduler.admission import Admitted
+from scheduler.admission import UNPROMISED, Admitted
 from scheduler.lane_queue import LaneQueue
 from scheduler.messages import Finished, Job, Lease
 from scheduler.outcomes import Outcome
@@ -61,8 +61,6 @@ class Policy(Protocol):
 
 Door = Callable[[Arrival, float], Admitted | None]
 """Decides at arrival; None refuses."""
-UNPROMISED = Admitted(guaranteed=False, expected_ttft_ms=None)
-"""What is said where there is no door."""
 
 
 class Death(NamedTuple):
@@ -194,9 +192,7 @@ class Simulation:
         self.now_ms = arrival.at_ms
         record = self.records[arrival.flight_id] = Record(arrival)
         word = UNPROMISED if self.door is None else self.door(arrival, self.now_ms)
-        if word is None or not self._let_in(
-            arrival.job(guaranteed=word.guaranteed, pace_ms=word.pace_ms, claim_ms=word.claim_ms)
-        ):
+        if word is None or not self._let_in(arrival.job(word)):
             record.outcome, record.end_ms = Outcome.REJECTED, self.now_ms
             return
         for observer in self.observers:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import cast
 
+from scheduler.admission import UNPROMISED, Admitted
 from scheduler.lanes import LaneName
 from scheduler.messages import Job, Sampling
 from scheduler.outcomes import Outcome
@@ -46,7 +47,7 @@ class Arrival:
     own_token: int = 0
     """Id of all its other tokens; where prefixes are to be found, no other request's."""
 
-    def job(self, *, guaranteed: bool = False, pace_ms: float = 0.0, claim_ms: float = 0.0) -> Job:
+    def job(self, word: Admitted = UNPROMISED) -> Job:
         """As a gateway would queue it, after the door's word on its deadlines."""
         return Job(
             flight_id=self.flight_id,
@@ -63,9 +64,11 @@ class Arrival:
             tpot_ms=self.tpot_ms,
             deadline_ms=self.deadline_ms,
             hard_ttft_ms=self.hard_ttft_ms,
-            guaranteed=guaranteed,
-            pace_ms=pace_ms,
-            claim_ms=claim_ms,
+            guaranteed=word.guaranteed,
+            pace_ms=word.pace_ms,
+            claim_ms=word.claim_ms,
+            work_ms=word.work_ms,
+            token_ms=word.token_ms,
         )
 
 

@@ -1,8 +1,9 @@
 """Line 11: does every guarantee hold, whichever door gave it? And do several doors give as many as one would?
 
 Each world has dated and undated requests of the same tenants, some of whom ask for more than their share, with both
-kinds of deadlines in both lanes; and doors whose views of workers and queue are a heartbeat old. The one door that they
-are compared with sees everything at once. No worker dies here.
+kinds of deadlines in both lanes; and doors whose views of workers, queue and each other are as old as a gateway's. The
+one door that they are compared with sees everything at once. The first seconds are light, so that costs are known. Runs
+in which a worker dies are counted apart: what it held is late for that.
 """
 
 from collections.abc import Sequence
@@ -25,6 +26,12 @@ RATE_PER_S = 20.0
 """What a worker can about serve."""
 TENANTS = 4
 DOORS, WORKERS, LOADS = (1, 2, 4, 8), (1, 4, 16), (0.5, 1.0, 2.0, 4.0)
+DURATION_S = {1: 20.0, 4: 10.0, 16: 5.0}
+"""For so many workers: each run has hundreds or thousands of requests."""
+LIGHT_S, LIGHT = 6.0, 0.25
+"""How long nothing is dated at the beginning, and the load meanwhile."""
+DIES_AT, LAPSES_AFTER_MS = 0.4, 6_000.0
+"""When a worker dies, as a part of the run, and until its lease has lapsed."""
 WORLD = World(kv_tokens=100_000, max_step_tokens=2048)
 
 
@@ -47,23 +54,35 @@ class Case(NamedTuple):
     duration_s: float
     ends: bool
     """Deadlines are of the last token, not of the first."""
+    dies: bool = False
+    """A worker does, amid the run."""
 
     def arrivals(self) -> list[Arrival]:
         """What is asked for; the first tenant dates half of it, and asks for three times as much as each other."""
-        rate_per_s = RATE_PER_S * self.load * self.workers / (3 + TENANTS - 1)
+        early = self._asked(LIGHT, LIGHT_S, (False,))
+        late = self._asked(self.load, self.duration_s, (True, False))
+        asked = early + [replace(one, at_ms=one.at_ms + 1e3 * LIGHT_S) for one in late]
+        return [replace(one, flight_id=f"{number}/{one.flight_id}") for number, one in enumerate(asked)]
+
+    def deaths(self) -> list[Death]:
+        """The first worker's, if any."""
+        at_ms = 1e3 * (LIGHT_S + DIES_AT * self.duration_s)
+        return [Death(at_ms=at_ms, worker=0, lapses_ms=at_ms + LAPSES_AFTER_MS)] if self.dies else []
+
+    def _asked(self, load: float, duration_s: float, kinds: Sequence[bool]) -> list[Arrival]:
+        rate_per_s = RATE_PER_S * load * self.workers / (3 + TENANTS - 1) / len(kinds)
         clients = [
             Client(
                 tenant=f"tenant-{number}",
-                rate_per_s=rate_per_s * (3.0 if number == 0 else 1.0) / 2.0,
+                rate_per_s=rate_per_s * (3.0 if number == 0 else 1.0),
                 prompt=(100, 2000),
                 output=(20, 400),
                 tier=_tier(LaneName.THROUGHPUT if number % 2 else LaneName.LATENCY, dated=dated, ends=self.ends),
             )
             for number in range(TENANTS)
-            for dated in (True, False)
+            for dated in kinds
         ]
-        asked = flood(clients, self.duration_s, self.seed)
-        return [replace(one, flight_id=f"{number}/{one.flight_id}") for number, one in enumerate(asked)]
+        return list(flood(clients, duration_s, self.seed))
 
 
 def play(
@@ -110,30 +129,26 @@ def play_case(case: Case) -> Given:
     """Play a case."""
     heartbeat_ms = HEARTBEAT_MS if case.doors else 0.0
     return play(
-        case.arrivals(), workers=case.workers, doors=max(1, case.doors), heartbeat_ms=heartbeat_ms, seed=case.seed
+        case.arrivals(),
+        workers=case.workers,
+        doors=max(1, case.doors),
+        heartbeat_ms=heartbeat_ms,
+        deaths=case.deaths(),
+        seed=case.seed,
     )
 
 
 def measure(effort: Effort) -> list[Line]:
     """The line."""
-    workers, duration_s = ((1,), 10.0) if effort.quick else (WORKERS, 30.0)
-    found: dict[tuple[int, int], list[Given]] = {}
-    for count in workers:
-        for doors in (0, *DOORS):
-            cases = [
-                Case(count, doors, load, seed, duration_s, ends)
-                for load in LOADS
-                for seed in effort.seeds
-                for ends in (False, True)
-            ]
-            found[count, doors] = effort.each(f"guarantees, {count} workers, {doors} doors", play_case, cases)
-    effort.show(_table(found))
+    found = {(workers, doors): _runs(effort, workers, doors) for workers in _workers(effort) for doors in (0, *DOORS)}
+    effort.show(_table("Guarantees", found))
+    mortal = {(workers, doors): _runs(effort, workers, doors, dies=True) for workers, doors in found if workers > 1}
+    effort.show(_table("Guarantees where a worker dies", mortal))
     runs = [run for (_, doors), runs in found.items() if doors for run in runs]
     guaranteed, broken = sum(run.guaranteed for run in runs), sum(run.broken for run in runs)
     parts = [
-        sum(run.guaranteed for run in found[count, doors]) / max(1, sum(run.guaranteed for run in found[count, 0]))
-        for count in workers
-        for doors in DOORS
+        sum(run.guaranteed for run in runs) / max(1, sum(run.guaranteed for run in found[workers, 0]))
+        for (workers, _), runs in found.items()
     ]
     return [
         at_most(11, "guarantees broken", float(broken), 0.0, f"of {guaranteed:,}, {len(runs)} runs"),
@@ -141,7 +156,22 @@ def measure(effort: Effort) -> list[Line]:
     ]
 
 
-def _table(found: dict[tuple[int, int], list[Given]]) -> Table:
+def _workers(effort: Effort) -> Sequence[int]:
+    return WORKERS[:1] if effort.quick else WORKERS
+
+
+def _runs(effort: Effort, workers: int, doors: int, *, dies: bool = False) -> list[Given]:
+    duration_s = DURATION_S[workers] / (2.0 if effort.quick else 1.0)
+    cases = [
+        Case(workers, doors, load, seed, duration_s, ends, dies)
+        for load in LOADS
+        for seed in effort.seeds[: 1 if dies else None]
+        for ends in (False, True)
+    ]
+    return effort.each(f"guarantees, {workers} workers, {doors} doors", play_case, cases)
+
+
+def _table(title: str, found: dict[tuple[int, int], list[Given]]) -> Table:
     rows = [
         (
             f"{workers}",
@@ -151,7 +181,7 @@ def _table(found: dict[tuple[int, int], list[Given]]) -> Table:
         )
         for (workers, doors), runs in found.items()
     ]
-    return Table("Guarantees", ("workers", "doors", "guaranteed", "broken"), rows)
+    return Table(title, ("workers", "doors", "guaranteed", "broken"), rows)
 
 
 def _tier(lane: LaneName, *, dated: bool, ends: bool) -> Tier:

@@ -25,9 +25,11 @@ end
 
 -- All that has no time to live of its own.
 local function remove()
-  local gone = {key('followers'), key('owed'), key('expiry'), key('level'), key('lost'), key('pulse'), key('wake')}
+  local gone = {key('followers'), key('owed'), key('expiry'), key('level'), key('lost'), key('pulse'), key('wake'),
+    key('doors')}
   for _, lane in ipairs(LANES) do
-    for _, kind in ipairs({'heads', 'waiting', 'returned', 'guaranteed', 'promised', 'backlog', 'counters'}) do
+    for _, kind in ipairs({'heads', 'waiting', 'returned', 'guaranteed', 'promised', 'asked', 'vouched', 'backlog',
+      'counters'}) do
       gone[#gone + 1] = key(kind, lane.name)
     end
   end

@@ -28,6 +28,29 @@ local function place_of(job)
   return job.due + (job.guaranteed == 1 and 0 or APART_MS) - (job.returned == 1 and 2 * APART_MS or 0)
 end
 
+-- A lane's window for a worker that computes a prompt's token in so many ms (0: not known).
+local function window_at(lane, token_ms)
+  return token_ms > 0 and math.max(WINDOW, lane.burst_ms / token_ms) or WINDOW
+end
+
+-- Weighted tokens by which a tenant is ahead of the least served other that waits in the lane, what it was promised and
+-- waits for counted in; below all where no other waits.
+local function lead_of(job, weight)
+  local least = call('ZRANGE', key('backlog', job.lane), 0, 1, 'WITHSCORES')
+  local other = least[1] == job.tenant and 3 or 1
+  if not least[other] then return -math.huge end
+  local counter = tonumber(call('ZSCORE', key('counters', job.lane), job.tenant) or 0)
+  if not call('ZSCORE', key('backlog', job.lane), job.tenant) then counter = math.max(counter, tonumber(least[2])) end
+  local promised = tonumber(call('HGET', key('vouched', job.lane), job.tenant) or 0)
+  return counter + promised / weight - tonumber(least[other + 1])
+end
+
+-- Count what a tenant was promised and waits for, or count it no more, where `sign` is -1.
+local function vouch(job, sign)
+  local name, tokens = key('vouched', job.lane), sign * (job.prompt + job.n * QUANTUM_COST)
+  if call('HINCRBY', name, job.tenant, string.format('%.0f', tokens)) <= 0 then call('HDEL', name, job.tenant) end
+end
+
 -- Put a job in its lane as queued since `job.queued`; a tenant that becomes backlogged is lifted.
 local function seat(job)
   local lane, backlog, counters = job.lane, key('backlog', job.lane), key('counters', job.lane)
@@ -53,6 +76,7 @@ local function seat(job)
     call('ZADD', key('returned', lane), place, job.flight)
   elseif job.guaranteed == 1 then
     call('ZADD', key('guaranteed', lane), place, job.flight)
+    vouch(job, 1)
   end
   call('ZADD', key('expiry'), expires(job), job.flight)
   if head_of(lane, job.tenant) == job.flight then file_head(lane, job.tenant, job) end
@@ -76,8 +100,12 @@ local function unseat(job)
   if job.follows == 1 and call('HINCRBY', key('followers'), job.tenant, -1) == 0 then
     call('HDEL', key('followers'), job.tenant)
   end
-  if job.returned == 1 then call('ZREM', key('returned', job.lane), job.flight) end
-  if job.guaranteed == 1 then call('ZREM', key('guaranteed', job.lane), job.flight) end
+  if job.returned == 1 then
+    call('ZREM', key('returned', job.lane), job.flight)
+  elseif job.guaranteed == 1 then
+    call('ZREM', key('guaranteed', job.lane), job.flight)
+    vouch(job, -1)
+  end
   call('ZREM', key('expiry'), job.flight)
   file_head(job.lane, job.tenant, head and load(head, HEAD_FIELDS))
   IS_BACKLOGGED[job.lane] = nil

@@ -2,11 +2,12 @@
 -- ARGV: clock, flight, lane, tenant, tenant_limit ('' = none), gateway, first_due, hard_first, hard_end (ms from
 --   arrival), body, weight, n, prompt, guaranteed, granted, follows, whole (KV tokens that a choice can grow to),
 --   claim (us of all workers, 0: none), when that is due (ms from arrival), waited (ms that it has waited in another
---   queue), what tells its prompt from others, then, where it goes on from what an earlier run of the same request has
---   published, for each choice its ids.
+--   queue), what tells its prompt from others, work (us of all workers that it will take), ms that a token of a prompt
+--   takes (0: not known), then, where it goes on from what an earlier run of the same request has published, for each
+--   choice its ids.
 -- Returns {'ok', 1 + the tenant's own ahead in the lane (0: no longer queued), guaranteed},
---   {'tenant', depth, retry_after_ms}
---   or {'lane', depth, retry_after_ms}.
+--   {'tenant', depth, retry_after_ms}, {'lane', depth, retry_after_ms}
+--   or {'late', ms by which it would miss its stated deadline}.
 local flight, lane, tenant, tenant_limit, gateway = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local record, queue, waiting = key('job', flight), key('queue', lane, tenant), key('waiting', lane)
 
@@ -36,13 +37,20 @@ local job = {flight = flight, lane = lane, tenant = tenant, queued = arrived, ge
   due = arrived + ARGV[7], hard_first = arrived + ARGV[8], hard_end = arrived + ARGV[9], n = tonumber(ARGV[12]),
   prompt = tonumber(ARGV[13]), guaranteed = tonumber(ARGV[14]), follows = tonumber(ARGV[16]), whole = tonumber(ARGV[17]),
   claim = tonumber(ARGV[18]), bucket = 0}
-for i = 22, #ARGV do
-  job.generated = job.generated + #ARGV[i] / 4
-  if ARGV[i] ~= '' then call('SET', key('ids', flight, i - 22), ARGV[i]) end
-end
 if job.claim > 0 then
-  local bucket = book(LANE[lane].level, arrived + ARGV[19], job.claim)
-  job.guaranteed, job.claim, job.bucket = bucket and 1 or 0, bucket and job.claim or 0, bucket or 0
+  local level, claim, bucket = LANE[lane].level, job.claim, nil
+  local is_ahead = lead_of(job, tonumber(ARGV[11])) > window_at(LANE[lane], tonumber(ARGV[23]))
+  if not is_ahead then bucket = book(level, arrived + ARGV[19], claim) end
+  job.guaranteed, job.claim, job.bucket = bucket and 1 or 0, bucket and claim or 0, bucket or 0
+  if not (bucket or is_ahead) and ARGV[20] == '0' then
+    local late = late_by(level, math.min(job.hard_first, job.hard_end), claim)
+    if late > 0 then return {'late', late} end
+  end
+end
+ask(lane, tonumber(ARGV[22]))
+for i = 24, #ARGV do
+  job.generated = job.generated + #ARGV[i] / 4
+  if ARGV[i] ~= '' then call('SET', key('ids', flight, i - 24), ARGV[i]) end
 end
 call('HSET', record, 'lane', lane, 'tenant', tenant, 'gateway', gateway, 'state', 'queued', 'worker', '', 'outcome', '',
   'due', job.due, 'hard_first', job.hard_first, 'hard_end', job.hard_end, 'epoch', 0, 'arrived', arrived,

@@ -41,7 +41,7 @@ end
 
 -- Θ of a lane for this worker.
 local function window_of(lane)
-  return PREFILL_MS > 0 and math.max(WINDOW, lane.burst_ms / PREFILL_MS) or WINDOW
+  return window_at(lane, PREFILL_MS)
 end
 
 -- Anything could be started in this lane without its own work yielding.

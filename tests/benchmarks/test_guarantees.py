@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.lines.guarantees import play
+from benchmarks.lines.guarantees import Case, play, play_case
 from scheduler.lanes import LaneName
 from scheduler.overlay import Client, Tier, flood, lane_tiers
 from scheduler.workload import Arrival
@@ -78,3 +78,14 @@ def test_several_doors_promise_what_one_would(doors: int) -> None:
 
     assert given.guaranteed >= 0.8 * alone.guaranteed > 0
     assert given.broken == 0
+
+
+def test_doors_that_hear_of_each_other_give_what_one_gives_that_sees_all_and_keep_it() -> None:
+    """Four times what the worker can serve, dated and undated, in both lanes: each door alone knew a part of what the
+    lane above asked for, and promised the lane below what was not there."""
+    case = Case(workers=1, doors=8, load=4.0, seed=0, duration_s=5.0, ends=False)
+
+    given, alone = play_case(case), play_case(case._replace(doors=0))
+
+    assert given.broken == alone.broken == 0
+    assert given.guaranteed >= 0.8 * alone.guaranteed > 20

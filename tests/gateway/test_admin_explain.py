@@ -30,7 +30,9 @@ async def tenant(bench: AdminBench, **fields: Any) -> None:
 
 async def test_what_fits_is_admitted_with_its_expected_wait(bench: AdminBench) -> None:
     await tenant(bench, limits={"tokens_per_day": 15})
-    bench.fleet.depth = {LaneName.LATENCY: LaneDepth(2, 100)}
+    door, ahead = bench.doors.at(QUEUE), Request(lane=LaneName.LATENCY, prompt_tokens=2_000, max_tokens=10)
+    door.look(bench.fleet.statuses, bench.doors.now_ms)
+    door.enter("ahead", ahead, guaranteed=False, now_ms=bench.doors.now_ms)
 
     answer = await explain(bench)
 

@@ -38,8 +38,8 @@ def worker(**fields: Any) -> WorkerStatus:
     return WorkerStatus(**{**known, **fields})
 
 
-def model(*workers: WorkerStatus, queued: int = 0) -> Model:
-    depths = {lane: LaneDepth(queued=queued, oldest_wait_ms=0) for lane in LaneName}
+def model(*workers: WorkerStatus) -> Model:
+    depths = {lane: LaneDepth(queued=0, oldest_wait_ms=0) for lane in LaneName}
     return Model("tiny", "tiny@0", TextModel(byte_level_card()), workers, depths)
 
 
@@ -129,16 +129,22 @@ def test_without_a_worker_nothing_is_admitted(of: Model) -> None:
 
 
 def test_a_deadline_that_cannot_be_met_says_when_it_could() -> None:
-    busy = model(worker(step_weights=WEIGHTS, step_ms=10.0), queued=100)
-    size = Size(12, 2, stated=True)
+    served, size = model(worker(step_weights=WEIGHTS, step_ms=10.0)), Size(12, 2, stated=True)
+    other, door = known(), known()
+    for number in range(100):
+        at(other, Size(12, 100, stated=True), of=served, agreed=terms(deadline_ms=1e7), ids=f"other{number}")
+    door.hear([(other.report(0.0), 0)], {}, 0.0)
 
-    error = refusal(size, busy, terms(deadline_ms=1_000.0))
+    with pytest.raises(ApiError) as refused:
+        at(door, size, of=served, agreed=terms(deadline_ms=1_000.0))
+    error = refused.value
     assert error.code == "deadline_unattainable"
     assert error.retry_after_s is not None
     assert error.retry_after_s > 1
-    hopeless = refusal(Size(12, 400, stated=True), busy, terms(deadline_ms=1_000.0))
-    assert hopeless.retry_after_s is None
-    assert not let_in(size, of=busy).guaranteed
+    with pytest.raises(ApiError) as hopeless:
+        at(door, Size(12, 400, stated=True), of=served, agreed=terms(deadline_ms=1_000.0))
+    assert hopeless.value.retry_after_s is None
+    assert not at(door, size, of=served).guaranteed
 
 
 def test_a_stated_deadline_with_room_is_guaranteed() -> None:

@@ -195,7 +195,7 @@ async def test_a16_clients_that_leave_in_every_state_leave_no_state(served: Serv
 
     assert await left_behind(served) == {}
     door = served.resources.doors.at(worker.queue.name)
-    door.look(WORKERS, {}, served.resources.doors.now_ms)
+    door.look(WORKERS, served.resources.doors.now_ms)
     assert [door.ledger.at(level).loads for level in (PROMISED, BEST_EFFORT)] == [0, 0]
     assert (await served.post(COMPLETIONS, SHORT)).status_code == 200
 

@@ -16,7 +16,7 @@ ALIKE = Request(lane=LATENCY, tenant="acme", prompt_tokens=10, max_tokens=100)
 
 def known() -> Doors:
     doors = Doors(DEFAULT_LANES, clock=lambda: 0.0)
-    doors.at(QUEUE).look(WORKERS, {}, 0.0)
+    doors.at(QUEUE).look(WORKERS, 0.0)
     return doors
 
 

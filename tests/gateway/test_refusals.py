@@ -63,7 +63,7 @@ async def test_what_the_quota_refuses_leaves_nothing_at_the_door(served: Served)
     door = served.resources.doors.at(served.worker.queue.name)
 
     answer = await served.post(COMPLETIONS, {**ONE_TOKEN, "prompt": [[5], [6], [7]]})
-    door.look(WORKERS, {}, served.resources.doors.now_ms)
+    door.look(WORKERS, served.resources.doors.now_ms)
 
     assert answer.status_code == 400
     assert [door.ledger.at(level).loads for level in (PROMISED, BEST_EFFORT)] == [0, 0]

@@ -1,7 +1,7 @@
 """The two queues behind one face, for suites that hold for both: in memory, and in Redis with the test's clock."""
 
 import dataclasses
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import redis.asyncio
@@ -10,7 +10,7 @@ from scheduler.lane_queue import JobRecord, LaneDepth, LaneQueue, Publication, P
 from scheduler.lanes import DEFAULT_LANES, Lane, LaneName
 from scheduler.messages import Control, Event, Finished, Job, Lease, TokenDelta
 from scheduler.outcomes import Outcome
-from scheduler.queue_types import Presence, Published
+from scheduler.queue_types import Conference, Presence, Published
 from scheduler.redis_queue import RedisQueue
 from scheduler.steps import Capacity
 
@@ -55,6 +55,7 @@ class Queue(Protocol):
     async def forget(self, flight_ids: Iterable[str]) -> None: ...
     async def position(self, flight_id: str) -> int | None: ...
     async def depths(self) -> dict[LaneName, LaneDepth]: ...
+    async def confer(self, gateway_id: str, said: bytes, refused_us: Mapping[LaneName, int]) -> Conference: ...
     async def waiting(self, tenant: str) -> int: ...
     async def reclaim(self) -> int: ...
     async def release(self, worker_id: str, flight_ids: Iterable[str]) -> None: ...
@@ -114,6 +115,9 @@ class MemoryQueue:
 
     async def depths(self) -> dict[LaneName, LaneDepth]:
         return self._queue.depths(self._clock())
+
+    async def confer(self, gateway_id: str, said: bytes, refused_us: Mapping[LaneName, int]) -> Conference:
+        return self._queue.confer(self._clock(), gateway_id, said, refused_us)
 
     async def waiting(self, tenant: str) -> int:
         return self._queue.waiting(tenant)

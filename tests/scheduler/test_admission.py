@@ -1,7 +1,5 @@
 """What the door says: guaranteed, best effort or refused, and why."""
 
-from dataclasses import dataclass
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,11 +15,6 @@ BESIDE_DECODES = 0.8
 """Part of a step of 100 ms, the pace of the latency lane, that decodes of 20 ms leave to prompts."""
 
 
-@dataclass(frozen=True)
-class Depth:
-    queued: int
-
-
 def worker(
     *,
     blocks: int = 100,
@@ -30,7 +23,6 @@ def worker(
     token_ms: float = 1.0,
     learnt: bool = True,
     draining: bool = False,
-    running: dict[str, int] | None = None,
 ) -> WorkerStatus:
     """Steps of 20 ms whatever they hold, and a millisecond for each token of a prompt."""
     return WorkerStatus(
@@ -44,7 +36,6 @@ def worker(
         blocks_total=blocks,
         host_slots_total=host_slots,
         max_sequences=slots,
-        running=running or {},
         step_ms=STEP_MS if learnt else 0.0,
         step_weights=(STEP_MS, 0.0, token_ms, 0.0, 0.0) if learnt else (),
     )
@@ -74,16 +65,24 @@ def request(
 class Door:
     """A door before some workers, with its own clock."""
 
-    def __init__(self, *workers: WorkerStatus, queued: dict[LaneName, int] | None = None) -> None:
+    def __init__(self, *workers: WorkerStatus, elsewhere: dict[LaneName, int] | None = None) -> None:
+        """It knows of so many requests that another door has let in."""
         self.workers = workers
-        self.depths = {name: Depth(count) for name, count in (queued or {}).items()}
         self.known = Commitments(DEFAULT_LANES)
         self.now_ms = 0.0
         self.entered = 0
+        if elsewhere is not None:
+            other = Commitments(DEFAULT_LANES)
+            other.look(workers, 0.0)
+            for lane, count in elsewhere.items():
+                for number in range(count):
+                    asked = request(lane=lane, prompt=512, output=128, ttft_ms=1e6)
+                    other.enter(f"{lane}{number}", asked, guaranteed=True, now_ms=0.0)
+            self.known.hear([(other.report(0.0), 0)], {}, 0.0)
 
     def say(self, asked: Request) -> Admitted | Refusal:
         """Its word, without letting anybody in."""
-        return assess(asked, workers=self.workers, depths=self.depths, commitments=self.known, now_ms=self.now_ms)
+        return assess(asked, workers=self.workers, commitments=self.known, now_ms=self.now_ms)
 
     def ask(self, asked: Request, times: int = 1) -> list[Admitted | Refusal]:
         """Its word on each of so many, of which those that it admits are let in."""
@@ -181,7 +180,7 @@ def test_a_first_token_deadline_below_its_own_prefill_is_refused_for_good() -> N
 
 
 def test_what_only_others_delay_may_come_back_when_they_are_done() -> None:
-    door = Door(worker(), queued={LATENCY: 4})
+    door = Door(worker(), elsewhere={LATENCY: 4})
 
     refusal = refused(door.say(request(ttft_ms=1_000.0)))
 
@@ -191,9 +190,8 @@ def test_what_only_others_delay_may_come_back_when_they_are_done() -> None:
 
 
 def test_more_workers_make_the_wait_shorter() -> None:
-    waits = [
-        admitted(Door(*[worker()] * count, queued={LATENCY: 12}).say(request())).expected_ttft_ms for count in (1, 2, 4)
-    ]
+    doors = [Door(*[worker()] * count, elsewhere={LATENCY: 12}) for count in (1, 2, 4)]
+    waits = [admitted(door.say(request())).expected_ttft_ms for door in doors]
 
     assert waits == sorted(waits, key=lambda wait: -(wait or 0.0))
     assert waits[0] != waits[2]
@@ -221,26 +219,17 @@ def test_while_there_is_room_for_all_only_prompts_stand_before_a_prompt() -> Non
 
 
 def test_lower_lanes_do_not_stand_in_the_way() -> None:
-    door = Door(worker(), queued={THROUGHPUT: 1_000_000})
+    door = Door(worker(), elsewhere={THROUGHPUT: 100})
 
     assert admitted(door.say(request(lane=LATENCY, ttft_ms=500.0))).guaranteed
     refused(door.say(request(lane=THROUGHPUT, ttft_ms=500.0)))
 
 
-def test_requests_of_other_doors_count_by_their_number() -> None:
-    alone, beside = Door(worker()), Door(worker(running={"latency": 8}), queued={LATENCY: 8})
+def test_what_other_doors_have_let_in_counts() -> None:
+    alone, beside = Door(worker()), Door(worker(), elsewhere={LATENCY: 16})
 
     assert admitted(alone.say(request(ttft_ms=2_000.0))).guaranteed
     refused(beside.say(request(ttft_ms=2_000.0)))
-
-
-def test_own_requests_are_not_counted_twice() -> None:
-    door = Door(worker(blocks=1_000))
-    door.ask(request(), times=4)
-
-    door.workers = (worker(blocks=1_000, running={"latency": 4}),)
-
-    assert admitted(door.say(request())).expected_ttft_ms == pytest.approx(5 * 100 / BESIDE_DECODES + STEP_MS)
 
 
 def test_what_has_begun_and_what_is_over_makes_room() -> None:
@@ -327,7 +316,7 @@ def due_ms(asked: Request) -> float:
 
 @given(before=st.lists(dated, max_size=40), prompt=st.integers(1, 400))
 def test_without_a_deadline_nothing_is_ever_refused_for_the_load(before: list[Request], prompt: int) -> None:
-    door = Door(worker(slots=1), queued={LATENCY: 1_000, THROUGHPUT: 1_000})
+    door = Door(worker(slots=1), elsewhere={LATENCY: 20, THROUGHPUT: 20})
     for one in before:
         door.ask(one)
 

@@ -4,11 +4,11 @@ import pytest
 from msgspec import structs
 
 from scheduler.commitments import MOST_IN_VAIN, Commitments, Request
-from scheduler.demand import Level
+from scheduler.demand import BUCKET_MS, Level
+from scheduler.hearsay import decode, encode
 from scheduler.lanes import DEFAULT_LANES
 from scheduler.messages import WorkerStatus
-from scheduler.presence import STALE_MS
-from scheduler.queue_types import LaneDepth
+from scheduler.promises import MOST_TAKEN
 from tests.scheduler.planner_world import LATENCY, THROUGHPUT
 
 WORKERS = (
@@ -29,7 +29,7 @@ PROMISED, BEST_EFFORT = Level(0, best_effort=False), Level(0, best_effort=True)
 
 def known() -> Commitments:
     commitments = Commitments(DEFAULT_LANES)
-    commitments.look(WORKERS, {}, 0.0)
+    commitments.look(WORKERS, 0.0)
     return commitments
 
 
@@ -153,35 +153,55 @@ def test_what_is_withdrawn_was_never_asked_for() -> None:
     assert commitments.promised(LATENCY, 100.0) == pytest.approx(promised)
 
 
-def others(commitments: Commitments) -> int:
-    return commitments.ledger.others[PROMISED].loads
-
-
-def test_a_queued_job_of_several_choices_is_one_job() -> None:
-    commitments = known()
+def test_what_one_door_tells_the_others_know() -> None:
+    telling, hearing = known(), known()
     for number in range(10):
-        asked = Request(lane=LATENCY, prompt_tokens=100, max_tokens=100, choices=4)
-        commitments.enter(f"r{number}", asked, guaranteed=False, now_ms=0.0)
+        telling.enter(f"r{number}", chat(ttft_ms=2_000.0 * (1 + number)), guaranteed=number % 2 == 0, now_ms=0.0)
 
-    commitments.look((*WORKERS,), {LATENCY: LaneDepth(40, 0)}, 0.0)
+    said = decode([(encode(telling.report(500.0)), 250), (b"what another release says", 0)])
+    hearing.hear(said, {}, 10_000.0)
 
-    assert others(commitments) == 30
+    own, heard = telling.ledger.up_to(PROMISED), hearing.ledger.up_to(PROMISED)
+    assert (heard.loads, heard.work_ms, heard.share) == pytest.approx((own.loads, own.work_ms, own.share))
+    assert hearing.ledger.up_to(BEST_EFFORT).loads == 10
+    later = (10_000.0 - 750.0) / BUCKET_MS
+    assert sorted(heard.dated) == [bucket + later for bucket in sorted(own.dated)]
+    hearing.hear([], {}, 10_500.0)
+    assert hearing.ledger.up_to(BEST_EFFORT).loads == 0
 
 
-def test_what_has_just_ended_is_not_taken_for_the_work_of_others() -> None:
+def test_what_came_to_all_doors_counts_for_the_lanes_below() -> None:
     commitments = known()
-    for number in range(200):
-        commitments.enter(f"r{number}", chat(), guaranteed=False, now_ms=0.0)
-        commitments.produced(f"r{number}", 10, 900.0)
-    for number in range(200):
-        commitments.leave(f"r{number}", finished=True, now_ms=1_000.0)
-    reported = (structs.replace(WORKERS[0], running={"latency": 205}),)
+    assert commitments.leaves_time(THROUGHPUT, 10_000.0)
 
-    commitments.look(reported, {}, 1_500.0)
-    soon = others(commitments)
-    commitments.look((*reported,) * 2, {}, 1_000.0 + 3 * STALE_MS)
+    commitments.hear([], {LATENCY: 0.6}, 10_000.0)
+    assert commitments.lanes_above(THROUGHPUT, 10_000.0) == 0.6
+    commitments.hear([], {LATENCY: 1.7}, 10_000.0)
 
-    assert (soon, others(commitments)) == (5, 410)
+    assert not commitments.leaves_time(THROUGHPUT, 10_000.0)
+    assert commitments.lanes_above(THROUGHPUT, 10_000.0) == MOST_TAKEN
+    assert commitments.leaves_time(LATENCY, 10_000.0)
+
+
+def test_what_came_before_prices_were_known_counts_when_they_are() -> None:
+    early, late = known(), Commitments(DEFAULT_LANES)
+    for commitments in (early, late):
+        commitments.enter("r", chat(), guaranteed=True, now_ms=0.0)
+    late.look(WORKERS, 1_000.0)
+
+    assert late.lanes_above(THROUGHPUT, 1_000.0) == pytest.approx(early.lanes_above(THROUGHPUT, 1_000.0)) != 0.0
+
+
+def test_what_was_turned_away_is_told_once() -> None:
+    commitments = known()
+    commitments.enter("r", chat(), guaranteed=False, now_ms=0.0)
+    commitments.turned_away(chat(), 0.0)
+
+    told = commitments.refused_us()
+
+    assert told.keys() == {LATENCY}
+    assert told[LATENCY] > 0
+    assert commitments.refused_us() == {}
 
 
 def test_a_price_that_moves_counts_for_what_is_open() -> None:
@@ -190,6 +210,6 @@ def test_a_price_that_moves_counts_for_what_is_open() -> None:
     before_ms = commitments.ledger.at(BEST_EFFORT).work_ms
 
     slower = tuple(3.0 * weight for weight in WORKERS[0].step_weights)
-    commitments.look((structs.replace(WORKERS[0], step_weights=slower),), {}, 100.0)
+    commitments.look((structs.replace(WORKERS[0], step_weights=slower),), 100.0)
 
     assert commitments.ledger.at(BEST_EFFORT).work_ms == pytest.approx(3.0 * before_ms)

@@ -111,6 +111,8 @@ class Twins(RuleBasedStateMachine):
             guaranteed=rng.random() < 0.3,
             claim_ms=rng.choice([0.0, 0.5, 40.0, 300.001, 900.0]),
             pace_ms=rng.choice([0.0, 0.0, 3.0]),
+            work_ms=rng.choice([0.0, 30.0, 333.3, 5_000.0]),
+            token_ms=rng.choice([0.0, 0.3, 20.0]),
             follows=rng.random() < 0.2,
             granted_until=10,
             prompt_print=rng.choice(["", "print"]),
@@ -187,6 +189,12 @@ class Twins(RuleBasedStateMachine):
             self.both(lambda queue: queue.grant(flight, until))  # noqa: B023
 
     @rule(rng=randoms)
+    def confer(self, rng: Random) -> None:
+        gateway, said = rng.choice(GATEWAYS), rng.choice([b"", b"one", b"two"])
+        refused_us = {lane: rng.choice([1, 250_000]) for lane in LaneName if rng.random() < 0.2}
+        self.both(lambda queue: queue.confer(gateway, said, refused_us))
+
+    @rule(rng=randoms)
     def forget(self, rng: Random) -> None:
         given = self.some_flights(rng)
         self.both(lambda queue: queue.forget(given))
@@ -233,9 +241,8 @@ class Twins(RuleBasedStateMachine):
         rng = Random(seed)
         often = [self.put] * 8 + [self.take] * 5 + [self.publish] * 5 + [self.live_on] * 2
         for _ in range(30):
-            rng.choice([*often, self.renew, self.release, self.cancel, self.grant, self.forget, self.orphan])(
-                Random(rng.random())
-            )
+            seldom = [self.renew, self.release, self.cancel, self.grant, self.confer, self.forget, self.orphan]
+            rng.choice([*often, *seldom])(Random(rng.random()))
 
     @rule()
     def look(self) -> None:

@@ -6,16 +6,28 @@ import pytest
 
 from scheduler.lanes import LaneName
 from scheduler.outcomes import Outcome
-from tests.scheduler.queues import Clock, Queue, job, take_one, tokens
+from scheduler.promises import RECENT_MS
+from scheduler.queue_types import Unattainable
+from tests.scheduler.queues import LEASE_MS, Clock, Queue, job, take_one, tokens
 
 pytestmark = pytest.mark.anyio
+PROMPT = tuple(range(800))
+"""With what taking it is charged for its output, more than a fifth of the queue's window."""
 
 
 async def promised(queue: Queue, flight_id: str, claim_ms: float, due_ms: float = 2_000.0, **fields: Any) -> bool:
-    asked = job(
-        flight_id, guaranteed=True, claim_ms=claim_ms, hard_ttft_ms=due_ms + 50.0, pace_ms=50.0, ttft_ms=9e5, **fields
-    )
-    return (await queue.put(asked)).guaranteed
+    known: dict[str, Any] = {
+        "claim_ms": claim_ms,
+        "work_ms": 1e-3,
+        "hard_ttft_ms": due_ms + 50.0,
+        "pace_ms": 50.0,
+        "ttft_ms": 9e5,
+    }
+    asked = job(flight_id, guaranteed=True, **known, **fields)
+    try:
+        return (await queue.put(asked)).guaranteed
+    except Unattainable:
+        return False
 
 
 async def test_promises_are_given_until_the_time_is_booked(queue: Queue) -> None:
@@ -65,3 +77,67 @@ async def test_time_that_has_passed_cannot_be_promised(queue: Queue, clock: Cloc
     clock.advance(1_200)
 
     assert not await promised(queue, "c", 300.0, due_ms=800.0)
+
+
+async def test_a_lower_lane_is_not_promised_what_the_lanes_above_ask_for(queue: Queue, clock: Clock) -> None:
+    """However they ask for it: let in, promised or not, or refused."""
+    assert await promised(queue, "before", 900.0, lane=LaneName.THROUGHPUT)
+    for number in range(4):
+        await queue.put(job(f"undated{number}", gateway_id=f"g{number}", work_ms=250.0))
+    half = await queue.confer("gw", b"", {})
+    assert half.asked == pytest.approx({LaneName.LATENCY: 0.5, LaneName.THROUGHPUT: 0.0}, abs=0.05)
+
+    assert not await promised(queue, "low", 200.0, lane=LaneName.THROUGHPUT)
+    assert await promised(queue, "high", 50.0)
+    clock.advance(RECENT_MS)
+    assert await promised(queue, "later", 900.0, lane=LaneName.THROUGHPUT)
+    await queue.confer("gw", b"", {LaneName.LATENCY: 3_000_000})
+    assert not await promised(queue, "none", 1.0, lane=LaneName.THROUGHPUT, due_ms=9_000.0)
+
+
+async def test_what_nobody_knows_the_work_of_may_be_all_that_the_lanes_above_can_take(
+    queue: Queue, clock: Clock
+) -> None:
+    """Before workers have learnt what steps cost."""
+    await queue.put(job("unknown"))
+    assert not await promised(queue, "low", 1.0, lane=LaneName.THROUGHPUT)
+    assert await promised(queue, "high", 1.0)
+    clock.advance(RECENT_MS)
+
+    assert await promised(queue, "later", 1.0, lane=LaneName.THROUGHPUT)
+
+
+async def test_what_other_doors_promised_leaves_no_time_for_is_refused(queue: Queue) -> None:
+    assert await promised(queue, "a", 1_900.0)
+    late = job("late", guaranteed=True, claim_ms=1_500.0, hard_ttft_ms=2_050.0, pace_ms=50.0, gateway_id="other")
+
+    with pytest.raises(Unattainable) as refusal:
+        await queue.put(late)
+
+    assert refusal.value.late_ms == pytest.approx((1_900.0 + 1_500.0) / 1.5 - 2_050.0, abs=1.0)
+    assert await queue.record("late") is None
+    assert await queue.waiting("acme") == 1
+    assert not (await queue.put(late, waited_ms=1)).guaranteed
+
+
+async def test_a_tenant_that_is_ahead_by_its_window_is_promised_nothing_while_others_wait(queue: Queue) -> None:
+    alone = [await promised(queue, f"alone{number}", 1.0, tenant="greedy", prompt=PROMPT) for number in range(8)]
+    await queue.put(job("other", "patient"))
+    beside = [await promised(queue, f"beside{number}", 1.0, tenant="greedy", prompt=PROMPT) for number in range(2)]
+    new = [await promised(queue, f"new{number}", 1.0, tenant="new", prompt=PROMPT) for number in range(8)]
+    wide = await promised(queue, "wide", 1.0, tenant="greedy", token_ms=0.1)
+
+    assert alone == [True] * 8
+    assert beside == [False] * 2
+    assert new == [True] * 5 + [False] * 3
+    assert wide
+
+
+async def test_doors_hear_each_other_until_they_are_silent(queue: Queue, clock: Clock) -> None:
+    assert (await queue.confer("a", b"of a", {})).reports == ()
+    clock.advance(300)
+    assert (await queue.confer("b", b"of b", {})).reports == ((b"of a", 300),)
+    assert (await queue.confer("a", b"more of a", {})).reports == ((b"of b", 0),)
+    clock.advance(3 * LEASE_MS)
+
+    assert (await queue.confer("b", b"again", {})).reports == ()

@@ -77,7 +77,7 @@ def test_several_workers_have_the_slowest_ones_figure() -> None:
 
 def test_a_door_paces_steps_by_the_target_that_its_jobs_have() -> None:
     door = Commitments(DEFAULT_LANES)
-    door.look([worker(10.0), worker(16.0)], {}, 0.0)
+    door.look([worker(10.0), worker(16.0)], 0.0)
     assert door.tariff is not None
 
     assert door.fleet(door.tariff).pace_ms == LATENCY.tpot_on(16.0) == 48.0
