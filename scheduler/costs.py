@@ -129,6 +129,26 @@ def _copy_fit(block_ms: float) -> NonNegativeFit:
     return NonNegativeFit(typical=(1.0, 16.0), prior=prior, forgetting=COPY_FORGETTING, outlier=COPY_OUTLIER)
 
 
+class Pauses:
+    """Lets a cost model learn from the time between steps, where work goes on."""
+
+    def __init__(self, costs: "CostModel") -> None:
+        self._costs = costs
+        self._began_ms = 0.0
+        self._took_ms: float | None = None
+        """What the last step took; None where nothing was left to do after it."""
+
+    def begin(self, now_ms: float) -> None:
+        """A step is planned."""
+        if self._took_ms is not None:
+            self._costs.observe_between(now_ms - self._began_ms - self._took_ms)
+        self._began_ms, self._took_ms = now_ms, None
+
+    def end(self, took_ms: float | None) -> None:
+        """It has run; None where nothing is left to do."""
+        self._took_ms = took_ms
+
+
 class CostModel:
     """Step time, copy time, and what follows from them for victims and step sizes. All in milliseconds.
 

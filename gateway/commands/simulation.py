@@ -1,11 +1,12 @@
 """One simulated installation under a trace: what `fairlane simulate` runs, once for each load."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from scheduler.calibration import Calibration
 from scheduler.costs import CostModel
+from scheduler.cruise import Coasted
 from scheduler.doorkeeper import Doorkeeper
 from scheduler.lane_queue import LaneQueue
 from scheduler.lanes import DEFAULT_LANES
@@ -99,6 +100,12 @@ class _Ends:
         """Nothing to tell."""
 
     def stepped(self, step: Step) -> None:
+        """Nothing to tell."""
+
+    def coasted(self, step: Coasted) -> None:
+        """Nothing to tell."""
+
+    def landed(self, gained: Mapping[str, int]) -> None:
         """Nothing to tell."""
 
     def ended(self, record: Record) -> None:
