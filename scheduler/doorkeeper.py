@@ -41,7 +41,8 @@ class Doorkeeper:
     """Observes a simulation of workers that are alike, and is its doors; a request comes to any of them.
 
     With a `heartbeat_ms`, workers report that often, and each door looks at them, and at the queue, that often;
-    without, what a door knows of them is never stale. A dead worker is reported until its lease has lapsed.
+    without, what a door knows of them is never stale. A dead worker is reported until its lease has lapsed. `costs`:
+    what the workers know of themselves as they start.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Doorkeeper:
         heartbeat_ms: float = 0.0,
         deaths: Sequence[Death] = (),
         seed: int = 0,
+        costs: CostModel | None = None,
     ) -> None:
         self.guaranteed: set[str] = set()
         """Flights that were promised their deadlines."""
@@ -75,7 +77,7 @@ class Doorkeeper:
         """When each door looks next."""
         self._views = [View((), {})] * doors
         self._reported: dict[int, WorkerStatus] = {}
-        self._costs = CostModel()
+        self._costs = costs or CostModel()
         self._steps = self._steps_ms = 0.0
         self._promised = False
         """What was said to the last arrival."""

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from scheduler.calibration import Calibration
-from scheduler.costs import CostModel
 from scheduler.cruise import Coasted
 from scheduler.doorkeeper import Doorkeeper
 from scheduler.lane_queue import LaneQueue
@@ -51,7 +50,11 @@ class Scenario:
         meter = ServiceMeter(bucket_ms=self._bucket_ms(load), every_ms=LOOK_MS)
         planners, sizes = [self._planner() for _ in range(self.workers)], self.calibration
         door = Doorkeeper(
-            planners, kv_tokens=sizes.kv_tokens, block_size=sizes.block_size, max_sequences=sizes.max_sequences
+            planners,
+            kv_tokens=sizes.kv_tokens,
+            block_size=sizes.block_size,
+            max_sequences=sizes.max_sequences,
+            costs=sizes.costs(),
         )
         decides = any(tier.deadline_ms or tier.hard_ttft_ms for tier in self.overlay.tiers)
         records = Simulation(
@@ -78,7 +81,7 @@ class Scenario:
             host_slots=sizes.host_slots,
             max_sequences=sizes.max_sequences,
             max_step_tokens=sizes.max_step_tokens,
-            costs=CostModel(),
+            costs=sizes.costs(),
             prefix_share=PREFIX_SHARE if self.prefix_cache else None,
         )
 
