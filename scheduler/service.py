@@ -147,7 +147,8 @@ class ServiceMeter:
         tenant = arrival.tenant
         self.service[tenant] = self.service.get(tenant, 0.0) + service
         curve = self.curve.setdefault(tenant, [])
-        curve.extend([0.0] * (bucket + 1 - len(curve)))
+        if bucket >= len(curve):
+            curve.extend([0.0] * (bucket + 1 - len(curve)))
         curve[bucket] += service
         self._gaps[arrival.lane].serve(tenant, service / arrival.weight)
 

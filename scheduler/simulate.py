@@ -104,6 +104,8 @@ class Observer(Protocol):
 @dataclass(slots=True)
 class _Worker:
     policy: Policy
+    coaster: Coaster | None
+    """The same, if it can go on without plans and all that is watched can be told of it."""
     rests: int = 0
     held: dict[str, int] = field(default_factory=dict)
     """Flights that it took from the queue and that are not over, with their epochs."""
@@ -136,11 +138,12 @@ class Simulation:
             raise ValueError(f"{len(self.policies)} policies need a queue before them")
         if self.queue is None and self.deaths:
             raise ValueError("what a dead worker held goes back to a queue, and there is none")
-        self._workers = [_Worker(policy) for policy in self.policies]
         watchers = [observer for observer in self.observers if isinstance(observer, CoastObserver)]
         self._coast_observers = watchers
-        self._coasts = not self.is_stepwise and len(watchers) == len(self.observers)
-        """All that is watched can be told of steps without a plan."""
+        coasts = not self.is_stepwise and len(watchers) == len(self.observers)
+        self._workers = [
+            _Worker(policy, policy if coasts and isinstance(policy, Coaster) else None) for policy in self.policies
+        ]
         self._random = random.Random(self.seed)
         self._events: list[tuple[float, int, int]] = []
         """(time, order, worker) of steps to begin; workers without one sleep."""
@@ -247,7 +250,7 @@ class Simulation:
         if not worker.policy.has_work:
             self._asleep.append(number)
             return
-        if self._coasts and self._go_on(number, worker):
+        if worker.coaster is not None and self._go_on(number, worker, worker.coaster):
             return
         self._land(number)
         plan = worker.policy.plan(self.now_ms)
@@ -267,9 +270,9 @@ class Simulation:
             raise StuckError(f"worker {number} has work and plans nothing since {MOST_RESTS} turns")
         self._wake(number, self.now_ms + (0.0 if outcome.ended else IDLE_MS))
 
-    def _go_on(self, number: int, worker: _Worker) -> bool:
+    def _go_on(self, number: int, worker: _Worker, coaster: Coaster) -> bool:
         """Run a step that need not be planned. False: this one is to be."""
-        cruise = worker.cruise or self._set_off(worker)
+        cruise = worker.cruise or self._set_off(worker, coaster)
         work = None if cruise is None else cruise.begin(self.now_ms)
         if cruise is None or work is None:
             return False
@@ -278,18 +281,18 @@ class Simulation:
         self._wake(number, self.now_ms + cruise.run_ms + self.hardware.overhead_ms)
         return True
 
-    def _set_off(self, worker: _Worker) -> Cruise | None:
-        coast = worker.policy.coast(self.now_ms) if isinstance(worker.policy, Coaster) else None
+    def _set_off(self, worker: _Worker, coaster: Coaster) -> Cruise | None:
+        coast = coaster.coast(self.now_ms)
         cruise = Cruise(coast, self.records, self.queue, worker.held) if coast else None
         return cruise if cruise and cruise.is_worth_while else None
 
     def _land(self, number: int) -> None:
         """Tell all that a worker's steps without a plan have brought; the one under way goes on as if planned."""
         worker, cruise = self._workers[number], self._workers[number].cruise
-        if cruise is not None and isinstance(worker.policy, Coaster):
+        if cruise is not None and worker.coaster is not None:
             worker.cruise = None
             cruise.land(number, self.now_ms, self._coast_observers)
-            plan = worker.policy.land()
+            plan = worker.coaster.land()
             if not plan.is_empty:
                 self._ends[number] = (cruise.started_ms, plan, cruise.run_ms, 0.0)
 
