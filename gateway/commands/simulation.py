@@ -48,7 +48,7 @@ class Scenario:
         gets its jobs directly; more are behind the global queue. Raises StuckError.
         """
         meter = ServiceMeter(bucket_ms=self._bucket_ms(load), every_ms=LOOK_MS)
-        planners, sizes = [self._planner() for _ in range(self.workers)], self.calibration
+        planners, sizes = [self.planner() for _ in range(self.workers)], self.calibration
         door = Doorkeeper(
             planners,
             kv_tokens=sizes.kv_tokens,
@@ -72,7 +72,8 @@ class Scenario:
         """A round number of seconds: enough for a curve over the arrivals, however long the backlog after them."""
         return 1e3 * max(1, math.ceil(self.rows[-1].at_ms / load / 1e3 / CURVE_POINTS))
 
-    def _planner(self) -> Planner:
+    def planner(self) -> Planner:
+        """One worker, which knows its costs as one does that has measured them at start."""
         sizes = self.calibration
         return Planner(
             lanes=DEFAULT_LANES,
