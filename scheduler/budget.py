@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from scheduler.costs import CostModel
@@ -21,6 +21,8 @@ HOLD, LEAST_HOLD = 2.0, 0.5
 """Of its target between tokens, what lower lanes' steps take while they run alone; and their prefills at the least."""
 CATCHING_UP = 0.9
 """Of its pace, what a token may take of a stream that is behind it."""
+LEAST_PACE = 0.5
+"""Of its pace, what a token may take however little time there is."""
 KEPT_BACK = 0.25
 """Of its pace, what a stream keeps of the time by which it is ahead."""
 TRICKLE_PART = 64
@@ -59,10 +61,15 @@ def survey(roster: Roster, now_ms: float) -> Survey:
         others=others,
         claims=claims,
         pace_ms=min([seq.job.tpot_ms for seq in urgent], default=math.inf),
-        slack_ms=min([_slack_ms(seq, now_ms) for seq in urgent], default=math.inf),
+        slack_ms=least_slack_ms(urgent, now_ms),
         patience_ms=min([_patience_ms(seq, now_ms) for seq in urgent], default=math.inf),
         first_waits=roster.lanes[first].waits or any(seq.job.lane is first for seq in others),
     )
+
+
+def least_slack_ms(decodes: Iterable[Sequence], now_ms: float) -> float:
+    """The least time that one of these decodes of the first lane can wait for its next token."""
+    return min([_slack_ms(seq, now_ms) for seq in decodes], default=math.inf)
 
 
 def _slack_ms(seq: Sequence, now_ms: float) -> float:
@@ -82,7 +89,7 @@ def _patience_ms(seq: Sequence, now_ms: float) -> float:
 
 
 def _asked_for(slack_ms: float, kept_back: float, tpot_ms: float) -> float:
-    return CATCHING_UP * tpot_ms if slack_ms < 0.0 else max(slack_ms - kept_back * tpot_ms, 0.5 * tpot_ms)
+    return CATCHING_UP * tpot_ms if slack_ms < 0.0 else max(slack_ms - kept_back * tpot_ms, LEAST_PACE * tpot_ms)
 
 
 class Price(NamedTuple):
@@ -180,7 +187,7 @@ def _times(begun: Survey, first: Lane, costs: CostModel, price: Price) -> tuple[
     base_ms, pace_ms = costs.step_weights()[0], first.tpot_on(costs.single_stream_ms)
     longest_ms = _within(max(pace_ms, PROMPT_PART * first.ttft_ms), base_ms, costs)
     if begun.pace_ms < math.inf:
-        time_ms = _within(min(STRETCH * begun.pace_ms, begun.slack_ms), base_ms, costs)
+        time_ms = pace_time_ms(begun.pace_ms, begun.slack_ms, base_ms, costs)
         return time_ms, max(0.0, min(_within(begun.patience_ms, base_ms, costs), longest_ms) - time_ms)
     if begun.first_waits:
         time_ms = _within(pace_ms, base_ms, costs)
@@ -212,6 +219,12 @@ def _trickle(begun: Survey, lanes: Mapping[LaneName, Lane], max_tokens: int, pre
 def _has_prompts(begun: Survey, name: LaneName) -> bool:
     """A lane has more to do than decodes."""
     return begun.claims[name] > sum([len(alike) for kind, alike in begun.decodes.items() if kind[0] is name])
+
+
+def pace_time_ms(pace_ms: float, slack_ms: float, base_ms: float, costs: CostModel) -> float:
+    """What the rows of a step may take beside first-lane decodes of this pace, of which the most pressing has so much
+    time; nobody is asked for less than LEAST_PACE."""
+    return _within(min(STRETCH * pace_ms, max(slack_ms, LEAST_PACE * pace_ms)), base_ms, costs)
 
 
 def _within(limit_ms: float, base_ms: float, costs: CostModel) -> float:

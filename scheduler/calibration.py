@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 
 from scheduler.costs import CostModel
+from scheduler.single_stream import TYPICAL_CONTEXT
 from scheduler.steps import StepFeatures
 from scheduler.workload import MOST_MS, MOST_NOISE, Hardware
 
@@ -43,6 +44,12 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def hardware(self) -> Hardware:
         """Its costs, for a simulation."""
         return Hardware(step=self.step, copy=self.copy, overhead_ms=self.overhead_ms, noise=self.noise)
+
+    def costs(self) -> CostModel:
+        """What a worker like this knows of itself as it starts, as one that has measured."""
+        costs, alone = CostModel(), StepFeatures(1, 0, TYPICAL_CONTEXT, 0)
+        costs.know(self.step, self.copy, self.hardware.step_ms(alone))
+        return costs
 
     @property
     def kv_tokens(self) -> int:

@@ -22,6 +22,8 @@ LEARNT_AFTER = 32
 OUTLIER = 4.0
 """Once it has learnt, or was measured at start, an observation counts for at most this many times its prediction (a
 page fault, a compile)."""
+SAME = 1e-9
+"""What was foreseen as closely by what was measured teaches nothing: it comes of a simulation of those very costs."""
 COPY_OUTLIER, COPY_FORGETTING = 1.5, 0.98
 """The same of copies: on a CPU one in ten takes twice or thrice as long as usual, and the usual is wanted, not the
 mean. Where all take twice as long from now on, about a hundred tell."""
@@ -93,7 +95,11 @@ class NonNegativeFit:
         if not (math.isfinite(y) and y >= 0.0):
             return
         if self.has_learnt or self.was_measured:
-            y = min(y, self._outlier * self.predict(x))
+            expected = self.predict(x)
+            y = min(y, self._outlier * expected)
+            if self.was_measured and abs(y - expected) <= SAME * expected:
+                self.observations += 1
+                return
         scaled, kept = [*map(mul, x, self._scale)], self._forgetting
         for j, value in enumerate(scaled):
             row = zip(self._products[j], scaled, strict=True)
@@ -102,6 +108,11 @@ class NonNegativeFit:
         self.observations += 1
         for _ in range(SWEEPS):
             self._sweep()
+
+    def know(self, weights: Sequence[float]) -> None:
+        """Let these be the prior: costs per unit of each feature, as measured elsewhere."""
+        self._weights = [weight / scale for weight, scale in zip(weights, self._scale, strict=True)]
+        self._prior, self.was_measured = tuple(self._weights), True
 
     def start_from(self, seen: Sequence[tuple[Sequence[float], float]]) -> None:
         """Let a few measurements, each with a y above 0, make the prior. The old one, to the scale of what was
@@ -127,6 +138,26 @@ class NonNegativeFit:
 def _copy_fit(block_ms: float) -> NonNegativeFit:
     prior = (0.1, 16.0 * block_ms)
     return NonNegativeFit(typical=(1.0, 16.0), prior=prior, forgetting=COPY_FORGETTING, outlier=COPY_OUTLIER)
+
+
+class Pauses:
+    """Lets a cost model learn from the time between steps, where work goes on."""
+
+    def __init__(self, costs: "CostModel") -> None:
+        self._costs = costs
+        self._began_ms = 0.0
+        self._took_ms: float | None = None
+        """What the last step took; None where nothing was left to do after it."""
+
+    def begin(self, now_ms: float) -> None:
+        """A step is planned."""
+        if self._took_ms is not None:
+            self._costs.observe_between(now_ms - self._began_ms - self._took_ms)
+        self._began_ms, self._took_ms = now_ms, None
+
+    def end(self, took_ms: float | None) -> None:
+        """It has run; None where nothing is left to do."""
+        self._took_ms = took_ms
 
 
 class CostModel:
@@ -162,6 +193,12 @@ class CostModel:
             if found:
                 fit.start_from(found)
         self._single.start_from([(one.plan, one.run_ms) for one in seen if one.run_ms > 0.0], self._context_ms)
+
+    def know(self, step: Sequence[float], copy: Sequence[float], single_stream_ms: float) -> None:
+        """Let these weights make the priors, and a single stream's step: those of a worker that has measured them."""
+        self._step.know(step)
+        self._copy.know(copy)
+        self._single.step_ms = single_stream_ms
 
     @property
     def has_learnt(self) -> bool:

@@ -42,6 +42,10 @@ class Decodes:
                 self._promote(name, now_ms - lane.long_wait_ms)
         return self._by_kind.copy()
 
+    def promotes(self, now_ms: float) -> bool:
+        """Some may stand higher now than when `by_kind` was last asked."""
+        return any(self._eldest_ms[name] <= now_ms - lane.long_wait_ms for name, lane in self._lanes.items())
+
     def alike(self) -> Iterator[tuple[LaneName, tuple[Sequence, ...]]]:
         """All of them, in lots of one lane each."""
         return ((kind[0], alike) for kind, alike in self._by_kind.items())

@@ -36,7 +36,7 @@ class Doorkeeper:
 
     With a `heartbeat_ms`, workers report that often, and each door looks at them, and hears of the others, twice as
     often, as gateways do; without, what a door knows is never stale. A dead worker is reported until its lease has
-    lapsed.
+    lapsed. `costs`: what the workers know of themselves as they start.
     """
 
     def __init__(
@@ -51,6 +51,7 @@ class Doorkeeper:
         heartbeat_ms: float = 0.0,
         deaths: Sequence[Death] = (),
         seed: int = 0,
+        costs: CostModel | None = None,
     ) -> None:
         self.guaranteed: set[str] = set()
         """Flights that were promised their deadlines."""
@@ -71,7 +72,7 @@ class Doorkeeper:
         """When each door looks next."""
         self._views: list[Sequence[WorkerStatus]] = [()] * doors
         self._reported: dict[int, WorkerStatus] = {}
-        self._costs = CostModel()
+        self._costs = costs or CostModel()
         self._steps = self._steps_ms = 0.0
         self._promised = False
         """What was said to the last arrival."""

@@ -192,9 +192,7 @@ class Draft:
             if seq.stalled_since_ms is not None:
                 self._resume(seq)
         self.running.update([(seq.id, seq) for seq in decodes])
-        self._rows += [
-            Row(seq.id, (seq.output[-1],), seq.num_computed, seq.table_view, True, len(seq.output)) for seq in decodes
-        ]
+        self._rows += map(decode_row, decodes)
         self._add_work(StepFeatures(count, 0, context, 0))
         self._tokens -= count
         self._decoded[lane] += count
@@ -265,3 +263,8 @@ class Draft:
         if self._budget.times_decodes or seq.pending > 1:
             self._left_ms -= self._budget.price.of(count, first + count)
         self._floors[lane] = max(0, self._floors[lane] - 1)
+
+
+def decode_row(seq: Sequence) -> Row:
+    """The next row of a decode, whose table has a block for it."""
+    return Row(seq.id, (seq.output[-1],), seq.num_computed, seq.table_view, True, len(seq.output))

@@ -28,6 +28,10 @@ class Expiries:
             self._times = [(at_ms, one.job.flight_id) for one in self._flights.values() for at_ms in one.expiries()]
             heapq.heapify(self._times)
 
+    def any_by(self, now_ms: float) -> bool:
+        """A noted time has passed; `passed` tells whether a flight's is over."""
+        return bool(self._times) and self._times[0][0] < now_ms
+
     def passed(self, now_ms: float) -> Iterator[tuple[Flight, str]]:
         """Flights whose time is over, and why, in words; the caller ends them."""
         while self._times and self._times[0][0] < now_ms:

@@ -106,14 +106,14 @@ class JobBook:
             return False
         if (entry.worker_id, entry.job.gateway_id) != (worker_id, gateway_id):
             return False
-        if not _fits(entry, item):
+        if item.tokens and not _fits(entry, item):
             is_repeat = item.ends is None and _is_recorded(entry, item)
             if not is_repeat:
                 self.lose(entry, now_ms)
             return is_repeat
         for choice, _, ids in item.tokens:
             entry.generated[choice].extend(ids)
-        if entry.produced:
+        if entry.claim_us and entry.produced:
             self._release_claim(entry)
         covered = min(entry.credit, item.cost)
         entry.credit -= covered

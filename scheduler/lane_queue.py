@@ -143,6 +143,11 @@ class LaneQueue:
         entry = self._book.entries.get(flight_id)
         return None if entry is None else Published(entry.job.prompt_print, tuple(map(tuple, entry.generated)))
 
+    def credit(self, flight_id: str) -> float:
+        """Weighted tokens that a job's tenant was charged when it was taken and that are not computed yet."""
+        entry = self._book.entries.get(flight_id)
+        return 0.0 if entry is None else entry.credit
+
     def forget(self, flight_ids: Iterable[str]) -> None:
         """Drop the records of jobs that have ended; others stay."""
         for flight_id in flight_ids:

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from scheduler import capacity
 from scheduler.blocks import BlockPool
 from scheduler.budget import ample_budget, step_budget, survey
-from scheduler.costs import CostModel
+from scheduler.coast import Coast, batch
+from scheduler.costs import CostModel, Pauses
 from scheduler.draft import Draft
 from scheduler.expiries import Expiries
 from scheduler.fairness import DECODE_WEIGHT, STEP_WINDOW
@@ -82,9 +83,9 @@ class Planner:
         self._forced: dict[SeqId, tuple[YieldMode, int | None]] = {}
         self._reasons: dict[SeqId, WaitReason] = {}
         self._plan = StepPlan(number=0)
-        self._planned_ms = 0.0
-        self._ran_ms: float | None = None
-        """What the last step took; None where nothing was left to do after it."""
+        self._pauses = Pauses(costs)
+        self._coast: Coast | None = None
+        """What goes on without a plan."""
         self._in_flight: dict[SeqId, Sequence] = {}
         self._ran: dict[SeqId, Sequence] = {}
         """What had a row in the last plan."""
@@ -94,6 +95,7 @@ class Planner:
     def add(self, lease: Lease, now_ms: float) -> None:
         """Take in a leased job; a lease of a flight that is here already replaces it. What cannot be served ends as
         failed with the next outcome, what was complete already as finished."""
+        self.land()
         job = lease.job
         self.drop(job.flight_id)
         flight = open_flight(lease, self._lanes[job.lane], now_ms - lease.arrived_ms_ago, self._pool.block_size)
@@ -111,11 +113,13 @@ class Planner:
 
     def cancel(self, flight_id: str) -> Ended | None:
         """End a flight; its blocks are free at once. None if it is not here."""
+        self.land()
         flight = self._flights.get(flight_id)
         return None if flight is None else self._close(flight, Outcome.CANCELLED)
 
     def grant(self, flight_id: str, granted_until: int) -> None:
         """Each choice may now produce this many output tokens in all; never fewer than before."""
+        self.land()
         flight = self._flights.get(flight_id)
         for seq in flight.live if flight else ():
             seq.grant(granted_until)
@@ -123,6 +127,7 @@ class Planner:
 
     def drop(self, flight_id: str) -> None:
         """Forget a flight without a word: its lease is somebody else's."""
+        self.land()
         flight = self._flights.get(flight_id)
         if flight is not None:
             self._release(flight)
@@ -130,6 +135,7 @@ class Planner:
     def preempt(self, seq_id: SeqId, mode: YieldMode, blocks: int | None = None) -> None:
         """Make a sequence yield its last `blocks`, all by default, in the next plan, if it holds any then and, for a
         swap, the host has room."""
+        self.land()
         self._forced[seq_id] = mode, blocks
 
     # The step.
@@ -138,9 +144,8 @@ class Planner:
         """Decide the next step. Expired flights end first. Raises StepOrderError while a result is owed."""
         if not self._plan.is_empty:
             raise StepOrderError(f"the result of step {self._plan.number} has not been applied")
-        if self._ran_ms is not None:
-            self._costs.observe_between(now_ms - self._planned_ms - self._ran_ms)
-        self._planned_ms, self._ran_ms = now_ms, None
+        self.land()
+        self._pauses.begin(now_ms)
         for flight, reason in self._expiries.passed(now_ms):
             self._ended.append(self._close(flight, Outcome.EXPIRED, reason))
         draft, self._reasons = Draft(self._ample, self._pool, self._prefixes, self._roster, now_ms), {}
@@ -188,13 +193,34 @@ class Planner:
                 charge = self._advance(seq, row, result, now_ms, produced)
                 charges[row.seq.flight_id] = charges.get(row.seq.flight_id, 0.0) + charge
         self._in_flight = {}
-        self._ran_ms = result.run_ms + result.copy_ms if self._flights else None
+        self._pauses.end(result.run_ms + result.copy_ms if self._flights else None)
         return StepOutcome(tuple(produced), self.collect().ended, charges)
 
     def collect(self) -> StepOutcome:
         """What ended since the last outcome; `apply` gives it too, this where nothing ran."""
         ended, self._ended = tuple(self._ended), []
         return StepOutcome(ended=ended)
+
+    def coast(self, now_ms: float) -> Coast | None:
+        """What can go on from here without a plan, until any other method but `capacity` that changes or looks at a
+        sequence is called; None where there is something to decide."""
+        self.land()
+        if not self._roster.only_decode or self._ended or self._forced or self._paused or self._copies_ahead:
+            return None
+        found = batch(self._roster.decodes.by_kind(now_ms), self._roster)
+        if not found or len(found) > min(self._max_sequences, self._max_step_tokens):
+            return None
+        self._coast = Coast(found, self._roster, self._pool, self._prefixes, self._costs, self._expiries, self._pauses)
+        return self._coast
+
+    def land(self) -> StepPlan:
+        """Have done with what goes on without a plan; the step of it that is under way, if any, is owed its result."""
+        coast, self._coast = self._coast, None
+        if coast is not None:
+            coast.land()
+            self._plan = coast.as_plan(self._plan.number + coast.steps + coast.under_way)
+            self._in_flight = self._ran = {seq.id: seq for seq in coast.sequences}
+        return self._plan
 
     def foresee(self) -> tuple[Row, ...]:
         """While a step runs: the next one's rows as they will most likely be, less their tokens; none where more than
@@ -233,6 +259,8 @@ class Planner:
 
     def capacity(self) -> Capacity:
         """What each lane could start in the next step, by preemption of lanes below if need be."""
+        if self._coast is not None:
+            self._coast.tell()
         return capacity.measure(self._roster, self._lanes, self._pool, self._max_sequences, self._costs)
 
     def wait_reason(self, flight_id: str) -> WaitReason | None:
@@ -243,6 +271,7 @@ class Planner:
 
     def check_integrity(self) -> None:
         """Compare blocks and states. Raises IntegrityError naming the invariant that is broken."""
+        self.land()
         live = [seq for flight in self._flights.values() for seq in flight.live]
         self._pool.check_integrity([seq.table for seq in live], [seq.slots for seq in live])
         for flight in self._flights.values():

@@ -24,13 +24,13 @@ class Prefixes:
     """Between sequences and the pool's cache; switched off, nothing is found and nothing left."""
 
     def __init__(self, pool: BlockPool, *, enabled: bool) -> None:
+        self.enabled = enabled
         self._pool = pool
-        self._enabled = enabled
 
     def reuse(self, seq: Sequence) -> None:
         """Let a sequence go on behind blocks that hold its next tokens, if the cache has any. Its table may be longer
         then, its KV has come further, and fewer blocks are free, as many as nobody else held."""
-        if not self._enabled:
+        if not self.enabled:
             return
         last = (seq.length - 1) // self._pool.block_size
         if last * self._pool.block_size <= seq.num_computed or seq.slots:
@@ -54,11 +54,14 @@ class Prefixes:
     def leave(self, seq: Sequence, row: Row) -> None:
         """A token has come of this row: what the sequence has filled may be found by others from now on. Decodes ask
         once in each block."""
-        if not self._enabled:
-            return
-        size, computed = self._pool.block_size, seq.num_computed
-        if (computed % size == 0 or len(row.token_ids) > 1) and computed // size > seq.shared:
-            chunks = self._chunks(seq, seq.shared, computed // size)
+        if self.enabled and (seq.num_computed % self._pool.block_size == 0 or len(row.token_ids) > 1):
+            self.leave_full(seq)
+
+    def leave_full(self, seq: Sequence) -> None:
+        """The same, of whatever the sequence has filled."""
+        full = seq.num_computed // self._pool.block_size
+        if full > seq.shared:
+            chunks = self._chunks(seq, seq.shared, full)
             seq.shared = self._pool.publish(scope_of(seq.job), seq.table, seq.shared, chunks)
 
     def _chunks(self, seq: Sequence, first: int, last: int) -> Iterator[bytes]:

@@ -245,9 +245,14 @@ class Roster:
                 self._away.add(seq.id)
                 lane.away[seq.job.tenant] += 1
 
+    @property
+    def only_decode(self) -> bool:
+        """All that is here decodes, if anything is."""
+        return not (self.others or self.idle or self._fresh)
+
     def only_decodes(self) -> LaneName | None:
         """The lane of all that is here if that decodes; None where anything else is here, or several lanes."""
-        if self.others or self.idle or self._fresh:
+        if not self.only_decode:
             return None
         lanes = [name for name, count in self.decodes.counts.items() if count]
         return lanes[0] if len(lanes) == 1 else None

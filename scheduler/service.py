@@ -6,8 +6,10 @@ Source: Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024).
 
 import math
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from scheduler.cruise import Coasted
 from scheduler.fairness import DECODE_WEIGHT, PREFILL_WEIGHT
 from scheduler.lanes import LaneName
 from scheduler.simulate import Step
@@ -81,10 +83,22 @@ class ServiceMeter:
                 self._serve(asked.arrival, service, bucket)
         for produced in step.outcome.produced:
             self._serve(self._asked[produced.seq.flight_id].arrival, DECODE_WEIGHT, bucket)
-        if step.ended_ms >= self._looked_ms + self.every_ms:
-            self._looked_ms = step.ended_ms
-            for gaps in self._gaps.values():
-                gaps.look()
+        self._look(step.ended_ms)
+
+    def coasted(self, step: Coasted) -> None:
+        """A worker went on as in its last step: tokens for all, all of them new, and nobody begins or stops waiting."""
+        self.run_ms += step.run_ms
+        self._join(step.ended_ms)
+        self.computed_tokens += step.rows
+        bucket = int(step.ended_ms / self.bucket_ms)
+        for arrival, rows in step.shares:
+            self._serve(arrival, DECODE_WEIGHT * rows, bucket)
+        self._look(step.ended_ms)
+
+    def landed(self, gained: Mapping[str, int]) -> None:
+        """Flights gained so many tokens while they coasted."""
+        for flight_id, tokens in gained.items():
+            self._asked[flight_id].reached += tokens
 
     def ended(self, record: Record) -> None:
         """A request that was let in is over."""
@@ -92,6 +106,12 @@ class ServiceMeter:
         asked = self._asked.pop(record.arrival.flight_id)
         if asked.worker is None:
             self._gaps[record.arrival.lane].stop_waiting(record.arrival.tenant)
+
+    def _look(self, now_ms: float) -> None:
+        if now_ms >= self._looked_ms + self.every_ms:
+            self._looked_ms = now_ms
+            for gaps in self._gaps.values():
+                gaps.look()
 
     def _join(self, until_ms: float) -> None:
         """What came until then waits. A step's rows stop waiting as it begins, and it is told of as it ends: who came
@@ -127,7 +147,8 @@ class ServiceMeter:
         tenant = arrival.tenant
         self.service[tenant] = self.service.get(tenant, 0.0) + service
         curve = self.curve.setdefault(tenant, [])
-        curve.extend([0.0] * (bucket + 1 - len(curve)))
+        if bucket >= len(curve):
+            curve.extend([0.0] * (bucket + 1 - len(curve)))
         curve[bucket] += service
         self._gaps[arrival.lane].serve(tenant, service / arrival.weight)
 

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from scheduler.admission import UNPROMISED, Admitted
+from scheduler.cruise import Coaster, CoastObserver, Cruise
 from scheduler.lane_queue import LaneQueue
 from scheduler.messages import Finished, Job, Lease
 from scheduler.outcomes import Outcome
 from scheduler.queue_types import Publication, QueueError
-from scheduler.steps import Capacity, Ended, StepOutcome, StepPlan, StepResult
+from scheduler.steps import Capacity, Ended, StepFeatures, StepOutcome, StepPlan, StepResult
 from scheduler.workload import END_TOKEN, Arrival, Hardware, Record
 
 IDLE_MS = 50.0
@@ -101,10 +102,14 @@ class Observer(Protocol):
 @dataclass(slots=True)
 class _Worker:
     policy: Policy
+    coaster: Coaster | None
+    """The same, if it can go on without plans and all that is watched can be told of it."""
     rests: int = 0
     held: dict[str, int] = field(default_factory=dict)
     """Flights that it took from the queue and that are not over, with their epochs."""
     is_dead: bool = False
+    cruise: Cruise | None = None
+    """While it goes on without plans."""
 
 
 @dataclass
@@ -119,6 +124,8 @@ class Simulation:
     deaths: Sequence[Death] = ()
     observers: Sequence[Observer] = ()
     seed: int = 0
+    is_stepwise: bool = False
+    """Plan every step, also where there is nothing to decide: for the same records, slowly."""
     until_ms: float = math.inf
     """When to stop, whatever is not over by then."""
     records: dict[str, Record] = field(default_factory=dict)
@@ -129,7 +136,12 @@ class Simulation:
             raise ValueError(f"{len(self.policies)} policies need a queue before them")
         if self.queue is None and self.deaths:
             raise ValueError("what a dead worker held goes back to a queue, and there is none")
-        self._workers = [_Worker(policy) for policy in self.policies]
+        watchers = [observer for observer in self.observers if isinstance(observer, CoastObserver)]
+        self._coast_observers = watchers
+        coasts = not self.is_stepwise and len(watchers) == len(self.observers)
+        self._workers = [
+            _Worker(policy, policy if coasts and isinstance(policy, Coaster) else None) for policy in self.policies
+        ]
         self._random = random.Random(self.seed)
         self._events: list[tuple[float, int, int]] = []
         """(time, order, worker) of steps to begin; workers without one sleep."""
@@ -154,6 +166,8 @@ class Simulation:
                 self._check_all_taken()
                 return self.records
             if at_ms > self.until_ms:
+                for number in range(len(self._workers)):
+                    self._land(number)
                 return self.records
             if arrival is not None and arrival.at_ms <= turn_ms:
                 self._arrive(arrival)
@@ -172,6 +186,7 @@ class Simulation:
             self._turn(worker)
 
     def _bury(self, number: int) -> None:
+        self._land(number)
         self._workers[number].is_dead = True
         self._ends.pop(number, None)
         if number in self._asleep:
@@ -207,6 +222,7 @@ class Simulation:
 
     def _let_in(self, job: Job) -> bool:
         if self.queue is None:
+            self._land(0)
             self.policies[0].add(Lease(job=job, epoch=1, arrived_ms_ago=0.0), self.now_ms)
             return True
         try:
@@ -221,13 +237,18 @@ class Simulation:
 
     def _turn(self, number: int) -> None:
         """A step's end, or the moment to plan one."""
-        if number in self._ends:
-            self._finish(number)
         worker = self._workers[number]
+        if worker.cruise is not None:
+            worker.cruise.end(number, self.now_ms, self._coast_observers)
+        elif number in self._ends:
+            self._finish(number)
         self._take(number)
         if not worker.policy.has_work:
             self._asleep.append(number)
             return
+        if worker.coaster is not None and self._go_on(number, worker, worker.coaster):
+            return
+        self._land(number)
         plan = worker.policy.plan(self.now_ms)
         if plan.is_empty:
             self._rest(number, worker)
@@ -245,9 +266,38 @@ class Simulation:
             raise StuckError(f"worker {number} has work and plans nothing since {MOST_RESTS} turns")
         self._wake(number, self.now_ms + (0.0 if outcome.ended else IDLE_MS))
 
-    def _begin(self, number: int, plan: StepPlan) -> None:
+    def _go_on(self, number: int, worker: _Worker, coaster: Coaster) -> bool:
+        """Run a step that need not be planned. False: this one is to be."""
+        cruise = worker.cruise or self._set_off(worker, coaster)
+        work = None if cruise is None else cruise.begin(self.now_ms)
+        if cruise is None or work is None:
+            return False
+        worker.cruise, worker.rests = cruise, 0
+        cruise.run_ms = self._run_ms(work)
+        self._wake(number, self.now_ms + cruise.run_ms + self.hardware.overhead_ms)
+        return True
+
+    def _set_off(self, worker: _Worker, coaster: Coaster) -> Cruise | None:
+        coast = coaster.coast(self.now_ms)
+        cruise = Cruise(coast, self.records, self.queue, worker.held) if coast else None
+        return cruise if cruise and cruise.is_worth_while else None
+
+    def _land(self, number: int) -> None:
+        """Tell all that a worker's steps without a plan have brought; the one under way goes on as if planned."""
+        worker, cruise = self._workers[number], self._workers[number].cruise
+        if cruise is not None and worker.coaster is not None:
+            worker.cruise = None
+            cruise.land(number, self.now_ms, self._coast_observers)
+            plan = worker.coaster.land()
+            if not plan.is_empty:
+                self._ends[number] = (cruise.started_ms, plan, cruise.run_ms, 0.0)
+
+    def _run_ms(self, work: StepFeatures) -> float:
         noise = math.exp(self._random.gauss(0.0, self.hardware.noise)) if self.hardware.noise else 1.0
-        run_ms = self.hardware.step_ms(plan.features) * noise
+        return self.hardware.step_ms(work) * noise
+
+    def _begin(self, number: int, plan: StepPlan) -> None:
+        run_ms = self._run_ms(plan.features)
         copy_ms = self.hardware.copy_ms(plan.copies)
         self._ends[number] = (self.now_ms, plan, run_ms, copy_ms)
         self._wake(number, self.now_ms + run_ms + copy_ms + self.hardware.overhead_ms)
@@ -285,7 +335,10 @@ class Simulation:
             return
         policy, more = self._workers[number].policy, True
         while more and self._waiting:
-            for lease in self.queue.take(int(self.now_ms), str(number), policy.capacity()).leases:
+            leases = self.queue.take(int(self.now_ms), str(number), policy.capacity()).leases
+            if leases:
+                self._land(number)
+            for lease in leases:
                 self._workers[number].held[lease.job.flight_id] = lease.epoch
                 policy.add(lease, self.now_ms)
             more = self._hear(self.queue)

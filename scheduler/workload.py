@@ -1,5 +1,6 @@
 """What a simulation is given and what it gives back: arrivals, the hardware's costs, and a record of each request."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -147,3 +148,12 @@ class Record:
             due_ms = max(due_ms, self.first_ms) + index * arrival.tpot_ms
         self.late_tokens += now_ms > due_ms
         self.tokens += 1
+
+    def produced_at(self, first: int, times_ms: Sequence[float]) -> None:
+        """Output tokens from index `first` on came at these times, in order: as `produced` for each. Not the very first
+        of the request."""
+        arrival, began_ms = self.arrival, self.first_ms or 0.0
+        due_ms = max(arrival.at_ms + arrival.ttft_ms, began_ms)
+        if times_ms[-1] > due_ms + first * arrival.tpot_ms:
+            self.late_tokens += sum([ms > due_ms + index * arrival.tpot_ms for index, ms in enumerate(times_ms, first)])
+        self.tokens += len(times_ms)

@@ -22,7 +22,7 @@ from scheduler.budget import HOLD, LEAST_HOLD, LEAST_PREFILL, LEAST_PREFILL_PART
 from scheduler.costs import CostModel, Measurement
 from scheduler.lane_queue import LaneQueue
 from scheduler.lanes import DEFAULT_LANES, LATENCY, THROUGHPUT, Lane, LaneName
-from scheduler.measures import spread
+from scheduler.measures import Spread, spread
 from scheduler.planner import Planner
 from scheduler.queue_types import QUANTUM_COST
 from scheduler.simulate import Simulation, Step

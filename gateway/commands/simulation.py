@@ -1,11 +1,11 @@
 """One simulated installation under a trace: what `fairlane simulate` runs, once for each load."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from scheduler.calibration import Calibration
-from scheduler.costs import CostModel
+from scheduler.cruise import Coasted
 from scheduler.doorkeeper import Doorkeeper
 from scheduler.lane_queue import LaneQueue
 from scheduler.lanes import DEFAULT_LANES
@@ -48,9 +48,13 @@ class Scenario:
         gets its jobs directly; more are behind the global queue. Raises StuckError.
         """
         meter = ServiceMeter(bucket_ms=self._bucket_ms(load), every_ms=LOOK_MS)
-        planners, sizes = [self._planner() for _ in range(self.workers)], self.calibration
+        planners, sizes = [self.planner() for _ in range(self.workers)], self.calibration
         door = Doorkeeper(
-            planners, kv_tokens=sizes.kv_tokens, block_size=sizes.block_size, max_sequences=sizes.max_sequences
+            planners,
+            kv_tokens=sizes.kv_tokens,
+            block_size=sizes.block_size,
+            max_sequences=sizes.max_sequences,
+            costs=sizes.costs(),
         )
         decides = any(tier.deadline_ms or tier.hard_ttft_ms for tier in self.overlay.tiers)
         records = Simulation(
@@ -68,7 +72,8 @@ class Scenario:
         """A round number of seconds: enough for a curve over the arrivals, however long the backlog after them."""
         return 1e3 * max(1, math.ceil(self.rows[-1].at_ms / load / 1e3 / CURVE_POINTS))
 
-    def _planner(self) -> Planner:
+    def planner(self) -> Planner:
+        """One worker, which knows its costs as one does that has measured them at start."""
         sizes = self.calibration
         return Planner(
             lanes=DEFAULT_LANES,
@@ -77,7 +82,7 @@ class Scenario:
             host_slots=sizes.host_slots,
             max_sequences=sizes.max_sequences,
             max_step_tokens=sizes.max_step_tokens,
-            costs=CostModel(),
+            costs=sizes.costs(),
             prefix_share=PREFIX_SHARE if self.prefix_cache else None,
         )
 
@@ -99,6 +104,12 @@ class _Ends:
         """Nothing to tell."""
 
     def stepped(self, step: Step) -> None:
+        """Nothing to tell."""
+
+    def coasted(self, step: Coasted) -> None:
+        """Nothing to tell."""
+
+    def landed(self, gained: Mapping[str, int]) -> None:
         """Nothing to tell."""
 
     def ended(self, record: Record) -> None:

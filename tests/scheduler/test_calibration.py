@@ -4,6 +4,7 @@ import pytest
 
 from scheduler.calibration import Calibration, CalibrationError, of_costs, read_calibration
 from scheduler.costs import CostModel
+from scheduler.presets import preset
 from scheduler.steps import StepFeatures
 
 
@@ -22,6 +23,24 @@ def test_a_cost_model_is_told_apart_into_its_weights() -> None:
     for plan in (StepFeatures(1, 0, 0, 0), StepFeatures(9, 300, 4_000, 90_000)):
         assert found.hardware.step_ms(plan) == pytest.approx(costs.step_ms(plan))
     assert found.hardware.copy_ms(12) == pytest.approx(costs.copy_ms(12))
+
+
+def test_a_worker_knows_its_figures_from_the_start_and_learns_nothing_from_what_they_foresee() -> None:
+    found = preset("h100-8b")
+
+    costs = found.costs()
+
+    assert costs.knows_steps
+    assert costs.knows_copies
+    assert costs.single_stream_ms == pytest.approx(found.hardware.single_stream_ms - found.overhead_ms)
+    before = of_costs(costs)
+    for rows in range(1, 50):
+        plan = StepFeatures(rows, 100 * (rows % 3), 900 * rows, 5_000 * (rows % 3))
+        assert costs.step_ms(plan) == pytest.approx(found.hardware.step_ms(plan))
+        costs.observe(plan, found.hardware.step_ms(plan), rows % 2, found.hardware.copy_ms(rows % 2))
+    assert of_costs(costs).step == before.step
+    costs.observe(StepFeatures(1, 0, 0, 0), 30.0, 0, 0.0)
+    assert costs.step_ms(StepFeatures(1, 0, 0, 0)) > found.hardware.step_ms(StepFeatures(1, 0, 0, 0))
 
 
 def test_a_worker_that_has_run_nothing_says_so() -> None:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.costs import CostModel
@@ -61,6 +61,7 @@ class Spelled(Planner):
 CHAINS = st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=3), min_size=1, max_size=6)
 
 
+@settings(deadline=None)
 @given(CHAINS, st.integers(-40, 40))
 def test_blocks_that_are_named_alike_hit_as_equal_token_ids_do(chains: list[list[int]], tail: int) -> None:
     """Names of a chain: equal where all before them are."""

@@ -1,0 +1,32 @@
+"""A simulated installation: its workers are those of the hardware that was named."""
+
+import pytest
+
+from gateway.commands.simulation import Scenario
+from scheduler.budget import HOLD
+from scheduler.lanes import LATENCY, LaneName
+from scheduler.messages import Lease
+from scheduler.overlay import Overlay, lane_tiers
+from scheduler.presets import preset
+from scheduler.traces import TraceRow
+from scheduler.workload import Arrival
+
+
+@pytest.mark.parametrize("name", ["h100-1b", "h100-8b", "a100-8b"])
+def test_a_workers_very_first_step_keeps_to_the_pace_of_its_hardware(name: str) -> None:
+    calibration = preset(name)
+    alone_ms = calibration.hardware.single_stream_ms
+    tiers = lane_tiers(0.0, single_stream_ms=alone_ms)
+    overlay = Overlay(tiers=tiers, kv_tokens=calibration.kv_tokens)
+    rows = [TraceRow(number, 0.0, 8_000, 8) for number in range(4)]
+    scenario = Scenario(rows=rows, overlay=overlay, calibration=calibration, workers=1, seed=0)
+    planner = scenario.planner()
+    arrivals: list[Arrival] = list(overlay.arrivals(rows))
+    for arrival in arrivals:
+        assert arrival.lane is LaneName.THROUGHPUT
+        planner.add(Lease(job=arrival.job(), epoch=1, arrived_ms_ago=0.0), 0.0)
+
+    plan = planner.plan(0.0)
+
+    took_ms = calibration.hardware.step_ms(plan.features)
+    assert 0.5 * HOLD * LATENCY.tpot_on(alone_ms) < took_ms <= 1.01 * HOLD * LATENCY.tpot_on(alone_ms)
