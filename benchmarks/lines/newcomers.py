@@ -241,13 +241,13 @@ def _floor(effort: Effort, duration_s: float) -> Line:
     columns = ("short of", "newcomers", "P50, ms", "P99", "worst", "bound", "worst over its bound")
     effort.show(Table("First tokens of newcomers to the lower lane under a flood of the first", columns, rows))
     over = [wait_ms / floor_bound_ms(case, seen.tokens_per_s) for case, seen in found for wait_ms in seen.waits_ms]
-    p99 = spread(over).p99
+    p99 = _spread(over).p99
     how = f"{len(over)} newcomers in {len(cases)} runs; the worst {max(over):.3f}"
     return at_most(12, "under a flood of the first lane, over the share floor's bound, P99", round(p99, 3), 1.0, how)
 
 
 def _floor_figures(found: list[tuple[Case, Seen]]) -> tuple[str, ...]:
-    waits_ms = spread(wait_ms for _, seen in found for wait_ms in seen.waits_ms)
+    waits_ms = _spread(wait_ms for _, seen in found for wait_ms in seen.waits_ms)
     bounds = [floor_bound_ms(case, seen.tokens_per_s) for case, seen in found]
     over = max(max(seen.waits_ms) / bound_ms for (_, seen), bound_ms in zip(found, bounds, strict=True))
     figures = (waits_ms.count, waits_ms.p50, waits_ms.p99, waits_ms.most, fmean(bounds))
@@ -266,3 +266,10 @@ def _table(found: list[tuple[Case, Seen]], pairs: list[tuple[LaneName, LaneName]
                 rows.append((short, crowd, lane, f"{waits_ms.count:,}", *(f"{ms:,.0f}" for ms in figures)))
     columns = ("short of", "crowd's lane", "newcomer's", "newcomers", "P50, ms", "P99", "worst", "longest step")
     return Table("First tokens of newcomers", columns, rows)
+
+
+def _spread(values: Iterable[float]) -> Spread:
+    found = spread(values)
+    if found is None:
+        raise ValueError("no newcomer came")
+    return found
