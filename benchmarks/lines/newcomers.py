@@ -11,7 +11,7 @@ These newcomers come far enough apart for the floor to pay for each.
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import NamedTuple

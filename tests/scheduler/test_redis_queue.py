@@ -193,6 +193,7 @@ async def test_nothing_is_left_of_jobs_that_were_forgotten(queue: RedisQueue, st
 
     keys: list[Any] = await store.keys()
     assert {key.decode().split(":", 2)[2] for key in keys} == {
+        "asked:latency",
         "counters:latency",
         "events:gw",
         "gateways",
