@@ -102,7 +102,7 @@ class Observer(Protocol):
 @dataclass(slots=True)
 class _Worker:
     policy: Policy
-    coaster: Coaster | None
+    coaster: Coaster | None = None
     """The same, if it can go on without plans and all that is watched can be told of it."""
     rests: int = 0
     held: dict[str, int] = field(default_factory=dict)
@@ -136,12 +136,8 @@ class Simulation:
             raise ValueError(f"{len(self.policies)} policies need a queue before them")
         if self.queue is None and self.deaths:
             raise ValueError("what a dead worker held goes back to a queue, and there is none")
-        watchers = [observer for observer in self.observers if isinstance(observer, CoastObserver)]
-        self._coast_observers = watchers
-        coasts = not self.is_stepwise and len(watchers) == len(self.observers)
-        self._workers = [
-            _Worker(policy, policy if coasts and isinstance(policy, Coaster) else None) for policy in self.policies
-        ]
+        self._coast_observers: Sequence[CoastObserver] = ()
+        self._workers = [_Worker(policy) for policy in self.policies]
         self._random = random.Random(self.seed)
         self._events: list[tuple[float, int, int]] = []
         """(time, order, worker) of steps to begin; workers without one sleep."""
@@ -152,11 +148,21 @@ class Simulation:
             self._wake(len(self._workers) + death.worker, death.at_ms)
             self._wake(2 * len(self._workers) + death.worker, death.lapses_ms)
 
+    def _let_coast(self) -> None:
+        """Workers go on without plans where all that watches can be told of it."""
+        watchers = [observer for observer in self.observers if isinstance(observer, CoastObserver)]
+        if self.is_stepwise or len(watchers) < len(self.observers):
+            return
+        self._coast_observers = watchers
+        for worker in self._workers:
+            worker.coaster = worker.policy if isinstance(worker.policy, Coaster) else None
+
     def run(self) -> dict[str, Record]:
         """Play it to the end; the records by flight, in order of arrival.
 
         Raises StuckError, and ValueError where arrivals are out of order or share a flight.
         """
+        self._let_coast()
         coming = iter(self.arrivals)
         arrival = next(coming, None)
         while True:
