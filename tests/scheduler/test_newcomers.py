@@ -260,6 +260,22 @@ def test_a_newcomer_has_a_row_in_each_step_until_its_first_token(lane: LaneName,
     assert steps <= 60 // (16 - 4) + 1
 
 
+@pytest.mark.parametrize("lane", [LATENCY, THROUGHPUT])
+def test_a_short_newcomer_does_not_wait_behind_long_prompts_that_have_begun(lane: LaneName) -> None:
+    """Those of other tenants have no token either: to go before who has one is not enough."""
+    world = World(blocks=400, max_sequences=8, max_step_tokens=16, window=10_000.0)
+    for number in range(6):
+        world.add(job(f"long-{number}", lane, tenant=f"t{number}", prompt=200, max_tokens=4))
+    for _ in range(6):
+        world.step()
+    assert not any(world.outputs.values()), "their prompts are on the way"
+    world.add(job("new", lane, tenant="new", prompt=8, max_tokens=4))
+
+    world.step()
+
+    assert world.outputs[SeqId("new", 0)]
+
+
 def test_ever_new_tenants_do_not_keep_an_earlier_one_from_its_first_token() -> None:
     """Each of them stands before all that runs, and is one of those that run a few steps later."""
     world = World(blocks=400, max_sequences=4, max_step_tokens=16, window=10_000.0)
