@@ -1,0 +1,192 @@
+"""Random worlds over the queue, planners, simulated steps and doors keep what all of them together promise."""
+
+import math
+import os
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from random import Random
+
+import hypothesis.strategies as st
+from hypothesis import Phase, given, settings
+
+from scheduler.costs import CostModel
+from scheduler.doorkeeper import Doorkeeper
+from scheduler.lane_queue import JobState, LaneQueue
+from scheduler.lanes import DEFAULT_LANES, LaneName
+from scheduler.outcomes import Outcome
+from scheduler.planner import Planner
+from scheduler.simulate import Death, Simulation, Step
+from scheduler.workload import Arrival, Hardware, Record
+
+EXAMPLES = int(os.environ.get("FAIRLANE_TEST_EXAMPLES", "10"))
+bounded = settings(max_examples=EXAMPLES, deadline=None, phases=[Phase.reuse, Phase.generate])
+"""Nothing to shrink: a world is one number."""
+HARDWARE = Hardware(step=(10.0, 0.3, 0.1, 2e-4, 1e-6), copy=(0.1, 0.05), overhead_ms=0.3)
+CONTEXT = 96
+"""Tokens of the longest request."""
+REQUESTS, WIDE = 36, 12
+"""Of a world, and how many of them at most only its first worker can run: fewer than a take looks at, of any tenant."""
+randoms = st.builds(Random, st.integers(0, 2**32 - 1))
+
+
+class Watched(Planner):
+    """Asked whether it has work it has just taken what it could: none that it could run waits then beside none."""
+
+    slots: int
+    pool_tokens: int
+    all_free: tuple[int, int]
+    queue: LaneQueue
+    arrivals: list[Arrival]
+
+    @property
+    def has_work(self) -> bool:
+        busy = super().has_work
+        assert busy or not [one.flight_id for one in self.arrivals if self.could_run(one) and self.waits(one)]
+        return busy
+
+    def could_run(self, one: Arrival) -> bool:
+        return one.choices <= self.slots and one.prompt_tokens + one.max_tokens <= self.pool_tokens
+
+    def waits(self, one: Arrival) -> bool:
+        record = self.queue.record(one.flight_id)
+        return record is not None and record.state is JobState.QUEUED
+
+
+@dataclass
+class Ends:
+    """How often each request was said to be over."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def arrived(self, arrival: Arrival, now_ms: float) -> None:
+        assert not self.counts[arrival.flight_id]
+
+    def stepped(self, step: Step) -> None:
+        assert not [one for one in step.outcome.produced if self.counts[one.seq.flight_id]]
+
+    def ended(self, record: Record) -> None:
+        self.counts[record.arrival.flight_id] += 1
+
+
+def worker(rng: Random, slots: int, pool_tokens: int, block_size: int) -> Watched:
+    blocks, costs = pool_tokens // block_size, CostModel()
+    costs.know(HARDWARE.step, HARDWARE.copy, HARDWARE.single_stream_ms)
+    planner = Watched(
+        lanes=DEFAULT_LANES,
+        block_size=block_size,
+        blocks=blocks,
+        host_slots=rng.choice([0, blocks // 2, 4 * blocks]),
+        max_sequences=slots,
+        max_step_tokens=rng.choice([16, 64, 512]),
+        costs=costs,
+        prefix_share=rng.choice([None, 0.0, 0.3]),
+        window=rng.choice([64.0, 800.0]),
+        copies_ahead=rng.choice([0, 4]),
+    )
+    planner.slots, planner.pool_tokens = slots, pool_tokens
+    planner.all_free = planner.blocks_free, planner.host_slots_free
+    return planner
+
+
+def requests(rng: Random, widest: int, every_ms: float) -> list[Arrival]:
+    """Alone and in bursts, some of them dated."""
+    tenants, dated, at_ms, made = rng.choice([1, 3, 8]), rng.choice([0.0, 0.3, 0.8]), 0.0, list[Arrival]()
+    for number in range(REQUESTS):
+        at_ms += rng.expovariate(1.0 / every_ms) if rng.random() < 0.8 else 0.0
+        lane, is_wide = DEFAULT_LANES[rng.choice(list(LaneName))], number % (REQUESTS // WIDE) == 0
+        prompt = rng.choice([1, rng.randint(1, CONTEXT // 4), CONTEXT - 1 if is_wide else CONTEXT // 3])
+        most = rng.randint(1, (CONTEXT if is_wide else CONTEXT // 2) - prompt)
+        deadline_ms = rng.choice([500.0, 2_000.0, 8_000.0, 30_000.0]) if rng.random() < dated else None
+        one = Arrival(
+            at_ms=at_ms,
+            flight_id=f"f{number}",
+            tenant=f"t{rng.randrange(tenants)}",
+            lane=lane.name,
+            prompt_tokens=prompt,
+            output_tokens=rng.randint(1, most),
+            max_tokens=most,
+            ttft_ms=lane.ttft_ms,
+            tpot_ms=lane.tpot_on(HARDWARE.single_stream_ms),
+            choices=rng.choice([1, 2, widest]) if is_wide else rng.choice([1, 1, 1, 2]),
+            weight=rng.choice([0.5, 1.0, 1.0, 4.0]),
+            hard_ttft_ms=deadline_ms,
+            deadline_ms=deadline_ms and rng.choice([None, 2.0 * deadline_ms]),
+            own_token=2 + rng.choice([0, number]),
+        )
+        made.append(one)
+    return made
+
+
+@bounded
+@given(randoms)
+def test_every_request_ends_once_nothing_leaks_and_no_worker_idles_beside_what_it_could_run(rng: Random) -> None:
+    slots, pool_tokens, count = rng.choice([2, 4, 16]), CONTEXT * rng.choice([1, 2, 6]), rng.choice([1, 2, 3])
+    workers = [worker(rng, slots, pool_tokens, rng.choice([1, 4, 16]))]
+    workers += [worker(rng, rng.choice([2, slots]), CONTEXT // 2, rng.choice([1, 4, 16])) for _ in range(count - 1)]
+    arrivals, queue, ends = (
+        requests(rng, slots, CONTEXT * rng.choice([0.4, 1.0, 3.0]) / count),
+        LaneQueue(DEFAULT_LANES),
+        Ends(),
+    )
+    for each in workers:
+        each.queue, each.arrivals = queue, arrivals
+    deaths = [Death(2_000.0, 1, 8_000.0)] if count == 3 and rng.random() < 0.5 else []
+
+    records = Simulation(arrivals, workers, HARDWARE, queue=queue, deaths=deaths, observers=[ends]).run()
+
+    assert ends.counts == Counter(one for one, record in records.items() if record.outcome is not Outcome.REJECTED)
+    assert all(record.outcome in (Outcome.FINISHED, Outcome.EXPIRED, Outcome.REJECTED) for record in records.values())
+    for number, each in enumerate(workers):
+        each.check_integrity()
+        assert (deaths and number == 1) or (each.blocks_free, each.host_slots_free) == each.all_free
+
+
+@bounded
+@given(randoms)
+def test_guarantees_hold_however_many_doors_give_them(rng: Random) -> None:
+    slots, pool_tokens, count = rng.choice([2, 4, 16]), CONTEXT * rng.choice([1, 2, 6]), rng.choice([1, 2, 3])
+    workers = [worker(rng, slots, pool_tokens, 4) for _ in range(count)]
+    arrivals, queue = requests(rng, slots, CONTEXT * rng.choice([0.4, 1.0, 3.0]) / count), LaneQueue(DEFAULT_LANES)
+    for each in workers:
+        each.queue, each.arrivals = queue, arrivals
+    doors = Doorkeeper(
+        workers,
+        kv_tokens=pool_tokens,
+        block_size=4,
+        max_sequences=slots,
+        queue=queue,
+        doors=rng.choice([1, 3]),
+        heartbeat_ms=rng.choice([0.0, 500.0]),
+        costs=workers[0]._costs,
+    )
+
+    records = Simulation(arrivals, workers, HARDWARE, queue=queue, door=doors.decide, observers=[doors]).run()
+
+    for record in map(records.__getitem__, doors.guaranteed):
+        asked = record.arrival
+        assert record.outcome is Outcome.FINISHED
+        assert (record.ttft_ms or 0.0) <= (asked.hard_ttft_ms or math.inf)
+        assert (record.end_ms or 0.0) - asked.at_ms <= (asked.deadline_ms or math.inf)
+
+
+@bounded
+@given(randoms)
+def test_where_nobody_else_comes_a_request_runs_as_if_alone(rng: Random) -> None:
+    asked = [replace(one, own_token=2 + number) for number, one in enumerate(requests(rng, 4, 1.0))][:10]
+    seed, later = rng.random(), [replace(one, at_ms=60_000.0 * number) for number, one in enumerate(asked)]
+
+    def play(arrivals: list[Arrival]) -> list[Record]:
+        planner, queue = worker(Random(seed), 4, 6 * CONTEXT, 4), LaneQueue(DEFAULT_LANES)
+        planner.queue, planner.arrivals = queue, arrivals
+        return list(Simulation(arrivals, [planner], HARDWARE, queue=queue).run().values())
+
+    alone = [record for one in asked for record in play([replace(one, at_ms=0.0)])]
+
+    assert [spoken(one) for one in play(later)] == [spoken(one) for one in alone]
+
+
+def spoken(record: Record) -> tuple[object, ...]:
+    """What became of a request, in times since its arrival."""
+    at_ms, first_ms, end_ms = record.arrival.at_ms, record.first_ms or 0.0, record.end_ms or 0.0
+    times = round(first_ms - at_ms, 3), round(end_ms - at_ms, 3)
+    return record.arrival.flight_id, record.outcome, *times, record.tokens, record.late_tokens, record.computed
