@@ -9,51 +9,23 @@ from random import Random
 import hypothesis.strategies as st
 from hypothesis import Phase, given, settings
 
-from scheduler.costs import CostModel
 from scheduler.doorkeeper import Doorkeeper
-from scheduler.lane_queue import JobState, LaneQueue
-from scheduler.lanes import DEFAULT_LANES, LaneName
+from scheduler.lane_queue import LaneQueue
+from scheduler.lanes import DEFAULT_LANES
 from scheduler.outcomes import Outcome
-from scheduler.planner import Planner
 from scheduler.simulate import Death, Simulation, Step
-from scheduler.workload import Arrival, Hardware, Record
+from scheduler.workload import Arrival, Record
+from tests.scheduler.fleet import HARDWARE, Watcher
+from tests.scheduler.random_worlds import CONTEXT, requests, worker
 
 EXAMPLES = int(os.environ.get("FAIRLANE_TEST_EXAMPLES", "10"))
 bounded = settings(max_examples=EXAMPLES, deadline=None, phases=[Phase.reuse, Phase.generate])
 """Nothing to shrink: a world is one number."""
-HARDWARE = Hardware(step=(10.0, 0.3, 0.1, 2e-4, 1e-6), copy=(0.1, 0.05), overhead_ms=0.3)
-CONTEXT = 96
-"""Tokens of the longest request."""
-REQUESTS, WIDE = 36, 12
-"""Of a world, and how many of them at most only its first worker can run: fewer than a take looks at, of any tenant."""
 randoms = st.builds(Random, st.integers(0, 2**32 - 1))
 
 
-class Watched(Planner):
-    """Asked whether it has work it has just taken what it could: none that it could run waits then beside none."""
-
-    slots: int
-    pool_tokens: int
-    all_free: tuple[int, int]
-    queue: LaneQueue
-    arrivals: list[Arrival]
-
-    @property
-    def has_work(self) -> bool:
-        busy = super().has_work
-        assert busy or not [one.flight_id for one in self.arrivals if self.could_run(one) and self.waits(one)]
-        return busy
-
-    def could_run(self, one: Arrival) -> bool:
-        return one.choices <= self.slots and one.prompt_tokens + one.max_tokens <= self.pool_tokens
-
-    def waits(self, one: Arrival) -> bool:
-        record = self.queue.record(one.flight_id)
-        return record is not None and record.state is JobState.QUEUED
-
-
 @dataclass
-class Ends:
+class Ends(Watcher):
     """How often each request was said to be over."""
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -68,66 +40,14 @@ class Ends:
         self.counts[record.arrival.flight_id] += 1
 
 
-def worker(rng: Random, slots: int, pool_tokens: int, block_size: int) -> Watched:
-    blocks, costs = pool_tokens // block_size, CostModel()
-    costs.know(HARDWARE.step, HARDWARE.copy, HARDWARE.single_stream_ms)
-    planner = Watched(
-        lanes=DEFAULT_LANES,
-        block_size=block_size,
-        blocks=blocks,
-        host_slots=rng.choice([0, blocks // 2, 4 * blocks]),
-        max_sequences=slots,
-        max_step_tokens=rng.choice([16, 64, 512]),
-        costs=costs,
-        prefix_share=rng.choice([None, 0.0, 0.3]),
-        window=rng.choice([64.0, 800.0]),
-        copies_ahead=rng.choice([0, 4]),
-    )
-    planner.slots, planner.pool_tokens = slots, pool_tokens
-    planner.all_free = planner.blocks_free, planner.host_slots_free
-    return planner
-
-
-def requests(rng: Random, widest: int, every_ms: float) -> list[Arrival]:
-    """Alone and in bursts, some of them dated."""
-    tenants, dated, at_ms, made = rng.choice([1, 3, 8]), rng.choice([0.0, 0.3, 0.8]), 0.0, list[Arrival]()
-    for number in range(REQUESTS):
-        at_ms += rng.expovariate(1.0 / every_ms) if rng.random() < 0.8 else 0.0
-        lane, is_wide = DEFAULT_LANES[rng.choice(list(LaneName))], number % (REQUESTS // WIDE) == 0
-        prompt = rng.choice([1, rng.randint(1, CONTEXT // 4), CONTEXT - 1 if is_wide else CONTEXT // 3])
-        most = rng.randint(1, (CONTEXT if is_wide else CONTEXT // 2) - prompt)
-        deadline_ms = rng.choice([500.0, 2_000.0, 8_000.0, 30_000.0]) if rng.random() < dated else None
-        one = Arrival(
-            at_ms=at_ms,
-            flight_id=f"f{number}",
-            tenant=f"t{rng.randrange(tenants)}",
-            lane=lane.name,
-            prompt_tokens=prompt,
-            output_tokens=rng.randint(1, most),
-            max_tokens=most,
-            ttft_ms=lane.ttft_ms,
-            tpot_ms=lane.tpot_on(HARDWARE.single_stream_ms),
-            choices=rng.choice([1, 2, widest]) if is_wide else rng.choice([1, 1, 1, 2]),
-            weight=rng.choice([0.5, 1.0, 1.0, 4.0]),
-            hard_ttft_ms=deadline_ms,
-            deadline_ms=deadline_ms and rng.choice([None, 2.0 * deadline_ms]),
-            own_token=2 + rng.choice([0, number]),
-        )
-        made.append(one)
-    return made
-
-
 @bounded
 @given(randoms)
 def test_every_request_ends_once_nothing_leaks_and_no_worker_idles_beside_what_it_could_run(rng: Random) -> None:
     slots, pool_tokens, count = rng.choice([2, 4, 16]), CONTEXT * rng.choice([1, 2, 6]), rng.choice([1, 2, 3])
     workers = [worker(rng, slots, pool_tokens, rng.choice([1, 4, 16]))]
     workers += [worker(rng, rng.choice([2, slots]), CONTEXT // 2, rng.choice([1, 4, 16])) for _ in range(count - 1)]
-    arrivals, queue, ends = (
-        requests(rng, slots, CONTEXT * rng.choice([0.4, 1.0, 3.0]) / count),
-        LaneQueue(DEFAULT_LANES),
-        Ends(),
-    )
+    arrivals = requests(rng, slots, CONTEXT * rng.choice([0.4, 1.0, 3.0]) / count)
+    queue, ends = LaneQueue(DEFAULT_LANES), Ends()
     for each in workers:
         each.queue, each.arrivals = queue, arrivals
     deaths = [Death(2_000.0, 1, 8_000.0)] if count == 3 and rng.random() < 0.5 else []
