@@ -10,18 +10,18 @@ Beside throughput work the pace of its streams counts too, and what the flood ge
 
 import argparse
 import asyncio
-import json
 import random
 import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import openai
 
 from benchmarks.crowd import FLOODS, Crowd, words
+from benchmarks.lines.line import Line, at_most
 from benchmarks.machine import describe
+from benchmarks.report import conclude, say
 from scheduler.lanes import LATENCY
 from scheduler.measures import Spread, spread
 from tests.system.harness import MODEL, Server
@@ -30,6 +30,7 @@ WORST_MS = 500.0
 """P99 of another tenant's first token, beside a flood in its own lane."""
 TTFT_PACES = 1.5
 """Beside throughput work: by how many of the lane's TPOT targets it may be later than alone."""
+LINE = 13
 SETTLES_S = 6.0
 """How long a flood runs before anybody else comes."""
 
@@ -91,7 +92,7 @@ def _target_ms(server: Server) -> float:
     return max(LATENCY.tpot_on(worker["single_stream_ms"]) for worker in workers)
 
 
-def _measure(server: Server, name: str, requests: int) -> list[dict[str, Any]]:
+def _measure(server: Server, name: str, requests: int) -> list[Line]:
     tokens = 32 if name == "batch" else 1
     alone, _ = asyncio.run(beside(server, None, max(20, requests // 3), tokens, f"{name}-alone"))
     seen, rate = asyncio.run(beside(server, name, requests, tokens, name))
@@ -101,18 +102,14 @@ def _measure(server: Server, name: str, requests: int) -> list[dict[str, Any]]:
     how = f"{requests} requests; alone P50 {quiet.p50:.0f}, P99 {quiet.p99:.0f} ms; {seen.failed} failed"
     print(f"{name}: first token P50 {first.p50:.0f}, P99 {first.p99:.0f} ms; {how}; flood {rate:.0f} tokens/s")
     if name != "batch":
-        return [_line(f"first token beside {name}, P99, ms", first.p99, WORST_MS, how)]
+        return [at_most(LINE, f"first token beside {name}, P99, ms", first.p99, WORST_MS, how)]
     target_ms = _target_ms(server)
     pace = spread(seen.pace_ms)
-    lines = [_line("first token beside a batch, P99, ms", first.p99, quiet.p99 + TTFT_PACES * target_ms, how)]
+    lines = [at_most(LINE, "first token beside a batch, P99, ms", first.p99, quiet.p99 + TTFT_PACES * target_ms, how)]
     if isinstance(pace, Spread):
         print(f"time between tokens: P50 {pace.p50:.1f}, P99 {pace.p99:.1f} ms; target {target_ms:.1f}")
-        lines.append(_line("time between tokens beside a batch, P99, ms", pace.p99, target_ms, how))
+        lines.append(at_most(LINE, "time between tokens beside a batch, P99, ms", pace.p99, target_ms, how))
     return lines
-
-
-def _line(name: str, value: float, target: float, how: str) -> dict[str, Any]:
-    return {"line": 13, "name": name, "value": value, "target": target, "met": value <= target, "how": how}
 
 
 def main() -> int:
@@ -123,7 +120,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     print(describe())
-    figures: list[dict[str, Any]] = []
+    figures = list[Line]()
     for name in [options.only] if options.only else FLOODS:
         with tempfile.TemporaryDirectory() as directory:
             settings = {"WORKER__KV_MEMORY": "2GiB", "WORKER__HOST_KV_MEMORY": "1GiB"}
@@ -132,11 +129,8 @@ def main() -> int:
                 figures += _measure(server, name, options.requests)
             finally:
                 server.stop()
-    for figure in figures:
-        print(f"{figure['name']}: {figure['value']:.1f} (at most {figure['target']:.1f})")
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=1))
-    return 0 if all(figure["met"] for figure in figures) else 1
+    say(figures)
+    return conclude(figures, options.json)
 
 
 if __name__ == "__main__":

@@ -9,21 +9,22 @@ and its first token, and in how many of them it computed its own prompt: the dif
 
 import argparse
 import asyncio
-import json
 import statistics
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from rich.console import Console
 from rich.progress import track
 
+from benchmarks.lines.line import Line, at_most
 from benchmarks.machine import describe
+from benchmarks.report import conclude, say
 from tests.system.harness import MODEL, Server
 from tests.system.otlp import receiving
 
+LINE = 5
 WORST_WAIT_STEPS = 2
 PROMPT = "A person waits for this answer, so please be brief. " * 8
 
@@ -93,27 +94,14 @@ async def measure(server: Server, requests: int, streams: int) -> None:
     await asyncio.gather(background, return_exceptions=True)
 
 
-def results(found: list[FirstToken]) -> list[dict[str, Any]]:
+def results(found: list[FirstToken]) -> list[Line]:
     """The figures, in the form that all benchmarks report."""
     waited = [each.waited_steps for each in found]
     how = f"{len(found)} latency requests under a throughput flood, from the worker's traces"
+    what = "steps waited for others before the first token"
     return [
-        {
-            "line": 5,
-            "name": "steps waited for others before the first token, worst",
-            "value": max(waited),
-            "target": WORST_WAIT_STEPS,
-            "met": max(waited) <= WORST_WAIT_STEPS,
-            "how": how,
-        },
-        {
-            "line": 5,
-            "name": "steps waited for others before the first token, median",
-            "value": statistics.median(waited),
-            "target": WORST_WAIT_STEPS,
-            "met": statistics.median(waited) <= WORST_WAIT_STEPS,
-            "how": how,
-        },
+        at_most(LINE, f"{what}, worst", max(waited), WORST_WAIT_STEPS, how),
+        at_most(LINE, f"{what}, median", statistics.median(waited), WORST_WAIT_STEPS, how),
     ]
 
 
@@ -142,11 +130,8 @@ def main() -> int:
     print(f"in the queue: median {statistics.median(queued):.0f} ms, worst {queued[-1]:.0f} ms")
     print(f"first token after taking: median {statistics.median(took):.0f} ms, worst {took[-1]:.0f} ms")
     print(f"steps of its own prefill: median {own}")
-    for figure in figures:
-        print(f"{figure['name']}: {figure['value']} (at most {figure['target']})")
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=1))
-    return 0 if all(figure["met"] for figure in figures) else 1
+    say(figures)
+    return conclude(figures, options.json)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """How a benchmark of numbered lines shows and keeps them: a console, a file of its lines, and its exit status."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -29,6 +29,12 @@ def summary(found: Sequence[Line]) -> Table:
         value = "-" if line.value is None else f"{line.value:,.3g}"
         shown.add_row(str(line.line), line.name, value, f"{line.target:g}", said[line.met], line.how)
     return shown
+
+
+def say(lines: Iterable[Line]) -> None:
+    """Print lines that were measured and have a most, one by one."""
+    for line in lines:
+        print(f"{line.name}: {line.value:.1f} (at most {line.target:.1f})")
 
 
 def conclude(lines: Sequence[Line], file: Path | None) -> int:

@@ -12,54 +12,53 @@ have waited long; so that a take costs the same however many wait. The least ser
 is outside its window comes after it: the bound of `scheduler.fairness` holds for any such number. What the limit costs:
 of more tenants that are backlogged, those served more wait for their turn however urgent their work is, and room that
 fits none of the heads compared stays free.
+
+Workers may be unequal: what could never end in the one that asks is no candidate there, and the next of the same list
+stands for it, that no worker idles beside work that it could run. LOOKS_PER_TAKE bounds how many are looked at.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
 from scheduler.lane_places import Entry, Places
-from scheduler.queue_types import SUSPECT_LOSSES
+from scheduler.queue_types import ELDERS_PER_TAKE, LOOKS_PER_TAKE, SUSPECT_LOSSES
 from scheduler.steps import Capacity, Yielding
 from scheduler.urgency import prospects
 
 FLOOR = -1
 """The rank of what a lane's share floor is behind for: above all lanes."""
+NOTHING = Yielding(begun=(), waiting=(), jobs=0, sequences=0, kv_tokens=0)
 Key = tuple[bool, bool, int, float, float, int, str]
 
 
 class Room:
     """What a worker can still start, by lane. What one lane takes is gone for it and for all lanes below it.
 
-    A job that could not end here is never given here: each choice alone may need all that it can grow to. To start it
-    needs what its next step holds; one that has grown beyond the pool, its choices in turns, needs all of that.
+    A job that could not end here is no candidate: each choice alone may need all that it can grow to. To start it needs
+    what its next step holds; one that has grown beyond the pool, its choices in turns, needs all of that.
     """
 
     def __init__(self, lanes: Sequence[Places], capacity: Capacity, *, suspect: bool) -> None:
         names = [places.lane.name for places in lanes]
         self._sequences = [capacity.sequences.get(name, 0) for name in names]
         self._kv_tokens = [capacity.kv_tokens.get(name, 0) for name in names]
-        self._capacity = capacity
+        self._most_sequences, self._most_tokens = capacity.most_sequences, capacity.most_tokens
         self._suspect = suspect
-
-    def yielding(self, lane: str) -> Yielding | None:
-        """What the worker's own work of a lane would yield."""
-        return self._capacity.yielding.get(lane)
 
     def is_open(self, level: int) -> bool:
         """Anything could be started in this lane without its own work yielding."""
         return self._sequences[level] > 0 and self._kv_tokens[level] > 0
 
-    def is_barred(self, entry: Entry) -> bool:
-        """May have killed its workers, and one such job is here already: the poisoned one shall fail alone."""
-        return self._suspect and entry.losses >= SUSPECT_LOSSES
+    def could_hold(self, entry: Entry) -> bool:
+        """Fits this worker once enough of what runs there has ended: all its choices in one step, and each alone as
+        long as it can grow. Not where it may have killed its workers, and one such job is here already: the poisoned
+        one shall fail alone."""
+        fits = entry.job.n <= self._most_sequences and entry.job.max_total_tokens <= self._most_tokens
+        return fits and not (self._suspect and entry.losses >= SUSPECT_LOSSES)
 
     def fits(self, level: int, entry: Entry) -> bool:
         """Room in lane `level` for all its choices, now and until they end."""
-        has_room = entry.job.n <= self._sequences[level] and self.tokens(entry) <= self._kv_tokens[level]
-        return has_room and self.could_fit(entry)
-
-    def could_fit(self, entry: Entry) -> bool:
-        """Fits this worker once enough of what runs there has ended."""
-        return self._capacity.holds(entry.job.n, entry.job.max_total_tokens)
+        return entry.job.n <= self._sequences[level] and self.tokens(entry) <= self._kv_tokens[level]
 
     def occupy(self, level: int, entry: Entry) -> None:
         """Give the room to this job."""
@@ -74,12 +73,12 @@ class Room:
             self._sequences[level] = 0
 
     def is_within_floor(self, share: float, entry: Entry) -> bool:
-        """It could end here, and starts with no more than this share of the worker, nor several choices."""
-        return entry.job.n == 1 and self.could_fit(entry) and self.tokens(entry) <= share * self._capacity.most_tokens
+        """It starts with no more than this share of the worker, nor several choices."""
+        return entry.job.n == 1 and self.tokens(entry) <= share * self._most_tokens
 
     def tokens(self, entry: Entry) -> int:
         """KV tokens that it needs to start."""
-        return min(entry.tokens, self._capacity.most_tokens)
+        return min(entry.tokens, self._most_tokens)
 
 
 class Owed:
@@ -92,13 +91,10 @@ class Owed:
     up.
     """
 
-    def __init__(self, places: Places, yielding: Yielding | None, window: float) -> None:
+    def __init__(self, places: Places, yielding: Yielding, window: float) -> None:
         self._places, self._window = places, window
-        self._jobs = yielding.jobs if yielding else 0
-        self._sequences = yielding.sequences if yielding else 0
-        self._kv_tokens = yielding.kv_tokens if yielding else 0
-        self._waiting = set(yielding.waiting) if yielding else set()
-        self._begun = frozenset(yielding.begun) if yielding else frozenset()
+        self._jobs, self._sequences, self._kv_tokens = yielding.jobs, yielding.sequences, yielding.kv_tokens
+        self._waiting, self._begun = set(yielding.waiting), frozenset(yielding.begun)
         self._most: float | None = None
         self._one_waits = False
         """One that has begun and is behind by more than Θ, or has been given something now, waits there."""
@@ -148,14 +144,14 @@ class Order:
     """
 
     def __init__(
-        self, lanes: Sequence[Places], entries: Mapping[str, Entry], room: Room, now_ms: int, prefill_ms: float
+        self, lanes: Sequence[Places], entries: Mapping[str, Entry], capacity: Capacity, now_ms: int, *, suspect: bool
     ) -> None:
-        self._lanes, self._entries, self._room = lanes, entries, room
-        self._now_ms, self._prefill_ms = now_ms, prefill_ms
+        self._lanes, self._entries, self._room = lanes, entries, Room(lanes, capacity, suspect=suspect)
+        self._now_ms, self._prefill_ms = now_ms, capacity.prefill_ms
         self._levels = {places.lane.name: level for level, places in enumerate(lanes)}
-        self._windows = [places.window(prefill_ms) for places in lanes]
+        self._windows = [places.window(capacity.prefill_ms) for places in lanes]
         self._owed = [
-            Owed(places, room.yielding(places.lane.name), window)
+            Owed(places, capacity.yielding.get(places.lane.name, NOTHING), window)
             for places, window in zip(lanes, self._windows, strict=True)
         ]
         self._least: list[float] = []
@@ -164,19 +160,19 @@ class Order:
         """The first candidate that fits, its room taken; then the first that others yield to. None: nothing more.
 
         One that does not fit is passed over until it is due. From then on nothing behind it is taken from its lane, so
-        that room gathers for it and small jobs do not starve it; unless this worker could never hold it. What its
-        lane's share floor is behind for gathers room from all lanes above too, where it needs no more than that share.
+        that room gathers for it and small jobs do not starve it. What its lane's share floor is behind for gathers room
+        from all lanes above too, where it needs no more than that share.
         """
         self._least = [places.least_counter() for places in self._lanes]
         for rank, candidates in self._tiers():
             for entry in sorted(candidates, key=self._key):
                 level, is_floor = self._levels[entry.job.lane], rank == FLOOR
-                if not (is_floor or self._room.is_open(level)) or self._room.is_barred(entry):
+                if not (is_floor or self._room.is_open(level)):
                     continue
                 if self._room.fits(level, entry):
                     self._room.occupy(level, entry)
                     return entry
-                if is_floor or (entry.due_ms <= self._now_ms and self._room.could_fit(entry)):
+                if is_floor or entry.due_ms <= self._now_ms:
                     self._room.close(max(0, rank), level)
         return self._pick_owed()
 
@@ -187,7 +183,7 @@ class Order:
                 continue
             for entry in sorted(self._returned(level) + self._heads(level), key=self._key):
                 tokens = self._room.tokens(entry)
-                if self._room.could_fit(entry) and not self._room.is_barred(entry) and owed.is_to(entry, tokens):
+                if owed.is_to(entry, tokens):
                     owed.give(entry, tokens)
                     self._room.occupy(level, entry)
                     return entry
@@ -212,22 +208,37 @@ class Order:
                 yield level, self._heads(level) + self._elders(level) + self._elders(level + 1)
 
     def _returned(self, level: int) -> list[Entry]:
-        return self._in_time(level, self._lanes[level].returned())
+        return self._first(level, self._lanes[level].returned(), ELDERS_PER_TAKE)
 
     def _heads(self, level: int) -> list[Entry]:
-        heads = map(self._lanes[level].head, self._lanes[level].least_served())
-        return self._in_time(level, dict.fromkeys([*filter(None, heads), *self._lanes[level].guaranteed()]))
+        """Of each tenant the first that could run here, and the first of what is guaranteed."""
+        places = self._lanes[level]
+        found, others = self._first(level, places.guaranteed(), ELDERS_PER_TAKE), list[str]()
+        for tenant in places.least_served():
+            for head in places.fresh(tenant, 1):
+                if self._could_run(level, self._entries[head]):
+                    found.append(self._entries[head])
+                else:
+                    others.append(tenant)
+        for tenant in others:
+            found += self._first(level, places.fresh(tenant, LOOKS_PER_TAKE // len(others)), 1)
+        return found
 
     def _elders(self, level: int) -> list[Entry]:
         """What has waited so long in a lane that it goes first there, and is promoted to the one above."""
         if level >= len(self._lanes) or not self._room.is_open(level):
             return []
-        return self._in_time(level, self._lanes[level].promoted(self._now_ms))
+        return self._first(level, self._lanes[level].promoted(self._now_ms), ELDERS_PER_TAKE)
 
-    def _in_time(self, level: int, flights: Iterable[str]) -> list[Entry]:
-        max_wait_ms = self._lanes[level].lane.max_wait_ms
+    def _first(self, level: int, flights: Iterable[str], count: int) -> list[Entry]:
+        """The first of these, at most so many, that could run here."""
         entries = map(self._entries.__getitem__, flights)
-        return [entry for entry in entries if self._now_ms < entry.expires_ms(max_wait_ms)]
+        return list(islice((entry for entry in entries if self._could_run(level, entry)), count))
+
+    def _could_run(self, level: int, entry: Entry) -> bool:
+        """It is in time, and nothing keeps this worker from ever ending it."""
+        is_in_time = self._now_ms < entry.expires_ms(self._lanes[level].lane.max_wait_ms)
+        return is_in_time and self._room.could_hold(entry)
 
     def _key(self, entry: Entry) -> Key:
         job, level = entry.job, self._levels[entry.job.lane]

@@ -4,14 +4,16 @@ import heapq
 import math
 from bisect import bisect_left, insort
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice, takewhile
 
 from scheduler.fairness import Counters
 from scheduler.lanes import Lane
 from scheduler.messages import Job
 from scheduler.outcomes import Outcome
 from scheduler.queue_types import (
-    ELDERS_PER_TAKE,
+    LOOKS_PER_TAKE,
     NEVER_MS,
     OWED_LIMIT,
     QUANTUM_COST,
@@ -149,32 +151,32 @@ class Places:
         """1 + the tenant's own jobs ahead of this waiting one."""
         return 1 + bisect_left(self._queues[entry.job.tenant], _place(entry))
 
-    def head(self, tenant: str) -> str | None:
-        """The first of the tenant's flights that never ran, None where it has none."""
-        queue = self._queues.get(tenant, [])
+    def fresh(self, tenant: str, count: int) -> list[str]:
+        """The first of the tenant's flights that never ran, at most so many."""
+        queue = self._queues[tenant]
         first = bisect_left(queue, (0, ""))
-        return queue[first][1] if first < len(queue) else None
+        return [flight for _, flight in queue[first : first + count]]
 
     def least_served(self) -> list[str]:
         """The backlogged tenants with the lowest counters, at most TENANTS_PER_TAKE."""
         return heapq.nsmallest(TENANTS_PER_TAKE, self._queues, key=lambda tenant: (self.counters.value(tenant), tenant))
 
-    def returned(self) -> list[str]:
+    def returned(self) -> Iterator[str]:
         """The first of the flights that came back from a worker."""
-        return [flight for _, flight in self._returned[:ELDERS_PER_TAKE]]
+        return _first(self._returned)
 
     def all_returned(self) -> list[str]:
         """All flights that came back from a worker, by when they are due."""
         return [flight for _, flight in self._returned]
 
-    def guaranteed(self) -> list[str]:
+    def guaranteed(self) -> Iterator[str]:
         """The first due of the guaranteed flights that never ran, whosever they are."""
-        return [flight for _, flight in self._guaranteed[:ELDERS_PER_TAKE]]
+        return _first(self._guaranteed)
 
-    def promoted(self, now_ms: int) -> list[str]:
+    def promoted(self, now_ms: int) -> Iterator[str]:
         """The eldest of the flights that have waited half the lane's maximum: they are ordered one lane higher."""
         old_ms = now_ms - self.lane.long_wait_ms
-        return [flight for queued_ms, flight in self._waiting[:ELDERS_PER_TAKE] if queued_ms <= old_ms]
+        return _first(takewhile(lambda place: place[0] <= old_ms, self._waiting))
 
     def least_counter(self) -> float:
         """The smallest counter of a tenant that waits here."""
@@ -209,6 +211,11 @@ class Places:
 
 def _place(entry: Entry) -> Place:
     return place_ms(entry.due_ms, guaranteed=entry.job.guaranteed, returned=entry.returned), entry.job.flight_id
+
+
+def _first(places: Iterable[Place]) -> Iterator[str]:
+    """As many as are looked at."""
+    return (flight for _, flight in islice(places, LOOKS_PER_TAKE))
 
 
 def _remove(places: list[Place], place: Place) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from scheduler.fairness import QUEUE_WINDOW
 from scheduler.job_book import JobBook
-from scheduler.lane_order import Order, Room
+from scheduler.lane_order import Order
 from scheduler.lanes import Lane, LaneName
 from scheduler.messages import Grant, Job
 from scheduler.outcomes import Outcome
@@ -208,8 +208,7 @@ class LaneQueue:
         self._workers.setdefault(worker_id, now_ms + self._lease_ms)
         lanes = tuple(self._book.places.values())
         suspect = any(entry.losses >= SUSPECT_LOSSES for entry in self._book.held(worker_id))
-        room = Room(lanes, capacity, suspect=suspect)
-        order = Order(lanes, self._book.entries, room, now_ms, capacity.prefill_ms)
+        order = Order(lanes, self._book.entries, capacity, now_ms, suspect=suspect)
         leases = []
         while (entry := order.pick()) is not None:
             leases.append(self._book.lease(entry, worker_id, now_ms))

@@ -45,6 +45,7 @@ _LIMITS = (
     "ELDERS_PER_TAKE",
     "GATEWAY_LEASES",
     "KEPT_MS",
+    "LOOKS_PER_TAKE",
     "MAX_LOSSES",
     "NEVER_MS",
     "OWED_LIMIT",

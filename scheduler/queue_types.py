@@ -21,6 +21,9 @@ TENANTS_PER_TAKE = 32
 ELDERS_PER_TAKE = 8
 """Also compared: of a lane the first that came back from a worker, the first due of what is guaranteed, and the eldest
 that are promoted."""
+LOOKS_PER_TAKE = 64
+"""Of a list whose first jobs could not run in the worker that asks, how many are looked at for some that could. The
+tenants of a lane whose heads could not share as many."""
 SWEEP = 128
 """Most workers, gateways, flights or expired jobs that one call clears away; the next call goes on."""
 MAX_LOSSES = 5

@@ -69,47 +69,70 @@ end
 
 -- Make a job one of those that are compared, `least` being the smallest counter of its lane.
 local function add(jobs, job, counter, least)
-  if not job then return end
   job.counter = counter
   judge(job, counter - least)
   jobs[#jobs + 1] = job
 end
 
-local function add_all(jobs, lane, flights)
-  if #flights == 0 then return end
+-- The first jobs of a sorted set, at most `count` of the first `looks` from `least` to `most`, that could run here.
+local function first_here(set, lane, least, most, looks, count)
+  local found, seen = {}, 0
+  while #found < count and seen < looks do -- more are read only where some of the first could not
+    local part = math.min(ELDERS_PER_TAKE, looks - seen)
+    local flights = call('ZRANGEBYSCORE', set, least, most, 'LIMIT', seen, part)
+    for _, flight in ipairs(flights) do
+      local job = #found < count and find(flight, lane)
+      if job and could_hold(job) then found[#found + 1] = job end
+    end
+    if #flights < part then break end
+    seen = seen + part
+  end
+  return found
+end
+
+-- Add the first of a lane's list that could run here, up to a score.
+local function add_first(jobs, lane, list, most)
+  local found = first_here(key(list, lane.name), lane, '-inf', most, LOOKS_PER_TAKE, ELDERS_PER_TAKE)
+  if #found == 0 then return end
   local backlog = key('backlog', lane.name)
   local least = call('ZRANGE', backlog, 0, 0, 'WITHSCORES')[2] or 0
-  for _, flight in ipairs(flights) do
-    local job = find(flight, lane)
-    add(jobs, job, job and tonumber(call('ZSCORE', backlog, job.tenant)), least)
-  end
+  for _, job in ipairs(found) do add(jobs, job, tonumber(call('ZSCORE', backlog, job.tenant)), least) end
 end
 
 -- Of a lane: the first that came back from a worker.
 local function returned(lane)
   local jobs = {}
-  add_all(jobs, lane, call('ZRANGE', key('returned', lane.name), 0, ELDERS_PER_TAKE - 1))
+  add_first(jobs, lane, 'returned', '+inf')
   return jobs
 end
 
--- Of a lane: the heads of the tenants served least, and the first due of what is guaranteed.
+-- Of a lane: the first of each of the tenants served least that could run here, and the first due of what is guaranteed.
 local function heads(lane)
-  local jobs, tenants = {}, {}
+  local jobs, tenants, others = {}, {}, {}
   local least = call('ZRANGE', key('backlog', lane.name), 0, TENANTS_PER_TAKE - 1, 'WITHSCORES')
   if #least == 0 then return jobs end
   for i = 1, #least, 2 do tenants[#tenants + 1] = least[i] end
   for i, packed in ipairs(call('HMGET', key('heads', lane.name), unpack(tenants))) do
-    add(jobs, packed and unpack_head(packed, lane, tenants[i]), tonumber(least[2 * i]), least[2])
+    local job = packed and unpack_head(packed, lane, tenants[i])
+    if job and could_hold(job) then
+      add(jobs, job, tonumber(least[2 * i]), least[2])
+    elseif packed then
+      others[#others + 1] = i
+    end
   end
-  add_all(jobs, lane, call('ZRANGE', key('guaranteed', lane.name), 0, ELDERS_PER_TAKE - 1))
+  for _, i in ipairs(others) do
+    local queue, looks = key('queue', lane.name, tenants[i]), math.floor(LOOKS_PER_TAKE / #others)
+    local job = first_here(queue, lane, 0, '+inf', looks, 1)[1]
+    if job then add(jobs, job, tonumber(least[2 * i]), least[2]) end
+  end
+  add_first(jobs, lane, 'guaranteed', '+inf')
   return jobs
 end
 
 -- What has waited so long in a lane that it goes first there, and is promoted to the one above.
 local function add_elders(jobs, lane)
   if not lane or not is_open(lane) then return end
-  local old = NOW - lane.long_wait_ms
-  add_all(jobs, lane, call('ZRANGEBYSCORE', key('waiting', lane.name), '-inf', old, 'LIMIT', 0, ELDERS_PER_TAKE))
+  add_first(jobs, lane, 'waiting', NOW - lane.long_wait_ms)
 end
 
 -- Of a lane: its heads and elders, and what long waits have promoted from the lane below.
@@ -155,7 +178,7 @@ end
 local function first_of(jobs, is_wanted, lane)
   local best
   for _, job in ipairs(jobs) do
-    if not is_barred(job) and not (best and precedes(best, job)) and is_wanted(job, lane) then best = job end
+    if not (best and precedes(best, job)) and is_wanted(job, lane) then best = job end
   end
   return best
 end
@@ -178,7 +201,7 @@ local function pick_owed()
     if yields(lane) then
       local jobs = returned(lane)
       for _, job in ipairs(heads(lane)) do jobs[#jobs + 1] = job end
-      local job = first_of(jobs, function(job) return could_fit(job) and is_owed(job, lane) end)
+      local job = first_of(jobs, is_owed, lane)
       if job then
         job.is_owed = true
         return job

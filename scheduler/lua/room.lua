@@ -49,14 +49,10 @@ local function is_open(lane)
   return SEQUENCES[lane.level] > 0 and KV_TOKENS[lane.level] > 0
 end
 
--- May have killed its workers, and one such job is here already.
-local function is_barred(job)
-  return HAS_SUSPECT and job.losses >= SUSPECT_LOSSES
-end
-
--- A job could ever end here: all its choices in one step, and each alone as long as it can grow.
-local function could_fit(job)
-  return job.n <= MAX_SEQUENCES and job.whole <= POOL_TOKENS
+-- A job could ever end here: all its choices in one step, and each alone as long as it can grow. Not where it may have
+-- killed its workers, and one such job is here already.
+local function could_hold(job)
+  return job.n <= MAX_SEQUENCES and job.whole <= POOL_TOKENS and not (HAS_SUSPECT and job.losses >= SUSPECT_LOSSES)
 end
 
 -- KV tokens that its next step holds; one that has grown beyond the pool, its choices in turns, needs all of that.
@@ -66,18 +62,17 @@ end
 
 -- Room for all its choices, now and until they end.
 local function fits(job)
-  return job.n <= SEQUENCES[job.level] and tokens_of(job) <= KV_TOKENS[job.level] and could_fit(job)
-    and not is_barred(job)
+  return job.n <= SEQUENCES[job.level] and tokens_of(job) <= KV_TOKENS[job.level]
 end
 
--- Due, and fits this worker once enough of what runs there has ended.
+-- Due: room is to gather for it.
 local function gathers(job)
-  return job.due <= NOW and SEQUENCES[job.level] > 0 and could_fit(job) and not is_barred(job)
+  return job.due <= NOW and SEQUENCES[job.level] > 0
 end
 
--- Starts with no more than its lane's share floor has of the worker, nor several choices, and could end there.
+-- Starts with no more than its lane's share floor has of the worker, nor several choices.
 local function is_within_floor(job)
-  return job.n == 1 and could_fit(job) and tokens_of(job) <= LANE[job.lane].share_floor * POOL_TOKENS
+  return job.n == 1 and tokens_of(job) <= LANE[job.lane].share_floor * POOL_TOKENS
 end
 
 -- Somebody could be owed something.

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from benchmarks.policies import Engine, Setup
-from scheduler.lanes import DEFAULT_LANES, LaneName
+from scheduler.lanes import LaneName
 from scheduler.simulate import Simulation, Step
 from scheduler.steps import features
 from scheduler.workload import Arrival, Hardware, Record
+from tests.scheduler.fleet import Watcher, asks
 
 P = TypeVar("P", bound=Engine[Any])
 
@@ -29,18 +30,7 @@ def request(
     ttft_ms: float | None = None,
 ) -> Arrival:
     """A request with its lane's targets."""
-    targets = DEFAULT_LANES[lane]
-    return Arrival(
-        at_ms=at_ms,
-        flight_id=flight_id,
-        tenant=tenant,
-        lane=lane,
-        prompt_tokens=prompt,
-        output_tokens=output,
-        max_tokens=max_tokens or output,
-        ttft_ms=targets.ttft_ms if ttft_ms is None else ttft_ms,
-        tpot_ms=targets.tpot_ms,
-    )
+    return asks(at_ms, flight_id, tenant, lane, prompt, output, max_tokens=max_tokens or output, ttft_ms=ttft_ms)
 
 
 def crowd(seed: int, count: int = 60) -> list[Arrival]:
@@ -65,7 +55,7 @@ def crowd(seed: int, count: int = 60) -> list[Arrival]:
 
 
 @dataclass
-class Stage:
+class Stage(Watcher):
     """Plays arrivals to a policy and checks each step against what the worker has."""
 
     arrivals: Sequence[Arrival]
@@ -99,12 +89,6 @@ class Stage:
         self.steps = []
         self.records = Simulation(self.arrivals, [policy], self.hardware, observers=[self]).run()
         return policy
-
-    def arrived(self, arrival: Arrival, now_ms: float) -> None:
-        """A request was let in."""
-
-    def ended(self, record: Record) -> None:
-        """A request is over."""
 
     def stepped(self, step: Step) -> None:
         """Check a step."""

@@ -7,23 +7,21 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from scheduler.costs import CostModel
 from scheduler.eta import Own, Queued, Waits, time_to_start_ms
 from scheduler.lane_queue import LaneQueue
 from scheduler.lanes import DEFAULT_LANES, LaneName
-from scheduler.planner import Planner
-from scheduler.simulate import Simulation, Step
-from scheduler.workload import Arrival, Hardware, Record
+from scheduler.simulate import Step
+from scheduler.workload import Arrival, Record
+from tests.scheduler.fleet import Watcher, asks, play
 
 LATENCY, THROUGHPUT = LaneName.LATENCY, LaneName.THROUGHPUT
-HARDWARE = Hardware(step=(8.0, 0.2, 0.05, 1e-4, 0.0), copy=(0.05, 0.02), overhead_ms=0.3)
 FIRST_MS, EVERY_MS = 2_000.0, 5_000.0
 """When a stream is told of its wait: as gateways do by default."""
 SHORT_MS = 200.0
 
 
 @dataclass
-class Told:
+class Told(Watcher):
     """Asks for every request that waits what a stream's comments would say."""
 
     queue: LaneQueue
@@ -72,37 +70,10 @@ class Told:
         return [left_ms / 2 <= eta_ms <= 2 * left_ms for left_ms, eta_ms in waits if left_ms > SHORT_MS]
 
 
-def asks(at_ms: float, flight_id: str, tenant: str, lane: LaneName, prompt: int, output: int) -> Arrival:
-    one = DEFAULT_LANES[lane]
-    return Arrival(
-        at_ms=at_ms,
-        flight_id=flight_id,
-        tenant=tenant,
-        lane=lane,
-        prompt_tokens=prompt,
-        output_tokens=output,
-        max_tokens=max(output, 1_000),
-        ttft_ms=one.ttft_ms,
-        tpot_ms=one.tpot_ms,
-    )
-
-
-def play(arrivals: list[Arrival], workers: int) -> Told:
-    planners = [
-        Planner(
-            lanes=DEFAULT_LANES,
-            block_size=16,
-            blocks=4_000,
-            host_slots=4_000,
-            max_sequences=16,
-            max_step_tokens=512,
-            costs=CostModel(),
-        )
-        for _ in range(workers)
-    ]
+def told_of(arrivals: list[Arrival], workers: int) -> Told:
     queue = LaneQueue(DEFAULT_LANES)
     told = Told(queue)
-    Simulation(sorted(arrivals, key=lambda a: a.at_ms), planners, HARDWARE, queue=queue, observers=[told]).run()
+    play(sorted(arrivals, key=lambda one: one.at_ms), queue, told, workers=workers)
     return told
 
 
@@ -114,8 +85,8 @@ def lengths(seed: int, mean: float) -> list[int]:
 def one_flood(lane: LaneName) -> tuple[list[Arrival], int]:
     """One tenant's, with newcomers beside it."""
     outputs = lengths(1, 100)
-    flood = [asks(n * 5.0, f"crowd-{n}", "crowd", lane, 40, outputs[n]) for n in range(250)]
-    people = [asks(3_000.0 + 470.0 * n, f"new-{n}", f"person-{n}", lane, 20, 5) for n in range(20)]
+    flood = [asks(n * 5.0, f"crowd-{n}", "crowd", lane, 40, outputs[n], max_tokens=1_000) for n in range(250)]
+    people = [asks(3_000.0 + 470.0 * n, f"new-{n}", f"person-{n}", lane, 20, 5, max_tokens=1_000) for n in range(20)]
     return flood + people, 1
 
 
@@ -123,7 +94,7 @@ def several_tenants(lane: LaneName) -> tuple[list[Arrival], int]:
     """Whose outputs are of different lengths, so that some are done before others."""
     outputs = lengths(2, 60)
     return [
-        asks(n * 20.0 + one, f"t{one}-{n}", f"t{one}", lane, 60, outputs[n] * (one + 1))
+        asks(n * 20.0 + one, f"t{one}-{n}", f"t{one}", lane, 60, outputs[n] * (one + 1), max_tokens=1_000)
         for n in range(70)
         for one in range(4)
     ], 2
@@ -131,7 +102,7 @@ def several_tenants(lane: LaneName) -> tuple[list[Arrival], int]:
 
 def long_outputs(lane: LaneName) -> tuple[list[Arrival], int]:
     outputs = lengths(3, 400)
-    return [asks(n * 50.0, f"c{n}", f"t{n % 3}", lane, 500, outputs[n]) for n in range(120)], 2
+    return [asks(n * 50.0, f"c{n}", f"t{n % 3}", lane, 500, outputs[n], max_tokens=1_000) for n in range(120)], 2
 
 
 Load = Callable[[LaneName], tuple[list[Arrival], int]]
@@ -140,7 +111,7 @@ Load = Callable[[LaneName], tuple[list[Arrival], int]]
 @pytest.mark.parametrize("lane", [LATENCY, THROUGHPUT])
 @pytest.mark.parametrize("load", [one_flood, several_tenants, long_outputs])
 def test_nine_of_ten_comments_are_right_to_a_factor_of_two(load: Load, lane: LaneName) -> None:
-    told = play(*load(lane))
+    told = told_of(*load(lane))
 
     honest = told.honest()
 

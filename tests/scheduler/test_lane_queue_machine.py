@@ -18,7 +18,7 @@ import redis.asyncio
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
-from scheduler import lane_places, queue_types
+from scheduler import lane_order, lane_places, queue_types
 from scheduler.lane_queue import JobState, Publication, Put, QueueError
 from scheduler.lanes import LaneName
 from scheduler.messages import Event, Finished, Lease, Paused, TokenDelta
@@ -280,9 +280,10 @@ def _step(lease: Lease, choice: int, first: int, rng: Random) -> Publication:
 def test_memory_and_store_answer_alike(
     server: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (queue_types, lane_places):  # limits that three tenants reach
-        monkeypatch.setattr(module, "TENANTS_PER_TAKE", 2)
-        monkeypatch.setattr(module, "ELDERS_PER_TAKE", 1)
+    for module in (queue_types, lane_places, lane_order):  # limits that three tenants reach
+        monkeypatch.setattr(module, "TENANTS_PER_TAKE", 2, raising=False)
+        monkeypatch.setattr(module, "ELDERS_PER_TAKE", 1, raising=False)
+        monkeypatch.setattr(module, "LOOKS_PER_TAKE", 3, raising=False)
 
     class OnServer(Twins):
         url = request.getfixturevalue(server).url

@@ -257,7 +257,7 @@ async def test_a_tenants_small_jobs_do_not_pass_its_own_large_one(queue: Queue) 
     await queue.put(job("large", n=8, ttft_ms=500.0))
     await queue.put(job("small"))
 
-    assert await taken(queue, room(latency=4)) == []
+    assert await taken(queue, room(latency=4, max_sequences=8)) == []
 
 
 async def test_what_one_lane_takes_is_gone_for_the_lanes_below(queue: Queue) -> None:

@@ -1,8 +1,11 @@
 """Workers of unequal pools at one queue: nobody is given what could not end there, and what has grown goes on."""
 
+from typing import Any
+
 import pytest
 
 from scheduler.lanes import LaneName
+from scheduler.queue_types import LOOKS_PER_TAKE, TENANTS_PER_TAKE
 from tests.scheduler.queues import Clock, Queue, job, room, stay_alive, taken, tokens
 
 pytestmark = pytest.mark.anyio
@@ -67,3 +70,49 @@ async def test_a_job_that_nobody_here_holds_lets_others_pass_until_its_time_is_o
     assert await taken(queue, small, "small") == ["batch"]
     await stay_alive(queue, clock, 61_000, "small")
     assert await queue.position("long") is None
+
+
+@pytest.mark.parametrize("tenants", [1, 32])
+@pytest.mark.parametrize("wide", [{"n": 8}, {"max_tokens": 5_000}], ids=["choices", "tokens"])
+async def test_a_tenants_job_does_not_wait_behind_its_own_that_could_never_end_here(
+    queue: Queue, tenants: int, wide: dict[str, Any]
+) -> None:
+    for tenant in range(tenants):
+        for number in range(LOOKS_PER_TAKE // tenants - 1):
+            await queue.put(job(f"wide {tenant} {number}", f"t{tenant}", ttft_ms=500.0, **wide))
+        await queue.put(job(f"fits {tenant:02}", f"t{tenant}"))
+    small = room(latency=1, kv_tokens=1_000, max_sequences=4, pool_tokens=1_000)
+
+    given = [await taken(queue, small) for _ in range(tenants)]
+
+    assert given == [[f"fits {tenant:02}"] for tenant in range(tenants)]
+
+
+async def test_what_could_end_here_is_found_behind_returned_work_that_could_not(queue: Queue) -> None:
+    for number in range(20):
+        await queue.put(job(f"wide {number:02}", n=8, ttft_ms=500.0))
+    await queue.put(job("fits"))
+    held = await taken(queue, room(latency=161), "large")
+    await queue.release("large", held)
+
+    assert await taken(queue, room(latency=4), "small") == ["fits"]
+    assert await taken(queue, room(latency=8), "large") == ["wide 00"]
+
+
+@pytest.mark.parametrize("kind", ["guaranteed", "elder"])
+async def test_what_goes_first_whosever_it_is_does_not_wait_behind_what_could_never_end_here(
+    queue: Queue, clock: Clock, kind: str
+) -> None:
+    """Its tenant is the one served most, so that no head of its is compared."""
+    promised: dict[str, Any] = {"hard_ttft_ms": 900.0, "guaranteed": True} if kind == "guaranteed" else {}
+    await queue.put(job("had", "greedy", prompt=tuple(range(4_000))))
+    assert await taken(queue) == ["had"]
+    for number in range(TENANTS_PER_TAKE):
+        await queue.put(job(f"plain {number}", f"t{number}", n=8))
+    for number in range(20):
+        await queue.put(job(f"a wide one {number}", "greedy", n=8, **promised))
+    await queue.put(job("fits", "greedy", **promised))
+    if kind == "elder":
+        await stay_alive(queue, clock, 31_000, "w1")
+
+    assert await taken(queue, room(latency=4), "small") == ["fits"]

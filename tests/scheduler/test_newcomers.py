@@ -5,15 +5,14 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from scheduler.costs import CostModel
 from scheduler.lane_queue import LaneQueue
 from scheduler.lanes import DEFAULT_LANES, LaneName
 from scheduler.messages import Lease
 from scheduler.outcomes import Outcome
-from scheduler.planner import Planner
-from scheduler.simulate import Simulation, Step
+from scheduler.simulate import Step
 from scheduler.steps import Capacity, SeqId, Yielding
-from scheduler.workload import Arrival, Hardware, Record
+from scheduler.workload import Arrival
+from tests.scheduler.fleet import Watcher, asks, play
 from tests.scheduler.planner_world import World, job
 from tests.scheduler.queues import Clock, Queue, room, tokens
 from tests.scheduler.queues import job as queued
@@ -23,7 +22,6 @@ pytestmark = pytest.mark.anyio
 
 LONGEST_STEP_MS = 2.0 * DEFAULT_LANES[LATENCY].tpot_ms
 """See scheduler/budget.py."""
-HARDWARE = Hardware(step=(8.0, 0.2, 0.05, 1e-4, 0.0), copy=(0.05, 0.02), overhead_ms=0.3)
 
 
 def full(*begun: str, waiting: tuple[str, ...] = (), jobs: int = 8, sequences: int = 8, kv: int = 1_000) -> Capacity:
@@ -260,6 +258,22 @@ def test_a_newcomer_has_a_row_in_each_step_until_its_first_token(lane: LaneName,
     assert steps <= 60 // (16 - 4) + 1
 
 
+@pytest.mark.parametrize("lane", [LATENCY, THROUGHPUT])
+def test_a_short_newcomer_does_not_wait_behind_long_prompts_that_have_begun(lane: LaneName) -> None:
+    """Those of other tenants have no token either: to go before who has one is not enough."""
+    world = World(blocks=400, max_sequences=8, max_step_tokens=16, window=10_000.0)
+    for number in range(6):
+        world.add(job(f"long-{number}", lane, tenant=f"t{number}", prompt=200, max_tokens=4))
+    for _ in range(6):
+        world.step()
+    assert not any(world.outputs.values()), "their prompts are on the way"
+    world.add(job("new", lane, tenant="new", prompt=8, max_tokens=4))
+
+    world.step()
+
+    assert world.outputs[SeqId("new", 0)]
+
+
 def test_ever_new_tenants_do_not_keep_an_earlier_one_from_its_first_token() -> None:
     """Each of them stands before all that runs, and is one of those that run a few steps later."""
     world = World(blocks=400, max_sequences=4, max_step_tokens=16, window=10_000.0)
@@ -316,7 +330,7 @@ def test_nobody_is_in_credit_for_having_asked_for_less() -> None:
 
 
 @dataclass
-class FirstTokens:
+class FirstTokens(Watcher):
     """By flight, how long after its arrival its first token came."""
 
     waits_ms: dict[str, float] = field(default_factory=dict)
@@ -331,42 +345,10 @@ class FirstTokens:
             if flight_id not in self.waits_ms:
                 self.waits_ms[flight_id] = step.ended_ms - self._arrived[flight_id]
 
-    def ended(self, record: Record) -> None:
-        pass
 
-
-def asks(at_ms: float, flight_id: str, tenant: str, lane: LaneName, prompt: int, output: int) -> Arrival:
-    one = DEFAULT_LANES[lane]
-    return Arrival(
-        at_ms=at_ms,
-        flight_id=flight_id,
-        tenant=tenant,
-        lane=lane,
-        prompt_tokens=prompt,
-        output_tokens=output,
-        max_tokens=output,
-        ttft_ms=one.ttft_ms,
-        tpot_ms=one.tpot_ms,
-    )
-
-
-def play(arrivals: Iterable[Arrival], *, workers: int, sequences: int, blocks: int) -> FirstTokens:
-    """Through the queue to real planners."""
+def first_tokens(arrivals: Iterable[Arrival], *, workers: int, blocks: int) -> FirstTokens:
     seen = FirstTokens()
-    planners = [
-        Planner(
-            lanes=DEFAULT_LANES,
-            block_size=16,
-            blocks=blocks,
-            host_slots=blocks,
-            max_sequences=sequences,
-            max_step_tokens=512,
-            costs=CostModel(),
-        )
-        for _ in range(workers)
-    ]
-    queue = LaneQueue(DEFAULT_LANES)
-    Simulation(list(arrivals), planners, HARDWARE, queue=queue, observers=[seen], until_ms=7_000.0).run()
+    play(arrivals, LaneQueue(DEFAULT_LANES), seen, workers=workers, blocks=blocks, until_ms=7_000.0)
     return seen
 
 
@@ -379,7 +361,7 @@ def test_one_tenant_cannot_keep_anothers_request_from_its_lane(
     flood = [asks(float(n) / 10, f"crowd-{n}", "crowd", lane, prompt, 2_000) for n in range(60 * workers)]
     people = [asks(2_000.0 + 470.0 * n, f"new-{n}", f"person-{n}", lane, 20, 2) for n in range(10)]
 
-    waits_ms = play(flood + people, workers=workers, sequences=16, blocks=blocks).waits_ms
+    waits_ms = first_tokens(flood + people, workers=workers, blocks=blocks).waits_ms
 
     assert max(waits_ms[f"new-{n}"] for n in range(10)) <= 2 * LONGEST_STEP_MS + 30.0
 
@@ -390,6 +372,6 @@ def test_a_stream_of_its_own_does_not_put_a_tenants_next_request_behind_anothers
     flood = [asks(100.0 + n / 10, f"crowd-{n}", "crowd", lane, 16, 2_000) for n in range(60)]
     people = [asks(2_000.0 + 470.0 * n, f"next-{n}", "person", lane, 20, 2) for n in range(10)]
 
-    waits_ms = play([stream, *flood, *people], workers=1, sequences=16, blocks=4_000).waits_ms
+    waits_ms = first_tokens([stream, *flood, *people], workers=1, blocks=4_000).waits_ms
 
     assert max(waits_ms[f"next-{n}"] for n in range(10)) <= 2 * LONGEST_STEP_MS + 30.0
