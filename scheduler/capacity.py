@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
+from scheduler.block_floors import own_blocks
 from scheduler.blocks import BlockPool
 from scheduler.costs import CostModel
 from scheduler.lanes import Lane, LaneName
@@ -62,33 +63,39 @@ def measure(
     roster: Roster, lanes: Mapping[LaneName, Lane], pool: BlockPool, max_sequences: int, costs: CostModel
 ) -> Capacity:
     """What each lane could start in the next step: what is free or held by lanes below, less what work of its own
-    lane and above has yet to take, and one block for each of those to grow; of rows its share floor at least. And what
-    its own work would yield."""
+    lane and above has yet to take, and one block for each of those to grow; of rows and blocks its share floor at
+    least, and of what is free or held below not the floors that are used there, unless the lanes above have nothing
+    here: then they may ask for the whole pool. And what its own work would yield."""
     size = pool.block_size
     tables: dict[LaneName, list[list[int]]] = {name: [] for name in lanes}
+    idle: dict[LaneName, list[list[int]]] = {name: [] for name in lanes}
     rows, wanted = dict.fromkeys(lanes, 0), dict.fromkeys(lanes, 0)
     for name, decodes in roster.decodes.alike():
         tables[name] += [seq.table for seq in decodes]
         rows[name] += len(decodes)
         wanted[name] += len(decodes) + sum([seq.num_computed >= len(seq.table) * size for seq in decodes])
     for seq in roster.not_decoding():
-        tables[seq.job.lane].append(seq.table)
+        (tables if seq.is_runnable else idle)[seq.job.lane].append(seq.table)
         if seq.is_runnable:
             rows[seq.job.lane] += 1
             wanted[seq.job.lane] += _wanted(seq, size)
+    used = {name: pool.freed_by(tables[name]) + wanted[name] for name in lanes}
     free_rows: dict[str, int] = {}
     free_tokens: dict[str, int] = {}
     yielding: dict[str, Yielding] = {}
     for name, lane in lanes.items():
         above = [other for other in lanes if lanes[other].rank < lane.rank]
-        below = [table for other in lanes if lanes[other].rank > lane.rank for table in tables[other]]
+        below = [other for other in lanes if lanes[other].rank > lane.rank]
+        under = [table for other in below for table in (*tables[other], *idle[other])]
         left = max_sequences - sum([rows[other] for other in above])
         blocks = pool.free_blocks - sum([wanted[other] for other in above])
-        own = math.ceil(lane.share_floor * (max_sequences - 1))
+        if any(rows[other] for other in (name, *above)):
+            blocks -= sum([min(own_blocks(lanes[other], pool.blocks), used[other]) for other in below])
+        own, own_kv = math.ceil(lane.share_floor * (max_sequences - 1)), own_blocks(lane, pool.blocks)
         free_rows[name] = max(0, max(left, own) - rows[name])
-        free_tokens[name] = max(0, blocks + pool.freed_by(below) - wanted[name]) * size
+        free_tokens[name] = max(0, blocks + pool.freed_by(under) - wanted[name], own_kv - used[name]) * size
         if roster.lanes[name].begun:
-            held = max(0, blocks + pool.freed_by([*below, *tables[name]])) * size
+            held = max(0, blocks + pool.freed_by([*under, *tables[name], *idle[name]]), own_kv) * size
             yielding[name] = _yielding(roster.lanes[name], max(left, own), held)
     return Capacity(
         free_rows,

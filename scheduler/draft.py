@@ -172,9 +172,9 @@ class Draft:
             return False
         return self.run_decodes(lane, [*chain.from_iterable(self._roster.decodes.by_kind(self._now_ms).values())])
 
-    def run_decodes(self, lane: LaneName, decodes: list[Sequence]) -> bool:
-        """Give a row to each of these if rows, tokens, time and blocks suffice for one more token of all; else to
-        none of them. False: they do not."""
+    def run_decodes(self, lane: LaneName, decodes: list[Sequence], kept: int = 0) -> bool:
+        """Give a row to each of these if rows, tokens, time and blocks, but for so many that are kept from them,
+        suffice for one more token of all; else to none of them. False: they do not."""
         size, count, price = self._pool.block_size, len(decodes), self._budget.price
         context = count + sum([seq.num_computed for seq in decodes])
         take_ms = count * price.row + price.context * context
@@ -183,7 +183,7 @@ class Draft:
             return False
         if self._budget.times_decodes and take_ms > self._left_ms and not self._is_first(lane):
             return False
-        if not self._pool.can_allocate(len(full)):
+        if not self._pool.can_allocate(len(full) + kept):
             return False
         for seq in full:
             self._pool.allocate(seq.table, 1)

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from itertools import chain
 
+from scheduler.block_floors import BlockFloors, needed_blocks
 from scheduler.blocks import BlockPool
 from scheduler.budget import Survey
 from scheduler.costs import CostModel
@@ -30,7 +31,7 @@ from scheduler.ranking import IDLE, Group, Phase, Ranking, Standing
 from scheduler.roster import Roster
 from scheduler.sequence import Sequence, State
 from scheduler.steps import SeqId
-from scheduler.victims import Guard, Victim, choose, lost
+from scheduler.victims import Guard, Victim, choose, give_back, lost
 
 
 class Placement:
@@ -61,10 +62,12 @@ class Placement:
         self._passed_over: list[Sequence] = []
         """Decodes that did not get their rows at once; most of them none at all."""
         self._forecast = Forecast(roster, begun, ranking, draft, pool, lengths)
+        self._floors = BlockFloors(roster, begun, ranking, pool)
         self._evening = Evening(roster, ranking, draft, sum(map(len, begun.decodes.values())))
 
     def fill(self) -> dict[SeqId, WaitReason]:
         """Place all that fits; the reasons of those that were looked at and wait."""
+        self._fill_floors()
         reasons = self._walk()
         if not self._draft.running and not {WaitReason.BLOCKS, WaitReason.HOST}.isdisjoint(reasons.values()):
             self._last_resort = True
@@ -75,6 +78,15 @@ class Placement:
         for seq in self._roster.idle.values():
             reasons[seq.id] = WaitReason.PREFIX if seq.awaits_prefix and seq.is_runnable else WaitReason.GRANT
         return reasons
+
+    def _fill_floors(self) -> None:
+        """Lanes above give back what a floor lacks, as much of it as they all can; the walk leaves it alone."""
+        short = self._floors.short
+        if short > 0:
+            holders = filter(self._floors.gives, self._holders)
+            guard = Guard(self._leader)
+            for victim in give_back(short, holders, self._pool, self._costs, guard, self._claims):
+                self._draft.preempt(victim)
 
     def _walk(self) -> dict[SeqId, WaitReason]:
         self._head_starts, self._reasons, self._passed_over = None, {}, []
@@ -129,7 +141,8 @@ class Placement:
             lane = next(iter(lanes))
             rows = max(0, self._draft.rows_left(lane))
             first = decodes if len(decodes) <= rows else self._ranking.first_decodes(decodes, rows)
-            if self._draft.run_decodes(lane, first):
+            if self._draft.run_decodes(lane, first, self._floors.kept_from_decodes(first)):
+                self._floors.ran(first)
                 if len(first) < len(decodes):
                     waiting = [seq for seq in decodes if seq.id not in self._draft.running]
                     self._passed_over += waiting
@@ -169,7 +182,7 @@ class Placement:
         if dropped is None or victims is None:
             reason = reason or WaitReason.BLOCKS
             if self._head_starts is None and reason in (WaitReason.BLOCKS, WaitReason.PREEMPTED):
-                self._head_starts = self._steps_until(self._needed(standing.seq))
+                self._head_starts = self._steps_until(needed_blocks(standing.seq, self._pool))
             self._draft.prefixes.give_back(standing.seq, held)
             if standing.seq.state is State.WAITING:
                 self._claims.release(standing.seq)
@@ -178,6 +191,7 @@ class Placement:
             self._draft.preempt(victim)
         self._evening.count(standing, victims)
         self._draft.run(standing.seq)
+        self._floors.ran([standing.seq])
         self._forecast.add(standing)
         return None
 
@@ -207,9 +221,9 @@ class Placement:
         if self._draft.is_late(seq):
             return WaitReason.PACE
         stays = seq.is_resident or (self._last_resort and not seq.is_fresh) or self._evening.is_newcomer(seq)
-        if self._head_starts is not None and not stays and self._draft.steps_left(seq) > self._head_starts:
-            return WaitReason.HEAD
-        return None
+        if self._head_starts is None or stays or self._draft.steps_left(seq) <= self._head_starts:
+            return None
+        return None if self._floors.is_own(seq) else WaitReason.HEAD
 
     def _lacks_more_than_was_lent(self, standing: Standing) -> bool:
         """Behind the head: blocks would be short even if others held as many for it as when the prefix cache was last
@@ -217,33 +231,37 @@ class Placement:
         lent = standing.seq.lent
         if self._head_starts is None or lent is None:
             return False
-        return self._choose(self._needed(standing.seq) - lent - self._pool.free_blocks, standing) is None
+        return self._choose(self._short(standing.seq) - lent, standing) is None
 
     def _make_room(self, standing: Standing) -> list[Victim] | None:
         """Whom it takes blocks from, perhaps nobody; None where it has to wait."""
-        short = self._needed(standing.seq) - self._pool.free_blocks
-        crowds = not (standing.seq.is_resident or self._last_resort) and short > -len(self._roster.begun)
+        seq, short = standing.seq, self._short(standing.seq)
+        crowds = not (seq.is_resident or self._last_resort) and short > -len(self._roster.begun)
         if crowds and self._choose(short + self._forecast.growing(standing), standing) is None:
-            return None  # it would fit, but leave running work no room for its next tokens
-        if standing.seq.is_fresh and not self._forecast.admits(standing):
-            return None  # it would fit now, and crowd out running work before that ends
-        return self._choose(short, standing)
+            crowds_out = True  # it would fit, but leave running work no room for its next tokens
+        else:  # or it would fit now, and crowd out running work before that ends
+            crowds_out = seq.is_fresh and not self._forecast.admits(standing)
+        return None if crowds_out and not self._floors.is_own(seq) else self._choose(short, standing)
 
     def _choose(self, short: int, standing: Standing) -> list[Victim] | None:
         if short <= 0:
             return []
-        holders = [
-            one
-            for one in self._holders
-            if one.seq.id not in self._draft.running and (self._last_resort or self._evening.may_ask(standing, one))
-        ]
         guard = Guard(self._leader, self._last_resort)
+        holders = [one for one in self._holders if self._may_ask(standing, one)]
         return choose(short, standing, holders, self._pool, self._costs, guard, self._claims)
 
-    def _needed(self, seq: Sequence) -> int:
-        """Device blocks that it lacks."""
-        resumes = not (seq.is_resident or seq.is_fresh)
-        return max(0, self._pool.blocks_for(seq.length + resumes) - len(seq.table))
+    def _may_ask(self, standing: Standing, holder: Standing) -> bool:
+        if holder.seq.id in self._draft.running:
+            return False
+        if self._last_resort:
+            return True
+        return self._evening.may_ask(standing, holder) and not self._floors.keeps(holder.seq, standing.seq)
+
+    def _short(self, seq: Sequence) -> int:
+        """Device blocks that others have to give for it; negative: so many are left then."""
+        needed = needed_blocks(seq, self._pool)
+        kept = 0 if self._last_resort else self._floors.kept_from(seq, needed)
+        return needed + kept - self._pool.free_blocks
 
     def _steps_until(self, needed: int) -> float:
         """Steps until so many blocks are free, if everything that runs produces all it may."""

@@ -82,6 +82,15 @@ def _yields(holder: Standing, beneficiary: Standing) -> bool:
     return holder.rank.outside_window and not beneficiary.rank.outside_window
 
 
+def give_back(
+    short: int, holders: Iterable[Standing], pool: BlockPool, costs: CostModel, guard: Guard, claims: HostClaims
+) -> list[Victim]:
+    """The victims that free `short` device blocks for a lane's share floor, the least urgent of these holders first;
+    nobody where they all hold too few."""
+    candidates = [one.seq for one in sorted(holders, reverse=True)]
+    return _Offers(pool, costs, guard, claims).fewest(short, candidates) or []
+
+
 def lost(seq: Sequence, pool: BlockPool, costs: CostModel) -> Victim:
     """A sequence that is away gives up what it has in the host."""
     kept = min(seq.num_computed, len(seq.table) * pool.block_size)
