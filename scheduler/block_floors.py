@@ -60,8 +60,10 @@ class BlockFloors:
         return max(0, sum(self._lacking.values()) - self._pool.free_blocks)
 
     def gives(self, one: Standing) -> bool:
-        """This holder is asked where a floor is short: work of the lanes above that is promised nothing, and idle."""
-        return one.rank.lane == IDLE or (one.seq.job.lane not in self._own and not one.seq.is_promised)
+        """This holder is asked where a floor is short: idle work, and of the lanes above whoever has to heed it."""
+        if one.rank.lane == IDLE:
+            return True
+        return one.seq.job.lane not in self._own and all(self._binds(one.seq, name) for name in self._own)
 
     def keeps(self, seq: Sequence, beneficiary: Sequence) -> bool:
         """Its blocks are not the beneficiary's to take."""

@@ -1,9 +1,12 @@
 """Whatever arrives, leaves, fails or is preempted: no block leaks, every request ends, and no token differs."""
 
+from dataclasses import replace
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from scheduler.lanes import DEFAULT_LANES
 from scheduler.messages import Job, YieldMode
 from scheduler.outcomes import Outcome
 from scheduler.steps import SeqId
@@ -30,6 +33,7 @@ class PlannerMachine(RuleBasedStateMachine):
         window=st.sampled_from([4.0, 4096.0]),
         prefix_share=st.sampled_from([None, 0.1, 1.0]),
         copies_ahead=st.sampled_from([0, 1, 4]),
+        share_floor=st.sampled_from([0.05, 0.4]),
     )
     def start(
         self,
@@ -41,6 +45,7 @@ class PlannerMachine(RuleBasedStateMachine):
         window: float,
         prefix_share: float | None,
         copies_ahead: int,
+        share_floor: float,
     ) -> None:
         self.world = World(
             blocks=kv_tokens // block_size,
@@ -51,6 +56,7 @@ class PlannerMachine(RuleBasedStateMachine):
             window=window,
             prefix_share=prefix_share,
             copies_ahead=copies_ahead,
+            lanes={**DEFAULT_LANES, THROUGHPUT: replace(DEFAULT_LANES[THROUGHPUT], share_floor=share_floor)},
         )
 
     @property
