@@ -12,12 +12,12 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route, Router
 
 from gateway import errors
-from gateway.auth import AdminKeys
 from gateway.doors import Doors
 from gateway.entity_tags import IfMatch, if_match
 from gateway.errors import ApiError, Code, invalid, not_found
 from gateway.fleet import Door
 from gateway.http_body import read_body
+from gateway.operators import AdminKeys
 from gateway.store import STORE_TROUBLE
 from gateway.validation import checked, checked_fields
 from quotas.api_keys import KeyNotFound, KeyStore
@@ -149,10 +149,10 @@ def endpoint(operation: Operation[Any], parts: AdminParts) -> Callable[[Request]
 
     async def serve(request: Request) -> Response:
         try:
-            await parts.admin_keys.check(request.scope["headers"])
+            address = request.client.host if request.client is not None else ""
+            await parts.admin_keys.check(request.scope["headers"], address)
             given = await _input(operation, request)
             expected = if_match(request.scope["headers"]) if operation.honours_tags else IfMatch()
-            address = request.client.host if request.client is not None else ""
             call = Call(parts, request.path_params, expected, address)
             try:
                 document = await operation.handler(call, given)

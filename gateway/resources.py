@@ -11,7 +11,7 @@ from functools import partial
 import redis.asyncio
 from opentelemetry.sdk.trace import SpanProcessor
 
-from gateway.auth import AdminKeys, Authenticator
+from gateway.auth import Authenticator
 from gateway.breaker import Needed
 from gateway.config import GatewaySettings, Member
 from gateway.directory import Depths, Directory
@@ -25,6 +25,7 @@ from gateway.guarded_quotas import GuardedQuotas, RememberedKeys
 from gateway.idempotency_runs import Runs
 from gateway.launch import Launcher
 from gateway.lookout import Lookout
+from gateway.operators import AdminKeys
 from gateway.orphans import Orphans
 from gateway.prepare import Preparer
 from gateway.reaper import Reaper

@@ -28,6 +28,15 @@ Seconds = Annotated[float, msgspec.Meta(gt=0, le=10_000_000)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
+ADMIN_KEY_CHARACTERS = (32, 500)
+"""Fewer can be guessed; more are no bearer token that is looked at."""
+_ADMIN_KEY = re.compile(rf"[!-~]{{{ADMIN_KEY_CHARACTERS[0]},{ADMIN_KEY_CHARACTERS[1]}}}")
+_ADMIN_KEY_RULE = (
+    f"setting admin_key: must be {ADMIN_KEY_CHARACTERS[0]} to {ADMIN_KEY_CHARACTERS[1]} printable ASCII characters "
+    "without spaces; `openssl rand -hex 32` makes one"
+)
+
+
 class SettingsError(ValueError):
     """A setting that is unknown or out of range; the message names it in one line."""
 
@@ -83,6 +92,7 @@ class SharedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     quota_redis_url: str | None = None
     """A store of its own for tenants, keys and budgets; None: the same."""
     admin_key: str | None = None
+    """Of operators; None: `serve` makes one."""
     model: str = DEFAULT_MODEL
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     lanes: LanesSettings = LanesSettings()
@@ -133,9 +143,12 @@ def load(
         if chosen is not None:
             _put(merged, flag.split("."), chosen, f"--{flag}")
     try:
-        return msgspec.convert(merged, kind, strict=False, dec_hook=_decode)
+        settings = msgspec.convert(merged, kind, strict=False, dec_hook=_decode)
     except msgspec.ValidationError as error:
         raise SettingsError(_explain(str(error))) from None
+    if settings.admin_key is not None and not _ADMIN_KEY.fullmatch(settings.admin_key):
+        raise SettingsError(_ADMIN_KEY_RULE)
+    return settings
 
 
 def _copy(document: Mapping[str, object]) -> dict[str, object]:

@@ -14,9 +14,9 @@ from starlette.responses import Response
 
 from gateway import admin, console_routes, errors, openai_admin, openapi
 from gateway.admin_call import AdminParts, mount
-from gateway.auth import AdminKeys
 from gateway.doors import Doors
 from gateway.fleet import Door
+from gateway.operators import AdminKeys, Guesses
 from quotas.api_keys import KeyStore
 from quotas.audit import Audit
 from quotas.ledger import Ledger
@@ -27,7 +27,7 @@ from scheduler.lanes import DEFAULT_LANES, LaneName
 from scheduler.messages import WorkerStatus
 from scheduler.queue_types import LaneDepth
 
-ADMIN_KEY = "the-admin-key-of-these-tests"
+ADMIN_KEY = "the-admin-key-of-these-tests-0123456789"
 QUEUE = "tiny@0123456789ab"
 CONTEXT = 3000
 """Tokens of the only model, more than its only worker holds."""
@@ -150,7 +150,7 @@ def ask(tenant: str, flight: str, **fields: Any) -> Ask:
 def parts(redis: Redis, fleet: HandFleet, doors: Doors) -> AdminParts:
     """What the admin API works on, over one store."""
     return AdminParts(
-        admin_keys=AdminKeys(redis, ADMIN_KEY),
+        admin_keys=AdminKeys(redis, ADMIN_KEY, Guesses(free=1000)),
         tenants=TenantStore(redis),
         keys=KeyStore(redis),
         budgets=RedisQuotaStore(redis),

@@ -22,7 +22,7 @@ from quotas.store import LimitStatus
 from quotas.windows import MINUTE, Slicing
 from tests.gateway.hand_worker import HandWorker
 
-ADMIN_KEY = "the-admin-key-of-these-tests"
+ADMIN_KEY = "the-admin-key-of-these-tests-0123456789"
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 ASKED = {"model": "tiny", "messages": [{"role": "user", "content": "What is the capital of France?"}]}
