@@ -144,13 +144,34 @@ def mount(prefix: str, operations: Iterable[Operation[Any]], parts: AdminParts) 
     return Mount(prefix, Router(routes, redirect_slashes=False))
 
 
+def admin_keys_only(
+    admin_keys: AdminKeys, served: Callable[[Request], Awaitable[Response]]
+) -> Callable[[Request], Awaitable[Response]]:
+    """An endpoint that answers nobody but operators."""
+
+    async def serve(request: Request) -> Response:
+        try:
+            await _let_through(admin_keys, request)
+        except (ApiError, *STORE_TROUBLE) as error:
+            return errors.response(_refusal(error))
+        return await served(request)
+
+    return serve
+
+
+async def _let_through(admin_keys: AdminKeys, request: Request) -> str:
+    """The operator's address. Raises ApiError for anyone else, redis.RedisError."""
+    address = request.client.host if request.client is not None else ""
+    await admin_keys.check(request.scope["headers"], address)
+    return address
+
+
 def endpoint(operation: Operation[Any], parts: AdminParts) -> Callable[[Request], Awaitable[Response]]:
     """The operation as Starlette calls it."""
 
     async def serve(request: Request) -> Response:
         try:
-            address = request.client.host if request.client is not None else ""
-            await parts.admin_keys.check(request.scope["headers"], address)
+            address = await _let_through(parts.admin_keys, request)
             given = await _input(operation, request)
             expected = if_match(request.scope["headers"]) if operation.honours_tags else IfMatch()
             call = Call(parts, request.path_params, expected, address)

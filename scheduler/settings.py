@@ -87,6 +87,12 @@ class SharedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     host: str = "127.0.0.1"
     port: Port = 8000
+    metrics_host: str = "127.0.0.1"
+    metrics_port: Port = 0
+    """Where the gateway tells metrics and health to anyone; 0: nowhere, and metrics to operators alone."""
+    admin_host: str = "127.0.0.1"
+    admin_port: Port = 0
+    """Where the admin API and the console are, and nowhere else; 0: where tenants are served."""
     data_dir: str = ".fairlane"
     redis_url: str | None = None
     quota_redis_url: str | None = None
@@ -106,11 +112,20 @@ class SharedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     @property
     def url(self) -> str:
         """Where callers on this machine find the gateway."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104 - listened on, not called
-        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+        return _url(self.host, self.port)
+
+    @property
+    def admin_url(self) -> str:
+        """Where operators on this machine find the admin API and the console."""
+        return _url(self.admin_host, self.admin_port) if self.admin_port else self.url
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model!r}, {self.host}:{self.port})"  # never the admin key
+
+
+def _url(host: str, port: int) -> str:
+    called = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - listened on, not called
+    return f"http://[{called}]:{port}" if ":" in called else f"http://{called}:{port}"
 
 
 def sends_traces(environ: Mapping[str, str]) -> bool:
