@@ -13,6 +13,7 @@ import httpx
 import redis.asyncio
 
 from gateway.commands.first_start import first_start
+from gateway.commands.private import UMASK, NotPrivate, make_private
 from gateway.commands.store import EmbeddedStore, StoreError
 from gateway.commands.supervisor import Child, ChildRefused, check_config, children_environ, supervise
 from gateway.config import read_document
@@ -61,9 +62,17 @@ async def serve(settings: SharedSettings, *, config: str | None, flags: Mapping[
 
 @contextmanager
 def _only_one(directory: Path) -> Iterator[None]:
-    """Hold the data directory; the lock goes with the process, however that ends."""
-    directory.mkdir(parents=True, exist_ok=True)
+    """Hold the data directory; the lock goes with the process, however that ends.
+
+    Neither this process nor those that it starts write anything from here on that others could read.
+    """
+    os.umask(UMASK)
+    try:
+        make_private(directory)
+    except NotPrivate as error:
+        raise ServeError(f"setting data_dir: {error}") from None
     with (directory / "lock").open("w") as lock:
+        os.fchmod(lock.fileno(), 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
