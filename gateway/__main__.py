@@ -1,15 +1,24 @@
 """`python -m gateway`: one gateway, of one process or several, against FAIRLANE_REDIS_URL."""
 
 import asyncio
+import logging
 import os
+import resource
 import socket
 import sys
+
+import msgspec
 
 from gateway import config
 from gateway.log_lines import start_logging
 from gateway.port import PortRefused, Sockets, listen
 from scheduler.garbage import OF_A_GATEWAY, collect_seldom
 from scheduler.settings import SettingsError, sends_traces
+
+log = logging.getLogger(__name__)
+
+OTHER_FILES = 512
+"""That a gateway may have open beside its clients' connections."""
 
 
 def main() -> int:
@@ -59,12 +68,25 @@ def _serve(
 
         exporter = OTLPSpanExporter()
     processor = telemetry.span_processor(exporter)
+    settings = _within_open_files(settings)
     resources = Resources(settings, processor, member)
     beside: Sockets = {name: found for name, found in sockets.items() if name != "tenants"}
     serving = server.Server(server.configure(settings, resources), resources, shares=member is not None, beside=beside)
     collect_seldom(OF_A_GATEWAY)
     uvloop.run(serving.serve([*sockets["tenants"]]))
     return 0 if serving.started else 1
+
+
+def _within_open_files(settings: config.GatewaySettings) -> config.GatewaySettings:
+    """The settings with as many connections as this process may have files open, of which it takes all it can get."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    room = max(most - OTHER_FILES, 1) if most != resource.RLIM_INFINITY else settings.gateway.max_connections
+    if room >= settings.gateway.max_connections:
+        return settings
+    log.warning("only %d files may be open here, so gateway.max_connections is %d", most, room)
+    section = msgspec.structs.replace(settings.gateway, max_connections=room)
+    return msgspec.structs.replace(settings, gateway=section)
 
 
 if __name__ == "__main__":

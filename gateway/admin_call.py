@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route, Router
 
 from gateway import errors
+from gateway.crowd import vouch
 from gateway.doors import Doors
 from gateway.entity_tags import IfMatch, if_match
 from gateway.errors import ApiError, Code, invalid, not_found
@@ -163,6 +164,7 @@ async def _let_through(admin_keys: AdminKeys, request: Request) -> str:
     """The operator's address. Raises ApiError for anyone else, redis.RedisError."""
     address = request.client.host if request.client is not None else ""
     await admin_keys.check(request.scope["headers"], address)
+    vouch(request.scope)
     return address
 
 

@@ -40,6 +40,10 @@ class GatewaySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     write_timeout_s: Seconds = 60.0
     """A client that takes nothing for so long is treated as gone."""
     max_connections: Count = 10_000
+    max_connections_of_an_address: Count = 1_024
+    """On which no key was recognised yet."""
+    first_byte_timeout_s: Seconds = 5.0
+    """From connecting to the first byte: silence is cut after it."""
     store_timeout_s: Seconds = 0.25
     """One question of a request to the store, from its write; what no request waits for gets four times as long."""
     quota_fallback: Mode = "fail_closed"
@@ -104,6 +108,7 @@ class GatewaySettings(SharedSettings, frozen=True, kw_only=True, forbid_unknown_
         return HttpLimits(
             max_header_bytes=self.gateway.max_header_bytes,
             max_headers=self.gateway.max_headers,
+            first_byte_timeout_s=self.gateway.first_byte_timeout_s,
             header_timeout_s=self.gateway.header_timeout_s,
             write_timeout_s=self.gateway.write_timeout_s,
         )

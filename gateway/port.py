@@ -7,8 +7,8 @@ from typing import Literal
 
 from scheduler.settings import SharedSettings
 
-BACKLOG = 2048
-"""Connections that may wait to be taken."""
+BACKLOG = 16_384
+"""Connections that may wait to be taken, as far as the system lets them (`net.core.somaxconn`)."""
 PortName = Literal["tenants", "metrics", "admin"]
 Sockets = Mapping[PortName, Sequence[socket.socket]]
 """That listen, by what they are for; all but the tenants' only where the settings name a port."""

@@ -14,6 +14,7 @@ from opentelemetry.sdk.trace import SpanProcessor
 from gateway.auth import Authenticator
 from gateway.breaker import Needed
 from gateway.config import GatewaySettings, Member
+from gateway.crowd import Crowd
 from gateway.directory import Depths, Directory
 from gateway.dispatch import Dispatcher, Link
 from gateway.doors import Doors
@@ -167,10 +168,17 @@ class Resources:
             lease_s=section.reservation_lease_s,
             max_answer_bytes=section.idempotency_answer_bytes,
         )
+        self.crowd = self.new_crowd()
+        """The tenants' port's connections."""
         self._draining = False
         self._looked = asyncio.Event()
         """At the fleet, with or without success."""
         self._tell_when_asked()
+
+    def new_crowd(self) -> Crowd:
+        """For a port's connections."""
+        section = self.settings.gateway
+        return Crowd(most=section.max_connections, most_of_an_address=section.max_connections_of_an_address)
 
     def missing(self) -> str:
         """The stores that are away, as an answer's header names them; empty: none."""
@@ -265,6 +273,8 @@ class Resources:
         self.telemetry.store_openings.read = lambda: sum(each.openings for each in {main, budgets})
         self.telemetry.unreported.set_function(lambda: guard.unreported if guard else 0)
         self.telemetry.settlements_in_hand.set_function(lambda: self.settlements.in_hand)
+        self.telemetry.connections.set_function(lambda: self.crowd.count)
+        self.telemetry.connections_cut.read = lambda: self.crowd.gave_way + self.crowd.turned_away
         self.telemetry.reaped.read = lambda: self.reaper.reaped
         self.telemetry.wasted_tokens.read = lambda: self.dispatcher.wasted_tokens
 

@@ -23,6 +23,7 @@ from starlette.types import ASGIApp
 from gateway.accept import Acceptor
 from gateway.app import admin_app, create_app, metrics_app, with_express
 from gateway.config import GatewaySettings
+from gateway.crowd import Crowd
 from gateway.http_limits import limited_protocol
 from gateway.port import BACKLOG, PortName, Sockets
 from gateway.resources import Resources
@@ -53,26 +54,27 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """uvicorn's own says where it listens only of sockets that it has made itself."""
-        shared = sockets if self._shares and sockets else []
-        await super().startup([] if shared else sockets)
+        await super().startup(None if sockets is None else [])
         if not self.started:
             return
-        self._acceptors = [Acceptor(found, partial(self._protocol, self.config)) for found in shared]
         for found in sockets or ():
-            log.info("listening on %s, port %d", *found.getsockname()[:2])
+            self._open(found, self.config, "tenants", self._resources.crowd)
         for name, others in self._beside.items():
-            config = beside(self._resources, name)
+            crowd = self._resources.new_crowd()
+            config = beside(self._resources, name, crowd)
             config.load()
             for found in others:
-                await self._open(found, config)
-                log.info("listening on %s, port %d, for %s", *found.getsockname()[:2], name)
+                self._open(found, config, name, crowd)
 
-    async def _open(self, found: socket.socket, config: uvicorn.Config) -> None:
+    def _open(self, found: socket.socket, config: uvicorn.Config, name: PortName, crowd: Crowd) -> None:
+        proxies = self._resources.settings.trusted_proxies
+
+        def admits(address: str) -> bool:
+            return address in proxies or crowd.admits(address)
+
         protocol = partial(self._protocol, config)
-        if self._shares:
-            self._acceptors.append(Acceptor(found, protocol))
-        else:
-            self.servers.append(await asyncio.get_running_loop().create_server(protocol, sock=found, backlog=BACKLOG))
+        self._acceptors.append(Acceptor(found, protocol, shares=self._shares, admits=admits))
+        log.info("listening on %s, port %d, for %s", *found.getsockname()[:2], name)
 
     def _protocol(self, config: uvicorn.Config) -> asyncio.Protocol:
         made: asyncio.Protocol = config.http_protocol_class(  # type: ignore[call-arg] # as uvicorn calls it
@@ -104,25 +106,23 @@ class Server(uvicorn.Server):
 
 def configure(settings: GatewaySettings, resources: Resources) -> uvicorn.Config:
     """How uvicorn serves tenants."""
-    return _config(with_express(create_app(resources)), settings, "on", settings.gateway.max_connections)
+    return _config(with_express(create_app(resources)), settings, "on", resources.crowd)
 
 
-def beside(resources: Resources, name: PortName) -> uvicorn.Config:
+def beside(resources: Resources, name: PortName, crowd: Crowd) -> uvicorn.Config:
     """How it serves those of a port beside; the lifespan is the tenants' application's."""
     app = metrics_app(resources) if name == "metrics" else admin_app(resources)
-    return _config(app, resources.settings, "off")
+    return _config(app, resources.settings, "off", crowd)
 
 
-def _config(
-    app: ASGIApp, settings: GatewaySettings, lifespan: Literal["on", "off"], most: int | None = None
-) -> uvicorn.Config:
+def _config(app: ASGIApp, settings: GatewaySettings, lifespan: Literal["on", "off"], crowd: Crowd) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         host=settings.host,
         port=settings.port,
         interface="asgi3",
         loop="uvloop",
-        http=limited_protocol(settings.http_limits),
+        http=limited_protocol(settings.http_limits, crowd, settings.trusted_proxies),
         ws="none",
         lifespan=lifespan,
         log_config=None,
@@ -130,7 +130,7 @@ def _config(
         server_header=False,
         proxy_headers=False,
         reset_contextvars=True,  # a pipelined request begins amid the one before it, and is to know nothing of that
-        limit_concurrency=most,
+        limit_concurrency=settings.gateway.max_connections,
         backlog=BACKLOG,
         timeout_keep_alive=round(settings.gateway.keep_alive_s),
         timeout_graceful_shutdown=CLOSE_TIMEOUT_S,

@@ -91,6 +91,8 @@ class Telemetry:
         self.store_up = self._level("store_up", "1 while the store answers")
         self.quota_store_up = self._level("quota_store_up", "1 while the store of budgets answers")
         self.store_openings = self._total("store_openings", "Times that a store was found to be away")
+        self.connections = self._level("connections", "Connections of the tenants' port")
+        self.connections_cut = self._total("connections_cut", "Connections without a key that were closed for others")
         self.unreported = self._level("unreported", "Requests admitted without the store, and not charged there yet")
         self.settlements_in_hand = self._level("settlements_in_hand", "Settlements that wait for a worker or the store")
         self.reaped = self._total("reaped", "Lapsed reservations settled here")

@@ -6,8 +6,9 @@ section, and ignores the other's.
 """
 
 import dataclasses
+import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -43,6 +44,25 @@ class SettingsError(ValueError):
 
 class ByteSize(int):
     """A number of bytes, written as `512MiB`, `4GiB`, `1000000`."""
+
+
+class Networks:
+    """Ranges of IP addresses, written as a list or with commas between: `10.0.0.0/8, 192.0.2.7`."""
+
+    def __init__(self, ranges: Iterable[str] = ()) -> None:
+        """Raises ValueError for what is none."""
+        self._ranges = tuple(ipaddress.ip_network(each.strip()) for each in ranges)
+
+    def __contains__(self, address: str) -> bool:
+        """False for what is no address."""
+        if not self._ranges:
+            return False
+        try:
+            found = ipaddress.ip_address(address)
+        except ValueError:
+            return False
+        mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+        return any((mapped or found) in each for each in self._ranges)
 
 
 class LaneSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -101,6 +121,8 @@ class SharedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Of operators; None: `serve` makes one."""
     model: str = DEFAULT_MODEL
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    trusted_proxies: Networks = Networks()
+    """Whose `x-forwarded-for` and `x-forwarded-proto` gateways believe."""
     lanes: LanesSettings = LanesSettings()
     lease_s: Seconds = 6.0
     """A worker that was silent this long has lost its jobs."""
@@ -180,6 +202,8 @@ def _put(target: dict[str, object], path: list[str], value: object, source: str)
 
 
 def _decode(kind: type, value: object) -> object:
+    if kind is Networks:
+        return Networks(_ranges(value))
     if kind is not ByteSize:
         raise NotImplementedError(kind)
     match = _SIZE.match(str(value))
@@ -187,6 +211,13 @@ def _decode(kind: type, value: object) -> object:
         raise ValueError(f"expected a size such as 512MiB or 4GiB, not {str(value)[:40]!r}")
     unit = (match[2] or "").lower().removesuffix("b")
     return ByteSize(float(match[1]) * _UNITS[unit])
+
+
+def _ranges(value: object) -> list[str]:
+    listed = value.split(",") if isinstance(value, str) else value
+    if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
+        raise ValueError("expected ranges of addresses such as 10.0.0.0/8, as a list or with commas between")
+    return [each for each in listed if each.strip()]
 
 
 def _explain(message: str) -> str:

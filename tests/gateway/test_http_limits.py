@@ -14,6 +14,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope, Send
 
 from gateway import errors
+from gateway.crowd import Crowd
 from gateway.errors import ApiError
 from gateway.http_body import read_body
 from gateway.http_limits import HttpLimits, limited_protocol
@@ -26,7 +27,7 @@ PATIENT_S = 10.0
 MAX_BODY = 100_000
 SMALL = 4096
 LIMITS = HttpLimits(max_header_bytes=1024, max_headers=8, header_timeout_s=PATIENT_S, linger_s=PATIENT_S)
-IMPATIENT = replace(LIMITS, header_timeout_s=SHORT_S)
+IMPATIENT = replace(LIMITS, header_timeout_s=SHORT_S, first_byte_timeout_s=SHORT_S)
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 POST = b"POST / HTTP/1.1\r\nhost: x\r\n"
 
@@ -138,17 +139,16 @@ async def serving(
     *,
     body_timeout_s: float = PATIENT_S,
     idle_s: int = 60,
-    max_connections: int | None = None,
+    crowd: Crowd | None = None,
 ) -> AsyncIterator[Server]:
     app = Echo(body_timeout_s, asyncio.Event(), asyncio.Event())
     config = uvicorn.Config(
         RequestIdMiddleware(app),
-        http=limited_protocol(limits),
+        http=limited_protocol(limits, crowd),
         ws="none",
         lifespan="off",
         log_config=None,
         timeout_keep_alive=idle_s,
-        limit_concurrency=max_connections,
         timeout_graceful_shutdown=1,
     )
     config.load()
@@ -205,17 +205,6 @@ async def test_requests_that_pile_up_on_a_connection_end_it(waiting: int, answer
         client.send(GET * waiting + GET.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"))
 
         assert (await client.rest()).count(b"HTTP/1.1 200") == answered
-
-
-async def test_one_connection_too_many_is_told_so() -> None:
-    async with serving(max_connections=2) as server:
-        first = await server.client()
-        first.send(GET)
-        assert await first.answer() == (200, b"0")
-
-        status, error = await server.ask(GET)
-
-    assert (status, error["code"], error["type"]) == (429, "overloaded", "overloaded_error")
 
 
 @pytest.mark.parametrize("together", [True, False], ids=["at once", "body later"])
@@ -336,7 +325,7 @@ async def test_a_byte_now_and_then_does_not_extend_the_deadline() -> None:
 
 @pytest.mark.parametrize("first", [b"", GET], ids=["at once", "after a request"])
 async def test_silence_is_cut_without_a_word(first: bytes) -> None:
-    async with serving(replace(IMPATIENT, header_timeout_s=SHORT_S), idle_s=0) as server:
+    async with serving(IMPATIENT, idle_s=0) as server:
         client = await server.client()
         client.send(first)
 
