@@ -97,7 +97,7 @@ def _operators(resources: Resources) -> list[BaseRoute]:
     """The admin APIs and the console."""
     parts = _admin(resources)
     apis = [mount(api.PREFIX, api.OPERATIONS, parts) for api in (admin, openai_admin)]
-    return [*apis, *console_routes.routes()]
+    return [*apis, *console_routes.routes(), console_routes.session_route(parts)]
 
 
 def _health(resources: Resources) -> Health:
@@ -133,6 +133,7 @@ def _generation(resources: Resources) -> Parts:
 def _admin(resources: Resources) -> AdminParts:
     return AdminParts(
         admin_keys=resources.admin_keys,
+        sessions=resources.sessions,
         tenants=resources.tenants,
         keys=resources.keys,
         budgets=resources.quotas,

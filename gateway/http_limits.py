@@ -16,6 +16,7 @@ closing at once would reset the connection and destroy the answer on its way.
 import asyncio
 import sys
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, cast
 
 import httptools
@@ -29,7 +30,7 @@ from gateway.crowd import Crowd, Place
 from gateway.departure import STATE, Departure
 from gateway.errors import ApiError, headers_too_large, invalid, request_timeout
 from gateway.http_answer import Answer
-from gateway.http_refusals import answer_bytes, refusal_of
+from gateway.http_refusals import Malformed, answer_bytes, refusal_of
 from gateway.http_upgrade import plain_head
 from scheduler.settings import Networks
 
@@ -55,18 +56,23 @@ class HttpLimits:
     write_timeout_s: float = 60.0
     """A client that takes nothing of its answer for so long is cut off."""
     max_pipelined: int = 16
-    """Requests that may wait on a connection behind the one that is answered. One read may bring thousands."""
+    """Requests that may wait on a connection behind the one that is answered. One read may bring thousands: so many
+    are answered, then it is closed."""
 
 
 def limited_protocol(
-    limits: HttpLimits, crowd: Crowd | None = None, proxies: Networks | None = None
+    limits: HttpLimits,
+    crowd: Crowd | None = None,
+    proxies: Networks | None = None,
+    malformed: Malformed | None = None,
 ) -> type[HttpToolsProtocol]:
     """The protocol class to give to `uvicorn.Config(http=…)`. Idle keep-alive is uvicorn's `timeout_keep_alive`.
 
     `crowd`: of all connections of one port. `proxies`: whose word on where a request comes from is believed.
+    `malformed`: counts what is no request.
     """
     known = {"limits": limits, "crowd": crowd or Crowd(), "proxies": proxies or Networks()}
-    return type("LimitedHttpProtocol", (LimitedHttpProtocol,), known)
+    return type("LimitedHttpProtocol", (LimitedHttpProtocol,), known | {"malformed": malformed or Malformed()})
 
 
 class LimitedHttpProtocol(HttpToolsProtocol):
@@ -75,6 +81,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     limits = HttpLimits()
     crowd: Crowd
     proxies: Networks
+    malformed: Malformed
 
     def __init__(
         self,
@@ -98,6 +105,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         """Why the parser was told to stop."""
         self._is_deaf = False
         """Nothing that still comes is looked at."""
+        self._is_last = False
+        """Nor is it here, but what came before is answered."""
         self._data = b""
         """The last that came."""
         self._wishes_upgrade = False
@@ -148,15 +157,25 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of headers or body."""
-        if self._is_deaf:
+        if self._is_deaf or self._is_last:
             return
         if self._is_silent:
             self._is_silent = False
             self._expect_within(self.limits.header_timeout_s)
         self._received_bytes += len(data)
-        self._data = data
-        super().data_received(data)
+        self._read(data)
         self._weigh_up()
+
+    def _read(self, data: bytes) -> None:
+        """As uvicorn reads it, but for a line in the log of each that is malformed."""
+        self._data = data
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            self.send_400_response("")
+        except httptools.HttpParserUpgrade:
+            self._unsupported_upgrade_warning()
 
     def on_headers_complete(self) -> None:
         """All headers of a request are there: the last moment to refuse it before the application sees it."""
@@ -221,12 +240,16 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._wishes_upgrade, self._awaits_headers = False, True
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's own
-        self._data = head + self._data[end_of_head:]
-        super().data_received(self._data)
+        self._read(head + self._data[end_of_head:])
 
     def send_400_response(self, msg: str) -> None:
         """The parser gave up: on our refusal, or on bytes that are no HTTP."""
-        self._refuse(self._refusal or invalid(None, "This is not a valid HTTP/1.1 request."))
+        if self._is_last:
+            return
+        error = self._refusal or invalid(None, "This is not a valid HTTP/1.1 request.")
+        if error.status < HTTPStatus.TOO_MANY_REQUESTS or error.code == "headers_too_large":
+            self.malformed.note(self.client[0] if self.client else "", error)
+        self._refuse(error)
 
     def hang_up(self) -> None:
         """Close once the answer is written; but listen on, without looking, to a client that still sends."""
@@ -243,7 +266,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def _weigh_up(self) -> None:
         """After each read: too much, or the beginning of a request that has to end in time?"""
-        if self._is_deaf:
+        if self._is_deaf or self._is_last:
             return
         if self._received_bytes > self._most_bytes():
             self._refuse(headers_too_large(self.limits.max_header_bytes))
@@ -266,6 +289,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def _crowded(self) -> ApiError | None:
         """Requests that pile up here, or connections and requests everywhere; but probes are always answered."""
         if len(self.pipeline) >= self.limits.max_pipelined:
+            self._is_last = True
+            self.pipeline[0][0].keep_alive = False  # the answer to the newest that waits is the connection's last
             return ApiError("Too many requests wait on this connection.", "overloaded", retry_after_s=1.0)
         is_full = self._place is None or self._place.is_too_much
         if not is_full and (self._most_tasks is None or len(self.tasks) < self._most_tasks):

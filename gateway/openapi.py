@@ -37,6 +37,8 @@ _ANY_TENANT: tuple[Code, ...] = (
 )
 _OPERATOR: tuple[Code, ...] = ("invalid_api_key", "rate_limit_exceeded", "quota_store_unavailable")
 _ANY_ADMIN: tuple[Code, ...] = ("invalid_request_error", *_OPERATOR)
+_BY_SESSION: tuple[Code, ...] = ("origin_not_allowed",)
+"""Of what changes something."""
 _ANY_BODY: tuple[Code, ...] = ("request_timeout", "request_too_large")
 _GENERATION: tuple[Code, ...] = (
     *_ANY_TENANT,
@@ -224,7 +226,7 @@ def _documented(prefix: str, operation: Operation[Any]) -> Documented:
         body=asked if has_body else None,
         status=operation.status,
         answers=dict.fromkeys(operation.media, operation.answer),
-        codes=(*_ANY_ADMIN, *by_path, *by_tag, *operation.codes, *(_ANY_BODY if has_body else ())),
+        codes=(*_ANY_ADMIN, *by_path, *by_tag, *operation.codes, *((*_ANY_BODY, *_BY_SESSION) if has_body else ())),
         tagged=operation.tagged and operation.method != "DELETE",
         if_match=operation.honours_tags,
     )

@@ -23,6 +23,7 @@ from gateway.errors import ApiError
 from gateway.fallback import Modes
 from gateway.fleet import StoredFleet
 from gateway.guarded_quotas import GuardedQuotas, RememberedKeys
+from gateway.http_refusals import Malformed
 from gateway.idempotency_runs import Runs
 from gateway.launch import Launcher
 from gateway.lookout import Lookout
@@ -30,6 +31,7 @@ from gateway.operators import AdminKeys
 from gateway.orphans import Orphans
 from gateway.prepare import Preparer
 from gateway.reaper import Reaper
+from gateway.sessions import Sessions
 from gateway.settle import Settlements
 from gateway.siblings import Siblings
 from gateway.store import Connections, connections, every
@@ -104,6 +106,7 @@ class Resources:
         self.ledger, self.audit = Ledger(patient), Audit(patient)
         self.rollup = RollUp(patient, days=section.usage_days, months=section.usage_months)
         self.admin_keys = AdminKeys(self.store.patient, settings.admin_key)
+        self.sessions = Sessions(self.store.patient, self.admin_keys)
         quotas = RedisQuotaStore(short, lease_ms=round(section.reservation_lease_s * 1e3), slicing=slicing)
         keys = KeyStore(short)
         self.guard: GuardedQuotas | None = None
@@ -168,6 +171,8 @@ class Resources:
             lease_s=section.reservation_lease_s,
             max_answer_bytes=section.idempotency_answer_bytes,
         )
+        self.malformed = Malformed()
+        """Requests on all ports."""
         self.crowd = self.new_crowd()
         """The tenants' port's connections."""
         self._draining = False
@@ -275,6 +280,7 @@ class Resources:
         self.telemetry.settlements_in_hand.set_function(lambda: self.settlements.in_hand)
         self.telemetry.connections.set_function(lambda: self.crowd.count)
         self.telemetry.connections_cut.read = lambda: self.crowd.gave_way + self.crowd.turned_away
+        self.telemetry.malformed.read = lambda: self.malformed.count
         self.telemetry.reaped.read = lambda: self.reaper.reaped
         self.telemetry.wasted_tokens.read = lambda: self.dispatcher.wasted_tokens
 

@@ -25,6 +25,7 @@ from gateway.app import admin_app, create_app, metrics_app, with_express
 from gateway.config import GatewaySettings
 from gateway.crowd import Crowd
 from gateway.http_limits import limited_protocol
+from gateway.http_refusals import Malformed
 from gateway.port import BACKLOG, PortName, Sockets
 from gateway.resources import Resources
 
@@ -106,23 +107,25 @@ class Server(uvicorn.Server):
 
 def configure(settings: GatewaySettings, resources: Resources) -> uvicorn.Config:
     """How uvicorn serves tenants."""
-    return _config(with_express(create_app(resources)), settings, "on", resources.crowd)
+    return _config(with_express(create_app(resources)), settings, "on", resources.crowd, resources.malformed)
 
 
 def beside(resources: Resources, name: PortName, crowd: Crowd) -> uvicorn.Config:
     """How it serves those of a port beside; the lifespan is the tenants' application's."""
     app = metrics_app(resources) if name == "metrics" else admin_app(resources)
-    return _config(app, resources.settings, "off", crowd)
+    return _config(app, resources.settings, "off", crowd, resources.malformed)
 
 
-def _config(app: ASGIApp, settings: GatewaySettings, lifespan: Literal["on", "off"], crowd: Crowd) -> uvicorn.Config:
+def _config(
+    app: ASGIApp, settings: GatewaySettings, lifespan: Literal["on", "off"], crowd: Crowd, malformed: Malformed
+) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         host=settings.host,
         port=settings.port,
         interface="asgi3",
         loop="uvloop",
-        http=limited_protocol(settings.http_limits, crowd, settings.trusted_proxies),
+        http=limited_protocol(settings.http_limits, crowd, settings.trusted_proxies, malformed),
         ws="none",
         lifespan=lifespan,
         log_config=None,

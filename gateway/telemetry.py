@@ -93,6 +93,7 @@ class Telemetry:
         self.store_openings = self._total("store_openings", "Times that a store was found to be away")
         self.connections = self._level("connections", "Connections of the tenants' port")
         self.connections_cut = self._total("connections_cut", "Connections without a key that were closed for others")
+        self.malformed = self._total("malformed_requests", "Requests that are no HTTP, or beyond its bounds")
         self.unreported = self._level("unreported", "Requests admitted without the store, and not charged there yet")
         self.settlements_in_hand = self._level("settlements_in_hand", "Settlements that wait for a worker or the store")
         self.reaped = self._total("reaped", "Lapsed reservations settled here")

@@ -17,6 +17,7 @@ from gateway.admin_call import AdminParts, mount
 from gateway.doors import Doors
 from gateway.fleet import Door
 from gateway.operators import AdminKeys, Guesses
+from gateway.sessions import Sessions
 from quotas.api_keys import KeyStore
 from quotas.audit import Audit
 from quotas.ledger import Ledger
@@ -149,8 +150,10 @@ def ask(tenant: str, flight: str, **fields: Any) -> Ask:
 
 def parts(redis: Redis, fleet: HandFleet, doors: Doors) -> AdminParts:
     """What the admin API works on, over one store."""
+    admin_keys = AdminKeys(redis, ADMIN_KEY, Guesses(free=1000))
     return AdminParts(
-        admin_keys=AdminKeys(redis, ADMIN_KEY, Guesses(free=1000)),
+        admin_keys=admin_keys,
+        sessions=Sessions(redis, admin_keys),
         tenants=TenantStore(redis),
         keys=KeyStore(redis),
         budgets=RedisQuotaStore(redis),
@@ -170,6 +173,7 @@ def application(redis: Redis, fleet: HandFleet, doors: Doors | None = None) -> S
         *(mount(api.PREFIX, api.OPERATIONS, made) for api in (admin, openai_admin)),
         openapi.route(),
         *console_routes.routes(),
+        console_routes.session_route(made),
     ]
     return Starlette(routes=routes, exception_handlers={HTTPException: _unrouted})
 
