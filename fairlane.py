@@ -3,11 +3,14 @@
 import importlib
 import os
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperGroup
 
+NAME = "fairlane"
+COMPLETE = "_FAIRLANE_COMPLETE"
+"""In the environment of a call by a shell's completion."""
 MODULES = {
     "tenants": "Create, show, change, suspend and delete tenants; apply a file of them.",
     "keys": "Create, list, rotate and revoke a tenant's API keys.",
@@ -83,6 +86,18 @@ def worker(ctx: typer.Context) -> None:
     os.execv(sys.executable, [sys.executable, "-m", "worker", *ctx.args])  # noqa: S606
 
 
+@app.command()
+def completion(shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(help="bash, zsh or fish.")]) -> None:
+    """Print what makes a shell complete these commands: `source <(fairlane completion bash)`."""
+    from typer._completion_shared import get_completion_script
+
+    typer.echo(get_completion_script(prog_name=NAME, complete_var=COMPLETE, shell=shell))
+
+
 def main() -> None:
     """The entry point."""
-    app()
+    if COMPLETE in os.environ:  # a shell asks how a line may go on
+        from typer._completion_classes import completion_init
+
+        completion_init()
+    app(prog_name=NAME)

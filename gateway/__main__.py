@@ -1,15 +1,24 @@
 """`python -m gateway`: one gateway, of one process or several, against FAIRLANE_REDIS_URL."""
 
 import asyncio
+import logging
 import os
+import resource
 import socket
 import sys
 
+import msgspec
+
 from gateway import config
 from gateway.log_lines import start_logging
-from gateway.port import PortRefused, listen
+from gateway.port import PortRefused, Sockets, listen
 from scheduler.garbage import OF_A_GATEWAY, collect_seldom
 from scheduler.settings import SettingsError, sends_traces
+
+log = logging.getLogger(__name__)
+
+OTHER_FILES = 512
+"""That a gateway may have open beside its clients' connections."""
 
 
 def main() -> int:
@@ -24,9 +33,12 @@ def main() -> int:
         return 0
     if line.member is not None:
         start_logging(settings.log_level, line.member.name)
-        return _serve(settings, [socket.socket(fileno=number) for number in line.member.sockets], line.member)
+        inherited = {
+            name: [socket.socket(fileno=each) for each in found] for name, found in line.member.sockets.items()
+        }
+        return _serve(settings, inherited, line.member)
     try:
-        sockets = asyncio.run(listen(settings.host, settings.port))
+        sockets = asyncio.run(listen(settings))
     except PortRefused as error:
         sys.stderr.write(f"gateway: {error}\n")
         return 2
@@ -38,7 +50,11 @@ def main() -> int:
     return _serve(settings, sockets)
 
 
-def _serve(settings: config.GatewaySettings, sockets: list[socket.socket], member: config.Member | None = None) -> int:
+def _serve(
+    settings: config.GatewaySettings,
+    sockets: Sockets,
+    member: config.Member | None = None,
+) -> int:
     """Imports here what checking the settings does not need."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # one text at a time needs no pool of threads
     import uvloop
@@ -52,11 +68,25 @@ def _serve(settings: config.GatewaySettings, sockets: list[socket.socket], membe
 
         exporter = OTLPSpanExporter()
     processor = telemetry.span_processor(exporter)
+    settings = _within_open_files(settings)
     resources = Resources(settings, processor, member)
-    serving = server.Server(server.configure(settings, resources), resources, shares=member is not None)
+    beside: Sockets = {name: found for name, found in sockets.items() if name != "tenants"}
+    serving = server.Server(server.configure(settings, resources), resources, shares=member is not None, beside=beside)
     collect_seldom(OF_A_GATEWAY)
-    uvloop.run(serving.serve(sockets))
+    uvloop.run(serving.serve([*sockets["tenants"]]))
     return 0 if serving.started else 1
+
+
+def _within_open_files(settings: config.GatewaySettings) -> config.GatewaySettings:
+    """The settings with as many connections as this process may have files open, of which it takes all it can get."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    room = max(most - OTHER_FILES, 1) if most != resource.RLIM_INFINITY else settings.gateway.max_connections
+    if room >= settings.gateway.max_connections:
+        return settings
+    log.warning("only %d files may be open here, so gateway.max_connections is %d", most, room)
+    section = msgspec.structs.replace(settings.gateway, max_connections=room)
+    return msgspec.structs.replace(settings, gateway=section)
 
 
 if __name__ == "__main__":

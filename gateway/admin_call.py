@@ -12,12 +12,14 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route, Router
 
 from gateway import errors
-from gateway.auth import AdminKeys
+from gateway.crowd import vouch
 from gateway.doors import Doors
 from gateway.entity_tags import IfMatch, if_match
 from gateway.errors import ApiError, Code, invalid, not_found
 from gateway.fleet import Door
 from gateway.http_body import read_body
+from gateway.operators import AdminKeys
+from gateway.sessions import Sessions, check_origin, session_of
 from gateway.store import STORE_TROUBLE
 from gateway.validation import checked, checked_fields
 from quotas.api_keys import KeyNotFound, KeyStore
@@ -73,6 +75,7 @@ class AdminParts:
     """What the admin API works on."""
 
     admin_keys: AdminKeys
+    sessions: Sessions
     tenants: TenantStore
     keys: KeyStore
     budgets: QuotaStore
@@ -144,15 +147,51 @@ def mount(prefix: str, operations: Iterable[Operation[Any]], parts: AdminParts) 
     return Mount(prefix, Router(routes, redirect_slashes=False))
 
 
+def admin_keys_only(
+    admin_keys: AdminKeys, served: Callable[[Request], Awaitable[Response]]
+) -> Callable[[Request], Awaitable[Response]]:
+    """An endpoint that answers nobody but operators."""
+
+    async def serve(request: Request) -> Response:
+        try:
+            await with_key(admin_keys, request)
+        except (ApiError, *STORE_TROUBLE) as error:
+            return errors.response(refusal_of(error))
+        return await served(request)
+
+    return serve
+
+
+async def _let_through(parts: AdminParts, request: Request) -> str:
+    """The operator's address, by the key or else by a session. Raises ApiError for anyone else, redis.RedisError."""
+    session = session_of(request.scope)
+    if session is None or "authorization" in request.headers:
+        return await with_key(parts.admin_keys, request)
+    check_origin(request.scope)
+    await parts.sessions.check(session)
+    vouch(request.scope)
+    return _address(request)
+
+
+async def with_key(admin_keys: AdminKeys, request: Request) -> str:
+    """The address of an operator who sends the key. Raises as above."""
+    await admin_keys.check(request.scope["headers"], _address(request))
+    vouch(request.scope)
+    return _address(request)
+
+
+def _address(request: Request) -> str:
+    return request.client.host if request.client is not None else ""
+
+
 def endpoint(operation: Operation[Any], parts: AdminParts) -> Callable[[Request], Awaitable[Response]]:
     """The operation as Starlette calls it."""
 
     async def serve(request: Request) -> Response:
         try:
-            await parts.admin_keys.check(request.scope["headers"])
+            address = await _let_through(parts, request)
             given = await _input(operation, request)
             expected = if_match(request.scope["headers"]) if operation.honours_tags else IfMatch()
-            address = request.client.host if request.client is not None else ""
             call = Call(parts, request.path_params, expected, address)
             try:
                 document = await operation.handler(call, given)
@@ -160,7 +199,7 @@ def endpoint(operation: Operation[Any], parts: AdminParts) -> Callable[[Request]
                 if operation.method != "GET":
                     parts.changed()
         except (ApiError, FieldError, QuotaError, *STORE_TROUBLE) as error:
-            return errors.response(_refusal(error))
+            return errors.response(refusal_of(error))
         except ClientDisconnect:
             return Response(status_code=400)  # to nobody
         if isinstance(document, Response):
@@ -196,7 +235,7 @@ def _query(request: Request, kind: type[BaseModel]) -> dict[str, object]:
     return found
 
 
-def _refusal(error: Exception) -> ApiError:
+def refusal_of(error: Exception) -> ApiError:
     """What went wrong below, in the words of the API."""
     match error:
         case ApiError():

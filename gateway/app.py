@@ -1,6 +1,6 @@
-"""The gateway as an ASGI application: every route, middleware and resource, on one screen."""
+"""The gateway as ASGI applications, one for each port: every route and middleware."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
@@ -8,11 +8,11 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Lifespan
 
 from gateway import admin, chat, completions, console_routes, errors, openai_admin, openapi
-from gateway.admin_call import AdminParts, mount
+from gateway.admin_call import AdminParts, admin_keys_only, mount
 from gateway.degraded import Degraded
 from gateway.express import Express
 from gateway.faults import FaultMiddleware
@@ -27,8 +27,7 @@ from gateway.rim import TenantRim
 
 
 def create_app(resources: Resources) -> Starlette:
-    """The application over one gateway's parts; its lifespan opens and closes them."""
-    health = Health(resources.directory, resources.siblings, resources.availability, resources.refusal)
+    """What is served on the tenants' port; its lifespan opens and closes the gateway's parts."""
     generation = _generation(resources)
 
     def tenant(method: str, path: str, endpoint: ASGIApp) -> Route:
@@ -51,27 +50,58 @@ def create_app(resources: Resources) -> Starlette:
         async with resources.running():
             yield
 
-    app = Starlette(
-        routes=[
+    return _application(
+        [
             tenant("POST", chat.PATH, once(chat.PATH, Generate(chat.CHAT, generation))),
             tenant("POST", completions.PATH, once(completions.PATH, Generate(completions.COMPLETION, generation))),
             tenant("GET", "/v1/models", ListModels(resources.directory)),
             tenant("GET", "/v1/models/{model:path}", ShowModel(resources.directory)),
             tenant("GET", "/v1/limits", ShowLimits(resources.quotas, resources.fleet.waiting)),
-            mount(admin.PREFIX, admin.OPERATIONS, parts := _admin(resources)),
-            mount(openai_admin.PREFIX, openai_admin.OPERATIONS, parts),
-            Route("/healthz", health.alive, methods=["GET"]),
-            Route("/readyz", health.ready, methods=["GET"]),
-            Route("/metrics", health.metrics, methods=["GET"]),
-            openapi.route(),
-            *console_routes.routes(),
+            *_told(resources),
+            *([] if resources.settings.admin_port else _operators(resources)),
         ],
+        lifespan,
+    )
+
+
+def metrics_app(resources: Resources) -> Starlette:
+    """What is served on the metrics' port: metrics and health, to anyone who reaches it."""
+    health = _health(resources)
+    return _application([*health.routes(), Route("/metrics", health.metrics, methods=["GET"])])
+
+
+def admin_app(resources: Resources) -> Starlette:
+    """What is served on the operators' port, where there is one."""
+    return _application([*_told(resources), *_operators(resources)])
+
+
+def _application(routes: Sequence[BaseRoute], lifespan: Lifespan[Starlette] | None = None) -> Starlette:
+    app = Starlette(
+        routes=routes,
         middleware=[Middleware(RequestIdMiddleware), Middleware(FaultMiddleware)],
         exception_handlers={HTTPException: _routing_error},
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False  # a client that posts to the wrong path should learn so
     return app
+
+
+def _told(resources: Resources) -> list[Route]:
+    """Health to anyone, metrics to operators, and the document of all paths."""
+    health = _health(resources)
+    guarded = admin_keys_only(resources.admin_keys, health.metrics)
+    return [*health.routes(), Route("/metrics", guarded, methods=["GET"]), openapi.route()]
+
+
+def _operators(resources: Resources) -> list[BaseRoute]:
+    """The admin APIs and the console."""
+    parts = _admin(resources)
+    apis = [mount(api.PREFIX, api.OPERATIONS, parts) for api in (admin, openai_admin)]
+    return [*apis, *console_routes.routes(), console_routes.session_route(parts)]
+
+
+def _health(resources: Resources) -> Health:
+    return Health(resources.directory, resources.siblings, resources.availability, resources.refusal)
 
 
 def with_express(app: Starlette) -> ASGIApp:
@@ -103,6 +133,7 @@ def _generation(resources: Resources) -> Parts:
 def _admin(resources: Resources) -> AdminParts:
     return AdminParts(
         admin_keys=resources.admin_keys,
+        sessions=resources.sessions,
         tenants=resources.tenants,
         keys=resources.keys,
         budgets=resources.quotas,

@@ -1,16 +1,13 @@
-"""Who calls: API keys of tenants with a short memory, and the operators' admin key."""
+"""Who calls: API keys of tenants, with a short memory."""
 
 import asyncio
 import hashlib
-import hmac
-import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from redis.asyncio import Redis
 from starlette.types import Scope
 
 from gateway.errors import ApiError, invalid_api_key
@@ -148,40 +145,3 @@ def bearer(headers: Iterable[tuple[bytes, bytes]]) -> str:
     if scheme.lower() != _BEARER or not key or not key.isascii():
         raise invalid_api_key()
     return key
-
-
-class AdminKeys:
-    """The operators' key: the one that the settings name, else one that was made once and is kept as a keyed hash."""
-
-    STORED_AT = "fl:admin-key"
-
-    def __init__(self, client: Redis, configured: str | None) -> None:
-        self._client = client
-        self._configured = configured
-
-    async def ensure(self) -> str | None:
-        """Make a key where there is none; returns it that one time only, else None. Raises redis.RedisError."""
-        if self._configured is not None:
-            return None
-        key = f"fla-{secrets.token_urlsafe(32)}"
-        salt = secrets.token_bytes(16)
-        stored = (salt + _keyed_hash(salt, key)).hex()
-        return key if await self._client.set(self.STORED_AT, stored, nx=True) else None
-
-    async def check(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """Pass the operator through. Raises ApiError `invalid_api_key` for anyone else, redis.RedisError."""
-        if not await self._works(bearer(headers)):
-            raise invalid_api_key()
-
-    async def _works(self, key: str) -> bool:
-        if self._configured is not None:
-            return hmac.compare_digest(key.encode(), self._configured.encode())
-        stored = await self._client.get(self.STORED_AT)
-        if stored is None:
-            return False
-        known = bytes.fromhex(stored.decode() if isinstance(stored, bytes) else stored)
-        return hmac.compare_digest(known[16:], _keyed_hash(known[:16], key))
-
-
-def _keyed_hash(salt: bytes, key: str) -> bytes:
-    return hmac.digest(salt, key.encode(), "sha256")

@@ -12,6 +12,7 @@ import yaml
 
 from gateway.fallback import Mode
 from gateway.http_limits import HttpLimits
+from gateway.port import PortName
 from quotas.limits import LIMIT_NAMES
 from scheduler import store_pool
 from scheduler.settings import ByteSize, Count, Seconds, SettingsError, Share, SharedSettings, load
@@ -39,6 +40,10 @@ class GatewaySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     write_timeout_s: Seconds = 60.0
     """A client that takes nothing for so long is treated as gone."""
     max_connections: Count = 10_000
+    max_connections_of_an_address: Count = 1_024
+    """On which no key was recognised yet."""
+    first_byte_timeout_s: Seconds = 5.0
+    """From connecting to the first byte: silence is cut after it."""
     store_timeout_s: Seconds = 0.25
     """One question of a request to the store, from its write; what no request waits for gets four times as long."""
     quota_fallback: Mode = "fail_closed"
@@ -74,8 +79,8 @@ class GatewaySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """How long months are kept after that."""
     trace_sample: Share = 1.0
     """Share of requests without a caller's trace that are traced, where traces go anywhere."""
-    max_tenant_labels: Count = 100
-    """Tenants that metrics name; the others count together as `other`."""
+    max_tenant_labels: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 0
+    """Tenants that metrics name, the others together as `other`; 0: metrics tell no tenant from another."""
     processes: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
     """Gateways behind the one port, each with all of the limits above."""
 
@@ -103,6 +108,7 @@ class GatewaySettings(SharedSettings, frozen=True, kw_only=True, forbid_unknown_
         return HttpLimits(
             max_header_bytes=self.gateway.max_header_bytes,
             max_headers=self.gateway.max_headers,
+            first_byte_timeout_s=self.gateway.first_byte_timeout_s,
             header_timeout_s=self.gateway.header_timeout_s,
             write_timeout_s=self.gateway.write_timeout_s,
         )
@@ -114,8 +120,8 @@ class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     index: int
     count: int
     """How many there are, from index 0 on."""
-    sockets: tuple[int, ...]
-    """File descriptors that listen, the same for all."""
+    sockets: dict[PortName, tuple[int, ...]]
+    """File descriptors that listen on each port, the same for all processes."""
     directory: str
     """Where they reach each other."""
 

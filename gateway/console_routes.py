@@ -1,4 +1,4 @@
-"""The operators' console at `/`: a handful of static files out of the package, under a strict content policy."""
+"""The operators' console at `/`: a handful of static files under a strict content policy, and who is signed in."""
 
 import hashlib
 from collections.abc import Awaitable, Callable
@@ -7,6 +7,12 @@ from importlib import resources
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+
+from gateway import errors
+from gateway.admin_call import AdminParts, refusal_of, with_key
+from gateway.errors import ApiError
+from gateway.sessions import check_origin, cookie, session_of
+from gateway.store import STORE_TROUBLE
 
 FILES = {
     "/": ("index.html", "text/html"),
@@ -38,6 +44,26 @@ HEADERS = {
 def routes() -> list[Route]:
     """One route per file; each file is read here, once."""
     return [Route(path, _endpoint(*file), methods=["GET"], name=file[0]) for path, file in FILES.items()]
+
+
+def session_route(parts: AdminParts) -> Route:
+    """`/console/session`: signs in with the admin key, and out again."""
+
+    async def serve(request: Request) -> Response:
+        scope, session = request.scope, session_of(request.scope)
+        try:
+            check_origin(scope)
+            begun = None
+            if request.method == "POST":
+                await with_key(parts.admin_keys, request)
+                begun = await parts.sessions.begin()
+            if session is not None:
+                await parts.sessions.end(session)
+        except (ApiError, *STORE_TROUBLE) as error:
+            return errors.response(refusal_of(error))
+        return Response(status_code=204, headers={"set-cookie": cookie(scope, begun), "cache-control": "no-store"})
+
+    return Route("/console/session", serve, methods=["POST", "DELETE"], name="session")
 
 
 def _endpoint(name: str, media_type: str) -> Callable[[Request], Awaitable[Response]]:

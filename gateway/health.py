@@ -1,10 +1,11 @@
-"""`/healthz`, `/readyz` and `/metrics`: for probes, balancers and Prometheus; without a key."""
+"""`/healthz`, `/readyz` and `/metrics`: for probes, balancers and Prometheus."""
 
 from collections.abc import Callable
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
 
 from gateway import errors
 from gateway.breaker import Availability
@@ -30,6 +31,11 @@ class Health:
         self._siblings = siblings
         self._availability = availability
         self._refusal = refusal
+
+    def routes(self) -> list[Route]:
+        """What anyone may ask."""
+        paths = (("/healthz", self.alive), ("/health", self.alive), ("/readyz", self.ready))
+        return [Route(path, told, methods=["GET"]) for path, told in paths]
 
     async def alive(self, _: Request) -> Response:
         """The process lives; nothing else is looked at."""

@@ -16,6 +16,7 @@ closing at once would reset the connection and destroy the answer on its way.
 import asyncio
 import sys
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, cast
 
 import httptools
@@ -23,13 +24,18 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from gateway import http_answer
+from gateway import crowd, http_answer
+from gateway.addresses import forwarded_for
+from gateway.crowd import Crowd, Place
 from gateway.departure import STATE, Departure
 from gateway.errors import ApiError, headers_too_large, invalid, request_timeout
 from gateway.http_answer import Answer
-from gateway.http_refusals import answer_bytes, refusal_of
+from gateway.http_refusals import Malformed, answer_bytes, refusal_of
 from gateway.http_upgrade import plain_head
+from scheduler.settings import Networks
 
+PROBES = frozenset({b"/healthz", b"/health", b"/readyz"})
+"""Paths that are served however full it is."""
 _BYTES_PER_CHUNKED_BYTE = 8
 """Bytes on the wire for each byte of a body that comes in chunks of one."""
 
@@ -41,25 +47,41 @@ class HttpLimits:
     max_header_bytes: int = 32 * 1024
     """Request line and headers together: 431 above it."""
     max_headers: int = 128
+    first_byte_timeout_s: float = 5.0
+    """From connecting to the first byte of a request: the connection is closed without a word after it."""
     header_timeout_s: float = 10.0
-    """From connecting, or from the first byte of a later request, to the end of its headers: 408 after it."""
+    """From the first byte of a request to the end of its headers: 408 after it."""
     linger_s: float = 5.0
     """How long a client may go on sending what nobody will read."""
     write_timeout_s: float = 60.0
     """A client that takes nothing of its answer for so long is cut off."""
     max_pipelined: int = 16
-    """Requests that may wait on a connection behind the one that is answered. One read may bring thousands."""
+    """Requests that may wait on a connection behind the one that is answered. One read may bring thousands: so many
+    are answered, then it is closed."""
 
 
-def limited_protocol(limits: HttpLimits) -> type[HttpToolsProtocol]:
-    """The protocol class to give to `uvicorn.Config(http=…)`. Idle keep-alive is uvicorn's `timeout_keep_alive`."""
-    return type("LimitedHttpProtocol", (LimitedHttpProtocol,), {"limits": limits})
+def limited_protocol(
+    limits: HttpLimits,
+    crowd: Crowd | None = None,
+    proxies: Networks | None = None,
+    malformed: Malformed | None = None,
+) -> type[HttpToolsProtocol]:
+    """The protocol class to give to `uvicorn.Config(http=…)`. Idle keep-alive is uvicorn's `timeout_keep_alive`.
+
+    `crowd`: of all connections of one port. `proxies`: whose word on where a request comes from is believed.
+    `malformed`: counts what is no request.
+    """
+    known = {"limits": limits, "crowd": crowd or Crowd(), "proxies": proxies or Networks()}
+    return type("LimitedHttpProtocol", (LimitedHttpProtocol,), known | {"malformed": malformed or Malformed()})
 
 
 class LimitedHttpProtocol(HttpToolsProtocol):
     """uvicorn's protocol within `limits`."""
 
     limits = HttpLimits()
+    crowd: Crowd
+    proxies: Networks
+    malformed: Malformed
 
     def __init__(
         self,
@@ -69,6 +91,12 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
+        self._most_tasks, self.limit_concurrency = config.limit_concurrency, None  # uvicorn would answer in plain text
+        self._place: Place | None = None
+        self._is_proxied = False
+        """By one whose word is believed."""
+        self._is_silent = True
+        """Nothing has come yet."""
         self._awaits_headers = True
         self._received_bytes = 0
         """Since the last request was whole."""
@@ -77,6 +105,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         """Why the parser was told to stop."""
         self._is_deaf = False
         """Nothing that still comes is looked at."""
+        self._is_last = False
+        """Nor is it here, but what came before is answered."""
         self._data = b""
         """The last that came."""
         self._wishes_upgrade = False
@@ -90,12 +120,21 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
         """A client has connected and owes a request."""
         super().connection_made(transport)
-        self._expect_within(self.limits.header_timeout_s)
+        peer = self.client[0] if self.client else ""
+        self._is_proxied = peer in self.proxies
+        self._place = self.crowd.enter(self, None if self._is_proxied else peer)
+        if self._place is None:
+            self._is_deaf = True
+            transport.abort()
+        else:
+            self._expect_within(self.limits.first_byte_timeout_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone, and with it its deadline."""
         self._expect_nothing()
         self._trust()
+        if self._place is not None:
+            self._place.leave()
         for cycle in self._cycles:
             cycle.disconnected = not cycle.response_complete  # uvicorn tells the latest alone
         super().connection_lost(exc)
@@ -118,12 +157,25 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of headers or body."""
-        if self._is_deaf:
+        if self._is_deaf or self._is_last:
             return
+        if self._is_silent:
+            self._is_silent = False
+            self._expect_within(self.limits.header_timeout_s)
         self._received_bytes += len(data)
-        self._data = data
-        super().data_received(data)
+        self._read(data)
         self._weigh_up()
+
+    def _read(self, data: bytes) -> None:
+        """As uvicorn reads it, but for a line in the log of each that is malformed."""
+        self._data = data
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            self.send_400_response("")
+        except httptools.HttpParserUpgrade:
+            self._unsupported_upgrade_warning()
 
     def on_headers_complete(self) -> None:
         """All headers of a request are there: the last moment to refuse it before the application sees it."""
@@ -132,12 +184,14 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         request = self.parser.get_method(), self.url, self.parser.get_http_version(), self.headers
         most_bytes, most = self.limits.max_header_bytes, self.limits.max_headers
         self._refusal = refusal_of(*request, max_bytes=most_bytes, max_headers=most) or self._crowded()
+        if self._is_proxied and self._refusal is None:
+            self._refusal = self._forwarded()
         if self._refusal is not None:
             raise ValueError("refused")  # stops the parser, which leads to send_400_response
         if self.parser.should_upgrade():
             self._wishes_upgrade = True
             return
-        self.scope["state"][STATE] = self._departure
+        self.scope["state"][STATE], self.scope["state"][crowd.STATE] = self._departure, self._place
         super().on_headers_complete()
         self.headers = [*self.headers]  # uvicorn adds trailers to them, which are no headers
         if self.pipeline:
@@ -168,7 +222,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if self._is_deaf:
             return  # nor is what waits behind it served
         super().on_response_complete()
-        if self.transport.is_closing() or self._is_answering():
+        if self.transport.is_closing() or self.is_answering():
             return
         if not self._awaits_headers:
             self._expect_within(self.limits.linger_s)
@@ -186,12 +240,16 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._wishes_upgrade, self._awaits_headers = False, True
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's own
-        self._data = head + self._data[end_of_head:]
-        super().data_received(self._data)
+        self._read(head + self._data[end_of_head:])
 
     def send_400_response(self, msg: str) -> None:
         """The parser gave up: on our refusal, or on bytes that are no HTTP."""
-        self._refuse(self._refusal or invalid(None, "This is not a valid HTTP/1.1 request."))
+        if self._is_last:
+            return
+        error = self._refusal or invalid(None, "This is not a valid HTTP/1.1 request.")
+        if error.status < HTTPStatus.TOO_MANY_REQUESTS or error.code == "headers_too_large":
+            self.malformed.note(self.client[0] if self.client else "", error)
+        self._refuse(error)
 
     def hang_up(self) -> None:
         """Close once the answer is written; but listen on, without looking, to a client that still sends."""
@@ -208,20 +266,20 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def _weigh_up(self) -> None:
         """After each read: too much, or the beginning of a request that has to end in time?"""
-        if self._is_deaf:
+        if self._is_deaf or self._is_last:
             return
         if self._received_bytes > self._most_bytes():
             self._refuse(headers_too_large(self.limits.max_header_bytes))
-        elif self._awaits_headers and self._received_bytes and self._deadline is None and not self._is_answering():
+        elif self._awaits_headers and self._received_bytes and self._deadline is None and not self.is_answering():
             self._expect_within(self.limits.header_timeout_s)
 
     def _refuse(self, error: ApiError) -> None:
         self._is_deaf = True
         is_own = not self._awaits_headers and self.cycle is not None and self.cycle.scope is self.scope
-        if self.pipeline or (self._is_answering() and (self.cycle.response_started or not is_own)):
+        if self.pipeline or (self.is_answering() and (self.cycle.response_started or not is_own)):
             self._close()  # nothing can be said in the middle of another answer, nor in its place
             return
-        if self._is_answering():
+        if self.is_answering():
             self.cycle.disconnected = True  # the application need not go on
             self.cycle.message_event.set()
             self._departure.left()
@@ -229,16 +287,37 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self.hang_up()
 
     def _crowded(self) -> ApiError | None:
-        """Requests that pile up here, and uvicorn's `limit_concurrency`, which it would answer in plain text."""
+        """Requests that pile up here, or connections and requests everywhere; but probes are always answered."""
         if len(self.pipeline) >= self.limits.max_pipelined:
+            self._is_last = True
+            self.pipeline[0][0].keep_alive = False  # the answer to the newest that waits is the connection's last
             return ApiError("Too many requests wait on this connection.", "overloaded", retry_after_s=1.0)
-        most = self.limit_concurrency
-        if most is None or max(len(self.connections), len(self.tasks)) < most:
+        is_full = self._place is None or self._place.is_too_much
+        if not is_full and (self._most_tasks is None or len(self.tasks) < self._most_tasks):
+            return None
+        if self.url.partition(b"?")[0] in PROBES:
             return None
         return ApiError("Too many connections are open here.", "overloaded", retry_after_s=1.0)
 
-    def _is_answering(self) -> bool:
+    def _forwarded(self) -> ApiError | None:
+        """A trusted proxy says whose request this is; why it is not served, if so."""
+        address = forwarded_for(self.headers, self.proxies)
+        if address is None:
+            return None
+        self.scope["client"] = (address, 0)
+        if [value for name, value in self.headers if name == b"x-forwarded-proto"] == [b"https"]:
+            self.scope["scheme"] = "https"
+        if self._place is None or self._place.carries(address):
+            return None
+        return ApiError("Too many connections of this address are open here.", "overloaded", retry_after_s=1.0)
+
+    def is_answering(self) -> bool:
+        """A request is being answered."""
         return self.cycle is not None and not self.cycle.response_complete
+
+    def give_way(self) -> None:
+        """Others need its place."""
+        self._close()
 
     def _most_bytes(self) -> int:
         """What may have come so far: headers; then the body too, in chunks of a byte each at worst, and trailers."""

@@ -1,7 +1,9 @@
 """Requests that never reach the application: why, and the bytes that say so."""
 
+import logging
 import random
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
@@ -9,8 +11,30 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from gateway.errors import ApiError, error_body, error_headers, headers_too_large, invalid
 from gateway.request_id import request_id_of
 
+log = logging.getLogger(__name__)
+
 Headers = Sequence[tuple[bytes, bytes]]
+TELL_EVERY_S = 10.0
+"""Malformed requests, at most one line for all of them."""
 _SEPARATORS = len(": " + "\r\n")
+
+
+class Malformed:
+    """Requests that are no HTTP or beyond its bounds: counted, and told in the log once in a while."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.count = 0
+        self._clock = clock
+        self._untold = 0
+        self._told_s = -TELL_EVERY_S
+
+    def note(self, address: str, error: ApiError) -> None:
+        """One more, from this address."""
+        self.count += 1
+        self._untold += 1
+        if self._clock() - self._told_s >= TELL_EVERY_S:
+            log.warning("%d malformed requests, the last from %s: %s", self._untold, address or "?", error.code)
+            self._untold, self._told_s = 0, self._clock()
 
 
 def refusal_of(

@@ -35,7 +35,10 @@ _ANY_TENANT: tuple[Code, ...] = (
     "quota_store_unavailable",
     "shutting_down",
 )
-_ANY_ADMIN: tuple[Code, ...] = ("invalid_request_error", "invalid_api_key", "quota_store_unavailable")
+_OPERATOR: tuple[Code, ...] = ("invalid_api_key", "rate_limit_exceeded", "quota_store_unavailable")
+_ANY_ADMIN: tuple[Code, ...] = ("invalid_request_error", *_OPERATOR)
+_BY_SESSION: tuple[Code, ...] = ("origin_not_allowed",)
+"""Of what changes something."""
 _ANY_BODY: tuple[Code, ...] = ("request_timeout", "request_too_large")
 _GENERATION: tuple[Code, ...] = (
     *_ANY_TENANT,
@@ -140,12 +143,21 @@ TENANT_API: tuple[Documented, ...] = (
     ),
 )
 _UNREADY: tuple[Code, ...] = ("no_worker", "quota_store_unavailable", "shutting_down")
+METRICS = Documented(
+    method="GET",
+    path="/metrics",
+    name="get_metrics",
+    summary="Metrics in Prometheus' text format; without a key on the metrics' own port",
+    who="admin",
+    answers={TEXT: str},
+    codes=_OPERATOR,
+)
 OPEN_CALLS: tuple[Documented, ...] = tuple(
     Documented(method="GET", path=path, name=name, summary=summary, who="anyone", answers={kind: str}, codes=codes)
     for path, name, summary, kind, codes in (
         ("/healthz", "is_alive", "Say that the process lives", TEXT, ()),
+        ("/health", "is_healthy", "The same", TEXT, ()),
         ("/readyz", "is_ready", "Say whether a request would be served, and what is missing", TEXT, _UNREADY),
-        ("/metrics", "get_metrics", "Metrics in Prometheus' text format", TEXT, ()),
         ("/openapi.json", "get_openapi", "This document", JSON, ()),
         ("/", "open_console", "The operators' console", HTML, ()),
     )
@@ -156,7 +168,7 @@ def operations() -> list[Documented]:
     """Every operation, the admin API's among them."""
     of_admin = [(admin.PREFIX, admin.OPERATIONS), (openai_admin.PREFIX, openai_admin.OPERATIONS)]
     documented = [_documented(prefix, operation) for prefix, rows in of_admin for operation in rows]
-    return [*TENANT_API, *documented, *OPEN_CALLS]
+    return [*TENANT_API, *documented, METRICS, *OPEN_CALLS]
 
 
 def route() -> Route:
@@ -214,7 +226,7 @@ def _documented(prefix: str, operation: Operation[Any]) -> Documented:
         body=asked if has_body else None,
         status=operation.status,
         answers=dict.fromkeys(operation.media, operation.answer),
-        codes=(*_ANY_ADMIN, *by_path, *by_tag, *operation.codes, *(_ANY_BODY if has_body else ())),
+        codes=(*_ANY_ADMIN, *by_path, *by_tag, *operation.codes, *((*_ANY_BODY, *_BY_SESSION) if has_body else ())),
         tagged=operation.tagged and operation.method != "DELETE",
         if_match=operation.honours_tags,
     )

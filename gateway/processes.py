@@ -15,7 +15,6 @@ In return every idle process wakes at a new connection, and all but one find it 
 import asyncio
 import logging
 import os
-import socket
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ import msgspec
 
 from gateway.commands.supervisor import Child, ChildRefused, supervise
 from gateway.config import MEMBER_FLAG, GatewaySettings, Member
+from gateway.port import Sockets, close
 
 log = logging.getLogger(__name__)
 
@@ -31,12 +31,13 @@ STOP_MARGIN_S = 12.0
 """What a process may take beyond its grace: for settlements, and for what is left on connections."""
 
 
-async def run(settings: GatewaySettings, arguments: Sequence[str], sockets: Sequence[socket.socket]) -> int:
+async def run(settings: GatewaySettings, arguments: Sequence[str], sockets: Sockets) -> int:
     """Until SIGINT or SIGTERM. 0 for a clean end; 2 where a process refuses its settings at the first start."""
-    numbers = tuple(found.fileno() for found in sockets)
+    by_port = {name: tuple(found.fileno() for found in each) for name, each in sockets.items()}
+    numbers = tuple(number for each in by_port.values() for number in each)
     section = settings.gateway
     with tempfile.TemporaryDirectory(prefix="fairlane-") as directory:
-        members = [Member(index, section.processes, numbers, directory) for index in range(section.processes)]
+        members = [Member(index, section.processes, by_port, directory) for index in range(section.processes)]
         children = [
             Child(
                 "gateway",
@@ -55,6 +56,5 @@ async def run(settings: GatewaySettings, arguments: Sequence[str], sockets: Sequ
             sys.stderr.write(f"gateway: {error}\n")
             return 2
         finally:
-            for found in sockets:
-                found.close()
+            close(sockets)
     return 0

@@ -11,9 +11,10 @@ from functools import partial
 import redis.asyncio
 from opentelemetry.sdk.trace import SpanProcessor
 
-from gateway.auth import AdminKeys, Authenticator
+from gateway.auth import Authenticator
 from gateway.breaker import Needed
 from gateway.config import GatewaySettings, Member
+from gateway.crowd import Crowd
 from gateway.directory import Depths, Directory
 from gateway.dispatch import Dispatcher, Link
 from gateway.doors import Doors
@@ -22,12 +23,15 @@ from gateway.errors import ApiError
 from gateway.fallback import Modes
 from gateway.fleet import StoredFleet
 from gateway.guarded_quotas import GuardedQuotas, RememberedKeys
+from gateway.http_refusals import Malformed
 from gateway.idempotency_runs import Runs
 from gateway.launch import Launcher
 from gateway.lookout import Lookout
+from gateway.operators import AdminKeys
 from gateway.orphans import Orphans
 from gateway.prepare import Preparer
 from gateway.reaper import Reaper
+from gateway.sessions import Sessions
 from gateway.settle import Settlements
 from gateway.siblings import Siblings
 from gateway.store import Connections, connections, every
@@ -102,6 +106,7 @@ class Resources:
         self.ledger, self.audit = Ledger(patient), Audit(patient)
         self.rollup = RollUp(patient, days=section.usage_days, months=section.usage_months)
         self.admin_keys = AdminKeys(self.store.patient, settings.admin_key)
+        self.sessions = Sessions(self.store.patient, self.admin_keys)
         quotas = RedisQuotaStore(short, lease_ms=round(section.reservation_lease_s * 1e3), slicing=slicing)
         keys = KeyStore(short)
         self.guard: GuardedQuotas | None = None
@@ -166,10 +171,19 @@ class Resources:
             lease_s=section.reservation_lease_s,
             max_answer_bytes=section.idempotency_answer_bytes,
         )
+        self.malformed = Malformed()
+        """Requests on all ports."""
+        self.crowd = self.new_crowd()
+        """The tenants' port's connections."""
         self._draining = False
         self._looked = asyncio.Event()
         """At the fleet, with or without success."""
         self._tell_when_asked()
+
+    def new_crowd(self) -> Crowd:
+        """For a port's connections."""
+        section = self.settings.gateway
+        return Crowd(most=section.max_connections, most_of_an_address=section.max_connections_of_an_address)
 
     def missing(self) -> str:
         """The stores that are away, as an answer's header names them; empty: none."""
@@ -264,6 +278,9 @@ class Resources:
         self.telemetry.store_openings.read = lambda: sum(each.openings for each in {main, budgets})
         self.telemetry.unreported.set_function(lambda: guard.unreported if guard else 0)
         self.telemetry.settlements_in_hand.set_function(lambda: self.settlements.in_hand)
+        self.telemetry.connections.set_function(lambda: self.crowd.count)
+        self.telemetry.connections_cut.read = lambda: self.crowd.gave_way + self.crowd.turned_away
+        self.telemetry.malformed.read = lambda: self.malformed.count
         self.telemetry.reaped.read = lambda: self.reaper.reaped
         self.telemetry.wasted_tokens.read = lambda: self.dispatcher.wasted_tokens
 

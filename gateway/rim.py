@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gateway import errors, limits_headers
 from gateway.auth import Authenticator, Caller, check
 from gateway.breaker import Availability
+from gateway.crowd import vouch
 from gateway.errors import ApiError, internal_error, store_unavailable
 from gateway.faults import log_fault
 from gateway.request_id import HEADER, request_id_of
@@ -98,6 +99,7 @@ class TenantRim:
                 caller = self._authenticator.remembered(scope) or await self._authenticator.identify(scope)
             scope["state"]["caller"] = answer.caller = caller  # from here on a refusal too says how the limits stand
             journal.tenant = caller.tenant_id
+            vouch(scope)
             check(caller, scope)
             await self._app(scope, receive, answer)
         except ApiError as error:

@@ -1,9 +1,11 @@
 """uvicorn as this gateway runs it: uvloop and httptools, limits on every connection, and a shutdown in steps.
 
-1  SIGTERM: `/readyz` says 503, new requests get 503 `shutting_down`; the port stays open, so that they are told
+1  SIGTERM: `/readyz` says 503, new requests get 503 `shutting_down`; the ports stay open, so that they are told
 2  streams and answers in the air finish, for at most `grace_s`
 3  the rest end with an error that says so, and are settled
-4  uvicorn closes connections and the port; the lifespan closes the store's connections
+4  uvicorn closes connections and ports; the lifespan closes the store's connections
+
+One loop serves up to three ports: uvicorn's own is the tenants', and those of metrics and operators stand beside it.
 """
 
 import asyncio
@@ -12,14 +14,19 @@ import logging
 import signal
 import socket
 from collections.abc import Iterator
+from functools import partial
+from typing import Literal
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from gateway.accept import Acceptor
-from gateway.app import create_app, with_express
+from gateway.app import admin_app, create_app, metrics_app, with_express
 from gateway.config import GatewaySettings
+from gateway.crowd import Crowd
 from gateway.http_limits import limited_protocol
-from gateway.port import BACKLOG
+from gateway.http_refusals import Malformed
+from gateway.port import BACKLOG, PortName, Sockets
 from gateway.resources import Resources
 
 log = logging.getLogger(__name__)
@@ -31,24 +38,48 @@ CLOSE_TIMEOUT_S = 3
 class Server(uvicorn.Server):
     """uvicorn's server, draining the gateway before it closes anything."""
 
-    def __init__(self, config: uvicorn.Config, resources: Resources, *, shares: bool = False) -> None:
-        """`shares`: other processes listen on the same sockets."""
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        resources: Resources,
+        *,
+        shares: bool = False,
+        beside: Sockets | None = None,
+    ) -> None:
+        """`shares`: other processes listen on the same sockets. `beside`: those of the ports beside the tenants'."""
         super().__init__(config)
         self._resources = resources
         self._shares = shares
+        self._beside = beside or {}
         self._acceptors: list[Acceptor] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """uvicorn's own says where it listens only of sockets that it has made itself."""
-        shared = sockets if self._shares and sockets else []
-        await super().startup([] if shared else sockets)
-        self._acceptors = [Acceptor(found, self._protocol) for found in shared]
+        await super().startup(None if sockets is None else [])
+        if not self.started:
+            return
         for found in sockets or ():
-            log.info("listening on %s, port %d", *found.getsockname()[:2])
+            self._open(found, self.config, "tenants", self._resources.crowd)
+        for name, others in self._beside.items():
+            crowd = self._resources.new_crowd()
+            config = beside(self._resources, name, crowd)
+            config.load()
+            for found in others:
+                self._open(found, config, name, crowd)
 
-    def _protocol(self) -> asyncio.Protocol:
-        made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg] # as uvicorn calls it
-            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+    def _open(self, found: socket.socket, config: uvicorn.Config, name: PortName, crowd: Crowd) -> None:
+        proxies = self._resources.settings.trusted_proxies
+
+        def admits(address: str) -> bool:
+            return address in proxies or crowd.admits(address)
+
+        protocol = partial(self._protocol, config)
+        self._acceptors.append(Acceptor(found, protocol, shares=self._shares, admits=admits))
+        log.info("listening on %s, port %d, for %s", *found.getsockname()[:2], name)
+
+    def _protocol(self, config: uvicorn.Config) -> asyncio.Protocol:
+        made: asyncio.Protocol = config.http_protocol_class(  # type: ignore[call-arg] # as uvicorn calls it
+            config=config, server_state=self.server_state, app_state=self.lifespan.state
         )
         return made
 
@@ -59,7 +90,7 @@ class Server(uvicorn.Server):
         await self._resources.drain(grace_s)
         for acceptor in self._acceptors:
             acceptor.close()
-        await super().shutdown(sockets)
+        await super().shutdown([*(sockets or ()), *(found for each in self._beside.values() for found in each)])
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -75,16 +106,28 @@ class Server(uvicorn.Server):
 
 
 def configure(settings: GatewaySettings, resources: Resources) -> uvicorn.Config:
-    """How uvicorn serves the application."""
+    """How uvicorn serves tenants."""
+    return _config(with_express(create_app(resources)), settings, "on", resources.crowd, resources.malformed)
+
+
+def beside(resources: Resources, name: PortName, crowd: Crowd) -> uvicorn.Config:
+    """How it serves those of a port beside; the lifespan is the tenants' application's."""
+    app = metrics_app(resources) if name == "metrics" else admin_app(resources)
+    return _config(app, resources.settings, "off", crowd, resources.malformed)
+
+
+def _config(
+    app: ASGIApp, settings: GatewaySettings, lifespan: Literal["on", "off"], crowd: Crowd, malformed: Malformed
+) -> uvicorn.Config:
     return uvicorn.Config(
-        with_express(create_app(resources)),
+        app,
         host=settings.host,
         port=settings.port,
         interface="asgi3",
         loop="uvloop",
-        http=limited_protocol(settings.http_limits),
+        http=limited_protocol(settings.http_limits, crowd, settings.trusted_proxies, malformed),
         ws="none",
-        lifespan="on",
+        lifespan=lifespan,
         log_config=None,
         access_log=False,
         server_header=False,

@@ -50,13 +50,14 @@ def span_processor(exporter: SpanExporter | None) -> SpanProcessor | None:
 class Telemetry:
     """The metrics in a registry of their own, and the tracer."""
 
-    def __init__(self, processor: SpanProcessor | None = None, *, sample: float = 1.0, max_tenants: int = 100) -> None:
+    def __init__(self, processor: SpanProcessor | None = None, *, sample: float = 1.0, max_tenants: int = 0) -> None:
         """`processor`: of spans that have ended; None: there are none. `sample`: share of requests without a caller's
-        trace that start one."""
+        trace that start one. `max_tenants`: that metrics name; 0: they have no label of tenants."""
         self._spans = None if processor is None else Spans(SERVICE, processor)
         self._sample = sample
         self._max_tenants = max_tenants
         self._tenants: set[str] = set()
+        by_tenant = ("tenant",) if max_tenants else ()
         self.registry = CollectorRegistry()
         self.requests = self._counter(
             "requests", "Requests by how they ended; code: ok, or the error's", "endpoint", "lane", "code"
@@ -65,13 +66,13 @@ class Telemetry:
             "replays", "Answers of an earlier request, told to one with the same idempotency key", "endpoint"
         )
         self.shadow_refusals = self._counter(
-            "shadow_refusals", "Requests let in that a limit in shadow would have refused", "tenant", "limit"
+            "shadow_refusals", "Requests let in that a limit in shadow would have refused", *by_tenant, "limit"
         )
         self.flights = self._counter(
             "flights", "Jobs by how they ended; what was refused is no flight", "lane", "outcome"
         )
         self.tokens = self._counter(
-            "tokens", "Tokens charged; tenants beyond the first few count as `other`", "tenant", "lane", "kind"
+            "tokens", "Tokens charged; tenants beyond the first few count as `other`", *by_tenant, "lane", "kind"
         )
         self.preemptions = self._counter("preemptions", "Preemptions that jobs went through", "lane")
         self.in_flight = Tally(
@@ -90,29 +91,34 @@ class Telemetry:
         self.store_up = self._level("store_up", "1 while the store answers")
         self.quota_store_up = self._level("quota_store_up", "1 while the store of budgets answers")
         self.store_openings = self._total("store_openings", "Times that a store was found to be away")
+        self.connections = self._level("connections", "Connections of the tenants' port")
+        self.connections_cut = self._total("connections_cut", "Connections without a key that were closed for others")
+        self.malformed = self._total("malformed_requests", "Requests that are no HTTP, or beyond its bounds")
         self.unreported = self._level("unreported", "Requests admitted without the store, and not charged there yet")
         self.settlements_in_hand = self._level("settlements_in_hand", "Settlements that wait for a worker or the store")
         self.reaped = self._total("reaped", "Lapsed reservations settled here")
         self.wasted_tokens = self._total("wasted_tokens", "Tokens published here that nobody is charged")
 
-    def tenant_label(self, tenant: str) -> str:
-        """The tenant's name in metrics: the first few by name, the others together."""
+    def _whose(self, tenant: str) -> tuple[str, ...]:
+        """The tenant's label in metrics, where they have one: the first few by name, the others together."""
+        if not self._max_tenants:
+            return ()
         if tenant not in self._tenants and len(self._tenants) < self._max_tenants:
             self._tenants.add(tenant)
-        return tenant if tenant in self._tenants else _OTHER
+        return (tenant if tenant in self._tenants else _OTHER,)
 
     def charged(self, tenant: str, lane: str, charge: Charge) -> None:
         """One flight's settlement."""
-        name = self.tenant_label(tenant)
-        self.tokens.add(name, lane, "prompt", by=charge.prompt_tokens)
-        self.tokens.add(name, lane, "output", by=charge.output_tokens)
+        whose = self._whose(tenant)
+        self.tokens.add(*whose, lane, "prompt", by=charge.prompt_tokens)
+        self.tokens.add(*whose, lane, "output", by=charge.output_tokens)
         self.flights.add(lane, charge.outcome)
         self.preemptions.add(lane, by=charge.preemptions)
 
     def shadowed(self, tenant: str, limits: Iterable[str]) -> None:
         """A request was let in that these limits would have refused, were they not in shadow."""
         for limit in set(limits):
-            self.shadow_refusals.add(self.tenant_label(tenant), limit)
+            self.shadow_refusals.add(*self._whose(tenant), limit)
 
     def observe_fleet(self, models: Iterable[Model]) -> None:
         """The last picture of queues and workers."""

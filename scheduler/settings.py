@@ -6,8 +6,9 @@ section, and ignores the other's.
 """
 
 import dataclasses
+import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -28,12 +29,40 @@ Seconds = Annotated[float, msgspec.Meta(gt=0, le=10_000_000)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
+ADMIN_KEY_CHARACTERS = (32, 500)
+"""Fewer can be guessed; more are no bearer token that is looked at."""
+_ADMIN_KEY = re.compile(rf"[!-~]{{{ADMIN_KEY_CHARACTERS[0]},{ADMIN_KEY_CHARACTERS[1]}}}")
+_ADMIN_KEY_RULE = (
+    f"setting admin_key: must be {ADMIN_KEY_CHARACTERS[0]} to {ADMIN_KEY_CHARACTERS[1]} printable ASCII characters "
+    "without spaces; `openssl rand -hex 32` makes one"
+)
+
+
 class SettingsError(ValueError):
     """A setting that is unknown or out of range; the message names it in one line."""
 
 
 class ByteSize(int):
     """A number of bytes, written as `512MiB`, `4GiB`, `1000000`."""
+
+
+class Networks:
+    """Ranges of IP addresses, written as a list or with commas between: `10.0.0.0/8, 192.0.2.7`."""
+
+    def __init__(self, ranges: Iterable[str] = ()) -> None:
+        """Raises ValueError for what is none."""
+        self._ranges = tuple(ipaddress.ip_network(each.strip()) for each in ranges)
+
+    def __contains__(self, address: str) -> bool:
+        """False for what is no address."""
+        if not self._ranges:
+            return False
+        try:
+            found = ipaddress.ip_address(address)
+        except ValueError:
+            return False
+        mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+        return any((mapped or found) in each for each in self._ranges)
 
 
 class LaneSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -78,13 +107,22 @@ class SharedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     host: str = "127.0.0.1"
     port: Port = 8000
+    metrics_host: str = "127.0.0.1"
+    metrics_port: Port = 0
+    """Where the gateway tells metrics and health to anyone; 0: nowhere, and metrics to operators alone."""
+    admin_host: str = "127.0.0.1"
+    admin_port: Port = 0
+    """Where the admin API and the console are, and nowhere else; 0: where tenants are served."""
     data_dir: str = ".fairlane"
     redis_url: str | None = None
     quota_redis_url: str | None = None
     """A store of its own for tenants, keys and budgets; None: the same."""
     admin_key: str | None = None
+    """Of operators; None: `serve` makes one."""
     model: str = DEFAULT_MODEL
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    trusted_proxies: Networks = Networks()
+    """Whose `x-forwarded-for` and `x-forwarded-proto` gateways believe."""
     lanes: LanesSettings = LanesSettings()
     lease_s: Seconds = 6.0
     """A worker that was silent this long has lost its jobs."""
@@ -96,11 +134,20 @@ class SharedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     @property
     def url(self) -> str:
         """Where callers on this machine find the gateway."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104 - listened on, not called
-        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+        return _url(self.host, self.port)
+
+    @property
+    def admin_url(self) -> str:
+        """Where operators on this machine find the admin API and the console."""
+        return _url(self.admin_host, self.admin_port) if self.admin_port else self.url
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model!r}, {self.host}:{self.port})"  # never the admin key
+
+
+def _url(host: str, port: int) -> str:
+    called = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - listened on, not called
+    return f"http://[{called}]:{port}" if ":" in called else f"http://{called}:{port}"
 
 
 def sends_traces(environ: Mapping[str, str]) -> bool:
@@ -133,9 +180,12 @@ def load(
         if chosen is not None:
             _put(merged, flag.split("."), chosen, f"--{flag}")
     try:
-        return msgspec.convert(merged, kind, strict=False, dec_hook=_decode)
+        settings = msgspec.convert(merged, kind, strict=False, dec_hook=_decode)
     except msgspec.ValidationError as error:
         raise SettingsError(_explain(str(error))) from None
+    if settings.admin_key is not None and not _ADMIN_KEY.fullmatch(settings.admin_key):
+        raise SettingsError(_ADMIN_KEY_RULE)
+    return settings
 
 
 def _copy(document: Mapping[str, object]) -> dict[str, object]:
@@ -152,6 +202,8 @@ def _put(target: dict[str, object], path: list[str], value: object, source: str)
 
 
 def _decode(kind: type, value: object) -> object:
+    if kind is Networks:
+        return Networks(_ranges(value))
     if kind is not ByteSize:
         raise NotImplementedError(kind)
     match = _SIZE.match(str(value))
@@ -159,6 +211,13 @@ def _decode(kind: type, value: object) -> object:
         raise ValueError(f"expected a size such as 512MiB or 4GiB, not {str(value)[:40]!r}")
     unit = (match[2] or "").lower().removesuffix("b")
     return ByteSize(float(match[1]) * _UNITS[unit])
+
+
+def _ranges(value: object) -> list[str]:
+    listed = value.split(",") if isinstance(value, str) else value
+    if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
+        raise ValueError("expected ranges of addresses such as 10.0.0.0/8, as a list or with commas between")
+    return [each for each in listed if each.strip()]
 
 
 def _explain(message: str) -> str:

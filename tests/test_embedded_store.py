@@ -39,6 +39,43 @@ def test_stop_ends_the_server_and_removes_its_socket(tmp_path: Path) -> None:
     assert not store.socket.exists()
 
 
+def modes(directory: Path) -> set[int]:
+    """Permissions of all below a directory, but for whose it is."""
+    return {found.lstat().st_mode & 0o077 for found in (directory, *directory.rglob("*"))}
+
+
+def test_nobody_else_can_read_it_whatever_the_umask(tmp_path: Path) -> None:
+    program = (
+        "import os, sys, pathlib; from gateway.commands.store import EmbeddedStore; os.umask(0);"
+        "s = EmbeddedStore(pathlib.Path(sys.argv[1])); s.start(); print(s.url, flush=True); sys.stdin.read(); s.stop()"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "store")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        with redis.from_url(parent.stdout.readline().strip()) as client:
+            client.set("answer", 42)
+            client.bgrewriteaof()
+        assert modes(tmp_path / "store") == {0}
+        assert [*(tmp_path / "store").rglob("*.aof")]
+        parent.communicate("")
+    assert modes(tmp_path / "store") == {0}
+
+
+def test_one_that_was_open_to_others_is_closed(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").touch(0o644)
+    inner = tmp_path / "store" / "appendonlydir"
+    inner.mkdir(0o755, parents=True)
+    (inner / "appendonly.aof.manifest.old").touch(0o644)
+    (inner / "link").symlink_to(tmp_path / "elsewhere")
+    store = EmbeddedStore(tmp_path / "store")
+
+    store.start()
+    store.stop()
+
+    assert {found.lstat().st_mode & 0o077 for found in (inner.parent, inner, *inner.glob("app*"))} == {0}
+    assert (tmp_path / "elsewhere").stat().st_mode & 0o777 == 0o644
+
+
 def test_a_path_too_long_for_a_socket_still_works(tmp_path: Path) -> None:
     store = EmbeddedStore(tmp_path / ("long" * 30))
     store.start()

@@ -43,11 +43,17 @@ def prepare_threads(environ: MutableMapping[str, str]) -> None:
 
 
 def _serve(settings: WorkerSettings, environ: MutableMapping[str, str]) -> int:
-    with no_collection():
-        # What loading would import later: a third of a start.
-        from transformers import AutoModelForCausalLM, PreTrainedModel  # noqa: F401
+    try:
+        with no_collection():
+            import torch  # noqa: F401 - first: without it the others have much to say
 
-        from worker.process import KVMemoryError, serve
+            # What loading would import later: a third of a start.
+            from transformers import AutoModelForCausalLM, PreTrainedModel  # noqa: F401
+
+            from worker.process import KVMemoryError, serve
+    except ModuleNotFoundError as error:
+        sys.stderr.write(f"worker: {error.name} is not installed: a worker needs fairlane[worker]\n")
+        return BAD_SETTINGS
 
     try:
         return serve(settings, environ)

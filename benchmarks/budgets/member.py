@@ -17,9 +17,9 @@ from quotas.windows import Slicing
 async def serve(window_ms: int) -> None:
     """Until SIGTERM."""
     settings = config.read(config.parse([]), os.environ)
-    sockets = await listen(settings.host, settings.port)
+    sockets = await listen(settings)
     resources = Resources(settings, slicing=Slicing(window_ms))
-    await server.Server(server.configure(settings, resources), resources).serve(sockets)
+    await server.Server(server.configure(settings, resources), resources).serve(sockets["tenants"])
 
 
 if __name__ == "__main__":

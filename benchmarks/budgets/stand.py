@@ -20,7 +20,7 @@ from quotas.tenants import TenantStore
 from tests.ports import free_port
 
 WINDOW_MS = 2_000
-ADMIN_KEY = "the-admin-key-of-this-measurement"
+ADMIN_KEY = "the-admin-key-of-this-measurement-0123456789"
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,10 @@ Document = dict[str, Any]
 Url = Annotated[
     str | None,
     typer.Option(
-        "--url", envvar=URL_VARIABLE, help="The gateway; else FAIRLANE_HOST and FAIRLANE_PORT.", metavar="URL"
+        "--url",
+        envvar=URL_VARIABLE,
+        help="The gateway; else by the settings of its host and port.",
+        metavar="URL",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the API's JSON instead of a table.")]
@@ -124,7 +127,7 @@ def _address_and_key(url: str | None) -> tuple[str, str]:
     key = settings.admin_key or (typer.prompt("Admin key", hide_input=True, err=True) if sys.stdin.isatty() else "")
     if not key or not key.isascii() or not key.isprintable():
         raise CommandError("the admin key is missing or malformed: set FAIRLANE_ADMIN_KEY")
-    return url or settings.url, key
+    return url or settings.admin_url, key
 
 
 def limits_of(pairs: Sequence[str]) -> dict[str, int | None]:

@@ -2,7 +2,7 @@
 
 import redis.asyncio
 
-from gateway.auth import AdminKeys
+from gateway.operators import AdminKeys
 from quotas.api_keys import KeyStore
 from quotas.tenants import TenantExists, TenantStore
 from scheduler.settings import SharedSettings

@@ -18,7 +18,7 @@ from gateway.commands.client import (
     show_table,
 )
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 Tenant = Annotated[str, typer.Argument(help="The tenant's id.")]
 Key = Annotated[str, typer.Argument(help="The key's public id.")]

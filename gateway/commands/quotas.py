@@ -6,7 +6,7 @@ import typer
 
 from gateway.commands.client import AsJson, Document, Url, connect, limits_of, segment, show_json, show_table
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 Tenant = Annotated[str, typer.Argument(help="The tenant's id.")]
 COLUMNS = ("limit", "used", "reserved", "remaining", "of")

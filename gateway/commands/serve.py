@@ -13,10 +13,11 @@ import httpx
 import redis.asyncio
 
 from gateway.commands.first_start import first_start
+from gateway.commands.private import UMASK, NotPrivate, make_private
 from gateway.commands.store import EmbeddedStore, StoreError
 from gateway.commands.supervisor import Child, ChildRefused, check_config, children_environ, supervise
 from gateway.config import read_document
-from gateway.port import PortRefused, check_port
+from gateway.port import PortRefused, check_ports
 from quotas.store import StoreUnavailable
 from scheduler import store_cluster
 from scheduler.settings import SettingsError, SharedSettings, load
@@ -40,7 +41,7 @@ async def serve(settings: SharedSettings, *, config: str | None, flags: Mapping[
     arguments = ["--config", config] if config else []
     directory = Path(settings.data_dir)
     with _only_one(directory):
-        await _check_port(settings)
+        await _check_ports(settings)
         await _check(arguments, {**flags, "FAIRLANE_REDIS_URL": settings.redis_url or "unix:///unused"})
         store = None if settings.redis_url else EmbeddedStore(directory / "store")
         if store is not None:
@@ -61,9 +62,17 @@ async def serve(settings: SharedSettings, *, config: str | None, flags: Mapping[
 
 @contextmanager
 def _only_one(directory: Path) -> Iterator[None]:
-    """Hold the data directory; the lock goes with the process, however that ends."""
-    directory.mkdir(parents=True, exist_ok=True)
+    """Hold the data directory; the lock goes with the process, however that ends.
+
+    Neither this process nor those that it starts write anything from here on that others could read.
+    """
+    os.umask(UMASK)
+    try:
+        make_private(directory)
+    except NotPrivate as error:
+        raise ServeError(f"setting data_dir: {error}") from None
     with (directory / "lock").open("w") as lock:
+        os.fchmod(lock.fileno(), 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -78,9 +87,9 @@ async def _check(arguments: list[str], overrides: Mapping[str, str]) -> None:
         raise ServeError(complaint.splitlines()[-1])
 
 
-async def _check_port(settings: SharedSettings) -> None:
+async def _check_ports(settings: SharedSettings) -> None:
     try:
-        await check_port(settings.host, settings.port)
+        await check_ports(settings)
     except PortRefused as error:  # whoever has it would pass for our own gateway
         raise ServeError(str(error)) from None
 

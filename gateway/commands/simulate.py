@@ -23,7 +23,7 @@ from scheduler.presets import preset
 from scheduler.simulate import StuckError
 from scheduler.traces import TraceError, TraceRow, read_trace, slice_trace
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 Option = typer.Option
 
 Trace = Annotated[

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import redis
 
+from gateway.commands.private import UMASK, NotPrivate, close_all
+
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
 _PR_SET_PDEATHSIG = 1
@@ -46,6 +48,10 @@ def die_with_parent(signal_number: int = signal.SIGTERM) -> Callable[[], None]:
     return arm
 
 
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
 class EmbeddedStore:
     """One server process over one directory; what it acknowledged survives its death.
 
@@ -71,12 +77,23 @@ class EmbeddedStore:
         return self._process
 
     def start(self) -> None:
-        """Start the server and return once it has read its data and answers. Raises StoreError."""
-        self._directory.mkdir(parents=True, exist_ok=True)
+        """Start the server and return once it has read its data and answers. Raises StoreError.
+
+        Its directory is nobody else's to look into, whatever it was before.
+        """
+        try:
+            close_all(self._directory)
+        except NotPrivate as error:
+            raise StoreError(str(error)) from None
         self.socket.unlink(missing_ok=True)  # a killed server leaves it behind
-        with (self._directory / "store.log").open("ab") as log:
+        with open(self._directory / "store.log", "ab", opener=_private) as log:
             self._process = subprocess.Popen(
-                self._command(), stdout=log, stderr=log, stdin=subprocess.DEVNULL, preexec_fn=die_with_parent()
+                self._command(),
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                preexec_fn=die_with_parent(),
+                umask=UMASK,
             )
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self._answers():

@@ -20,7 +20,7 @@ from gateway.commands.client import (
     show_table,
 )
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 Tenant = Annotated[str, typer.Argument(help="The tenant's id.")]
 Name = Annotated[str | None, typer.Option(help="For people; the id where there is none.")]

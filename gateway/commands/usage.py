@@ -20,7 +20,7 @@ class OrShow(TyperGroup):
         return super().parse_args(ctx, args if is_named else ["show", *args])
 
 
-app = typer.Typer(cls=OrShow, no_args_is_help=True)
+app = typer.Typer(cls=OrShow, no_args_is_help=True, add_completion=False)
 
 FIGURES = ("requests", "prompt_tokens", "cached_tokens", "output_tokens")
 Tenant = Annotated[str, typer.Argument(help="The tenant's id.")]

@@ -6,7 +6,7 @@ import typer
 
 from gateway.commands.client import AsJson, Document, Url, connect, segment, show_json, show_table
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 COLUMNS = ("worker", "model", "state", "kv blocks used", "of", "running", "waiting", "preempted", "tokens/s")
 

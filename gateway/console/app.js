@@ -1,13 +1,13 @@
 // The operators' console: reads the admin API every two seconds and shows it. What comes from the API becomes text
-// nodes only, never markup; the admin key lives in sessionStorage, and goes nowhere but into the Authorization header.
+// nodes only, never markup; the admin key is shown once, for a session, and lives on in no place that a script can read.
 
 const REFRESH_MS = 2000;
 const PAGE_SIZE = 20;
 const HISTORY = 60;
-const KEY = "fairlane-admin-key";
+const CSRF = { "x-fairlane-csrf": "1" };
 
 const $ = (id) => document.getElementById(id);
-const state = { after: null, lastId: null, tenant: null, timer: 0, run: 0, rates: new Map() };
+const state = { after: null, lastId: null, tenant: null, timer: 0, run: 0, rates: new Map(), isSignedIn: false };
 
 class SignedOut extends Error {}
 
@@ -15,14 +15,26 @@ class SignedOut extends Error {}
 
 async function api(path) {
   const response = await fetch(`/admin/v1${path}`, {
-    headers: { authorization: `Bearer ${sessionStorage.getItem(KEY)}` },
+    headers: CSRF,
     cache: "no-store",
     signal: AbortSignal.timeout(10000),
   });
-  if (response.status === 401) throw new SignedOut("This admin key is not accepted.");
+  if (response.status === 401) throw new SignedOut(state.isSignedIn ? "The session has ended." : "");
   if (response.status === 404) return null;
   if (!response.ok) throw new Error(`the gateway answered ${response.status}`);
+  state.isSignedIn = true;
   return response.json();
+}
+
+async function session(method, key) {
+  const response = await fetch("/console/session", {
+    method,
+    headers: { ...CSRF, ...(key && { authorization: `Bearer ${key}` }) },
+    cache: "no-store",
+    signal: AbortSignal.timeout(20000),
+  });
+  if (response.status === 401) throw new SignedOut("This admin key is not accepted.");
+  if (!response.ok) throw new Error(`the gateway answered ${response.status}`);
 }
 
 const tenantPath = (id) => `/tenants/${encodeURIComponent(id)}`;
@@ -265,11 +277,20 @@ function turnTo(after) {
 function signOut(reason = "") {
   clearTimeout(state.timer);
   state.run += 1;
-  sessionStorage.removeItem(KEY);
+  state.isSignedIn = false;
   state.after = null;
   enter(false);
   $("sign-in-error").textContent = reason;
   $("admin-key").focus();
+}
+
+async function begin() {
+  try {
+    await api("/workers");
+    enter(true);
+  } catch (error) {
+    enter(!(error instanceof SignedOut)); // a store that is away says nothing of the session
+  }
 }
 
 function enter(signedIn) {
@@ -278,17 +299,29 @@ function enter(signedIn) {
   if (signedIn) refresh();
 }
 
-$("sign-in").addEventListener("submit", (event) => {
+$("sign-in").addEventListener("submit", async (event) => {
   event.preventDefault();
-  sessionStorage.setItem(KEY, $("admin-key").value.trim());
+  const key = $("admin-key").value.trim();
   $("admin-key").value = "";
-  enter(true);
+  try {
+    await session("POST", key);
+    enter(true);
+  } catch (error) {
+    $("sign-in-error").textContent = error instanceof SignedOut ? error.message : `Not signed in: ${error.message}`;
+  }
 });
-$("sign-out").addEventListener("click", () => signOut());
+$("sign-out").addEventListener("click", async () => {
+  try {
+    await session("DELETE");
+    signOut();
+  } catch (error) {
+    say(`Not signed out: ${error.message}`, true);
+  }
+});
 $("close-tenant").addEventListener("click", () => choose(null));
 $("first-page").addEventListener("click", () => turnTo(null));
 $("next-page").addEventListener("click", () => turnTo(state.lastId));
 window.addEventListener("hashchange", followAddress);
 document.addEventListener("visibilitychange", () => document.hidden || $("board").hidden || refresh());
 readAddress();
-enter(sessionStorage.getItem(KEY) !== null);
+begin();

@@ -14,9 +14,10 @@ from starlette.responses import Response
 
 from gateway import admin, console_routes, errors, openai_admin, openapi
 from gateway.admin_call import AdminParts, mount
-from gateway.auth import AdminKeys
 from gateway.doors import Doors
 from gateway.fleet import Door
+from gateway.operators import AdminKeys, Guesses
+from gateway.sessions import Sessions
 from quotas.api_keys import KeyStore
 from quotas.audit import Audit
 from quotas.ledger import Ledger
@@ -27,7 +28,7 @@ from scheduler.lanes import DEFAULT_LANES, LaneName
 from scheduler.messages import WorkerStatus
 from scheduler.queue_types import LaneDepth
 
-ADMIN_KEY = "the-admin-key-of-these-tests"
+ADMIN_KEY = "the-admin-key-of-these-tests-0123456789"
 QUEUE = "tiny@0123456789ab"
 CONTEXT = 3000
 """Tokens of the only model, more than its only worker holds."""
@@ -149,8 +150,10 @@ def ask(tenant: str, flight: str, **fields: Any) -> Ask:
 
 def parts(redis: Redis, fleet: HandFleet, doors: Doors) -> AdminParts:
     """What the admin API works on, over one store."""
+    admin_keys = AdminKeys(redis, ADMIN_KEY, Guesses(free=1000))
     return AdminParts(
-        admin_keys=AdminKeys(redis, ADMIN_KEY),
+        admin_keys=admin_keys,
+        sessions=Sessions(redis, admin_keys),
         tenants=TenantStore(redis),
         keys=KeyStore(redis),
         budgets=RedisQuotaStore(redis),
@@ -170,6 +173,7 @@ def application(redis: Redis, fleet: HandFleet, doors: Doors | None = None) -> S
         *(mount(api.PREFIX, api.OPERATIONS, made) for api in (admin, openai_admin)),
         openapi.route(),
         *console_routes.routes(),
+        console_routes.session_route(made),
     ]
     return Starlette(routes=routes, exception_handlers={HTTPException: _unrouted})
 

@@ -22,7 +22,8 @@ from quotas.store import LimitStatus
 from quotas.windows import MINUTE, Slicing
 from tests.gateway.hand_worker import HandWorker
 
-ADMIN_KEY = "the-admin-key-of-these-tests"
+ADMIN_KEY = "the-admin-key-of-these-tests-0123456789"
+OPERATOR = {"authorization": f"Bearer {ADMIN_KEY}"}
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 ASKED = {"model": "tiny", "messages": [{"role": "user", "content": "What is the capital of France?"}]}
@@ -32,7 +33,7 @@ WAIT_S = 20.0
 
 def settings(url: str, *, section: dict[str, Any] | None = None, **shared: Any) -> GatewaySettings:
     """Settings that suit a slow machine: the store may take its time."""
-    known = {"store_timeout_s": 8.0, "reservation_lease_s": 30.0, "grace_s": 2.0}
+    known = {"store_timeout_s": 8.0, "reservation_lease_s": 30.0, "grace_s": 2.0, "max_tenant_labels": 100}
     return GatewaySettings(
         redis_url=url, port=0, admin_key=ADMIN_KEY, gateway=GatewaySection(**{**known, **(section or {})}), **shared
     )
@@ -76,6 +77,13 @@ class Served:
         """Where it listens."""
         host, port = self.server.servers[0].sockets[0].getsockname()[:2]
         return f"http://{host}:{port}"
+
+    async def metrics(self) -> str:
+        """What Prometheus reads."""
+        async with self.http as client:
+            answer = await client.get("/metrics", headers=OPERATOR)
+        assert answer.status_code == 200, answer.text
+        return answer.text
 
     @property
     def http(self) -> httpx.AsyncClient:

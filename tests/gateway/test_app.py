@@ -164,8 +164,7 @@ async def test_metrics_name_lanes_codes_and_tokens(served: Served) -> None:
     await served.post(CHAT, ASKED)
     await served.post(CHAT, b"{")
     await served.landed()
-    async with served.http as client:
-        text = (await client.get("/metrics")).text
+    text = await served.metrics()
 
     samples: dict[str, list[tuple[dict[str, str], float]]] = {}
     for family in text_string_to_metric_families(text):

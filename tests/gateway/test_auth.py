@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-import redis.asyncio
 
-from gateway.auth import MEMORY_S, AdminKeys, Authenticator, bearer, check
+from gateway.auth import MEMORY_S, Authenticator, bearer, check
 from gateway.errors import ApiError
 from quotas.api_keys import ApiKey, Identity
 from quotas.scopes import Scopes
@@ -163,33 +162,3 @@ async def test_a_keys_scopes_bound_where_from_and_what_for(
         check(await authenticator.identify(asked), asked)
     else:
         assert await refusal(authenticator, asked) == code
-
-
-async def passes(keys: AdminKeys, key: str) -> bool:
-    try:
-        await keys.check([(b"authorization", f"Bearer {key}".encode())])
-    except ApiError:
-        return False
-    return True
-
-
-async def test_the_admin_key_of_the_settings_is_the_only_one(store: "redis.asyncio.Redis") -> None:
-    made = await AdminKeys(store, None).ensure()
-    keys = AdminKeys(store, "from-the-settings")
-
-    assert await keys.ensure() is None
-    assert await passes(keys, "from-the-settings")
-    assert made is not None
-    assert not await passes(keys, made)
-
-
-async def test_without_one_an_admin_key_is_made_once_and_kept_as_a_hash(store: "redis.asyncio.Redis") -> None:
-    keys = AdminKeys(store, None)
-    assert not await passes(keys, "anything")
-    made = await keys.ensure()
-
-    assert made is not None
-    assert await AdminKeys(store, None).ensure() is None
-    assert await passes(AdminKeys(store, None), made)
-    assert not await passes(keys, made + "x")
-    assert made.encode() not in (await store.get(AdminKeys.STORED_AT) or b"")

@@ -210,7 +210,7 @@ def test_what_goes_wrong_is_one_line_with_the_gateway_s_words(
 
 
 def test_a_wrong_admin_key_is_one_line(command: Command) -> None:
-    command.key = "wrong"
+    command.key = "wrong" * 8
 
     assert "invalid_api_key" in command.fails("tenants", "list")
 

@@ -75,12 +75,13 @@ async def test_the_script_makes_no_markup_from_data() -> None:
         assert dangerous not in script
 
 
-async def test_the_admin_key_is_kept_in_the_tab_alone() -> None:
+async def test_the_admin_key_is_kept_nowhere_and_goes_to_the_gateway_alone() -> None:
     script = source("app.js")
 
     assert "localStorage" not in script
+    assert "sessionStorage" not in script
     assert "document.cookie" not in script
-    assert re.findall(r"fetch\(`([^`]*)`", script) == ["/admin/v1${path}"]
+    assert re.findall(r'fetch\([`"]([^`"]*)[`"]', script) == ["/admin/v1${path}", "/console/session"]
 
 
 async def test_every_element_that_the_script_asks_for_is_on_the_page() -> None:

@@ -18,6 +18,7 @@ CONTRACT: dict[int, set[Code]] = {
         "model_not_allowed",
         "endpoint_not_allowed",
         "address_not_allowed",
+        "origin_not_allowed",
         "tenant_suspended",
     },
     404: {"model_not_found", "not_found"},

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
@@ -14,9 +15,11 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope, Send
 
 from gateway import errors
+from gateway.crowd import Crowd
 from gateway.errors import ApiError
 from gateway.http_body import read_body
 from gateway.http_limits import HttpLimits, limited_protocol
+from gateway.http_refusals import TELL_EVERY_S, Malformed
 from gateway.request_id import RequestIdMiddleware
 
 pytestmark = pytest.mark.anyio
@@ -26,7 +29,7 @@ PATIENT_S = 10.0
 MAX_BODY = 100_000
 SMALL = 4096
 LIMITS = HttpLimits(max_header_bytes=1024, max_headers=8, header_timeout_s=PATIENT_S, linger_s=PATIENT_S)
-IMPATIENT = replace(LIMITS, header_timeout_s=SHORT_S)
+IMPATIENT = replace(LIMITS, header_timeout_s=SHORT_S, first_byte_timeout_s=SHORT_S)
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 POST = b"POST / HTTP/1.1\r\nhost: x\r\n"
 
@@ -138,17 +141,17 @@ async def serving(
     *,
     body_timeout_s: float = PATIENT_S,
     idle_s: int = 60,
-    max_connections: int | None = None,
+    crowd: Crowd | None = None,
+    malformed: Malformed | None = None,
 ) -> AsyncIterator[Server]:
     app = Echo(body_timeout_s, asyncio.Event(), asyncio.Event())
     config = uvicorn.Config(
         RequestIdMiddleware(app),
-        http=limited_protocol(limits),
+        http=limited_protocol(limits, crowd, None, malformed),
         ws="none",
         lifespan="off",
         log_config=None,
         timeout_keep_alive=idle_s,
-        limit_concurrency=max_connections,
         timeout_graceful_shutdown=1,
     )
     config.load()
@@ -198,24 +201,13 @@ async def test_trailers_are_no_headers() -> None:
         assert await client.answer() == (200, b"host transfer-encoding")
 
 
-@pytest.mark.parametrize(("waiting", "answered"), [(3, 4), (4, 0)], ids=["as many as may", "one too many"])
-async def test_requests_that_pile_up_on_a_connection_end_it(waiting: int, answered: int) -> None:
+@pytest.mark.parametrize("waiting", [3, 4, 1000], ids=["as many as may", "one too many", "far too many"])
+async def test_of_requests_that_pile_up_those_within_the_bound_are_answered_then_it_is_closed(waiting: int) -> None:
     async with serving(replace(LIMITS, max_pipelined=3)) as server:
         client = await server.client()
         client.send(GET * waiting + GET.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"))
 
-        assert (await client.rest()).count(b"HTTP/1.1 200") == answered
-
-
-async def test_one_connection_too_many_is_told_so() -> None:
-    async with serving(max_connections=2) as server:
-        first = await server.client()
-        first.send(GET)
-        assert await first.answer() == (200, b"0")
-
-        status, error = await server.ask(GET)
-
-    assert (status, error["code"], error["type"]) == (429, "overloaded", "overloaded_error")
+        assert (await client.rest()).count(b"HTTP/1.1 200") == 4
 
 
 @pytest.mark.parametrize("together", [True, False], ids=["at once", "body later"])
@@ -304,6 +296,32 @@ async def test_what_is_no_http_is_400_with_our_error(request_bytes: bytes, param
     assert error["param"] in (param, None)
 
 
+async def test_malformed_requests_are_counted_and_write_a_line_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
+    malformed = Malformed()
+    async with serving(malformed=malformed) as server:
+        for _ in range(20):
+            await server.ask(b"nonsense\r\n\r\n")
+            await server.ask(GET.replace(b"host: x", b"a: b"))
+
+    assert malformed.count == 40
+    lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert lines == ["1 malformed requests, the last from 127.0.0.1: invalid_request_error"]
+
+
+async def test_what_was_not_told_is_told_with_the_next_line(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    malformed = Malformed(clock=lambda: now)
+    for _ in range(3):
+        malformed.note("10.0.0.1", errors.invalid(None, "no"))
+    now = TELL_EVERY_S
+    malformed.note("10.0.0.2", errors.invalid(None, "no"))
+
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+        "1 malformed requests, the last from 10.0.0.1",
+        "3 malformed requests, the last from 10.0.0.2",
+    ]
+
+
 async def test_an_application_that_waits_for_a_broken_body_hears_of_it() -> None:
     async with serving() as server:
         await server.ask(POST + b"transfer-encoding: chunked\r\n\r\n5\r\nhelloX")
@@ -336,7 +354,7 @@ async def test_a_byte_now_and_then_does_not_extend_the_deadline() -> None:
 
 @pytest.mark.parametrize("first", [b"", GET], ids=["at once", "after a request"])
 async def test_silence_is_cut_without_a_word(first: bytes) -> None:
-    async with serving(replace(IMPATIENT, header_timeout_s=SHORT_S), idle_s=0) as server:
+    async with serving(IMPATIENT, idle_s=0) as server:
         client = await server.client()
         client.send(first)
 

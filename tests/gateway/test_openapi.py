@@ -110,7 +110,7 @@ async def test_every_operation_is_whole() -> None:
 
 async def test_what_needs_a_key_says_so() -> None:
     for path, _, operation in operations():
-        is_admin = path.startswith(("/admin/", "/v1/organization/"))
+        is_admin = path.startswith(("/admin/", "/v1/organization/", "/metrics"))
         who = "admin" if is_admin else "tenant" if path.startswith("/v1/") else None
         assert operation["security"] == ([{who: []}] if who else [])
         assert ("401" in operation["responses"]) == bool(who)

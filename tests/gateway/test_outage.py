@@ -45,7 +45,7 @@ async def test_without_the_store_requests_are_503_and_with_it_200_again(own_stor
         async with served.http as client:
             assert (await client.get("/healthz")).status_code == 200
             assert error_of(await client.get("/readyz")) == (503, "quota_store_unavailable")
-            assert b"fairlane_gateway_requests_total" in (await client.get("/metrics")).content
+        assert "fairlane_gateway_requests_total" in await served.metrics()
 
         own_store.start()
         await answers(served)
@@ -75,8 +75,7 @@ async def test_while_the_store_is_away_requests_fail_at_once_and_leave_nothing_b
         await asyncio.gather(*(at.post(CHAT, ASKED) for _ in range(5)))  # until it is noticed
         await until(lambda: at.resources.availability.is_away)
         refused = await asyncio.gather(*(at.post(CHAT, ASKED) for _ in range(50)))
-        async with at.http as client:
-            told = (await client.get("/metrics")).text
+        told = await at.metrics()
         proxy.is_stuck = False
         if not is_stuck:
             await proxy.start()

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.gateway.served import ASKED, CHAT, WAIT_S, Served, serving, settings
+from tests.gateway.served import ASKED, CHAT, OPERATOR, WAIT_S, Served, serving, settings
 from tests.gateway.spawned import process
 
 pytestmark = pytest.mark.anyio
@@ -45,7 +45,7 @@ class Group:
     async def counted(self, name: str) -> Counter[str]:
         """A metric's sum by process, from whichever process a new connection finds."""
         async with self.client() as client:
-            text = (await client.get("/metrics")).text
+            text = (await client.get("/metrics", headers=OPERATOR)).text
         sums: Counter[str] = Counter()
         for family in text_string_to_metric_families(text):
             for sample in family.samples:

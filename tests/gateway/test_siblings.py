@@ -22,7 +22,7 @@ def process(directory: Path, index: int, count: int = 2) -> tuple[Siblings, Tele
     telemetry = Telemetry()
     telemetry.requests.add("/v1/models", 'odd "{lane}\n# HELP', "ok", by=index + 1)
     telemetry.store_up.set(1)
-    return Siblings(Member(index, count, (), str(directory)), telemetry.exposition), telemetry
+    return Siblings(Member(index, count, {}, str(directory)), telemetry.exposition), telemetry
 
 
 @asynccontextmanager

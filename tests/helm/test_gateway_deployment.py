@@ -21,15 +21,20 @@ def test_the_gateway_alone_knows_a_store_of_the_budgets_own(render: Render) -> N
 def test_alive_and_ready_are_asked_apart(render: Render) -> None:
     container = render().container("gateway")
 
-    assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "http"}
-    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "http"}
+    assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "metrics"}
+    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "metrics"}
 
 
-def test_the_port_is_the_one_of_the_settings(render: Render) -> None:
-    chart = render(values={"config": {"port": 9000}})
+def test_the_ports_are_those_of_the_settings(render: Render) -> None:
+    chart = render(values={"config": {"port": 9000, "metrics_port": 9001, "admin_port": 9002}})
 
-    assert chart.container("gateway")["ports"] == [{"name": "http", "containerPort": 9000}]
-    assert chart.settings()["port"] == 9000
+    assert chart.container("gateway")["ports"] == [
+        {"name": "http", "containerPort": 9000},
+        {"name": "metrics", "containerPort": 9001},
+        {"name": "admin", "containerPort": 9002},
+    ]
+    settings = chart.settings()
+    assert (settings["port"], settings["metrics_port"], settings["admin_port"]) == (9000, 9001, 9002)
 
 
 def test_the_endpoints_forget_a_pod_before_it_stops_accepting(render: Render) -> None:

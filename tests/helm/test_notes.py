@@ -18,7 +18,7 @@ def test_the_notes_lead_to_a_first_key(helm: Path) -> None:
 
     assert "port-forward service/fairlane 8000:8000" in notes
     assert "get secret fairlane-admin" in notes
-    assert "$URL/admin/v1/tenants" in notes
+    assert "$ADMIN_URL/admin/v1/tenants" in notes
 
 
 def test_the_notes_name_the_ingress_where_there_is_one(helm: Path) -> None:

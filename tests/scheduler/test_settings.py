@@ -124,7 +124,21 @@ def test_each_process_ignores_the_others_section() -> None:
 
 
 def test_the_admin_key_is_never_shown() -> None:
-    assert "s3cret" not in repr(loaded(ADMIN_KEY="s3cret"))
+    assert "s3cret" not in repr(loaded(ADMIN_KEY="s3cret" * 6))
+
+
+@pytest.mark.parametrize("key", ["a", "k" * 31, "k" * 501, "a key with spaces in it 0123456789", "schlüssel" * 5])
+def test_an_admin_key_that_can_be_guessed_or_never_be_sent_is_refused(key: str) -> None:
+    with pytest.raises(
+        SettingsError, match=r"^setting admin_key: must be 32 to 500 .*`openssl rand -hex 32` makes one$"
+    ) as told:
+        loaded(ADMIN_KEY=key)
+
+    assert key == "a" or key not in str(told.value)
+
+
+def test_an_admin_key_of_32_characters_is_taken() -> None:
+    assert loaded(ADMIN_KEY="k" * 32).admin_key == "k" * 32
 
 
 @pytest.mark.parametrize(

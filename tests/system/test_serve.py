@@ -91,6 +91,32 @@ def test_a_model_that_cannot_be_served_stops_the_start_and_no_key_is_lost(tmp_pa
     assert "A tenant `demo` with one key, shown this once." in ended.stdout
 
 
+def test_a_directory_that_is_everybody_s_is_refused_with_one_line(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)
+
+    ended = serve(tmp_path, {"FAIRLANE_PORT": str(free_port())})
+
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(f"fairlane: setting data_dir: {tmp_path} is everybody's: ")
+    assert len(ended.stderr.splitlines()) == 1
+
+
+def test_nobody_else_can_read_the_data_directory_whatever_the_umask(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    directory.mkdir(0o755)
+    (directory / "lock").touch(0o644)
+    before = os.umask(0)
+    try:
+        ended = serve(directory, {"FAIRLANE_MODEL": str(tmp_path), "FAIRLANE_PORT": str(free_port())})
+    finally:
+        os.umask(before)
+
+    assert ended.returncode == 2, "the model is none"
+    found = [directory, *directory.rglob("*")]
+    assert any(path.name.endswith(".aof") for path in found)
+    assert not [path for path in found if path.lstat().st_mode & 0o077]
+
+
 def serve(directory: Path, settings: dict[str, str]) -> "subprocess.CompletedProcess[str]":
     """A start that is to fail."""
     environ = {**os.environ, "FAIRLANE_DATA_DIR": str(directory), "FAIRLANE_ADMIN_KEY": ADMIN_KEY, **settings}

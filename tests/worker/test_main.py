@@ -1,10 +1,13 @@
 """Whole worker processes on a tiny model: what clients hear when they are killed, stopped, drained or cut off."""
 
 import asyncio
+import os
 import re
 import secrets
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -216,3 +219,23 @@ async def test_a_second_signal_ends_a_worker_at_once(fleet: Fleet) -> None:
         process.send(signal.SIGINT)
         assert await asyncio.to_thread(process.ended) == 128 + signal.SIGINT
         assert "left" not in listener.ends
+
+
+def test_without_torch_it_says_so_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\n"
+        "class Absent:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] in ('torch', 'transformers', 'numpy', 'safetensors', 'gguf', 'psutil'):\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
+        "sys.meta_path.insert(0, Absent())\n"
+    )
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLANE_")}
+    environ |= {"PYTHONPATH": str(tmp_path), "FAIRLANE_REDIS_URL": "unix:///nowhere"}
+
+    ended = subprocess.run(
+        [sys.executable, "-m", "worker"], env=environ, capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr == "worker: torch is not installed: a worker needs fairlane[worker]\n"

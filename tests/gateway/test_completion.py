@@ -1,0 +1,62 @@
+"""`fairlane completion`: what it prints makes a shell complete the commands."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import fairlane
+
+ASK = """
+source "$1"
+COMP_WORDS=({line})
+COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))
+_fairlane_completion fairlane
+echo "${{COMPREPLY[@]}}"
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """With the command on it, of this interpreter and this code."""
+    command = tmp_path / "fairlane"
+    command.write_text(f"#!/bin/sh\nexec {sys.executable} -c 'import fairlane; fairlane.main()' \"$@\"\n")
+    command.chmod(0o755)
+    return f"{tmp_path}:{os.environ['PATH']}"
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+@pytest.mark.parametrize(
+    ("line", "words"), [("fairlane ser", "serve"), ("fairlane tenants cre", "create"), ("fairlane comp", "completion")]
+)
+def test_bash_completes_commands(tmp_path: Path, path: str, line: str, words: str) -> None:
+    script = tmp_path / "completion"
+    script.write_text(CliRunner().invoke(fairlane.app, ["completion", "bash"]).output)
+
+    said = subprocess.run(
+        ["bash", "-c", ASK.format(line=line), "bash", str(script)],
+        env={**os.environ, "PATH": path, "PYTHONPATH": str(Path(fairlane.__file__).parent)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+
+    assert said.stdout.split() == words.split(), said.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_has_a_script_for_the_command(shell: str) -> None:
+    done = CliRunner().invoke(fairlane.app, ["completion", shell])
+
+    assert done.exit_code == 0
+    assert f"_FAIRLANE_COMPLETE=complete_{shell}" in done.output
+
+
+@pytest.mark.parametrize("command", ["tenants", "keys", "quotas", "usage", "workers", "simulate"])
+def test_no_subcommand_offers_a_script_of_its_own(command: str) -> None:
+    assert "completion" not in CliRunner().invoke(fairlane.app, [command, "--help"]).output
