@@ -168,6 +168,7 @@ def _request(arrival: Arrival) -> Request:
         tenant=arrival.tenant,
         prompt_tokens=arrival.prompt_tokens,
         max_tokens=arrival.max_tokens,
+        choices=arrival.choices,
         deadline_ms=arrival.deadline_ms,
         ttft_ms=arrival.hard_ttft_ms,
     )

@@ -43,7 +43,7 @@ class Forecast:
         room = (self._pool.blocks + self._pool.host_slots) * size
         if most + size * (1 + len(self._roster.begun)) <= room:
             return True
-        running = self._running(standing.rank.group)
+        running = self._running(standing.rank.level)
         one = self._outlook(standing.seq)
         place = bisect_left(running, one)
         peak = peak_tokens((-left, held) for left, held, _ in (*running[:place], one, *running[place:]))
@@ -51,12 +51,12 @@ class Forecast:
 
     def growing(self, standing: Standing) -> int:
         """Sequences standing no lower that run and will need another block."""
-        return sum(grows for _, _, grows in self._running(standing.rank.group))
+        return sum(grows for _, _, grows in self._running(standing.rank.level))
 
     def add(self, standing: Standing) -> None:
         """It runs."""
         if standing.rank.phase is Phase.FRESH:
-            started = standing.rank.group, self._outlook(standing.seq)
+            started = standing.rank.level, self._outlook(standing.seq)
             self._started.append(started)
             for level, running in self._known.items():
                 if started[0] <= level:

@@ -317,6 +317,7 @@ class Planner:
         if before is not DECODE:  # else its prompt was charged, and shared
             flight = self._flights[row.seq.flight_id]
             charge, cached = flight.charge(row), 0 if row.output_index else flight.cached_tokens
+            self._roster.lanes[seq.job.lane].computed(seq, len(row.token_ids))
             for sibling in flight.share_prefix(seq, self._pool, self._claims.may_begin):
                 self._roster.file(sibling)
         self._roster.charge(seq.job, charge)

@@ -1,5 +1,6 @@
 """The one order of everything that a worker could run: running, resumable and waiting work together."""
 
+import math
 from enum import IntEnum
 from itertools import chain
 from typing import NamedTuple
@@ -21,6 +22,10 @@ FORESIGHT = 32
 """Steps by which the order looks ahead: the decodes of a tenant that run count as if they had run so often already. Who
 yields and who comes back shows in the counters only steps later; by these alone tenants would swing past each other,
 the more the larger the batch."""
+
+
+AHEAD = -1
+"""The class of a newcomer that goes before what is guaranteed."""
 
 
 class Phase(IntEnum):
@@ -54,7 +59,8 @@ class Rank(NamedTuple):
     """Never of what is guaranteed: a promise holds whatever its tenant has had since. Its service counts."""
     standing: int
     """0 guaranteed, as long as it has a promise ahead; 1 best effort; 2 relegated: fresh work that can no longer be in
-    time gives way to what can."""
+    time gives way to what can. AHEAD: the first of a tenant that has no token yet, as far as promises have the time
+    (`LaneRoster.computed`); it takes blocks and rows as best effort does."""
     phase: Phase
     urgency: float
     """Of fresh work how near its deadline is, the shorter the nearer; of begun work none."""
@@ -69,6 +75,11 @@ class Rank(NamedTuple):
     def group(self) -> Group:
         """Where it stands but for what it has begun."""
         return self[:3]
+
+    @property
+    def level(self) -> Group:
+        """Up to which group others' growth counts for it: who goes ahead is best effort once it has its token."""
+        return self.lane, self.outside_window, 1 if self.standing == AHEAD else self.standing
 
 
 class Standing(NamedTuple):
@@ -105,6 +116,7 @@ class Ranking:
         self._known: dict[tuple[LaneName, str], tuple[int, bool]] = {}
         self._newcomers = {name: lane.newcomers() for name, lane in lanes.items()}
         self._unanswered = {name: lane.least_unanswered() for name, lane in lanes.items()}
+        self._lending = {name for name, lane in lanes.items() if lane.lends}
 
     def stand(self, seq: Sequence, ahead: float = 0.0) -> Standing:
         """Where a sequence stands, after its tenant was charged as much as is `ahead` of it in this very step."""
@@ -116,6 +128,8 @@ class Ranking:
             standing, urgency = self._prospects(seq, counter - self._least[name])
         else:
             phase, standing, urgency = PHASES[seq.state], int(not seq.is_promised), 0.0
+        if standing > 0 and ahead == 0.0 and self._goes_ahead(seq):
+            standing = AHEAD
         rank = Rank(
             self.lane_rank(seq),
             not seq.is_promised and self._is_outside(name, tenant, counter),
@@ -184,6 +198,18 @@ class Ranking:
         if has_token and reach >= self._unanswered[name]:
             return True
         return any(reach >= newcomer and begun > LITTLE * little for newcomer, little in self._newcomers[name])
+
+    def _goes_ahead(self, seq: Sequence) -> bool:
+        """Before promised work that waits: what may bring a tenant its first token, of the tenants of which nothing has
+        begun the least served."""
+        name, tenant = seq.job.lane, seq.job.tenant
+        if name not in self._lending:
+            return False
+        begun, has_token = self._progress(name, tenant)
+        if has_token or not seq.is_fresh:
+            return not (has_token or seq.output)
+        least = min([counter for counter, little in self._newcomers[name] if not little], default=-math.inf)
+        return not begun and self._lanes[name].counters.value(tenant) <= least
 
     def _progress(self, name: LaneName, tenant: str) -> tuple[int, bool]:
         """How much of a tenant had begun, and whether any had a token, when first asked in the step; kept, too."""

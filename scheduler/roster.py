@@ -27,6 +27,9 @@ LEAST_SERVED = 32
 LITTLE = 4
 """A tenant counts as a newcomer where of another more than so many times as much has begun: with 2, tenants that
 arrived unevenly took rows from each other so often that `eta_ms` was off."""
+LENT = 0.25
+"""Prompt tokens of newcomers that go before promised work, for each that this computes meanwhile: promises hold if all
+takes longer by more than that (`promises.MARGIN`)."""
 Filed = tuple[float, float, str, int, Sequence]
 """A fresh sequence by class and a time in ms; flight and choice break ties."""
 
@@ -44,6 +47,8 @@ class LaneRoster:
         self.unanswered: Counter[str] = Counter()
         """Of these, those that have no token yet."""
         self._guaranteed: list[Filed] = []
+        self._lent = 0.0
+        """Prompt tokens that newcomers had before promised work that waits, and that are not paid back yet."""
         self._most_served = 0.0
         """The largest counter."""
         self._fresh: dict[str, list[Filed]] = {}
@@ -142,6 +147,7 @@ class LaneRoster:
         del self._elders[bisect_left(self._elders, _by_age(seq))]
         if seq.job.guaranteed:
             del self._guaranteed[bisect_left(self._guaranteed, _by_due(seq))]
+            self._lent = self._lent if self._guaranteed else 0.0
         if not waiting:
             del self._fresh[tenant]
             self._least_served = None
@@ -171,6 +177,19 @@ class LaneRoster:
     def guaranteed(self) -> list[Sequence]:
         """The first due of the guaranteed fresh work, whosever it is."""
         return [filed[-1] for filed in self._guaranteed[:LEAST_SERVED]]
+
+    @property
+    def lends(self) -> bool:
+        """Promised work waits, and newcomers may go before it: what they had so far is paid back."""
+        return bool(self._guaranteed) and self._lent <= 0.0
+
+    def computed(self, seq: Sequence, tokens: int) -> None:
+        """So much of a prompt was computed: a newcomer's is lent while promised work waits, that work's pays it back.
+        Nothing is lent ahead, so what promised work waits for is one step of newcomers at most, and LENT of its own."""
+        if seq.is_promised:
+            self._lent = max(0.0, self._lent - LENT * tokens)
+        elif self._guaranteed and not self.has_token(seq.job.tenant):
+            self._lent += tokens
 
     def promoted(self, now_ms: float) -> Iterator[Sequence]:
         """Fresh work that has waited long enough to count for the lane above, the eldest first."""

@@ -1,11 +1,13 @@
 """The one ranked list: lanes, tenants, deadlines, who waits and why, and that nobody waits for ever."""
 
+from collections import Counter
 from dataclasses import replace
 
 from scheduler.budget import STRETCH
 from scheduler.costs import CostModel
 from scheduler.lanes import DEFAULT_LANES
 from scheduler.messages import Preempted
+from scheduler.roster import LENT
 from scheduler.steps import SeqId, StepFeatures
 from tests.scheduler.kv_runner import expected_output
 from tests.scheduler.planner_world import LATENCY, THROUGHPUT, World, job
@@ -41,6 +43,25 @@ def test_a_guaranteed_request_comes_before_best_effort() -> None:
     world.step()
 
     assert world.rows() == ["guaranteed"]
+
+
+def test_newcomers_go_before_promised_work_as_far_as_it_has_the_time() -> None:
+    """Promises that are far off would else keep others out for as long as they are kept early."""
+    world = World(blocks=4_000, max_sequences=64, max_step_tokens=64, host_slots=0)
+    for number in range(40):
+        promised = job(f"p{number:02}", prompt=40, max_tokens=1, guaranteed=True, hard_ttft_ms=60_000.0, tenant="greedy")
+        world.add(promised)
+    world.step()
+    for number in range(20):
+        world.add(job(f"n{number:02}", prompt=40, max_tokens=1, tenant=f"new{number:02}"))
+
+    computed = Counter[bool]()
+    while any(flight.startswith("p") for flight in world.planner.flights()):
+        for row in world.step()[0].rows:
+            computed[row.seq.flight_id.startswith("n")] += len(row.token_ids)
+
+    assert 0 < computed[True] <= LENT * computed[False] + 64
+    assert "n00" in world.ended
 
 
 def test_equal_requests_run_in_the_order_of_their_ids() -> None:
