@@ -1,9 +1,10 @@
 """Can this request be served in time? Decided at the door, from what workers last reported and what the doors let in.
 
 Three answers. Guaranteed: every stated deadline holds with a margin, at the longest output that was stated, and so
-does every guarantee given before. Best effort: it is expected to be in time, or states no deadline; such a request is
-never refused for the load. Refused: it states a deadline that it would miss, or whose keeping would break a guarantee.
-Where no worker knows its costs yet, nothing is refused and nothing promised.
+does every guarantee given before; several choices only where there is room for all at once. Best effort: it is expected
+to be in time, or states no deadline; such a request is never refused for the load. Refused: it states a deadline that
+it would miss, or whose keeping would break a guarantee. Where no worker knows its costs yet, nothing is refused and
+nothing promised.
 
 Lower lanes count on the time that the lanes above do not ask for, whether those are let in or not: a flood of dated
 batch work cannot book what interactive work needs. Best effort goes behind what is guaranteed, now and later.
@@ -16,7 +17,7 @@ from typing import Literal
 import msgspec
 
 from scheduler.commitments import Commitments, Request
-from scheduler.demand import Load, claim_ms, lateness_ms, time_to_first_ms
+from scheduler.demand import Load, claim_ms, has_room_at_once, lateness_ms, time_to_first_ms
 from scheduler.messages import WorkerStatus
 from scheduler.promises import MARGIN
 from scheduler.tariff import Tariff
@@ -95,7 +96,8 @@ class _Assessment(msgspec.Struct, frozen=True):
             load = self._load(guaranteed=True)
             above = self.known.lanes_above(self.request.lane, self.now_ms)
             wait_ms = self._wait_ms(load, above)
-            if MARGIN * wait_ms <= load.due_ms - self.now_ms and self._lateness_ms(load) <= 0.0:
+            in_time = MARGIN * wait_ms <= load.due_ms - self.now_ms and self._lateness_ms(load) <= 0.0
+            if in_time and self._begins_at_once(load):
                 claimed_ms = MARGIN * claim_ms(self.known.ledger, load, self.known.fleet(self.tariff))
                 return self._admitted(wait_ms, load, guaranteed=True, claimed_ms=claimed_ms)
         load = self._load(guaranteed=False)
@@ -112,6 +114,12 @@ class _Assessment(msgspec.Struct, frozen=True):
         """It states a deadline, and all that this depends upon; and lanes above leave time."""
         stated = self.request.states_deadline and (self.request.deadline_ms is None or self.request.max_tokens_stated)
         return stated and self.known.leaves_time(self.request.lane, self.now_ms)
+
+    def _begins_at_once(self, load: Load) -> bool:
+        """Several choices begin together: the rows that a full worker frees one by one go to others before them, until
+        they are due."""
+        fleet = self.known.fleet(self.tariff)
+        return self.request.choices == 1 or has_room_at_once(self.known.ledger, load, fleet)
 
     def _admitted(self, wait_ms: float, load: Load, *, guaranteed: bool, claimed_ms: float = 0.0) -> Admitted:
         return Admitted(

@@ -181,6 +181,11 @@ def claim_ms(ledger: Ledger, load: Load, fleet: Fleet) -> float:
     return max(load.prefill_ms, load.work_ms) / fleet.workers
 
 
+def has_room_at_once(ledger: Ledger, load: Load, fleet: Fleet) -> bool:
+    """A worker that is as full as all are of what goes before would have room for all of a load's choices together."""
+    return ledger.up_to(load.level).share / fleet.workers + load.share <= 1.0
+
+
 def lateness_ms(
     ledger: Ledger, load: Load, fleet: Fleet, now_ms: float, *, margin: float, taken: Callable[[int], float]
 ) -> float:

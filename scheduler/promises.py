@@ -24,6 +24,9 @@ MOST_TAKEN = 0.95
 """Part of the time that others may be taken to need at most: a little always becomes free."""
 RECENT_MS = 4_000
 """How long what was asked for counts, less and less: half of it at the mean."""
+SURGE_MS = 1_000
+"""And so long where that finds more: a flood counts as one from its first quarter of a second on. What lower lanes are
+promised until it is known for one would not be kept."""
 WHOLE = 1_000_000
 """All of the time, in millionths."""
 
@@ -43,8 +46,11 @@ class Asked:
         """What part of all time that is, in millionths; more than all where it is too much."""
         for old in [at_ms for at_ms in self._work_us if not 0 <= now_ms - at_ms < RECENT_MS]:
             del self._work_us[old]
-        weighted = sum(work_us * (RECENT_MS - now_ms + at_ms) for at_ms, work_us in self._work_us.items())
-        return weighted * 2_000 // RECENT_MS**2
+        return max(self._part_over(RECENT_MS, now_ms), self._part_over(SURGE_MS, now_ms))
+
+    def _part_over(self, span_ms: int, now_ms: int) -> int:
+        left = ((span_ms - now_ms + at_ms, work_us) for at_ms, work_us in self._work_us.items())
+        return sum(max(0, left_ms) * work_us for left_ms, work_us in left) * 2_000 // span_ms**2
 
 
 class Promises:

@@ -14,7 +14,7 @@ end
 
 -- What part of all time was asked of a lane of late, in millionths.
 local function part_of(lane)
-  local name, weighted = key('asked', lane), 0
+  local name, weighted, surging = key('asked', lane), 0, 0
   local flat = call('HGETALL', name)
   for i = 1, #flat, 2 do
     local age = NOW - tonumber(flat[i])
@@ -22,9 +22,11 @@ local function part_of(lane)
       call('HDEL', name, flat[i])
     else
       weighted = weighted + tonumber(flat[i + 1]) * (RECENT_MS - age)
+      surging = surging + tonumber(flat[i + 1]) * math.max(0, SURGE_MS - age)
     end
   end
-  return math.floor(weighted * 2000 / (RECENT_MS * RECENT_MS))
+  local part, surge = weighted * 2000 / (RECENT_MS * RECENT_MS), surging * 2000 / (SURGE_MS * SURGE_MS)
+  return math.floor(math.max(part, surge))
 end
 
 -- What a lane has of the time however much those above ask for, in millionths: too little to promise anything.

@@ -50,6 +50,7 @@ def request(
     deadline_ms: float | None = None,
     ttft_ms: float | None = None,
     exact: bool = False,
+    choices: int = 1,
 ) -> Request:
     return Request(
         lane=lane,
@@ -59,6 +60,7 @@ def request(
         deadline_ms=deadline_ms,
         ttft_ms=ttft_ms,
         exact=exact,
+        choices=choices,
     )
 
 
@@ -155,6 +157,17 @@ def test_what_was_let_in_before_anything_was_measured_counts_afterwards() -> Non
 
 def test_a_deadline_with_room_to_spare_is_guaranteed() -> None:
     assert admitted(Door(worker()).say(request(deadline_ms=5_000.0))).guaranteed
+
+
+def test_several_choices_are_guaranteed_only_while_a_worker_has_room_for_all_at_once() -> None:
+    """A full worker frees a row at a time, and others take it."""
+    door = Door(worker(slots=2), worker(slots=2))
+    pair = request(lane=THROUGHPUT, choices=2, ttft_ms=60_000.0)
+    assert admitted(door.say(pair)).guaranteed
+    door.ask(request(ttft_ms=2_000.0))
+
+    assert not admitted(door.say(pair)).guaranteed
+    assert admitted(door.say(request(lane=THROUGHPUT, ttft_ms=60_000.0))).guaranteed
 
 
 def test_a_deadline_with_little_room_is_best_effort() -> None:

@@ -49,7 +49,9 @@ def test_newcomers_go_before_promised_work_as_far_as_it_has_the_time() -> None:
     """Promises that are far off would else keep others out for as long as they are kept early."""
     world = World(blocks=4_000, max_sequences=64, max_step_tokens=64, host_slots=0)
     for number in range(40):
-        promised = job(f"p{number:02}", prompt=40, max_tokens=1, guaranteed=True, hard_ttft_ms=60_000.0, tenant="greedy")
+        promised = job(
+            f"p{number:02}", prompt=40, max_tokens=1, guaranteed=True, hard_ttft_ms=60_000.0, tenant="greedy"
+        )
         world.add(promised)
     world.step()
     for number in range(20):

@@ -80,10 +80,10 @@ async def test_time_that_has_passed_cannot_be_promised(queue: Queue, clock: Cloc
 
 
 async def test_a_lower_lane_is_not_promised_what_the_lanes_above_ask_for(queue: Queue, clock: Clock) -> None:
-    """However they ask for it: let in, promised or not, or refused."""
+    """However they ask for it: let in, promised or not, or refused; as soon as they do, were it little before."""
     assert await promised(queue, "before", 900.0, lane=LaneName.THROUGHPUT)
     for number in range(4):
-        await queue.put(job(f"undated{number}", gateway_id=f"g{number}", work_ms=250.0))
+        await queue.put(job(f"undated{number}", gateway_id=f"g{number}", work_ms=62.5))
     half = await queue.confer("gw", b"", {})
     assert half.asked == pytest.approx({LaneName.LATENCY: 0.5, LaneName.THROUGHPUT: 0.0}, abs=0.05)
 
