@@ -27,9 +27,13 @@ bound.
 What is guaranteed its deadline is served whether its tenant is outside Θ or not, and counts. So while a tenant has
 guaranteed work, it may be ahead by as much more as that comes to; but the queue promises nothing to a tenant that is
 ahead of another that waits by more than Θ, with what it was promised already and waits for: so that is no more than Θ
-and the work of one request, and what had begun by then. Of all workers' time at most 1 / `promises.MARGIN`, two thirds,
-is promised: the rest goes to who is inside, and once the promises are kept their tenant waits until the others have
-caught up.
+and the work of one request, and what had begun by then. Of all workers' time until any moment at most 1 /
+`promises.MARGIN`, two thirds, is promised. Promises are kept as early as they can be, and what that frees is promised
+anew: a tenant that dates everything may have all of the time for long. Of newcomers this holds: where promised work
+waits in a worker, the first of a tenant that has no token there goes before it, one step of such prompts at once and
+beyond that `roster.LENT`, a quarter, of what promised prompts compute meanwhile. Those take a quarter longer for it at
+most, which the margin covers; newcomers beyond that, and all else that is not promised, wait until the promises are
+kept or their tenant is promised no more because it is ahead.
 Source: Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024); the window is that of WF2Q and EEVDF.
 """
 
