@@ -193,22 +193,27 @@ def lateness_ms(
 
     `taken`: of a lane rank, the part of the time that becomes free which lanes above go on to take.
 
-    Not above 0 where all is kept. What is late already counts as work, and is not tested.
+    Not above 0 where all is kept. What is late already counts as work, and is not tested. Nor is what in a lower lane
+    would be late without this load too, once a flood has come above it: to refuse the load would bring it no time that
+    the flood's best effort would not take.
     """
-    worst_ms = -math.inf
+    worst_ms, nothing = -math.inf, _nothing(load.level)
     for level in ledger.promised(load.level):
         before, left = ledger.up_to(level), 1.0 - taken(level.rank)
         work_ms = before.work_ms - sum(work_ms for _, work_ms in before.dated.values())
         for bucket, (_, bucket_ms) in sorted(before.dated.items()):
             work_ms += bucket_ms
-            due_ms = bucket * BUCKET_MS
-            goes_before = level > load.level or due_ms >= load.due_ms
-            if goes_before and due_ms >= now_ms:
-                worst_ms = max(
-                    worst_ms,
-                    margin * _wait_ms(before, load, work_ms, fleet) / left - (due_ms - now_ms),
-                )
+            had_ms, is_lower = bucket * BUCKET_MS - now_ms, level > load.level
+            if had_ms < 0.0 or not (is_lower or bucket * BUCKET_MS >= load.due_ms):
+                continue
+            if is_lower and margin * _wait_ms(before, nothing, work_ms, fleet) / left > had_ms:
+                continue
+            worst_ms = max(worst_ms, margin * _wait_ms(before, load, work_ms, fleet) / left - had_ms)
     return worst_ms
+
+
+def _nothing(level: Level) -> Load:
+    return Load(level=level, prefill_ms=0.0, decode_ms=0.0, output_ms=0.0, token_ms=0.0, share=0.0)
 
 
 def _wait_ms(before: Sum, load: Load, work_ms: float, fleet: Fleet) -> float:

@@ -266,6 +266,14 @@ def test_a_guarantee_is_not_broken_by_a_later_one_with_an_earlier_deadline() -> 
     assert guarantees(door.ask(request(ttft_ms=2_000.0))) == 0
 
 
+def test_a_lower_lanes_promise_that_a_flood_makes_late_keeps_nobody_from_being_promised_anything() -> None:
+    door = Door(worker())
+    assert guarantees(door.ask(request(lane=THROUGHPUT, ttft_ms=4_000.0))) == 1
+    door.ask(request(), times=100)
+
+    assert admitted(door.say(request(ttft_ms=3_000.0))).guaranteed
+
+
 def test_dated_work_of_a_lower_lane_books_only_what_the_lane_above_leaves() -> None:
     quiet, busy = Door(worker(slots=2)), Door(worker(slots=2))
     busy.ask(request(output=100), times=20)
