@@ -237,6 +237,27 @@ def test_who_has_less_than_a_quarter_of_anothers_rows_takes_one_within_the_windo
     assert sum(flight.startswith("person") for flight in world.rows()) < 4, "who has a quarter takes no more"
 
 
+def test_who_has_little_is_evened_out_within_the_window_where_no_deadline_presses() -> None:
+    """It is asked for, and has its next row once the other is ahead by Θ, not before: else tenants with few and with
+    many rows take them from each other without end."""
+    world = World(blocks=400, max_sequences=8, max_step_tokens=64, window=200.0)
+    world.add(job("person-1", tenant="person", max_tokens=200))
+    for number in range(9):
+        world.add(job(f"crowd-{number}", tenant="crowd", max_tokens=200))
+    for _ in range(8):
+        world.step()
+    own = world.planner.capacity().yielding[THROUGHPUT]
+    assert (own.begun, own.jobs) == (("crowd",), 8)
+    world.add(job("person-2", tenant="person", max_tokens=200))
+
+    steps = 0
+    while "person-2" not in world.rows():
+        world.step()
+        steps += 1
+
+    assert 200.0 / (2 * 7) < steps < 2 * 200.0 / (2 * 7)
+
+
 @pytest.mark.parametrize("lane", [LATENCY, THROUGHPUT])
 @pytest.mark.parametrize("tenants", [1, 3, 6])
 def test_a_newcomer_has_a_row_in_each_step_until_its_first_token(lane: LaneName, tenants: int) -> None:
@@ -272,6 +293,41 @@ def test_a_short_newcomer_does_not_wait_behind_long_prompts_that_have_begun(lane
     world.step()
 
     assert world.outputs[SeqId("new", 0)]
+
+
+@pytest.mark.parametrize("lane", [LATENCY, THROUGHPUT])
+def test_many_tenants_with_a_row_each_do_not_stand_in_for_newcomers_that_are_asked_for(lane: LaneName) -> None:
+    """Beside a prompt in progress each of them has little; but few newcomers are asked for at a time."""
+    world = World(blocks=400, max_sequences=9, max_step_tokens=16, window=10_000.0)
+    for number in range(8):
+        world.add(job(f"crowd-{number}", lane, tenant=f"t{number}", max_tokens=200))
+    for _ in range(8):
+        world.step()
+    world.add(job("long", lane, tenant="long", prompt=200, max_tokens=4))
+    world.step()
+    for number in range(8):
+        world.add(job(f"next-{number}", lane, tenant=f"t{number}", max_tokens=200))
+
+    own = world.planner.capacity().yielding[lane]
+
+    assert set(own.begun) == {"long", *(f"t{number}" for number in range(8))}
+    assert own.jobs == 8
+
+
+def test_many_newcomers_prompts_leave_each_stream_its_token_in_every_step() -> None:
+    """Each leaves the decodes what they need, not a part of what is left: that was nothing after a few of them."""
+    world = World(blocks=400, max_sequences=16, max_step_tokens=32, window=10_000.0)
+    for number in range(2):
+        world.add(job(f"stream-{number}", LATENCY, tenant="person", max_tokens=200))
+    for _ in range(4):
+        world.step()
+    for number in range(8):
+        world.add(job(f"new-{number}", LATENCY, tenant=f"new-{number}", prompt=100, max_tokens=2))
+
+    for _ in range(20):
+        world.step()
+
+        assert {"stream-0", "stream-1"} <= set(world.rows())
 
 
 def test_ever_new_tenants_do_not_keep_an_earlier_one_from_its_first_token() -> None:
@@ -375,3 +431,15 @@ def test_a_stream_of_its_own_does_not_put_a_tenants_next_request_behind_anothers
     waits_ms = first_tokens([stream, *flood, *people], workers=1, blocks=4_000).waits_ms
 
     assert max(waits_ms[f"next-{n}"] for n in range(10)) <= 2 * LONGEST_STEP_MS + 30.0
+
+
+@pytest.mark.parametrize("tenants", [1, 8])
+def test_a_stream_of_its_own_does_not_put_a_tenants_next_request_behind_long_prompts(tenants: int) -> None:
+    """Prompts are computed one or few at a time, and tenants that have no token yet are newcomers themselves."""
+    stream = asks(0.0, "long", "person", LATENCY, 16, 4_000)
+    flood = [asks(100.0 + 10.0 * n, f"crowd-{n}", f"crowd-{n % tenants}", LATENCY, 4_000, 4) for n in range(60)]
+    people = [asks(1_000.0 + 470.0 * n, f"next-{n}", "person", LATENCY, 20, 2) for n in range(6)]
+
+    waits_ms = first_tokens([stream, *flood, *people], workers=1, blocks=20_000).waits_ms
+
+    assert max(waits_ms[f"next-{n}"] for n in range(6)) <= 2 * LONGEST_STEP_MS + 30.0
