@@ -23,7 +23,8 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from gateway import http_answer
+from gateway import body_budget, http_answer
+from gateway.body_budget import BodyBudget, BodyHold
 from gateway.departure import STATE, Departure
 from gateway.errors import ApiError, headers_too_large, invalid, request_timeout
 from gateway.http_answer import Answer
@@ -51,15 +52,17 @@ class HttpLimits:
     """Requests that may wait on a connection behind the one that is answered. One read may bring thousands."""
 
 
-def limited_protocol(limits: HttpLimits) -> type[HttpToolsProtocol]:
-    """The protocol class to give to `uvicorn.Config(http=…)`. Idle keep-alive is uvicorn's `timeout_keep_alive`."""
-    return type("LimitedHttpProtocol", (LimitedHttpProtocol,), {"limits": limits})
+def limited_protocol(limits: HttpLimits, bodies: BodyBudget) -> type[HttpToolsProtocol]:
+    """The protocol class to give to `uvicorn.Config(http=…)`. Idle keep-alive is uvicorn's `timeout_keep_alive`.
+    `bodies`: what all connections together may hold of bodies."""
+    return type("LimitedHttpProtocol", (LimitedHttpProtocol,), {"limits": limits, "bodies": bodies})
 
 
 class LimitedHttpProtocol(HttpToolsProtocol):
     """uvicorn's protocol within `limits`."""
 
-    limits = HttpLimits()
+    limits: HttpLimits
+    bodies: BodyBudget
 
     def __init__(
         self,
@@ -73,6 +76,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._received_bytes = 0
         """Since the last request was whole."""
         self._body_bytes = 0
+        self._hold = BodyHold(self.bodies)
+        """Of the body that is coming."""
         self._refusal: ApiError | None = None
         """Why the parser was told to stop."""
         self._is_deaf = False
@@ -98,6 +103,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._trust()
         for cycle in self._cycles:
             cycle.disconnected = not cycle.response_complete  # uvicorn tells the latest alone
+            cycle.scope["state"][body_budget.STATE].release()
         super().connection_lost(exc)
         self._departure.left()
 
@@ -144,14 +150,19 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self.flow.resume_reading()  # uvicorn stops it, and would not hear that the client leaves
         self._cycles = [*[cycle for cycle in self._cycles if not cycle.response_complete], self.cycle]
         self.cycle.transport = _AnsweringTransport(self)  # type: ignore[assignment] # all of it that a cycle uses
-        answer = Answer(self.cycle)
+        self._hold = self.scope["state"][body_budget.STATE] = BodyHold(self.bodies)
+        answer = Answer(self.cycle, self._hold)
         self.cycle.send = answer.send  # type: ignore[method-assign] # what the application is given
         self.scope["state"][http_answer.STATE] = answer
 
     def on_body(self, body: bytes) -> None:
-        """A part of the body."""
+        """A part of the body: kept where there is room for it. Where there is none, its reader finds out why."""
         self._body_bytes += len(body)
-        super().on_body(body)
+        if self._hold.takes(len(body)):
+            super().on_body(body)
+        elif not self.cycle.response_complete:
+            self.flow.pause_reading()
+            self.cycle.message_event.set()
 
     def on_message_complete(self) -> None:
         """The request is whole; what comes next is another."""

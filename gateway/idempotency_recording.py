@@ -18,12 +18,13 @@ class Spoken:
     __slots__ = ("_body", "_recording")
 
     def __init__(self, body: bytes, recording: "Recording") -> None:
-        self._body = body
+        self._body: bytes | None = body
         self._recording = recording
 
-    def request_body(self) -> bytes:
-        """All of it has come."""
-        return self._body
+    def take_body(self) -> bytes | None:
+        """All of it has come. None once it was taken."""
+        body, self._body = self._body, None
+        return body
 
     def push(self, body: bytes) -> bool:
         """A further part of a body that has begun."""

@@ -36,7 +36,7 @@ _ANY_TENANT: tuple[Code, ...] = (
     "shutting_down",
 )
 _ANY_ADMIN: tuple[Code, ...] = ("invalid_request_error", "invalid_api_key", "quota_store_unavailable")
-_ANY_BODY: tuple[Code, ...] = ("request_timeout", "request_too_large")
+_ANY_BODY: tuple[Code, ...] = ("request_timeout", "request_too_large", "overloaded_memory")
 _GENERATION: tuple[Code, ...] = (
     *_ANY_TENANT,
     *_ANY_BODY,

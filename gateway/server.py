@@ -82,7 +82,7 @@ def configure(settings: GatewaySettings, resources: Resources) -> uvicorn.Config
         port=settings.port,
         interface="asgi3",
         loop="uvloop",
-        http=limited_protocol(settings.http_limits),
+        http=limited_protocol(settings.http_limits, resources.bodies),
         ws="none",
         lifespan="on",
         log_config=None,

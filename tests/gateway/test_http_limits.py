@@ -14,6 +14,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope, Send
 
 from gateway import errors
+from gateway.body_budget import BodyBudget
 from gateway.errors import ApiError
 from gateway.http_body import read_body
 from gateway.http_limits import HttpLimits, limited_protocol
@@ -139,11 +140,12 @@ async def serving(
     body_timeout_s: float = PATIENT_S,
     idle_s: int = 60,
     max_connections: int | None = None,
+    bodies: BodyBudget | None = None,
 ) -> AsyncIterator[Server]:
     app = Echo(body_timeout_s, asyncio.Event(), asyncio.Event())
     config = uvicorn.Config(
         RequestIdMiddleware(app),
-        http=limited_protocol(limits),
+        http=limited_protocol(limits, bodies or BodyBudget(most_bytes=2**30, most_tenant_bytes=2**30)),
         ws="none",
         lifespan="off",
         log_config=None,
