@@ -7,9 +7,13 @@ import sys
 
 from gateway import config
 from gateway.log_lines import start_logging
+from gateway.memory import keep_little
 from gateway.port import PortRefused, listen
 from scheduler.garbage import OF_A_GATEWAY, collect_seldom
 from scheduler.settings import SettingsError, sends_traces
+
+SWITCH_EVERY_S = 0.001
+"""How long the event loop waits at most for a thread that looks at a large body; Python's own figure is 5 ms."""
 
 
 def main() -> int:
@@ -40,6 +44,8 @@ def main() -> int:
 
 def _serve(settings: config.GatewaySettings, sockets: list[socket.socket], member: config.Member | None = None) -> int:
     """Imports here what checking the settings does not need."""
+    keep_little()
+    sys.setswitchinterval(SWITCH_EVERY_S)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # one text at a time needs no pool of threads
     import uvloop
 

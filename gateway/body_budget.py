@@ -4,6 +4,8 @@ A body is held from its first byte until it has become prompts or was refused. B
 has come of it; from then on what it declares, so that nobody fills a budget with bodies that never end.
 """
 
+from collections.abc import Callable
+
 from gateway.errors import ApiError, body_budget_full, overloaded_memory
 
 STATE = "body"
@@ -17,9 +19,12 @@ _FOR_SMALL = 8
 class BodyBudget:
     """What is held, and what may be. For one event loop."""
 
-    def __init__(self, *, most_bytes: int, most_tenant_bytes: int) -> None:
-        self.most_bytes = most_bytes
-        self.most_tenant_bytes = most_tenant_bytes
+    def __init__(
+        self, *, most_bytes: int, most_tenant_bytes: int, freed: Callable[[int], None] = lambda _: None
+    ) -> None:
+        """`freed`: told how many bytes a body had held that is given back."""
+        self._freed = freed
+        self.most_bytes, self.most_tenant_bytes = int(most_bytes), int(most_tenant_bytes)  # an answer tells them
         self.held_bytes = 0
         self._tenants: dict[str, int] = {}
 
@@ -38,6 +43,11 @@ class BodyBudget:
             return body_budget_full(self.most_tenant_bytes, self.of_tenant(tenant), more)
         most_bytes = self.most_bytes if held_bytes + more <= SMALL_BYTES else self.most_large_bytes
         return overloaded_memory() if self.held_bytes + more > most_bytes else None
+
+    def give_back(self, tenant: str | None, count: int) -> None:
+        """Hold less: a body is gone."""
+        self.add(tenant, -count)
+        self._freed(count)
 
     def add(self, tenant: str | None, count: int) -> None:
         """Hold more, or less where `count` is negative."""
@@ -90,7 +100,7 @@ class BodyHold:
         """Give all of it back. What still comes of the body is not taken."""
         self._is_over = True
         if self.held_bytes:
-            self._budget.add(self._tenant, -self.held_bytes)
+            self._budget.give_back(self._tenant, self.held_bytes)
             self.held_bytes = 0
 
     def _grow(self, more: int) -> bool:

@@ -129,6 +129,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._received_bytes += len(data)
         self._data = data
         super().data_received(data)
+        self._data = b""  # it may be large, and the connection silent for long
         self._weigh_up()
 
     def on_headers_complete(self) -> None:

@@ -27,6 +27,7 @@ from gateway.guarded_quotas import GuardedQuotas, RememberedKeys
 from gateway.idempotency_runs import Runs
 from gateway.launch import Launcher
 from gateway.lookout import Lookout
+from gateway.memory import Trimmer
 from gateway.orphans import Orphans
 from gateway.prepare import Preparer
 from gateway.reaper import Reaper
@@ -82,7 +83,9 @@ class Resources:
         self.lanes = settings.lanes.lanes()
         self.gateway_id = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         """New with each start: what an earlier process left behind is a reaper's."""
-        self.bodies = BodyBudget(most_bytes=section.body_bytes, most_tenant_bytes=section.tenant_body_bytes)
+        self.bodies = BodyBudget(
+            most_bytes=section.body_bytes, most_tenant_bytes=section.tenant_body_bytes, freed=Trimmer().freed
+        )
         self.refused = RefusedRequests(section.refused_per_minute)
         self.telemetry = Telemetry(processor, sample=section.trace_sample, max_tenants=section.max_tenant_labels)
         self.siblings = Siblings(member, self.telemetry.exposition)
