@@ -87,8 +87,12 @@ class Recording:
         self._tell()
 
     def end(self, error: Exception | None = None) -> None:
-        """Nothing comes any more; only the first end counts."""
+        """Nothing comes any more; only the first end counts. Of an error it is kept what was wrong, not where: those
+        frames hold the request's body."""
         if not self.has_ended:
+            if error is not None:
+                error = error.with_traceback(None)
+                error.__context__ = None
             self.has_ended, self.error = True, error
             self._tell()
 

@@ -61,7 +61,10 @@ def read_object(body: bytes, *, token_ids: int = 0) -> dict[str, Any]:
         if isinstance(value, dict):
             return value
         refused = invalid(None, "The body must be a JSON object.")
-    raise refused
+    try:
+        raise refused
+    finally:
+        del refused  # it has this frame in its traceback, and with it the body, until the next collection otherwise
 
 
 def _read(text: str) -> object:

@@ -188,8 +188,7 @@ class Preparer:
         try:
             prompts = kind.prompts(model.text, request)
         except PromptTooLong as long:
-            refused = too_long(long.least_tokens, request.max_tokens, model, prompt_param=kind.prompt_param)
-            raise refused from None
+            raise too_long(long.least_tokens, request.max_tokens, model, prompt_param=kind.prompt_param) from None
         if not all(prompts):
             raise invalid(kind.prompt_param, f"`{kind.prompt_param}` holds no token.")
         return request, model, prompts

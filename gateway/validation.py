@@ -44,7 +44,10 @@ def checked_fields(kind: type[Body], neutral: Neutral, fields: Mapping[str, obje
         return kind.model_validate(given)
     except ValidationError as error:
         refused = _first(error)  # raised below, so that no traceback chains to what quotes the body
-    raise refused
+    try:
+        raise refused
+    finally:
+        del refused  # it has this frame in its traceback, and with it the fields, until the next collection otherwise
 
 
 def _refuse_unless_neutral(name: str, value: object, neutral: tuple[object, ...]) -> None:

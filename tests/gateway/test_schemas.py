@@ -1,7 +1,9 @@
 """Request bodies: what is valid, and the field that is named where one is not."""
 
+import gc
 import json
 import math
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -473,6 +475,19 @@ def test_a_body_of_very_many_parts_is_not_even_parsed(part: str) -> None:
         parse_chat(body.encode())
 
     assert (refused.value.code, refused.value.status) == ("request_too_large", 413)
+
+
+@pytest.mark.parametrize("fields", ['"x": 1', '"x": }', '"x": 1, "x": 2', '"stop": [5]', '"n": 1.5'])
+def test_nothing_of_a_refused_body_waits_for_the_next_collection(fields: str) -> None:
+    body = f'{{"model": "tiny", "prompt": "{"x" * 20_000}", {fields}}}'.encode()
+    gc.collect()
+    gc.disable()
+    try:
+        with suppress(ApiError):
+            parse_completion(body, TOKEN_IDS)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("text", ['{"[', "\\", '\\"{'])
