@@ -92,9 +92,13 @@ class BodyHold:
         self.check()
 
     def check(self) -> None:
-        """Raise the refusal, if there is one."""
+        """Raise the refusal, if there is one; once, after which the body is over."""
         if self.refusal is not None:
-            raise self.refusal
+            self._is_over = True
+            try:
+                raise self.refusal
+            finally:
+                self.refusal = None  # it has this frame in its traceback, and with it the hold and itself
 
     def release(self) -> None:
         """Give all of it back. What still comes of the body is not taken."""

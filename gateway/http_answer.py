@@ -38,7 +38,7 @@ class Channel(Protocol):
 class Answer:
     """`send` of one request, for the cycle that runs it."""
 
-    __slots__ = ("_cycle", "_head", "_hold", "_is_open_ended")
+    __slots__ = ("_cycle", "_head", "_hold", "_is_abandoned", "_is_open_ended")
 
     def __init__(self, cycle: RequestResponseCycle, hold: BodyHold) -> None:
         """`hold`: of the request's body, which is given back with the answer's end at the latest."""
@@ -47,6 +47,7 @@ class Answer:
         is to go with its last reference and not at the next collection."""
         self._head = b""
         self._hold = hold
+        self._is_abandoned = False
         self._is_open_ended = False
         """Its body ends with its connection: HTTP/1.0 knows no chunks."""
 
@@ -54,6 +55,8 @@ class Answer:
         """One ASGI message. Raises RuntimeError for one that may not come now, or a header that cannot be."""
         cycle = self._cycle
         if cycle is None:
+            if self._is_abandoned:
+                return
             raise RuntimeError("the answer is over")
         if cycle.flow.write_paused and not cycle.disconnected:
             await cycle.flow.drain()
@@ -65,6 +68,11 @@ class Answer:
             self._go_on(cycle, message)
         else:
             raise RuntimeError(f"the message {message['type']} may not come now")
+
+    def abandon(self) -> None:
+        """The client has left: what is still sent goes nowhere."""
+        self._cycle, self._is_abandoned = None, True
+        self._hold.release()
 
     def take_body(self) -> bytes | None:
         """The body of the request that is to be answered, where all of it has come already: it has to be waited for

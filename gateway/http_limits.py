@@ -103,9 +103,18 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._trust()
         for cycle in self._cycles:
             cycle.disconnected = not cycle.response_complete  # uvicorn tells the latest alone
-            cycle.scope["state"][body_budget.STATE].release()
         super().connection_lost(exc)
+        self._unset_keepalive_if_required()
         self._departure.left()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """All of these hold this connection: it is to go with its last reference, not with the next collection."""
+        for cycle in self._cycles:
+            cycle.scope["state"][http_answer.STATE].abandon()
+        self._cycles = []
+        self.pipeline.clear()
+        self.cycle = self.scope = None  # type: ignore[assignment] # as before the first request
 
     def pause_writing(self) -> None:
         """Much waits for the client, and nothing more is written before it has taken most of that."""

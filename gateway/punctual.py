@@ -19,6 +19,10 @@ READ_FIRST_S = 0.001
 """From when a limit has passed to when it is said so: what has arrived meanwhile is read before."""
 
 
+def _never() -> bool:
+    return False
+
+
 class Watch:
     """Counts how late the loop is, as long as somebody waits."""
 
@@ -41,7 +45,8 @@ class Watch:
             self._timer = self._loop.call_at(self._due_s, self._tick)
 
     def stop(self) -> None:
-        """No more ticks."""
+        """No more ticks, ever."""
+        self._ticked = _never  # who is told may hold this
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
