@@ -20,9 +20,7 @@ class Clock:
 def is_let_through(refused: RefusedRequests, key_id: str = "a") -> bool:
     try:
         refused.check(key_id)
-    except ApiError as error:
-        assert error.code == "rate_limit_exceeded"
-        assert error.limit is not None
+    except ApiError:
         return False
     return True
 
@@ -39,11 +37,13 @@ def test_wrong_requests_are_slowed_to_so_many_a_minute_and_no_other_keys() -> No
     assert is_let_through(refused, "b")
     with pytest.raises(ApiError) as told:
         refused.check("a")
+    assert told.value.code == "rate_limit_exceeded"
     assert told.value.retry_after_s == pytest.approx(1.0)
     clock.now_s += 1.0
     assert is_let_through(refused)
     clock.now_s += MINUTE_S
-    assert all(is_let_through(refused) and refused.count("a", 400, 0) is None for _ in range(60))
+    refused.count("a", 400, 59 * 64 * 1024 - 1)
+    assert is_let_through(refused)
 
 
 @pytest.mark.parametrize(
