@@ -11,6 +11,7 @@ import msgspec
 
 from gateway import config
 from gateway.log_lines import start_logging
+from gateway.memory import keep_little
 from gateway.port import PortRefused, Sockets, listen
 from scheduler.garbage import OF_A_GATEWAY, collect_seldom
 from scheduler.settings import SettingsError, sends_traces
@@ -19,6 +20,8 @@ log = logging.getLogger(__name__)
 
 OTHER_FILES = 512
 """That a gateway may have open beside its clients' connections."""
+SWITCH_EVERY_S = 0.001
+"""How long the event loop waits at most for a thread that looks at a large body; Python's own figure is 5 ms."""
 
 
 def main() -> int:
@@ -56,6 +59,8 @@ def _serve(
     member: config.Member | None = None,
 ) -> int:
     """Imports here what checking the settings does not need."""
+    keep_little()
+    sys.setswitchinterval(SWITCH_EVERY_S)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # one text at a time needs no pool of threads
     import uvloop
 

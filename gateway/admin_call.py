@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route, Router
 
-from gateway import errors
+from gateway import body_budget, errors
 from gateway.crowd import vouch
 from gateway.doors import Doors
 from gateway.entity_tags import IfMatch, if_match
@@ -219,7 +219,8 @@ async def _input(operation: Operation[Input], request: Request) -> Input:
     if operation.method == "GET":
         return checked_fields(operation.input, {}, _query(request, operation.input))
     headers = request.scope["headers"]
-    body = await read_body(request.receive, headers, max_bytes=MAX_BODY_BYTES, timeout_s=BODY_TIMEOUT_S)
+    hold = request.scope.get("state", {}).get(body_budget.STATE)
+    body = await read_body(request.receive, headers, max_bytes=MAX_BODY_BYTES, timeout_s=BODY_TIMEOUT_S, hold=hold)
     return checked(operation.input, {}, body or b"{}")
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -21,6 +22,7 @@ from gateway.health import Health
 from gateway.idempotency import Idempotent
 from gateway.models import ListModels, ShowLimits, ShowModel
 from gateway.pieces import Rhythm
+from gateway.prepare import Kind
 from gateway.request_id import RequestIdMiddleware
 from gateway.resources import Resources
 from gateway.rim import TenantRim
@@ -39,11 +41,14 @@ def create_app(resources: Resources) -> Starlette:
             telemetry=resources.telemetry,
             availability=resources.availability,
             refusal=resources.refusal,
+            refused=resources.refused,
         )
         return Route(path, Degraded(rim, resources.missing), methods=[method])
 
-    def once(path: str, endpoint: ASGIApp) -> ASGIApp:
-        return Idempotent(endpoint, path, resources.runs, generation.bounds, resources.telemetry)
+    def once(path: str, kind: Kind[Any]) -> ASGIApp:
+        bounds, prompts = generation.bounds, kind.most_prompts
+        endpoint = Generate(kind, generation)
+        return Idempotent(endpoint, path, resources.runs, bounds, resources.telemetry, most_prompts=prompts)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -52,8 +57,8 @@ def create_app(resources: Resources) -> Starlette:
 
     return _application(
         [
-            tenant("POST", chat.PATH, once(chat.PATH, Generate(chat.CHAT, generation))),
-            tenant("POST", completions.PATH, once(completions.PATH, Generate(completions.COMPLETION, generation))),
+            tenant("POST", chat.PATH, once(chat.PATH, chat.CHAT)),
+            tenant("POST", completions.PATH, once(completions.PATH, completions.COMPLETION)),
             tenant("GET", "/v1/models", ListModels(resources.directory)),
             tenant("GET", "/v1/models/{model:path}", ShowModel(resources.directory)),
             tenant("GET", "/v1/limits", ShowLimits(resources.quotas, resources.fleet.waiting)),
@@ -115,7 +120,7 @@ def _generation(resources: Resources) -> Parts:
     section = resources.settings.gateway
     return Parts(
         bounds=Bounds(
-            max_body_bytes=section.max_body_bytes,
+            room=resources.body_room,
             body_timeout_s=section.body_timeout_s,
             write_timeout_s=section.write_timeout_s,
             stream_rhythm=Rhythm(

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticCustomError
 
 from gateway.json_body import is_unicode
+from gateway.json_lists import MAX_TOKEN_ID
 
 MAX_CHOICES = 16
 """Choices that one prompt may ask for."""
@@ -21,7 +22,6 @@ MAX_STOP_CHARS = 1024
 MAX_HINT_CHARS = 512
 MAX_DEADLINE_MS = 30 * 86_400_000.0
 """In a body or a header: thirty days."""
-MAX_TOKEN_ID = 2**31
 _INT64 = 2**63
 
 Neutral = Mapping[str, tuple[object, ...]]
@@ -94,7 +94,7 @@ def _nothing(value: object) -> None:
 
 def _prompts(prompt: object) -> tuple[str | tuple[int, ...], ...]:
     """One prompt or several, as text or as token ids, brought to one form."""
-    if isinstance(prompt, str) or _is_token_ids(prompt):
+    if isinstance(prompt, str | tuple) or _is_token_ids(prompt):
         prompt = [prompt]
     if not isinstance(prompt, list) or not prompt:
         raise PydanticCustomError("prompt", "must be text, token ids, or a non-empty list of either")
@@ -104,6 +104,8 @@ def _prompts(prompt: object) -> tuple[str | tuple[int, ...], ...]:
 def _prompt(item: object) -> str | tuple[int, ...]:
     if isinstance(item, str) and item:
         return _unicode(item)
+    if isinstance(item, tuple) and item:  # a long list of a large body, checked when it was read
+        return item
     if _is_token_ids(item):
         return tuple(item)
     raise PydanticCustomError("prompt", "holds a prompt that is empty, or neither text nor token ids")

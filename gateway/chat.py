@@ -26,6 +26,7 @@ CHAT = Kind(
     id_prefix="chatcmpl-",
     operation="chat",
     prompt_param="messages",
+    most_prompts=1,
     parse=parse_chat,
     prompts=_prompts,
     logprobs=_logprobs,

@@ -1,5 +1,6 @@
 """`POST /v1/completions`: prompts as they are, one flight each; their choices stand one after the other."""
 
+from gateway.bodies import MAX_SEQUENCES
 from gateway.logprobs import completion_logprobs
 from gateway.prepare import Kind, Tokens
 from gateway.schemas import CompletionRequest, parse_completion
@@ -17,6 +18,7 @@ COMPLETION = Kind(
     id_prefix="cmpl-",
     operation="text_completion",
     prompt_param="prompt",
+    most_prompts=MAX_SEQUENCES,
     parse=parse_completion,
     prompts=_prompts,
     logprobs=completion_logprobs,

@@ -29,7 +29,13 @@ class GatewaySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """What only a gateway is told: `FAIRLANE_GATEWAY__…`, or `gateway:` in the file."""
 
     max_body_bytes: ByteSize = ByteSize(8 * 2**20)
-    """Body of one request: 413 above it."""
+    """Body of one request, where its route has no use for a smaller one already: 413 above it."""
+    body_bytes: ByteSize = ByteSize(128 * 2**20)
+    """Bodies on their way or looked at, of this process: 503 `overloaded_memory` above it."""
+    tenant_body_bytes: ByteSize = ByteSize(32 * 2**20)
+    """The same of one tenant: 429 `concurrency_limit_exceeded` above it."""
+    refused_per_minute: Count = 3_000
+    """Requests of one API key that may be wrong, on this process: 429 `rate_limit_exceeded` above it."""
     body_timeout_s: Seconds = 30.0
     """From the headers to the end of the body: 408 after it."""
     max_header_bytes: ByteSize = ByteSize(32 * 2**10)

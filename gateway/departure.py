@@ -6,6 +6,10 @@ STATE = "departure"
 """Where the `state` of a scope has its connection's `Departure`."""
 
 
+def _nothing() -> None:
+    """There is no connection to read on."""
+
+
 class Departure:
     """One connection's end, for the request that it is answering."""
 
@@ -31,6 +35,6 @@ class Departure:
 
     def left(self) -> None:
         """The client has left, or its connection is not worth an answer."""
-        self._is_over = True
+        self._is_over, self._listen = True, _nothing
         if self._heard is not None:
             self._heard()

@@ -116,6 +116,7 @@ class Directory:
         self._refreshed_at = -STALE_AFTER_S
         self._queues: Mapping[str, str] = {}
         self._seen: dict[str, set[str]] = {}
+        self._longest_context: int | None = None
 
     @property
     def is_fresh(self) -> bool:
@@ -126,6 +127,10 @@ class Directory:
     def models(self) -> Mapping[str, Model]:
         """Every model that was announced in the last seven days, by name."""
         return self._models
+
+    def longest_context(self) -> int | None:
+        """Tokens of the longest context that one of them has; None where none is known."""
+        return self._longest_context
 
     def find(self, names: Collection[str] | None = None) -> list[Model]:
         """Those of these names (None: all) that are known. Raises ApiError `quota_store_unavailable` where none is and
@@ -184,6 +189,7 @@ class Directory:
                 serving = tuple(worker for worker in workers if worker.queue == queue)
                 models[name] = Model(name, queue, text, serving, await self._depths(queue))
         self._models, self._workers, self._queues, self._refreshed_at = models, workers, queues, self._clock()
+        self._longest_context = max((model.context_length for model in models.values()), default=None)
         for name, queue in ((name, entry.queue) for name, entry in entries.items()):
             self._seen.setdefault(name, set()).add(queue)
         for worker in workers:

@@ -53,6 +53,7 @@ Code = Literal[
     "quota_store_unavailable",
     "shutting_down",
     "unavailable",
+    "overloaded_memory",
     "deadline_exceeded",
 ]
 
@@ -114,6 +115,7 @@ TABLE: Mapping[Code, Rule] = {
     "quota_store_unavailable": Rule(503, "server_error", Retry.LATER),
     "shutting_down": Rule(503, "server_error", Retry.LATER),
     "unavailable": Rule(503, "server_error", Retry.LATER),
+    "overloaded_memory": Rule(503, "server_error", Retry.LATER),
     "deadline_exceeded": Rule(504, "timeout_error", Retry.NEVER),
 }
 
@@ -261,6 +263,18 @@ def headers_too_large(max_bytes: int) -> ApiError:
 def request_timeout(timeout_s: float) -> ApiError:
     """The client was too slow in sending."""
     return ApiError(f"The request did not arrive within {timeout_s:g} s.", "request_timeout")
+
+
+def body_budget_full(most_bytes: int, held_bytes: int, more: int) -> ApiError:
+    """The tenant's bodies that are on their way or looked at are as many bytes as they may be."""
+    message = f"Bodies of this tenant's requests that are being read may hold {most_bytes} bytes at a time."
+    block = LimitBlock("body_bytes", "tenant", most_bytes, held_bytes, 0, more, None)
+    return ApiError(message, "concurrency_limit_exceeded", limit=block, retry_after_s=1.0)
+
+
+def overloaded_memory() -> ApiError:
+    """The process holds as many bytes of bodies as it may."""
+    return ApiError("Too many bodies of requests are being read here.", "overloaded_memory", retry_after_s=1.0)
 
 
 def store_unavailable() -> ApiError:

@@ -8,9 +8,10 @@ from typing import Generic
 
 from starlette.types import Receive, Scope, Send
 
-from gateway import http_answer, sse
+from gateway import body_budget, http_answer, sse
 from gateway.answers import Answers, Usage
 from gateway.auth import Caller
+from gateway.body_room import BodyRoom
 from gateway.departure import STATE, Departure
 from gateway.dispatch import Dispatcher
 from gateway.errors import ApiError, error_body, internal_error
@@ -32,7 +33,7 @@ from gateway.telemetry import PROVIDER, Telemetry, is_recording
 class Bounds:
     """What every request must keep to, and how its waiting client is kept informed."""
 
-    max_body_bytes: int
+    room: BodyRoom
     body_timeout_s: float
     write_timeout_s: float
     stream_rhythm: Rhythm
@@ -59,17 +60,10 @@ class Generate(Generic[Request]):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One ASGI call. Raises ApiError as long as the answer has not begun."""
-        caller, journal, bounds = scope["state"]["caller"], scope["state"]["journal"], self._parts.bounds
+        caller, journal = scope["state"]["caller"], scope["state"]["journal"]
         answer: Channel = scope["state"][http_answer.STATE]
-        body = await read_body(
-            receive,
-            scope["headers"],
-            max_bytes=bounds.max_body_bytes,
-            timeout_s=bounds.body_timeout_s,
-            arrived=answer.request_body(),
-        )
         departure = scope["state"][STATE]
-        plan = await self._parts.preparer.prepare(self._kind, body, scope["headers"], caller, journal.arrived_s)
+        plan = await self._read(scope, receive, answer, caller, journal)
         with plan.hold:
             journal.lane = plan.terms.lane.name
             if is_recording():
@@ -83,6 +77,24 @@ class Generate(Generic[Request]):
                     await self._plain(plan, caller, journal, departure, send)
             finally:
                 in_flight.add(journal.lane, by=-1)
+
+    async def _read(self, scope: Scope, receive: Receive, answer: Channel, caller: Caller, journal: Journal) -> Plan:
+        """What the body asks for. The body itself goes with this, however long the answer takes."""
+        bounds, hold = self._parts.bounds, scope["state"][body_budget.STATE]
+        try:
+            body = await read_body(
+                receive,
+                scope["headers"],
+                max_bytes=bounds.room.most_bytes(self._kind.most_prompts),
+                timeout_s=bounds.body_timeout_s,
+                arrived=answer.take_body(),
+                hold=hold,
+                tenant=caller.tenant_id,
+            )
+            journal.body_bytes = len(body)
+            return await self._parts.preparer.prepare(self._kind, body, scope["headers"], caller, journal.arrived_s)
+        finally:
+            hold.release()
 
     async def _plain(self, plan: Plan, caller: Caller, journal: Journal, departure: Departure, send: Send) -> None:
         with Connection(departure):

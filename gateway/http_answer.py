@@ -9,6 +9,8 @@ from typing import Protocol
 from uvicorn._types import ASGISendEvent, HTTPResponseBodyEvent, HTTPResponseStartEvent
 from uvicorn.protocols.http.httptools_impl import HEADER_RE, HEADER_VALUE_RE, STATUS_LINE, RequestResponseCycle
 
+from gateway.body_budget import BodyHold
+
 STATE = "answer"
 """Where the `state` of a scope has its `Channel`."""
 _BODILESS = (204, 304)
@@ -26,8 +28,8 @@ def _places(names: tuple[bytes, ...]) -> tuple[int | None, int | None, int | Non
 class Channel(Protocol):
     """What an endpoint finds of its request beside ASGI's messages; an `Answer` is one."""
 
-    def request_body(self) -> bytes | None:
-        """The body, where all of it has come already: it has to be waited for by `receive` otherwise."""
+    def take_body(self) -> bytes | None:
+        """The body, where all of it has come already: it has to be waited for by `receive` otherwise. Only once."""
 
     def push(self, body: bytes) -> bool:
         """A further part of a streamed body, without waiting; False where it has to be sent instead."""
@@ -36,13 +38,16 @@ class Channel(Protocol):
 class Answer:
     """`send` of one request, for the cycle that runs it."""
 
-    __slots__ = ("_cycle", "_head", "_is_open_ended")
+    __slots__ = ("_cycle", "_head", "_hold", "_is_abandoned", "_is_open_ended")
 
-    def __init__(self, cycle: RequestResponseCycle) -> None:
+    def __init__(self, cycle: RequestResponseCycle, hold: BodyHold) -> None:
+        """`hold`: of the request's body, which is given back with the answer's end at the latest."""
         self._cycle: RequestResponseCycle | None = cycle
         """None once the answer is over: the two hold each other, and with them all that the request brought, which
         is to go with its last reference and not at the next collection."""
         self._head = b""
+        self._hold = hold
+        self._is_abandoned = False
         self._is_open_ended = False
         """Its body ends with its connection: HTTP/1.0 knows no chunks."""
 
@@ -50,6 +55,8 @@ class Answer:
         """One ASGI message. Raises RuntimeError for one that may not come now, or a header that cannot be."""
         cycle = self._cycle
         if cycle is None:
+            if self._is_abandoned:
+                return
             raise RuntimeError("the answer is over")
         if cycle.flow.write_paused and not cycle.disconnected:
             await cycle.flow.drain()
@@ -62,11 +69,19 @@ class Answer:
         else:
             raise RuntimeError(f"the message {message['type']} may not come now")
 
-    def request_body(self) -> bytes | None:
+    def abandon(self) -> None:
+        """The client has left: what is still sent goes nowhere."""
+        self._cycle, self._is_abandoned = None, True
+        self._hold.release()
+
+    def take_body(self) -> bytes | None:
         """The body of the request that is to be answered, where all of it has come already: it has to be waited for
-        by `receive` otherwise."""
+        by `receive` otherwise. Its bytes are the caller's from then on."""
         cycle = self._cycle
-        return None if cycle is None or cycle.more_body else bytes(cycle.body)
+        if cycle is None or cycle.more_body:
+            return None
+        body, cycle.body = bytes(cycle.body), bytearray()
+        return body
 
     def push(self, body: bytes) -> bool:
         """A further part of a body of unknown length, without waiting; False where it has to be sent instead."""
@@ -123,6 +138,8 @@ class Answer:
 
     def _end(self, cycle: RequestResponseCycle) -> None:
         self._cycle = None
+        self._hold.release()
+        cycle.body.clear()  # the connection keeps the cycle until its next request
         cycle.response_complete = True
         cycle.message_event.set()
         if not cycle.keep_alive:

@@ -1,4 +1,4 @@
-"""A request's body, whole: bounded in bytes and in time, and never decompressed."""
+"""A request's body, whole: bounded in bytes and in time, within its tenant's budget, and never decompressed."""
 
 import asyncio
 from collections.abc import Sequence
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
+from gateway.body_budget import BodyHold
 from gateway.errors import invalid, request_timeout, request_too_large
 
 _MAX_DIGITS = 18
@@ -19,11 +20,15 @@ async def read_body(
     max_bytes: int,
     timeout_s: float,
     arrived: bytes | None = None,
+    hold: BodyHold | None = None,
+    tenant: str = "",
 ) -> bytes:
-    """The whole body. `headers`: the ASGI scope's; `arrived`: the body where all of it is there already.
+    """The whole body. `headers`: the ASGI scope's; `arrived`: the body where all of it is there already; `hold`: its
+    place in the budget, which becomes the `tenant`'s before anything is waited for, and stays the caller's to release.
 
     Raises ApiError: `request_too_large` before reading it all (by Content-Length, or as soon as the count is over),
-    `request_timeout` if it is not there in time, 400 where it is compressed; starlette's ClientDisconnect.
+    `concurrency_limit_exceeded` or `overloaded_memory` where the budget has no room for it, `request_timeout` if it is
+    not there in time, 400 where it is compressed; starlette's ClientDisconnect.
     """
     declared = b""
     for name, value in headers:
@@ -31,22 +36,36 @@ async def read_body(
             raise invalid("content-encoding", "`content-encoding` is not supported: send the body as it is.")
         if name == b"content-length":
             declared = declared or value
-    if declared.isdigit() and (len(declared) > _MAX_DIGITS or int(declared) > max_bytes):
+    length = _length(declared, max_bytes)
+    if arrived is not None and len(arrived) > max_bytes:
         raise request_too_large(max_bytes)
-    if arrived is not None and len(arrived) <= max_bytes:
+    if hold is not None:
+        hold.claim(tenant, length)
+    if arrived is not None:
         return arrived
     try:
         async with asyncio.timeout(timeout_s):
-            return await _received(receive, max_bytes)
+            return await _received(receive, max_bytes, hold)
     except TimeoutError:
         raise request_timeout(timeout_s) from None
 
 
-async def _received(receive: Receive, max_bytes: int) -> bytes:
+def _length(declared: bytes, max_bytes: int) -> int:
+    """Bytes that a body is said to have; 0 where it says nothing. Raises ApiError for too many."""
+    if not declared.isdigit():
+        return 0
+    if len(declared) > _MAX_DIGITS or int(declared) > max_bytes:
+        raise request_too_large(max_bytes)
+    return int(declared)
+
+
+async def _received(receive: Receive, max_bytes: int, hold: BodyHold | None) -> bytes:
     body = bytearray()
     more = True
     while more:
         message = await receive()
+        if hold is not None:
+            hold.check()  # what was not taken in has not come here
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
         body += message.get("body", b"")

@@ -24,8 +24,9 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from gateway import crowd, http_answer
+from gateway import body_budget, crowd, http_answer
 from gateway.addresses import forwarded_for
+from gateway.body_budget import BodyBudget, BodyHold
 from gateway.crowd import Crowd, Place
 from gateway.departure import STATE, Departure
 from gateway.errors import ApiError, headers_too_large, invalid, request_timeout
@@ -62,16 +63,17 @@ class HttpLimits:
 
 def limited_protocol(
     limits: HttpLimits,
+    bodies: BodyBudget,
     crowd: Crowd | None = None,
     proxies: Networks | None = None,
     malformed: Malformed | None = None,
 ) -> type[HttpToolsProtocol]:
     """The protocol class to give to `uvicorn.Config(http=…)`. Idle keep-alive is uvicorn's `timeout_keep_alive`.
 
-    `crowd`: of all connections of one port. `proxies`: whose word on where a request comes from is believed.
-    `malformed`: counts what is no request.
+    `bodies`: what all connections together may hold of bodies. `crowd`: of all connections of one port. `proxies`:
+    whose word on where a request comes from is believed. `malformed`: counts what is no request.
     """
-    known = {"limits": limits, "crowd": crowd or Crowd(), "proxies": proxies or Networks()}
+    known = {"limits": limits, "bodies": bodies, "crowd": crowd or Crowd(), "proxies": proxies or Networks()}
     return type("LimitedHttpProtocol", (LimitedHttpProtocol,), known | {"malformed": malformed or Malformed()})
 
 
@@ -79,6 +81,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     """uvicorn's protocol within `limits`."""
 
     limits = HttpLimits()
+    bodies: BodyBudget
     crowd: Crowd
     proxies: Networks
     malformed: Malformed
@@ -101,6 +104,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._received_bytes = 0
         """Since the last request was whole."""
         self._body_bytes = 0
+        self._hold = BodyHold(self.bodies)
+        """Of the body that is coming."""
         self._refusal: ApiError | None = None
         """Why the parser was told to stop."""
         self._is_deaf = False
@@ -138,7 +143,17 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         for cycle in self._cycles:
             cycle.disconnected = not cycle.response_complete  # uvicorn tells the latest alone
         super().connection_lost(exc)
+        self._unset_keepalive_if_required()
         self._departure.left()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """All of these hold this connection: it is to go with its last reference, not with the next collection."""
+        for cycle in self._cycles:
+            cycle.scope["state"][http_answer.STATE].abandon()
+        self._cycles = []
+        self.pipeline.clear()
+        self.cycle = self.scope = None  # type: ignore[assignment] # as before the first request
 
     def pause_writing(self) -> None:
         """Much waits for the client, and nothing more is written before it has taken most of that."""
@@ -164,6 +179,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._expect_within(self.limits.header_timeout_s)
         self._received_bytes += len(data)
         self._read(data)
+        self._data = b""  # it may be large, and the connection silent for long
         self._weigh_up()
 
     def _read(self, data: bytes) -> None:
@@ -198,14 +214,19 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self.flow.resume_reading()  # uvicorn stops it, and would not hear that the client leaves
         self._cycles = [*[cycle for cycle in self._cycles if not cycle.response_complete], self.cycle]
         self.cycle.transport = _AnsweringTransport(self)  # type: ignore[assignment] # all of it that a cycle uses
-        answer = Answer(self.cycle)
+        self._hold = self.scope["state"][body_budget.STATE] = BodyHold(self.bodies)
+        answer = Answer(self.cycle, self._hold)
         self.cycle.send = answer.send  # type: ignore[method-assign] # what the application is given
         self.scope["state"][http_answer.STATE] = answer
 
     def on_body(self, body: bytes) -> None:
-        """A part of the body."""
+        """A part of the body: kept where there is room for it. Where there is none, its reader finds out why."""
         self._body_bytes += len(body)
-        super().on_body(body)
+        if self._hold.takes(len(body)):
+            super().on_body(body)
+        elif not self.cycle.response_complete:
+            self.flow.pause_reading()
+            self.cycle.message_event.set()
 
     def on_message_complete(self) -> None:
         """The request is whole; what comes next is another."""

@@ -5,21 +5,24 @@ told how it ended, byte for byte; any other request with that key is refused. Wh
 the headers that say on which terms it is to be served.
 """
 
+import asyncio
 import hashlib
 import re
 from collections.abc import Awaitable, Iterable, Sequence
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway import http_answer
+from gateway import body_budget, http_answer
 from gateway.auth import Caller
+from gateway.body_budget import BodyHold
 from gateway.departure import STATE, Departure
 from gateway.errors import invalid
 from gateway.generate import Bounds
 from gateway.http_body import read_body
-from gateway.idempotency_listener import Listener
+from gateway.idempotency_listener import Listener, asks_for_stream
 from gateway.idempotency_recording import Recording, Spoken
 from gateway.idempotency_runs import HEADER, Runs
+from gateway.json_body import LARGE_BODY_BYTES
 from gateway.replies import Connection
 from gateway.rim import Journal
 from gateway.telemetry import Telemetry
@@ -34,8 +37,12 @@ _TERMS = tuple(name.encode() for name in (LANE_HEADER, DEADLINE_HEADER, *TTFT_HE
 class Idempotent:
     """Wraps one endpoint. A request without the header goes by as if this were not there."""
 
-    def __init__(self, app: ASGIApp, path: str, runs: Runs, bounds: Bounds, telemetry: Telemetry) -> None:
+    def __init__(
+        self, app: ASGIApp, path: str, runs: Runs, bounds: Bounds, telemetry: Telemetry, *, most_prompts: int
+    ) -> None:
+        """`most_prompts`: that one request of the endpoint may hold."""
         self._app = app
+        self._most_prompts = most_prompts
         self._telemetry = telemetry
         self._path = path
         self._runs = runs
@@ -53,26 +60,38 @@ class Idempotent:
         caller: Caller = state["caller"]
         journal: Journal = state["journal"]
         key = _checked(given)
+        hold: BodyHold = state[body_budget.STATE]
         body = await read_body(
             receive,
             scope["headers"],
-            max_bytes=bounds.max_body_bytes,
+            max_bytes=bounds.room.most_bytes(self._most_prompts),
             timeout_s=bounds.body_timeout_s,
-            arrived=state[http_answer.STATE].request_body(),
+            arrived=state[http_answer.STATE].take_body(),
+            hold=hold,
+            tenant=caller.tenant_id,
         )
+        journal.body_bytes = len(body)
+        if len(body) <= LARGE_BODY_BYTES:
+            fingerprint, wants_stream = _looked_at(self._path, scope["headers"], body)
+        else:
+            fingerprint, wants_stream = await asyncio.to_thread(_looked_at, self._path, scope["headers"], body)
+        whole = [body]
+        del body  # whoever performs it takes it: it is not kept for as long as the answer lasts
 
         async def perform(mine: Mine, to: Recording, departure: Departure) -> None:
             caller.once, caller.runs = mine.once, mine.runs
-            replaced = {STATE: departure, http_answer.STATE: Spoken(body, to)}
+            replaced = {STATE: departure, http_answer.STATE: Spoken(whole.pop(), to)}
             await self._app({**scope, "state": {**state, **replaced}}, _nothing_more, to.send)
 
         name = Name(caller.root, caller.key_id, hashlib.sha256(key).hexdigest())
-        fingerprint = _fingerprint(self._path, scope["headers"], body)
         run, is_first = self._runs.find(name, fingerprint, perform, journal.request_id)
+        if not is_first:
+            whole.clear()
+            hold.release()
         listener = Listener(
             run,
             send,
-            body,
+            wants_stream=wants_stream,
             is_first=is_first,
             rhythm=bounds.stream_rhythm,
             tells_progress=asks_progress(scope["headers"]),
@@ -93,6 +112,11 @@ def _checked(given: Sequence[bytes]) -> bytes:
     if len(given) != 1 or not _WELL_FORMED.fullmatch(key):
         raise invalid(HEADER, f"`{HEADER}` must be sent once, as 1 to 255 printable ASCII characters.")
     return key
+
+
+def _looked_at(path: str, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> tuple[str, bool]:
+    """The request's fingerprint, and whether it asks for a stream."""
+    return _fingerprint(path, headers, body), asks_for_stream(body)
 
 
 def _fingerprint(path: str, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> str:

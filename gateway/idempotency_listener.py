@@ -24,6 +24,16 @@ class _Asked(msgspec.Struct):
     stream: object = False
 
 
+def asks_for_stream(body: bytes) -> bool:
+    """Whether a request's body does. Of use only where it has been let in as well."""
+    if b'"stream"' not in body:
+        return False
+    try:
+        return msgspec.json.decode(body, type=_Asked).stream is True
+    except (msgspec.MsgspecError, RecursionError):
+        return False
+
+
 class Listener:
     """Passes a run's answer on to one client, at the client's pace."""
 
@@ -31,19 +41,19 @@ class Listener:
         self,
         run: Run,
         send: Send,
-        body: bytes,
         *,
+        wants_stream: bool,
         is_first: bool,
         rhythm: Rhythm,
         tells_progress: bool,
         write_timeout_s: float,
     ) -> None:
-        """`body`: the request's. `is_first`: its request began the run. `rhythm`: for a stream that waits.
-        `tells_progress`: this client asked for comments, whatever the one did that began the run."""
+        """`wants_stream`: as the request's body asks. `is_first`: its request began the run. `rhythm`: for a stream
+        that waits. `tells_progress`: this client asked for comments, whatever the one did that began the run."""
         self._run = run
         self._recording = run.recording
         self._send = send
-        self._body = body
+        self._wants_stream = wants_stream
         self._is_first = is_first
         self._rhythm = rhythm
         self._tells_progress = tells_progress
@@ -79,7 +89,7 @@ class Listener:
         generation to speak."""
         recording, patience_s, pulse = self._recording, self._rhythm.first_s, b""
         while not (recording.status or recording.has_ended):
-            if await recording.changed(patience_s) or not (self._run.is_elsewhere and self._wants_stream()):
+            if await recording.changed(patience_s) or not (self._run.is_elsewhere and self._wants_stream):
                 continue
             await self._start(_STREAM, 200)
             if self._tells_progress:
@@ -105,7 +115,7 @@ class Listener:
 
     async def _fail(self, error: Exception) -> None:
         """A stream that has begun ends with a frame that says what went wrong."""
-        if self._wants_stream() and not isinstance(error, ClientDisconnect):
+        if self._wants_stream and not isinstance(error, ClientDisconnect):
             told = error if isinstance(error, ApiError) else internal_error()
             await self._write(sse.data(error_body(told)), is_last=True)
 
@@ -121,10 +131,3 @@ class Listener:
                 await self._send({"type": "http.response.body", "body": body, "more_body": not is_last})
         except TimeoutError:
             raise ClientDisconnect from None
-
-    def _wants_stream(self) -> bool:
-        """Only of a request that another has been let in with."""
-        try:
-            return msgspec.json.decode(self._body, type=_Asked).stream is True
-        except (msgspec.MsgspecError, RecursionError):
-            return False

@@ -18,12 +18,13 @@ class Spoken:
     __slots__ = ("_body", "_recording")
 
     def __init__(self, body: bytes, recording: "Recording") -> None:
-        self._body = body
+        self._body: bytes | None = body
         self._recording = recording
 
-    def request_body(self) -> bytes:
-        """All of it has come."""
-        return self._body
+    def take_body(self) -> bytes | None:
+        """All of it has come. None once it was taken."""
+        body, self._body = self._body, None
+        return body
 
     def push(self, body: bytes) -> bool:
         """A further part of a body that has begun."""
@@ -86,8 +87,12 @@ class Recording:
         self._tell()
 
     def end(self, error: Exception | None = None) -> None:
-        """Nothing comes any more; only the first end counts."""
+        """Nothing comes any more; only the first end counts. Of an error it is kept what was wrong, not where: those
+        frames hold the request's body."""
         if not self.has_ended:
+            if error is not None:
+                error = error.with_traceback(None)
+                error.__context__ = None
             self.has_ended, self.error = True, error
             self._tell()
 

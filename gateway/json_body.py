@@ -7,24 +7,28 @@ import json
 import math
 import re
 from collections import Counter
-from itertools import islice
 from typing import Any
 
 from gateway.errors import ApiError, invalid
+from gateway.json_lists import Lifted
 
 MAX_FIELD_NAME = 64
 """Characters of a caller's field name that an error message repeats."""
 MAX_DEPTH = 100
 """Deeper than any field that we know. The parser itself gives up between 500 and 1,000 levels."""
-MAX_PARTS = 50_000
-"""Strings, names of fields among them, lists and objects of one body: checking them holds up every other thread,
-which even the longest texts and lists of numbers hardly do."""
+MAX_FIELDS = 1_000
+"""Of one object; the largest that we know has some fifty."""
+LARGE_BODY_BYTES = 16 * 1024
+"""A body of this size is parsed at once, whatever it holds; of a larger one its lists are taken out before."""
 _SCAN_TOKENS = 10_000
 """Strings and brackets that the search for a broken field looks at: what a hostile body costs is bounded by it."""
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|$)|[\[\]{}:,]', re.DOTALL)
-_PART = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{]', re.DOTALL)
+_SCAN_BYTES = 2**20
+"""The same in bytes."""
 _DIGITS = 4000
 """Digits of a whole number; Python refuses to read more than 4,300."""
+_LONGEST_NUMBER = 100
+"""Characters of a number in a large body; a longer one is read as infinity."""
 
 
 def shown_name(name: str) -> str:
@@ -42,29 +46,25 @@ def is_unicode(text: str) -> bool:
     return True
 
 
-def read_object(body: bytes) -> dict[str, Any]:
-    """The JSON object that a body holds. NaN and Infinity pass as floats: each field's own rule refuses them.
+def read_object(body: bytes, *, token_ids: int = 0) -> dict[str, Any]:
+    """The JSON object that a body holds. NaN and Infinity pass as floats: each field's own rule refuses them. In a
+    large body a long list of whole numbers is a tuple, of token ids. `token_ids`: how many of them it may hold.
 
     Raises ApiError naming the top-level field in which the body goes wrong, where that can be told.
     """
-    _check_detail(body)
+    lifted = Lifted(body, token_ids) if len(body) > LARGE_BODY_BYTES else None
     try:
-        value = _read(body.decode("utf-8"))
+        value = _read(body.decode("utf-8")) if lifted is None else _read_rest(lifted)
     except (ApiError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        refused = _explain(error, body)  # raised below, so that no traceback chains to what quotes the body
+        refused = _explain(error, body, lifted)  # raised below, so that no traceback chains to what quotes the body
     else:
         if isinstance(value, dict):
             return value
         refused = invalid(None, "The body must be a JSON object.")
-    raise refused
-
-
-def _check_detail(body: bytes) -> None:
-    if sum(map(body.count, (b'"', b"[", b"{"))) <= MAX_PARTS:
-        return
-    if next(islice(_PART.finditer(body), MAX_PARTS, None), None) is not None:
-        message = f"The body holds more than {MAX_PARTS} strings, lists and objects."
-        raise ApiError(message, "request_too_large")
+    try:
+        raise refused
+    finally:
+        del refused  # it has this frame in its traceback, and with it the body, until the next collection otherwise
 
 
 def _read(text: str) -> object:
@@ -76,11 +76,30 @@ def _read(text: str) -> object:
         return json.loads(text, object_pairs_hook=_no_doubles, parse_int=_whole_number)
 
 
+def _read_rest(lifted: Lifted) -> object:
+    lists = lifted.lists
+
+    def whole(digits: str) -> object:
+        if digits in lists:
+            return lists[digits]
+        return int(digits) if len(digits) <= _LONGEST_NUMBER else math.inf
+
+    return json.loads(
+        lifted.text.decode("utf-8"), object_pairs_hook=_no_doubles, parse_int=whole, parse_float=_fraction
+    )
+
+
+def _fraction(digits: str) -> float:
+    return float(digits) if len(digits) <= _LONGEST_NUMBER else math.inf
+
+
 def _whole_number(digits: str) -> float:
     return int(digits) if len(digits) < _DIGITS else math.inf
 
 
 def _no_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(pairs) > MAX_FIELDS:
+        raise invalid(None, f"An object in the body has more than {MAX_FIELDS} fields.")
     fields = dict(pairs)
     if len(fields) != len(pairs):
         counts = Counter(name for name, _ in pairs)
@@ -95,7 +114,9 @@ def _no_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 _decode = json.JSONDecoder(object_pairs_hook=_no_doubles).decode
 
 
-def _explain(error: Exception, body: bytes) -> ApiError:
+def _explain(error: Exception, body: bytes, lifted: Lifted | None) -> ApiError:
+    if lifted is not None:
+        body = lifted.text
     match error:
         case ApiError():
             return error
@@ -103,7 +124,8 @@ def _explain(error: Exception, body: bytes) -> ApiError:
             return invalid(_field_of(body[: error.start]), "The body is not valid UTF-8.")
         case json.JSONDecodeError():
             before = error.doc[: error.pos].encode("utf-8", "replace")
-            return invalid(_field_of(before), f"The body is not valid JSON, at character {error.pos}.")
+            position = error.pos if lifted is None else lifted.position(error.pos)
+            return invalid(_field_of(before), f"The body is not valid JSON, at character {position}.")
         case _:
             return invalid(_field_of(body), "The body is nested too deeply.")
 
@@ -111,6 +133,8 @@ def _explain(error: Exception, body: bytes) -> ApiError:
 def _field_of(before: bytes) -> str | None:
     """The top-level field that is open at the end of `before`, or where it first nests past MAX_DEPTH."""
     field, string, depth = None, "", 0
+    if len(before) > _SCAN_BYTES:
+        return None
     text = before.decode("utf-8", "replace")
     for count, token in enumerate(_TOKEN.finditer(text)):
         mark = token[0]

@@ -39,7 +39,7 @@ _OPERATOR: tuple[Code, ...] = ("invalid_api_key", "rate_limit_exceeded", "quota_
 _ANY_ADMIN: tuple[Code, ...] = ("invalid_request_error", *_OPERATOR)
 _BY_SESSION: tuple[Code, ...] = ("origin_not_allowed",)
 """Of what changes something."""
-_ANY_BODY: tuple[Code, ...] = ("request_timeout", "request_too_large")
+_ANY_BODY: tuple[Code, ...] = ("request_timeout", "request_too_large", "overloaded_memory")
 _GENERATION: tuple[Code, ...] = (
     *_ANY_TENANT,
     *_ANY_BODY,

@@ -14,10 +14,12 @@ import msgspec
 
 from gateway.admit import Size, Verdict, admit, class_name, measure, too_long
 from gateway.auth import Caller
+from gateway.body_room import BodyRoom
 from gateway.directory import Directory, Model
 from gateway.doors import Doors, Hold
 from gateway.errors import ApiError, invalid, model_not_found
 from gateway.flight import Flight, flight_ids, mint
+from gateway.json_body import LARGE_BODY_BYTES
 from gateway.launch import Draft
 from gateway.replies import Headers
 from gateway.schemas import GenerationRequest
@@ -28,8 +30,6 @@ from quotas.runs import Once
 from scheduler.lanes import Lane, LaneName
 from scheduler.messages import Job, TokenLogprob
 
-LARGE_BODY_BYTES = 16 * 1024
-"""Bodies over this are parsed and tokenised in a thread: the loop has streams to serve."""
 HUGE_BODY_BYTES = 256 * 1024
 HUGE_AT_ONCE = 2
 """Bodies over HUGE_BODY_BYTES that are looked at together: the threads are there for all other requests too."""
@@ -53,7 +53,10 @@ class Kind(Generic[Request]):
     """As the GenAI conventions name it."""
     prompt_param: str
     """The field that a caller shortens where the prompt is too long."""
-    parse: Callable[[bytes], Request]
+    most_prompts: int
+    """Of one request."""
+    parse: Callable[[bytes, int], Request]
+    """(body, token ids that it may hold) → the request."""
     prompts: Callable[[TextModel, Request], list[Tokens]]
     """One flight each."""
     logprobs: ToldLogprobs
@@ -95,8 +98,10 @@ class Preparer:
         doors: Doors,
         telemetry: Telemetry,
         refusal: Callable[[], ApiError | None],
+        room: BodyRoom,
     ) -> None:
-        """`refusal`: why no request is let in any more, if so."""
+        """`refusal`: why no request is let in any more, if so. `room`: what a body may hold."""
+        self._room = room
         self._gateway_id = gateway_id
         self._lanes = lanes
         self._directory = directory
@@ -112,7 +117,7 @@ class Preparer:
 
         `headers`: the ASGI scope's; `arrived_s`: on the event loop's clock.
         """
-        if len(body) <= LARGE_BODY_BYTES:
+        if len(body) <= LARGE_BODY_BYTES:  # a larger one is looked at in a thread: the loop has streams to serve
             request, model, prompts = self._understand(kind, body, caller)
         else:
             request, model, prompts = await self._understood_aside(kind, body, caller)
@@ -178,13 +183,12 @@ class Preparer:
             return await asyncio.to_thread(self._understand, kind, body, caller)
 
     def _understand(self, kind: Kind[Request], body: bytes, caller: Caller) -> tuple[Request, Model, list[Tokens]]:
-        request = kind.parse(body)
+        request = kind.parse(body, self._room.most_token_ids(kind.most_prompts))
         model = allowed_model(self._directory, request.model, caller)
         try:
             prompts = kind.prompts(model.text, request)
         except PromptTooLong as long:
-            refused = too_long(long.least_tokens, request.max_tokens, model, prompt_param=kind.prompt_param)
-            raise refused from None
+            raise too_long(long.least_tokens, request.max_tokens, model, prompt_param=kind.prompt_param) from None
         if not all(prompts):
             raise invalid(kind.prompt_param, f"`{kind.prompt_param}` holds no token.")
         return request, model, prompts

@@ -12,6 +12,8 @@ import redis.asyncio
 from opentelemetry.sdk.trace import SpanProcessor
 
 from gateway.auth import Authenticator
+from gateway.body_budget import BodyBudget
+from gateway.body_room import BodyRoom
 from gateway.breaker import Needed
 from gateway.config import GatewaySettings, Member
 from gateway.crowd import Crowd
@@ -27,10 +29,12 @@ from gateway.http_refusals import Malformed
 from gateway.idempotency_runs import Runs
 from gateway.launch import Launcher
 from gateway.lookout import Lookout
+from gateway.memory import Trimmer
 from gateway.operators import AdminKeys
 from gateway.orphans import Orphans
 from gateway.prepare import Preparer
 from gateway.reaper import Reaper
+from gateway.refused_requests import RefusedRequests
 from gateway.sessions import Sessions
 from gateway.settle import Settlements
 from gateway.siblings import Siblings
@@ -83,6 +87,10 @@ class Resources:
         self.lanes = settings.lanes.lanes()
         self.gateway_id = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         """New with each start: what an earlier process left behind is a reaper's."""
+        self.bodies = BodyBudget(
+            most_bytes=section.body_bytes, most_tenant_bytes=section.tenant_body_bytes, freed=Trimmer().freed
+        )
+        self.refused = RefusedRequests(section.refused_per_minute)
         self.telemetry = Telemetry(processor, sample=section.trace_sample, max_tenants=section.max_tenant_labels)
         self.siblings = Siblings(member, self.telemetry.exposition)
         self._span_processor = processor
@@ -140,7 +148,13 @@ class Resources:
             quantum=section.quantum_tokens,
             earlier=earlier,
         )
-        self.preparer = Preparer(self.gateway_id, self.lanes, self.directory, self.doors, self.telemetry, self.refusal)
+        self.body_room = BodyRoom(
+            min(section.max_body_bytes, section.tenant_body_bytes, self.bodies.most_large_bytes),
+            self.directory.longest_context,
+        )
+        self.preparer = Preparer(
+            self.gateway_id, self.lanes, self.directory, self.doors, self.telemetry, self.refusal, self.body_room
+        )
         self.reaper = Reaper(
             self.quotas,
             self.tenants,

@@ -15,6 +15,7 @@ from gateway.breaker import Availability
 from gateway.crowd import vouch
 from gateway.errors import ApiError, internal_error, store_unavailable
 from gateway.faults import log_fault
+from gateway.refused_requests import RefusedRequests
 from gateway.request_id import HEADER, request_id_of
 from gateway.spans import Span, Value
 from gateway.store import STORE_TROUBLE
@@ -39,6 +40,7 @@ class Journal:
     endpoint: str
     request_id: str = ""
     tenant: str = ""
+    body_bytes: int = 0
     lane: str = "none"
     code: str = OK
     prompt_tokens: int = 0
@@ -61,8 +63,11 @@ class TenantRim:
         telemetry: Telemetry,
         availability: Availability,
         refusal: Callable[[], ApiError | None],
+        refused: RefusedRequests,
     ) -> None:
-        """`endpoint`: the route, for metrics. `refusal`: why no request is served any more, if so."""
+        """`endpoint`: the route, for metrics. `refusal`: why no request is served any more, if so. `refused`: what
+        each key may send for nothing."""
+        self._refused = refused
         self._app = app
         self._endpoint = endpoint
         self._authenticator = authenticator
@@ -101,6 +106,7 @@ class TenantRim:
             journal.tenant = caller.tenant_id
             vouch(scope)
             check(caller, scope)
+            self._refused.check(caller.key_id)
             await self._app(scope, receive, answer)
         except ApiError as error:
             await self._refuse(error, scope, receive, answer, journal)
@@ -122,6 +128,8 @@ class TenantRim:
         self, error: ApiError, scope: Scope, receive: Receive, answer: "_Answer", journal: Journal
     ) -> None:
         journal.code = error.code
+        if answer.caller is not None:
+            self._refused.count(answer.caller.key_id, error.status, journal.body_bytes)
         if not answer.started:
             await errors.response(error)(scope, receive, answer)
 

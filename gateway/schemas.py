@@ -105,9 +105,10 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
     prompts: tuple[Prompt, ...]
 
 
-def parse_chat(body: bytes) -> ChatRequest:
-    """The chat request that a body holds. Raises ApiError naming the field at fault."""
-    chat = checked(ChatBody, NEUTRAL_CHAT, body)
+def parse_chat(body: bytes, token_ids: int = 0) -> ChatRequest:
+    """The chat request that a body holds. `token_ids`: how many there may be in it, though no field of it takes any.
+    Raises ApiError naming the field at fault."""
+    chat = checked(ChatBody, NEUTRAL_CHAT, body, token_ids=token_ids)
     if chat.top_logprobs is not None and not chat.logprobs:
         raise invalid("top_logprobs", "`top_logprobs` needs `logprobs: true`.")
     turns = tuple(
@@ -117,9 +118,10 @@ def parse_chat(body: bytes) -> ChatRequest:
     return ChatRequest(messages=turns, logprobs=(chat.top_logprobs or 0) if chat.logprobs else None, **_common(chat))
 
 
-def parse_completion(body: bytes) -> CompletionRequest:
-    """The completion request that a body holds. Raises ApiError naming the field at fault."""
-    completion = checked(CompletionBody, NEUTRAL_COMPLETION, body)
+def parse_completion(body: bytes, token_ids: int) -> CompletionRequest:
+    """The completion request that a body holds. `token_ids`: how many there may be in it. Raises ApiError naming the
+    field at fault."""
+    completion = checked(CompletionBody, NEUTRAL_COMPLETION, body, token_ids=token_ids)
     n = completion.n or 1
     if len(completion.prompt) * n > MAX_SEQUENCES:
         raise invalid("prompt", f"Prompts times `n` must be at most {MAX_SEQUENCES}.")

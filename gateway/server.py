@@ -25,7 +25,6 @@ from gateway.app import admin_app, create_app, metrics_app, with_express
 from gateway.config import GatewaySettings
 from gateway.crowd import Crowd
 from gateway.http_limits import limited_protocol
-from gateway.http_refusals import Malformed
 from gateway.port import BACKLOG, PortName, Sockets
 from gateway.resources import Resources
 
@@ -107,17 +106,17 @@ class Server(uvicorn.Server):
 
 def configure(settings: GatewaySettings, resources: Resources) -> uvicorn.Config:
     """How uvicorn serves tenants."""
-    return _config(with_express(create_app(resources)), settings, "on", resources.crowd, resources.malformed)
+    return _config(with_express(create_app(resources)), settings, resources, "on", resources.crowd)
 
 
 def beside(resources: Resources, name: PortName, crowd: Crowd) -> uvicorn.Config:
     """How it serves those of a port beside; the lifespan is the tenants' application's."""
     app = metrics_app(resources) if name == "metrics" else admin_app(resources)
-    return _config(app, resources.settings, "off", crowd, resources.malformed)
+    return _config(app, resources.settings, resources, "off", crowd)
 
 
 def _config(
-    app: ASGIApp, settings: GatewaySettings, lifespan: Literal["on", "off"], crowd: Crowd, malformed: Malformed
+    app: ASGIApp, settings: GatewaySettings, resources: Resources, lifespan: Literal["on", "off"], crowd: Crowd
 ) -> uvicorn.Config:
     return uvicorn.Config(
         app,
@@ -125,7 +124,9 @@ def _config(
         port=settings.port,
         interface="asgi3",
         loop="uvloop",
-        http=limited_protocol(settings.http_limits, crowd, settings.trusted_proxies, malformed),
+        http=limited_protocol(
+            settings.http_limits, resources.bodies, crowd, settings.trusted_proxies, resources.malformed
+        ),
         ws="none",
         lifespan=lifespan,
         log_config=None,

@@ -9,7 +9,7 @@ A tick may ask for many requests. The store is to begin with the first of them w
 rest: if all went out at the end, each of the two would wait while the other works.
 
 A reply that does not come in time fails its call alone; its place is kept, and the connection takes no further calls:
-a network that swallows what it is given would swallow them too.
+a network that swallows what it is given would swallow them too. Time in which this loop was held up does not count.
 """
 
 import asyncio
@@ -21,11 +21,12 @@ import hiredis
 import redis
 from redis.asyncio.connection import AbstractConnection
 
+from gateway.punctual import READ_FIRST_S, Timeout, Watch, has_passed
+
 Argument = str | bytes | int | float
 Connect = Callable[[], Awaitable[AbstractConnection]]
 _NOTHING = object()
 _LOST = "the connection to the store was lost"
-_READ_FIRST_S = 0.001
 MOST_UNSENT = 4
 """Calls that wait to be written: a write costs about as much as the fourth part of a call."""
 _KINDS = {
@@ -61,7 +62,7 @@ class Pipe:
                 return await wire.ask(packed)
             except _MOVED_ON:  # it may have died unnoticed: once more, on a new one
                 pass
-        async with asyncio.timeout(self._limit_s):
+        async with Timeout(self._limit_s):
             wire = await self._opened()
             if not wire.takes_calls:  # it was lost before whoever waited for it could ask
                 wire = await self._opened()
@@ -107,9 +108,10 @@ class _Wire(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._reader = hiredis.Reader(protocolError=redis.InvalidResponse, replyError=_error, notEnoughData=_NOTHING)
         self._unsent: list[tuple[bytes, asyncio.Future[Any]]] = []
-        self._asked: deque[tuple[asyncio.Future[Any], float]] = deque()
-        """What was written and has no reply yet, and until when it may come."""
-        self._alarm: asyncio.TimerHandle | None = None
+        self._asked: deque[tuple[asyncio.Future[Any], float, float]] = deque()
+        """What was written and has no reply yet, when that was, and how late the loop had been until then."""
+        self._watch = Watch(self._loop, limit_s, self._ticked)
+        self._expiry: asyncio.TimerHandle | None = None
         self._streams = connection._reader, connection._writer  # its transport would close with them
         self._transport: asyncio.Transport = connection._writer.transport  # type: ignore[union-attr, assignment]
         self._transport.set_protocol(self)
@@ -141,9 +143,10 @@ class _Wire(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """No reply will come any more."""
         self.takes_calls = False
-        if self._alarm is not None:
-            self._alarm.cancel()
-        for future in (*(future for future, _ in self._asked), *(future for _, future in self._unsent)):
+        self._watch.stop()
+        if self._expiry is not None:
+            self._expiry.cancel()
+        for future in (*(future for future, _, _ in self._asked), *(future for _, future in self._unsent)):
             if not future.done():
                 future.set_exception(redis.ConnectionError(_LOST))
         self._asked.clear()
@@ -161,10 +164,9 @@ class _Wire(asyncio.Protocol):
         unsent, self._unsent = self._unsent, []
         if not unsent:  # lost meanwhile
             return
-        expires_s = self._loop.time() + self._limit_s
-        self._asked.extend([(future, expires_s) for _, future in unsent])
-        if self._alarm is None:
-            self._alarm = self._loop.call_at(expires_s, self._look_again)
+        now_s, late_s = self._loop.time(), self._watch.late_s
+        self._asked.extend([(future, now_s, late_s) for _, future in unsent])
+        self._watch.start()
         if not self._transport.is_closing():
             self._transport.write(b"".join([packed for packed, _ in unsent]))
 
@@ -172,7 +174,7 @@ class _Wire(asyncio.Protocol):
         if not self._asked:
             self._transport.abort()  # nobody asked: this is no store
             return
-        future, _ = self._asked.popleft()
+        future = self._asked.popleft()[0]
         if isinstance(reply, redis.ReadOnlyError):
             self.takes_calls = False  # it was the master once
         if not future.done():  # otherwise it was cancelled, or comes too late
@@ -183,17 +185,24 @@ class _Wire(asyncio.Protocol):
         if not (self.takes_calls or self._asked or self._unsent):
             self._transport.abort()
 
-    def _look_again(self) -> None:
+    def _ticked(self) -> bool:
         """Something may be overdue; but a loop that is late itself has to read first what has long arrived."""
-        self._alarm = self._loop.call_later(_READ_FIRST_S, self._expire)
+        if self._is_overdue() and self._expiry is None:
+            self._expiry = self._loop.call_later(READ_FIRST_S, self._expire)
+        return bool(self._asked)
+
+    def _is_overdue(self) -> bool:
+        """The oldest call is that waits for its reply."""
+        if not self._asked:
+            return False
+        _, asked_s, late_s = self._asked[0]
+        return has_passed(self._limit_s, self._loop.time() - asked_s, self._watch.late_s - late_s)
 
     def _expire(self) -> None:
-        """Fail what is overdue, and look again when the next may be."""
-        self._alarm = None
-        now_s = self._loop.time()
-        for future, expires_s in self._asked:
-            if expires_s > now_s:
-                self._alarm = self._loop.call_at(expires_s, self._look_again)
+        """Fail what is overdue."""
+        self._expiry = None
+        for future, asked_s, late_s in self._asked:
+            if not has_passed(self._limit_s, self._loop.time() - asked_s, self._watch.late_s - late_s):
                 return
             if not future.done():
                 future.set_exception(TimeoutError("the store did not answer in time"))

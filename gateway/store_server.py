@@ -1,6 +1,5 @@
 """Connections to one server of the store, each kind with the patience that its calls deserve."""
 
-import asyncio
 import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -15,6 +14,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from gateway.breaker import Breaker, StoreAway
+from gateway.punctual import MOST_DEFERRED, Timeout
 from gateway.store_pipe import Pipe
 from quotas.store import StoreUnavailable
 from scheduler import store_pool
@@ -87,7 +87,7 @@ class BoundedRedis(redis.asyncio.Redis):
             with self.guard:
                 return await self.pipe.call(*args)
         with self.guard:
-            async with asyncio.timeout(self.limit_s):
+            async with Timeout(self.limit_s):
                 try:
                     return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
                 except redis.ReadOnlyError:  # refused, so nothing was done: this was the master once
@@ -146,7 +146,10 @@ Client = TypeVar("Client", bound=BoundedRedis)
 def _client(url: str, timeout_s: float, limit: int, kind: type[Client]) -> Client:
     # A pooled connection may have died unnoticed: one more try. All we send may be sent twice.
     retry = Retry(NoBackoff(), 1, (redis.ConnectionError,))
-    client = kind(connection_pool=store_pool.pool(url, limit=limit, timeout_s=timeout_s, retry=retry))
+    pool = store_pool.pool(url, limit=limit, timeout_s=timeout_s, retry=retry)
+    # The client bounds each call, and it alone knows how late this loop is: what redis-py bounds itself comes after.
+    pool.timeout = pool.connection_kwargs["socket_connect_timeout"] = timeout_s * (1.0 + MOST_DEFERRED)
+    client = kind(connection_pool=pool)
     client.limit_s = timeout_s
     client.auto_close_connection_pool = True  # the pool is its own
     return client
@@ -157,7 +160,7 @@ async def _connected(client: BoundedRedis) -> AbstractConnection:
     pool = client.connection_pool
     connection: AbstractConnection = pool.connection_class(**{**pool.connection_kwargs, "protocol": 2})
     try:
-        async with asyncio.timeout(client.limit_s):
+        async with Timeout(client.limit_s):
             await connection.connect()  # type: ignore[no-untyped-call]
     except BaseException:
         await connection.disconnect(nowait=True)

@@ -69,6 +69,8 @@ class TextModel:
         """
         if isinstance(prompt, str):
             return self.encode(prompt)
+        if len(prompt) > self.card.context_length:
+            raise PromptTooLong(len(prompt))
         if max(prompt) >= self.card.vocab_size:
             raise invalid("prompt", f"`prompt` holds a token id that is not below {self.card.vocab_size}.")
         return prompt

@@ -26,12 +26,13 @@ _RULES = {
 Body = TypeVar("Body", bound=BaseModel)
 
 
-def checked(kind: type[Body], neutral: Neutral, body: bytes) -> Body:
-    """The model that a body holds. `neutral`: fields that are not served yet, with the values that ask for nothing.
+def checked(kind: type[Body], neutral: Neutral, body: bytes, *, token_ids: int = 0) -> Body:
+    """The model that a body holds. `neutral`: fields that are not served yet, with the values that ask for nothing;
+    `token_ids`: how many it may hold.
 
     Raises ApiError naming the field at fault.
     """
-    return checked_fields(kind, neutral, read_object(body))
+    return checked_fields(kind, neutral, read_object(body, token_ids=token_ids))
 
 
 def checked_fields(kind: type[Body], neutral: Neutral, fields: Mapping[str, object]) -> Body:
@@ -43,7 +44,10 @@ def checked_fields(kind: type[Body], neutral: Neutral, fields: Mapping[str, obje
         return kind.model_validate(given)
     except ValidationError as error:
         refused = _first(error)  # raised below, so that no traceback chains to what quotes the body
-    raise refused
+    try:
+        raise refused
+    finally:
+        del refused  # it has this frame in its traceback, and with it the fields, until the next collection otherwise
 
 
 def _refuse_unless_neutral(name: str, value: object, neutral: tuple[object, ...]) -> None:

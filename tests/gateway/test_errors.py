@@ -37,7 +37,7 @@ CONTRACT: dict[int, set[Code]] = {
     },
     431: {"headers_too_large"},
     500: {"internal_error"},
-    503: {"no_worker", "quota_store_unavailable", "shutting_down", "unavailable"},
+    503: {"no_worker", "quota_store_unavailable", "shutting_down", "unavailable", "overloaded_memory"},
     504: {"deadline_exceeded"},
 }
 NOT_WORTH_REPEATING: set[int] = {400, 401, 403, 404, 405, 408, 409, 412, 413, 431, 504}

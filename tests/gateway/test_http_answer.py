@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from gateway.body_budget import BodyBudget, BodyHold
 from gateway.http_answer import Answer
 
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -31,9 +32,10 @@ class Wire:
             keep_alive=keep_alive,
             chunked_encoding=None,
             expected_content_length=0,
+            body=bytearray(),
         )
         self.cycle = cast(Any, stand_in)
-        self._answer = Answer(self.cycle)
+        self._answer = Answer(self.cycle, BodyHold(BodyBudget(most_bytes=1, most_tenant_bytes=1)))
 
     async def start(self, *headers: tuple[bytes, bytes], status: int = 200) -> None:
         await self._answer.send({"type": "http.response.start", "status": status, "headers": list(headers)})

@@ -15,6 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope, Send
 
 from gateway import errors
+from gateway.body_budget import BodyBudget
 from gateway.crowd import Crowd
 from gateway.errors import ApiError
 from gateway.http_body import read_body
@@ -143,11 +144,14 @@ async def serving(
     idle_s: int = 60,
     crowd: Crowd | None = None,
     malformed: Malformed | None = None,
+    bodies: BodyBudget | None = None,
 ) -> AsyncIterator[Server]:
     app = Echo(body_timeout_s, asyncio.Event(), asyncio.Event())
     config = uvicorn.Config(
         RequestIdMiddleware(app),
-        http=limited_protocol(limits, crowd, None, malformed),
+        http=limited_protocol(
+            limits, bodies or BodyBudget(most_bytes=2**30, most_tenant_bytes=2**30), crowd, None, malformed
+        ),
         ws="none",
         lifespan="off",
         log_config=None,

@@ -9,7 +9,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Message
 
 from gateway.errors import ApiError
-from gateway.idempotency_listener import Listener
+from gateway.idempotency_listener import Listener, asks_for_stream
 from gateway.idempotency_recording import Recording
 from gateway.idempotency_runs import Run
 from gateway.pieces import Rhythm
@@ -52,8 +52,8 @@ class Client:
 def listening(
     recording: Recording,
     client: Client,
-    body: bytes = STREAM,
     *,
+    wants_stream: bool = True,
     is_elsewhere: bool = False,
     hold_s: float = 60.0,
     tells_progress: bool = False,
@@ -63,7 +63,7 @@ def listening(
     listener = Listener(
         run,
         client.send,
-        body,
+        wants_stream=wants_stream,
         is_first=False,
         rhythm=Rhythm(first_s=hold_s, every_s=hold_s, pulse_s=hold_s),
         tells_progress=tells_progress,
@@ -196,7 +196,7 @@ async def test_a_refusal_after_signs_of_life_is_a_frame_that_ends_the_stream(
 @pytest.mark.parametrize("body", [b"{}", b'{"stream": false}', b"nonsense", b"[" * 100_000])
 async def test_what_is_no_stream_waits_in_silence(body: bytes) -> None:
     recording, client = Recording(1000), Client()
-    hearing = listening(recording, client, body, is_elsewhere=True, hold_s=0.001)
+    hearing = listening(recording, client, wants_stream=asks_for_stream(body), is_elsewhere=True, hold_s=0.001)
     for _ in range(20):
         await asyncio.sleep(0.001)  # several times as long as a stream's headers are held
 

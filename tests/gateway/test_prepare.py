@@ -7,9 +7,11 @@ from typing import Any, cast
 
 import pytest
 
+from gateway.body_room import BodyRoom
 from gateway.chat import CHAT
 from gateway.errors import ApiError, invalid
-from gateway.prepare import HUGE_AT_ONCE, HUGE_BODY_BYTES, LARGE_BODY_BYTES, Preparer
+from gateway.json_body import LARGE_BODY_BYTES
+from gateway.prepare import HUGE_AT_ONCE, HUGE_BODY_BYTES, Preparer
 from gateway.schemas import ChatRequest
 
 pytestmark = pytest.mark.anyio
@@ -22,7 +24,7 @@ async def test_huge_bodies_leave_threads_to_the_others() -> None:
     loop, released, all_turns_taken = asyncio.get_running_loop(), threading.Event(), asyncio.Event()
     held: list[bytes] = []
 
-    def parse(body: bytes) -> ChatRequest:
+    def parse(body: bytes, _: int) -> ChatRequest:
         if len(body) > HUGE_BODY_BYTES:
             held.append(body)
             if len(held) == HUGE_AT_ONCE:
@@ -34,7 +36,7 @@ async def test_huge_bodies_leave_threads_to_the_others() -> None:
         with pytest.raises(ApiError):
             await preparer.prepare(replace(CHAT, parse=parse), b"x" * size, [], NONE, 0.0)
 
-    preparer = Preparer("here", {}, NONE, NONE, NONE, lambda: None)
+    preparer = Preparer("here", {}, NONE, NONE, NONE, lambda: None, BodyRoom(HUGE_BODY_BYTES, lambda: None))
     huge = [asyncio.create_task(prepare(HUGE_BODY_BYTES + 1)) for _ in range(40)]
     try:
         async with asyncio.timeout(10):

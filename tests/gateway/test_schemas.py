@@ -1,7 +1,9 @@
 """Request bodies: what is valid, and the field that is named where one is not."""
 
+import gc
 import json
 import math
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 
 from gateway.bodies import MAX_CHOICES, MAX_SEQUENCES, NEUTRAL_CHAT, NEUTRAL_COMPLETION, ChatBody, CompletionBody
 from gateway.errors import ApiError
-from gateway.json_body import MAX_PARTS
+from gateway.json_lists import MAX_PARTS
 from gateway.schemas import ChatRequest, CompletionRequest, Turn, parse_chat, parse_completion
 
 SECRET = "the prompt that nobody may read"
@@ -18,6 +20,8 @@ MESSAGES = [{"role": "user", "content": SECRET}]
 CHAT = {"model": "tiny", "messages": MESSAGES}
 COMPLETION = {"model": "tiny", "prompt": SECRET}
 NOT_NUMBERS: list[Any] = ["1", True, [], {}, math.nan, math.inf, -math.inf]
+TOKEN_IDS = 2_000_000
+"""That a completion's body may hold here."""
 HINTS = ("user", "safety_identifier", "prompt_cache_key")
 
 
@@ -26,13 +30,13 @@ def chat(**fields: Any) -> ChatRequest:
 
 
 def completion(**fields: Any) -> CompletionRequest:
-    return parse_completion(json.dumps({**COMPLETION, **fields}).encode())
+    return parse_completion(json.dumps({**COMPLETION, **fields}).encode(), TOKEN_IDS)
 
 
 def refused(body: bytes | dict[str, Any], *, by_completion: bool = False) -> ApiError:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     with pytest.raises(ApiError) as caught:
-        parse_completion(raw) if by_completion else parse_chat(raw)
+        parse_completion(raw, TOKEN_IDS) if by_completion else parse_chat(raw)
     error = caught.value
     assert (error.code, error.status) == ("invalid_request_error", 400)
     assert SECRET not in error.message
@@ -425,7 +429,7 @@ def test_broken_json_is_told_with_its_field(case: str) -> None:
 def test_no_body_breaks_the_parser(body: bytes) -> None:
     for parse in (parse_chat, parse_completion):
         with pytest.raises(ApiError):
-            parse(body)
+            parse(body, TOKEN_IDS)
 
 
 values = st.recursive(
@@ -473,10 +477,23 @@ def test_a_body_of_very_many_parts_is_not_even_parsed(part: str) -> None:
     assert (refused.value.code, refused.value.status) == ("request_too_large", 413)
 
 
+@pytest.mark.parametrize("fields", ['"x": 1', '"x": }', '"x": 1, "x": 2', '"stop": [5]', '"n": 1.5'])
+def test_nothing_of_a_refused_body_waits_for_the_next_collection(fields: str) -> None:
+    body = f'{{"model": "tiny", "prompt": "{"x" * 20_000}", {fields}}}'.encode()
+    gc.collect()
+    gc.disable()
+    try:
+        with suppress(ApiError):
+            parse_completion(body, TOKEN_IDS)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
 @pytest.mark.parametrize("text", ['{"[', "\\", '\\"{'])
 def test_a_text_may_look_like_very_many_parts(text: str) -> None:
     assert completion(prompt=text * MAX_PARTS).prompts == (text * MAX_PARTS,)
 
 
 def test_of_very_many_broken_messages_the_first_is_told() -> None:
-    assert param(messages=[*MESSAGES, *[1] * 1_000_000]) == "messages.[1]"
+    assert param(messages=[*MESSAGES, *[1] * 90_000]) == "messages.[1]"
