@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Iterable, Sequence
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway import http_answer
-from gateway.auth import Caller
+from gateway.auth import Caller, bearer
 from gateway.departure import STATE, Departure
 from gateway.errors import invalid
 from gateway.generate import Bounds
@@ -25,6 +25,7 @@ from gateway.rim import Journal
 from gateway.telemetry import Telemetry
 from gateway.terms import DEADLINE_HEADER, LANE_HEADER, TTFT_HEADERS, asks_progress
 from quotas.idempotency import Mine, Name
+from quotas.sealing import Seal
 
 _HEADER = HEADER.encode()
 _WELL_FORMED = re.compile(rb"[\x20-\x7e]{1,255}")
@@ -67,8 +68,9 @@ class Idempotent:
             await self._app({**scope, "state": {**state, **replaced}}, _nothing_more, to.send)
 
         name = Name(caller.root, caller.key_id, hashlib.sha256(key).hexdigest())
-        fingerprint = _fingerprint(self._path, scope["headers"], body)
-        run, is_first = self._runs.find(name, fingerprint, perform, journal.request_id)
+        seal = Seal(bearer(scope["headers"]))
+        fingerprint = seal.mark(_fingerprint(self._path, scope["headers"], body))
+        run, is_first = self._runs.find(name, seal, fingerprint, perform, journal.request_id)
         listener = Listener(
             run,
             send,
@@ -95,14 +97,14 @@ def _checked(given: Sequence[bytes]) -> bytes:
     return key
 
 
-def _fingerprint(path: str, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> str:
+def _fingerprint(path: str, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bytes:
     """SHA-256 of what makes two requests the same."""
     given = [(name, value.strip()) for name, value in headers if name in _TERMS]
     digest = hashlib.sha256()
     for part in (path.encode(), *(part for header in sorted(given) for part in header), b"", body):
         digest.update(b"%d:" % len(part))
         digest.update(part)
-    return digest.hexdigest()
+    return digest.digest()
 
 
 def _lane(recording: Recording) -> str:
