@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Iterable, Sequence
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway import body_budget, http_answer
-from gateway.auth import Caller
+from gateway.auth import Caller, bearer
 from gateway.body_budget import BodyHold
 from gateway.departure import STATE, Departure
 from gateway.errors import invalid
@@ -28,6 +28,7 @@ from gateway.rim import Journal
 from gateway.telemetry import Telemetry
 from gateway.terms import DEADLINE_HEADER, LANE_HEADER, TTFT_HEADERS, asks_progress
 from quotas.idempotency import Mine, Name
+from quotas.sealing import Seal
 
 _HEADER = HEADER.encode()
 _WELL_FORMED = re.compile(rb"[\x20-\x7e]{1,255}")
@@ -72,9 +73,9 @@ class Idempotent:
         )
         journal.body_bytes = len(body)
         if len(body) <= LARGE_BODY_BYTES:
-            fingerprint, wants_stream = _looked_at(self._path, scope["headers"], body)
+            digest, wants_stream = _looked_at(self._path, scope["headers"], body)
         else:
-            fingerprint, wants_stream = await asyncio.to_thread(_looked_at, self._path, scope["headers"], body)
+            digest, wants_stream = await asyncio.to_thread(_looked_at, self._path, scope["headers"], body)
         whole = [body]
         del body  # whoever performs it takes it: it is not kept for as long as the answer lasts
 
@@ -84,7 +85,9 @@ class Idempotent:
             await self._app({**scope, "state": {**state, **replaced}}, _nothing_more, to.send)
 
         name = Name(caller.root, caller.key_id, hashlib.sha256(key).hexdigest())
-        run, is_first = self._runs.find(name, fingerprint, perform, journal.request_id)
+        seal = Seal(bearer(scope["headers"]))
+        fingerprint = seal.mark(digest)
+        run, is_first = self._runs.find(name, seal, fingerprint, perform, journal.request_id)
         if not is_first:
             whole.clear()
             hold.release()
@@ -114,19 +117,19 @@ def _checked(given: Sequence[bytes]) -> bytes:
     return key
 
 
-def _looked_at(path: str, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> tuple[str, bool]:
+def _looked_at(path: str, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> tuple[bytes, bool]:
     """The request's fingerprint, and whether it asks for a stream."""
     return _fingerprint(path, headers, body), asks_for_stream(body)
 
 
-def _fingerprint(path: str, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> str:
+def _fingerprint(path: str, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bytes:
     """SHA-256 of what makes two requests the same."""
     given = [(name, value.strip()) for name, value in headers if name in _TERMS]
     digest = hashlib.sha256()
     for part in (path.encode(), *(part for header in sorted(given) for part in header), b"", body):
         digest.update(b"%d:" % len(part))
         digest.update(part)
-    return digest.hexdigest()
+    return digest.digest()
 
 
 def _lane(recording: Recording) -> str:

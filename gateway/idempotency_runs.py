@@ -22,7 +22,8 @@ from gateway.errors import ApiError
 from gateway.faults import log_fault
 from gateway.idempotency_recording import Recording
 from gateway.store import STORE_TROUBLE
-from quotas.idempotency import Ended, IdempotencyRecords, Mine, Name
+from quotas.idempotency import Begun, Ended, IdempotencyRecords, Mine, Name
+from quotas.sealing import Seal
 
 Perform = Callable[[Mine, Recording, Departure], Awaitable[None]]
 """The endpoint's answer to a request, said into the recording; it ends where the departure tells it to."""
@@ -50,8 +51,11 @@ def not_kept() -> ApiError:
 class Run:
     """One request, and who listens to it."""
 
-    def __init__(self, runs: "Runs", name: Name, fingerprint: str, perform: Perform, request_id: str) -> None:
-        """`request_id`: of the request that began it, for the log."""
+    def __init__(
+        self, runs: "Runs", name: Name, seal: Seal | None, fingerprint: str, perform: Perform, request_id: str
+    ) -> None:
+        """`seal`: of the caller's API key. `request_id`: of the request that began it, for the log."""
+        self._seal = seal
         self._runs = runs
         self._records = runs.records
         self._perform = perform
@@ -109,7 +113,7 @@ class Run:
     async def _begin(self) -> Mine | Ended:
         """How it ended elsewhere, or that it is to run here."""
         pause_s = _FIRST_PAUSE_S
-        while (found := await self._records.begin(self.name, self._owner, self.fingerprint)) == "running":
+        while (found := await self._ask()) == "running":
             self.is_elsewhere = True
             refusal = self._runs.refusal()
             if refusal is not None:
@@ -121,6 +125,9 @@ class Run:
         if found == "conflict":
             raise conflict()
         return found
+
+    async def _ask(self) -> Begun:
+        return await self._records.begin(self.name, self._owner, self.fingerprint, self._seal)
 
     def _replay(self, ended: Ended) -> None:
         if ended.body is None:
@@ -165,7 +172,7 @@ class Run:
         ended = Ended(status=recording.status, headers=headers, body=recording.body)
         while True:
             try:
-                await self._records.finish(self.name, self._owner, ended)
+                await self._records.finish(self.name, self._owner, ended, self._seal)
                 return
             except STORE_TROUBLE:
                 await asyncio.sleep(RETRY_S)
@@ -219,12 +226,14 @@ class Runs:
         """By name and fingerprint: which request a key stands for, the store alone says."""
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def find(self, name: Name, fingerprint: str, perform: Perform, request_id: str) -> tuple[Run, bool]:
+    def find(
+        self, name: Name, seal: Seal | None, fingerprint: str, perform: Perform, request_id: str
+    ) -> tuple[Run, bool]:
         """The run of this request, and whether it began right now."""
         run = self._runs.get((name, fingerprint))
         if run is not None and not run.is_given_up:
             return run, False
-        run = self._runs[name, fingerprint] = Run(self, name, fingerprint, perform, request_id)
+        run = self._runs[name, fingerprint] = Run(self, name, seal, fingerprint, perform, request_id)
         task = asyncio.create_task(run.live(), name="idempotent request")
         self._tasks.add(task)
         task.add_done_callback(lambda done: self._done(run, done))

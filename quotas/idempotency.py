@@ -6,6 +6,8 @@
 An owner that neither renews nor ends its request for a lease has lost it to whoever begins it next. What one API key
 may have kept is bounded in records and in bytes: beyond the bytes the oldest answers are forgotten, and that they were
 given stays known; beyond the records the oldest altogether.
+
+Answers are kept as only who has the API key can read them; of a caller without one, that they were given.
 """
 
 import asyncio
@@ -17,6 +19,7 @@ import msgspec
 from quotas import keyspace
 from quotas.database import Database, Redis, Reply
 from quotas.runs import Once
+from quotas.sealing import Seal
 
 __all__ = ["MOST_RECORDS", "Begun", "Ended", "IdempotencyRecords", "Mine", "Name", "forget_all"]
 
@@ -79,8 +82,9 @@ class IdempotencyRecords:
         self._most_bytes = most_bytes
         self._most_records = most_records
 
-    async def begin(self, name: Name, owner: str, fingerprint: str) -> Begun:
-        """Own the request from now on, or learn what became of it. `owner`: of this attempt to run it alone."""
+    async def begin(self, name: Name, owner: str, fingerprint: str, seal: Seal | None) -> Begun:
+        """Own the request from now on, or learn what became of it. `owner`: of this attempt to run it alone.
+        `seal`: of the caller's API key; None: it has none."""
         how, *end = await self._run("idem_begin", name, owner, fingerprint, self._lease_ms, self._most_records)
         if how == "mine":
             once, until_ms, runs = end
@@ -89,7 +93,7 @@ class IdempotencyRecords:
             known: Begun = how
             return known
         status, headers, has_body = end
-        body = await self._body(name) if has_body else None
+        body = await self._body(name, seal) if has_body and seal is not None else None
         return Ended(
             status=int(status), headers=msgspec.json.decode(headers, type=tuple[tuple[str, str], ...]), body=body
         )
@@ -98,9 +102,11 @@ class IdempotencyRecords:
         """Keep it for another lease; False where it is the owner's no more."""
         return bool(await self._run("idem_renew", name, owner, self._lease_ms))
 
-    async def finish(self, name: Name, owner: str, ended: Ended) -> bool:
-        """Keep how it ended; False where it is the owner's no more."""
-        body = b"" if ended.body is None else await asyncio.to_thread(zlib.compress, ended.body, _FAST)
+    async def finish(self, name: Name, owner: str, ended: Ended, seal: Seal | None) -> bool:
+        """Keep how it ended; False where it is the owner's no more. `seal`: as in `begin`."""
+        body = b""
+        if ended.body is not None and seal is not None:
+            body = await asyncio.to_thread(_closed, ended.body, seal, _place(name))
         headers = msgspec.json.encode(ended.headers).decode()
         return bool(await self._run("idem_finish", name, owner, ended.status, headers, body, self._most_bytes))
 
@@ -111,9 +117,22 @@ class IdempotencyRecords:
     async def _run(self, script: str, name: Name, *args: str | int | bytes) -> Reply:
         return await self._database.run(script, keyspace.of_root(name.root), name.key_id, name.digest, *args)
 
-    async def _body(self, name: Name) -> bytes | None:
-        kept = await self._database.read_bytes(keyspace.idempotency(name.root, name.key_id, name.digest), "body")
-        return None if kept is None else await asyncio.to_thread(zlib.decompress, kept)
+    async def _body(self, name: Name, seal: Seal) -> bytes | None:
+        kept = await self._database.read_bytes(_place(name), "body")
+        return None if kept is None else await asyncio.to_thread(_opened, kept, seal, _place(name))
+
+
+def _place(name: Name) -> str:
+    return keyspace.idempotency(name.root, name.key_id, name.digest)
+
+
+def _closed(body: bytes, seal: Seal, place: str) -> bytes:
+    return seal.close(zlib.compress(body, _FAST), place)
+
+
+def _opened(kept: bytes, seal: Seal, place: str) -> bytes | None:
+    packed = seal.open(kept, place)
+    return None if packed is None else zlib.decompress(packed)
 
 
 async def forget_all(database: Database, root: str, key_id: str) -> None:

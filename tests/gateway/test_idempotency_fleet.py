@@ -11,6 +11,7 @@ from gateway import idempotency_runs
 from gateway.commands.store import EmbeddedStore
 from quotas import keyspace
 from quotas.idempotency import Ended, Name
+from quotas.sealing import Seal
 from quotas.store import StoreUnavailable
 from tests.gateway.sent_twice import BOTH, KEY, QUICK, STREAMED, hang_up, is_replay, kept, post, two_gateways, waiting
 from tests.gateway.served import ASKED, CHAT, WAIT_S, Served, error_of, serving, settings, until
@@ -164,10 +165,10 @@ async def test_an_end_that_the_store_would_not_take_is_told_meanwhile_and_kept_l
         records = served.resources.runs.records
         finish = records.finish
 
-        async def flaky(name: Name, owner: str, ended: Ended) -> bool:
+        async def flaky(name: Name, owner: str, ended: Ended, seal: Seal | None) -> bool:
             if not answers.is_set():
                 raise StoreUnavailable("away")
-            return await finish(name, owner, ended)
+            return await finish(name, owner, ended, seal)
 
         monkeypatch.setattr(idempotency_runs, "RETRY_S", 0.01)
         monkeypatch.setattr(records, "finish", flaky)
@@ -191,7 +192,7 @@ async def test_what_another_gateway_has_taken_over_goes_on_here_only_for_listene
         await until(lambda: len(served.worker.cancelled) == 1)
 
         await kept(served)
-        assert await served.resources.runs.records.begin(run.name, "asking", run.fingerprint) == "running"
+        assert await served.resources.runs.records.begin(run.name, "asking", run.fingerprint, None) == "running"
 
 
 async def test_a_gateway_that_shuts_down_keeps_how_its_requests_ended(valkey_url: str) -> None:

@@ -79,7 +79,9 @@ async def test_wrong_keys_of_an_address_wait_for_their_turn_and_are_refused_wher
 async def test_a_right_key_waits_for_nobody_s_guesses(store: "redis.asyncio.Redis") -> None:
     keys = AdminKeys(store, KEY, Guesses(clock=lambda: 0.0))
     wrong = [asyncio.create_task(said(keys, "wrong")) for _ in range(100)]
-    await asyncio.wait(wrong, timeout=SOON_S)
+    answered, held = await asyncio.wait(wrong, timeout=SOON_S)
+    assert len(held) == LONGEST_HOLD_S / GUESS_EVERY_S
+    assert sorted(task.result() for task in answered).count("invalid_api_key") == FREE_GUESSES
 
     for address in ("10.0.0.7", "10.0.0.8"):
         async with asyncio.timeout(SOON_S * 10):

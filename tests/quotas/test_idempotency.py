@@ -1,12 +1,15 @@
 """Records of requests with an idempotency key: one owner at a time, one end, 24 hours, bounded."""
 
+import zlib
+
 import pytest
 import redis.asyncio
 
 from quotas import keyspace
 from quotas.database import Database
-from quotas.idempotency import Ended, IdempotencyRecords, Mine, Name
+from quotas.idempotency import Begun, Ended, IdempotencyRecords, Mine, Name
 from quotas.limits import Limits
+from quotas.sealing import Seal
 from quotas.store import Charge
 from tests.quotas.house import CLOCK_KEY, CLOCK_LUA, LEASE_MS, START_MS, RedisHouse, ask
 
@@ -16,6 +19,7 @@ NAME = Name("acme", "k1", "d1")
 HOUR_MS = 3_600_000
 MOST_RUNS = 8
 SAID = b"data: the same again and again\n\n" * 50
+SEAL = Seal("fl-k1-secret")
 ENDED = Ended(status=200, headers=(("content-type", "text/event-stream"),), body=SAID)
 
 
@@ -29,37 +33,82 @@ async def client(store: "redis.asyncio.Redis") -> "redis.asyncio.Redis":
     return store
 
 
-def records_of(client: "redis.asyncio.Redis", *, most_bytes: int = 10**6, most: int = 1000) -> IdempotencyRecords:
+class Records(IdempotencyRecords):
+    """Of a caller with an API key."""
+
+    async def begin(self, name: Name, owner: str, fingerprint: str, seal: Seal | None = SEAL) -> Begun:
+        return await super().begin(name, owner, fingerprint, seal)
+
+    async def finish(self, name: Name, owner: str, ended: Ended, seal: Seal | None = SEAL) -> bool:
+        return await super().finish(name, owner, ended, seal)
+
+
+def records_of(client: "redis.asyncio.Redis", *, most_bytes: int = 10**6, most: int = 1000) -> Records:
     database = Database(client, clock=CLOCK_LUA)
-    return IdempotencyRecords(client, lease_ms=LEASE_MS, most_bytes=most_bytes, most_records=most, database=database)
+    return Records(client, lease_ms=LEASE_MS, most_bytes=most_bytes, most_records=most, database=database)
 
 
 @pytest.fixture
-def records(client: "redis.asyncio.Redis") -> IdempotencyRecords:
+def records(client: "redis.asyncio.Redis") -> Records:
     return records_of(client)
 
 
-async def ended(records: IdempotencyRecords, name: Name, body: bytes = SAID) -> None:
+async def ended(records: Records, name: Name, body: bytes = SAID) -> None:
     """Begin a request and end it."""
     assert isinstance(await records.begin(name, "owner", "print"), Mine)
     assert await records.finish(name, "owner", Ended(status=200, headers=(), body=body))
 
 
-async def answer_of(records: IdempotencyRecords, name: Name) -> bytes | None:
+async def answer_of(records: Records, name: Name) -> bytes | None:
     """The answer of a request that has ended."""
     found = await records.begin(name, "asking", "print")
     assert isinstance(found, Ended)
     return found.body
 
 
-async def test_the_first_owns_it_and_the_second_learns_that_it_runs(records: IdempotencyRecords) -> None:
+async def test_the_first_owns_it_and_the_second_learns_that_it_runs(records: Records) -> None:
     assert isinstance(await records.begin(NAME, "a", "print"), Mine)
     assert isinstance(await records.begin(NAME, "a", "print"), Mine)  # the same call, sent twice
 
     assert await records.begin(NAME, "b", "print") == "running"
 
 
-async def test_what_has_ended_is_told_to_all_who_ask_again(records: IdempotencyRecords) -> None:
+async def test_only_who_has_the_api_key_reads_what_was_answered(client: "redis.asyncio.Redis") -> None:
+    records = records_of(client)
+    await records.begin(NAME, "a", "print")
+    await records.finish(NAME, "a", ENDED)
+
+    kept = await Database(client).read_bytes(keyspace.idempotency("acme", "k1", "d1"), "body")
+    assert kept is not None
+    assert zlib.compress(SAID, 1) not in kept
+    assert await records.begin(NAME, "b", "print") == ENDED
+    other = await records.begin(NAME, "b", "print", Seal("fl-k1-another"))
+    assert isinstance(other, Ended)
+    assert other.body is None
+
+
+async def test_of_a_caller_without_an_api_key_no_content_is_kept(records: Records) -> None:
+    await records.begin(NAME, "a", "print", None)
+    assert await records.finish(NAME, "a", ENDED, None)
+
+    assert await records.begin(NAME, "b", "print", None) == Ended(status=200, headers=ENDED.headers, body=None)
+
+
+async def test_an_answer_that_was_put_elsewhere_or_changed_is_none(client: "redis.asyncio.Redis") -> None:
+    records, elsewhere = records_of(client), Name("acme", "k1", "d2")
+    for name in (NAME, elsewhere):
+        await ended(records, name, SAID + name.digest.encode())
+    places = [keyspace.idempotency("acme", "k1", name.digest) for name in (NAME, elsewhere)]
+    kept = await Database(client).read_bytes(places[0], "body")
+    assert kept is not None
+    await client.hset(places[1], "body", kept)
+    await client.hset(places[0], "body", kept[:-40] + bytes([kept[-40] ^ 1]) + kept[-39:])
+
+    assert await answer_of(records, NAME) is None
+    assert await answer_of(records, elsewhere) is None
+
+
+async def test_what_has_ended_is_told_to_all_who_ask_again(records: Records) -> None:
     await records.begin(NAME, "a", "print")
 
     assert await records.finish(NAME, "a", ENDED)
@@ -69,7 +118,7 @@ async def test_what_has_ended_is_told_to_all_who_ask_again(records: IdempotencyR
     assert "same again" not in repr(ENDED)
 
 
-async def test_another_request_conflicts_while_it_runs_and_after(records: IdempotencyRecords) -> None:
+async def test_another_request_conflicts_while_it_runs_and_after(records: Records) -> None:
     await records.begin(NAME, "a", "print")
     assert await records.begin(NAME, "b", "another") == "conflict"
 
@@ -78,14 +127,14 @@ async def test_another_request_conflicts_while_it_runs_and_after(records: Idempo
     assert await records.begin(NAME, "b", "another") == "conflict"
 
 
-async def test_a_name_is_the_api_keys_own(records: IdempotencyRecords) -> None:
+async def test_a_name_is_the_api_keys_own(records: Records) -> None:
     await records.begin(NAME, "a", "print")
 
     assert isinstance(await records.begin(Name("acme", "k2", "d1"), "b", "another"), Mine)
     assert isinstance(await records.begin(Name("other", "k1", "d1"), "b", "another"), Mine)
 
 
-async def test_what_was_released_begins_anew_as_any_request(records: IdempotencyRecords) -> None:
+async def test_what_was_released_begins_anew_as_any_request(records: Records) -> None:
     await records.begin(NAME, "a", "print")
 
     assert await records.release(NAME, "a")
@@ -94,7 +143,7 @@ async def test_what_was_released_begins_anew_as_any_request(records: Idempotency
     assert isinstance(await records.begin(NAME, "b", "another"), Mine)
 
 
-async def test_an_end_is_not_released(records: IdempotencyRecords) -> None:
+async def test_an_end_is_not_released(records: Records) -> None:
     await ended(records, NAME)
 
     assert not await records.release(NAME, "owner")
@@ -102,7 +151,7 @@ async def test_an_end_is_not_released(records: IdempotencyRecords) -> None:
 
 
 async def test_a_renewed_lease_holds_and_a_lapsed_one_goes_to_the_next(
-    client: "redis.asyncio.Redis", records: IdempotencyRecords
+    client: "redis.asyncio.Redis", records: Records
 ) -> None:
     await records.begin(NAME, "a", "print")
     await set_clock(client, START_MS + LEASE_MS - 1)
@@ -121,7 +170,7 @@ async def test_a_renewed_lease_holds_and_a_lapsed_one_goes_to_the_next(
 
 
 async def test_an_owner_that_is_late_but_was_not_replaced_still_ends_it(
-    client: "redis.asyncio.Redis", records: IdempotencyRecords
+    client: "redis.asyncio.Redis", records: Records
 ) -> None:
     await records.begin(NAME, "a", "print")
     await set_clock(client, START_MS + 5 * LEASE_MS)
@@ -131,9 +180,7 @@ async def test_an_owner_that_is_late_but_was_not_replaced_still_ends_it(
     assert await records.begin(NAME, "b", "print") == ENDED
 
 
-async def test_a_record_is_gone_24_hours_after_it_began(
-    client: "redis.asyncio.Redis", records: IdempotencyRecords
-) -> None:
+async def test_a_record_is_gone_24_hours_after_it_began(client: "redis.asyncio.Redis", records: Records) -> None:
     await ended(records, NAME)
     key = keyspace.idempotency("acme", "k1", "d1")
     assert 23 * HOUR_MS < await client.pttl(key) <= 24 * HOUR_MS
@@ -145,7 +192,7 @@ async def test_a_record_is_gone_24_hours_after_it_began(
     assert isinstance(await records.begin(NAME, "b", "another"), Mine)
 
 
-async def test_what_is_gone_counts_no_more(client: "redis.asyncio.Redis", records: IdempotencyRecords) -> None:
+async def test_what_is_gone_counts_no_more(client: "redis.asyncio.Redis", records: Records) -> None:
     await ended(records, NAME)
     await ended(records, Name("acme", "k1", "d2"))
     root = keyspace.of_root("acme")
@@ -196,7 +243,7 @@ async def test_beyond_the_most_records_the_oldest_is_forgotten(client: "redis.as
 
 
 async def test_who_runs_it_again_learns_of_the_runs_that_came_to_something(
-    client: "redis.asyncio.Redis", records: IdempotencyRecords
+    client: "redis.asyncio.Redis", records: Records
 ) -> None:
     house = RedisHouse(client)
     await house.tenant(Limits())
@@ -219,7 +266,7 @@ async def test_who_runs_it_again_learns_of_the_runs_that_came_to_something(
 
 
 async def test_runs_are_known_no_longer_than_their_answer_is_missing(
-    client: "redis.asyncio.Redis", records: IdempotencyRecords
+    client: "redis.asyncio.Redis", records: Records
 ) -> None:
     house = RedisHouse(client)
     await house.tenant(Limits())

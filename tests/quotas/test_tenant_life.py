@@ -7,6 +7,7 @@ from quotas.api_keys import KeyStore
 from quotas.database import Database, Reply
 from quotas.idempotency import Ended, IdempotencyRecords, Mine, Name
 from quotas.redis_store import RedisQuotaStore
+from quotas.sealing import Seal
 from quotas.store import AccessDenied, Denied, StoreUnavailable
 from quotas.tenants import TenantNotFound, TenantStore
 from tests.quotas.house import ask, charge
@@ -119,20 +120,20 @@ async def test_answers_that_were_kept_go_with_their_tenant_and_nobody_elses(
         IdempotencyRecords(store, lease_ms=30_000, most_bytes=10**6),
         Ended(status=200, headers=(), body=b"yes"),
     )
-    keys = KeyStore(store)
+    keys, seal = KeyStore(store), Seal("fl-k-secret")
     for name in ("acme", "zeta"):
         made = await keys.create(await tenants.create({"id": name}), {"name": "k"})
         for number in range(120):
             record = Name(name, made.key.id, f"d{number}")
-            assert isinstance(await kept.begin(record, "owner", "print"), Mine)
-            assert number > 110 or await kept.finish(record, "owner", said)
+            assert isinstance(await kept.begin(record, "owner", "print", seal), Mine)
+            assert number > 110 or await kept.finish(record, "owner", said, seal)
 
     await tenants.delete("acme")
 
     left = {str(key) for key in await store.keys("*")}
     assert not [key for key in left if "{acme}" in key and any(word in key for word in ("idem", "answers", "kept"))]
     assert len([key for key in left if "{zeta}:idem:" in key]) == 120
-    assert not await kept.finish(Name("acme", made.key.id, "d119"), "owner", said)
+    assert not await kept.finish(Name("acme", made.key.id, "d119"), "owner", said, seal)
 
 
 async def test_a_deleted_tenant_is_told_even_if_nothing_else_can_be_done(
