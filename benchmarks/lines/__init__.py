@@ -12,6 +12,7 @@ from benchmarks.lines import (
     isolation,
     newcomers,
     overload,
+    returning,
     safety,
     tax,
 )
@@ -30,6 +31,6 @@ MEASURES: Mapping[tuple[int, ...], Callable[[Effort], list[Line]]] = {
     (9,): fidelity.measure,
     (10,): safety.measure,
     (11,): guarantees.measure,
-    (12,): newcomers.measure,
+    (12,): lambda effort: [*newcomers.measure(effort), *returning.measure(effort)],
 }
 """By the lines that they yield."""

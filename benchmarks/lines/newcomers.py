@@ -11,7 +11,7 @@ what is prefilled. These newcomers come far enough apart for each to find the fl
 """
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -35,6 +35,14 @@ FIRST_MS, EVERY_MS, FLOOR_EVERY_MS = 5_000.0, 400.0, 2_500.0
 """When the first newcomer comes to one worker, and how long after it the next; the last, of a lane that has its share
 floor alone."""
 AT_LEAST = 2_000
+NEWCOMER = "newcomer-"
+"""How the flights of newcomers begin."""
+PAIRS = (
+    (LaneName.LATENCY, LaneName.LATENCY),
+    (LaneName.THROUGHPUT, LaneName.THROUGHPUT),
+    (LaneName.THROUGHPUT, LaneName.LATENCY),
+)
+"""Lanes of the crowd and of the newcomers."""
 
 
 class Crowd(NamedTuple):
@@ -79,7 +87,7 @@ class Case(NamedTuple):
         while at_ms < self.duration_s * 1e3:
             tenant = f"crowd-{draws.randrange(self.tenants)}"
             prompt, output = draws.randint(*crowd.prompt), draws.randint(*crowd.output)
-            yield _ask(at_ms, f"c{number}", tenant, self.crowd, prompt, output, crowd.choices)
+            yield ask(at_ms, f"c{number}", tenant, self.crowd, prompt, output, crowd.choices)
             # as many at once as fill the workers, then as they end
             burst = number < 2 * SLOTS * self.workers // crowd.choices
             at_ms += 1.0 if burst else draws.expovariate(crowd.rate_per_s * self.workers / 1e3)
@@ -88,12 +96,13 @@ class Case(NamedTuple):
     def _newcomers(self) -> Iterator[Arrival]:
         at_ms, number, draws = FIRST_MS, 0, random.Random(self.seed + 1)
         while at_ms < self.duration_s * 1e3 - 1_000.0:
-            yield _ask(at_ms, f"n{number}", f"newcomer-{number}", self.lane, PROMPT, OUTPUT, 1)
+            yield ask(at_ms, f"{NEWCOMER}{number}", f"newcomer-{number}", self.lane, PROMPT, OUTPUT, 1)
             at_ms += self.every_ms * draws.uniform(0.75, 1.25)
             number += 1
 
 
-def _ask(at_ms: float, flight_id: str, tenant: str, name: LaneName, prompt: int, output: int, n: int) -> Arrival:
+def ask(at_ms: float, flight_id: str, tenant: str, name: LaneName, prompt: int, output: int, n: int) -> Arrival:
+    """A request with its lane's targets."""
     lane = DEFAULT_LANES[name]
     return Arrival(
         at_ms=at_ms,
@@ -131,7 +140,7 @@ class Watch:
 
     def arrived(self, arrival: Arrival, now_ms: float) -> None:
         """A request came, and was let in."""
-        if arrival.tenant.startswith("newcomer"):
+        if arrival.flight_id.startswith(NEWCOMER):
             self.waiting[arrival.flight_id] = arrival.at_ms
 
     def stepped(self, step: Step) -> None:
@@ -165,10 +174,15 @@ def planner(kv_tokens: int) -> Planner:
 
 def play(case: Case) -> Seen:
     """Play a case, and watch its newcomers."""
+    return play_with(case, case.arrivals())
+
+
+def play_with(case: Case, arrivals: Sequence[Arrival]) -> Seen:
+    """The same with other arrivals than its own."""
     watch, until_ms = Watch(), case.duration_s * 1e3
     planners = [planner(CROWDS[case.short].kv_tokens) for _ in range(case.workers)]
     queue = LaneQueue(DEFAULT_LANES)
-    Simulation(case.arrivals(), planners, HARDWARE, queue=queue, observers=[watch], until_ms=until_ms).run()
+    Simulation(arrivals, planners, HARDWARE, queue=queue, observers=[watch], until_ms=until_ms).run()
     waits_ms = watch.waits_ms + [until_ms - since_ms for since_ms in watch.waiting.values()]
     return Seen(waits_ms, watch.longest_ms, watch.tokens / case.duration_s)
 
@@ -201,27 +215,30 @@ def measure(effort: Effort) -> list[Line]:
     """The line."""
     duration_s = 20.0 if effort.quick else 45.0
     tenants, workers = ((1, 64), (1,)) if effort.quick else ((1, 8, 64), (1, 4))
-    pairs = [(LaneName.LATENCY, LaneName.LATENCY), (LaneName.THROUGHPUT, LaneName.THROUGHPUT)]
-    pairs.append((LaneName.THROUGHPUT, LaneName.LATENCY))
     seeds = effort.seeds[:1]
     cases = [
         Case(short, many, count, crowd, lane, seed, duration_s)
         for short in CROWDS
         for many in tenants
         for count in workers
-        for crowd, lane in pairs
+        for crowd, lane in PAIRS
         for seed in seeds
     ]
     found = list(zip(cases, effort.each("newcomers", play, cases), strict=True))
-    effort.show(_table(found, pairs))
-    waits_ms = [(wait_ms, case) for case, seen in found for wait_ms in seen.waits_ms]
-    over = spread(wait_ms / bound_ms(case) for wait_ms, case in waits_ms)
-    p99 = over.p99 if over else float("inf")
-    how = f"{len(waits_ms)} newcomers in {len(cases)} runs; bound {bound_ms(cases[0]):.0f} ms"
-    lines = [at_most(12, "newcomer's first token over its bound, P99", round(p99, 3), 1.0, how)]
+    effort.show(table("First tokens of newcomers", found))
+    lines = [over_bound("newcomer's first token over its bound, P99", found)]
     if not effort.quick:
-        lines.append(at_least(12, "newcomers", len(waits_ms), AT_LEAST, how))
+        lines.append(at_least(12, "newcomers", sum(len(seen.waits_ms) for _, seen in found), AT_LEAST, lines[0].how))
     return [*lines, _floor(effort, duration_s)]
+
+
+def over_bound(what: str, found: Sequence[tuple[Case, Seen]]) -> Line:
+    """What newcomers waited beside the bound."""
+    over = _spread(wait_ms / bound_ms(case) for case, seen in found for wait_ms in seen.waits_ms)
+    how = (
+        f"{over.count} newcomers in {len(found)} runs; bound {bound_ms(found[0][0]):.0f} ms; the worst {over.most:.3f}"
+    )
+    return at_most(12, what, round(over.p99, 3), 1.0, how)
 
 
 def _floor(effort: Effort, duration_s: float) -> Line:
@@ -248,10 +265,11 @@ def _floor_figures(found: list[tuple[Case, Seen]]) -> tuple[str, ...]:
     return (*(f"{each:,.0f}" for each in figures), f"{waits_ms.most / floor_bound_ms():.2f}")
 
 
-def _table(found: list[tuple[Case, Seen]], pairs: list[tuple[LaneName, LaneName]]) -> Table:
+def table(title: str, found: Sequence[tuple[Case, Seen]]) -> Table:
+    """What newcomers waited, by what is short and by lanes."""
     rows = []
     for short in CROWDS:
-        for crowd, lane in pairs:
+        for crowd, lane in PAIRS:
             runs = [seen for case, seen in found if (case.short, case.crowd, case.lane) == (short, crowd, lane)]
             waits_ms = spread(wait_ms for seen in runs for wait_ms in seen.waits_ms)
             longest_ms = max(seen.longest_ms for seen in runs)
@@ -259,7 +277,7 @@ def _table(found: list[tuple[Case, Seen]], pairs: list[tuple[LaneName, LaneName]
                 figures = (waits_ms.p50, waits_ms.p99, waits_ms.most, longest_ms)
                 rows.append((short, crowd, lane, f"{waits_ms.count:,}", *(f"{ms:,.0f}" for ms in figures)))
     columns = ("short of", "crowd's lane", "newcomer's", "newcomers", "P50, ms", "P99", "worst", "longest step")
-    return Table("First tokens of newcomers", columns, rows)
+    return Table(title, columns, rows)
 
 
 def _spread(values: Iterable[float]) -> Spread:
