@@ -20,9 +20,10 @@ computes in `Lane.burst_ms` at least.
 A newcomer, of whose tenant nothing that is there has a token yet, goes before all begun work but of tenants that are
 behind it by more than Θ, one more of them a step: its first token is not made to wait for rows, blocks or time that
 others hold, however many steps its prompt takes. Where a tenant has begun less than a quarter as many sequences as
-another, its next one goes before that one's in the same way: a stream of its own puts nobody's next request behind
-another's flood. The tenant's counter pays for it as for all else, so this moves who is first within Θ, and not the
-bound.
+another, its next one goes before that one's in the same way, in lanes whose Θ is wide because deadlines press: a stream
+of its own puts nobody's next request behind another's flood. Where Θ is a few steps who is behind is served soon
+anyhow, and tenants with few rows and with many would take them from each other without end. The tenant's counter pays
+for it as for all else, so this moves who is first within Θ, and not the bound.
 
 What is guaranteed its deadline is served whether its tenant is outside Θ or not, and counts. So while a tenant has
 guaranteed work, it may be ahead by as much more as that comes to; but the queue promises nothing to a tenant that is

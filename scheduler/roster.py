@@ -65,11 +65,13 @@ class LaneRoster:
 
     def newcomers(self) -> list[tuple[float, int]]:
         """Of the tenants that wait, with the counter of each, and how much of it has begun: the least served of which
-        less than 1 / LITTLE as much has begun as of another, and the least served of which nothing has."""
+        less than 1 / LITTLE as much has begun as of another, and the least served of which nothing has. The first only
+        where deadlines press and Θ is wide for their sake: elsewhere Θ is a few steps, soon over."""
+        presses = self.lane.burst_ms > 0.0
         most, found = max(self.begun.values(), default=1), list[tuple[float, int]]()
         for tenant in self.least_served():
             begun = self.begun[tenant]
-            if LITTLE * begun < most and (not found or not begun):
+            if (not begun or (presses and LITTLE * begun < most)) and (not found or not begun):
                 found.append((self.counters.value(tenant), begun))
                 if not begun:
                     break

@@ -237,6 +237,27 @@ def test_who_has_less_than_a_quarter_of_anothers_rows_takes_one_within_the_windo
     assert sum(flight.startswith("person") for flight in world.rows()) < 4, "who has a quarter takes no more"
 
 
+def test_who_has_little_is_evened_out_within_the_window_where_no_deadline_presses() -> None:
+    """It is asked for, and has its next row once the other is ahead by Θ, not before: else tenants with few and with
+    many rows take them from each other without end."""
+    world = World(blocks=400, max_sequences=8, max_step_tokens=64, window=200.0)
+    world.add(job("person-1", tenant="person", max_tokens=200))
+    for number in range(9):
+        world.add(job(f"crowd-{number}", tenant="crowd", max_tokens=200))
+    for _ in range(8):
+        world.step()
+    own = world.planner.capacity().yielding[THROUGHPUT]
+    assert (own.begun, own.jobs) == (("crowd",), 8)
+    world.add(job("person-2", tenant="person", max_tokens=200))
+
+    steps = 0
+    while "person-2" not in world.rows():
+        world.step()
+        steps += 1
+
+    assert 200.0 / (2 * 7) < steps < 2 * 200.0 / (2 * 7)
+
+
 @pytest.mark.parametrize("lane", [LATENCY, THROUGHPUT])
 @pytest.mark.parametrize("tenants", [1, 3, 6])
 def test_a_newcomer_has_a_row_in_each_step_until_its_first_token(lane: LaneName, tenants: int) -> None:
