@@ -68,7 +68,7 @@ class Draft:
         pending, left = seq.pending, self._tokens - self._kept_from(seq.job.lane)
         if pending == 1:
             return min(pending, left)
-        left -= self._due_to_decodes(seq.job.lane, left)
+        left -= self._due_to_decodes(seq.job.lane)
         if self._is_first(seq.job.lane):
             least = self._budget.least_prefill - self._prefilled
             below = self._for_lanes_below((self._prefilled + left) / (1.0 + self._budget.share_below))
@@ -79,11 +79,12 @@ class Draft:
         """Prefill tokens that are theirs where so many go to prompts of the first lane."""
         return max(0, max(self._budget.trickle, int(self._budget.share_below * prefilled)) - self._trickled)
 
-    def _due_to_decodes(self, lane: LaneName, left: int) -> int:
-        """Of the tokens left, what a newcomer's prompt, which comes before the decodes of its lane, leaves them: else
-        it would stop them all until it is through."""
+    def _due_to_decodes(self, lane: LaneName) -> int:
+        """Of the step's tokens, what newcomers' prompts, which come before the decodes of their lane, leave them: else
+        they would stop them all until they are through. However many prompts: a part of what is left would be nothing
+        after some of them."""
         decodes = self._roster.decodes.counts[lane] - self._decoded[lane]
-        return max(0, min(decodes, self.rows_left(lane) - 1, left // 2))
+        return max(0, min(decodes, self.rows_left(lane) - 1, self._budget.tokens // 2))
 
     def is_late(self, seq: Sequence) -> bool:
         """A lower lane's decode that would hold up those of the first lane, with no row left of its lane's own."""

@@ -295,6 +295,22 @@ def test_a_short_newcomer_does_not_wait_behind_long_prompts_that_have_begun(lane
     assert world.outputs[SeqId("new", 0)]
 
 
+def test_many_newcomers_prompts_leave_each_stream_its_token_in_every_step() -> None:
+    """Each leaves the decodes what they need, not a part of what is left: that was nothing after a few of them."""
+    world = World(blocks=400, max_sequences=16, max_step_tokens=32, window=10_000.0)
+    for number in range(2):
+        world.add(job(f"stream-{number}", LATENCY, tenant="person", max_tokens=200))
+    for _ in range(4):
+        world.step()
+    for number in range(8):
+        world.add(job(f"new-{number}", LATENCY, tenant=f"new-{number}", prompt=100, max_tokens=2))
+
+    for _ in range(20):
+        world.step()
+
+        assert {"stream-0", "stream-1"} <= set(world.rows())
+
+
 def test_ever_new_tenants_do_not_keep_an_earlier_one_from_its_first_token() -> None:
     """Each of them stands before all that runs, and is one of those that run a few steps later."""
     world = World(blocks=400, max_sequences=4, max_step_tokens=16, window=10_000.0)
