@@ -19,9 +19,10 @@ computes in `Lane.burst_ms` at least.
 
 A newcomer, of whose tenant nothing that is there has a token yet, goes before all begun work but of tenants that are
 behind it by more than Θ, one more of them a step: its first token is not made to wait for rows, blocks or time that
-others hold, however many steps its prompt takes. Where a tenant has begun less than a quarter as many sequences as
-another, its next one goes before that one's in the same way, in lanes whose Θ is wide because deadlines press: a stream
-of its own puts nobody's next request behind another's flood. Where Θ is a few steps who is behind is served soon
+others hold, however many steps its prompt takes; it leaves each step's decodes their tokens. Where a tenant has begun
+less than a quarter as much as another, prompts in progress counted higher (`LaneRoster.held`), its next request goes
+before that one's in the same way, in lanes whose Θ is wide because deadlines press: a stream of its own puts nobody's
+next request behind another's flood or long prompts. Where Θ is a few steps who is behind is served soon
 anyhow, and tenants with few rows and with many would take them from each other without end. The tenant's counter pays
 for it as for all else, so this moves who is first within Θ, and not the bound.
 

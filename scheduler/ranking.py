@@ -115,6 +115,7 @@ class Ranking:
         self._foreseen: dict[tuple[LaneName, str], float] = {}
         self._known: dict[tuple[LaneName, str], tuple[int, bool]] = {}
         self._newcomers = {name: lane.newcomers() for name, lane in lanes.items()}
+        self._little = {name: lane.little() for name, lane in lanes.items()}
         self._unanswered = {name: lane.least_unanswered() for name, lane in lanes.items()}
         self._lending = {name for name, lane in lanes.items() if lane.lends}
 
@@ -132,7 +133,7 @@ class Ranking:
             standing = AHEAD
         rank = Rank(
             self.lane_rank(seq),
-            not seq.is_promised and self._is_outside(name, tenant, counter),
+            not seq.is_promised and self._is_outside(name, tenant, counter, begins=seq.is_fresh),
             standing,
             phase,
             urgency,
@@ -188,16 +189,17 @@ class Ranking:
             known = self._foreseen[job.lane, job.tenant] = FORESIGHT * DECODE_WEIGHT * rows / job.weight
         return known
 
-    def _is_outside(self, name: LaneName, tenant: str, counter: float) -> bool:
+    def _is_outside(self, name: LaneName, tenant: str, counter: float, *, begins: bool = False) -> bool:
         """Had more than Θ above the least served that waits; or, beside a tenant that is ahead by no more than Θ: more
-        than LITTLE times as much of it has begun, and the other waits; or it has tokens, and the other has none yet."""
+        than LITTLE times as much of it has begun, and the other waits; or it has tokens, and the other has none yet,
+        unless what it begins is of a tenant that holds little."""
         if counter > self._ends[name]:
             return True
-        begun, has_token = self._progress(name, tenant)
+        held, has_token = self._progress(name, tenant)
         reach = counter + self._window[name]
-        if has_token and reach >= self._unanswered[name]:
+        if has_token and reach >= self._unanswered[name] and not (begins and held <= self._little[name]):
             return True
-        return any(reach >= newcomer and begun > LITTLE * little for newcomer, little in self._newcomers[name])
+        return any(reach >= newcomer and held > LITTLE * little for newcomer, little in self._newcomers[name])
 
     def _goes_ahead(self, seq: Sequence) -> bool:
         """Before promised work that waits: what may bring a tenant its first token, of the tenants of which nothing has
@@ -212,11 +214,11 @@ class Ranking:
         return not begun and self._lanes[name].counters.value(tenant) <= least
 
     def _progress(self, name: LaneName, tenant: str) -> tuple[int, bool]:
-        """How much of a tenant had begun, and whether any had a token, when first asked in the step; kept, too."""
+        """What a tenant held, and whether any of it had a token, when first asked in the step; kept, too."""
         known = self._known.get((name, tenant))
         if known is None:
             lane = self._lanes[name]
-            known = self._known[name, tenant] = lane.begun[tenant], lane.has_token(tenant)
+            known = self._known[name, tenant] = lane.held(tenant), lane.has_token(tenant)
         return known
 
     def _prospects(self, seq: Sequence, lead: float) -> tuple[int, float]:

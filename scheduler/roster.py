@@ -30,6 +30,7 @@ arrived unevenly took rows from each other so often that `eta_ms` was off."""
 LENT = 0.25
 """Prompt tokens of newcomers that go before promised work, for each that this computes meanwhile: promises hold if all
 takes longer by more than that (`promises.MARGIN`)."""
+
 Filed = tuple[float, float, str, int, Sequence]
 """A fresh sequence by class and a time in ms; flight and choice break ties."""
 
@@ -64,23 +65,33 @@ class LaneRoster:
         return min(self._waiting(), default=math.inf)
 
     def newcomers(self) -> list[tuple[float, int]]:
-        """Of the tenants that wait, with the counter of each, and how much of it has begun: the least served of which
-        less than 1 / LITTLE as much has begun as of another, and the least served of which nothing has. The first only
-        where deadlines press and Θ is wide for their sake: elsewhere Θ is a few steps, soon over."""
-        presses = self.lane.burst_ms > 0.0
-        most, found = max(self.begun.values(), default=1), list[tuple[float, int]]()
+        """Of the tenants that wait, with the counter of each, and what it holds: the least served that holds little,
+        and the least served that holds nothing."""
+        little, found = self.little(), list[tuple[float, int]]()
         for tenant in self.least_served():
-            begun = self.begun[tenant]
-            if (not begun or (presses and LITTLE * begun < most)) and (not found or not begun):
-                found.append((self.counters.value(tenant), begun))
-                if not begun:
+            held = self.held(tenant)
+            if held <= little and (not found or not held):
+                found.append((self.counters.value(tenant), held))
+                if not held:
                     break
         return found
 
+    def little(self) -> int:
+        """What a tenant may hold and be a newcomer: less than 1 / LITTLE of what another does where deadlines press and
+        Θ is wide for their sake; elsewhere, where Θ is a few steps and soon over, nothing."""
+        if self.lane.burst_ms == 0.0:
+            return 0
+        return (max(map(self.held, self.begun), default=1) - 1) // LITTLE
+
     def established(self) -> list[str]:
         """Tenants of which at least 1 / LITTLE as much has begun as of any other."""
-        most = max(self.begun.values(), default=1)
-        return [tenant for tenant, begun in self.begun.items() if LITTLE * begun >= most]
+        most = max(map(self.held, self.begun), default=1)
+        return [tenant for tenant in self.begun if LITTLE * self.held(tenant) >= most]
+
+    def held(self, tenant: str) -> int:
+        """How much of a tenant has begun: its sequences, those without a token yet for LITTLE more, since their prompts
+        have all the steps' time and not a row of each."""
+        return self.begun[tenant] + LITTLE * self.unanswered[tenant]
 
     def least_unanswered(self) -> float:
         """The least counter of a tenant of which something has begun, and nothing has a token yet; without one,
