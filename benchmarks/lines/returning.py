@@ -49,7 +49,7 @@ def play(one: Returning) -> Seen:
 def measure(effort: Effort) -> list[Line]:
     """Two figures of the line: without a stream of its own, and with one."""
     duration_s = 20.0 if effort.quick else 45.0
-    tenants, workers = ((1,), (1,)) if effort.quick else ((1, 8), (1, 4))
+    tenants, workers = ((1, 8), (1,)) if effort.quick else ((1, 8), (1, 4))
     cases = [
         Case(short, many, count, crowd, lane, seed, duration_s, EVERY_MS)
         for short in CROWDS
