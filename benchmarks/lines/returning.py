@@ -3,7 +3,9 @@
 Newcomers of `benchmarks.lines.newcomers` are each of another tenant, of which nothing was ever served. Here all are of
 one tenant, so that what it was charged for the last counts when the next one comes; and in half the runs a long stream
 of its own runs all the time, so that something of it has always begun. The crowd has 1 or 8 tenants, and what the
-tenant asks for stays below an equal share, or fairness would have it wait. The bound is that of a newcomer.
+tenant asks for stays below an equal share, or fairness would have it wait. The bound is that of a newcomer. It is not
+held against requests to the throughput lane beside a stream of their own: those begin as tenants are evened out, once
+the others are ahead by Θ. They are in the table.
 """
 
 from collections.abc import Iterator
@@ -12,6 +14,7 @@ from typing import NamedTuple
 
 from benchmarks.lines.line import Effort, Line
 from benchmarks.lines.newcomers import CROWDS, NEWCOMER, PAIRS, Case, Seen, ask, over_bound, play_with, table
+from scheduler.lanes import LaneName
 from scheduler.workload import Arrival
 
 TENANT = "returning"
@@ -66,4 +69,5 @@ def _line(effort: Effort, cases: list[Case], *, streams: bool) -> Line:
     played = effort.each(who, play, [Returning(case, streams) for case in cases])
     found = list(zip(cases, played, strict=True))
     effort.show(table(f"First tokens of {who}", found))
-    return over_bound(f"first token of {who}, over the bound, P99", found)
+    bounded = [one for one in found if not streams or one[0].lane is LaneName.LATENCY]
+    return over_bound(f"first token of {who}, over the bound, P99", bounded)
