@@ -109,15 +109,18 @@ def measure(
 
 def _yielding(lane: LaneRoster, rows: int, kv_tokens: int) -> Yielding:
     """Whoever has nothing here, or little, may ask for all that the lane has but for what guaranteed work that waits
-    needs, since the planner gives it only its due. Few are asked for at a time: each step begins one. What others of
+    needs, since the planner gives it only its due. Few are asked for at a time: each step begins one; of those who have
+    little none while work of many waits here, or tenants with a row each would stand in for newcomers. What others of
     them need is not subtracted: a long prompt that waits would keep short ones from being asked for, and guaranteed
     work."""
-    established, promised = lane.established(), lane.guaranteed()
-    unbegun = [tenant for tenant in lane.waiting if tenant not in established]
+    lesser, promised = lane.lesser(), lane.guaranteed()
+    if len(lesser.intersection(lane.waiting)) >= MOST_NEWCOMERS:
+        lesser = set()
+    newcomers = [tenant for tenant in lane.waiting if tenant not in lane.begun]
     return Yielding(
-        begun=tuple(established),
+        begun=tuple(tenant for tenant in lane.begun if tenant not in lesser),
         waiting=tuple(lane.waiting),
-        jobs=max(0, MOST_NEWCOMERS - len(unbegun)),
+        jobs=max(0, MOST_NEWCOMERS - len(newcomers)),
         sequences=max(0, rows - len(promised)),
         kv_tokens=max(0, kv_tokens - sum([seq.length + 1 for seq in promised])),
     )

@@ -83,10 +83,10 @@ class LaneRoster:
             return 0
         return (max(map(self.held, self.begun), default=1) - 1) // LITTLE
 
-    def established(self) -> list[str]:
-        """Tenants of which at least 1 / LITTLE as much has begun as of any other."""
+    def lesser(self) -> set[str]:
+        """Tenants of which something has begun, but less than 1 / LITTLE as much as of another."""
         most = max(map(self.held, self.begun), default=1)
-        return [tenant for tenant in self.begun if LITTLE * self.held(tenant) >= most]
+        return {tenant for tenant in self.begun if LITTLE * self.held(tenant) < most}
 
     def held(self, tenant: str) -> int:
         """How much of a tenant has begun: its sequences, those without a token yet for LITTLE more, since their prompts

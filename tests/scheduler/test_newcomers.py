@@ -295,6 +295,25 @@ def test_a_short_newcomer_does_not_wait_behind_long_prompts_that_have_begun(lane
     assert world.outputs[SeqId("new", 0)]
 
 
+@pytest.mark.parametrize("lane", [LATENCY, THROUGHPUT])
+def test_many_tenants_with_a_row_each_do_not_stand_in_for_newcomers_that_are_asked_for(lane: LaneName) -> None:
+    """Beside a prompt in progress each of them has little; but few newcomers are asked for at a time."""
+    world = World(blocks=400, max_sequences=9, max_step_tokens=16, window=10_000.0)
+    for number in range(8):
+        world.add(job(f"crowd-{number}", lane, tenant=f"t{number}", max_tokens=200))
+    for _ in range(8):
+        world.step()
+    world.add(job("long", lane, tenant="long", prompt=200, max_tokens=4))
+    world.step()
+    for number in range(8):
+        world.add(job(f"next-{number}", lane, tenant=f"t{number}", max_tokens=200))
+
+    own = world.planner.capacity().yielding[lane]
+
+    assert set(own.begun) == {"long", *(f"t{number}" for number in range(8))}
+    assert own.jobs == 8
+
+
 def test_many_newcomers_prompts_leave_each_stream_its_token_in_every_step() -> None:
     """Each leaves the decodes what they need, not a part of what is left: that was nothing after a few of them."""
     world = World(blocks=400, max_sequences=16, max_step_tokens=32, window=10_000.0)
