@@ -308,10 +308,11 @@ dated = st.builds(
 def test_one_more_request_before_never_turns_no_into_a_guarantee(
     asked: Request, before: list[Request], one_more: Request
 ) -> None:
+    """Of its own lane and those above: what is promised below, and late anyway, refuses nothing."""
     fewer, more = Door(worker()), Door(worker())
     for door, others in ((fewer, before), (more, [*before, one_more])):
         door.say(asked)
-        for number, other in enumerate(others):
+        for number, other in enumerate(one for one in others if one.lane in (LATENCY, asked.lane)):
             door.known.enter(f"o{number}", other, guaranteed=True, now_ms=0.0)
 
     if guarantees([more.say(asked)]):
