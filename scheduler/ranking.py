@@ -114,8 +114,8 @@ class Ranking:
         """Of what has not waited long, and of what has."""
         self._foreseen: dict[tuple[LaneName, str], float] = {}
         self._known: dict[tuple[LaneName, str], tuple[int, bool]] = {}
-        self._newcomers = {name: lane.newcomers() for name, lane in lanes.items()}
         self._little = {name: lane.little() for name, lane in lanes.items()}
+        self._newcomers = {name: lane.newcomers(self._little[name]) for name, lane in lanes.items()}
         self._unanswered = {name: lane.least_unanswered() for name, lane in lanes.items()}
         self._lending = {name for name, lane in lanes.items() if lane.lends}
 

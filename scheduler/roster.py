@@ -64,10 +64,10 @@ class LaneRoster:
         """The counter of the least served tenant that waits; without one, infinity."""
         return min(self._waiting(), default=math.inf)
 
-    def newcomers(self) -> list[tuple[float, int]]:
-        """Of the tenants that wait, with the counter of each, and what it holds: the least served that holds little,
+    def newcomers(self, little: int) -> list[tuple[float, int]]:
+        """Of the tenants that wait, with the counter of each, and what it holds: the least served that holds so little,
         and the least served that holds nothing."""
-        little, found = self.little(), list[tuple[float, int]]()
+        found = list[tuple[float, int]]()
         for tenant in self.least_served():
             held = self.held(tenant)
             if held <= little and (not found or not held):
@@ -79,14 +79,15 @@ class LaneRoster:
     def little(self) -> int:
         """What a tenant may hold and be a newcomer: less than 1 / LITTLE of what another does where deadlines press and
         Θ is wide for their sake; elsewhere, where Θ is a few steps and soon over, nothing."""
-        if self.lane.burst_ms == 0.0:
-            return 0
-        return (max(map(self.held, self.begun), default=1) - 1) // LITTLE
+        return self._little() if self.lane.burst_ms else 0
 
     def lesser(self) -> set[str]:
         """Tenants of which something has begun, but less than 1 / LITTLE as much as of another."""
-        most = max(map(self.held, self.begun), default=1)
-        return {tenant for tenant in self.begun if LITTLE * self.held(tenant) < most}
+        little = self._little()
+        return {tenant for tenant in self.begun if self.held(tenant) <= little}
+
+    def _little(self) -> int:
+        return (max(map(self.held, self.begun), default=1) - 1) // LITTLE
 
     def held(self, tenant: str) -> int:
         """How much of a tenant has begun: its sequences, those without a token yet for LITTLE more, since their prompts

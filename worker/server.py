@@ -84,7 +84,6 @@ class Server:
         """Flights that were handed back for that."""
         self._last_turn_s = 0.0
         self._idle = asyncio.Event()
-        self._draining = False
         self._undrained = asyncio.Event()
         """Jobs may be taken."""
         self._undrained.set()
@@ -128,11 +127,14 @@ class Server:
         self.drain()
         self._leaving.set()
 
+    @property
+    def _draining(self) -> bool:
+        return not self._undrained.is_set()
+
     def drain(self) -> None:
         """Take no more; finish or hand back what runs."""
         if not self._draining:
             log.info("draining: taking no more jobs")
-            self._draining = True
             self._undrained.clear()
             self._room.close()
 
@@ -140,7 +142,6 @@ class Server:
         """Take jobs again, unless `run` is about to end."""
         if self._draining and not self._leaving.is_set():
             log.info("no longer draining: taking jobs again")
-            self._draining = False
             self._done.clear()
             self._undrained.set()
             self._room.open()
@@ -152,9 +153,9 @@ class Server:
         while True:
             await self._take()
             await _within(self._drain_s, _first(self._idle.wait(), self._undrained.wait()))
-            if not self._undrained.is_set():
+            if self._draining:
                 await self._hand_back()
-            if not self._undrained.is_set():
+            if self._draining:
                 log.info("drained")
                 self._done.set()
                 await self._undrained.wait()
