@@ -25,3 +25,12 @@ async def house(request: pytest.FixtureRequest) -> AsyncIterator[House]:
     await house.set_clock(START_MS)
     yield house
     await client.aclose()
+
+
+@pytest.fixture
+async def client(valkey: EmbeddedStore) -> AsyncIterator[redis.asyncio.Redis]:
+    """Of an empty store."""
+    found = redis.asyncio.from_url(valkey.url)
+    await found.flushall()
+    yield found
+    await found.aclose()

@@ -1,11 +1,8 @@
 """Tenants below others: how they are made, and what may not be."""
 
-from collections.abc import AsyncIterator
-
 import pytest
 import redis.asyncio
 
-from gateway.commands.store import EmbeddedStore
 from quotas.fields import FieldError
 from quotas.limits import Limits, LimitsBy
 from quotas.redis_store import RedisQuotaStore
@@ -13,14 +10,6 @@ from quotas.store import Ask, Denied
 from quotas.tenants import TenantHasChildren, TenantStore
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def client(valkey: EmbeddedStore) -> AsyncIterator[redis.asyncio.Redis]:
-    found = redis.asyncio.from_url(valkey.url)
-    await found.flushall()
-    yield found
-    await found.aclose()
 
 
 @pytest.fixture

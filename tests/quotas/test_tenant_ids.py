@@ -1,26 +1,15 @@
 """One tenant id under two parents: one of two creations makes it, and one that was cut off bars nobody."""
 
-from collections.abc import AsyncIterator
-
 import anyio
 import pytest
 import redis.asyncio
 
-from gateway.commands.store import EmbeddedStore
 from quotas.database import Database
 from quotas.fields import FieldError
 from quotas.tenant_ids import TenantIds
 from quotas.tenants import TenantExists, TenantStore
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def client(valkey: EmbeddedStore) -> AsyncIterator[redis.asyncio.Redis]:
-    found = redis.asyncio.from_url(valkey.url)
-    await found.flushall()
-    yield found
-    await found.aclose()
 
 
 @pytest.fixture
