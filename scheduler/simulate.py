@@ -105,6 +105,8 @@ class _Worker:
     coaster: Coaster | None = None
     """The same, if it can go on without plans and all that is watched can be told of it."""
     rests: int = 0
+    slept_ms: float = -math.inf
+    """When it last found nothing to do."""
     held: dict[str, int] = field(default_factory=dict)
     """Flights that it took from the queue and that are not over, with their epochs."""
     is_dead: bool = False
@@ -221,6 +223,16 @@ class Simulation:
         if self._asleep:  # one for each arrival: idle workers race for jobs, and any of them may win
             self._wake(self._draw_sleeper(), self.now_ms)
 
+    def _sleep(self, number: int) -> None:
+        """Where jobs still wait, what woke this worker may be for another: one that has not looked at this moment."""
+        self._workers[number].slept_ms = self.now_ms
+        others = [one for one in self._asleep if self._workers[one].slept_ms < self.now_ms] if self._waiting else []
+        self._asleep.append(number)
+        if others:
+            next_one = self._random.choice(others)
+            self._asleep.remove(next_one)
+            self._wake(next_one, self.now_ms)
+
     def _draw_sleeper(self) -> int:
         place = self._random.randrange(len(self._asleep))
         self._asleep[place], self._asleep[-1] = self._asleep[-1], self._asleep[place]
@@ -250,7 +262,7 @@ class Simulation:
             self._finish(number)
         self._take(number)
         if not worker.policy.has_work:
-            self._asleep.append(number)
+            self._sleep(number)
             return
         if worker.coaster is not None and self._go_on(number, worker, worker.coaster):
             return

@@ -100,6 +100,16 @@ def test_idle_workers_share_what_comes() -> None:
     assert len({step.worker for step in watcher.steps}) > 25
 
 
+def test_what_the_woken_worker_cannot_hold_another_is_woken_for() -> None:
+    wide = arrival("wide", prompt=BLOCK_SIZE * BLOCKS // 2)
+    workers = [planner(blocks=2), planner(blocks=2), planner(), planner(blocks=2)]
+
+    for seed in range(20):
+        records = Simulation([wide], workers, HARDWARE, LaneQueue(DEFAULT_LANES), seed=seed).run()
+
+        assert records["wide"].outcome is Outcome.FINISHED
+
+
 def test_steps_of_one_worker_never_overlap() -> None:
     watcher = Watcher()
 
