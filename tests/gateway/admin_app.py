@@ -27,6 +27,7 @@ from quotas.tenants import TenantStore
 from scheduler.lanes import DEFAULT_LANES, LaneName
 from scheduler.messages import WorkerStatus
 from scheduler.queue_types import LaneDepth
+from tests.quotas import house
 
 ADMIN_KEY = "the-admin-key-of-these-tests-0123456789"
 QUEUE = "tiny@0123456789ab"
@@ -144,8 +145,7 @@ class AdminBench:
 
 def ask(tenant: str, flight: str, **fields: Any) -> Ask:
     """A request's reservation."""
-    known = {"root": tenant, "tenant": tenant, "key_id": "", "model": "tiny", "lane": "latency"}
-    return Ask(**{"flight_id": flight, "prompts": (10,), "max_output_tokens": 5, **known, **fields})
+    return house.ask(flight, **{"root": tenant, "tenant": tenant, "model": "tiny", "max_output_tokens": 5, **fields})
 
 
 def parts(redis: Redis, fleet: HandFleet, doors: Doors) -> AdminParts:

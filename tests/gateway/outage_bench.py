@@ -12,6 +12,7 @@ from quotas.presence import Presence
 from quotas.redis_store import RedisQuotaStore
 from quotas.store import Ask, Charge, Reservation, Settled, StoreUnavailable
 from quotas.tenants import TenantStore
+from tests.quotas import house
 
 SHARE = Modes("local_share")
 DONE = Charge(prompt_tokens=10, output_tokens=5, outcome="finished")
@@ -88,5 +89,4 @@ class Bench:
 
 
 def ask(flight_id: str, output: int = 10, **changes: Any) -> Ask:
-    given = {"prompts": (10,), "max_output_tokens": output, "root": "acme", "tenant": "acme", "key_id": ""}
-    return Ask(flight_id=flight_id, **{**given, "model": "tiny", "lane": "latency", **changes})
+    return house.ask(flight_id, **{"model": "tiny", "max_output_tokens": output, **changes})

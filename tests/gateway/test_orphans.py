@@ -14,7 +14,6 @@ import msgspec
 import pytest
 
 from gateway import directory
-from quotas.store import Ask
 from scheduler.lanes import DEFAULT_LANES, LaneName
 from scheduler.messages import Job, Lease, ModelCard, TokenDelta
 from scheduler.outcomes import Outcome
@@ -26,6 +25,7 @@ from scheduler.settings import LaneSettings, LanesSettings
 from tests.gateway.cards import byte_level_card, metaspace_card
 from tests.gateway.hand_worker import HandWorker
 from tests.gateway.served import ASKED, CHAT, WAIT_S, Served, error_of, gateway, settings, until
+from tests.quotas.house import ask
 from tests.scheduler.queues import PLENTY
 
 pytestmark = pytest.mark.anyio
@@ -225,17 +225,7 @@ async def test_a_queue_that_the_store_forgot_is_noted_while_workers_serve_it(rol
 async def left_behind(served: Served, ago_ms: int, *, ends: bool) -> str:
     """Two tokens of a request whose gateway and worker, of a card that is gone, died so long ago; its record's key."""
     flight_id = secrets.token_hex(12)
-    ask = Ask(
-        flight_id=flight_id,
-        root="acme",
-        tenant="acme",
-        key_id="",
-        model="tiny",
-        lane="latency",
-        prompts=(3,),
-        max_output_tokens=50,
-    )
-    await served.resources.quotas.reserve(ask)
+    await served.resources.quotas.reserve(ask(flight_id, model="tiny", prompts=(3,), max_output_tokens=50))
     sha256 = await RedisRegistry(served.store).announce(OLD)
     then_ms = round(time.time() * 1e3) - ago_ms
     name, lanes = queue_name("tiny", sha256), dict(DEFAULT_LANES)

@@ -10,12 +10,13 @@ from gateway.flight import flight_ids
 from gateway.reaper import Reaper
 from quotas import keyspace
 from quotas.redis_store import RedisQuotaStore
-from quotas.store import Ask, Charge, StoreUnavailable
+from quotas.store import Charge, StoreUnavailable
 from quotas.tenants import TenantStore
 from scheduler.lanes import LaneName
 from scheduler.messages import Job
 from scheduler.redis_queue import RedisQueue
 from tests.gateway.served import ASKED, CHAT, Served, error_of, serving, settings, until
+from tests.quotas.house import ask
 
 pytestmark = pytest.mark.anyio
 PROMPT = (5, 6, 7)
@@ -32,17 +33,8 @@ async def orphan(served: Served, *, max_tokens: tuple[int, ...] = (50,), unput: 
     """A request of a gateway that died: reserved, a job put for each of `max_tokens`, some not put; nobody's."""
     prompts = len(max_tokens) + unput
     ids = flight_ids(secrets.token_hex(12), prompts)
-    ask = Ask(
-        flight_id=ids[0],
-        root="acme",
-        tenant="acme",
-        key_id="",
-        model="tiny",
-        lane="latency",
-        prompts=(len(PROMPT),) * prompts,
-        max_output_tokens=50,
-    )
-    await served.resources.quotas.reserve(ask)
+    asked = ask(ids[0], model="tiny", prompts=(len(PROMPT),) * prompts, max_output_tokens=50)
+    await served.resources.quotas.reserve(asked)
     for flight_id, most in zip(ids, max_tokens, strict=False):
         job = Job(
             flight_id=flight_id,

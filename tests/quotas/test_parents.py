@@ -6,8 +6,9 @@ import redis.asyncio
 from quotas.fields import FieldError
 from quotas.limits import Limits, LimitsBy
 from quotas.redis_store import RedisQuotaStore
-from quotas.store import Ask, Denied
+from quotas.store import Denied
 from quotas.tenants import TenantHasChildren, TenantStore
+from tests.quotas.house import ask
 
 pytestmark = pytest.mark.anyio
 
@@ -76,21 +77,11 @@ async def test_limits_by_model_and_lane_hold_until_they_are_taken_away(
     by = [{"model": "smol", "lane": "latency", "limits": {"concurrent_requests": 0}}]
     tenant = await tenants.create({"id": "acme", "limits_by": by})
     store = RedisQuotaStore(client)
-    ask = Ask(
-        flight_id="f1",
-        root="acme",
-        tenant="acme",
-        key_id="",
-        model="smol",
-        lane="latency",
-        prompts=(1,),
-        max_output_tokens=1,
-    )
 
     with pytest.raises(Denied) as caught:
-        await store.reserve(ask)
+        await store.reserve(ask(model="smol", lane="latency"))
     await tenants.update("acme", {"limits_by": []})
-    await store.reserve(ask)
+    await store.reserve(ask(model="smol", lane="latency"))
 
     assert tenant.limits_by == (LimitsBy(model="smol", lane="latency", limits=Limits(concurrent_requests=0)),)
     assert caught.value.status.scope == "model_lane"
