@@ -84,6 +84,7 @@ class Idempotent:
             replaced = {STATE: departure, http_answer.STATE: Spoken(whole.pop(), to)}
             await self._app({**scope, "state": {**state, **replaced}}, _nothing_more, to.send)
 
+        tells_progress = asks_progress(scope["headers"])  # of a run too, which it must not begin if that is no answer
         name = Name(caller.root, caller.key_id, hashlib.sha256(key).hexdigest())
         seal = Seal(bearer(scope["headers"]))
         fingerprint = seal.mark(digest)
@@ -97,7 +98,7 @@ class Idempotent:
             wants_stream=wants_stream,
             is_first=is_first,
             rhythm=bounds.stream_rhythm,
-            tells_progress=asks_progress(scope["headers"]),
+            tells_progress=tells_progress,
             write_timeout_s=bounds.write_timeout_s,
         )
         try:

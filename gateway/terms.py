@@ -23,7 +23,6 @@ CLASS_HEADER = "x-fairlane-class"
 _HEARD = {
     name.encode(): name for name in (LANE_HEADER, DEADLINE_HEADER, *TTFT_HEADERS, READ_TIMEOUT_HEADER, PROGRESS_HEADER)
 }
-_PROGRESS = PROGRESS_HEADER.encode()
 _TIERS: Mapping[str, LaneName] = {
     "priority": LaneName.LATENCY,
     "fast": LaneName.LATENCY,
@@ -62,7 +61,7 @@ def agree(
     lanes: Mapping[LaneName, Lane],
 ) -> Terms:
     """The terms of one request. `headers`: the ASGI scope's. Raises ApiError for a lane or figure that cannot be."""
-    given = {_HEARD[name]: value.decode("latin-1").strip() for name, value in headers if name in _HEARD}
+    given = _given(headers)
     name = _lane(request, given.get(LANE_HEADER), identity)
     lane = lanes[name]
     asked = _TIERS.get(request.service_tier or "")
@@ -79,16 +78,22 @@ def agree(
         max_wait_ms=min(
             math.inf if stated or ttft else lane.max_wait_ms, math.inf if request.stream else _patience_ms(given)
         ),
-        tells_progress=_asks_progress(given.get(PROGRESS_HEADER, "0")),
+        tells_progress=_asks_progress(given),
     )
 
 
 def asks_progress(headers: Iterable[tuple[bytes, bytes]]) -> bool:
     """Whether a stream shall say in comments what it waits for. Raises ApiError for a value that says nothing."""
-    return any(_asks_progress(value.decode("latin-1").strip()) for name, value in headers if name == _PROGRESS)
+    return _asks_progress(_given(headers))
 
 
-def _asks_progress(value: str) -> bool:
+def _given(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """What headers say of the terms; where one is sent twice, its last."""
+    return {_HEARD[name]: value.decode("latin-1").strip() for name, value in headers if name in _HEARD}
+
+
+def _asks_progress(given: Mapping[str, str]) -> bool:
+    value = given.get(PROGRESS_HEADER, "0")
     if value not in ("0", "1"):
         raise invalid(PROGRESS_HEADER, f"`{PROGRESS_HEADER}` must be 1 or 0.")
     return value == "1"

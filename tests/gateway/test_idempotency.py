@@ -42,6 +42,24 @@ async def test_a_request_sent_again_is_answered_the_same_and_charged_once(
     assert (await served.limits())["requests_per_minute"].used == 1
 
 
+async def test_a_wish_for_progress_that_is_none_begins_no_run(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    records, begun = served.resources.runs.records, []
+
+    async def begin(*asked: Any) -> Any:
+        begun.append(asked)
+        return await type(records).begin(records, *asked)
+
+    monkeypatch.setattr(records, "begin", begin)
+    refused = await post(served, x_fairlane_progress="yes")
+    await kept(served)
+    assert (error_of(refused), refused.json()["error"]["param"]) == (
+        (400, "invalid_request_error"),
+        "x-fairlane-progress",
+    )
+    assert begun == []
+    assert (await post(served)).status_code == 200
+
+
 @BOTH
 async def test_a_request_that_runs_is_joined(served: Served, asked: dict[str, Any]) -> None:
     served.worker.limit = 3

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.errors import ApiError
 from gateway.schemas import GenerationRequest
-from gateway.terms import agree
+from gateway.terms import agree, asks_progress
 from quotas.api_keys import ApiKey, Identity
 from quotas.scopes import Scopes
 from quotas.tenants import Tenant
@@ -117,6 +117,14 @@ def test_the_sdks_patience_bounds_plain_waits_alone() -> None:
     assert terms(headers=patience).max_wait_ms == 5_000
     assert terms(headers=patience, stream=True).max_wait_ms == LATENCY.max_wait_ms
     assert terms(headers={"x-stainless-read-timeout": "None"}).max_wait_ms == LATENCY.max_wait_ms
+
+
+def test_of_a_wish_for_progress_sent_twice_the_last_holds() -> None:
+    for values in ([b"1", b"0"], [b"yes", b"0"], [b"0", b"1"]):
+        given = [(b"x-fairlane-progress", value) for value in values]
+        wish = agree(GenerationRequest(model="tiny"), given, identity(), DEFAULT_LANES).tells_progress
+
+        assert asks_progress(given) is wish is (values[-1] == b"1")
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "1e10", "", "5s"])
