@@ -169,7 +169,7 @@ def time_to_first_ms(ledger: Ledger, load: Load, fleet: Fleet) -> float:
     """From now to a load's first token, behind all that goes before it and is due no later."""
     before = ledger.up_to(load.level)
     later_ms = sum(work_ms for bucket, (_, work_ms) in before.dated.items() if bucket * BUCKET_MS > load.due_ms)
-    return _wait_ms(before, load, before.work_ms - later_ms, fleet)
+    return _wait(before, load, fleet)(before.work_ms - later_ms)
 
 
 def claim_ms(ledger: Ledger, load: Load, fleet: Fleet) -> float:
@@ -199,16 +199,17 @@ def lateness_ms(
     """
     worst_ms, nothing = -math.inf, _nothing(load.level)
     for level in ledger.promised(load.level):
-        before, left = ledger.up_to(level), 1.0 - taken(level.rank)
+        before, left, is_lower = ledger.up_to(level), 1.0 - taken(level.rank), level > load.level
+        wait_without_ms, wait_ms = _wait(before, nothing, fleet), _wait(before, load, fleet)
         work_ms = before.work_ms - sum(work_ms for _, work_ms in before.dated.values())
         for bucket, (_, bucket_ms) in sorted(before.dated.items()):
             work_ms += bucket_ms
-            had_ms, is_lower = bucket * BUCKET_MS - now_ms, level > load.level
+            had_ms = bucket * BUCKET_MS - now_ms
             if had_ms < 0.0 or not (is_lower or bucket * BUCKET_MS >= load.due_ms):
                 continue
-            if is_lower and margin * _wait_ms(before, nothing, work_ms, fleet) / left > had_ms:
+            if is_lower and margin * wait_without_ms(work_ms) / left > had_ms:
                 continue
-            worst_ms = max(worst_ms, margin * _wait_ms(before, load, work_ms, fleet) / left - had_ms)
+            worst_ms = max(worst_ms, margin * wait_ms(work_ms) / left - had_ms)
     return worst_ms
 
 
@@ -216,14 +217,17 @@ def _nothing(level: Level) -> Load:
     return Load(level=level, prefill_ms=0.0, decode_ms=0.0, output_ms=0.0, token_ms=0.0, share=0.0)
 
 
-def _wait_ms(before: Sum, load: Load, work_ms: float, fleet: Fleet) -> float:
-    """Until this much work of what goes before is done, and the load's prompt too."""
+def _wait(before: Sum, load: Load, fleet: Fleet) -> Callable[[float], float]:
+    """Of a part of the work that goes before, in milliseconds: how long until it is done, and the load's prompt too.
+
+    What does not depend on the part is computed once: a test asks for hundreds of parts.
+    """
     workers, share = fleet.workers, before.share + load.share
     prefill_ms = (before.prefill_ms + load.prefill_ms) / (1.0 - _decoding(before, fleet))
     if share <= workers:
-        return prefill_ms / workers
+        return lambda _: prefill_ms / workers
     in_batch_ms = workers * (before.output_ms + load.output_ms) / share / 2.0
-    return max(prefill_ms, work_ms + load.work_ms - in_batch_ms) / workers
+    return lambda work_ms: max(prefill_ms, work_ms + load.work_ms - in_batch_ms) / workers
 
 
 def _decoding(before: Sum, fleet: Fleet) -> float:
