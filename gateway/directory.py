@@ -207,7 +207,10 @@ class Directory:
         except ValueError as error:
             self._refused.add(sha256)
             log.error("model %s cannot be served: %s", card.model, error)
-        return self._texts.get(sha256)
+            return None
+        if self._texts[sha256].template_problem is not None:
+            log.warning("model %s serves no chat: %s", card.model, self._texts[sha256].template_problem)
+        return self._texts[sha256]
 
 
 def _serving(name: str, newest: Entry, workers: list[WorkerStatus]) -> tuple[str, str]:

@@ -42,6 +42,7 @@ class TextModel:
         self._control = ControlTokens(self._tokenizer, written, self.vocabulary.spelled)
         self._raw_prompts = raw_prompts
         self.template_problem: str | None = None
+        """For operators: nothing of what requests hold is in it."""
         self._template = self._read_template()
 
     def chat_prompt(self, messages: Sequence[Turn]) -> tuple[int, ...]:
@@ -108,7 +109,7 @@ class TextModel:
 
     def _read_template(self) -> ChatTemplate | None:
         if self.card.chat_template is None:
-            self.template_problem = "the model has none"
+            self.template_problem = "it has no chat template"
             return None
         try:
             return ChatTemplate(

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+import msgspec
 import pytest
 
 from gateway.directory import Depths, Directory
@@ -95,6 +96,24 @@ async def test_a_card_that_cannot_be_read_is_left_out() -> None:
     directory = await looked(HandRegistry(newest=BROKEN))
 
     assert directory.models == {}
+
+
+@pytest.mark.parametrize(
+    ("template", "told"),
+    [
+        (None, ["model tiny serves no chat: it has no chat template"]),
+        ("{% for %}", ["model tiny serves no chat: the chat template cannot be compiled (TemplateSyntaxError)"]),
+        ("{{ messages }}", []),
+    ],
+)
+async def test_operators_are_told_once_why_a_model_serves_no_chat(
+    caplog: pytest.LogCaptureFixture, template: str | None, told: list[str]
+) -> None:
+    registry = HandRegistry(cards={NEW: msgspec.structs.replace(byte_level_card(), chat_template=template)})
+    directory = await looked(registry)
+    await directory.refresh()
+
+    assert caplog.messages == told
 
 
 async def test_queues_of_earlier_cards_are_remembered_for_the_reaper() -> None:

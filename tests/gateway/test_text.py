@@ -184,7 +184,7 @@ def test_a_model_without_a_template_serves_no_chat() -> None:
         PIECES.chat_prompt([Turn(role="user", content="secret")])
 
     assert (refused.value.code, refused.value.param) == ("invalid_request_error", "messages")
-    assert PIECES.template_problem == "the model has none"
+    assert PIECES.template_problem == "it has no chat template"
 
 
 def test_a_broken_template_costs_only_chat() -> None:
