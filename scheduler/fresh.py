@@ -36,8 +36,6 @@ class WaitReason(StrEnum):
     """A sibling choice is computing the prompt that both share."""
     PREEMPTED = "preempted"
     """It yielded its blocks in this very step."""
-    ORDER = "order"
-    """Its turn has not come: other work of its tenant, or of tenants served less, waits before it."""
 
 
 class Fresh:

@@ -81,13 +81,11 @@ class Planner:
         self._ended: list[Ended] = []
         self._paused: list[Paused] = []
         self._forced: dict[SeqId, tuple[YieldMode, int | None]] = {}
-        self._reasons: dict[SeqId, WaitReason] = {}
         self._plan = StepPlan(number=0)
         self._pauses = Pauses(costs)
         self._coast: Coast | None = None
         """What goes on without a plan."""
         self._in_flight: dict[SeqId, Sequence] = {}
-        self._ran: dict[SeqId, Sequence] = {}
         """What had a row in the last plan."""
 
     # What arrives between two steps.
@@ -148,19 +146,20 @@ class Planner:
         self._pauses.begin(now_ms)
         for flight, reason in self._expiries.passed(now_ms):
             self._ended.append(self._close(flight, Outcome.EXPIRED, reason))
-        draft, self._reasons = Draft(self._ample, self._pool, self._prefixes, self._roster, now_ms), {}
+        reasons: dict[SeqId, WaitReason] = {}
+        draft = Draft(self._ample, self._pool, self._prefixes, self._roster, now_ms)
         if self._forced or not draft.run_all():
-            draft = self._weigh_up(now_ms)
+            draft, reasons = self._weigh_up(now_ms)
         draft.copy_ahead(self._copies_ahead)
         events = [event for event in self._paused if event.flight_id in self._flights]
-        self._plan, self._paused = draft.finish(self._plan.number + 1, events, self._costs, self._reasons), []
-        self._in_flight = self._ran = draft.running
+        self._plan, self._paused = draft.finish(self._plan.number + 1, events, self._costs, reasons), []
+        self._in_flight = draft.running
         if self._plan.is_empty:
             self._pool.settle()  # no copy of it is under way
         return self._plan
 
-    def _weigh_up(self, now_ms: float) -> Draft:
-        """The step as lanes, tenants, deadlines and blocks decide it."""
+    def _weigh_up(self, now_ms: float) -> tuple[Draft, dict[SeqId, WaitReason]]:
+        """The step as lanes, tenants, deadlines and blocks decide it, and why others have no part in it."""
         begun = survey(self._roster, now_ms)
         number = self._plan.number
         budget = step_budget(begun, self._lanes, self._costs, self._max_sequences, self._max_step_tokens, number=number)
@@ -171,10 +170,10 @@ class Planner:
         for seq in self._claims.beyond_share():
             draft.preempt(lost(seq, self._pool, self._costs))
         ranking = Ranking(self._roster, begun, self._costs, now_ms)
-        self._reasons = Placement(
+        reasons = Placement(
             self._roster, begun, ranking, draft, self._pool, self._costs, self._lengths, self._claims
         ).fill()
-        return draft
+        return draft, reasons
 
     def apply(self, result: StepResult, now_ms: float) -> StepOutcome:
         """Take in what came out of the last plan: tokens, ends and charges, with all that ended since the last
@@ -219,7 +218,7 @@ class Planner:
         if coast is not None:
             coast.land()
             self._plan = coast.as_plan(self._plan.number + coast.steps + coast.under_way)
-            self._in_flight = self._ran = {seq.id: seq for seq in coast.sequences}
+            self._in_flight = {seq.id: seq for seq in coast.sequences}
         return self._plan
 
     def foresee(self) -> tuple[Row, ...]:
@@ -262,12 +261,6 @@ class Planner:
         if self._coast is not None:
             self._coast.tell()
         return capacity.measure(self._roster, self._lanes, self._pool, self._max_sequences, self._costs)
-
-    def wait_reason(self, flight_id: str) -> WaitReason | None:
-        """Why a flight's first waiting choice had no row in the last plan; None where all had one."""
-        flight = self._flights.get(flight_id)
-        waiting = [seq.id for seq in flight.live if seq.id not in self._ran] if flight else []
-        return self._reasons.get(waiting[0], WaitReason.ORDER) if waiting else None
 
     def check_integrity(self) -> None:
         """Compare blocks and states. Raises IntegrityError naming the invariant that is broken."""

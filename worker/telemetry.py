@@ -52,7 +52,7 @@ class Metrics:
         waits = Gauge(
             "fairlane_worker_waits", "Sequences that the last step gave no row, by why.", ["reason"], registry=registry
         )
-        self.waits = {reason: waits.labels(reason) for reason in WaitReason if reason is not WaitReason.ORDER}
+        self.waits = {reason: waits.labels(reason) for reason in WaitReason}
         self.blocks = Gauge("fairlane_worker_kv_blocks", "KV blocks.", ["pool", "state"], registry=registry)
         self.prefix_blocks = Gauge(
             "fairlane_worker_prefix_blocks", "KV blocks kept for prompts that begin alike; free too.", registry=registry

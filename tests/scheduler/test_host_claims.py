@@ -172,7 +172,7 @@ def test_exact_work_begins_only_as_far_as_the_host_could_take_it() -> None:
     world.step()
 
     assert world.rows() == ["e0", "e1"]  # 4 slots each at their longest
-    assert world.planner.wait_reason("e2") == "host"
+    assert world.plans[-1].waits == {"host": 1}
     world.finish()
     world.check_outputs(*jobs)
 

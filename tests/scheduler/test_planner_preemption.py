@@ -96,7 +96,7 @@ def test_it_takes_nothing_from_its_own_lane() -> None:
     world.step()
 
     assert world.rows() == ["chat"]
-    assert world.planner.wait_reason("next") == "blocks"
+    assert world.plans[-1].waits == {"blocks": 1}
     world.finish()
     assert world.events(Preempted) == []
 
@@ -227,7 +227,7 @@ def test_with_the_host_full_exact_work_keeps_its_blocks_and_the_request_waits() 
     world.step()
 
     assert world.rows() == ["batch"]
-    assert world.planner.wait_reason("chat") == "blocks"
+    assert world.plans[-1].waits == {"blocks": 1}
     world.finish()
     assert world.events(Preempted) == []
     world.check_outputs(batch, chat)
