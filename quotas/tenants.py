@@ -172,11 +172,6 @@ class TenantStore:
         """
         return await self._change(tenant_id, lambda tenant: tenant.changed(changes), version, note)
 
-    async def put_limits(self, tenant_id: str, document: object) -> Tenant:
-        """Replace all limits. Raises TenantNotFound, LimitsError."""
-        limits = Limits.parse(document)
-        return await self._change(tenant_id, lambda tenant: dataclasses.replace(tenant, limits=limits))
-
     async def suspend(self, tenant_id: str, *, version: int | None = None, note: Note | None = None) -> Tenant:
         """Let none of its requests in until it is resumed. Raises TenantNotFound, and VersionConflict as `update`."""
         now_s = await self._database.now_ms() / 1e3

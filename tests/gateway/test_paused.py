@@ -65,12 +65,12 @@ async def test_its_deadline_ends_it(served: Served) -> None:
 
 async def test_a_limit_that_is_lowered_holds_and_one_that_is_raised_lets_it_go_on(served: Served) -> None:
     asking = await paused(served, max_tokens=30)
-    await served.resources.tenants.put_limits("acme", {**LIMITS, "tokens_per_minute": 3})
+    await served.resources.tenants.update("acme", {"limits": {**LIMITS, "tokens_per_minute": 3}})
     await forget_minute(served.store, "acme")
     flight = served.worker.seen[-1].job.flight_id
     await until(lambda: len(served.worker.produced[flight]) == 18)
     assert not asking.done()
-    await served.resources.tenants.put_limits("acme", LIMITS)
+    await served.resources.tenants.update("acme", {"limits": LIMITS})
 
     assert (await asking).json()["usage"]["completion_tokens"] == 30
     assert await settled(served) == ([("finished", 1, 30)], (31, 0))
@@ -78,7 +78,7 @@ async def test_a_limit_that_is_lowered_holds_and_one_that_is_raised_lets_it_go_o
 
 async def test_a_day_that_is_lowered_below_what_is_used_ends_it(served: Served) -> None:
     asking = await paused(served)
-    await served.resources.tenants.put_limits("acme", {**LIMITS, "tokens_per_day": 5})
+    await served.resources.tenants.update("acme", {"limits": {**LIMITS, "tokens_per_day": 5}})
     answer = (await asking).json()
 
     assert answer["choices"][0]["finish_reason"] == "length"

@@ -25,7 +25,7 @@ async def test_a_change_holds_for_the_next_request(tenants: TenantStore, store: 
     await tenants.create({"id": "acme"})
     await quotas.reserve(ask("f1"))
 
-    await tenants.put_limits("acme", {"tokens_per_day": 40})
+    await tenants.update("acme", {"limits": {"tokens_per_day": 40}})
     with pytest.raises(Denied):
         await quotas.reserve(ask("f2"))
     await tenants.update("acme", {"shadow": ["tokens_per_day"]})
@@ -38,7 +38,7 @@ async def test_a_limit_that_was_taken_away_binds_no_more(tenants: TenantStore, s
     await tenants.create({"id": "acme", "limits": {"tokens_per_day": 40}, "shadow": ["tokens_per_day"]})
     await quotas.reserve(ask("f1"))
 
-    await tenants.put_limits("acme", {"concurrent_requests": 9})
+    await tenants.update("acme", {"limits": {"tokens_per_day": None, "concurrent_requests": 9}})
 
     assert [status.name for status in (await quotas.reserve(ask("f2"))).statuses] == ["concurrent_requests"]
 

@@ -167,7 +167,7 @@ async def test_unknown_tenants_are_not_there(tenants: TenantStore) -> None:
     assert await tenants.get("acm") is None
     assert await tenants.get("acme ") is None
     assert await tenants.get("acme acme") is None
-    for call in (tenants.update("nobody", {}), tenants.suspend("nobody"), tenants.put_limits("nobody", {})):
+    for call in (tenants.update("nobody", {}), tenants.suspend("nobody"), tenants.resume("nobody")):
         with pytest.raises(TenantNotFound):
             await call
     with pytest.raises(TenantNotFound):
@@ -205,18 +205,16 @@ async def test_an_update_changes_only_what_it_states_and_counts_versions(tenants
     assert await tenants.get("acme") == updated
 
 
-async def test_null_takes_a_limit_away_and_put_replaces_all(tenants: TenantStore) -> None:
+async def test_null_takes_a_limit_away_or_all_of_them(tenants: TenantStore) -> None:
     await tenants.create({"id": "acme", "limits": {"tokens_per_day": 5, "tokens_per_month": 6}})
 
     patched = await tenants.update("acme", {"limits": {"tokens_per_day": None}})
-    put = await tenants.put_limits("acme", {"concurrent_requests": 1})
     cleared = await tenants.update("acme", {"limits": None})
 
     assert patched.limits == Limits(tokens_per_month=6)
-    assert put.limits == Limits(concurrent_requests=1)
     assert cleared.limits == Limits()
     with pytest.raises(LimitsError):
-        await tenants.put_limits("acme", {"tokens_per_day": 0.5})
+        await tenants.update("acme", {"limits": {"tokens_per_day": 0.5}})
 
 
 async def test_a_default_lane_that_is_not_stated_follows_the_lanes(tenants: TenantStore) -> None:
