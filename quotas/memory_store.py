@@ -77,7 +77,7 @@ class MemoryQuotaStore:
             raise FlightSettled(ask.flight_id)
         known = root.flights.get(ask.flight_id)
         if known is not None:
-            return _reservation(root, known, ask, now_ms)
+            return _reservation(root, known, now_ms)
         ids = root.level_ids(ask.tenant, ask.key_id, ask.model, ask.lane)
         root.check_access(ask, ids, now_ms)
         levels = root.levels_with_paused(ids, now_ms)
@@ -104,7 +104,7 @@ class MemoryQuotaStore:
         flight.charged_input, flight.charged_output = paid.input, paid.output
         flight.credited.add(paid)
         root.take_off(flight, now_ms)
-        return _reservation(root, flight, ask, now_ms)
+        return _reservation(root, flight, now_ms)
 
     async def extend(self, root: str, flight_id: str, need: Need) -> Extension:
         """Charge what has come so far, hold more: see QuotaStore."""
@@ -258,10 +258,8 @@ def _book(root: MemoryRoot, ids: Sequence[LevelId], tokens: Totals, now_ms: int)
             figures.spent[name] += tokens.input + tokens.output
 
 
-def _reservation(root: MemoryRoot, flight: MemoryFlight, ask: Ask, now_ms: int) -> Reservation:
+def _reservation(root: MemoryRoot, flight: MemoryFlight, now_ms: int) -> Reservation:
     return Reservation(
-        flight_id=ask.flight_id,
-        tenant=ask.tenant,
         granted_tokens=flight.demand.start + flight.demand.choice,
         most_tokens=flight.demand.ceiling,
         statuses=limits.statuses(root.levels(flight.levels, now_ms), now_ms),

@@ -84,8 +84,6 @@ class RedisQuotaStore:
             raise FlightSettled(ask.flight_id)
         granted, most, shadowed, now_ms, *levels = rest
         return Reservation(
-            flight_id=ask.flight_id,
-            tenant=ask.tenant,
             granted_tokens=granted,
             most_tokens=most,
             statuses=packed.statuses(levels, now_ms, self._slicing),

@@ -144,8 +144,6 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 class Reservation(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens held for a flight until it is settled."""
 
-    flight_id: str
-    tenant: str
     granted_tokens: int
     """Output tokens per choice that are held by now."""
     most_tokens: int

@@ -16,7 +16,6 @@ from typing import Protocol
 from zoneinfo import ZoneInfo
 
 MOST_SLICES = 240
-DAY_MS = 86_400_000
 FIRST_YEAR, LAST_YEAR = 2025, 2060
 """Years for which a zone's offsets are stored; after the last one its last offset stays."""
 

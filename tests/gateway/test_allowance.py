@@ -49,9 +49,7 @@ def reserved(n: int = 1) -> tuple[Booking, Flight]:
     booking = Booking(ask("f1", max_output_tokens=100, quantum=8, n=n))
     flight = Flight("f1", booking, 1, "queue", Mailbox(), granted=8)
     booking.flights = [flight]
-    booking.reservation = Reservation(
-        flight_id="f1", tenant="acme", granted_tokens=8, most_tokens=100, statuses=(), shadowed=()
-    )
+    booking.reservation = Reservation(granted_tokens=8, most_tokens=100, statuses=(), shadowed=())
     return booking, flight
 
 

@@ -15,7 +15,7 @@ async def test_a_reservation_holds_prompt_and_output_of_all_choices(house: House
     reservation = await house.store.reserve(ask(n=3))
 
     (status,) = reservation.statuses
-    assert (reservation.granted_tokens, reservation.tenant, reservation.flight_id) == (20, "acme", "f1")
+    assert reservation.granted_tokens == 20
     assert (status.used, status.reserved, status.remaining) == (0, 70, 930)
 
 
