@@ -37,11 +37,6 @@ class Verdict(msgspec.Struct, frozen=True):
     answers: Mapping[str, Admitted] = {}
     """The door's word on each flight, by its id."""
 
-    @property
-    def class_name(self) -> str:
-        """As the answer's `x-fairlane-class` has it."""
-        return class_name(guaranteed=self.guaranteed)
-
 
 def class_name(*, guaranteed: bool) -> str:
     """As the answer's `x-fairlane-class` has it."""

@@ -82,7 +82,7 @@ class Doors:
         if flight.job is None:
             self.at(flight.queue).withdraw(flight.id, self.now_ms)
         else:
-            self.at(flight.queue).leave(flight.id, finished=flight.told, now_ms=self.now_ms)
+            self.at(flight.queue).leave(flight.id, finished=flight.told)
         self._flying.discard(flight.id)
         self._rest()
 

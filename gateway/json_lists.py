@@ -29,7 +29,7 @@ _MAX_LOOSE = 2 * MAX_PARTS
 """Commas outside strings and lists that are taken out."""
 _MAX_LOOSE_BYTES = 2 * 2**20
 """All that is outside of those."""
-_QUOTE, _BACKSLASH = b'"\\'
+_QUOTE = ord('"')
 _REST_OF_STRING = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 _read_ids = msgspec.json.Decoder(tuple[Annotated[int, msgspec.Meta(ge=0, lt=MAX_TOKEN_ID)], ...]).decode
 

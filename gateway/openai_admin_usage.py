@@ -29,7 +29,7 @@ async def completions(call: Call, query: CompletionsQuery) -> Buckets:
     following = first + len(days) * _ONE_DAY
     return {
         "object": "page",
-        "data": [_bucket(day, query, sums[day.isoformat()]) for day in days],
+        "data": [_bucket(day, sums[day.isoformat()]) for day in days],
         "has_more": following < end,
         "next_page": following.isoformat() if following < end else None,
     }
@@ -97,7 +97,7 @@ def _add(total: Usage, more: Usage) -> None:
         total.add(figure, getattr(more, figure))
 
 
-def _bucket(day: date, query: CompletionsQuery, sums: Mapping[Group, Usage]) -> Bucket:
+def _bucket(day: date, sums: Mapping[Group, Usage]) -> Bucket:
     start = int(datetime.combine(day, time(), UTC).timestamp())
     ordered = sorted(sums.items(), key=lambda item: tuple(name or "" for name in item[0]))
     results = [_result(group, usage) for group, usage in ordered]

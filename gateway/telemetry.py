@@ -23,8 +23,6 @@ from quotas.store import Charge
 
 SERVICE = "fairlane-gateway"
 PROVIDER = "fairlane"
-SPANS = ("authenticate", "reserve", "admit", "queue", "settle")
-"""Children of a request's own span."""
 
 _PREFIX = "fairlane_gateway_"
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)

@@ -180,7 +180,7 @@ class Commitments:
         if found is not None:
             for rate in self._rates(found):
                 rate.take_back(found.asked_ms, found.arrived_ms, now_ms)
-            self.leave(flight_id, finished=False, now_ms=now_ms)
+            self.leave(flight_id, finished=False)
 
     def demote(self, flight_id: str, now_ms: float) -> None:
         """What was let in as guaranteed is best effort after all: other doors had promised the time."""
@@ -206,7 +206,7 @@ class Commitments:
         if self.tariff is not None and not are_last:
             self._price(flight_id, found, now_ms, self.tariff)
 
-    def leave(self, flight_id: str, *, finished: bool, now_ms: float) -> None:
+    def leave(self, flight_id: str, *, finished: bool) -> None:
         """It is over; `finished` by itself, so that its length says something of others'."""
         found = self._open.pop(flight_id, None)
         if found is None:

@@ -39,7 +39,6 @@ class Coasted(NamedTuple):
     """A step of one worker in which each row of the step before ran again, one token further."""
 
     worker: int
-    started_ms: float
     ended_ms: float
     rows: int
     shares: Sequence[tuple[Arrival, int]]
@@ -125,11 +124,11 @@ class Cruise:
         """The step of the worker of this number has run."""
         self._coast.end(self.run_ms)
         self._ends_ms.append(now_ms)
-        step = Coasted(number, self.started_ms, now_ms, len(self._rows), self._shares, self.run_ms)
+        step = Coasted(number, now_ms, len(self._rows), self._shares, self.run_ms)
         for observer in observers:
             observer.coasted(step)
         if self._queue is not None:
-            self._queue.publish(int(now_ms), "gateway", str(number), self._spent(self._queue))
+            self._queue.publish(int(now_ms), "gateway", str(number), self._spent())
 
     def land(self, number: int, now_ms: float, observers: Iterable[CoastObserver]) -> None:
         """Tell of all tokens."""
@@ -146,7 +145,7 @@ class Cruise:
             published = [row.publication(cost, steps) for row, cost in zip(self._rows, prepaid, strict=True)]
             self._queue.publish(int(now_ms), "gateway", str(number), published)
 
-    def _spent(self, queue: LaneQueue) -> list[Publication]:
+    def _spent(self) -> list[Publication]:
         """What the last step charges: one flight of a payer stands for all that have used up what was charged."""
         steps = len(self._ends_ms)
         spent = [rows[0].publication(DECODE_WEIGHT * len(rows)) for rows in self._spending.values()]

@@ -113,9 +113,8 @@ class Doorkeeper:
 
     def ended(self, record: Record) -> None:
         """A request that was let in is over."""
-        finished, ended_ms = record.outcome is Outcome.FINISHED, record.end_ms or 0.0
         door = self._door_of.pop(record.arrival.flight_id)
-        door.leave(record.arrival.flight_id, finished=finished, now_ms=ended_ms)
+        door.leave(record.arrival.flight_id, finished=record.outcome is Outcome.FINISHED)
 
     def _workers_at(self, number: int, now_ms: float) -> Sequence[WorkerStatus]:
         """What this door knows of them now; where it looks anew, it hears of the other doors too."""

@@ -114,10 +114,6 @@ class LaneRoster:
         """Tenants whose fresh work waits."""
         return self._fresh.keys()
 
-    def fresh_of(self, tenant: str) -> Iterator[Sequence]:
-        """A tenant's work that waits, in the order in which it is looked at."""
-        return map(itemgetter(-1), self._fresh.get(tenant, ()))
-
     def fresh(self) -> Iterator[Sequence]:
         """All that waits here and has not begun, the eldest first."""
         return map(itemgetter(-1), self._elders)

@@ -152,7 +152,7 @@ def test_a_stated_deadline_with_room_is_guaranteed() -> None:
 
     verdict = let_in(Size(12, 2, stated=True), of=idle, agreed=terms(deadline_ms=60_000.0))
 
-    assert verdict.class_name == "guaranteed"
+    assert verdict.guaranteed
     assert verdict.expected_ttft_ms is not None
 
 

@@ -252,7 +252,7 @@ def test_what_has_begun_and_what_is_over_makes_room() -> None:
 
     door.known.produced("r1", 25, 500.0)
     waits.append(admitted(door.say(request())).expected_ttft_ms)
-    door.known.leave("r1", finished=True, now_ms=500.0)
+    door.known.leave("r1", finished=True)
     waits.append(admitted(door.say(request())).expected_ttft_ms)
 
     assert waits == sorted(waits, key=lambda wait: -(wait or 0.0))
@@ -288,7 +288,7 @@ def test_shorter_answers_than_stated_let_more_in() -> None:
         for number in range(learnt):
             door.known.enter(f"old{number}", request(), guaranteed=False, now_ms=0.0)
             door.known.produced(f"old{number}", 5, 0.0)
-            door.known.leave(f"old{number}", finished=True, now_ms=0.0)
+            door.known.leave(f"old{number}", finished=True)
         return guarantees(door.ask(request(ttft_ms=6_000.0), times=30))
 
     assert kept(learnt=20) > kept(learnt=0) > 0

@@ -43,7 +43,7 @@ def test_what_is_over_leaves_nothing_behind() -> None:
         commitments.enter(f"r{number}", chat(ttft_ms=5_000.0), guaranteed=number % 2 == 0, now_ms=number)
         commitments.produced(f"r{number}", number, 100.0)
     for number in range(50):
-        commitments.leave(f"r{number}", finished=True, now_ms=100.0)
+        commitments.leave(f"r{number}", finished=True)
 
     for level in (PROMISED, BEST_EFFORT):
         left = commitments.ledger.at(level)
@@ -61,7 +61,7 @@ def test_a_wait_is_foretold_by_how_fast_its_tenants_places_move() -> None:
 
     for number in range(4):
         commitments.produced(f"r{number}", 1, 1_000.0 * (number + 1))
-    commitments.leave("r4", finished=False, now_ms=4_000.0)
+    commitments.leave("r4", finished=False)
     commitments.placed("r7", 3, 4_000.0)
 
     assert commitments.still_waits_ms(LATENCY, "acme", 3) == pytest.approx(3_000.0, rel=0.15)
@@ -71,7 +71,7 @@ def test_what_nobody_let_in_changes_nothing() -> None:
     commitments = known()
 
     commitments.produced("stranger", 5, 0.0)
-    commitments.leave("stranger", finished=True, now_ms=0.0)
+    commitments.leave("stranger", finished=True)
 
     assert commitments.ledger.at(BEST_EFFORT).loads == 0
 
@@ -83,11 +83,11 @@ def test_outputs_that_go_on_count_in_the_expected_length() -> None:
         commitments.enter(f"r{number}", chat(), guaranteed=False, now_ms=0.0)
         commitments.produced(f"r{number}", 20 if number < 10 else 100, 0.0)
         if number < 10:
-            commitments.leave(f"r{number}", finished=True, now_ms=0.0)
+            commitments.leave(f"r{number}", finished=True)
     assert commitments.output_tokens(chat()) > 100
 
     for number in range(10, 40):
-        commitments.leave(f"r{number}", finished=True, now_ms=0.0)
+        commitments.leave(f"r{number}", finished=True)
 
     assert commitments.output_tokens(chat()) == pytest.approx(80, abs=10)
 
@@ -98,7 +98,7 @@ def test_each_tenant_has_its_own_expected_length_and_a_new_one_its_lanes() -> No
         tenant, tokens = ("short", 4) if number % 2 else ("long", 400)
         commitments.enter(f"r{number}", chat(tenant), guaranteed=False, now_ms=0.0)
         commitments.produced(f"r{number}", tokens, 0.0)
-        commitments.leave(f"r{number}", finished=True, now_ms=0.0)
+        commitments.leave(f"r{number}", finished=True)
 
     short, long, new = (commitments.output_tokens(chat(tenant)) for tenant in ("short", "long", "new"))
 
