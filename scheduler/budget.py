@@ -76,7 +76,7 @@ def _slack_ms(seq: Sequence, now_ms: float) -> float:
     """How long a decode's next token may take for the sake of lower lanes. Each is to come at its pace, counted from
     the stream's own first token: who reads it sees the pace that the lane promises. A little is kept for what comes
     unforeseen; nobody is asked for less than half a pace. A stream behind its pace catches up."""
-    tpot_ms, first_ms, first_due_ms = seq.job.tpot_ms, seq.first_token_ms, seq.envelope.first_due_ms
+    tpot_ms, first_ms, first_due_ms = seq.job.tpot_ms, seq.first_token_ms, seq.first_due_ms
     began_ms = first_due_ms if first_ms is None else min(first_ms, first_due_ms)  # None: it came from elsewhere
     slack_ms = began_ms + len(seq.output) * tpot_ms - now_ms
     return _asked_for(slack_ms, KEPT_BACK, tpot_ms)
@@ -85,7 +85,7 @@ def _slack_ms(seq: Sequence, now_ms: float) -> float:
 def _patience_ms(seq: Sequence, now_ms: float) -> float:
     """How long it may take for the sake of its own lane's prompts: until it is due, less the time of one more token."""
     tpot_ms = seq.job.tpot_ms
-    return _asked_for(seq.envelope.first_due_ms + len(seq.output) * tpot_ms - now_ms, 1.0, tpot_ms)
+    return _asked_for(seq.first_due_ms + len(seq.output) * tpot_ms - now_ms, 1.0, tpot_ms)
 
 
 def _asked_for(slack_ms: float, kept_back: float, tpot_ms: float) -> float:

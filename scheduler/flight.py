@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from scheduler.blocks import BlockPool, IntegrityError
 from scheduler.dues import first_due_ms
 from scheduler.fairness import DECODE_WEIGHT, PREFILL_WEIGHT
-from scheduler.lanes import Envelope, Lane
+from scheduler.lanes import Lane
 from scheduler.messages import Job, Lease
 from scheduler.outcomes import Outcome
 from scheduler.sequence import Sequence, State, finish_reason
@@ -128,7 +128,7 @@ def open_flight(lease: Lease, lane: Lane, arrived_ms: float, block_size: int) ->
             job=job,
             epoch=lease.epoch,
             arrived_ms=arrived_ms,
-            envelope=_envelope(job, arrived_ms),
+            first_due_ms=arrived_ms + first_due_ms(job),
             granted_until=min(job.granted_until, job.max_tokens),
             output=output,
             state=State.WAITING if finish_reason(job, output) is None else State.FINISHED,
@@ -153,9 +153,3 @@ def _choose_trunk(flight: Flight) -> None:
     trunk = min(flight.live, key=lambda seq: len(seq.output), default=None)
     for seq in flight.live:
         seq.awaits_prefix = flight.shared_blocks > 0 and seq is not trunk
-
-
-def _envelope(job: Job, arrived_ms: float) -> Envelope:
-    """When the tokens are due."""
-    ends_ms = None if job.deadline_ms is None else arrived_ms + job.deadline_ms
-    return Envelope(arrived_ms + first_due_ms(job), job.tpot_ms, ends_ms)

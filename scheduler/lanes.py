@@ -92,19 +92,3 @@ THROUGHPUT = Lane(
     max_queued=100_000,
 )
 DEFAULT_LANES: dict[LaneName, Lane] = {LaneName.LATENCY: LATENCY, LaneName.THROUGHPUT: THROUGHPUT}
-
-
-@dataclass(frozen=True, slots=True)
-class Envelope:
-    """When each token of a request is due, in milliseconds of one clock (Niyama, FairBatching)."""
-
-    first_due_ms: float
-    tpot_ms: float
-    ends_ms: float | None
-    """The stated, hard end of the whole request; None where the caller named none."""
-
-    def due_ms(self, index: int, first_token_ms: float | None) -> float:
-        """When output token `index` is due: the first by `first_due_ms`, each later one `tpot_ms` after its elder."""
-        if first_token_ms is None or index == 0:
-            return self.first_due_ms
-        return max(self.first_due_ms, first_token_ms) + index * self.tpot_ms

@@ -138,7 +138,7 @@ class Ranking:
             phase,
             urgency,
             counter + self._foresees(job),
-            seq.envelope.first_due_ms,
+            seq.first_due_ms,
             job.flight_id,
             seq.id.choice,
         )
@@ -149,7 +149,7 @@ class Ranking:
         counters = self._lanes[decodes[0].job.lane].counters
 
         def place(seq: Sequence) -> tuple[float, float, SeqId]:
-            return counters.value(seq.job.tenant) + self._foresees(seq.job), seq.envelope.first_due_ms, seq.id
+            return counters.value(seq.job.tenant) + self._foresees(seq.job), seq.first_due_ms, seq.id
 
         return sorted(decodes, key=place)[:count]
 
@@ -225,7 +225,7 @@ class Ranking:
         """Class and urgency of fresh work. Who was guaranteed its deadline is never relegated, nor held back."""
         tokens, guaranteed = seq.length, seq.job.guaranteed
         service_ms = 2.0 * self._step_ms + tokens * (self._token_ms + self._pair_ms * tokens)
-        slack_ms = seq.envelope.first_due_ms - self.now_ms - service_ms
+        slack_ms = seq.first_due_ms - self.now_ms - service_ms
         lead_ms = 0.0 if guaranteed else max(0.0, lead * self._token_ms)
         waited_ms, long_wait_ms = self.now_ms - seq.arrived_ms, self._lanes[seq.job.lane].lane.long_wait_ms
         relegated, urgency = prospects(slack_ms, service_ms, lead_ms, waited_ms, long_wait_ms, guaranteed=guaranteed)

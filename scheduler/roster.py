@@ -324,7 +324,7 @@ def _take(counts: Counter[str], tenant: str) -> None:
 
 
 def _by_due(seq: Sequence) -> Filed:
-    return (not seq.job.guaranteed, seq.envelope.first_due_ms, *seq.id, seq)
+    return (not seq.job.guaranteed, seq.first_due_ms, *seq.id, seq)
 
 
 def _by_age(seq: Sequence) -> Filed:

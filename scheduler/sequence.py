@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from scheduler.lanes import Envelope, LaneName
+from scheduler.lanes import LaneName
 from scheduler.messages import FinishReason, Job
 from scheduler.steps import SeqId
 
@@ -64,7 +64,8 @@ class Sequence:
     job: Job
     epoch: int
     arrived_ms: float
-    envelope: Envelope
+    first_due_ms: float
+    """When its first token is due."""
     granted_until: int
     output: list[int] = field(default_factory=list)
     expected_output: int = 0

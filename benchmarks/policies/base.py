@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Generic
 
-from benchmarks.policies.setup import R, Setup, envelope
+from benchmarks.policies.setup import R, Setup, first_due_ms
 from scheduler.blocks import BlockPool
 from scheduler.capacity import Counts, count
 from scheduler.fairness import DECODE_WEIGHT, PREFILL_WEIGHT
@@ -59,7 +59,7 @@ class Engine(ABC, Generic[R]):
             job=job,
             epoch=lease.epoch,
             arrived_ms=arrived_ms,
-            envelope=envelope(job, arrived_ms, job.max_tokens),
+            first_due_ms=first_due_ms(job, arrived_ms, job.max_tokens),
             granted_until=job.max_tokens,
             output=[token for choice in lease.generated for token in choice],
             number=self._arrivals,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from benchmarks.policies.base import Engine
-from benchmarks.policies.setup import Request, Setup, envelope, prefill_within
+from benchmarks.policies.setup import Request, Setup, first_due_ms, prefill_within
 from scheduler.messages import Job
 from scheduler.outcomes import Outcome
 from scheduler.ranges import require
@@ -33,7 +33,6 @@ SHARE_KEPT = 0.98
 class Known(Request):
     """A request whose output length is known."""
 
-    first_due_ms: float = 0.0
     base_ms: float = 0.0
     """What the due times of its later tokens count from."""
 
@@ -63,8 +62,8 @@ class Clairvoyant(Engine[Known]):
         return "" if job.n == 1 and job.prompt else "a policy runs one choice of a prompt that is not empty"
 
     def _enqueue(self, request: Known, now_ms: float) -> None:
-        due = envelope(request.job, request.arrived_ms, self._lengths(request.id.flight_id))
-        request.first_due_ms = request.base_ms = due.first_due_ms
+        due_ms = first_due_ms(request.job, request.arrived_ms, self._lengths(request.id.flight_id))
+        request.first_due_ms = request.base_ms = due_ms
         insort(self._prompts, request, key=lambda one: (one.first_due_ms, one.number))
         self._arrived = True
 

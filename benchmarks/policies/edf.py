@@ -14,4 +14,4 @@ class Edf(FcfsSarathi):
     """Deadlines decide who is first."""
 
     def _priority(self, request: Request) -> float:
-        return request.envelope.first_due_ms
+        return request.first_due_ms

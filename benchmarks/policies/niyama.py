@@ -18,7 +18,7 @@ import math
 from dataclasses import dataclass
 
 from benchmarks.policies.base import Engine
-from benchmarks.policies.setup import Queue, Request, Setup, envelope
+from benchmarks.policies.setup import Queue, Request, Setup, first_due_ms
 from scheduler.ranges import require
 from scheduler.sequence import State
 from scheduler.steps import StepFeatures, StepResult
@@ -35,7 +35,6 @@ class Tiered(Request):
     """A request with the deadline that Niyama gives it."""
 
     relegated: bool = False
-    first_due_ms: float = 0.0
     base_ms: float = 0.0
     """What the due times of its later tokens count from."""
 
@@ -62,8 +61,7 @@ class Niyama(Engine[Tiered]):
 
     def _enqueue(self, request: Tiered, now_ms: float) -> None:
         if request.first_token_ms is None:
-            due = envelope(request.job, request.arrived_ms, self._expected_output(request))
-            request.first_due_ms = due.first_due_ms
+            request.first_due_ms = first_due_ms(request.job, request.arrived_ms, self._expected_output(request))
         self._fresh.push(request, self._key(request))
 
     def _expected_output(self, request: Tiered) -> int:

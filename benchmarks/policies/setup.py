@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from scheduler.lanes import DEFAULT_LANES, Envelope, Lane, LaneName
+from scheduler.lanes import DEFAULT_LANES, Lane, LaneName
 from scheduler.messages import Job
 from scheduler.ranges import require
 from scheduler.sequence import Sequence
@@ -58,13 +58,12 @@ class Request(Sequence):
 R = TypeVar("R", bound=Request)
 
 
-def envelope(job: Job, arrived_ms: float, output_tokens: int) -> Envelope:
-    """When its tokens are due if it yields this many; a stated end pulls the first one forward."""
+def first_due_ms(job: Job, arrived_ms: float, output_tokens: int) -> float:
+    """When its first token is due if it yields this many; a stated end pulls it forward."""
     first_ms = job.ttft_ms if job.hard_ttft_ms is None else min(job.ttft_ms, job.hard_ttft_ms)
-    if job.deadline_ms is None:
-        return Envelope(arrived_ms + first_ms, job.tpot_ms, None)
-    first_ms = min(first_ms, job.deadline_ms - output_tokens * job.tpot_ms)
-    return Envelope(arrived_ms + first_ms, job.tpot_ms, arrived_ms + job.deadline_ms)
+    if job.deadline_ms is not None:
+        first_ms = min(first_ms, job.deadline_ms - output_tokens * job.tpot_ms)
+    return arrived_ms + first_ms
 
 
 class Queue(Generic[R]):

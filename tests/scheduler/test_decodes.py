@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.decodes import Decodes, kinds_of
-from scheduler.lanes import DEFAULT_LANES, Envelope, LaneName
+from scheduler.lanes import DEFAULT_LANES, LaneName
 from scheduler.sequence import Kind, Sequence
 from scheduler.steps import SeqId
 from tests.scheduler.planner_world import job
@@ -13,7 +13,7 @@ LONGEST_MS = max(lane.long_wait_ms for lane in DEFAULT_LANES.values())
 
 def sequence(number: int, lane: LaneName, tenant: str, arrived_ms: float) -> Sequence:
     one = job(f"f{number}", lane=lane, tenant=tenant)
-    return Sequence(SeqId(one.flight_id, 0), one, 1, arrived_ms, Envelope(1_000.0, 100.0, None), granted_until=4)
+    return Sequence(SeqId(one.flight_id, 0), one, 1, arrived_ms, 1_000.0, granted_until=4)
 
 
 def regrouped(decoding: dict[int, Sequence], now_ms: float) -> dict[Kind, set[SeqId]]:

@@ -31,4 +31,4 @@ def test_it_is_the_earliest_of_target_statement_and_what_a_stated_end_leaves(
     flight = open_flight(Lease(job=asked, epoch=1, arrived_ms_ago=0.0), LATENCY, arrived_ms=7.0, block_size=16)
 
     assert first_due_ms(asked) == due_after_ms(asked) == due_ms
-    assert flight.choices[0].envelope.first_due_ms == 7.0 + due_ms
+    assert flight.choices[0].first_due_ms == 7.0 + due_ms

@@ -1,11 +1,11 @@
-"""Lanes, the envelope of a request, and how requests end."""
+"""Lanes, and how requests end."""
 
 import dataclasses
 from typing import Any
 
 import pytest
 
-from scheduler.lanes import DEFAULT_LANES, LATENCY, THROUGHPUT, Envelope, LaneName
+from scheduler.lanes import DEFAULT_LANES, LATENCY, THROUGHPUT, LaneName
 from scheduler.outcomes import CHARGED, Outcome
 
 
@@ -37,20 +37,6 @@ def test_a_figure_out_of_range_is_named(field: str, value: float) -> None:
 
     with pytest.raises(ValueError, match=f"lane latency: {field} must be between"):
         dataclasses.replace(LATENCY, **changes)
-
-
-def test_the_first_token_is_due_by_its_deadline() -> None:
-    envelope = Envelope(first_due_ms=1_000.0, tpot_ms=100.0, ends_ms=None)
-
-    assert envelope.due_ms(0, None) == 1_000.0
-    assert envelope.due_ms(0, 400.0) == 1_000.0
-
-
-def test_later_tokens_are_due_one_pace_apart() -> None:
-    envelope = Envelope(first_due_ms=1_000.0, tpot_ms=100.0, ends_ms=None)
-
-    assert envelope.due_ms(3, 400.0) == 1_300.0  # early first tokens leave room
-    assert envelope.due_ms(3, 2_000.0) == 2_300.0  # late ones move all that follow
 
 
 def test_only_a_rejected_request_owes_nothing() -> None:

@@ -1,6 +1,5 @@
 """What is expected of an output, by what outputs of its kind became."""
 
-from scheduler.lanes import Envelope
 from scheduler.lengths import ENOUGH, Lengths
 from scheduler.messages import Job
 from scheduler.sequence import Sequence
@@ -14,7 +13,7 @@ def expected(lengths: Lengths, one: Job, produced: int = 0) -> int:
         job=one,
         epoch=1,
         arrived_ms=0.0,
-        envelope=Envelope(1_000.0, 100.0, None),
+        first_due_ms=1_000.0,
         granted_until=one.max_tokens,
         output=[0] * produced,
     )

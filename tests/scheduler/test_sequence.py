@@ -2,7 +2,6 @@ from itertools import product
 
 import pytest
 
-from scheduler.lanes import Envelope
 from scheduler.sequence import MOVES, RESIDENT, IllegalTransition, Sequence, State, finish_reason
 from scheduler.steps import SeqId
 from tests.scheduler.planner_world import job
@@ -17,7 +16,7 @@ def sequence(
         job=one,
         epoch=1,
         arrived_ms=0.0,
-        envelope=Envelope(1_000.0, 100.0, None),
+        first_due_ms=1_000.0,
         granted_until=granted_until,
     )
 

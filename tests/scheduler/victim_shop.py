@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from scheduler.blocks import BlockPool
 from scheduler.costs import CostModel
 from scheduler.host_claims import HostClaims
-from scheduler.lanes import Envelope
 from scheduler.messages import YieldMode
 from scheduler.ranking import PHASES, Phase, Rank, Standing
 from scheduler.sequence import Sequence, State
@@ -64,7 +63,7 @@ class Shop:
             job=job(name, lane, prompt=computed or blocks * BLOCK_SIZE if exact else 400, max_tokens=1, exact=exact),
             epoch=1,
             arrived_ms=0.0,
-            envelope=Envelope(1_000.0, 100.0, None),
+            first_due_ms=1_000.0,
             granted_until=8,
             state=state,
         )
