@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route, Router
 
 from gateway import body_budget, errors
-from gateway.crowd import vouch
+from gateway.crowd import OPERATORS, vouch
 from gateway.doors import Doors
 from gateway.entity_tags import IfMatch, if_match
 from gateway.errors import ApiError, Code, invalid, not_found
@@ -169,14 +169,14 @@ async def _let_through(parts: AdminParts, request: Request) -> str:
         return await with_key(parts.admin_keys, request)
     check_origin(request.scope)
     await parts.sessions.check(session)
-    vouch(request.scope)
+    vouch(request.scope, OPERATORS)
     return _address(request)
 
 
 async def with_key(admin_keys: AdminKeys, request: Request) -> str:
     """The address of an operator who sends the key. Raises as above."""
     await admin_keys.check(request.scope["headers"], _address(request))
-    vouch(request.scope)
+    vouch(request.scope, OPERATORS)
     return _address(request)
 
 

@@ -1,8 +1,9 @@
 """The connections of one port: who may hold how many, and who goes when there are too many.
 
 A connection is a stranger's until a key was recognised on it. Strangers' places are bounded for each address, and are
-given up, the oldest first, for whoever comes when all are taken; those of callers with a key are not. Where no stranger
-is left to go, a few more are let in for the probes, and told 429 for anything else.
+given up, the oldest first, for whoever comes when all are taken. Where no stranger is left to go, a connection on which
+nothing is being answered goes, of the caller who has most of them. Where none is left, a few more are let in for the
+probes, and told 429 for anything else.
 
 Through a trusted proxy come many callers: such a connection is a stranger's again with each request, of the address
 that the proxy names, and nobody's before the first.
@@ -18,10 +19,12 @@ from gateway.addresses import holder_of
 
 STATE = "place"
 """Where the `state` of a scope has its connection's `Place`."""
+OPERATORS = "*"
+"""The caller who has the admin key."""
 RESERVED = 64
 """Connections beyond the most, for probes."""
 _LOOKED_AT = 16
-"""Of the oldest strangers, to find one that is not being answered."""
+"""Of the oldest, to find one that is not being answered."""
 
 
 class Connection(Protocol):
@@ -43,7 +46,7 @@ class Place:
         self._crowd = crowd
         self.connection = connection
         self.holder = ""
-        """Whose it is, as far as limits by address can tell; empty: nobody's that they know."""
+        """A stranger's: whose it is, as far as limits by address can tell; else the caller; empty: nobody known."""
         self.is_stranger = False
         self.is_spare = False
         """It came when all places were taken: for probes."""
@@ -58,21 +61,21 @@ class Place:
         self._crowd.forget(self)
         return self._crowd.remember(self, holder_of(address), makes_room=False)
 
-    def vouch(self) -> None:
-        """A key was recognised on it."""
-        if self.is_stranger:
-            self._crowd.forget(self)
+    def vouch(self, caller: str) -> None:
+        """A key of this caller was recognised on it."""
+        if self.is_stranger or self.holder != caller:
+            self._crowd.recognise(self, caller)
 
     def leave(self) -> None:
         """It is closed."""
         self._crowd.leave(self)
 
 
-def vouch(scope: Scope) -> None:
-    """The request's key was recognised, so its connection is no stranger's."""
+def vouch(scope: Scope, caller: str) -> None:
+    """The request's key was recognised, so its connection is no stranger's but this caller's."""
     place: Place | None = scope.get("state", {}).get(STATE)
     if place is not None:
-        place.vouch()
+        place.vouch(caller)
 
 
 class Crowd:
@@ -90,6 +93,7 @@ class Crowd:
         self._strangers: dict[Place, None] = {}
         """From the oldest on; those of each holder likewise:"""
         self._by_holder: dict[str, dict[Place, None]] = {}
+        self._by_caller: dict[str, dict[Place, None]] = {}
 
     @property
     def count(self) -> int:
@@ -104,7 +108,7 @@ class Crowd:
     def enter(self, connection: Connection, address: str | None) -> Place | None:
         """A place for who has connected; None: there is none. `address`: None for a proxy, which has no limit."""
         place = Place(self, connection)
-        if self.count >= self.most and not self._make_room(self._strangers):
+        if self.count >= self.most and not (self._make_room(self._strangers) or self._take_from_callers()):
             if self.count >= self.most + RESERVED:
                 self.turned_away += 1
                 return None
@@ -124,17 +128,24 @@ class Crowd:
         self._strangers[place] = None
         return True
 
+    def recognise(self, place: Place, caller: str) -> None:
+        """Take it for this caller's."""
+        self.forget(place)
+        place.holder = caller
+        self._by_caller.setdefault(caller, {})[place] = None
+
     def forget(self, place: Place) -> None:
-        """Take it for a stranger's no longer."""
-        if not place.is_stranger:
-            return
-        place.is_stranger = False
-        del self._strangers[place]
-        own = self._by_holder.get(place.holder)
+        """Take it for nobody's."""
+        by = self._by_caller
+        if place.is_stranger:
+            by = self._by_holder
+            del self._strangers[place]
+        own = by.get(place.holder)
         if own is not None:
             own.pop(place, None)
             if not own:
-                del self._by_holder[place.holder]
+                del by[place.holder]
+        place.holder, place.is_stranger = "", False
 
     def leave(self, place: Place) -> None:
         """It is free; nothing where it was so before."""
@@ -146,8 +157,20 @@ class Crowd:
         oldest = list(islice(strangers, _LOOKED_AT))
         if not oldest:
             return False
-        place = next((each for each in oldest if not each.connection.is_answering()), oldest[0])
+        self._give_up(next((each for each in oldest if not each.connection.is_answering()), oldest[0]))
+        return True
+
+    def _take_from_callers(self) -> bool:
+        """A connection of who has most goes, if nothing is being answered on it; False where none was found."""
+        own = max(self._by_caller.values(), key=len, default={})
+        for place in list(islice(own, _LOOKED_AT)):
+            if not place.connection.is_answering():
+                self._give_up(place)
+                return True
+            own[place] = own.pop(place)  # so that others are looked at next time
+        return False
+
+    def _give_up(self, place: Place) -> None:
         self.leave(place)
         self.gave_way += 1
         place.connection.give_way()
-        return True

@@ -104,7 +104,7 @@ class TenantRim:
                 caller = self._authenticator.remembered(scope) or await self._authenticator.identify(scope)
             scope["state"]["caller"] = answer.caller = caller  # from here on a refusal too says how the limits stand
             journal.tenant = caller.tenant_id
-            vouch(scope)
+            vouch(scope, caller.root)
             check(caller, scope)
             self._refused.check(caller.key_id)
             await self._app(scope, receive, answer)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gateway.addresses import forwarded_for
 from gateway.crowd import RESERVED, Crowd, Place
 from scheduler.settings import Networks
-from tests.gateway.served import WAIT_S, Served, error_of, gateway, settings, until
+from tests.gateway.served import CHAT, WAIT_S, Served, error_of, gateway, settings, until
 
 pytestmark = pytest.mark.anyio
 
@@ -47,16 +47,16 @@ async def test_an_address_gives_way_to_itself_and_the_oldest_first() -> None:
     assert other.is_stranger
 
 
-async def test_who_is_being_answered_goes_last_and_who_has_a_key_never() -> None:
+async def test_strangers_go_before_callers_and_who_is_being_answered_goes_last() -> None:
     crowd, gone = Crowd(most=3, most_of_an_address=9), list[HandConnection]()
     busy = entered(crowd, gone, "10.0.0.1", answers=True)
-    known = entered(crowd, gone, "10.0.0.2")
-    known.vouch()
+    known = entered(crowd, gone, "10.0.0.2", answers=True)
+    known.vouch("acme")
     idle = entered(crowd, gone, "10.0.0.3")
 
-    entered(crowd, gone, "10.0.0.4").vouch()
+    entered(crowd, gone, "10.0.0.4", answers=True).vouch("acme")
     assert gone == [idle.connection]
-    entered(crowd, gone, "10.0.0.5").vouch()
+    entered(crowd, gone, "10.0.0.5", answers=True).vouch("acme")
     assert gone == [idle.connection, busy.connection]
     late = entered(crowd, gone, "10.0.0.6")
     assert late.is_too_much
@@ -64,10 +64,38 @@ async def test_who_is_being_answered_goes_last_and_who_has_a_key_never() -> None
     assert not late.is_too_much
 
 
+async def test_where_callers_have_all_places_who_has_most_gives_idle_ones() -> None:
+    crowd, gone = Crowd(most=6, most_of_an_address=9), list[HandConnection]()
+    acme = [entered(crowd, gone, "10.0.0.1", answers=number < 2) for number in range(4)]
+    for place in acme:
+        place.vouch("acme")
+    for _ in range(2):
+        entered(crowd, gone, "10.0.0.2").vouch("globex")
+
+    for caller in ("initech", "hooli"):
+        late = entered(crowd, gone, "10.0.0.3")
+        assert not late.is_too_much
+        late.vouch(caller)
+    assert gone == [place.connection for place in acme[2:]]
+
+
+async def test_idle_ones_are_found_behind_many_that_are_being_answered() -> None:
+    crowd, gone = Crowd(most=20, most_of_an_address=9), list[HandConnection]()
+    places = [entered(crowd, gone, None, answers=number < 18) for number in range(20)]
+    for place in places:
+        place.vouch("acme")
+
+    late = entered(crowd, gone, "10.0.0.2")
+    assert late.is_too_much
+    late.leave()
+    assert not entered(crowd, gone, "10.0.0.2").is_too_much
+    assert gone == [places[18].connection]
+
+
 async def test_beyond_the_reserve_nobody_gets_a_place() -> None:
     crowd, gone = Crowd(most=1, most_of_an_address=9), list[HandConnection]()
     for _ in range(1 + RESERVED):
-        entered(crowd, gone, "10.0.0.1").vouch()
+        entered(crowd, gone, "10.0.0.1", answers=True).vouch("acme")
 
     assert crowd.enter(HandConnection(), "10.0.0.2") is None
     assert crowd.turned_away == 1
@@ -88,7 +116,7 @@ def test_no_place_is_lost_or_taken_twice(steps: list[tuple[str, int, str | None]
                 place.leave()
                 here.remove(place)
             elif step == "v":
-                place.vouch()
+                place.vouch(f"caller-{which % 3}")
             elif step == "p" and address is not None:
                 place.carries(address)
         here = [place for place in here if place.connection not in gone]
@@ -97,7 +125,7 @@ def test_no_place_is_lost_or_taken_twice(steps: list[tuple[str, int, str | None]
             assert sum(place.is_stranger and place.holder == one for place in here) <= 2
     for place in here:
         place.leave()
-    assert (crowd.count, crowd._strangers, crowd._by_holder) == (0, {}, {})
+    assert (crowd.count, crowd._strangers, crowd._by_holder, crowd._by_caller) == (0, {}, {}, {})
 
 
 PROXIES = Networks(["10.0.0.0/8", "fd00::/8"])
@@ -171,15 +199,29 @@ async def test_silent_connections_shut_nobody_out(served: Served, attacker: str)
 
 
 async def test_callers_with_a_key_are_not_crowded_out_and_probes_are_answered_in_any_crowd(served: Served) -> None:
+    head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nauthorization: {bearer(served)}\r\ncontent-length: 9\r\n\r\n"
+    crowd, held = served.resources.crowd, []
+    for number in range(MOST):
+        held.append(await connected(served, CALLER))
+        held[-1].write(head.encode())
+        await until(lambda: len(crowd._by_caller.get("acme", ())) > number)  # noqa: B023 - it is waited for here
+
+    async with client(served, ATTACKER) as late:
+        assert (await late.get("/healthz")).status_code == 200
+        assert error_of(await late.get("/v1/models")) == (429, "overloaded")
+    for writer in held:
+        writer.close()
+
+
+async def test_idle_connections_of_one_caller_shut_no_other_out(served: Served) -> None:
+    other = await served.tenant("globex")
     async with client(served, CALLER, authorization=bearer(served)) as caller:
         held = [caller.build_request("GET", "/v1/models") for _ in range(MOST)]
         answers = [await caller.send(request, stream=True) for request in held]  # each on a connection of its own
-        assert {answer.status_code for answer in answers} == {200}
         assert served.resources.crowd.count == MOST
 
-        async with client(served, ATTACKER) as late:
-            assert (await late.get("/healthz")).status_code == 200
-            assert error_of(await late.get("/v1/models")) == (429, "overloaded")
+        async with client(served, CALLER, authorization=f"Bearer {other}") as late:
+            assert (await late.get("/v1/models")).status_code == 200
         for answer in answers:
             await answer.aclose()
 
