@@ -14,6 +14,8 @@ from gateway.request_id import request_id_of
 log = logging.getLogger(__name__)
 
 Headers = Sequence[tuple[bytes, bytes]]
+SUPPORTED = ("1.1", "1.0")
+"""Versions of HTTP; the parser knows others too."""
 TELL_EVERY_S = 10.0
 """Malformed requests, at most one line for all of them."""
 _SEPARATORS = len(": " + "\r\n")
@@ -56,17 +58,19 @@ def refusal_of(
         return headers_too_large(max_bytes)
     if len(headers) > max_headers:
         return ApiError(f"The request has more than {max_headers} headers.", "headers_too_large")
+    if version not in SUPPORTED:
+        return invalid(None, "This is not a valid HTTP/1.1 request.")
     if not (0 if version == "1.0" else 1) <= hosts <= 1:
         return invalid("host", "The header `host` must be given once.")
-    return _misframed(codings, has_length) if codings else None
+    return _misframed(version, codings, has_length) if codings else None
 
 
-def _misframed(codings: Sequence[bytes], has_length: bool) -> ApiError | None:
+def _misframed(version: str, codings: Sequence[bytes], has_length: bool) -> ApiError | None:
     """Why it cannot be told where the body ends, or what was done to it on its way."""
     if has_length:
         return invalid("content-length", "`content-length` and `transfer-encoding` exclude each other.")
-    if codings != [b"chunked"]:
-        return invalid("transfer-encoding", "No `transfer-encoding` but `chunked` is supported.")
+    if codings != [b"chunked"] or version == "1.0":
+        return invalid("transfer-encoding", "No `transfer-encoding` but HTTP/1.1's `chunked` is supported.")
     return None
 
 
