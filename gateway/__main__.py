@@ -89,7 +89,12 @@ def _within_open_files(settings: config.GatewaySettings) -> config.GatewaySettin
     room = max(most - OTHER_FILES, 1) if most != resource.RLIM_INFINITY else settings.gateway.max_connections
     if room >= settings.gateway.max_connections:
         return settings
-    log.warning("only %d files may be open here, so gateway.max_connections is %d", most, room)
+    log.warning(
+        "only %d files may be open here, so gateway.max_connections is %d instead of %d: raise ulimit -Hn",
+        most,
+        room,
+        settings.gateway.max_connections,
+    )
     section = msgspec.structs.replace(settings.gateway, max_connections=room)
     return msgspec.structs.replace(settings, gateway=section)
 

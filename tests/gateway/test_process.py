@@ -13,8 +13,10 @@ import pytest
 
 from tests.gateway.served import ADMIN_KEY, ASKED, CHAT, WAIT_S, Served, serving, settings, until
 from tests.gateway.spawned import LEASE_S, process
+from tests.ports import free_port
 
 pytestmark = pytest.mark.anyio
+FEW_FILES = 1_000
 
 
 @pytest.mark.parametrize(
@@ -36,6 +38,18 @@ def test_a_port_that_is_taken_ends_the_start_with_one_line(tmp_path: Path, comma
     (line,) = ended.stderr.splitlines()
     assert "port" in line
     assert "already in use" in line
+
+
+def test_a_limit_of_open_files_that_is_too_small_is_told_and_kept_within() -> None:
+    environ = {**os.environ, "FAIRLANE_PORT": str(free_port()), "FAIRLANE_REDIS_URL": "unix:///nowhere"}
+    limited = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (900, {FEW_FILES})); "
+    command = [sys.executable, "-c", limited + "from gateway.__main__ import main; main()"]
+    with subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True) as started:
+        assert started.stderr is not None
+        told = next((line for line in started.stderr if "files may be open" in line), "")
+        started.kill()
+
+    assert f"only {FEW_FILES} files may be open here, so gateway.max_connections is 488 instead of 10000: " in told
 
 
 async def test_sigterm_finishes_the_stream_and_ends_with_status_0(valkey_url: str) -> None:
