@@ -22,8 +22,8 @@ class BodyBudget:
     def __init__(
         self, *, most_bytes: int, most_tenant_bytes: int, freed: Callable[[int], None] = lambda _: None
     ) -> None:
-        """`freed`: told how many bytes a body had held that is given back."""
-        self._freed = freed
+        self.freed = freed
+        """Told how many bytes were given back: here of bodies, of connections by those who hold them."""
         self.most_bytes, self.most_tenant_bytes = int(most_bytes), int(most_tenant_bytes)  # an answer tells them
         self.held_bytes = 0
         self._tenants: dict[str, int] = {}
@@ -47,7 +47,7 @@ class BodyBudget:
     def give_back(self, tenant: str | None, count: int) -> None:
         """Hold less: a body is gone."""
         self.add(tenant, -count)
-        self._freed(count)
+        self.freed(count)
 
     def add(self, tenant: str | None, count: int) -> None:
         """Hold more, or less where `count` is negative."""

@@ -129,7 +129,9 @@ class Crowd:
         return True
 
     def recognise(self, place: Place, caller: str) -> None:
-        """Take it for this caller's."""
+        """Take it for this caller's, unless it has been left."""
+        if place not in self._places:
+            return
         self.forget(place)
         place.holder = caller
         self._by_caller.setdefault(caller, {})[place] = None

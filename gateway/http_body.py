@@ -69,7 +69,8 @@ async def _received(receive: Receive, max_bytes: int, hold: BodyHold | None) -> 
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
         body += message.get("body", b"")
+        more = message.get("more_body", False)
+        del message  # else this part is held twice while the next is waited for
         if len(body) > max_bytes:
             raise request_too_large(max_bytes)
-        more = message.get("more_body", False)
     return bytes(body)

@@ -30,6 +30,7 @@ from gateway.body_budget import BodyBudget, BodyHold
 from gateway.crowd import Crowd, Place
 from gateway.departure import STATE, Departure
 from gateway.errors import ApiError, headers_too_large, invalid, request_timeout
+from gateway.heads import Heads
 from gateway.http_answer import Answer
 from gateway.http_refusals import Malformed, answer_bytes, refusal_of
 from gateway.http_upgrade import plain_head
@@ -37,6 +38,9 @@ from scheduler.settings import Networks
 
 PROBES = frozenset({b"/healthz", b"/health", b"/readyz"})
 """Paths that are served however full it is."""
+FREED_BYTES = 1_024
+"""What a connection that is gone leaves free, by which to tell whether it is worth giving back: it takes ten times that
+for a moment, and mostly for others again."""
 _BYTES_PER_CHUNKED_BYTE = 8
 """Bytes on the wire for each byte of a body that comes in chunks of one."""
 
@@ -67,14 +71,17 @@ def limited_protocol(
     crowd: Crowd | None = None,
     proxies: Networks | None = None,
     malformed: Malformed | None = None,
+    heads: Heads | None = None,
 ) -> type[HttpToolsProtocol]:
     """The protocol class to give to `uvicorn.Config(http=…)`. Idle keep-alive is uvicorn's `timeout_keep_alive`.
 
     `bodies`: what all connections together may hold of bodies. `crowd`: of all connections of one port. `proxies`:
-    whose word on where a request comes from is believed. `malformed`: counts what is no request.
+    whose word on where a request comes from is believed. `malformed`: counts what is no request. `heads`: those that
+    are still coming.
     """
     known = {"limits": limits, "bodies": bodies, "crowd": crowd or Crowd(), "proxies": proxies or Networks()}
-    return type("LimitedHttpProtocol", (LimitedHttpProtocol,), known | {"malformed": malformed or Malformed()})
+    known |= {"malformed": malformed or Malformed(), "heads": heads or Heads()}
+    return type("LimitedHttpProtocol", (LimitedHttpProtocol,), known)
 
 
 class LimitedHttpProtocol(HttpToolsProtocol):
@@ -83,6 +90,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     limits = HttpLimits()
     bodies: BodyBudget
     crowd: Crowd
+    heads: Heads
     proxies: Networks
     malformed: Malformed
 
@@ -103,6 +111,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._awaits_headers = True
         self._received_bytes = 0
         """Since the last request was whole."""
+        self._ahead_bytes = 0
+        """Of the next head, that came with the last request's end: as many at most."""
         self._body_bytes = 0
         self._hold = BodyHold(self.bodies)
         """Of the body that is coming."""
@@ -140,6 +150,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._trust()
         if self._place is not None:
             self._place.leave()
+        self.heads.release(self)
+        self.bodies.freed(FREED_BYTES + self._received_bytes)
         for cycle in self._cycles:
             cycle.disconnected = not cycle.response_complete  # uvicorn tells the latest alone
         super().connection_lost(exc)
@@ -151,9 +163,18 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         """All of these hold this connection: it is to go with its last reference, not with the next collection."""
         for cycle in self._cycles:
             cycle.scope["state"][http_answer.STATE].abandon()
-        self._cycles = []
         self.pipeline.clear()
-        self.cycle = self.scope = None  # type: ignore[assignment] # as before the first request
+        self._place = None
+        self._forget()
+
+    def _has_begun(self) -> bool:
+        """A part of the next head is there."""
+        return self.scope is not None and (self.cycle is None or self.cycle.scope is not self.scope)
+
+    def _forget(self) -> None:
+        """What was answered is not kept while nothing comes: heads may be large, and idle connections many."""
+        self._cycles = []
+        self.cycle = self.scope = self.headers = None  # type: ignore[assignment] # as before the first request
 
     def pause_writing(self) -> None:
         """Much waits for the client, and nothing more is written before it has taken most of that."""
@@ -179,6 +200,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._expect_within(self.limits.header_timeout_s)
         self._received_bytes += len(data)
         self._read(data)
+        if self._awaits_headers and not self._received_bytes and self._has_begun():
+            self._ahead_bytes = min(len(data), self.limits.max_header_bytes)
         self._data = b""  # it may be large, and the connection silent for long
         self._weigh_up()
 
@@ -196,7 +219,9 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """All headers of a request are there: the last moment to refuse it before the application sees it."""
         self._awaits_headers = False
+        self._ahead_bytes = 0
         self._expect_nothing()
+        self.heads.release(self)
         request = self.parser.get_method(), self.url, self.parser.get_http_version(), self.headers
         most_bytes, most = self.limits.max_header_bytes, self.limits.max_headers
         self._refusal = refusal_of(*request, max_bytes=most_bytes, max_headers=most) or self._crowded()
@@ -237,6 +262,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super().on_message_complete()
         if self.cycle is not None and self.cycle.response_complete:  # its answer did not wait for it
             self._expect_within(self.limits.header_timeout_s)
+            self._forget()
 
     def on_response_complete(self) -> None:
         """The request is answered. A body that the answer did not wait for may end now, but not go on for ever."""
@@ -247,8 +273,10 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             return
         if not self._awaits_headers:
             self._expect_within(self.limits.linger_s)
-        elif self._received_bytes:
+        elif self._received_bytes or self._ahead_bytes:
             self._expect_within(self.limits.header_timeout_s)
+        else:
+            self._forget()
 
     def _should_upgrade(self) -> bool:
         return False  # nothing here speaks another protocol
@@ -291,8 +319,10 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             return
         if self._received_bytes > self._most_bytes():
             self._refuse(headers_too_large(self.limits.max_header_bytes))
-        elif self._awaits_headers and self._received_bytes and self._deadline is None and not self.is_answering():
-            self._expect_within(self.limits.header_timeout_s)
+        elif self._awaits_headers and (self._received_bytes or self._ahead_bytes):
+            self.heads.hold(self, self._received_bytes + self._ahead_bytes)
+            if self._deadline is None and not self.is_answering() and not self.transport.is_closing():
+                self._expect_within(self.limits.header_timeout_s)
 
     def _refuse(self, error: ApiError) -> None:
         self._is_deaf = True
@@ -378,7 +408,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def _expire(self) -> None:
         self._deadline = None
-        if self._awaits_headers and self._received_bytes and not self._is_deaf:
+        if self._awaits_headers and (self._received_bytes or self._ahead_bytes) and not self._is_deaf:
             self._refuse(request_timeout(self.limits.header_timeout_s))
         else:  # it said nothing, or goes on with what nobody will read
             self._close()

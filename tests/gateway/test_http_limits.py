@@ -18,6 +18,7 @@ from gateway import errors
 from gateway.body_budget import BodyBudget
 from gateway.crowd import Crowd
 from gateway.errors import ApiError
+from gateway.heads import Heads
 from gateway.http_body import read_body
 from gateway.http_limits import HttpLimits, limited_protocol
 from gateway.http_refusals import TELL_EVERY_S, Malformed
@@ -145,12 +146,13 @@ async def serving(
     crowd: Crowd | None = None,
     malformed: Malformed | None = None,
     bodies: BodyBudget | None = None,
+    heads: Heads | None = None,
 ) -> AsyncIterator[Server]:
     app = Echo(body_timeout_s, asyncio.Event(), asyncio.Event())
     config = uvicorn.Config(
         RequestIdMiddleware(app),
         http=limited_protocol(
-            limits, bodies or BodyBudget(most_bytes=2**30, most_tenant_bytes=2**30), crowd, None, malformed
+            limits, bodies or BodyBudget(most_bytes=2**30, most_tenant_bytes=2**30), crowd, None, malformed, heads
         ),
         ws="none",
         lifespan="off",
