@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: serve test check unit bench-engine bench-gateway bench-quotas bench-gpu clean
+.PHONY: serve test check unit attack bench-engine bench-gateway bench-quotas bench-gpu clean
 
 serve: $(VENV)/.serve
 	$(BIN)/fairlane serve
@@ -19,6 +19,9 @@ check: $(VENV)/.dev
 
 unit: $(VENV)/.dev
 	$(BIN)/pytest --numprocesses 2 --dist loadfile
+
+attack: $(VENV)/.dev
+	$(BIN)/python -m tests.system.attacks
 
 bench-engine: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.engine

@@ -39,6 +39,11 @@ class Server:
         return f"http://127.0.0.1:{self.port}"
 
     @property
+    def admin_url(self) -> str:
+        """Where operators are served: on a port of their own where the settings name one."""
+        return f"http://127.0.0.1:{self.settings.get('ADMIN_PORT', self.port)}"
+
+    @property
     def process(self) -> subprocess.Popen[str]:
         assert self._process is not None, "not started"
         return self._process
@@ -109,7 +114,7 @@ class Server:
     def admin(self) -> httpx.Client:
         """A client of the admin API."""
         headers = {"Authorization": f"Bearer {ADMIN_KEY}"}
-        return httpx.Client(base_url=f"{self.url}/admin/v1", headers=headers, timeout=30.0)
+        return httpx.Client(base_url=f"{self.admin_url}/admin/v1", headers=headers, timeout=30.0)
 
     def tenant(self, name: str, **fields: Any) -> str:
         """Make a tenant with one key; the key."""

@@ -1,30 +1,68 @@
-"""Attacks by bodies in short: what they are answered, that others are served meanwhile, and that memory stays bounded.
+"""The attacks of `tests/system/attacks/` in short: what is answered, and that others are served and memory is bounded.
 
-The whole form, with what it does to others' times, is `python -m tests.system.attacks.whole`.
+The whole form, with what they do to others' times, is `make attack`.
 """
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
 
 import pytest
 
+from tests.system.attacks import cookies, crowds, numbers, paths, permissions, pipelining, scopes, shapes, tokens
 from tests.system.attacks.bodies import Target, attack
-from tests.system.attacks.whole import MOST_BYTES, forget_peak, peak_bytes
+from tests.system.attacks.measured import MOST_BYTES, forget_peak, peak_bytes
+from tests.system.attacks.permissions import umask_of_nobody
+from tests.system.attacks.rows import Row
+from tests.system.attacks.target import settings
 from tests.system.harness import MODEL, Server
 
 pytestmark = pytest.mark.system
 HELD = 60
 """Connections with an unfinished body of 8 MB each: 480 MB, were they all taken."""
+PLACES, OF_AN_ADDRESS, CROWD = 300, 100, 400
+"""Connections that the server has room for, those of one address among them, and those that come."""
+
+
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory: pytest.TempPathFactory, models_dir: Path) -> Iterator[Server]:
+    """One for all attacks: what is refused leaves no trace."""
+    places = {"GATEWAY__MAX_CONNECTIONS": PLACES, "GATEWAY__MAX_CONNECTIONS_OF_AN_ADDRESS": OF_AN_ADDRESS}
+    given = {name: str(value) for name, value in places.items()} | {"WORKER__MODELS_DIR": str(models_dir)}
+    with umask_of_nobody():
+        server = Server(tmp_path_factory.mktemp("attacked"), settings() | given).start()
+    yield server
+    assert server.stop() == 0, server.log()[-2000:]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        pytest.param(shapes.rows, id=shapes.KIND),
+        pytest.param(pipelining.rows, id=pipelining.KIND),
+        pytest.param(paths.rows, id=paths.KIND),
+        pytest.param(scopes.rows, id=scopes.KIND),
+        pytest.param(cookies.rows, id=cookies.KIND),
+        pytest.param(permissions.rows, id=permissions.KIND),
+        pytest.param(tokens.rows, id=tokens.KIND),
+        pytest.param(numbers.rows, id=numbers.KIND),
+        pytest.param(partial(crowds.rows, count=CROWD), id=crowds.KIND),
+    ],
+)
+def test_every_attack_is_answered_as_expected(attacked: Server, rows: Callable[[Server], Iterable[Row]]) -> None:
+    assert [row for row in rows(attacked) if not row.is_well] == []
 
 
 @pytest.mark.parametrize("name", ["unfinished", "unfinished-chunks", "texts", "ones", "digits", "keys", "nested"])
-def test_an_attack_by_bodies_costs_others_nothing_but_time(server: Server, name: str) -> None:
-    attacker, person = Target(server.url, server.tenant(f"attacker-{name}")), server.tenant(f"person-{name}")
-    gateway = server.child("gateway")
+def test_an_attack_by_bodies_costs_others_nothing_but_time(attacked: Server, name: str) -> None:
+    attacker, person = Target(attacked.url, attacked.tenant(f"attacker-{name}")), attacked.tenant(f"person-{name}")
+    gateway = attacked.child("gateway")
     forget_peak(gateway)
 
     async def asks() -> None:
-        async with server.async_sdk(person, max_retries=0, timeout=60) as client:
+        async with attacked.async_sdk(person, max_retries=0, timeout=60) as client:
             for _ in range(3):
                 await client.completions.create(model=MODEL, prompt="Hello", max_tokens=1)
 

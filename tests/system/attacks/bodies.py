@@ -1,22 +1,14 @@
-"""Attacks by bodies and numbers on a running gateway, each by one tenant with a key that works.
-
-python -m tests.system.attacks.bodies URL KEY NAME SECONDS
-
-What was answered, by status, is printed as JSON: `whole.py` runs this in a process of its own, so that what it costs to
-attack holds nobody up.
-"""
+"""Floods of bodies and numbers, each by one tenant with a key that works."""
 
 import asyncio
-import json
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 import httpx
 
+from tests.system.attacks.target import Address, address_of
 from tests.system.harness import MODEL
 
 BODY_BYTES = 8 * 2**20
@@ -33,9 +25,8 @@ class Target:
     key: str
 
     @property
-    def address(self) -> tuple[str, int]:
-        parts = urlsplit(self.url)
-        return parts.hostname or "", parts.port or 80
+    def address(self) -> Address:
+        return address_of(self.url)
 
     def head(self, framing: str) -> bytes:
         return f"POST {PATH} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {self.key}\r\n{framing}\r\n\r\n".encode()
@@ -90,32 +81,42 @@ def filled(start: bytes, item: bytes, end: bytes, most_bytes: int = BODY_BYTES) 
     return start + item * ((most_bytes - len(start) - len(end)) // len(item)) + end
 
 
-BODIES: Mapping[str, Callable[[], bytes]] = {
-    "texts": lambda: filled(_START + b'"prompt": "', b"word ", b'", "no_such_field": 1}'),
-    "escapes": lambda: filled(_START + b'"prompt": "', b"\\u00e9", b'", "no_such_field": 1}'),
-    "ones": lambda: filled(_START + b'"prompt": [', b"1,", b"1]}"),
-    "ids": lambda: filled(_START + b'"prompt": [[', b"12345,", b"1]]}"),
-    "fractions": lambda: filled(_START + b'"prompt": [', b"1.5,", b"1]}"),
-    "digits": lambda: filled(_START + b'"prompt": [', b"7" * 4_000 + b",", b"1]}"),
-    "mixed-digits": lambda: filled(_START + b'"prompt": [[],', b"7" * 4_000 + b",", b"1]}", 2_000_000),
-    "keys": lambda: _START + b",".join(b'"k%d": 1' % number for number in range(49_000)) + b"}",
-    "nested": lambda: filled(_START + b'"prompt": ', b"[", b""),
-    "nested-a-little": lambda: _START + b'"prompt": ' + b"[" * 49_000,
-    "small-lists": lambda: _START + b'"prompt": [' + b",".join([b"[1,2]"] * 49_000) + b"]}",
-    "spaces": lambda: filled(_START + b'"prompt":', b" ", b"1}"),
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A whole body, to be made where it is sent."""
+
+    attacked: str
+    made: Callable[[], bytes]
+
+
+BODIES: Mapping[str, Body] = {
+    "texts": Body("a text of 8 MB", lambda: filled(_START + b'"prompt": "', b"word ", b'", "no_such_field": 1}')),
+    "escapes": Body(
+        "a text of 8 MB of escapes", lambda: filled(_START + b'"prompt": "', b"\\u00e9", b'", "no_such_field": 1}')
+    ),
+    "ones": Body("8 MB of `1,`", lambda: filled(_START + b'"prompt": [', b"1,", b"1]}")),
+    "ids": Body("8 MB of token ids", lambda: filled(_START + b'"prompt": [[', b"12345,", b"1]]}")),
+    "fractions": Body("8 MB of fractions", lambda: filled(_START + b'"prompt": [', b"1.5,", b"1]}")),
+    "digits": Body("numbers of 4,000 digits", lambda: filled(_START + b'"prompt": [', b"7" * 4_000 + b",", b"1]}")),
+    "mixed-digits": Body(
+        "the same behind a list", lambda: filled(_START + b'"prompt": [[],', b"7" * 4_000 + b",", b"1]}", 2_000_000)
+    ),
+    "keys": Body(
+        "49,000 unknown keys", lambda: _START + b",".join(b'"k%d": 1' % number for number in range(49_000)) + b"}"
+    ),
+    "nested": Body("8 MB of `[`", lambda: filled(_START + b'"prompt": ', b"[", b"")),
+    "nested-a-little": Body("49,000 lists in each other", lambda: _START + b'"prompt": ' + b"[" * 49_000),
+    "small-lists": Body(
+        "49,000 prompts of two ids", lambda: _START + b'"prompt": [' + b",".join([b"[1,2]"] * 49_000) + b"]}"
+    ),
+    "spaces": Body("8 MB of spaces", lambda: filled(_START + b'"prompt":', b" ", b"1}")),
 }
-"""Whole bodies, each of them refused."""
+"""Each of them refused."""
+UNFINISHED = {"unfinished": "bodies of 8 MB that never end", "unfinished-chunks": "the same in chunks"}
 
 
 async def attack(target: Target, name: str, seconds: float, *, connections: int = 8, held: int = 400) -> Answers:
     """One of them by its name, for about so long."""
-    if name in ("unfinished", "unfinished-chunks"):
+    if name in UNFINISHED:
         return await unfinished(target, held, seconds, chunked=name == "unfinished-chunks")
-    return await flood(target, connections, seconds, BODIES[name]())
-
-
-NAMES = ("unfinished", "unfinished-chunks", *BODIES)
-
-if __name__ == "__main__":
-    url, key, named, lasting = sys.argv[1:]
-    sys.stdout.write(json.dumps(asyncio.run(attack(Target(url, key), named, float(lasting)))))
+    return await flood(target, connections, seconds, BODIES[name].made())
