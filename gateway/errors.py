@@ -162,6 +162,8 @@ class ApiError(Exception):
         self.param = param
         self.limit = limit
         self.retry_after_s = retry_after_s
+        self.work_s = 0.0
+        """Processor time that finding it out took, where that was measured."""
 
     @property
     def status(self) -> int:

@@ -41,6 +41,8 @@ PROBES = frozenset({b"/healthz", b"/health", b"/readyz"})
 FREED_BYTES = 1_024
 """What a connection that is gone leaves free, by which to tell whether it is worth giving back: it takes ten times that
 for a moment, and mostly for others again."""
+DEAF_REST_S = 0.02
+"""Between pieces, of up to 256 KiB each, of what a client sends that was refused already."""
 _BYTES_PER_CHUNKED_BYTE = 8
 """Bytes on the wire for each byte of a body that comes in chunks of one."""
 
@@ -194,6 +196,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Bytes of headers or body."""
         if self._is_deaf or self._is_last:
+            self._hear_slowly()
             return
         if self._is_silent:
             self._is_silent = False
@@ -204,6 +207,15 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._ahead_bytes = min(len(data), self.limits.max_header_bytes)
         self._data = b""  # it may be large, and the connection silent for long
         self._weigh_up()
+
+    def _hear_slowly(self) -> None:
+        """What nobody listens to comes off the wire a piece at a time: megabytes of it at once would hold up others."""
+        self.flow.pause_reading()
+        self.loop.call_later(DEAF_REST_S, self._hear_on)
+
+    def _hear_on(self) -> None:
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
 
     def _read(self, data: bytes) -> None:
         """As uvicorn reads it, but for a line in the log of each that is malformed."""
@@ -252,6 +264,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         elif not self.cycle.response_complete:
             self.flow.pause_reading()
             self.cycle.message_event.set()
+        else:
+            self._hear_slowly()
 
     def on_message_complete(self) -> None:
         """The request is whole; what comes next is another."""

@@ -11,6 +11,8 @@ MINUTE_S = 60.0
 REMEMBERED = 10_000
 _BYTES_PER_REQUEST = 64 * 1024
 """A body that was read for nothing costs as many requests as it has of these."""
+_WORK_S_PER_REQUEST = 0.001
+"""As do so many seconds of a processor that were spent to find out what is wrong."""
 _TELLING = frozenset({401, 403})
 """Statuses of refusals that hardly cost anything, and are for an operator to put right."""
 
@@ -33,12 +35,12 @@ class RefusedRequests:
             block = LimitBlock(NAME, "key", self._most, round(used), 0, 1, None)
             raise limit_denied("rate", block, (used - self._most + 1) * MINUTE_S / self._most)
 
-    def count(self, key_id: str, status: int, body_bytes: int) -> None:
+    def count(self, key_id: str, status: int, body_bytes: int, work_s: float = 0.0) -> None:
         """A request of a key was refused with a status. Of refusals for a limit only a large body that was read for it
         counts; of our own faults nothing does."""
         if not 400 <= status < 500 or status in _TELLING:
             return
-        cost = body_bytes // _BYTES_PER_REQUEST + (status != 429)
+        cost = max(body_bytes // _BYTES_PER_REQUEST, int(work_s / _WORK_S_PER_REQUEST)) + (status != 429)
         if not cost:
             return
         self._used[key_id] = self._used_of(key_id) + cost, self._clock()

@@ -129,7 +129,7 @@ class TenantRim:
     ) -> None:
         journal.code = error.code
         if answer.caller is not None:
-            self._refused.count(answer.caller.key_id, error.status, journal.body_bytes)
+            self._refused.count(answer.caller.key_id, error.status, journal.body_bytes, error.work_s)
         if not answer.started:
             await errors.response(error)(scope, receive, answer)
 

@@ -14,7 +14,7 @@ import uvicorn
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope, Send
 
-from gateway import errors
+from gateway import errors, http_limits
 from gateway.body_budget import BodyBudget
 from gateway.crowd import Crowd
 from gateway.errors import ApiError
@@ -465,6 +465,23 @@ async def test_after_a_refused_body_the_connection_serves_on() -> None:
 
         assert refused[0] == 413
         assert await client.answer() == (200, b"0")
+
+
+@pytest.mark.parametrize(
+    "framing", [b"content-length: 100000000", b"transfer-encoding: chunked\r\nx-many: " + b"a" * 2_000]
+)
+async def test_what_is_refused_comes_off_the_wire_a_piece_at_a_time(
+    framing: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_limits, "DEAF_REST_S", 3_600.0)
+    async with serving() as server:
+        client = await server.client()
+        client.send(POST + framing + b"\r\n\r\n" + b"a" * 50_000_000)
+        status, _ = await client.answer()
+
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(client.writer.drain(), SHORT_S)
+        assert status in (413, 431)
 
 
 async def test_nobody_may_go_on_sending_for_ever() -> None:

@@ -47,21 +47,22 @@ def test_wrong_requests_are_slowed_to_so_many_a_minute_and_no_other_keys() -> No
 
 
 @pytest.mark.parametrize(
-    ("status", "body_bytes", "cost"),
+    ("status", "body_bytes", "cost", "work_s"),
     [
-        (400, 0, 1),
-        (413, 0, 1),
-        (400, 8 * MIB, 129),
-        (429, 1_000, 0),
-        (429, 8 * MIB, 128),
-        (503, 8 * MIB, 0),
-        (403, 0, 0),
+        (400, 0, 1, 0.0),
+        (413, 0, 1, 0.0),
+        (400, 8 * MIB, 129, 0.0),
+        (429, 1_000, 0, 0.0),
+        (429, 8 * MIB, 128, 0.0),
+        (503, 8 * MIB, 0, 0.0),
+        (403, 0, 0, 0.0),
+        (400, 300_000, 111, 0.11),
     ],
 )
-def test_what_a_refusal_costs(status: int, body_bytes: int, cost: int) -> None:
+def test_what_a_refusal_costs(status: int, body_bytes: int, cost: int, work_s: float) -> None:
     refused = RefusedRequests(129, clock=Clock())
 
-    refused.count("a", status, body_bytes)
+    refused.count("a", status, body_bytes, work_s)
     for _ in range(129 - cost):
         assert is_let_through(refused)
         refused.count("a", 400, 0)
@@ -83,3 +84,14 @@ async def test_a_flood_of_wrong_requests_ends_in_429_and_leaves_other_tenants_al
         assert right.json()["error"]["limit"]["name"] == "refused_requests_per_minute"
         assert int(right.headers["retry-after"]) >= 1
         assert (await served.post(CHAT, ASKED, tenant="globex")).status_code == 200
+
+
+@pytest.mark.anyio
+async def test_a_body_that_takes_long_to_refuse_counts_for_its_time(valkey_url: str) -> None:
+    async with serving(settings(valkey_url, section={"refused_per_minute": 20})) as served:
+        await served.tenant("acme")
+        costly = b'{"model": "tiny", "prompt": [' + b",".join([b"[1,2]"] * 49_000) + b"]}"
+
+        answers = [(await served.post("/v1/completions", costly)).status_code for _ in range(2)]
+
+    assert answers == [400, 429]

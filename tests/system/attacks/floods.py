@@ -1,4 +1,5 @@
-"""All floods by name, each to be run in a process of its own, so that what it costs to attack holds nobody up.
+"""All floods by name, each to be run in a process of its own that yields to all others: what it costs to attack is not
+the server's to pay, and an attacker has machines of his own.
 
 python -m tests.system.attacks.floods URL NAME SECONDS KEY…
 
@@ -7,6 +8,7 @@ What was answered, by status, is printed as JSON.
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -54,5 +56,6 @@ def attack(name: str, targets: Sequence[Target], seconds: float) -> Answers:
 
 
 if __name__ == "__main__":
+    os.nice(19)
     url, named, lasting, *keys = sys.argv[1:]
     sys.stdout.write(json.dumps(attack(named, [Target(url, key) for key in keys], float(lasting))))
