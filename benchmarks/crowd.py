@@ -72,12 +72,12 @@ class Crowd:
     @property
     def tokens(self) -> int:
         """Tokens that came, of all choices."""
-        return self._tokens.value
+        return int(self._tokens.value)
 
     @property
     def refused(self) -> int:
         """Requests that were not let in, or failed."""
-        return self._refused.value
+        return int(self._refused.value)
 
     def stop(self) -> None:
         """End all streams."""

@@ -36,8 +36,8 @@ from benchmarks.engines.work import W2_PROMPT, equal, load
 from benchmarks.lines.line import Line
 from benchmarks.machine import cpu_name
 from benchmarks.report import conclude, open_console, summary
-from scheduler.settings import DEFAULT_MODEL
-from worker.model_files import resolve
+from fairlane.scheduler.protocol.settings import DEFAULT_MODEL
+from fairlane.worker.model.files import resolve
 
 ROUNDS = 5
 OVERHEAD_BATCH, OVERHEAD_TOKENS = 64, 48

@@ -26,16 +26,16 @@ from rich.table import Table
 
 from benchmarks import forced
 from benchmarks.work import greedy_lease
-from scheduler.costs import CostModel
-from scheduler.messages import Preempted, YieldMode
-from scheduler.settings import DEFAULT_MODEL
-from scheduler.steps import SeqId
-from worker.engine import Engine, planner_for
-from worker.kv_cache import KVCache
-from worker.model import Model
-from worker.model_files import ModelFiles, resolve
-from worker.paths import load_fastest
-from worker.runner import Runner
+from fairlane.scheduler.planner.costs import CostModel
+from fairlane.scheduler.planner.steps import SeqId
+from fairlane.scheduler.protocol.messages import Preempted, YieldMode
+from fairlane.scheduler.protocol.settings import DEFAULT_MODEL
+from fairlane.worker.engine.engine import Engine, planner_for
+from fairlane.worker.engine.kv_cache import KVCache
+from fairlane.worker.engine.runner import Runner
+from fairlane.worker.model.files import ModelFiles, resolve
+from fairlane.worker.model.interface import Model
+from fairlane.worker.model.select import load_fastest
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -22,8 +22,8 @@ from benchmarks.crowd import FLOODS, Crowd, words
 from benchmarks.lines.line import Line, at_most
 from benchmarks.machine import describe
 from benchmarks.report import conclude, say
-from scheduler.lanes import LATENCY
-from scheduler.measures import Spread, spread
+from fairlane.scheduler.protocol.lanes import LATENCY
+from fairlane.scheduler.simulation.results import Spread, spread
 from tests.system.harness import MODEL, Server
 
 WORST_MS = 500.0

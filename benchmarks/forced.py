@@ -13,10 +13,10 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from scheduler.steps import Row, SeqId
-from worker.kv_cache import KVCache
-from worker.model import Model
-from worker.packing import pack
+from fairlane.scheduler.planner.steps import Row, SeqId
+from fairlane.worker.engine.kv_cache import KVCache
+from fairlane.worker.engine.runner import pack
+from fairlane.worker.model.interface import Model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

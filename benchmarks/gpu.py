@@ -26,14 +26,14 @@ from benchmarks.gpu_stand import BLOCK_SIZE, Ceilings, Stand, device_s, make_sta
 from benchmarks.lines.line import Line, at_least, at_most, unmeasured
 from benchmarks.report import conclude, open_console
 from benchmarks.work import greedy_lease
-from scheduler.costs import CostModel
-from scheduler.steps import Copy, Row, SeqId, StepPlan
-from worker.attention import BACKENDS, REFERENCE, probe
-from worker.attention.triton_paged import TritonPaged
-from worker.engine import Engine, planner_for
-from worker.kv_cache import KVShape
-from worker.packing import pack
-from worker.transfer import transfer_for
+from fairlane.scheduler.planner.costs import CostModel
+from fairlane.scheduler.planner.steps import Copy, Row, SeqId, StepPlan
+from fairlane.worker.attention import BACKENDS, REFERENCE, probe
+from fairlane.worker.attention.triton import TritonPaged
+from fairlane.worker.engine.engine import Engine, planner_for
+from fairlane.worker.engine.kv_cache import KVShape
+from fairlane.worker.engine.runner import pack
+from fairlane.worker.engine.transfer import transfer_for
 
 LINE = 7
 ROWS, CONTEXT = 64, 1024

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import torch
 import transformers
 
-from worker.attention import fastest_backends
-from worker.cuda_graphs import with_graphs
-from worker.kv_cache import KVCache, KVShape
-from worker.lean import LeanModel
-from worker.lean_weights import take_weights
-from worker.runner import Runner
+from fairlane.worker.attention import fastest_backends
+from fairlane.worker.engine.kv_cache import KVCache, KVShape
+from fairlane.worker.engine.runner import Runner
+from fairlane.worker.model.cuda_graphs import with_graphs
+from fairlane.worker.model.fused import LeanModel
+from fairlane.worker.model.fused_weights import take_weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -23,9 +23,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.machine import describe
+from fairlane.worker.model.files import resolve
 from tests.ports import free_port
 from tests.system.harness import MODEL, Server
-from worker.model_files import resolve
 
 START_LIMIT_S, RUN_LIMIT_S = 600.0, 1_800.0
 BENCH_SERVE = """

@@ -18,9 +18,8 @@ from matplotlib.ticker import FixedLocator, LogLocator, NullLocator, StrMethodFo
 from benchmarks.lines import fairness, gauntlet, overload
 from benchmarks.lines.line import Effort
 from benchmarks.lines.world import A10G, OURS, World
-from scheduler.lanes import LaneName
-from scheduler.measures import Spread, spread
-from scheduler.service import ServiceMeter
+from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.scheduler.simulation.results import ServiceMeter, Spread, spread
 
 BACKGROUND, INK = "#f8fafc", "#334155"
 """As in `docs/architecture.svg`: a light card on any page."""

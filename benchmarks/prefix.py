@@ -25,15 +25,15 @@ from benchmarks.lines.line import Line, at_least, at_most
 from benchmarks.machine import describe
 from benchmarks.report import conclude, open_console
 from benchmarks.work import greedy_lease
-from scheduler.costs import CostModel
-from scheduler.messages import Lease
-from scheduler.settings import DEFAULT_MODEL
-from worker.engine import Engine, planner_for
-from worker.kv_cache import KVCache
-from worker.model import Model
-from worker.model_files import resolve
-from worker.paths import load_fastest
-from worker.runner import Runner
+from fairlane.scheduler.planner.costs import CostModel
+from fairlane.scheduler.protocol.messages import Lease
+from fairlane.scheduler.protocol.settings import DEFAULT_MODEL
+from fairlane.worker.engine.engine import Engine, planner_for
+from fairlane.worker.engine.kv_cache import KVCache
+from fairlane.worker.engine.runner import Runner
+from fairlane.worker.model.files import resolve
+from fairlane.worker.model.interface import Model
+from fairlane.worker.model.select import load_fastest
 
 LINE, TARGET = 5, 5.0
 REQUESTS, ROUNDS = 32, 5

@@ -12,19 +12,19 @@ from typing import cast
 
 import msgspec
 
-from scheduler.calibration import Calibration
-from scheduler.costs import CostModel
-from scheduler.messages import Lease, Sampling
-from scheduler.planner import Planner
-from scheduler.simulate import Policy
-from scheduler.workload import Arrival, Record
-from worker.costs_report import CostReport
-from worker.engine import Engine
-from worker.engine_thread import EngineThread
-from worker.kv_cache import KVCache
-from worker.model import Model
-from worker.report import Report
-from worker.runner import Runner
+from fairlane.scheduler.planner.costs import CostModel
+from fairlane.scheduler.planner.planner import Planner
+from fairlane.scheduler.protocol.messages import Lease, Sampling
+from fairlane.scheduler.simulation.calibration import Calibration
+from fairlane.scheduler.simulation.simulate import Policy
+from fairlane.scheduler.simulation.workload import Arrival, Record
+from fairlane.worker.engine.engine import Engine
+from fairlane.worker.engine.kv_cache import KVCache
+from fairlane.worker.engine.runner import Runner
+from fairlane.worker.engine_thread import EngineThread
+from fairlane.worker.heartbeat import CostReport
+from fairlane.worker.model.interface import Model
+from fairlane.worker.updates import Report
 
 
 class Learner:

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from scheduler.lanes import LaneName
-from scheduler.messages import Job, Lease, Sampling
+from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.scheduler.protocol.messages import Job, Lease, Sampling
 
 
 def greedy_lease(number: int, prompt: Sequence[int], tokens: int, *, tenant: str = "benchmark") -> Lease:

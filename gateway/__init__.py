@@ -1,1 +1,14 @@
-"""The HTTP face: authenticates, reserves, admits, queues and streams back."""
+"""The HTTP face: authenticates, reserves, admits, queues and streams back.
+
+    http/            connections, their limits, bodies, answers, SSE
+    middleware/      who asks, under which id, once for each idempotency key
+    api/             the tenants' endpoints
+    openai/          OpenAI's words for requests, chunks and limits
+    text/            text to tokens and back, chat templates in a sandbox
+    requests/        a request on its way: prepare, admit, submit, stream, settle
+    admin/ console/  what operators call and see
+    openapi/ observability/
+
+Open `app.py` first: every route on one screen; then `api/generate.py`, which serves tokens, and `runtime.py`, which
+holds all that one process has. `python -m fairlane.gateway` runs it. Never imports torch, nor the worker.
+"""

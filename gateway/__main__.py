@@ -9,12 +9,12 @@ import sys
 
 import msgspec
 
-from gateway import config
-from gateway.log_lines import start_logging
-from gateway.memory import keep_little
-from gateway.port import PortRefused, Sockets, listen
-from scheduler.garbage import OF_A_GATEWAY, collect_seldom
-from scheduler.settings import SettingsError, sends_traces
+from fairlane.gateway import config
+from fairlane.gateway.http.memory import keep_little
+from fairlane.gateway.http.ports import PortRefused, Sockets, listen
+from fairlane.gateway.observability.logging import start_logging
+from fairlane.scheduler.protocol.gc_tuning import OF_A_GATEWAY, collect_seldom
+from fairlane.scheduler.protocol.settings import SettingsError, sends_traces
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ def main() -> int:
         return 2
     start_logging(settings.log_level)
     if settings.gateway.processes > 1:
-        from gateway import processes
+        from fairlane.gateway import processes
 
         return asyncio.run(processes.run(settings, sys.argv[1:], sockets))
     return _serve(settings, sockets)
@@ -64,8 +64,9 @@ def _serve(
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # one text at a time needs no pool of threads
     import uvloop
 
-    from gateway import server, telemetry
-    from gateway.resources import Resources
+    from fairlane.gateway.http import server
+    from fairlane.gateway.observability import metrics as telemetry
+    from fairlane.gateway.runtime import Resources
 
     exporter = None
     if sends_traces(os.environ):

@@ -1,6 +1,12 @@
-"""The gateway as ASGI applications, one for each port: every route and middleware."""
+"""The gateway as ASGI applications, one for each port: every route and middleware.
 
-from collections.abc import AsyncIterator, Sequence
+The short way of the requests that come in thousands: past the router, to their endpoints with what those need.
+
+Each middleware of the application and the router itself wrap every message of an answer once more, and a stream has a
+message for each token.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -10,22 +16,45 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
-from starlette.types import ASGIApp, Lifespan
+from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 
-from gateway import admin, chat, completions, console_routes, errors, openai_admin, openapi
-from gateway.admin_call import AdminParts, admin_keys_only, mount
-from gateway.degraded import Degraded
-from gateway.express import Express
-from gateway.faults import FaultMiddleware
-from gateway.generate import Bounds, Generate, Parts
-from gateway.health import Health
-from gateway.idempotency import Idempotent
-from gateway.models import ListModels, ShowLimits, ShowModel
-from gateway.pieces import Rhythm
-from gateway.prepare import Kind
-from gateway.request_id import RequestIdMiddleware
-from gateway.resources import Resources
-from gateway.rim import TenantRim
+from fairlane.gateway import errors
+from fairlane.gateway.admin import operations as admin
+from fairlane.gateway.admin.openai import operations as openai_admin
+from fairlane.gateway.admin.router import AdminParts, admin_keys_only, mount
+from fairlane.gateway.api import completions
+from fairlane.gateway.api.generate import Bounds, Generate, Parts
+from fairlane.gateway.api.health import Health
+from fairlane.gateway.api.models import ListModels, ShowLimits, ShowModel
+from fairlane.gateway.console import routes as console_routes
+from fairlane.gateway.middleware.idempotency import Idempotent
+from fairlane.gateway.middleware.request_id import FaultMiddleware, RequestIdMiddleware
+from fairlane.gateway.middleware.tenant import Degraded, TenantRim
+from fairlane.gateway.openai.responses import Rhythm
+from fairlane.gateway.openapi import document as openapi
+from fairlane.gateway.requests.prepare import Kind
+from fairlane.gateway.runtime import Resources
+
+
+class Express:
+    """Serves some routes itself and leaves all else to the application."""
+
+    def __init__(self, app: ASGIApp, routes: Mapping[tuple[str, str], ASGIApp]) -> None:
+        """`routes`: by method and path; each is a route of the application too."""
+        self._app = app
+        self._routes = routes
+
+    @property
+    def routes(self) -> set[tuple[str, str]]:
+        """Methods and paths that go the short way."""
+        return set(self._routes)
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """One ASGI call: the chosen one's own, without a coroutine around it."""
+        app = self._app
+        if scope["type"] == "http":
+            app = self._routes.get((scope["method"], scope["path"]), app)
+        return app(scope, receive, send)
 
 
 def create_app(resources: Resources) -> Starlette:
@@ -57,8 +86,8 @@ def create_app(resources: Resources) -> Starlette:
 
     return _application(
         [
-            tenant("POST", chat.PATH, once(chat.PATH, chat.CHAT)),
-            tenant("POST", completions.PATH, once(completions.PATH, completions.COMPLETION)),
+            tenant("POST", completions.CHAT_PATH, once(completions.CHAT_PATH, completions.CHAT)),
+            tenant("POST", completions.COMPLETION_PATH, once(completions.COMPLETION_PATH, completions.COMPLETION)),
             tenant("GET", "/v1/models", ListModels(resources.directory)),
             tenant("GET", "/v1/models/{model:path}", ShowModel(resources.directory)),
             tenant("GET", "/v1/limits", ShowLimits(resources.quotas, resources.fleet.waiting)),
@@ -111,7 +140,7 @@ def _health(resources: Resources) -> Health:
 
 def with_express(app: Starlette) -> ASGIApp:
     """The application as it is served: generation goes the short way: its rim does the rest."""
-    paths = (chat.PATH, completions.PATH)
+    paths = (completions.CHAT_PATH, completions.COMPLETION_PATH)
     found = [route for route in app.routes if isinstance(route, Route) and route.path in paths]
     return Express(app, {("POST", route.path): route.app for route in found})
 

@@ -10,12 +10,12 @@ from typing import Annotated
 import msgspec
 import yaml
 
-from gateway.fallback import Mode
-from gateway.http_limits import HttpLimits
-from gateway.port import PortName
-from quotas.limits import LIMIT_NAMES
-from scheduler import store_pool
-from scheduler.settings import ByteSize, Count, Seconds, SettingsError, Share, SharedSettings, load
+from fairlane.gateway.http.ports import PortName
+from fairlane.gateway.http.protocol import HttpLimits
+from fairlane.gateway.requests.quota_fallback import Mode
+from fairlane.quotas.limits import LIMIT_NAMES
+from fairlane.scheduler.protocol.settings import ByteSize, Count, Seconds, SettingsError, Share, SharedSettings, load
+from fairlane.store import urls as store_pool
 
 CONFIG_VARIABLE = "FAIRLANE_CONFIG"
 DEFAULT_CONFIG = "fairlane.yaml"

@@ -19,7 +19,7 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from quotas.limits import LimitStatus
+from fairlane.quotas.limits import LimitStatus
 
 Code = Literal[
     "invalid_request_error",

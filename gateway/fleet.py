@@ -1,17 +1,230 @@
-"""The workers and their queues as operators see them: asked of the store each time, over all models."""
+"""Which models there are, who serves them and how busy that is: read twice a second, asked without I/O.
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+The workers and their queues as operators see them: asked of the store each time, over all models.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
-from gateway.directory import Depths, Directory
-from scheduler.lanes import LaneName
-from scheduler.messages import WorkerStatus
-from scheduler.queue_types import LaneDepth
+from fairlane.gateway.errors import fleet_unknown
+from fairlane.gateway.text.tokenizer import TextModel
+from fairlane.scheduler.planner.costs import slowest_ms
+from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.scheduler.protocol.messages import ModelCard, WorkerStatus
+from fairlane.scheduler.queue.registry import model_of
+from fairlane.scheduler.queue.types import LaneDepth
+from fairlane.store.connections import every
+
+log = logging.getLogger(__name__)
+
+REFRESH_EVERY_S = 0.5
+STALE_AFTER_S = 5.0
+"""What was read this long ago says nothing about now."""
+
+
+class Entry(Protocol):
+    """A model's newest card."""
+
+    @property
+    def queue(self) -> str:
+        """Name of the queue that its workers take from."""
+
+    @property
+    def card_sha256(self) -> str:
+        """Name of the card."""
 
 
 class Registry(Protocol):
-    """Where workers announce themselves; `scheduler.registry.RedisRegistry` is one."""
+    """Where workers announce themselves; `scheduler.queue.registry.RedisRegistry` is one."""
+
+    async def workers(self) -> list[WorkerStatus]:
+        """Every worker that is alive."""
+
+    async def models(self) -> Mapping[str, Entry]:
+        """Every model of the last seven days, by name."""
+
+    async def queues(self) -> Mapping[str, str]:
+        """Every queue that may hold something, and the name of its card."""
+
+    async def card(self, sha256: str) -> ModelCard | None:
+        """A card by its name."""
+
+
+Depths = Mapping[LaneName, LaneDepth]
+
+
+@dataclass(frozen=True)
+class Model:
+    """One model as a request finds it. `workers` serve its queue now; there may be none. What is asked of them for each
+    request is found out once."""
+
+    name: str
+    queue: str
+    text: TextModel
+    workers: tuple[WorkerStatus, ...]
+    depths: Depths
+
+    @property
+    def context_length(self) -> int:
+        """Tokens of prompt and output together."""
+        return self.text.card.context_length
+
+    @property
+    def is_served(self) -> bool:
+        """A worker takes its jobs."""
+        return any(not worker.draining for worker in self.workers)
+
+    @cached_property
+    def widest(self) -> int | None:
+        """Choices that the widest of those workers runs at once; None where there is none."""
+        return max((worker.max_sequences for worker in self.workers if not worker.draining), default=None)
+
+    @cached_property
+    def single_stream_ms(self) -> float:
+        """What a further token of a stream takes that is alone on the slowest of those workers; 0.0 while none has
+        measured it."""
+        return slowest_ms(self.workers)
+
+    @cached_property
+    def pool(self) -> int | None:
+        """Tokens that the largest KV pool of those workers holds; None where there is none."""
+        return max((worker.kv_tokens for worker in self.workers if not worker.draining), default=None)
+
+
+class Directory:
+    """The last picture of the fleet. Between refreshes nothing changes, and nothing here waits for the store."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        depths: Callable[[str], Awaitable[Depths]],
+        *,
+        read: Callable[[ModelCard], TextModel] = TextModel,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`depths`: asks one queue how full its lanes are. `read`: raises ValueError for a card that cannot be used."""
+        self._registry = registry
+        self._depths = depths
+        self._read = read
+        self._clock = clock
+        self._texts: dict[str, TextModel] = {}
+        self._refused: set[str] = set()
+        self._models: dict[str, Model] = {}
+        self._workers: list[WorkerStatus] = []
+        self._refreshed_at = -STALE_AFTER_S
+        self._queues: Mapping[str, str] = {}
+        self._seen: dict[str, set[str]] = {}
+        self._longest_context: int | None = None
+
+    @property
+    def is_fresh(self) -> bool:
+        """The store answered lately."""
+        return self._clock() - self._refreshed_at < STALE_AFTER_S
+
+    @property
+    def models(self) -> Mapping[str, Model]:
+        """Every model that was announced in the last seven days, by name."""
+        return self._models
+
+    def longest_context(self) -> int | None:
+        """Tokens of the longest context that one of them has; None where none is known."""
+        return self._longest_context
+
+    def find(self, names: Collection[str] | None = None) -> list[Model]:
+        """Those of these names (None: all) that are known. Raises ApiError `quota_store_unavailable` where none is and
+        the fleet was not read lately: a gateway that has just started must not deny what others serve."""
+        wanted = self._models if names is None else names
+        found = [self._models[name] for name in wanted if name in self._models]
+        if not found and not self.is_fresh:
+            raise fleet_unknown()
+        return found
+
+    @property
+    def workers(self) -> list[WorkerStatus]:
+        """Every worker that is alive."""
+        return self._workers
+
+    @property
+    def queues(self) -> set[str]:
+        """Every queue that a worker serves or a model's newest card names."""
+        return {model.queue for model in self._models.values()} | {worker.queue for worker in self._workers}
+
+    @property
+    def orphans(self) -> dict[str, str]:
+        """Every queue that may hold something and has no worker, and the name of its card."""
+        served = {worker.queue for worker in self._workers}
+        return {queue: sha256 for queue, sha256 in self._queues.items() if queue not in served}
+
+    @property
+    def unlisted(self) -> dict[str, str]:
+        """Queues with a worker that the store has not in its set of queues, and the names of their cards."""
+        return {each.queue: each.card_sha256 for each in self._workers if each.queue not in self._queues}
+
+    def queues_of(self, name: str) -> set[str]:
+        """Queues that jobs for a model may stand in, under all cards that it had since nothing was left of them."""
+        return self._seen.get(name, set()) | {queue for queue in self._queues if model_of(queue) == name}
+
+    async def run(self, changed: Callable[[], None]) -> None:
+        """Refresh until cancelled; `changed` is called after each try."""
+
+        async def look() -> None:
+            try:
+                await self.refresh()
+            finally:
+                changed()
+
+        await every(REFRESH_EVERY_S, "reading the fleet", look)
+
+    async def refresh(self) -> None:
+        """Read the fleet once. Raises what the store raises, and keeps the last picture."""
+        workers, entries = await self._registry.workers(), await self._registry.models()
+        queues = await self._registry.queues()
+        models: dict[str, Model] = {}
+        for name, newest in sorted(entries.items()):
+            queue, sha256 = _serving(name, newest, workers)
+            text = await self._text(sha256)
+            if text is not None:
+                serving = tuple(worker for worker in workers if worker.queue == queue)
+                models[name] = Model(name, queue, text, serving, await self._depths(queue))
+        self._models, self._workers, self._queues, self._refreshed_at = models, workers, queues, self._clock()
+        self._longest_context = max((model.context_length for model in models.values()), default=None)
+        for name, queue in ((name, entry.queue) for name, entry in entries.items()):
+            self._seen.setdefault(name, set()).add(queue)
+        for worker in workers:
+            self._seen.setdefault(worker.model, set()).add(worker.queue)
+
+    async def _text(self, sha256: str) -> TextModel | None:
+        """The card's tokenizer, read once, in a thread: that takes a large one a good part of a second."""
+        if sha256 in self._texts or sha256 in self._refused:
+            return self._texts.get(sha256)
+        card = await self._registry.card(sha256)
+        if card is None:
+            return None
+        try:
+            self._texts[sha256] = await asyncio.to_thread(self._read, card)
+        except ValueError as error:
+            self._refused.add(sha256)
+            log.error("model %s cannot be served: %s", card.model, error)
+            return None
+        if self._texts[sha256].template_problem is not None:
+            log.warning("model %s serves no chat: %s", card.model, self._texts[sha256].template_problem)
+        return self._texts[sha256]
+
+
+def _serving(name: str, newest: Entry, workers: list[WorkerStatus]) -> tuple[str, str]:
+    """Queue and card to use: the newest, unless only workers of an earlier card are there yet."""
+    serving = [(worker.queue, worker.card_sha256) for worker in workers if worker.model == name and not worker.draining]
+    wanted = (newest.queue, newest.card_sha256)
+    return wanted if wanted in serving or not serving else min(serving)
+
+
+class WorkerRegistry(Protocol):
+    """Where workers announce themselves; `scheduler.queue.registry.RedisRegistry` is one."""
 
     async def workers(self) -> list[WorkerStatus]:
         """Every worker that is alive."""
@@ -24,7 +237,7 @@ class Registry(Protocol):
 
 
 class Queue(Protocol):
-    """What is asked of one model's queue; `scheduler.redis_queue.RedisQueue` is one."""
+    """What is asked of one model's queue; `scheduler.queue.redis_queue.RedisQueue` is one."""
 
     async def depths(self) -> Depths:
         """How full each lane is."""
@@ -49,7 +262,7 @@ class Door:
 class StoredFleet:
     """The whole fleet. Every call may raise what the store raises."""
 
-    def __init__(self, registry: Registry, directory: Directory, queue: Callable[[str], Queue]) -> None:
+    def __init__(self, registry: WorkerRegistry, directory: Directory, queue: Callable[[str], Queue]) -> None:
         """`queue`: a model's queue by its name."""
         self._registry = registry
         self._directory = directory

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 
 from redis.asyncio import Redis
 
-from gateway.addresses import holder_of
-from gateway.auth import bearer
-from gateway.errors import ApiError, invalid_api_key
+from fairlane.gateway.auth import bearer
+from fairlane.gateway.errors import ApiError, invalid_api_key
+from fairlane.gateway.http.addresses import holder_of
 
 FREE_GUESSES = 10
 """Wrong keys of one address that are answered at once…"""

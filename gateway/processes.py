@@ -1,4 +1,6 @@
-"""Several gateway processes behind one port, for hosts of many cores: Python computes on one core per process.
+"""Keeps child processes running: starts them, restarts what dies with back-off, stops them in order.
+
+Several gateway processes behind one port, for hosts of many cores: Python computes on one core per process.
 
 Each is a whole gateway, as if on a host of its own: with its own id, streams, connections to the store and reaper.
 They share no memory; budgets stay exact, since they are the store's.
@@ -13,19 +15,168 @@ In return every idle process wakes at a new connection, and all but one find it 
 """
 
 import asyncio
+import contextlib
+import ctypes
+import itertools
 import logging
 import os
+import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 
-from gateway.commands.supervisor import Child, ChildRefused, supervise
-from gateway.config import MEMBER_FLAG, GatewaySettings, Member
-from gateway.port import Sockets, close
+from fairlane.gateway.config import MEMBER_FLAG, GatewaySettings, Member
+from fairlane.gateway.http.ports import Sockets, close
 
 log = logging.getLogger(__name__)
+
+FIRST_BACKOFF_S = 0.5
+LONGEST_BACKOFF_S = 30.0
+HEALTHY_AFTER_S = 60.0
+BAD_SETTINGS = 2
+"""The status of a child that cannot work with its settings, and has said why in its last line."""
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(signal_number: int = signal.SIGTERM) -> Callable[[], None]:
+    """A `preexec_fn` that ends the child with the thread that spawned it, even if that one is killed."""
+    parent = os.getpid()
+    prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
+
+    def arm() -> None:
+        if prctl is not None:
+            prctl(_PR_SET_PDEATHSIG, signal_number)
+        if os.getppid() != parent:  # it died before the call above
+            os.kill(os.getpid(), signal_number)
+
+    return arm
+
+
+class ChildRefused(RuntimeError):
+    """A child could not work with its settings when it was first started."""
+
+
+@dataclass(slots=True)
+class Child:
+    """One process of ours, run as `python -m <module>`, and its wish to be alive."""
+
+    module: str
+    arguments: Sequence[str]
+    environ: Mapping[str, str]
+    stop_timeout_s: float
+    name: str = ""
+    """In logs, where it is not its module's."""
+    sockets: tuple[int, ...] = ()
+    """File descriptors that it inherits."""
+    process: asyncio.subprocess.Process | None = None
+    _stopping: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+
+    def __post_init__(self) -> None:
+        self.name = self.name or self.module.rpartition(".")[2]
+
+    async def start(self) -> asyncio.subprocess.Process:
+        """Start the process in a session of its own, so that a terminal's Ctrl-C reaches only the supervisor.
+
+        It is killed with its parent: everything it holds is a lease, and a next start must find the port free.
+        """
+        self.process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            self.module,
+            *self.arguments,
+            env=dict(self.environ),
+            stdin=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+            pass_fds=self.sockets,
+            preexec_fn=die_with_parent(signal.SIGKILL),
+        )
+        return self.process
+
+    async def keep_alive(self) -> None:
+        """Run the process until `stop`; whenever it ends, start it again, later each time while it keeps dying.
+
+        Raises ChildRefused where its first run ends over its settings: starting it again would not help.
+        """
+        backoff_s = FIRST_BACKOFF_S
+        for run in itertools.count():
+            started_s = time.monotonic()
+            process = await self.start()
+            if self._stopping.is_set():  # while it was being started: nobody has told it
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+            status = await process.wait()
+            if self._stopping.is_set():
+                return
+            if run == 0 and status == BAD_SETTINGS:
+                raise ChildRefused(f"the {self.name} cannot work with its settings: its last line says why")
+            if time.monotonic() - started_s > HEALTHY_AFTER_S:
+                backoff_s = FIRST_BACKOFF_S
+            log.warning("%s ended with status %d; starting it again in %.1f s", self.name, status, backoff_s)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), backoff_s)
+                return
+            backoff_s = min(backoff_s * 2, LONGEST_BACKOFF_S)
+
+    async def stop(self) -> None:
+        """Ask the process to end, and kill it if it has not after `stop_timeout_s`."""
+        self._stopping.set()
+        if self.process is None or self.process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            self.process.terminate()
+        try:
+            await asyncio.wait_for(self.process.wait(), self.stop_timeout_s)
+        except TimeoutError:
+            log.warning("%s did not stop within %.0f s and is killed", self.name, self.stop_timeout_s)
+            with contextlib.suppress(ProcessLookupError):
+                self.process.kill()
+            await self.process.wait()
+
+
+async def supervise(rows: Sequence[Sequence[Child]], stop: asyncio.Event) -> None:
+    """Keep children alive until SIGINT, SIGTERM, `stop` or a refusal; then stop row after row, each row's together.
+
+    Raises ChildRefused.
+    """
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    alive = [asyncio.create_task(child.keep_alive()) for row in rows for child in row]
+    stopped = asyncio.create_task(stop.wait())
+    await asyncio.wait([stopped, *alive], return_when=asyncio.FIRST_COMPLETED)
+    stop.set()
+    for row in rows:
+        await asyncio.gather(*(child.stop() for child in row))
+    for ended in await asyncio.gather(stopped, *alive, return_exceptions=True):
+        if isinstance(ended, BaseException):
+            raise ended
+
+
+async def check_config(module: str, arguments: Sequence[str], environ: Mapping[str, str]) -> str:
+    """What `python -m <module> --check-config` has against the settings; empty where they are fine."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        module,
+        *arguments,
+        "--check-config",
+        env=dict(environ),
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, complaint = await process.communicate()
+    return complaint.decode(errors="replace").strip() if process.returncode else ""
+
+
+def children_environ(overrides: Mapping[str, str]) -> dict[str, str]:
+    """This process's environment with `FAIRLANE_*` overrides."""
+    return {**os.environ, **overrides}
+
 
 STOP_MARGIN_S = 12.0
 """What a process may take beyond its grace: for settlements, and for what is left on connections."""
@@ -40,7 +191,7 @@ async def run(settings: GatewaySettings, arguments: Sequence[str], sockets: Sock
         members = [Member(index, section.processes, by_port, directory) for index in range(section.processes)]
         children = [
             Child(
-                "gateway",
+                "fairlane.gateway",
                 [*arguments, MEMBER_FLAG, msgspec.json.encode(member).decode()],
                 os.environ,
                 section.grace_s + STOP_MARGIN_S,

@@ -13,10 +13,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from quotas import keyspace
-from quotas.database import Database, Redis, Reply
-from quotas.roots import Roots
-from quotas.store import StoreUnavailable
+from fairlane.quotas import keyspace
+from fairlane.quotas.active_roots import Roots
+from fairlane.quotas.scripts import Database, Redis, Reply
+from fairlane.store.trouble import StoreUnavailable
 
 ENTRIES = 100_000
 LONGEST_CHANGES = 10_000

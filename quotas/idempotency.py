@@ -16,10 +16,10 @@ from typing import Literal
 
 import msgspec
 
-from quotas import keyspace
-from quotas.database import Database, Redis, Reply
-from quotas.runs import Once
-from quotas.sealing import Seal
+from fairlane.quotas import keyspace
+from fairlane.quotas.runs import Once
+from fairlane.quotas.scripts import Database, Redis, Reply
+from fairlane.quotas.sealing import Seal
 
 __all__ = ["MOST_RECORDS", "Begun", "Ended", "IdempotencyRecords", "Mine", "Name", "forget_all"]
 

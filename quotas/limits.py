@@ -11,9 +11,9 @@ from typing import Literal
 
 import msgspec
 
-from quotas import fields
-from quotas.fields import FieldError
-from quotas.windows import Totals, Window
+from fairlane.quotas import field_checks as fields
+from fairlane.quotas.field_checks import FieldError
+from fairlane.quotas.windows import Totals, Window
 
 LARGEST = 10**15
 """Largest figure of a limit; sums of two stay exact in the scripts' doubles."""

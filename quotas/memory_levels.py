@@ -5,10 +5,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from quotas import keyspace
-from quotas.limits import Demand, Level, Limits, Place, Scope
-from quotas.store import AccessDenied, Ask, Reason
-from quotas.windows import Calendar, Minute, Slicing, Span, Totals, calendar_at
+from fairlane.quotas import keyspace
+from fairlane.quotas.limits import Demand, Level, Limits, Place, Scope
+from fairlane.quotas.store import AccessDenied, Ask, Reason
+from fairlane.quotas.windows import Calendar, Minute, Slicing, Span, Totals, calendar_at
 
 LONG_OVER_MS = 86_400_000
 """What is over for so long is dropped, also by a clock that steps back."""

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from quotas import keyspace, limits, sizing
-from quotas.limits import Demand, Limits, LimitStatus
-from quotas.memory_levels import LevelId, MemoryFlight, MemoryKey, MemoryRoot, MemoryTenant
-from quotas.store import (
+from fairlane.quotas import keyspace, limits, sizing
+from fairlane.quotas.limits import Demand, Limits, LimitStatus
+from fairlane.quotas.memory_levels import LevelId, MemoryFlight, MemoryKey, MemoryRoot, MemoryTenant
+from fairlane.quotas.store import (
     DEFAULT_LEASE_MS,
     MAX_LEASE_MS,
     TOMBSTONE_MS,
@@ -26,7 +26,7 @@ from quotas.store import (
     Reservation,
     Settled,
 )
-from quotas.windows import MINUTE, Slicing, Totals
+from fairlane.quotas.windows import MINUTE, Slicing, Totals
 
 BARRED_MS = 1_000
 """When to ask again for a tenant that may not be used: the gateway is about to hear of it."""

@@ -1,7 +1,7 @@
 """Which gateways share the budgets now: each says every few seconds that it lives."""
 
-from quotas import keyspace
-from quotas.database import Database, Redis
+from fairlane.quotas import keyspace
+from fairlane.quotas.scripts import Database, Redis
 
 PRESENT_MS = 10_000
 """A gateway that was silent for so long is none."""

@@ -3,12 +3,13 @@
 from collections.abc import Iterable
 from contextlib import suppress
 
-from quotas import keyspace, packed
-from quotas.audit import Outbox
-from quotas.database import Database, Redis, Reply
-from quotas.limits import RULES
-from quotas.roots import Roots
-from quotas.store import (
+from fairlane.quotas import keyspace
+from fairlane.quotas import packing as packed
+from fairlane.quotas.active_roots import Roots
+from fairlane.quotas.audit import Outbox
+from fairlane.quotas.limits import RULES
+from fairlane.quotas.scripts import Database, Redis, Reply
+from fairlane.quotas.store import (
     DEFAULT_LEASE_MS,
     MAX_LEASE_MS,
     TOMBSTONE_MS,
@@ -23,9 +24,9 @@ from quotas.store import (
     Need,
     Reservation,
     Settled,
-    StoreUnavailable,
 )
-from quotas.windows import MINUTE, Slicing
+from fairlane.quotas.windows import MINUTE, Slicing
+from fairlane.store.trouble import StoreUnavailable
 
 LEDGER_ENTRIES = 100_000
 

@@ -3,8 +3,7 @@
 QuotaError
 ├── Denied            a limit does not leave room for the request
 ├── AccessDenied      the key or its tenant may not be used
-├── FlightSettled     this flight is over: it can not be reserved again
-└── StoreUnavailable  the store did not answer; what was asked may have been done
+└── FlightSettled     this flight is over: it can not be reserved again
 """
 
 from collections.abc import Iterable
@@ -13,8 +12,8 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from quotas.limits import LIMIT_NAMES, Kind, Limits, LimitsError, LimitStatus
-from quotas.runs import Once, Resumption
+from fairlane.quotas.limits import LIMIT_NAMES, Kind, Limits, LimitsError, LimitStatus
+from fairlane.quotas.runs import Once, Resumption
 
 __all__ = [
     "LIMIT_NAMES",
@@ -36,7 +35,6 @@ __all__ = [
     "Reason",
     "Reservation",
     "Settled",
-    "StoreUnavailable",
 ]
 
 REJECTED = "rejected"
@@ -80,10 +78,6 @@ class AccessDenied(QuotaError):
 
 class FlightSettled(QuotaError):
     """The flight was settled before, or given up before its reservation arrived; nothing was written."""
-
-
-class StoreUnavailable(QuotaError):
-    """The store did not answer in time or refused to work; what was asked may have been done."""
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):

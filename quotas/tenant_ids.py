@@ -9,8 +9,8 @@ and a bar the first one holds, so a creation that only seemed dead can make noth
 
 from typing import Literal
 
-from quotas import keyspace
-from quotas.database import Database
+from fairlane.quotas import keyspace
+from fairlane.quotas.scripts import Database
 
 Taken = Literal["taken", "kept"]
 """By a tenant of another root; `kept`: by one that was deleted, for its ledger."""

@@ -1,4 +1,7 @@
-"""Tenants: who they are, what they may use and how their work is treated. Kept whole, versioned, in Redis."""
+"""Tenants: who they are, what they may use and how their work is treated. Kept whole, versioned, in Redis.
+
+The fields of a tenant that operators set, each with what makes it valid.
+"""
 
 import dataclasses
 import json
@@ -7,19 +10,51 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
+from zoneinfo import ZoneInfoNotFoundError
 
 import msgspec
 
-from quotas import fields, keyspace, packed
-from quotas.audit import Note, Outbox
-from quotas.database import Database, Redis
-from quotas.fields import FieldError
-from quotas.idempotency import forget_all
-from quotas.limits import Limits, LimitsBy
-from quotas.store import QuotaError, StoreUnavailable
-from quotas.tenant_fields import LANES, PARSERS
-from quotas.tenant_ids import TenantIds
-from quotas.windows import zone_table
+from fairlane.quotas import field_checks as fields
+from fairlane.quotas import keyspace
+from fairlane.quotas import packing as packed
+from fairlane.quotas.audit import Note, Outbox
+from fairlane.quotas.field_checks import FieldError
+from fairlane.quotas.idempotency import forget_all
+from fairlane.quotas.limits import LIMIT_NAMES, Limits, LimitsBy
+from fairlane.quotas.scripts import Database, Redis
+from fairlane.quotas.store import QuotaError
+from fairlane.quotas.tenant_ids import TenantIds
+from fairlane.quotas.windows import zone_table
+from fairlane.store.trouble import StoreUnavailable
+
+LANES = ("latency", "throughput")
+
+
+def _timezone(value: object) -> str:
+    zone = fields.text(value, "timezone")
+    try:
+        zone_table(zone)
+    except (ZoneInfoNotFoundError, ValueError, OSError):  # OSError: the name of a folder of zones
+        raise FieldError("timezone", "must be an IANA name such as Europe/Berlin") from None
+    return zone
+
+
+PARSERS: dict[str, Callable[[object, Limits], object]] = {
+    "name": lambda value, _: fields.text(value, "name"),
+    "timezone": lambda value, _: _timezone(value),
+    "weight": lambda value, _: fields.number(value, "weight", 0.001, 1000.0),
+    "default_lane": lambda value, _: LANES[0] if value is None else fields.one_of(value, "default_lane", LANES),
+    "lanes": lambda value, _: fields.texts(value, "lanes", LANES),
+    "models": lambda value, _: None if value is None else fields.texts(value, "models"),
+    "limits": lambda value, before: Limits() if value is None else before.merged(value),
+    "limits_by": lambda value, _: LimitsBy.parse_all(value, LANES),
+    "shadow": lambda value, _: fields.texts(value, "shadow", LIMIT_NAMES),
+    "reserve": lambda value, _: fields.one_of(value, "reserve", ("progressive", "full")),
+    "preemption": lambda value, _: fields.one_of(value, "preemption", ("exact", "fast")),
+    "share_group": lambda value, _: "" if value is None else fields.text(value, "share_group"),
+}
+"""Each given what was stated, and the tenant's limits before. Raise FieldError."""
+
 
 PAGE = 100
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")

@@ -10,7 +10,7 @@ from typing import Any
 import redis
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
-from gateway.commands.store import die_with_parent
+from fairlane.gateway.processes import die_with_parent
 from tests.ports import free_port
 
 WAIT_S = 60.0

@@ -9,7 +9,16 @@ import pytest
 import redis
 import redis.asyncio
 
-from gateway.commands.store import EmbeddedStore, valkey_binary
+from fairlane.cli.embedded_store import EmbeddedStore, valkey_binary
+
+NEED_A_PROCESS = {"valkey", "redis_server", "valkey_url", "store_url", "models_dir"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What needs a store or the model is slow."""
+    for item in items:
+        if isinstance(item, pytest.Function) and NEED_A_PROCESS & {*item.fixturenames}:
+            item.add_marker("slow")
 
 
 @pytest.fixture(scope="session")

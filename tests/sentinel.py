@@ -10,7 +10,7 @@ from typing import Any
 
 import redis.asyncio
 
-from gateway.commands.store import die_with_parent
+from fairlane.gateway.processes import die_with_parent
 from tests.ports import free_port
 
 SERVICE = "fairlane"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from gateway.commands.store import EmbeddedStore, StoreError
+from fairlane.cli.embedded_store import EmbeddedStore, StoreError
 
 
 def test_acknowledged_writes_survive_a_kill(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def modes(directory: Path) -> set[int]:
 
 def test_nobody_else_can_read_it_whatever_the_umask(tmp_path: Path) -> None:
     program = (
-        "import os, sys, pathlib; from gateway.commands.store import EmbeddedStore; os.umask(0);"
+        "import os, sys, pathlib; from fairlane.cli.embedded_store import EmbeddedStore; os.umask(0);"
         "s = EmbeddedStore(pathlib.Path(sys.argv[1])); s.start(); print(s.url, flush=True); sys.stdin.read(); s.stop()"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "store")]
@@ -87,7 +87,7 @@ def test_a_path_too_long_for_a_socket_still_works(tmp_path: Path) -> None:
 
 def test_the_server_dies_with_a_killed_parent(tmp_path: Path) -> None:
     program = (
-        "import sys, pathlib; from gateway.commands.store import EmbeddedStore;"
+        "import sys, pathlib; from fairlane.cli.embedded_store import EmbeddedStore;"
         "s = EmbeddedStore(pathlib.Path(sys.argv[1])); s.start(); print(s.process.pid, flush=True); sys.stdin.read()"
     )
     parent = subprocess.Popen(

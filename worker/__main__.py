@@ -6,10 +6,10 @@ import signal
 import sys
 from collections.abc import MutableMapping, Sequence
 
-from scheduler.garbage import no_collection
-from scheduler.settings import SettingsError
-from worker.config import WorkerSettings, parse, read, start_logging
-from worker.model_files import ModelError, check_name
+from fairlane.scheduler.protocol.gc_tuning import no_collection
+from fairlane.scheduler.protocol.settings import SettingsError
+from fairlane.worker.config import WorkerSettings, parse, read, start_logging
+from fairlane.worker.model.files import ModelError, check_name
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ def _serve(settings: WorkerSettings, environ: MutableMapping[str, str]) -> int:
             # What loading would import later: a third of a start.
             from transformers import AutoModelForCausalLM, PreTrainedModel  # noqa: F401
 
-            from worker.process import KVMemoryError, serve
+            from fairlane.worker.runtime import KVMemoryError, serve
     except ModuleNotFoundError as error:
         sys.stderr.write(f"worker: {error.name} is not installed: a worker needs fairlane[worker]\n")
         return BAD_SETTINGS

@@ -11,8 +11,8 @@ from typing import Annotated, Literal
 import msgspec
 import yaml
 
-from scheduler import store_pool
-from scheduler.settings import ByteSize, Port, SettingsError, SharedSettings, load
+from fairlane.scheduler.protocol.settings import ByteSize, Port, SettingsError, SharedSettings, load
+from fairlane.store import urls as store_pool
 
 CONFIG_VARIABLE = "FAIRLANE_CONFIG"
 DEFAULT_CONFIG = "fairlane.yaml"

@@ -6,9 +6,16 @@ reads reports, of commands obeyed and of steps run, when it comes to them. Repor
 Only one thread runs Python at a time. A loop that is woken at a step's end keeps the engine from planning the next
 one for as long as it takes to publish; so the engine wakes it when it goes into a forward pass, or to rest. What a turn
 means for each flight the loop works out by itself, while the engine computes.
+
+How the engine's thread wakes the event loop without letting go of Python.
+
+`call_soon_threadsafe` writes to the loop's socket, and for as long as that takes Python is anybody's: the loop takes it
+and publishes, and the forward pass that was to begin waits for it, up to 5 ms. This write keeps hold of it.
 """
 
 import asyncio
+import ctypes
+import os
 import threading
 import time
 import traceback
@@ -18,11 +25,42 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from scheduler.messages import Cancel, Grant, Lease
-from worker.doorbell import Doorbell
-from worker.engine import Engine, StepReport
-from worker.flights import Flights
-from worker.report import Change, Left, Load, Report, Turn
+from fairlane.scheduler.protocol.messages import Cancel, Grant, Lease
+from fairlane.worker.engine.engine import Engine, StepReport
+from fairlane.worker.publisher import Flights
+from fairlane.worker.updates import Change, Left, Load, Report, Turn
+
+_write = ctypes.PyDLL(None).write
+_write.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t)
+_RINGS = 4096
+"""Read at once."""
+
+
+class Doorbell:
+    """Rung from any thread; `on_ring` is called on the loop, once for any number of rings."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_ring: Callable[[], None]) -> None:
+        self._loop = loop
+        self._on_ring = on_ring
+        self._inside, self._outside = os.pipe()
+        for end in (self._inside, self._outside):
+            os.set_blocking(end, False)
+        loop.add_reader(self._inside, self._heard)
+
+    def ring(self) -> None:
+        """Wake the loop. One that has not heard thousands of rings yet will hear those."""
+        _write(self._outside, b"\0", 1)
+
+    def close(self) -> None:
+        """To call on the loop, when nobody rings any more."""
+        self._loop.remove_reader(self._inside)
+        os.close(self._inside)
+        os.close(self._outside)
+
+    def _heard(self) -> None:
+        os.read(self._inside, _RINGS)
+        self._on_ring()
+
 
 REST_S = 0.05
 """How long the engine rests when nothing that it holds can run: all paused, say."""

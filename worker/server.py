@@ -18,18 +18,17 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from scheduler.messages import Drain, Lease, ModelCard, Undrain
-from scheduler.queue_types import Publication
-from scheduler.redis_queue import RedisQueue
-from scheduler.registry import RedisRegistry
-from scheduler.steps import Capacity
-from worker.engine_thread import Drop, EngineThread, described
-from worker.holdings import Holdings
-from worker.outbox import Outbox
-from worker.report import Observer, Report
-from worker.room import Room
-from worker.store_link import StoreLink
-from worker.vitals import Vitals
+from fairlane.scheduler.planner.steps import Capacity
+from fairlane.scheduler.protocol.messages import Drain, Lease, ModelCard, Undrain
+from fairlane.scheduler.queue.redis_queue import RedisQueue
+from fairlane.scheduler.queue.registry import RedisRegistry
+from fairlane.scheduler.queue.types import Publication
+from fairlane.store.retry import StoreLink
+from fairlane.worker.engine_thread import Drop, EngineThread, described
+from fairlane.worker.heartbeat import Vitals
+from fairlane.worker.leases import Holdings, Room
+from fairlane.worker.publisher import Outbox
+from fairlane.worker.updates import Observer, Report
 
 log = logging.getLogger(__name__)
 

@@ -13,11 +13,11 @@ import httpx
 from benchmarks.budgets.stand import ADMIN_KEY, Gateways, gateways
 from benchmarks.front.stand import StandError
 from benchmarks.lines.line import Line, at_most
-from gateway.auth import Authenticator, check
-from gateway.commands.store import EmbeddedStore
-from gateway.store import connections
-from quotas.api_keys import KeyStore
-from quotas.tenants import TenantStore
+from fairlane.cli.embedded_store import EmbeddedStore
+from fairlane.gateway.auth import Authenticator, check
+from fairlane.quotas.api_keys import KeyStore
+from fairlane.quotas.tenants import TenantStore
+from fairlane.store.connections import connections
 
 LINE = 7
 MEDIAN_US, REVOKED_S = 50.0, 1.0

@@ -8,10 +8,11 @@ import sys
 
 import uvloop
 
-from gateway import config, server
-from gateway.port import listen
-from gateway.resources import Resources
-from quotas.windows import Slicing
+from fairlane.gateway import config
+from fairlane.gateway.http import server
+from fairlane.gateway.http.ports import listen
+from fairlane.gateway.runtime import Resources
+from fairlane.quotas.windows import Slicing
 
 
 async def serve(window_ms: int) -> None:

@@ -14,12 +14,12 @@ import uvloop
 
 from benchmarks.budgets.drive import Operation, drive
 from benchmarks.engines.turns import Answer, Order, answer_turns
-from gateway.store import connections
-from quotas import keyspace
-from quotas.api_keys import KeyStore
-from quotas.redis_store import RedisQuotaStore
-from quotas.store import Ask, Charge
-from quotas.tenants import TenantStore
+from fairlane.quotas import keyspace
+from fairlane.quotas.api_keys import KeyStore
+from fairlane.quotas.redis_store import RedisQuotaStore
+from fairlane.quotas.store import Ask, Charge
+from fairlane.quotas.tenants import TenantStore
+from fairlane.store.connections import connections
 
 LIMITS = {"requests_per_minute": 10**9, "tokens_per_minute": 10**12, "tokens_per_day": 10**14}
 """Of each tenant: all that they cost, and never refused."""

@@ -17,7 +17,7 @@ from benchmarks.budgets.kinds import COUNTER, GCRA, MOVING, SLIDING
 from benchmarks.engines.turns import Answer, Contender
 from benchmarks.front.stand import cpu_s
 from benchmarks.lines.line import Line, at_least, at_most
-from gateway.commands.store import EmbeddedStore
+from fairlane.cli.embedded_store import EmbeddedStore
 
 LINE = 5
 CONCURRENCIES = (1, 64, 256)

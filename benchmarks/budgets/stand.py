@@ -14,9 +14,9 @@ import redis.asyncio
 
 from benchmarks.budgets.worker import Worker, working
 from benchmarks.front.stand import await_ready, running
-from gateway.commands.store import EmbeddedStore
-from quotas.api_keys import KeyStore
-from quotas.tenants import TenantStore
+from fairlane.cli.embedded_store import EmbeddedStore
+from fairlane.quotas.api_keys import KeyStore
+from fairlane.quotas.tenants import TenantStore
 from tests.ports import free_port
 
 WINDOW_MS = 2_000

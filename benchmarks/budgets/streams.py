@@ -4,9 +4,9 @@ import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from quotas.limits import Limits
-from quotas.memory_store import MemoryQuotaStore
-from quotas.store import Ask, Charge, Denied, Need, QuotaStore
+from fairlane.quotas.limits import Limits
+from fairlane.quotas.memory_store import MemoryQuotaStore
+from fairlane.quotas.store import Ask, Charge, Denied, Need, QuotaStore
 
 LIMIT, STREAMS = 100, 50
 """Tokens that a minute allows, and who wants them."""

@@ -8,15 +8,24 @@ from dataclasses import dataclass, field
 from tokenizers import Tokenizer
 
 from benchmarks.front.instant import IDLE_MS, LEASE_MS, MODEL, SEQUENCES, WORDS, WORKER_ID, beat, card
-from gateway.store import Connections, connections
-from gateway.store_server import BoundedRedis
-from scheduler.lanes import DEFAULT_LANES, LaneName
-from scheduler.messages import Cancel, Event, Finished, FinishReason, Grant, Lease, Paused, TokenDelta
-from scheduler.outcomes import Outcome
-from scheduler.queue_types import Publication
-from scheduler.redis_queue import RedisQueue
-from scheduler.registry import RedisRegistry, queue_name
-from scheduler.steps import Capacity
+from fairlane.scheduler.planner.steps import Capacity
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
+from fairlane.scheduler.protocol.messages import (
+    Cancel,
+    Event,
+    Finished,
+    FinishReason,
+    Grant,
+    Lease,
+    Outcome,
+    Paused,
+    TokenDelta,
+)
+from fairlane.scheduler.queue.redis_queue import RedisQueue
+from fairlane.scheduler.queue.registry import RedisRegistry, queue_name
+from fairlane.scheduler.queue.types import Publication
+from fairlane.store.client import BoundedRedis
+from fairlane.store.connections import Connections, connections
 
 STORE_TIMEOUT_S = 10.0
 KV_TOKENS = 10**6

@@ -24,9 +24,9 @@ from benchmarks.exactness import generate, load_reference, make_prompts
 from benchmarks.intervals import interval
 from benchmarks.machine import describe
 from benchmarks.report import open_console
-from scheduler.settings import DEFAULT_MODEL
-from worker.model_files import ModelFiles, resolve
-from worker.paths import load_fastest
+from fairlane.scheduler.protocol.settings import DEFAULT_MODEL
+from fairlane.worker.model.files import ModelFiles, resolve
+from fairlane.worker.model.select import load_fastest
 
 DTYPES = ("int8", "bfloat16")
 ALONE_PROMPT, ALONE_TOKENS = 128, 64

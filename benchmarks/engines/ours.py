@@ -21,17 +21,17 @@ from benchmarks.engines.programme import STEP_TOKENS
 from benchmarks.engines.turns import THREADS, Answer, Order, Request, answer_turns
 from benchmarks.engines.work import demand_tokens
 from benchmarks.work import greedy_lease
-from scheduler.costs import CostModel
-from scheduler.garbage import OF_A_WORKER, collect_seldom
-from scheduler.messages import Preempted
-from scheduler.steps import StepFeatures
-from worker.calibrate import calibrate
-from worker.engine import Engine, planner_for
-from worker.kv_cache import KVCache
-from worker.model import Model
-from worker.model_files import resolve
-from worker.paths import load_fastest
-from worker.runner import Runner
+from fairlane.scheduler.planner.costs import CostModel
+from fairlane.scheduler.planner.steps import StepFeatures
+from fairlane.scheduler.protocol.gc_tuning import OF_A_WORKER, collect_seldom
+from fairlane.scheduler.protocol.messages import Preempted
+from fairlane.worker.engine.calibrate import calibrate
+from fairlane.worker.engine.engine import Engine, planner_for
+from fairlane.worker.engine.kv_cache import KVCache
+from fairlane.worker.engine.runner import Runner
+from fairlane.worker.model.files import resolve
+from fairlane.worker.model.interface import Model
+from fairlane.worker.model.select import load_fastest
 
 BLOCK_SIZE = 16
 SMALLEST_REST_S = 0.001

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from benchmarks.engines.turns import Answer, Request
 from benchmarks.engines.work import demand_tokens
 from benchmarks.work import greedy_lease
-from scheduler.costs import CostModel
-from worker.engine import Engine, planner_for
-from worker.engine_thread import EngineThread
-from worker.kv_cache import KVCache
-from worker.model import Model, Output, Packed
-from worker.report import Report
-from worker.runner import Runner
+from fairlane.scheduler.planner.costs import CostModel
+from fairlane.worker.engine.engine import Engine, planner_for
+from fairlane.worker.engine.kv_cache import KVCache
+from fairlane.worker.engine.runner import Runner
+from fairlane.worker.engine_thread import EngineThread
+from fairlane.worker.model.interface import Model, Output, Packed
+from fairlane.worker.updates import Report
 
 BLOCK_SIZE = 16
 

@@ -12,11 +12,11 @@ from msgspec.structs import replace
 
 from benchmarks.engines.turns import Request
 from benchmarks.work import greedy_lease
-from scheduler.costs import CostModel
-from scheduler.lanes import LaneName
-from scheduler.messages import Lease
-from worker.engine import Engine
-from worker.preemption_costs import PreemptionCost, PreemptionCosts
+from fairlane.scheduler.planner.costs import CostModel
+from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.scheduler.protocol.messages import Lease
+from fairlane.worker.engine.engine import Engine
+from fairlane.worker.telemetry import PreemptionCost, PreemptionCosts
 
 STEPS_APART = 6
 """From one urgent arrival to the next."""

@@ -23,9 +23,9 @@ from benchmarks.engines.work import equal
 from benchmarks.machine import describe
 from benchmarks.report import open_console
 from benchmarks.work import greedy_lease
-from scheduler.settings import DEFAULT_MODEL
-from worker.attention import BACKENDS
-from worker.engine import Engine
+from fairlane.scheduler.protocol.settings import DEFAULT_MODEL
+from fairlane.worker.attention import BACKENDS
+from fairlane.worker.engine.engine import Engine
 
 SHOWN = 14
 WARM_STEPS = 4

@@ -14,14 +14,21 @@ from dataclasses import dataclass, field
 import uvloop
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from gateway.store import connections
-from scheduler.lanes import DEFAULT_LANES, LaneName
-from scheduler.messages import Cancel, Finished, FinishReason, ModelCard, TokenDelta, WorkerStatus
-from scheduler.outcomes import Outcome
-from scheduler.queue_types import Publication
-from scheduler.redis_queue import RedisQueue
-from scheduler.registry import RedisRegistry, queue_name
-from scheduler.steps import Capacity
+from fairlane.scheduler.planner.steps import Capacity
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
+from fairlane.scheduler.protocol.messages import (
+    Cancel,
+    Finished,
+    FinishReason,
+    ModelCard,
+    Outcome,
+    TokenDelta,
+    WorkerStatus,
+)
+from fairlane.scheduler.queue.redis_queue import RedisQueue
+from fairlane.scheduler.queue.registry import RedisRegistry, queue_name
+from fairlane.scheduler.queue.types import Publication
+from fairlane.store.connections import connections
 
 MODEL = "instant"
 WORKER_ID = "instant"

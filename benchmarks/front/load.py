@@ -18,9 +18,9 @@ import redis.asyncio
 import uvloop
 
 from benchmarks.front.instant import LEASE_MS
-from scheduler.lanes import DEFAULT_LANES, LaneName
-from scheduler.messages import Finished, Job, Sampling
-from scheduler.redis_queue import RedisQueue
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
+from fairlane.scheduler.protocol.messages import Finished, Job, Sampling
+from fairlane.scheduler.queue.redis_queue import RedisQueue
 
 END_OF_CHUNKS = b"\r\n0\r\n\r\n"
 PROMPT = "Tell me in a few words what the capital of France is known for, and why people like to go there."

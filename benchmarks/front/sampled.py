@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 from types import FrameType
 
-from gateway.__main__ import main
+from fairlane.gateway.__main__ import main
 
 EVERY_S = 0.001
 OURS = ("gateway", "quotas", "scheduler")

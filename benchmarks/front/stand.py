@@ -20,10 +20,11 @@ import redis.asyncio
 
 from benchmarks.front.instant import MODEL, card
 from benchmarks.front.load import LoadKind, Order, Seen
-from gateway.commands.store import EmbeddedStore, die_with_parent
-from quotas.api_keys import KeyStore
-from quotas.tenants import TenantStore
-from scheduler.registry import RedisRegistry, queue_name
+from fairlane.cli.embedded_store import EmbeddedStore
+from fairlane.gateway.processes import die_with_parent
+from fairlane.quotas.api_keys import KeyStore
+from fairlane.quotas.tenants import TenantStore
+from fairlane.scheduler.queue.registry import RedisRegistry, queue_name
 from tests.ports import free_port
 
 TRACE_SAMPLE = 0.1

@@ -18,11 +18,10 @@ from typing import NamedTuple
 from benchmarks.intervals import highest, interval
 from benchmarks.lines.line import Effort, Line, Table, at_least, unmeasured
 from benchmarks.lines.world import OURS, World
-from scheduler.lanes import LaneName
-from scheduler.measures import attained
-from scheduler.overlay import Overlay, Tier
-from scheduler.traces import TraceRow, read_trace, scale_load
-from scheduler.workload import Arrival, Record
+from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.scheduler.simulation.results import attained
+from fairlane.scheduler.simulation.synthetic_tenants import Overlay, Tier
+from fairlane.scheduler.simulation.workload import Arrival, Record, TraceRow, read_trace, scale_load
 
 TRACES = ("code", "conversation")
 UNFAIR = f"{OURS}, one tenant"

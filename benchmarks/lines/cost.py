@@ -21,16 +21,15 @@ import redis.asyncio
 
 from benchmarks.lines.line import Effort, Line, Table, at_most, unmeasured
 from benchmarks.lines.world import BLOCK_SIZE, THETA
-from gateway.commands.store import EmbeddedStore
-from scheduler.costs import CostModel
-from scheduler.garbage import OF_A_WORKER, collect_seldom
-from scheduler.lanes import DEFAULT_LANES, LaneName
-from scheduler.messages import Job, Lease, Sampling
-from scheduler.outcomes import Outcome
-from scheduler.planner import Planner
-from scheduler.queue_types import Publication
-from scheduler.redis_queue import RedisQueue
-from scheduler.steps import Capacity, StepResult
+from fairlane.cli.embedded_store import EmbeddedStore
+from fairlane.scheduler.planner.costs import CostModel
+from fairlane.scheduler.planner.planner import Planner
+from fairlane.scheduler.planner.steps import Capacity, StepResult
+from fairlane.scheduler.protocol.gc_tuning import OF_A_WORKER, collect_seldom
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
+from fairlane.scheduler.protocol.messages import Job, Lease, Outcome, Sampling
+from fairlane.scheduler.queue.redis_queue import RedisQueue
+from fairlane.scheduler.queue.types import Publication
 
 RUNNING, TENANTS = 256, 1_000
 DECADES = (1_000, 10_000, 100_000)

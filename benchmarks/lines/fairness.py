@@ -14,11 +14,10 @@ from typing import NamedTuple
 from benchmarks.intervals import interval
 from benchmarks.lines.line import Effort, Line, Table, at_least, at_most
 from benchmarks.lines.world import A10G, OURS, THETA, World
-from scheduler.measures import spread
-from scheduler.overlay import Client, flood
-from scheduler.service import ServiceMeter
-from scheduler.simulate import Step
-from scheduler.workload import Arrival, Record
+from fairlane.scheduler.simulation.results import ServiceMeter, spread
+from fairlane.scheduler.simulation.simulate import Step
+from fairlane.scheduler.simulation.synthetic_tenants import Client, flood
+from fairlane.scheduler.simulation.workload import Arrival, Record
 
 PEERS = ("vtc", "vtc-oracle", "fcfs-vllm", "fcfs-sarathi", "bands")
 POOLS = (5_000, 10_000, 20_000, 40_000, 80_000)

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, NamedTuple
 from benchmarks.lines.line import Effort, Line, Table, at_least, at_most, unmeasured
 from benchmarks.lines.world import BLOCK_SIZE, OURS, THETA
 from benchmarks.policies import POLICIES, Setup
-from scheduler.calibration import Calibration
-from scheduler.costs import CostModel
-from scheduler.lanes import DEFAULT_LANES
-from scheduler.overlay import Client, flood, lane_tiers
-from scheduler.planner import Planner
-from scheduler.settings import DEFAULT_MODEL
-from scheduler.simulate import Policy, Simulation
-from scheduler.workload import Arrival, Record
-from worker.__main__ import prepare_threads
-from worker.model_files import ModelError, resolve
+from fairlane.scheduler.planner.costs import CostModel
+from fairlane.scheduler.planner.planner import Planner
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
+from fairlane.scheduler.protocol.settings import DEFAULT_MODEL
+from fairlane.scheduler.simulation.calibration import Calibration
+from fairlane.scheduler.simulation.simulate import Policy, Simulation
+from fairlane.scheduler.simulation.synthetic_tenants import Client, flood, lane_tiers
+from fairlane.scheduler.simulation.workload import Arrival, Record
+from fairlane.worker.__main__ import prepare_threads
+from fairlane.worker.model.files import ModelError, resolve
 
 if TYPE_CHECKING:
     from benchmarks.real_runs import Bench
@@ -130,8 +130,8 @@ def _bench() -> "Bench":
     import torch
 
     from benchmarks.real_runs import Bench
-    from worker.model import load
-    from worker.process import usable_cores
+    from fairlane.worker.model.interface import load
+    from fairlane.worker.runtime import usable_cores
 
     torch.set_num_threads(usable_cores())
     return Bench(load(resolve(DEFAULT_MODEL, MODELS_DIR)), BLOCK_SIZE, BLOCKS, HOST_SLOTS)

@@ -13,11 +13,10 @@ from benchmarks.intervals import Interval, interval
 from benchmarks.lines.line import Effort, Line, Table, at_least, at_most, unmeasured
 from benchmarks.lines.world import OURS, World
 from benchmarks.policies import POLICIES
-from scheduler.lanes import LaneName
-from scheduler.measures import attained
-from scheduler.overlay import Client, Tier, flood
-from scheduler.service import ServiceMeter
-from scheduler.workload import Arrival
+from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.scheduler.simulation.results import ServiceMeter, attained
+from fairlane.scheduler.simulation.synthetic_tenants import Client, Tier, flood
+from fairlane.scheduler.simulation.workload import Arrival
 
 ORACLES = ("vtc-oracle", "clairvoyant")
 """They know output lengths, and the second has KV without end: shown, not counted."""

@@ -13,13 +13,13 @@ from typing import NamedTuple
 from benchmarks.lines.line import Effort, Line, Table, at_least, at_most
 from benchmarks.lines.overload import in_time
 from benchmarks.lines.world import BLOCK_SIZE, OURS, World
-from scheduler.doorkeeper import Doorkeeper
-from scheduler.lane_queue import LaneQueue
-from scheduler.lanes import DEFAULT_LANES, LaneName
-from scheduler.overlay import Client, Tier, flood
-from scheduler.planner import Planner
-from scheduler.simulate import Death, Simulation
-from scheduler.workload import Arrival
+from fairlane.scheduler.planner.planner import Planner
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
+from fairlane.scheduler.queue.memory_queue import LaneQueue
+from fairlane.scheduler.simulation.admission import Doorkeeper
+from fairlane.scheduler.simulation.simulate import Death, Simulation
+from fairlane.scheduler.simulation.synthetic_tenants import Client, Tier, flood
+from fairlane.scheduler.simulation.workload import Arrival
 
 HEARTBEAT_MS = 1_000.0
 RATE_PER_S = 20.0

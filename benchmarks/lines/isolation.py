@@ -13,13 +13,12 @@ from typing import NamedTuple
 from benchmarks.intervals import interval
 from benchmarks.lines.line import Effort, Line, Table, at_least, at_most
 from benchmarks.lines.world import GPU, OURS, World
-from scheduler.lanes import LaneName
-from scheduler.measures import spread
-from scheduler.overlay import Client, Tier, flood
-from scheduler.service import ServiceMeter
-from scheduler.simulate import Step
-from scheduler.steps import StepFeatures
-from scheduler.workload import Arrival, Record
+from fairlane.scheduler.planner.steps import StepFeatures
+from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.scheduler.simulation.results import ServiceMeter, spread
+from fairlane.scheduler.simulation.simulate import Step
+from fairlane.scheduler.simulation.synthetic_tenants import Client, Tier, flood
+from fairlane.scheduler.simulation.workload import Arrival, Record
 
 PEERS = ("fcfs-sarathi", "priority-vllm", "priority-sglang", "hygen", "niyama")
 WORLD = World(kv_tokens=100_000, max_step_tokens=2048)

@@ -2,8 +2,9 @@
 
 A crowd of 1 to 64 tenants asks for several times what there is, through the queue, and holds all slots, all blocks, all
 tokens of each step, or all of them by several choices a prompt; in the newcomer's lane or in the one below. Newcomers
-come one at a time, each of another tenant. Every step is bounded (scheduler/budget.py): the one that a newcomer finds
-running, and the one of its own first token, so that its own prefill, two such steps and one swap are the most.
+come one at a time, each of another tenant. Every step is bounded (scheduler/planner/step_budget.py): the one that a
+newcomer finds running, and the one of its own first token, so that its own prefill, two such steps and one swap are
+the most.
 
 A newcomer to the lower lane under a flood of the first has its lane's share floor: of the tokens that are served, that
 share, and of rows and blocks: a worker asks for it and begins it whoever holds them, and its prompt has that share of
@@ -17,15 +18,15 @@ from typing import NamedTuple
 
 from benchmarks.lines.line import Effort, Line, Table, at_least, at_most
 from benchmarks.lines.world import BLOCK_SIZE, GPU
-from scheduler.budget import HOLD, LEAST_HOLD, LEAST_PREFILL, LEAST_PREFILL_PART, PROMPT_PART
-from scheduler.costs import CostModel, Measurement
-from scheduler.lane_queue import LaneQueue
-from scheduler.lanes import DEFAULT_LANES, LATENCY, THROUGHPUT, Lane, LaneName
-from scheduler.measures import Spread, spread
-from scheduler.planner import Planner
-from scheduler.simulate import Simulation, Step
-from scheduler.steps import StepFeatures
-from scheduler.workload import Arrival, Hardware, Record
+from fairlane.scheduler.planner.costs import CostModel, Measurement
+from fairlane.scheduler.planner.planner import Planner
+from fairlane.scheduler.planner.step_budget import HOLD, LEAST_HOLD, LEAST_PREFILL, LEAST_PREFILL_PART, PROMPT_PART
+from fairlane.scheduler.planner.steps import StepFeatures
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LATENCY, THROUGHPUT, Lane, LaneName
+from fairlane.scheduler.queue.memory_queue import LaneQueue
+from fairlane.scheduler.simulation.results import Spread, spread
+from fairlane.scheduler.simulation.simulate import Simulation, Step
+from fairlane.scheduler.simulation.workload import Arrival, Hardware, Record
 
 HARDWARE = GPU
 SLOTS, STEP_TOKENS, HOST_TOKENS = 64, 8192, 400_000

@@ -13,13 +13,13 @@ from typing import NamedTuple
 from benchmarks.intervals import interval
 from benchmarks.lines.line import Effort, Line, Table, at_least, at_most
 from benchmarks.lines.world import BLOCK_SIZE, OURS, World
-from scheduler.doorkeeper import Doorkeeper
-from scheduler.lanes import LaneName
-from scheduler.measures import attained
-from scheduler.outcomes import Outcome
-from scheduler.overlay import Client, Tier, flood
-from scheduler.planner import Planner
-from scheduler.workload import Arrival, Record
+from fairlane.scheduler.planner.planner import Planner
+from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.scheduler.protocol.messages import Outcome
+from fairlane.scheduler.simulation.admission import Doorkeeper
+from fairlane.scheduler.simulation.results import attained
+from fairlane.scheduler.simulation.synthetic_tenants import Client, Tier, flood
+from fairlane.scheduler.simulation.workload import Arrival, Record
 
 PEERS = ("fcfs-sarathi", "edf", "niyama", "clairvoyant")
 MAX_TTFT_MS = 6_000.0

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from benchmarks.lines.line import Effort, Line
 from benchmarks.lines.newcomers import CROWDS, NEWCOMER, PAIRS, Case, Seen, ask, over_bound, play_with, table
-from scheduler.lanes import LaneName
-from scheduler.workload import Arrival
+from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.scheduler.simulation.workload import Arrival
 
 TENANT = "returning"
 EVERY_MS = 800.0

@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 from benchmarks.lines.line import Effort, Line, Table, at_most
 from benchmarks.lines.watch import LANES, Waits, Watched, Worker
-from scheduler.lanes import Lane
-from scheduler.simulate import Simulation
-from scheduler.workload import Arrival, Hardware
+from fairlane.scheduler.protocol.lanes import Lane
+from fairlane.scheduler.simulation.simulate import Simulation
+from fairlane.scheduler.simulation.workload import Arrival, Hardware
 
 HARDWARE = Hardware(step=(10.0, 0.5, 0.1, 1e-3, 1e-5), copy=(0.1, 0.1), overhead_ms=0.5, noise=0.2)
 REQUESTS, QUICK_REQUESTS = 400, 120

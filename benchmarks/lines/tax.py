@@ -11,11 +11,10 @@ from typing import NamedTuple
 from benchmarks.intervals import interval
 from benchmarks.lines.line import Effort, Line, Table, at_most
 from benchmarks.lines.world import BLOCK_SIZE, OURS, World
-from scheduler.lanes import THROUGHPUT
-from scheduler.overlay import max_tokens_over
-from scheduler.service import ServiceMeter
-from scheduler.traces import TraceRow
-from scheduler.workload import Arrival
+from fairlane.scheduler.protocol.lanes import THROUGHPUT
+from fairlane.scheduler.simulation.results import ServiceMeter
+from fairlane.scheduler.simulation.synthetic_tenants import max_tokens_over
+from fairlane.scheduler.simulation.workload import Arrival, TraceRow
 
 REQUESTS = 300
 PARTS = (0.1, 0.2, 0.4)

@@ -6,14 +6,14 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from scheduler.blocks import IntegrityError
-from scheduler.costs import CostModel
-from scheduler.lanes import LATENCY, THROUGHPUT, LaneName
-from scheduler.messages import Lease
-from scheduler.planner import Planner
-from scheduler.simulate import IDLE_MS, Step
-from scheduler.steps import Capacity, Ended, StepOutcome, StepPlan, StepResult
-from scheduler.workload import Arrival, Record
+from fairlane.scheduler.planner.costs import CostModel
+from fairlane.scheduler.planner.kv.blocks import IntegrityError
+from fairlane.scheduler.planner.planner import Planner
+from fairlane.scheduler.planner.steps import Capacity, Ended, StepOutcome, StepPlan, StepResult
+from fairlane.scheduler.protocol.lanes import LATENCY, THROUGHPUT, LaneName
+from fairlane.scheduler.protocol.messages import Lease
+from fairlane.scheduler.simulation.simulate import IDLE_MS, Step
+from fairlane.scheduler.simulation.workload import Arrival, Record
 
 LANES = {
     LaneName.LATENCY: replace(LATENCY, max_wait_ms=4_000.0),

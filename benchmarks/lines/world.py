@@ -9,12 +9,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from benchmarks.policies import POLICIES, Setup
-from scheduler.costs import CostModel
-from scheduler.fairness import STEP_WINDOW
-from scheduler.lanes import DEFAULT_LANES
-from scheduler.planner import Planner
-from scheduler.simulate import Door, Observer, Policy, Simulation
-from scheduler.workload import Arrival, Hardware
+from fairlane.scheduler.planner.costs import CostModel
+from fairlane.scheduler.planner.ordering import STEP_WINDOW
+from fairlane.scheduler.planner.planner import Planner
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
+from fairlane.scheduler.simulation.simulate import Door, Observer, Policy, Simulation
+from fairlane.scheduler.simulation.workload import Arrival, Hardware
 
 OURS = "fairlane"
 THETA = STEP_WINDOW

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 
 from benchmarks.policies.fcfs_sarathi import FcfsSarathi
 from benchmarks.policies.setup import Request, Setup
-from scheduler.fairness import DECODE_WEIGHT, PREFILL_WEIGHT
-from scheduler.lanes import LaneName
-from scheduler.outcomes import Outcome
-from scheduler.ranges import require
+from fairlane.scheduler.planner.ordering import DECODE_WEIGHT, PREFILL_WEIGHT
+from fairlane.scheduler.planner.steps import require
+from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.scheduler.protocol.messages import Outcome
 
 SERVICE_SHARE = 0.8
 WAIT_SHARE = 0.2

@@ -10,20 +10,30 @@ from collections.abc import Sequence
 from typing import Generic
 
 from benchmarks.policies.setup import R, Setup, first_due_ms
-from scheduler.blocks import BlockPool
-from scheduler.capacity import Counts, count
-from scheduler.fairness import DECODE_WEIGHT, PREFILL_WEIGHT
-from scheduler.messages import FinishReason, Job, Lease
-from scheduler.outcomes import Outcome
-from scheduler.sequence import State, finish_reason
-from scheduler.steps import Capacity, Copy, Ended, Produced, Row, SeqId, StepFeatures, StepOutcome, StepPlan, StepResult
+from fairlane.scheduler.planner.capacity import Counts, count
+from fairlane.scheduler.planner.kv.blocks import BlockPool
+from fairlane.scheduler.planner.ordering import DECODE_WEIGHT, PREFILL_WEIGHT
+from fairlane.scheduler.planner.sequence import State, finish_reason
+from fairlane.scheduler.planner.steps import (
+    Capacity,
+    Copy,
+    Ended,
+    Produced,
+    Row,
+    SeqId,
+    StepFeatures,
+    StepOutcome,
+    StepPlan,
+    StepResult,
+)
+from fairlane.scheduler.protocol.messages import FinishReason, Job, Lease, Outcome
 
 ONE_TOKEN = (0,)
 DECODE = State.DECODE
 
 
 class Engine(ABC, Generic[R]):
-    """One worker under some policy; satisfies `scheduler.simulate.Policy`."""
+    """One worker under some policy; satisfies `scheduler.simulation.simulate.Policy`."""
 
     def __init__(self, setup: Setup, kind: type[R]) -> None:
         self._setup = setup

@@ -18,11 +18,9 @@ from itertools import islice
 
 from benchmarks.policies.base import Engine
 from benchmarks.policies.setup import Request, Setup, first_due_ms, prefill_within
-from scheduler.messages import Job
-from scheduler.outcomes import Outcome
-from scheduler.ranges import require
-from scheduler.sequence import State
-from scheduler.steps import StepFeatures, StepResult
+from fairlane.scheduler.planner.sequence import State
+from fairlane.scheduler.planner.steps import StepFeatures, StepResult, require
+from fairlane.scheduler.protocol.messages import Job, Outcome
 
 FORESIGHT = 256
 """Prompts, the most urgent first, that are checked together: the fate of the first does not depend on the last."""

@@ -11,8 +11,8 @@ from bisect import insort
 
 from benchmarks.policies.base import Engine
 from benchmarks.policies.setup import Queue, Request, Setup
-from scheduler.ranges import require
-from scheduler.sequence import State
+from fairlane.scheduler.planner.sequence import State
+from fairlane.scheduler.planner.steps import require
 
 CHUNK_TOKENS = 512
 WATERMARK = 0.01

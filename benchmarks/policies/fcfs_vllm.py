@@ -11,8 +11,8 @@ Deviations: no prefix cache, no speculation, no look-ahead of one step. A prompt
 
 from benchmarks.policies.base import Engine
 from benchmarks.policies.setup import Queue, Request, Setup
-from scheduler.ranges import require
-from scheduler.sequence import State
+from fairlane.scheduler.planner.sequence import State
+from fairlane.scheduler.planner.steps import require
 
 
 class FcfsVllm(Engine[Request]):

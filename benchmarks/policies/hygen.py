@@ -13,8 +13,8 @@ long for the budget by itself still runs its first offline row.
 from benchmarks.policies.base import Engine
 from benchmarks.policies.fcfs_sarathi import CHUNK_TOKENS, WATERMARK
 from benchmarks.policies.setup import Queue, Request, Setup, prefill_within
-from scheduler.ranges import require
-from scheduler.sequence import State
+from fairlane.scheduler.planner.sequence import State
+from fairlane.scheduler.planner.steps import require
 
 LEAST_CHUNK = 32
 """Of an offline prompt that has a step to itself."""

@@ -20,9 +20,8 @@ from itertools import islice
 
 from benchmarks.policies.base import Engine
 from benchmarks.policies.setup import Request, Setup
-from scheduler.ranges import require
-from scheduler.sequence import State
-from scheduler.steps import StepFeatures, StepResult
+from fairlane.scheduler.planner.sequence import State
+from fairlane.scheduler.planner.steps import StepFeatures, StepResult, require
 
 HOST_RESERVE = 0.1
 AHEAD = 0.05

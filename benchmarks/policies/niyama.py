@@ -19,9 +19,8 @@ from dataclasses import dataclass
 
 from benchmarks.policies.base import Engine
 from benchmarks.policies.setup import Queue, Request, Setup, first_due_ms
-from scheduler.ranges import require
-from scheduler.sequence import State
-from scheduler.steps import StepFeatures, StepResult
+from fairlane.scheduler.planner.sequence import State
+from fairlane.scheduler.planner.steps import StepFeatures, StepResult, require
 
 STEP_TOKENS: tuple[int, ...] = (128, *range(256, 2049, 256), 2552)
 SHORT_OF_KV = 0.08

@@ -17,8 +17,8 @@ progress yields.
 
 from benchmarks.policies.base import Engine
 from benchmarks.policies.setup import Queue, Request, Setup
-from scheduler.ranges import require
-from scheduler.sequence import State
+from fairlane.scheduler.planner.sequence import State
+from fairlane.scheduler.planner.steps import require
 
 PRIORITY_PER_RANK = 100
 CHUNK_TOKENS = 8192

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from scheduler.lanes import DEFAULT_LANES, Lane, LaneName
-from scheduler.messages import Job
-from scheduler.ranges import require
-from scheduler.sequence import Sequence
-from scheduler.workload import Hardware
+from fairlane.scheduler.planner.sequence import Sequence
+from fairlane.scheduler.planner.steps import require
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, Lane, LaneName
+from fairlane.scheduler.protocol.messages import Job
+from fairlane.scheduler.simulation.workload import Hardware
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,10 +17,9 @@ from collections import deque
 
 from benchmarks.policies.base import Engine
 from benchmarks.policies.setup import Request, Setup
-from scheduler.fairness import DECODE_WEIGHT, PREFILL_WEIGHT
-from scheduler.ranges import require
-from scheduler.sequence import State
-from scheduler.steps import StepResult
+from fairlane.scheduler.planner.ordering import DECODE_WEIGHT, PREFILL_WEIGHT
+from fairlane.scheduler.planner.sequence import State
+from fairlane.scheduler.planner.steps import StepResult, require
 
 
 class Vtc(Engine[Request]):

@@ -1,1 +1,1 @@
-"""The operators' console: static files, served at `/`."""
+"""The operators' console: static files served at `/`, and the sessions of who signed in."""

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from benchmarks.policies import Engine, Setup
-from scheduler.lanes import LaneName
-from scheduler.simulate import Simulation, Step
-from scheduler.steps import features
-from scheduler.workload import Arrival, Hardware, Record
+from fairlane.scheduler.planner.steps import features
+from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.scheduler.simulation.simulate import Simulation, Step
+from fairlane.scheduler.simulation.workload import Arrival, Hardware, Record
 from tests.scheduler.fleet import Watcher, asks
 
 P = TypeVar("P", bound=Engine[Any])

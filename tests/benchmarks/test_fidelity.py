@@ -4,9 +4,9 @@ import pytest
 
 from benchmarks.lines.fidelity import NAMES, Found, Latency, asked, bar, error, lines, repeat_error
 from benchmarks.policies import POLICIES, Setup
-from scheduler.calibration import Calibration
-from scheduler.messages import Lease
-from scheduler.steps import SeqId
+from fairlane.scheduler.planner.steps import SeqId
+from fairlane.scheduler.protocol.messages import Lease
+from fairlane.scheduler.simulation.calibration import Calibration
 from tests.benchmarks.stage import HARDWARE, LATENCY, THROUGHPUT
 from tests.scheduler.kv_runner import KvRunner, expected_output
 from tests.scheduler.planner_world import job

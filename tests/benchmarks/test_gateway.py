@@ -11,7 +11,7 @@ from benchmarks.front.instant import card
 from benchmarks.front.load import Order, Seen, request_bytes, tokens_of
 from benchmarks.front.mock import answer
 from benchmarks.gateway import ALONE, DIRECT, LOADS, PLAIN, STREAM, Turn, lines, main, peer_loads
-from gateway.text import TextModel
+from fairlane.gateway.text.tokenizer import TextModel
 
 OK = b"HTTP/1.1 200 OK\r\n\r\n"
 STREAMED = (

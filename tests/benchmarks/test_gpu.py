@@ -8,11 +8,11 @@ import transformers
 
 from benchmarks import gpu
 from benchmarks.gpu_stand import BLOCK_SIZE, SHAPES, Ceilings, Stand
-from worker.kv_cache import KVCache
-from worker.lean import LeanModel
-from worker.lean_weights import take_weights
-from worker.model import PagedModel, register_attention
-from worker.runner import Runner
+from fairlane.worker.engine.kv_cache import KVCache
+from fairlane.worker.engine.runner import Runner
+from fairlane.worker.model.fused import LeanModel
+from fairlane.worker.model.fused_weights import take_weights
+from fairlane.worker.model.interface import PagedModel, register_attention
 
 CEILINGS = Ceilings(bytes_per_s=1e9, flops_per_s=1e9, out_bytes_per_s=1e9, in_bytes_per_s=1e9)
 

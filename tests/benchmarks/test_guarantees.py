@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from benchmarks.lines.guarantees import Case, play, play_case
-from scheduler.lanes import LaneName
-from scheduler.overlay import Client, Tier, flood, lane_tiers
-from scheduler.workload import Arrival
+from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.scheduler.simulation.synthetic_tenants import Client, Tier, flood, lane_tiers
+from fairlane.scheduler.simulation.workload import Arrival
 
 BATCH, PLAIN = lane_tiers(0.0)[1], lane_tiers(1.0)[0]
 

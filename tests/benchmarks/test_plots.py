@@ -9,8 +9,8 @@ import pytest
 from benchmarks.lines.line import C, R, Table
 from benchmarks.lines.world import OURS
 from benchmarks.scheduling import main
-from scheduler.lanes import LaneName
-from scheduler.measures import spread
+from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.scheduler.simulation.results import spread
 
 MOST_BYTES = 60_000
 

@@ -17,11 +17,11 @@ from benchmarks.policies.niyama import Niyama
 from benchmarks.policies.priority_sglang import PrioritySglang
 from benchmarks.policies.setup import prefill_within
 from benchmarks.policies.vtc import Vtc
-from scheduler.lane_queue import LaneQueue
-from scheduler.lanes import DEFAULT_LANES
-from scheduler.outcomes import Outcome
-from scheduler.simulate import Simulation
-from scheduler.steps import StepFeatures
+from fairlane.scheduler.planner.steps import StepFeatures
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
+from fairlane.scheduler.protocol.messages import Outcome
+from fairlane.scheduler.queue.memory_queue import LaneQueue
+from fairlane.scheduler.simulation.simulate import Simulation
 from tests.benchmarks.stage import HARDWARE, Stage, crowd, request
 
 every_policy = pytest.mark.parametrize("name", list(POLICIES))

@@ -13,8 +13,8 @@ from benchmarks.policies.niyama import Niyama
 from benchmarks.policies.priority_sglang import PrioritySglang
 from benchmarks.policies.priority_vllm import PriorityVllm
 from benchmarks.policies.vtc import Vtc
-from scheduler.outcomes import Outcome
-from scheduler.workload import Hardware
+from fairlane.scheduler.protocol.messages import Outcome
+from fairlane.scheduler.simulation.workload import Hardware
 from tests.benchmarks.stage import HARDWARE, LATENCY, THROUGHPUT, Stage, request
 
 

@@ -9,8 +9,8 @@ from benchmarks.budgets.drive import drive
 from benchmarks.budgets.rates import BUDGET, FEW, FLAT_CONCURRENCY, LEAST, MANY, Load, Turn, Turns, lines, loads, table
 from benchmarks.budgets.worker import Row
 from benchmarks.report import summary
-from scheduler.lanes import LaneName
-from scheduler.messages import Finished, Job, Lease, Paused, TokenDelta
+from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.scheduler.protocol.messages import Finished, Job, Lease, Paused, TokenDelta
 
 pytestmark = pytest.mark.anyio
 

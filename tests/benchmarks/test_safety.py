@@ -6,11 +6,11 @@ import pytest
 
 from benchmarks.lines.safety import HARDWARE, Case, crowd, digest_elsewhere, play
 from benchmarks.lines.watch import Waits, Watched
-from scheduler.blocks import IntegrityError
-from scheduler.outcomes import Outcome
-from scheduler.planner import Planner
-from scheduler.simulate import IDLE_MS, Simulation
-from scheduler.workload import Record
+from fairlane.scheduler.planner.kv.blocks import IntegrityError
+from fairlane.scheduler.planner.planner import Planner
+from fairlane.scheduler.protocol.messages import Outcome
+from fairlane.scheduler.simulation.simulate import IDLE_MS, Simulation
+from fairlane.scheduler.simulation.workload import Record
 
 
 @pytest.mark.parametrize("seed", range(6))

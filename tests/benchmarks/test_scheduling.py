@@ -12,11 +12,11 @@ from benchmarks.lines import capacity, fairness, gauntlet, overload
 from benchmarks.lines.line import at_least, at_most, unmeasured
 from benchmarks.lines.world import BLOCK_SIZE, OURS, THETA, World
 from benchmarks.scheduling import main
-from scheduler.doorkeeper import Doorkeeper
-from scheduler.outcomes import Outcome
-from scheduler.overlay import Client, flood
-from scheduler.planner import Planner
-from scheduler.workload import Record
+from fairlane.scheduler.planner.planner import Planner
+from fairlane.scheduler.protocol.messages import Outcome
+from fairlane.scheduler.simulation.admission import Doorkeeper
+from fairlane.scheduler.simulation.synthetic_tenants import Client, flood
+from fairlane.scheduler.simulation.workload import Record
 from tests.benchmarks.stage import LATENCY, request
 
 

@@ -12,21 +12,25 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway import admin, console_routes, errors, openai_admin, openapi
-from gateway.admin_call import AdminParts, mount
-from gateway.doors import Doors
-from gateway.fleet import Door
-from gateway.operators import AdminKeys, Guesses
-from gateway.sessions import Sessions
-from quotas.api_keys import KeyStore
-from quotas.audit import Audit
-from quotas.ledger import Ledger
-from quotas.redis_store import RedisQuotaStore
-from quotas.store import Ask, Charge
-from quotas.tenants import TenantStore
-from scheduler.lanes import DEFAULT_LANES, LaneName
-from scheduler.messages import WorkerStatus
-from scheduler.queue_types import LaneDepth
+from fairlane.gateway import errors
+from fairlane.gateway.admin import operations as admin
+from fairlane.gateway.admin.openai import operations as openai_admin
+from fairlane.gateway.admin.router import AdminParts, mount
+from fairlane.gateway.console import routes as console_routes
+from fairlane.gateway.console.sessions import Sessions
+from fairlane.gateway.fleet import Door
+from fairlane.gateway.openapi import document as openapi
+from fairlane.gateway.operators import AdminKeys, Guesses
+from fairlane.gateway.requests.admission import Doors
+from fairlane.quotas.api_keys import KeyStore
+from fairlane.quotas.audit import Audit
+from fairlane.quotas.ledger import Ledger
+from fairlane.quotas.redis_store import RedisQuotaStore
+from fairlane.quotas.store import Ask, Charge
+from fairlane.quotas.tenants import TenantStore
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
+from fairlane.scheduler.protocol.messages import WorkerStatus
+from fairlane.scheduler.queue.types import LaneDepth
 from tests.quotas import house
 
 ADMIN_KEY = "the-admin-key-of-these-tests-0123456789"

@@ -5,7 +5,7 @@ import json
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from scheduler.messages import ModelCard
+from fairlane.scheduler.protocol.messages import ModelCard
 
 CHATML = (
     "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>'"

@@ -13,7 +13,7 @@ import uvicorn
 from redis.asyncio import Redis
 from typer.testing import CliRunner, Result
 
-import fairlane
+from fairlane.cli import main as cli
 from tests.gateway.admin_app import ADMIN_KEY, HandFleet, application
 
 
@@ -51,7 +51,7 @@ class Command:
     def run(self, *arguments: str, stdin: str | None = None) -> Result:
         """Run it to its end."""
         environ = {"FAIRLANE_URL": self.url, "FAIRLANE_ADMIN_KEY": self.key}
-        return CliRunner().invoke(fairlane.app, arguments, env=environ, input=stdin)
+        return CliRunner().invoke(cli.app, arguments, env=environ, input=stdin)
 
     def ok(self, *arguments: str, stdin: str | None = None) -> str:
         """Run it; it must succeed. What it printed on stdout."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from scheduler.messages import ModelCard
+from fairlane.scheduler.protocol.messages import ModelCard
 from tests.gateway.cards import CORPUS
 
 USER_FIRST = ("user", "assistant", "user")

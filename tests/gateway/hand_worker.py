@@ -8,10 +8,10 @@ from typing import TypeVar
 
 import redis.asyncio
 
-from gateway.store import STORE_TROUBLE
-from gateway.text import TextModel
-from scheduler.lanes import DEFAULT_LANES, Lane, LaneName
-from scheduler.messages import (
+from fairlane.gateway.text.tokenizer import TextModel
+from fairlane.scheduler.planner.steps import Capacity
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, Lane, LaneName
+from fairlane.scheduler.protocol.messages import (
     Cancel,
     Event,
     Finished,
@@ -19,16 +19,16 @@ from scheduler.messages import (
     Grant,
     Lease,
     ModelCard,
+    Outcome,
     Paused,
     TokenDelta,
     TokenLogprob,
     WorkerStatus,
 )
-from scheduler.outcomes import Outcome
-from scheduler.queue_types import Publication
-from scheduler.redis_queue import RedisQueue
-from scheduler.registry import RedisRegistry, queue_name
-from scheduler.steps import Capacity
+from fairlane.scheduler.queue.redis_queue import RedisQueue
+from fairlane.scheduler.queue.registry import RedisRegistry, queue_name
+from fairlane.scheduler.queue.types import Publication
+from fairlane.store.connections import STORE_TROUBLE
 from tests.gateway.cards import byte_level_card
 
 IDLE_MS = 20

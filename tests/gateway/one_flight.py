@@ -1,6 +1,6 @@
 """One flight as a gateway books it, for what needs nothing else of a gateway."""
 
-from gateway.flight import Booking, Flight, Mailbox
+from fairlane.gateway.requests.request import Booking, Flight, Mailbox
 from tests.quotas.house import ask
 
 QUEUE = "tiny@0"

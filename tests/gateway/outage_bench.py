@@ -3,15 +3,16 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from gateway.fallback import Modes
-from gateway.guarded_quotas import GuardedQuotas
-from gateway.store_server import Server
-from quotas.api_keys import KeyStore
-from quotas.ledger import Ledger
-from quotas.presence import Presence
-from quotas.redis_store import RedisQuotaStore
-from quotas.store import Ask, Charge, Reservation, Settled, StoreUnavailable
-from quotas.tenants import TenantStore
+from fairlane.gateway.requests.guarded_quotas import GuardedQuotas
+from fairlane.gateway.requests.quota_fallback import Modes
+from fairlane.quotas.api_keys import KeyStore
+from fairlane.quotas.ledger import Ledger
+from fairlane.quotas.presence import Presence
+from fairlane.quotas.redis_store import RedisQuotaStore
+from fairlane.quotas.store import Ask, Charge, Reservation, Settled
+from fairlane.quotas.tenants import TenantStore
+from fairlane.store.client import Server
+from fairlane.store.trouble import StoreUnavailable
 from tests.quotas import house
 
 SHARE = Modes("local_share")

@@ -11,15 +11,15 @@ import openai
 import redis.asyncio
 from opentelemetry.sdk.trace import SpanProcessor
 
-from gateway.config import GatewaySection, GatewaySettings
-from gateway.resources import Resources
-from gateway.server import Server, configure
-from gateway.store import connections
-from quotas import keyspace
-from quotas.ledger import Ledger, LedgerEntry
-from quotas.redis_store import RedisQuotaStore
-from quotas.store import LimitStatus
-from quotas.windows import MINUTE, Slicing
+from fairlane.gateway.config import GatewaySection, GatewaySettings
+from fairlane.gateway.http.server import Server, configure
+from fairlane.gateway.runtime import Resources
+from fairlane.quotas import keyspace
+from fairlane.quotas.ledger import Ledger, LedgerEntry
+from fairlane.quotas.redis_store import RedisQuotaStore
+from fairlane.quotas.store import LimitStatus
+from fairlane.quotas.windows import MINUTE, Slicing
+from fairlane.store.connections import connections
 from tests.gateway.hand_worker import HandWorker
 
 ADMIN_KEY = "the-admin-key-of-these-tests-0123456789"

@@ -30,7 +30,11 @@ async def process(url: str, **given: str) -> AsyncIterator[tuple[subprocess.Pope
         **given,
     }
     started = subprocess.Popen(  # noqa: ASYNC220 - starting it takes no time
-        [sys.executable, "-m", "gateway"], env=environ, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "fairlane.gateway"],
+        env=environ,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     base = f"http://127.0.0.1:{port}"
     try:

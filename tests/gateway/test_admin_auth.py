@@ -4,8 +4,8 @@ import httpx
 import pytest
 from redis.asyncio import Redis
 
-from gateway import admin
-from gateway.errors import TABLE
+from fairlane.gateway.admin import operations as admin
+from fairlane.gateway.errors import TABLE
 from tests.gateway.admin_app import ADMIN_KEY, HEADERS, AdminBench, HandFleet, application
 
 pytestmark = pytest.mark.anyio

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.admin_explain import limit_refusal
-from quotas.limits import RULES, Demand, LimitStatus
-from quotas.store import Ask, Denied
-from scheduler.commitments import Request
-from scheduler.lanes import DEFAULT_LANES, LaneName
-from scheduler.queue_types import LaneDepth
+from fairlane.gateway.admin.explain import limit_refusal
+from fairlane.quotas.limits import RULES, Demand, LimitStatus
+from fairlane.quotas.store import Ask, Denied
+from fairlane.scheduler.admission.open_requests import Request
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
+from fairlane.scheduler.queue.types import LaneDepth
 from tests.gateway.admin_app import QUEUE, AdminBench, ask, worker
 
 pytestmark = pytest.mark.anyio

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from quotas import ledger
+from fairlane.quotas import ledger
 from tests.gateway.admin_app import AdminBench
 
 pytestmark = pytest.mark.anyio

@@ -2,9 +2,9 @@
 
 import pytest
 
-from quotas.store import StoreUnavailable
-from scheduler.lanes import LaneName
-from scheduler.queue_types import LaneDepth
+from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.scheduler.queue.types import LaneDepth
+from fairlane.store.trouble import StoreUnavailable
 from tests.gateway.admin_app import AdminBench, worker
 from tests.quotas.auditing import failing
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from quotas.store import Denied, Need
+from fairlane.quotas.store import Denied, Need
 from tests.gateway.admin_app import AdminBench, ask
 
 pytestmark = pytest.mark.anyio

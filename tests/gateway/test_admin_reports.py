@@ -6,7 +6,7 @@ from functools import partial
 import anyio
 import pytest
 
-from quotas.store import StoreUnavailable
+from fairlane.store.trouble import StoreUnavailable
 from tests.gateway.admin_app import AdminBench
 from tests.quotas.auditing import failing
 

@@ -6,7 +6,7 @@ from typing import Any
 import anyio
 import pytest
 
-from gateway.admin_bodies import TenantChange
+from fairlane.gateway.admin.inputs import TenantChange
 from tests.gateway.admin_app import AdminBench
 
 pytestmark = pytest.mark.anyio

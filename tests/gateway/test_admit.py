@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from gateway.admit import Size, Verdict, admit, measure
-from gateway.directory import Model
-from gateway.errors import ApiError, LimitBlock
-from gateway.terms import Terms
-from gateway.text import TextModel
-from quotas.tenants import Tenant
-from scheduler.commitments import Commitments
-from scheduler.demand import Level
-from scheduler.lanes import DEFAULT_LANES, LATENCY, LaneName
-from scheduler.messages import WorkerStatus
-from scheduler.queue_types import LaneDepth
+from fairlane.gateway.errors import ApiError, LimitBlock
+from fairlane.gateway.fleet import Model
+from fairlane.gateway.requests.admission import Size, Verdict, admit, measure
+from fairlane.gateway.requests.service_level import Terms
+from fairlane.gateway.text.tokenizer import TextModel
+from fairlane.quotas.tenants import Tenant
+from fairlane.scheduler.admission.demand import Level
+from fairlane.scheduler.admission.open_requests import Commitments
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LATENCY, LaneName
+from fairlane.scheduler.protocol.messages import WorkerStatus
+from fairlane.scheduler.queue.types import LaneDepth
 from tests.gateway.cards import byte_level_card
 
 ACME = Tenant(id="acme", root="acme")

@@ -6,10 +6,11 @@ from typing import cast
 
 import pytest
 
-from gateway.allowance import Allowance
-from gateway.dispatch import Dispatcher
-from gateway.flight import Booking, Flight, Mailbox
-from quotas.store import Extension, Need, QuotaStore, Reservation, StoreUnavailable
+from fairlane.gateway.requests.delivery import Dispatcher
+from fairlane.gateway.requests.grants import Allowance
+from fairlane.gateway.requests.request import Booking, Flight, Mailbox
+from fairlane.quotas.store import Extension, Need, QuotaStore, Reservation
+from fairlane.store.trouble import StoreUnavailable
 from tests.quotas.house import ask
 
 pytestmark = pytest.mark.anyio

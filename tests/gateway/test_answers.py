@@ -8,11 +8,11 @@ import pytest
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from gateway import sse
-from gateway.answers import Answers, Choice, Usage
-from gateway.logprobs import chat_logprobs, completion_logprobs
-from gateway.text import TextModel
-from scheduler.messages import TokenLogprob
+from fairlane.gateway.api.completions import chat_logprobs, completion_logprobs
+from fairlane.gateway.http import sse
+from fairlane.gateway.openai.responses import Answers, Choice, Usage
+from fairlane.gateway.text.tokenizer import TextModel
+from fairlane.scheduler.protocol.messages import TokenLogprob
 from tests.gateway.cards import byte_level_card
 
 USAGE = Usage(prompt_tokens=7, completion_tokens=5, cached_tokens=3)

@@ -11,9 +11,9 @@ import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.directory import Directory
-from gateway.server import Server
-from quotas.store import StoreUnavailable
+from fairlane.gateway.fleet import Directory
+from fairlane.gateway.http.server import Server
+from fairlane.store.trouble import StoreUnavailable
 from tests.gateway.served import (
     ADMIN_KEY,
     ASKED,
@@ -197,7 +197,7 @@ async def test_before_the_fleet_was_read_no_model_is_denied(
 
     with monkeypatch.context() as patched:
         patched.setattr(Directory, "refresh", unanswered)
-        patched.setattr("gateway.resources.FIRST_LOOK_S", 0.05)
+        patched.setattr("fairlane.gateway.runtime.FIRST_LOOK_S", 0.05)
         async with gateway(settings(valkey_url)) as served:
             await served.tenant()
             for answer in (
@@ -264,8 +264,8 @@ async def test_readiness_follows_the_worker(valkey_url: str) -> None:
 @pytest.mark.parametrize(
     ("path", "broken"),
     [
-        ("/admin/v1/audit", "quotas.audit.Audit.list"),
-        ("/readyz", "gateway.directory.Directory.models"),
+        ("/admin/v1/audit", "fairlane.quotas.audit.Audit.list"),
+        ("/readyz", "fairlane.gateway.fleet.Directory.models"),
         ("/openapi.json", "starlette.routing.Route.handle"),
     ],
 )

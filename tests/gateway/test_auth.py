@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from gateway.auth import MEMORY_S, Authenticator, bearer, check
-from gateway.errors import ApiError
-from quotas.api_keys import ApiKey, Identity
-from quotas.scopes import Scopes
-from quotas.store import StoreUnavailable
-from quotas.tenants import Tenant
+from fairlane.gateway.auth import MEMORY_S, Authenticator, bearer, check
+from fairlane.gateway.errors import ApiError
+from fairlane.quotas.api_keys import ApiKey, Identity, Scopes
+from fairlane.quotas.tenants import Tenant
+from fairlane.store.trouble import StoreUnavailable
 
 pytestmark = pytest.mark.anyio
 

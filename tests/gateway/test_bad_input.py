@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import redis
 
-from gateway.commands.store import EmbeddedStore
+from fairlane.cli.embedded_store import EmbeddedStore
 from tests.gateway.served import ASKED, CHAT, COMPLETIONS, Served, error_of, serving, settings
 
 pytestmark = pytest.mark.anyio

@@ -7,9 +7,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from gateway.body_budget import BodyBudget, BodyHold
-from gateway.errors import ApiError
-from scheduler.settings import ByteSize
+from fairlane.gateway.errors import ApiError
+from fairlane.gateway.http.body_budget import BodyBudget, BodyHold
+from fairlane.scheduler.protocol.settings import ByteSize
 from tests.gateway.served import ASKED, CHAT, COMPLETIONS, WAIT_S, Served, error_of, serving, settings, until
 
 pytestmark = pytest.mark.anyio

@@ -8,7 +8,15 @@ from contextlib import suppress
 import pytest
 import redis
 
-from gateway.breaker import COMPLAIN_EVERY_S, FAILURES, LONGEST_WAIT_S, STEADY_S, TRIAL_EVERY_S, Breaker, StoreAway
+from fairlane.store.circuit_breaker import (
+    COMPLAIN_EVERY_S,
+    FAILURES,
+    LONGEST_WAIT_S,
+    STEADY_S,
+    TRIAL_EVERY_S,
+    Breaker,
+    StoreAway,
+)
 
 pytestmark = pytest.mark.anyio
 

@@ -5,8 +5,8 @@ from datetime import datetime
 
 import pytest
 
-from gateway.chat_template import MAX_SOURCE_CHARS, ChatTemplate, TemplateRefusal
-from gateway.template_budget import Bounds
+from fairlane.gateway.text.chat_template import MAX_SOURCE_CHARS, ChatTemplate, TemplateRefusal
+from fairlane.gateway.text.template_budget import Bounds
 from tests.gateway.cards import CHATML
 
 MESSAGES = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes?"}]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.commands.client import CommandError, limits_of, segment
-from gateway.commands.store import EmbeddedStore
+from fairlane.cli.client import CommandError, limits_of, segment
+from fairlane.cli.embedded_store import EmbeddedStore
 from tests.gateway.admin_app import HandFleet
 from tests.gateway.commands_bench import Command, gateway
 
@@ -181,7 +181,7 @@ def test_a_dry_run_is_shown_as_json(command: Command) -> None:
 
 
 def test_long_lists_are_read_to_their_end(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.commands.client.PAGE", 2)
+    monkeypatch.setattr("fairlane.cli.client.PAGE", 2)
     for number in range(5):
         command.ok("tenants", "create", f"t{number}")
 

@@ -9,9 +9,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.commands.apply import Step, plan, read_file
-from gateway.commands.client import CommandError
-from gateway.commands.store import EmbeddedStore
+from fairlane.cli.client import CommandError
+from fairlane.cli.embedded_store import EmbeddedStore
+from fairlane.cli.tenants_apply import Step, plan, read_file
 from tests.gateway.admin_app import HandFleet
 from tests.gateway.commands_bench import Command, gateway
 

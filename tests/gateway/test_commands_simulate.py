@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-import fairlane
-from scheduler.calibration import Calibration
+from fairlane.cli import main as cli
+from fairlane.scheduler.simulation.calibration import Calibration
 
 TRACE = "arrival_s,prompt_tokens,output_tokens\n" + "".join(
     f"{0.5 * number:.3f},{20 + 7 * (number % 9)},{3 + number % 5}\n" for number in range(40)
@@ -30,7 +30,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def simulate(*arguments: str) -> Result:
-    return CliRunner().invoke(fairlane.app, ["simulate", *arguments])
+    return CliRunner().invoke(cli.app, ["simulate", *arguments])
 
 
 def figures(directory: Path, *arguments: str) -> Any:
@@ -198,7 +198,7 @@ def test_plots_without_matplotlib_are_refused_before_anything_runs(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    monkeypatch.delitem(sys.modules, "gateway.commands.plots", raising=False)
+    monkeypatch.delitem(sys.modules, "fairlane.cli.simulate_plots", raising=False)
 
     assert "fairlane[plots]" in refused("--trace", "trace.csv", "--plots", "pictures")
     assert not (directory / "pictures").exists()

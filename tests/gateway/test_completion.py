@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-import fairlane
+from fairlane.cli import main as cli
 
 ASK = """
 source "$1"
@@ -24,7 +24,7 @@ echo "${{COMPREPLY[@]}}"
 def path(tmp_path: Path) -> str:
     """With the command on it, of this interpreter and this code."""
     command = tmp_path / "fairlane"
-    command.write_text(f"#!/bin/sh\nexec {sys.executable} -c 'import fairlane; fairlane.main()' \"$@\"\n")
+    command.write_text(f"#!/bin/sh\nexec {sys.executable} -c 'from fairlane.cli.main import main; main()' \"$@\"\n")
     command.chmod(0o755)
     return f"{tmp_path}:{os.environ['PATH']}"
 
@@ -35,11 +35,11 @@ def path(tmp_path: Path) -> str:
 )
 def test_bash_completes_commands(tmp_path: Path, path: str, line: str, words: str) -> None:
     script = tmp_path / "completion"
-    script.write_text(CliRunner().invoke(fairlane.app, ["completion", "bash"]).output)
+    script.write_text(CliRunner().invoke(cli.app, ["completion", "bash"]).output)
 
     said = subprocess.run(
         ["bash", "-c", ASK.format(line=line), "bash", str(script)],
-        env={**os.environ, "PATH": path, "PYTHONPATH": str(Path(fairlane.__file__).parent)},
+        env={**os.environ, "PATH": path, "PYTHONPATH": str(Path(cli.__file__).parents[2])},
         capture_output=True,
         text=True,
         timeout=60,
@@ -51,7 +51,7 @@ def test_bash_completes_commands(tmp_path: Path, path: str, line: str, words: st
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_shell_has_a_script_for_the_command(shell: str) -> None:
-    done = CliRunner().invoke(fairlane.app, ["completion", shell])
+    done = CliRunner().invoke(cli.app, ["completion", shell])
 
     assert done.exit_code == 0
     assert f"_FAIRLANE_COMPLETE=complete_{shell}" in done.output
@@ -59,4 +59,4 @@ def test_each_shell_has_a_script_for_the_command(shell: str) -> None:
 
 @pytest.mark.parametrize("command", ["tenants", "keys", "quotas", "usage", "workers", "simulate"])
 def test_no_subcommand_offers_a_script_of_its_own(command: str) -> None:
-    assert "completion" not in CliRunner().invoke(fairlane.app, [command, "--help"]).output
+    assert "completion" not in CliRunner().invoke(cli.app, [command, "--help"]).output

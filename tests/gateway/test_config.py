@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import CommandLine, parse, read
-from scheduler.settings import SettingsError
+from fairlane.gateway.config import CommandLine, parse, read
+from fairlane.scheduler.protocol.settings import SettingsError
 
 STORE = {"FAIRLANE_REDIS_URL": "redis://localhost:6379"}
 
@@ -87,7 +87,7 @@ def test_check_config_answers_by_its_status(environ: dict[str, str], status: int
     clean = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLANE_")}
 
     ended = subprocess.run(
-        [sys.executable, "-m", "gateway", "--check-config"],
+        [sys.executable, "-m", "fairlane.gateway", "--check-config"],
         env={**clean, **environ},
         capture_output=True,
         text=True,

@@ -7,7 +7,7 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from gateway.console_routes import FILES, POLICY, routes
+from fairlane.gateway.console.routes import FILES, POLICY, routes
 
 pytestmark = pytest.mark.anyio
 
@@ -18,7 +18,7 @@ def client() -> httpx.AsyncClient:
 
 
 def source(name: str) -> str:
-    return (resources.files("gateway.console") / name).read_text()
+    return (resources.files("fairlane.gateway.console") / name).read_text()
 
 
 @pytest.mark.parametrize("path", FILES)

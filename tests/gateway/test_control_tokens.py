@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from gateway.schemas import Turn
-from gateway.text import TextModel
-from scheduler.messages import ModelCard
+from fairlane.gateway.openai.requests import Turn
+from fairlane.gateway.text.tokenizer import TextModel
+from fairlane.scheduler.protocol.messages import ModelCard
 from tests.gateway.families import FAMILIES, family_card
 from tests.gateway.served import CHAT, COMPLETIONS, Served, serving
 from tests.gateway.served import settings as gateway_settings

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.addresses import forwarded_for
-from gateway.crowd import RESERVED, Crowd, Place
-from scheduler.settings import Networks
+from fairlane.gateway.http.addresses import forwarded_for
+from fairlane.gateway.http.connections import RESERVED, Crowd, Place
+from fairlane.scheduler.protocol.settings import Networks
 from tests.gateway.served import CHAT, WAIT_S, Served, error_of, gateway, settings, until
 
 pytestmark = pytest.mark.anyio

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.settings import LaneSettings, LanesSettings
+from fairlane.scheduler.protocol.settings import LaneSettings, LanesSettings
 from tests.gateway.served import ASKED, CHAT, Served, serving, settings, until
 
 pytestmark = pytest.mark.anyio

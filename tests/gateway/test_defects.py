@@ -13,14 +13,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway import resources
-from gateway.telemetry import Telemetry
-from quotas import keyspace
-from quotas.store import Charge
-from scheduler.messages import Finished, TokenDelta
-from scheduler.outcomes import Outcome
-from scheduler.queue_keys import prefix
-from scheduler.registry import RedisRegistry
+from fairlane.gateway import runtime as resources
+from fairlane.gateway.observability.metrics import Telemetry
+from fairlane.quotas import keyspace
+from fairlane.quotas.store import Charge
+from fairlane.scheduler.protocol.messages import Finished, Outcome, TokenDelta
+from fairlane.scheduler.queue.keys import prefix
+from fairlane.scheduler.queue.registry import RedisRegistry
 from tests.gateway.served import ASKED, CHAT, COMPLETIONS, SAID, WAIT_S, Served, serving, settings, until
 from tests.scheduler.test_commitments import BEST_EFFORT, PROMISED, WORKERS
 

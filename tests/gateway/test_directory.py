@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 import msgspec
 import pytest
 
-from gateway.directory import Depths, Directory
-from scheduler.messages import ModelCard, WorkerStatus
-from scheduler.registry import ModelEntry, queue_name
+from fairlane.gateway.fleet import Depths, Directory
+from fairlane.scheduler.protocol.messages import ModelCard, WorkerStatus
+from fairlane.scheduler.queue.registry import ModelEntry, queue_name
 from tests.gateway.cards import byte_level_card, metaspace_card
 
 pytestmark = pytest.mark.anyio

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.http_limits import LimitedHttpProtocol
+from fairlane.gateway.http.protocol import LimitedHttpProtocol
 from tests.gateway.served import ASKED, CHAT, WAIT_S, Served, serving, settings, until
 
 pytestmark = pytest.mark.anyio

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from gateway import resources
-from scheduler.lanes import LaneName
-from scheduler.messages import Job
-from scheduler.queue_types import JobState, LaneFull, Put
-from scheduler.redis_queue import RedisQueue
+from fairlane.gateway import runtime as resources
+from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.scheduler.protocol.messages import Job
+from fairlane.scheduler.queue.redis_queue import RedisQueue
+from fairlane.scheduler.queue.types import JobState, LaneFull, Put
 from tests.gateway.served import ASKED, CHAT, COMPLETIONS, WAIT_S, Served, error_of, serving, settings, until
 
 pytestmark = pytest.mark.anyio

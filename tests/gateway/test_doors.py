@@ -2,11 +2,11 @@
 
 from contextlib import suppress
 
-from gateway.doors import Doors
-from gateway.flight import Flight
-from scheduler.commitments import Request
-from scheduler.lanes import DEFAULT_LANES
-from scheduler.messages import TokenDelta
+from fairlane.gateway.requests.admission import Doors
+from fairlane.gateway.requests.request import Flight
+from fairlane.scheduler.admission.open_requests import Request
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
+from fairlane.scheduler.protocol.messages import TokenDelta
 from tests.gateway.one_flight import QUEUE, flight
 from tests.scheduler.planner_world import LATENCY, job
 from tests.scheduler.test_commitments import PROMISED, WORKERS

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gateway.earlier import Head, begin, resumption
-from quotas.runs import Resumption
-from scheduler.messages import Job, Sampling, TokenDelta
+from fairlane.gateway.requests.resume import Head, begin, resumption
+from fairlane.quotas.runs import Resumption
+from fairlane.scheduler.protocol.messages import Job, Sampling, TokenDelta
 from tests.gateway.one_flight import flight
 from tests.gateway.sent_twice import KEY, begun_with, is_replay, kept, post, used
 from tests.gateway.served import ASKED, CHAT, COMPLETIONS, SAID, Served, error_of, serving, settings, until

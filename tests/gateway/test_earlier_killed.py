@@ -11,7 +11,7 @@ from unittest.mock import AsyncMock
 import httpx
 import pytest
 
-from gateway.reaper import Reaper
+from fairlane.gateway.requests.recovery import Reaper
 from tests.gateway.sent_twice import KEY, QUICK, STREAMED, begun_with, kept, post, used
 from tests.gateway.served import ASKED, CHAT, SAID, WAIT_S, Served, serving, settings, until
 from tests.gateway.spawned import LEASE_S, process

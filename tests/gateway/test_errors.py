@@ -7,8 +7,8 @@ from typing import get_args
 import pytest
 from starlette.exceptions import HTTPException
 
-from gateway import errors
-from gateway.errors import TABLE, ApiError, Code, Denial, LimitBlock, Retry
+from fairlane.gateway import errors
+from fairlane.gateway.errors import TABLE, ApiError, Code, Denial, LimitBlock, Retry
 
 CONTRACT: dict[int, set[Code]] = {
     400: {"invalid_request_error", "context_length_exceeded", "request_exceeds_limit"},

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from quotas.limits import LIMIT_NAMES
+from fairlane.quotas.limits import LIMIT_NAMES
 from tests.gateway.served import ADMIN_KEY, COMPLETIONS, WAIT_S, Served, serving, settings, until
 
 pytestmark = pytest.mark.anyio

@@ -7,12 +7,11 @@ import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from gateway.app import create_app, with_express
-from gateway.config import GatewaySettings
-from gateway.express import Express
-from gateway.flight import Booking, Flight
-from gateway.resources import Resources
-from gateway.server import configure
+from fairlane.gateway.app import Express, create_app, with_express
+from fairlane.gateway.config import GatewaySettings
+from fairlane.gateway.http.server import configure
+from fairlane.gateway.requests.request import Booking, Flight
+from fairlane.gateway.runtime import Resources
 from tests.gateway.served import ASKED, CHAT, serving, settings
 
 pytestmark = pytest.mark.anyio

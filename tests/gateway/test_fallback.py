@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from gateway.fallback import LOOK_EVERY_S, Modes
-from gateway.guarded_quotas import GuardedQuotas
-from gateway.store_server import Server, server
-from quotas.api_keys import KeyStore
-from quotas.presence import Presence
-from quotas.redis_store import RedisQuotaStore
-from quotas.store import Charge, Denied
-from quotas.tenants import TenantStore
+from fairlane.gateway.requests.guarded_quotas import GuardedQuotas
+from fairlane.gateway.requests.quota_fallback import LOOK_EVERY_S, Modes
+from fairlane.quotas.api_keys import KeyStore
+from fairlane.quotas.presence import Presence
+from fairlane.quotas.redis_store import RedisQuotaStore
+from fairlane.quotas.store import Charge, Denied
+from fairlane.quotas.tenants import TenantStore
+from fairlane.store.client import Server, server
 from tests.gateway.outage_bench import DONE, SHARE, Bench, ask
 from tests.quotas.house import CLOCK_KEY, CLOCK_LUA, START_MS
 

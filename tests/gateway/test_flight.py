@@ -5,11 +5,10 @@ import asyncio
 import msgspec
 import pytest
 
-from gateway.errors import internal_error
-from gateway.flight import MAX_NOTICES, Fault, Flight, flight_ids, total
-from quotas.store import Charge
-from scheduler.messages import Finished, FinishReason, Preempted, TokenDelta, TokenLogprob
-from scheduler.outcomes import Outcome
+from fairlane.gateway.errors import internal_error
+from fairlane.gateway.requests.request import MAX_NOTICES, Fault, Flight, flight_ids, total
+from fairlane.quotas.store import Charge
+from fairlane.scheduler.protocol.messages import Finished, FinishReason, Outcome, Preempted, TokenDelta, TokenLogprob
 from tests.gateway.one_flight import flight
 
 

@@ -6,18 +6,17 @@ from typing import cast
 
 import pytest
 
-from gateway.dispatch import Queue
-from gateway.errors import ApiError
-from gateway.flight import Booking, Flight
-from gateway.generation import Generation
-from gateway.pieces import Notice, Piece, Rhythm, Said
-from gateway.settle import Settlements
-from gateway.spans import Span
-from gateway.terms import Terms
-from gateway.text import TextModel
-from scheduler.lanes import DEFAULT_LANES, LaneName
-from scheduler.messages import TokenDelta
-from scheduler.outcomes import Outcome
+from fairlane.gateway.errors import ApiError
+from fairlane.gateway.observability.tracing import Span
+from fairlane.gateway.openai.responses import Notice, Piece, Rhythm, Said
+from fairlane.gateway.requests.delivery import Queue
+from fairlane.gateway.requests.request import Booking, Flight
+from fairlane.gateway.requests.service_level import Terms
+from fairlane.gateway.requests.settlement import Settlements
+from fairlane.gateway.requests.stream import Generation
+from fairlane.gateway.text.tokenizer import TextModel
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
+from fairlane.scheduler.protocol.messages import Outcome, TokenDelta
 from tests.gateway.cards import byte_level_card
 from tests.gateway.one_flight import flight
 

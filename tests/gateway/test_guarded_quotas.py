@@ -4,12 +4,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gateway.fallback import LOOK_EVERY_S, Modes
-from gateway.guarded_quotas import TRUSTED_S, GuardedQuotas, RememberedKeys
-from gateway.store_server import server
-from quotas.api_keys import KeyStore
-from quotas.store import Charge, Denied, FlightSettled, Need, StoreUnavailable
-from quotas.tenants import TenantStore
+from fairlane.gateway.requests.guarded_quotas import TRUSTED_S, GuardedQuotas, RememberedKeys
+from fairlane.gateway.requests.quota_fallback import LOOK_EVERY_S, Modes
+from fairlane.quotas.api_keys import KeyStore
+from fairlane.quotas.store import Charge, Denied, FlightSettled, Need
+from fairlane.quotas.tenants import TenantStore
+from fairlane.store.client import server
+from fairlane.store.trouble import StoreUnavailable
 from tests.gateway.outage_bench import DONE, SHARE, Bench, ask
 
 pytestmark = pytest.mark.anyio

@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.body_budget import BodyBudget, BodyHold
-from gateway.http_answer import Answer
+from fairlane.gateway.http.body_budget import BodyBudget, BodyHold
+from fairlane.gateway.http.response import Answer
 
 OK = b"HTTP/1.1 200 OK\r\n"
 

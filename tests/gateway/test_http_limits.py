@@ -14,15 +14,16 @@ import uvicorn
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope, Send
 
-from gateway import errors, http_limits
-from gateway.body_budget import BodyBudget
-from gateway.crowd import Crowd
-from gateway.errors import ApiError
-from gateway.heads import Heads
-from gateway.http_body import read_body
-from gateway.http_limits import HttpLimits, limited_protocol
-from gateway.http_refusals import TELL_EVERY_S, Malformed
-from gateway.request_id import RequestIdMiddleware
+from fairlane.gateway import errors
+from fairlane.gateway.errors import ApiError
+from fairlane.gateway.http import protocol as http_limits
+from fairlane.gateway.http.body import read_body
+from fairlane.gateway.http.body_budget import BodyBudget
+from fairlane.gateway.http.connections import Crowd
+from fairlane.gateway.http.heads import Heads
+from fairlane.gateway.http.protocol import HttpLimits, limited_protocol
+from fairlane.gateway.http.refusals import TELL_EVERY_S, Malformed
+from fairlane.gateway.middleware.request_id import RequestIdMiddleware
 
 pytestmark = pytest.mark.anyio
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from gateway.heads import Heads
-from gateway.http_body import read_body
-from gateway.http_limits import LimitedHttpProtocol
+from fairlane.gateway.http.body import read_body
+from fairlane.gateway.http.heads import Heads
+from fairlane.gateway.http.protocol import LimitedHttpProtocol
 from tests.gateway.served import until
 from tests.gateway.test_http_limits import GET, IMPATIENT, POST, serving
 

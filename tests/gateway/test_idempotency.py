@@ -7,7 +7,7 @@ from typing import Any
 import openai
 import pytest
 
-from gateway import idempotency_runs
+from fairlane.gateway.middleware import idempotent_run as idempotency_runs
 from tests.gateway.sent_twice import BOTH, KEY, STREAMED, hang_up, is_replay, kept, post
 from tests.gateway.served import ASKED, CHAT, COMPLETIONS, SAID, WAIT_S, Served, error_of, serving, settings, until
 
@@ -291,7 +291,7 @@ async def test_a_request_without_the_header_leaves_no_record(served: Served) -> 
 
 
 async def test_nothing_of_a_key_or_an_answer_is_logged(served: Served, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("DEBUG", "gateway")
+    caplog.set_level("DEBUG", "fairlane")
     async with asyncio.timeout(WAIT_S):
         await post(served, key="very-secret-key")
         await kept(served)

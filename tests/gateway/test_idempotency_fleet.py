@@ -7,12 +7,12 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway import idempotency_runs
-from gateway.commands.store import EmbeddedStore
-from quotas import keyspace
-from quotas.idempotency import Ended, Name
-from quotas.sealing import Seal
-from quotas.store import StoreUnavailable
+from fairlane.cli.embedded_store import EmbeddedStore
+from fairlane.gateway.middleware import idempotent_run as idempotency_runs
+from fairlane.quotas import keyspace
+from fairlane.quotas.idempotency import Ended, Name
+from fairlane.quotas.sealing import Seal
+from fairlane.store.trouble import StoreUnavailable
 from tests.gateway.sent_twice import BOTH, KEY, QUICK, STREAMED, hang_up, is_replay, kept, post, two_gateways, waiting
 from tests.gateway.served import ASKED, CHAT, WAIT_S, Served, error_of, serving, settings, until
 from tests.gateway.spawned import LEASE_S, process

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.errors import ApiError
-from gateway.json_body import LARGE_BODY_BYTES, read_object
-from gateway.json_lists import MAX_TOKEN_ID, PIECE_BYTES, Lifted, NoTokenIds
-from gateway.schemas import parse_completion
+from fairlane.gateway.errors import ApiError
+from fairlane.gateway.http.body import LARGE_BODY_BYTES, read_object
+from fairlane.gateway.http.json_lists import MAX_TOKEN_ID, PIECE_BYTES, Lifted, NoTokenIds
+from fairlane.gateway.openai.requests import parse_completion
 
 PADDING = {"padding": "x" * LARGE_BODY_BYTES}
 MANY = 10_000_000

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from gateway.limits_headers import as_json, duration, headers
-from quotas.store import LimitStatus
+from fairlane.gateway.openai.rate_limits import as_json, duration, headers
+from fairlane.quotas.store import LimitStatus
 
 
 def status(name: str, limit: int, used: int, reset_after_s: float = 30.0, shadow: bool = False) -> LimitStatus:

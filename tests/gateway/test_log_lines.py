@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from gateway.log_lines import FORMAT, Lines, Stamped
+from fairlane.gateway.observability.logging import FORMAT, Lines, Stamped
 
 pytestmark = pytest.mark.anyio
 

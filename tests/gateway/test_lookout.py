@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from scheduler.outcomes import Outcome
-from scheduler.queue_keys import prefix
-from scheduler.queue_types import Publication
+from fairlane.scheduler.protocol.messages import Outcome
+from fairlane.scheduler.queue.keys import prefix
+from fairlane.scheduler.queue.types import Publication
 from tests.gateway.served import ASKED, CHAT, Served, error_of, serving, settings, until
 
 pytestmark = pytest.mark.anyio

@@ -7,8 +7,8 @@ import openai
 import pytest
 from openai.resources.admin.organization import AsyncOrganization
 
-from gateway.openai_admin import OPERATIONS, PREFIX
-from quotas.limits import LARGEST
+from fairlane.gateway.admin.openai.operations import OPERATIONS, PREFIX
+from fairlane.quotas.limits import LARGEST
 from tests.gateway.admin_app import ADMIN_KEY, HEADERS, AdminBench, ask
 
 pytestmark = pytest.mark.anyio

@@ -10,14 +10,14 @@ import pytest
 from jsonschema import Draft202012Validator
 from starlette.routing import BaseRoute, Mount, Route
 
-from gateway import openapi
-from gateway.admin_bodies import LimitsBody
-from gateway.app import create_app
-from gateway.bodies import NEUTRAL_CHAT
-from gateway.config import GatewaySettings
-from gateway.errors import TABLE
-from gateway.resources import Resources
-from quotas.limits import LIMIT_NAMES
+from fairlane.gateway.admin.inputs import LimitsBody
+from fairlane.gateway.app import create_app
+from fairlane.gateway.config import GatewaySettings
+from fairlane.gateway.errors import TABLE
+from fairlane.gateway.openai.wire import NEUTRAL_CHAT
+from fairlane.gateway.openapi import document as openapi
+from fairlane.gateway.runtime import Resources
+from fairlane.quotas.limits import LIMIT_NAMES
 from tests.gateway.admin_app import AdminBench
 from tests.gateway.served import ASKED, CHAT, serving, settings
 

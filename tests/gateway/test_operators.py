@@ -5,8 +5,8 @@ import asyncio
 import pytest
 import redis.asyncio
 
-from gateway.errors import ApiError
-from gateway.operators import FREE_GUESSES, GUESS_EVERY_S, LONGEST_HOLD_S, MOST_HELD, AdminKeys, Guesses
+from fairlane.gateway.errors import ApiError
+from fairlane.gateway.operators import FREE_GUESSES, GUESS_EVERY_S, LONGEST_HOLD_S, MOST_HELD, AdminKeys, Guesses
 
 pytestmark = pytest.mark.anyio
 

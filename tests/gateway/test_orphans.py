@@ -13,15 +13,14 @@ import httpx
 import msgspec
 import pytest
 
-from gateway import directory
-from scheduler.lanes import DEFAULT_LANES, LaneName
-from scheduler.messages import Job, Lease, ModelCard, TokenDelta
-from scheduler.outcomes import Outcome
-from scheduler.queue_keys import prefix
-from scheduler.queue_types import Publication
-from scheduler.redis_queue import RedisQueue
-from scheduler.registry import RedisRegistry, card_sha256, queue_name
-from scheduler.settings import LaneSettings, LanesSettings
+from fairlane.gateway import fleet as directory
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
+from fairlane.scheduler.protocol.messages import Job, Lease, ModelCard, Outcome, TokenDelta
+from fairlane.scheduler.protocol.settings import LaneSettings, LanesSettings
+from fairlane.scheduler.queue.keys import prefix
+from fairlane.scheduler.queue.redis_queue import RedisQueue
+from fairlane.scheduler.queue.registry import RedisRegistry, card_sha256, queue_name
+from fairlane.scheduler.queue.types import Publication
 from tests.gateway.cards import byte_level_card, metaspace_card
 from tests.gateway.hand_worker import HandWorker
 from tests.gateway.served import ASKED, CHAT, WAIT_S, Served, error_of, gateway, settings, until

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import redis.asyncio
 
-from gateway.commands.store import EmbeddedStore
-from quotas.ledger import Ledger
+from fairlane.cli.embedded_store import EmbeddedStore
+from fairlane.quotas.ledger import Ledger
 from tests.gateway.served import ASKED, CHAT, SAID, WAIT_S, Served, error_of, serving, settings, until
 from tests.store_proxy import proxied
 
@@ -87,7 +87,9 @@ async def test_while_the_store_is_away_requests_fail_at_once_and_leave_nothing_b
     }
     assert "fairlane_gateway_store_openings_total 1.0" in told
     lines = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert [record.name for record in lines if record.name.startswith("gateway")] == ["gateway.breaker"] * 2, lines
+    assert [record.name for record in lines if record.name.startswith("fairlane.")] == [
+        "fairlane.store.circuit_breaker"
+    ] * 2, lines
     assert not [record for record in caplog.records if record.exc_info]
 
 

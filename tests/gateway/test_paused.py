@@ -9,8 +9,11 @@ import httpx
 import pytest
 import redis.asyncio
 
-from gateway import allowance, dispatch, reaper, resources
-from quotas import keyspace
+from fairlane.gateway import runtime as resources
+from fairlane.gateway.requests import delivery as dispatch
+from fairlane.gateway.requests import grants as allowance
+from fairlane.gateway.requests import recovery as reaper
+from fairlane.quotas import keyspace
 from tests.gateway.served import COMPLETIONS, Served, error_of, serving, settings, until
 from tests.quotas.house import forget_minute
 

@@ -71,7 +71,12 @@ def test_a_port_that_is_taken_is_named_in_one_line(valkey_url: str, name: str) -
             f"FAIRLANE_{name}_PORT": str(taken.getsockname()[1]),
         }
         ended = subprocess.run(
-            [sys.executable, "-m", "gateway"], env=environ, capture_output=True, text=True, timeout=60, check=False
+            [sys.executable, "-m", "fairlane.gateway"],
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
 
     assert ended.returncode == 2

@@ -7,12 +7,12 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.body_room import BodyRoom
-from gateway.chat import CHAT
-from gateway.errors import ApiError, invalid
-from gateway.json_body import LARGE_BODY_BYTES
-from gateway.prepare import HUGE_AT_ONCE, HUGE_BODY_BYTES, Preparer
-from gateway.schemas import ChatRequest
+from fairlane.gateway.api.completions import CHAT
+from fairlane.gateway.errors import ApiError, invalid
+from fairlane.gateway.http.body import LARGE_BODY_BYTES
+from fairlane.gateway.http.body_budget import BodyRoom
+from fairlane.gateway.openai.requests import ChatRequest
+from fairlane.gateway.requests.prepare import HUGE_AT_ONCE, HUGE_BODY_BYTES, Preparer
 
 pytestmark = pytest.mark.anyio
 

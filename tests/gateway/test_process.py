@@ -21,7 +21,11 @@ FEW_FILES = 1_000
 
 @pytest.mark.parametrize(
     ("command", "processes"),
-    [(["-m", "gateway"], "1"), (["-m", "gateway"], "2"), (["-c", "import fairlane; fairlane.main()", "serve"], "1")],
+    [
+        (["-m", "fairlane.gateway"], "1"),
+        (["-m", "fairlane.gateway"], "2"),
+        (["-c", "from fairlane.cli.main import main; main()", "serve"], "1"),
+    ],
 )
 def test_a_port_that_is_taken_ends_the_start_with_one_line(tmp_path: Path, command: list[str], processes: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
@@ -43,7 +47,7 @@ def test_a_port_that_is_taken_ends_the_start_with_one_line(tmp_path: Path, comma
 def test_a_limit_of_open_files_that_is_too_small_is_told_and_kept_within() -> None:
     environ = {**os.environ, "FAIRLANE_PORT": str(free_port()), "FAIRLANE_REDIS_URL": "unix:///nowhere"}
     limited = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (900, {FEW_FILES})); "
-    command = [sys.executable, "-c", limited + "from gateway.__main__ import main; main()"]
+    command = [sys.executable, "-c", limited + "from fairlane.gateway.__main__ import main; main()"]
     with subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True) as started:
         assert started.stderr is not None
         told = next((line for line in started.stderr if "files may be open" in line), "")
@@ -75,7 +79,7 @@ async def test_a_port_that_is_taken_is_told_by_the_status(valkey_url: str) -> No
         port = served.url.rsplit(":", 1)[1]
         ended = await asyncio.to_thread(
             subprocess.run,
-            [sys.executable, "-m", "gateway"],
+            [sys.executable, "-m", "fairlane.gateway"],
             env={**os.environ, "FAIRLANE_REDIS_URL": valkey_url, "FAIRLANE_PORT": port},
             capture_output=True,
             timeout=WAIT_S,

@@ -7,11 +7,12 @@ from functools import partial
 import pytest
 import redis
 
-from gateway import allowance
-from quotas import keyspace
-from quotas.redis_store import RedisQuotaStore
-from quotas.store import Extension, Need, StoreUnavailable
-from scheduler.redis_queue import RedisQueue
+from fairlane.gateway.requests import grants as allowance
+from fairlane.quotas import keyspace
+from fairlane.quotas.redis_store import RedisQuotaStore
+from fairlane.quotas.store import Extension, Need
+from fairlane.scheduler.queue.redis_queue import RedisQueue
+from fairlane.store.trouble import StoreUnavailable
 from tests.gateway.served import COMPLETIONS, Served, error_of, serving, settings, until
 from tests.quotas.house import forget_minute
 

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from scheduler.lanes import DEFAULT_LANES, LaneName
-from scheduler.messages import Job
-from scheduler.redis_queue import RedisQueue
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
+from fairlane.scheduler.protocol.messages import Job
+from fairlane.scheduler.queue.redis_queue import RedisQueue
 from tests.gateway.served import ASKED, CHAT, Served, error_of, serving, settings, until
 
 pytestmark = pytest.mark.anyio

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gateway.flight import Flight
-from scheduler.lanes import LaneName
-from scheduler.settings import LaneSettings, LanesSettings
+from fairlane.gateway.requests.request import Flight
+from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.scheduler.protocol.settings import LaneSettings, LanesSettings
 from tests.gateway.served import COMPLETIONS, Served, error_of, serving, settings, until
 
 pytestmark = pytest.mark.anyio

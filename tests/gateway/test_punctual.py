@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import redis.asyncio
 
-from gateway.breaker import FAILURES
-from gateway.punctual import MOST_DEFERRED, Timeout, has_passed
-from gateway.store_server import Server, server
+from fairlane.store.circuit_breaker import FAILURES
+from fairlane.store.client import Server, server
+from fairlane.store.punctual import MOST_DEFERRED, Timeout, has_passed
 
 pytestmark = pytest.mark.anyio
 LIMIT_S = 0.25

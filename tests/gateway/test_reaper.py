@@ -6,15 +6,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
 import pytest
 
-from gateway.flight import flight_ids
-from gateway.reaper import Reaper
-from quotas import keyspace
-from quotas.redis_store import RedisQuotaStore
-from quotas.store import Charge, StoreUnavailable
-from quotas.tenants import TenantStore
-from scheduler.lanes import LaneName
-from scheduler.messages import Job
-from scheduler.redis_queue import RedisQueue
+from fairlane.gateway.requests.recovery import Reaper
+from fairlane.gateway.requests.request import flight_ids
+from fairlane.quotas import keyspace
+from fairlane.quotas.redis_store import RedisQuotaStore
+from fairlane.quotas.store import Charge
+from fairlane.quotas.tenants import TenantStore
+from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.scheduler.protocol.messages import Job
+from fairlane.scheduler.queue.redis_queue import RedisQueue
+from fairlane.store.trouble import StoreUnavailable
 from tests.gateway.served import ASKED, CHAT, Served, error_of, serving, settings, until
 from tests.quotas.house import ask
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from scheduler.settings import LaneSettings, LanesSettings
+from fairlane.scheduler.protocol.settings import LaneSettings, LanesSettings
 from tests.gateway.served import ASKED, CHAT, COMPLETIONS, Served, error_of, gateway, serving, settings, until
 from tests.scheduler.test_commitments import BEST_EFFORT, PROMISED, WORKERS
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.errors import ApiError
-from gateway.refused_requests import MINUTE_S, RefusedRequests
+from fairlane.gateway.errors import ApiError
+from fairlane.gateway.middleware.refused_requests import MINUTE_S, RefusedRequests
 from tests.gateway.served import ASKED, CHAT, error_of, serving, settings
 
 MIB = 2**20

@@ -6,8 +6,8 @@ import pytest
 from starlette.requests import ClientDisconnect
 from starlette.types import Message
 
-from gateway.departure import Departure
-from gateway.replies import Connection, EventStream
+from fairlane.gateway.http.response import Departure
+from fairlane.gateway.http.sse import Connection, EventStream
 
 pytestmark = pytest.mark.anyio
 WAIT_S = 20.0

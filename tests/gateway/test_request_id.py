@@ -10,7 +10,7 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 from starlette.types import Message, Receive, Scope, Send
 
-from gateway.request_id import RequestIdMiddleware, mint, request_id_of
+from fairlane.gateway.middleware.request_id import RequestIdMiddleware, mint, request_id_of
 
 MINTED = re.compile(r"req_[0-9a-f]{24}")
 

@@ -10,10 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.bodies import MAX_CHOICES, MAX_SEQUENCES, NEUTRAL_CHAT, NEUTRAL_COMPLETION, ChatBody, CompletionBody
-from gateway.errors import ApiError
-from gateway.json_lists import MAX_PARTS
-from gateway.schemas import ChatRequest, CompletionRequest, Turn, parse_chat, parse_completion
+from fairlane.gateway.errors import ApiError
+from fairlane.gateway.http.json_lists import MAX_PARTS
+from fairlane.gateway.openai.requests import ChatRequest, CompletionRequest, Turn, parse_chat, parse_completion
+from fairlane.gateway.openai.wire import (
+    MAX_CHOICES,
+    MAX_SEQUENCES,
+    NEUTRAL_CHAT,
+    NEUTRAL_COMPLETION,
+    ChatBody,
+    CompletionBody,
+)
 
 SECRET = "the prompt that nobody may read"
 MESSAGES = [{"role": "user", "content": SECRET}]

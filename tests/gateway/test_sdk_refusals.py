@@ -8,7 +8,7 @@ from typing import Any
 import openai
 import pytest
 
-from quotas.windows import Slicing
+from fairlane.quotas.windows import Slicing
 from tests.gateway.served import Served, serving, settings
 
 pytestmark = pytest.mark.anyio

@@ -5,8 +5,8 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.operators import AdminKeys
-from gateway.sessions import LASTS_S, Sessions
+from fairlane.gateway.console.sessions import LASTS_S, Sessions
+from fairlane.gateway.operators import AdminKeys
 from tests.gateway.admin_app import HEADERS, AdminBench, HandFleet, application
 
 pytestmark = pytest.mark.anyio

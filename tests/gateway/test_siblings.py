@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway import siblings
-from gateway.config import Member
-from gateway.siblings import Siblings
-from gateway.telemetry import Telemetry
+from fairlane.gateway.config import Member
+from fairlane.gateway.observability import process_metrics as siblings
+from fairlane.gateway.observability.metrics import Telemetry
+from fairlane.gateway.observability.process_metrics import Siblings
 
 pytestmark = pytest.mark.anyio
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]

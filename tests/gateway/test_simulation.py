@@ -2,14 +2,13 @@
 
 import pytest
 
-from gateway.commands.simulation import Scenario
-from scheduler.budget import HOLD
-from scheduler.lanes import LATENCY, LaneName
-from scheduler.messages import Lease
-from scheduler.overlay import Overlay, lane_tiers
-from scheduler.presets import preset
-from scheduler.traces import TraceRow
-from scheduler.workload import Arrival
+from fairlane.cli.simulated_run import Scenario
+from fairlane.scheduler.planner.step_budget import HOLD
+from fairlane.scheduler.protocol.lanes import LATENCY, LaneName
+from fairlane.scheduler.protocol.messages import Lease
+from fairlane.scheduler.simulation.calibration import preset
+from fairlane.scheduler.simulation.synthetic_tenants import Overlay, lane_tiers
+from fairlane.scheduler.simulation.workload import Arrival, TraceRow
 
 
 @pytest.mark.parametrize("name", ["h100-1b", "h100-8b", "a100-8b"])

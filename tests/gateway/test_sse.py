@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gateway import sse
+from fairlane.gateway.http import sse
 
 
 def test_an_event_is_one_line_of_json() -> None:

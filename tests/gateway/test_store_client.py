@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import redis.asyncio
 
-from gateway.breaker import StoreAway
-from gateway.store_server import server
-from quotas.store import StoreUnavailable
+from fairlane.store.circuit_breaker import StoreAway
+from fairlane.store.client import server
+from fairlane.store.trouble import StoreUnavailable
 
 pytestmark = pytest.mark.anyio
 LIMIT_S = 20.0

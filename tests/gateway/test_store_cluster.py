@@ -7,18 +7,20 @@ from functools import partial
 import pytest
 from redis.crc import key_slot
 
-from gateway.commands.store import valkey_binary
-from gateway.store import STORE_TROUBLE, Connections, connections
-from quotas import keyspace
-from quotas.api_keys import public_id
-from quotas.audit import Audit
-from quotas.redis_store import RedisQuotaStore
-from quotas.store import StoreUnavailable
-from quotas.tenants import TenantStore
-from scheduler import queue_keys, store_cluster
-from scheduler.lanes import DEFAULT_LANES
-from scheduler.messages import Cancel
-from scheduler.redis_queue import RedisQueue
+from fairlane.cli.embedded_store import valkey_binary
+from fairlane.quotas import keyspace
+from fairlane.quotas.api_keys import public_id
+from fairlane.quotas.audit import Audit
+from fairlane.quotas.redis_store import RedisQuotaStore
+from fairlane.quotas.tenants import TenantStore
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
+from fairlane.scheduler.protocol.messages import Cancel
+from fairlane.scheduler.queue import keys as queue_keys
+from fairlane.scheduler.queue.redis_queue import RedisQueue
+from fairlane.store import cluster as store_cluster
+from fairlane.store.connections import STORE_TROUBLE, Connections, connections
+from fairlane.store.retry import StoreLink
+from fairlane.store.trouble import StoreUnavailable
 from tests.cluster import Masters
 from tests.conftest import redis_binary
 from tests.gateway.served import ADMIN_KEY, ASKED, CHAT, SAID, WAIT_S, Served, error_of, serving, settings, until
@@ -26,7 +28,6 @@ from tests.ports import free_port
 from tests.quotas.auditing import failing, note
 from tests.quotas.house import ask, charge
 from tests.scheduler.queues import PLENTY, job
-from worker.store_link import StoreLink
 
 pytestmark = pytest.mark.anyio
 LIMIT_S = 20.0

@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
-from gateway.commands.store import valkey_binary
-from gateway.store import STORE_TROUBLE, Connections
-from gateway.store_server import server
-from quotas.database import Database
-from scheduler import store_cluster
-from scheduler.lanes import DEFAULT_LANES
-from scheduler.outcomes import Outcome
-from scheduler.queue_types import Publication
-from scheduler.redis_queue import RedisQueue
+from fairlane.cli.embedded_store import valkey_binary
+from fairlane.quotas.scripts import Database
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
+from fairlane.scheduler.protocol.messages import Outcome
+from fairlane.scheduler.queue.redis_queue import RedisQueue
+from fairlane.scheduler.queue.types import Publication
+from fairlane.store import cluster as store_cluster
+from fairlane.store.client import server
+from fairlane.store.connections import STORE_TROUBLE, Connections
+from fairlane.store.retry import StoreLink
 from tests.conftest import redis_binary
 from tests.scheduler.queues import PLENTY, job
 from tests.sentinel import Certificate, Watch, watched
-from worker.store_link import StoreLink
 
 pytestmark = pytest.mark.anyio
 WAIT_S = 60.0

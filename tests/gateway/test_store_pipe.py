@@ -8,9 +8,9 @@ import pytest
 import redis.asyncio
 from redis.asyncio.connection import AbstractConnection
 
-from gateway.store import Connections, connections
-from gateway.store_pipe import MOST_UNSENT, Connect
-from gateway.store_server import BoundedRedis
+from fairlane.store.client import BoundedRedis
+from fairlane.store.connections import Connections, connections
+from fairlane.store.pipeline import MOST_UNSENT, Connect
 
 pytestmark = pytest.mark.anyio
 ECHO = "return ARGV[1]"

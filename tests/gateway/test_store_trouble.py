@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import redis.asyncio
 
-from gateway.breaker import StoreAway
-from gateway.commands.store import EmbeddedStore
-from gateway.store import STORE_TROUBLE, Connections, connections
-from quotas.database import Database
-from scheduler.lanes import DEFAULT_LANES
-from scheduler.redis_queue import RedisQueue
+from fairlane.cli.embedded_store import EmbeddedStore
+from fairlane.quotas.scripts import Database
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
+from fairlane.scheduler.queue.redis_queue import RedisQueue
+from fairlane.store.circuit_breaker import StoreAway
+from fairlane.store.connections import STORE_TROUBLE, Connections, connections
 from tests.store_proxy import StoreProxy, proxied
 
 pytestmark = pytest.mark.anyio
@@ -103,7 +103,9 @@ async def test_calls_fail_at_once_until_the_trouble_is_over(
     await until_closed(store)
 
     assert store.breaker.openings == 1
-    assert [record.name for record in caplog.records if record.levelno >= logging.WARNING] == ["gateway.breaker"] * 2
+    assert [record.name for record in caplog.records if record.levelno >= logging.WARNING] == [
+        "fairlane.store.circuit_breaker"
+    ] * 2
     await proxy.cut()
     await ask(store)
     assert (len(asyncio.all_tasks()), proxy.connected) == before

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.commands import supervisor
-from gateway.commands.supervisor import Child, ChildRefused, check_config, supervise
+from fairlane.gateway import processes as supervisor
+from fairlane.gateway.processes import Child, ChildRefused, check_config, supervise
 
 pytestmark = pytest.mark.anyio
 LIMIT_S = 20.0

@@ -3,7 +3,7 @@
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from gateway.tallies import Distribution, Tally
+from fairlane.gateway.observability.metrics import Distribution, Tally
 
 
 def lines(registry: CollectorRegistry) -> list[str]:

@@ -5,13 +5,12 @@ from typing import Any
 
 import pytest
 
-from gateway.errors import ApiError
-from gateway.schemas import GenerationRequest
-from gateway.terms import agree, asks_progress
-from quotas.api_keys import ApiKey, Identity
-from quotas.scopes import Scopes
-from quotas.tenants import Tenant
-from scheduler.lanes import DEFAULT_LANES, LATENCY, THROUGHPUT
+from fairlane.gateway.errors import ApiError
+from fairlane.gateway.openai.requests import GenerationRequest
+from fairlane.gateway.requests.service_level import agree, asks_progress
+from fairlane.quotas.api_keys import ApiKey, Identity, Scopes
+from fairlane.quotas.tenants import Tenant
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LATENCY, THROUGHPUT
 
 Lanes = tuple[str, ...]
 BOTH: Lanes = ("latency", "throughput")

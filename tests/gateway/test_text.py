@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tokenizers import Tokenizer
 
-from gateway.errors import ApiError
-from gateway.schemas import Turn
-from gateway.text import PromptTooLong, TextModel, TokenStream
-from scheduler.messages import ModelCard
+from fairlane.gateway.errors import ApiError
+from fairlane.gateway.openai.requests import Turn
+from fairlane.gateway.text.tokenizer import PromptTooLong, TextModel, TokenStream
+from fairlane.scheduler.protocol.messages import ModelCard
 from tests.gateway.cards import CHATML, byte_level_card, metaspace_card
 
 BYTES = TextModel(byte_level_card())

@@ -2,11 +2,11 @@
 
 import pytest
 
-from gateway.config import GatewaySettings
-from scheduler.settings import SharedSettings, load
+from fairlane.gateway.config import GatewaySettings
+from fairlane.scheduler.protocol.settings import SharedSettings, load
+from fairlane.worker.config import WorkerSettings
 from tests.helm.chart import MODES
 from tests.helm.conftest import Render
-from worker.config import WorkerSettings
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable
 import pytest
 import redis.asyncio
 
-from quotas import keyspace
-from quotas.audit import Audit, Note
-from quotas.database import Database, Reply
-from quotas.redis_store import RedisQuotaStore
-from quotas.tenants import TenantStore
+from fairlane.quotas import keyspace
+from fairlane.quotas.audit import Audit, Note
+from fairlane.quotas.redis_store import RedisQuotaStore
+from fairlane.quotas.scripts import Database, Reply
+from fairlane.quotas.tenants import TenantStore
 
 OUTBOX = keyspace.outbox("acme")
 

@@ -6,7 +6,7 @@ import pytest
 import redis
 import redis.asyncio
 
-from gateway.commands.store import EmbeddedStore
+from fairlane.cli.embedded_store import EmbeddedStore
 from tests.quotas.house import START_MS, House, MemoryHouse, RedisHouse
 
 

@@ -8,13 +8,14 @@ from typing import Protocol
 import pytest
 import redis.asyncio
 
-from quotas import keyspace, packed
-from quotas.limits import Limits, LimitStatus
-from quotas.memory_levels import MemoryKey, MemoryTenant
-from quotas.memory_store import MemoryQuotaStore
-from quotas.redis_store import RedisQuotaStore
-from quotas.store import Ask, Charge, Denied, QuotaStore, Reason
-from quotas.windows import zone_table
+from fairlane.quotas import keyspace
+from fairlane.quotas import packing as packed
+from fairlane.quotas.limits import Limits, LimitStatus
+from fairlane.quotas.memory_levels import MemoryKey, MemoryTenant
+from fairlane.quotas.memory_store import MemoryQuotaStore
+from fairlane.quotas.redis_store import RedisQuotaStore
+from fairlane.quotas.store import Ask, Charge, Denied, QuotaStore, Reason
+from fairlane.quotas.windows import zone_table
 
 CLOCK_KEY = "test:clock"
 CLOCK_LUA = f"local function now_ms() return tonumber(redis.call('GET', '{CLOCK_KEY}')) end"

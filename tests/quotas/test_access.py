@@ -2,8 +2,8 @@
 
 import pytest
 
-from quotas.limits import Limits
-from quotas.store import AccessDenied, Need, Reason
+from fairlane.quotas.limits import Limits
+from fairlane.quotas.store import AccessDenied, Need, Reason
 from tests.quotas.house import START_MS, House, ask, charge, one
 
 pytestmark = pytest.mark.anyio

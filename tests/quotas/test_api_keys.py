@@ -9,12 +9,11 @@ import redis.asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quotas import api_keys
-from quotas.api_keys import KeyNotFound, KeyStore, public_id
-from quotas.fields import FieldError
-from quotas.limits import Limits
-from quotas.scopes import Scopes
-from quotas.tenants import Tenant, TenantStore
+from fairlane.quotas import api_keys
+from fairlane.quotas.api_keys import KeyNotFound, KeyStore, Scopes, public_id
+from fairlane.quotas.field_checks import FieldError
+from fairlane.quotas.limits import Limits
+from fairlane.quotas.tenants import Tenant, TenantStore
 
 pytestmark = pytest.mark.anyio
 FAR = "2059-01-31T00:00:00Z"
@@ -108,7 +107,7 @@ async def test_hashes_are_compared_in_constant_time(
         compared.append((left, right))
         return hmac.compare_digest(left, right)
 
-    monkeypatch.setattr("quotas.api_keys.hmac", _Hmac(compare))
+    monkeypatch.setattr("fairlane.quotas.api_keys.hmac", _Hmac(compare))
     await keys.lookup(api_keys._random_secret(new.key.id))
 
     assert [len(str(left)) for left, _ in compared] == [6, 64]  # the checksum, then the hash

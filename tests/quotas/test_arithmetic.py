@@ -8,8 +8,8 @@ from typing import Literal, NamedTuple
 
 import pytest
 
-from quotas.limits import Limits
-from quotas.store import TOMBSTONE_MS, Charge, FlightSettled, Need
+from fairlane.quotas.limits import Limits
+from fairlane.quotas.store import TOMBSTONE_MS, Charge, FlightSettled, Need
 from tests.quotas.house import START_MS, House, ask, charge
 
 pytestmark = pytest.mark.anyio

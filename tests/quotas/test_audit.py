@@ -9,10 +9,10 @@ from functools import partial
 import pytest
 import redis.asyncio
 
-from quotas.api_keys import KeyStore
-from quotas.audit import LONGEST_CHANGES, Audit
-from quotas.store import StoreUnavailable
-from quotas.tenants import TenantStore
+from fairlane.quotas.api_keys import KeyStore
+from fairlane.quotas.audit import LONGEST_CHANGES, Audit
+from fairlane.quotas.tenants import TenantStore
+from fairlane.store.trouble import StoreUnavailable
 from tests.quotas.auditing import OUTBOX, failing, note, rename, told, upkeep
 
 pytestmark = pytest.mark.anyio

@@ -7,11 +7,11 @@ import anyio
 import pytest
 import redis.asyncio
 
-from quotas.ledger import Ledger
-from quotas.limits import Limits
-from quotas.redis_store import RedisQuotaStore
-from quotas.store import Ask, Charge, Denied, FlightSettled
-from quotas.tenants import TenantStore
+from fairlane.quotas.ledger import Ledger
+from fairlane.quotas.limits import Limits
+from fairlane.quotas.redis_store import RedisQuotaStore
+from fairlane.quotas.store import Ask, Charge, Denied, FlightSettled
+from fairlane.quotas.tenants import TenantStore
 from tests.quotas.house import START_MS, House, ask, charge, one
 
 pytestmark = pytest.mark.anyio

@@ -3,8 +3,8 @@
 import anyio
 import pytest
 
-from quotas.limits import Limits
-from quotas.store import Charge, Denied, Need
+from fairlane.quotas.limits import Limits
+from fairlane.quotas.store import Charge, Denied, Need
 from tests.quotas.house import START_MS, House, ask, charge, one, refused
 
 pytestmark = pytest.mark.anyio

@@ -2,8 +2,8 @@
 
 import pytest
 
-from quotas.limits import Limits
-from quotas.store import FlightSettled, Need
+from fairlane.quotas.limits import Limits
+from fairlane.quotas.store import FlightSettled, Need
 from tests.quotas.house import START_MS, House, ask, charge, one, refused
 
 pytestmark = pytest.mark.anyio

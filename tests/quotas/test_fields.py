@@ -2,8 +2,8 @@
 
 import pytest
 
-from quotas import fields
-from quotas.fields import FieldError
+from fairlane.quotas import field_checks as fields
+from fairlane.quotas.field_checks import FieldError
 
 
 def test_an_unknown_field_is_named_with_where_it_stands() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from quotas.limits import Limits
-from quotas.store import AccessDenied, Ask
+from fairlane.quotas.limits import Limits
+from fairlane.quotas.store import AccessDenied, Ask
 from tests.quotas.house import House, ask, charge, refused
 
 pytestmark = pytest.mark.anyio

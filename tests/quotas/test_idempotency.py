@@ -5,12 +5,12 @@ import zlib
 import pytest
 import redis.asyncio
 
-from quotas import keyspace
-from quotas.database import Database
-from quotas.idempotency import Begun, Ended, IdempotencyRecords, Mine, Name
-from quotas.limits import Limits
-from quotas.sealing import Seal
-from quotas.store import Charge
+from fairlane.quotas import keyspace
+from fairlane.quotas.idempotency import Begun, Ended, IdempotencyRecords, Mine, Name
+from fairlane.quotas.limits import Limits
+from fairlane.quotas.scripts import Database
+from fairlane.quotas.sealing import Seal
+from fairlane.quotas.store import Charge
 from tests.quotas.house import CLOCK_KEY, CLOCK_LUA, LEASE_MS, START_MS, RedisHouse, ask
 
 pytestmark = pytest.mark.anyio

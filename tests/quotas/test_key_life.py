@@ -5,13 +5,13 @@ import dataclasses
 import pytest
 import redis.asyncio
 
-from quotas.api_keys import ApiKey, KeyNotFound, KeyStore
-from quotas.database import Database, Reply
-from quotas.fields import FieldError
-from quotas.packed import key_card
-from quotas.redis_store import RedisQuotaStore
-from quotas.store import AccessDenied
-from quotas.tenants import Tenant, TenantStore, VersionConflict
+from fairlane.quotas.api_keys import ApiKey, KeyNotFound, KeyStore
+from fairlane.quotas.field_checks import FieldError
+from fairlane.quotas.packing import key_card
+from fairlane.quotas.redis_store import RedisQuotaStore
+from fairlane.quotas.scripts import Database, Reply
+from fairlane.quotas.store import AccessDenied
+from fairlane.quotas.tenants import Tenant, TenantStore, VersionConflict
 from tests.quotas.house import ask
 
 pytestmark = pytest.mark.anyio

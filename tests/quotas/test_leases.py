@@ -2,8 +2,8 @@
 
 import pytest
 
-from quotas.limits import Limits
-from quotas.store import Charge, Lapsed
+from fairlane.quotas.limits import Limits
+from fairlane.quotas.store import Charge, Lapsed
 from tests.quotas.house import LEASE_MS, START_MS, House, ask, charge, one
 
 pytestmark = pytest.mark.anyio

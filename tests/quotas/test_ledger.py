@@ -5,10 +5,10 @@ from datetime import date, timedelta
 import pytest
 import redis.asyncio
 
-from quotas.fields import FieldError
-from quotas.ledger import Ledger, Usage
-from quotas.limits import Limits
-from quotas.store import Charge, Need
+from fairlane.quotas.field_checks import FieldError
+from fairlane.quotas.ledger import Ledger, Usage
+from fairlane.quotas.limits import Limits
+from fairlane.quotas.store import Charge, Need
 from tests.quotas.house import START_MS, RedisHouse, ask, charge
 
 pytestmark = pytest.mark.anyio

@@ -4,18 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quotas.limits import (
-    LARGEST,
-    LIMIT_NAMES,
-    RULES,
-    Demand,
-    Level,
-    Limits,
-    LimitsError,
-    statuses,
-)
-from quotas.sizing import heaviest, refusals, sized
-from quotas.windows import Minute, Span, Totals
+from fairlane.quotas.limits import LARGEST, LIMIT_NAMES, RULES, Demand, Level, Limits, LimitsError, statuses
+from fairlane.quotas.sizing import heaviest, refusals, sized
+from fairlane.quotas.windows import Minute, Span, Totals
 
 NOW_MS = 1_000_000
 

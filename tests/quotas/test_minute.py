@@ -4,8 +4,8 @@ from datetime import datetime
 
 import pytest
 
-from quotas.limits import Limits
-from quotas.store import Charge, Denied
+from fairlane.quotas.limits import Limits
+from fairlane.quotas.store import Charge, Denied
 from tests.quotas.house import START_MS, House, ask, charge, one, refused
 
 pytestmark = pytest.mark.anyio

@@ -3,10 +3,10 @@
 import pytest
 import redis.asyncio
 
-from quotas.ledger import Ledger
-from quotas.limits import Limits
-from quotas.runs import Once, Resumption
-from quotas.store import Ask, Charge, Denied, Need
+from fairlane.quotas.ledger import Ledger
+from fairlane.quotas.limits import Limits
+from fairlane.quotas.runs import Once, Resumption
+from fairlane.quotas.store import Ask, Charge, Denied, Need
 from tests.quotas.house import START_MS, House, RedisHouse, ask, charge, one
 
 pytestmark = pytest.mark.anyio

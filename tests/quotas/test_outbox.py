@@ -11,12 +11,12 @@ from contextlib import contextmanager
 import pytest
 import redis.asyncio
 
-from quotas import keyspace
-from quotas.audit import MOVED_AT_ONCE, Audit, Outbox
-from quotas.database import Database, Reply
-from quotas.roots import QUIET_AFTER_MS
-from quotas.store import StoreUnavailable
-from quotas.tenants import TenantStore
+from fairlane.quotas import keyspace
+from fairlane.quotas.active_roots import QUIET_AFTER_MS
+from fairlane.quotas.audit import MOVED_AT_ONCE, Audit, Outbox
+from fairlane.quotas.scripts import Database, Reply
+from fairlane.quotas.tenants import TenantStore
+from fairlane.store.trouble import StoreUnavailable
 from tests.quotas.auditing import OUTBOX, failing, note, rename, told, upkeep
 
 pytestmark = pytest.mark.anyio
@@ -33,9 +33,9 @@ def away_log(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 KILLED = """
 import asyncio, os, signal, sys
 import redis.asyncio
-from quotas.audit import Note
-from quotas.database import Database
-from quotas.tenants import TenantStore
+from fairlane.quotas.audit import Note
+from fairlane.quotas.scripts import Database
+from fairlane.quotas.tenants import TenantStore
 
 run = Database.run
 

@@ -3,11 +3,11 @@
 import pytest
 import redis.asyncio
 
-from quotas.fields import FieldError
-from quotas.limits import Limits, LimitsBy
-from quotas.redis_store import RedisQuotaStore
-from quotas.store import Denied
-from quotas.tenants import TenantHasChildren, TenantStore
+from fairlane.quotas.field_checks import FieldError
+from fairlane.quotas.limits import Limits, LimitsBy
+from fairlane.quotas.redis_store import RedisQuotaStore
+from fairlane.quotas.store import Denied
+from fairlane.quotas.tenants import TenantHasChildren, TenantStore
 from tests.quotas.house import ask
 
 pytestmark = pytest.mark.anyio

@@ -12,15 +12,16 @@ import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from quotas import keyspace
-from quotas.audit import Audit
-from quotas.database import Database
-from quotas.ledger import Ledger
-from quotas.limits import Limits
-from quotas.packed import FIGURES, HELD, key_card
-from quotas.redis_store import RedisQuotaStore
-from quotas.store import TOMBSTONE_MS, AccessDenied, Charge, Denied, StoreUnavailable
-from quotas.tenants import TenantStore
+from fairlane.quotas import keyspace
+from fairlane.quotas.audit import Audit
+from fairlane.quotas.ledger import Ledger
+from fairlane.quotas.limits import Limits
+from fairlane.quotas.packing import FIGURES, HELD, key_card
+from fairlane.quotas.redis_store import RedisQuotaStore
+from fairlane.quotas.scripts import Database
+from fairlane.quotas.store import TOMBSTONE_MS, AccessDenied, Charge, Denied
+from fairlane.quotas.tenants import TenantStore
+from fairlane.store.trouble import StoreUnavailable
 from tests.quotas.house import LEASE_MS, START_MS, RedisHouse, ask, charge
 
 pytestmark = pytest.mark.anyio
@@ -257,7 +258,7 @@ async def test_a_root_that_was_quiet_for_a_day_is_looked_at_no_more(house: Redis
 async def test_looking_for_lapsed_flights_goes_round_all_roots(
     house: RedisHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quotas.roots.ROOTS_PER_LOOK", 2)
+    monkeypatch.setattr("fairlane.quotas.active_roots.ROOTS_PER_LOOK", 2)
     for number in range(5):
         await house.tenant(Limits(), tenant=f"t{number}")
         await house.store.reserve(ask(f"f{number}", root=f"t{number}", tenant=f"t{number}"))

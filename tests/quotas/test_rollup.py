@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 import redis.asyncio
 
-from quotas.fields import FieldError
-from quotas.ledger import Ledger, Usage
-from quotas.limits import Limits
-from quotas.rollup import RollUp
-from quotas.store import Charge
-from quotas.tenants import TenantStore
+from fairlane.quotas.field_checks import FieldError
+from fairlane.quotas.ledger import Ledger, RollUp, Usage
+from fairlane.quotas.limits import Limits
+from fairlane.quotas.store import Charge
+from fairlane.quotas.tenants import TenantStore
 from tests.quotas.house import RedisHouse, ask
 
 pytestmark = pytest.mark.anyio

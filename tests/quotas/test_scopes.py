@@ -2,7 +2,7 @@
 
 import pytest
 
-from quotas.scopes import Scopes
+from fairlane.quotas.api_keys import Scopes
 
 
 def test_scopes_allow_all_that_they_do_not_name() -> None:

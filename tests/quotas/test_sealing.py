@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quotas.sealing import Seal
+from fairlane.quotas.sealing import Seal
 
 KEY = "fl-k1-secret"
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from quotas.limits import LIMIT_NAMES, Limits
-from quotas.store import Charge, Denied, FlightSettled
+from fairlane.quotas.limits import LIMIT_NAMES, Limits
+from fairlane.quotas.store import Charge, Denied, FlightSettled
 from tests.quotas.house import House, ask, charge, one, refused
 
 pytestmark = pytest.mark.anyio

@@ -12,9 +12,9 @@ import redis.asyncio
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from quotas.limits import LIMIT_NAMES, Limits
-from quotas.runs import Once, Resumption
-from quotas.store import TOMBSTONE_MS, AccessDenied, Charge, Denied, FlightSettled, Lapsed, Need, QuotaStore
+from fairlane.quotas.limits import LIMIT_NAMES, Limits
+from fairlane.quotas.runs import Once, Resumption
+from fairlane.quotas.store import TOMBSTONE_MS, AccessDenied, Charge, Denied, FlightSettled, Lapsed, Need, QuotaStore
 from tests.quotas.house import LEASE_MS, START_MS, MemoryHouse, RedisHouse, ask
 
 TENANTS = ("acme", "other")

@@ -4,10 +4,10 @@ import anyio
 import pytest
 import redis.asyncio
 
-from quotas.database import Database
-from quotas.fields import FieldError
-from quotas.tenant_ids import TenantIds
-from quotas.tenants import TenantExists, TenantStore
+from fairlane.quotas.field_checks import FieldError
+from fairlane.quotas.scripts import Database
+from fairlane.quotas.tenant_ids import TenantIds
+from fairlane.quotas.tenants import TenantExists, TenantStore
 
 pytestmark = pytest.mark.anyio
 

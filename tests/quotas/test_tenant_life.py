@@ -3,13 +3,14 @@
 import pytest
 import redis.asyncio
 
-from quotas.api_keys import KeyStore
-from quotas.database import Database, Reply
-from quotas.idempotency import Ended, IdempotencyRecords, Mine, Name
-from quotas.redis_store import RedisQuotaStore
-from quotas.sealing import Seal
-from quotas.store import AccessDenied, Denied, StoreUnavailable
-from quotas.tenants import TenantNotFound, TenantStore
+from fairlane.quotas.api_keys import KeyStore
+from fairlane.quotas.idempotency import Ended, IdempotencyRecords, Mine, Name
+from fairlane.quotas.redis_store import RedisQuotaStore
+from fairlane.quotas.scripts import Database, Reply
+from fairlane.quotas.sealing import Seal
+from fairlane.quotas.store import AccessDenied, Denied
+from fairlane.quotas.tenants import TenantNotFound, TenantStore
+from fairlane.store.trouble import StoreUnavailable
 from tests.quotas.house import ask, charge
 
 pytestmark = pytest.mark.anyio

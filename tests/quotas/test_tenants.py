@@ -6,9 +6,9 @@ import anyio
 import pytest
 import redis.asyncio
 
-from quotas.fields import FieldError
-from quotas.limits import Limits, LimitsError
-from quotas.tenants import Tenant, TenantExists, TenantNotFound, TenantStore, VersionConflict
+from fairlane.quotas.field_checks import FieldError
+from fairlane.quotas.limits import Limits, LimitsError
+from fairlane.quotas.tenants import Tenant, TenantExists, TenantNotFound, TenantStore, VersionConflict
 
 pytestmark = pytest.mark.anyio
 

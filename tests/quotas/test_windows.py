@@ -9,9 +9,9 @@ import redis
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gateway.commands.store import EmbeddedStore
-from quotas.database import LUA
-from quotas.windows import MINUTE, Minute, Totals, calendar_at, zone_table
+from fairlane.cli.embedded_store import EmbeddedStore
+from fairlane.quotas.scripts import LUA
+from fairlane.quotas.windows import MINUTE, Minute, Totals, calendar_at, zone_table
 
 MINUTE_MS, SLICE_MS = MINUTE.length_ms, MINUTE.slice_ms
 
@@ -196,7 +196,7 @@ class LuaCalendar:
 
     def __init__(self, url: str) -> None:
         self._client = redis.from_url(url, decode_responses=True)
-        source = (LUA / "calendar.lua").read_text()
+        source = LUA["calendar"].read_text()
         answer = "local c = calendar_at(cjson.decode(ARGV[2]), tonumber(ARGV[1]))\n"
         self._script = f"{source}\n{answer} return {{c.number, c.begins, c.ends, c.month_ends}}"
 

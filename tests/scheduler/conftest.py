@@ -6,8 +6,8 @@ from contextlib import AsyncExitStack
 import pytest
 import redis.asyncio
 
-from scheduler.blocks import BlockPool
-from scheduler.lanes import Lane, LaneName
+from fairlane.scheduler.planner.kv.blocks import BlockPool
+from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from tests.scheduler.pools import small_pool
 from tests.scheduler.queues import LEASE_MS, Clock, MemoryQueue, Queue, StoredQueue, lanes
 

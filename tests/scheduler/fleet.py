@@ -3,12 +3,12 @@
 import math
 from collections.abc import Iterable
 
-from scheduler.costs import CostModel
-from scheduler.lane_queue import LaneQueue
-from scheduler.lanes import DEFAULT_LANES, LaneName
-from scheduler.planner import Planner
-from scheduler.simulate import Observer, Simulation, Step
-from scheduler.workload import Arrival, Hardware, Record
+from fairlane.scheduler.planner.costs import CostModel
+from fairlane.scheduler.planner.planner import Planner
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
+from fairlane.scheduler.queue.memory_queue import LaneQueue
+from fairlane.scheduler.simulation.simulate import Observer, Simulation, Step
+from fairlane.scheduler.simulation.workload import Arrival, Hardware, Record
 
 HARDWARE = Hardware(step=(8.0, 0.2, 0.05, 1e-4, 0.0), copy=(0.05, 0.02), overhead_ms=0.3)
 

@@ -5,8 +5,8 @@ and draws the next token from everything it can see there, so that any mistake i
 import hashlib
 from collections.abc import Mapping, Sequence
 
-from scheduler.messages import Job
-from scheduler.steps import Row, SeqId, StepPlan, StepResult
+from fairlane.scheduler.planner.steps import Row, SeqId, StepPlan, StepResult
+from fairlane.scheduler.protocol.messages import Job
 
 VOCABULARY = 50
 

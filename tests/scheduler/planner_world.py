@@ -4,14 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from scheduler.costs import CostModel
-from scheduler.lanes import DEFAULT_LANES, Lane, LaneName
-from scheduler.messages import Job, Lease, Paused, Preempted, Resumed, Sampling
-from scheduler.outcomes import Outcome
-from scheduler.planner import Planner
-from scheduler.prefix_cache import Scope
-from scheduler.prefixes import scope_of
-from scheduler.steps import Ended, Row, SeqId, StepOutcome, StepPlan
+from fairlane.scheduler.planner.costs import CostModel
+from fairlane.scheduler.planner.kv.prefix_cache import Scope
+from fairlane.scheduler.planner.kv.prefix_reuse import scope_of
+from fairlane.scheduler.planner.planner import Planner
+from fairlane.scheduler.planner.steps import Ended, Row, SeqId, StepOutcome, StepPlan
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, Lane, LaneName
+from fairlane.scheduler.protocol.messages import Job, Lease, Outcome, Paused, Preempted, Resumed, Sampling
 from tests.scheduler.kv_runner import KvRunner, expected_output
 
 E = TypeVar("E", Preempted, Resumed, Paused)

@@ -1,6 +1,6 @@
 """A small pool of blocks, and tables in it."""
 
-from scheduler.blocks import BlockPool
+from fairlane.scheduler.planner.kv.blocks import BlockPool
 
 
 def small_pool() -> BlockPool:

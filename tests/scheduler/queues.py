@@ -6,13 +6,12 @@ from typing import Any, TypeAlias
 
 import redis.asyncio
 
-from scheduler.lane_queue import JobRecord, LaneDepth, LaneQueue, Publication, Put
-from scheduler.lanes import DEFAULT_LANES, Lane, LaneName
-from scheduler.messages import Control, Event, Finished, Job, Lease, TokenDelta
-from scheduler.outcomes import Outcome
-from scheduler.queue_types import Conference, Presence, Published
-from scheduler.redis_queue import RedisQueue
-from scheduler.steps import Capacity
+from fairlane.scheduler.planner.steps import Capacity
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, Lane, LaneName
+from fairlane.scheduler.protocol.messages import Control, Event, Finished, Job, Lease, Outcome, TokenDelta
+from fairlane.scheduler.queue.memory_queue import JobRecord, LaneDepth, LaneQueue, Publication, Put
+from fairlane.scheduler.queue.redis_queue import RedisQueue
+from fairlane.scheduler.queue.types import Conference, Presence, Published
 
 LEASE_MS = 6_000
 START_MS = 1_700_000_000_000

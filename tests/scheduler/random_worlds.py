@@ -3,11 +3,11 @@
 from dataclasses import replace
 from random import Random
 
-from scheduler.costs import CostModel
-from scheduler.lane_queue import JobState, LaneQueue
-from scheduler.lanes import DEFAULT_LANES, LaneName
-from scheduler.planner import Planner
-from scheduler.workload import Arrival
+from fairlane.scheduler.planner.costs import CostModel
+from fairlane.scheduler.planner.planner import Planner
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
+from fairlane.scheduler.queue.memory_queue import JobState, LaneQueue
+from fairlane.scheduler.simulation.workload import Arrival
 from tests.scheduler.fleet import HARDWARE, asks
 
 CONTEXT = 96

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from scheduler.costs import CostModel
-from scheduler.lane_queue import LaneQueue
-from scheduler.lanes import DEFAULT_LANES, LaneName
-from scheduler.messages import Lease
-from scheduler.planner import Planner
-from scheduler.simulate import Door, Observer, Simulation
-from scheduler.steps import Capacity, StepOutcome, StepPlan, StepResult
-from scheduler.workload import Arrival, Hardware
+from fairlane.scheduler.planner.costs import CostModel
+from fairlane.scheduler.planner.planner import Planner
+from fairlane.scheduler.planner.steps import Capacity, StepOutcome, StepPlan, StepResult
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
+from fairlane.scheduler.protocol.messages import Lease
+from fairlane.scheduler.queue.memory_queue import LaneQueue
+from fairlane.scheduler.simulation.simulate import Door, Observer, Simulation
+from fairlane.scheduler.simulation.workload import Arrival, Hardware
 
 HARDWARE = Hardware(step=(10.0, 1.0, 0.5, 0.0, 0.0), copy=(1.0, 0.5), overhead_ms=1.0)
 BLOCK_SIZE, BLOCKS = 4, 16

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.admission import Admitted, Refusal, assess
-from scheduler.commitments import Commitments, Request
-from scheduler.lanes import DEFAULT_LANES, LaneName
-from scheduler.messages import WorkerStatus
+from fairlane.scheduler.admission.decide import Admitted, Refusal, assess
+from fairlane.scheduler.admission.open_requests import Commitments, Request
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
+from fairlane.scheduler.protocol.messages import WorkerStatus
 from tests.scheduler.planner_world import LATENCY, THROUGHPUT
 
 STEP_MS = 20.0

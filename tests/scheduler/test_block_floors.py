@@ -6,8 +6,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.lanes import DEFAULT_LANES, Lane, LaneName
-from scheduler.steps import SeqId
+from fairlane.scheduler.planner.steps import SeqId
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, Lane, LaneName
 from tests.scheduler.planner_world import LATENCY, THROUGHPUT, World, job
 
 SIZE, BLOCKS, FLOOR = 4, 40, 10

@@ -1,6 +1,6 @@
 import pytest
 
-from scheduler.blocks import BlockPool, IntegrityError, OutOfBlocks
+from fairlane.scheduler.planner.kv.blocks import BlockPool, IntegrityError, OutOfBlocks
 from tests.scheduler.pools import table_of
 
 

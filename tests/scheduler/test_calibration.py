@@ -2,10 +2,9 @@
 
 import pytest
 
-from scheduler.calibration import Calibration, CalibrationError, of_costs, read_calibration
-from scheduler.costs import CostModel
-from scheduler.presets import preset
-from scheduler.steps import StepFeatures
+from fairlane.scheduler.planner.costs import CostModel
+from fairlane.scheduler.planner.steps import StepFeatures
+from fairlane.scheduler.simulation.calibration import Calibration, CalibrationError, of_costs, preset, read_calibration
 
 
 def test_a_cost_model_is_told_apart_into_its_weights() -> None:

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.costs import CostModel
-from scheduler.cruise import Coasted
-from scheduler.lane_queue import LaneQueue
-from scheduler.lanes import DEFAULT_LANES, LaneName
-from scheduler.messages import Lease
-from scheduler.planner import Planner
-from scheduler.service import ServiceMeter
-from scheduler.simulate import Death, Simulation
-from scheduler.steps import StepResult
-from scheduler.workload import Arrival, Hardware
+from fairlane.scheduler.planner.costs import CostModel
+from fairlane.scheduler.planner.planner import Planner
+from fairlane.scheduler.planner.steps import StepResult
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
+from fairlane.scheduler.protocol.messages import Lease
+from fairlane.scheduler.queue.memory_queue import LaneQueue
+from fairlane.scheduler.simulation.cruise import Coasted
+from fairlane.scheduler.simulation.results import ServiceMeter
+from fairlane.scheduler.simulation.simulate import Death, Simulation
+from fairlane.scheduler.simulation.workload import Arrival, Hardware
 from tests.scheduler.simulated import arrival
 
 WINDOW = 12.0

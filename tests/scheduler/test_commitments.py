@@ -3,12 +3,12 @@
 import pytest
 from msgspec import structs
 
-from scheduler.commitments import MOST_IN_VAIN, Commitments, Request
-from scheduler.demand import BUCKET_MS, Level
-from scheduler.hearsay import decode, encode
-from scheduler.lanes import DEFAULT_LANES
-from scheduler.messages import WorkerStatus
-from scheduler.promises import MOST_TAKEN
+from fairlane.scheduler.admission.demand import BUCKET_MS, Level
+from fairlane.scheduler.admission.hearsay import decode, encode
+from fairlane.scheduler.admission.open_requests import MOST_IN_VAIN, Commitments, Request
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
+from fairlane.scheduler.protocol.messages import WorkerStatus
+from fairlane.scheduler.queue.promises import MOST_TAKEN
 from tests.scheduler.planner_world import LATENCY, THROUGHPUT
 
 WORKERS = (

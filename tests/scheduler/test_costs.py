@@ -2,8 +2,8 @@ import random
 
 import pytest
 
-from scheduler.costs import LEARNT_AFTER, CostModel, Measurement, NonNegativeFit
-from scheduler.steps import NO_WORK, Row, SeqId, StepFeatures, features
+from fairlane.scheduler.planner.costs import LEARNT_AFTER, CostModel, Measurement, NonNegativeFit
+from fairlane.scheduler.planner.steps import NO_WORK, Row, SeqId, StepFeatures, features
 
 
 def row(tokens: int, first: int) -> Row:

@@ -1,10 +1,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.decodes import Decodes, kinds_of
-from scheduler.lanes import DEFAULT_LANES, LaneName
-from scheduler.sequence import Kind, Sequence
-from scheduler.steps import SeqId
+from fairlane.scheduler.planner.sequence import Kind, Sequence
+from fairlane.scheduler.planner.sequence_index import Decodes, kinds_of
+from fairlane.scheduler.planner.steps import SeqId
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
 from tests.scheduler.planner_world import job
 
 TENANTS = ("a", "b")

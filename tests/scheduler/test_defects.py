@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import redis.asyncio
 
-from scheduler.lanes import DEFAULT_LANES
-from scheduler.outcomes import Outcome
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
+from fairlane.scheduler.protocol.messages import Outcome
 from tests.scheduler.queues import LEASE_MS, PLENTY, Clock, StoredQueue, job, room, stay_alive, take_one, tokens
 
 pytestmark = pytest.mark.anyio
@@ -28,7 +28,7 @@ OF_REQUESTS = {
     "held",
     "flights",
 }
-"""Keys of a queue that are there for single requests (scheduler/queue_keys.py)."""
+"""Keys of a queue that are there for single requests (scheduler/queue/keys.py)."""
 
 
 def two_gateways(store: redis.asyncio.Redis) -> list[tuple[str, StoredQueue]]:

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from scheduler.dues import first_due_ms
-from scheduler.flight import open_flight
-from scheduler.lanes import LATENCY
-from scheduler.messages import Lease
-from scheduler.queue_types import due_after_ms
+from fairlane.scheduler.planner.ordering import first_due_ms
+from fairlane.scheduler.planner.sequence_group import open_flight
+from fairlane.scheduler.protocol.lanes import LATENCY
+from fairlane.scheduler.protocol.messages import Lease
+from fairlane.scheduler.queue.types import due_after_ms
 from tests.scheduler.queues import job
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from scheduler.eta import Own, Queued, Waits, time_to_start_ms
-from scheduler.lane_queue import LaneQueue
-from scheduler.lanes import DEFAULT_LANES, LaneName
-from scheduler.simulate import Step
-from scheduler.workload import Arrival, Record
+from fairlane.scheduler.admission.eta import Own, Queued, Waits, time_to_start_ms
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
+from fairlane.scheduler.queue.memory_queue import LaneQueue
+from fairlane.scheduler.simulation.simulate import Step
+from fairlane.scheduler.simulation.workload import Arrival, Record
 from tests.scheduler.fleet import Watcher, asks, play
 
 LATENCY, THROUGHPUT = LaneName.LATENCY, LaneName.THROUGHPUT

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.fairness import BEHIND, Counters
+from fairlane.scheduler.planner.ordering import BEHIND, Counters
 
 
 def charged(window: float = 100.0, **values: float) -> Counters:

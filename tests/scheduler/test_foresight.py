@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.steps import Row
+from fairlane.scheduler.planner.steps import Row
 from tests.scheduler.planner_world import LATENCY, THROUGHPUT, World, job
 
 

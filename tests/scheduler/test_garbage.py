@@ -7,10 +7,10 @@ from contextlib import suppress
 import pytest
 
 from benchmarks.lines.world import World
-from scheduler.garbage import OF_A_WORKER, collect_seldom, no_collection
-from scheduler.lanes import LaneName
-from scheduler.messages import Job, Lease, Sampling
-from scheduler.steps import StepResult
+from fairlane.scheduler.planner.steps import StepResult
+from fairlane.scheduler.protocol.gc_tuning import OF_A_WORKER, collect_seldom, no_collection
+from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.scheduler.protocol.messages import Job, Lease, Sampling
 
 STREAMS, STEPS = 200, 20
 

@@ -5,9 +5,9 @@ from collections import Counter
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from scheduler.messages import Job, Preempted
-from scheduler.sequence import State
-from scheduler.steps import SeqId
+from fairlane.scheduler.planner.sequence import State
+from fairlane.scheduler.planner.steps import SeqId
+from fairlane.scheduler.protocol.messages import Job, Preempted
 from tests.scheduler.planner_world import LATENCY, THROUGHPUT, World, job
 from tests.scheduler.victim_shop import recompute_is_cheap, swap_is_cheap
 

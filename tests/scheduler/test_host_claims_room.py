@@ -1,6 +1,6 @@
 """Exact work whose slots were not counted keeps its room in the host, and leaves newcomers theirs on the device."""
 
-from scheduler.sequence import State
+from fairlane.scheduler.planner.sequence import State
 from tests.scheduler.planner_world import World, job
 from tests.scheduler.victim_shop import LATENCY_RANK, Shop, modes, names
 

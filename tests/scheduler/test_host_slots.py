@@ -1,9 +1,9 @@
 """Host slots as copies of full blocks: who yields a block that the host has already moves nothing."""
 
-from scheduler.blocks import BlockPool
-from scheduler.messages import Preempted
-from scheduler.steps import Copy, SeqId
-from scheduler.victims import Victim
+from fairlane.scheduler.planner.kv.blocks import BlockPool
+from fairlane.scheduler.planner.preemption import Victim
+from fairlane.scheduler.planner.steps import Copy, SeqId
+from fairlane.scheduler.protocol.messages import Preempted
 from tests.scheduler.planner_world import LATENCY, World, job
 from tests.scheduler.pools import table_of
 from tests.scheduler.victim_shop import LATENCY_RANK, THROUGHPUT_RANK, Shop, swap_is_cheap

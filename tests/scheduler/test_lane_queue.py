@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 
-from scheduler.lane_queue import JobRecord, JobState, LaneDepth, LaneFull, TenantQueueFull
-from scheduler.lanes import LaneName
-from scheduler.messages import Cancel, Finished, Grant
-from scheduler.outcomes import Outcome
+from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.scheduler.protocol.messages import Cancel, Finished, Grant, Outcome
+from fairlane.scheduler.queue.memory_queue import JobRecord, JobState, LaneDepth, LaneFull, TenantQueueFull
 from tests.scheduler.conftest import MakeQueue
 from tests.scheduler.queues import LEASE_MS, PLENTY, Clock, Queue, job, lanes, room, stay_alive, take_one, taken, tokens
 

@@ -2,11 +2,10 @@
 
 import pytest
 
-from scheduler.lane_queue import JobState
-from scheduler.lanes import LaneName
-from scheduler.messages import Finished
-from scheduler.outcomes import Outcome
-from scheduler.queue_types import MAX_LOSSES, SUSPECT_LOSSES
+from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.scheduler.protocol.messages import Finished, Outcome
+from fairlane.scheduler.queue.memory_queue import JobState
+from fairlane.scheduler.queue.types import MAX_LOSSES, SUSPECT_LOSSES
 from tests.scheduler.queues import LEASE_MS, Clock, Queue, job, room, stay_alive, take_one, taken, tokens
 
 pytestmark = pytest.mark.anyio

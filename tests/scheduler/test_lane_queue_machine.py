@@ -18,12 +18,13 @@ import redis.asyncio
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
-from scheduler import lane_order, lane_places, queue_types
-from scheduler.lane_queue import JobState, Publication, Put, QueueError
-from scheduler.lanes import LaneName
-from scheduler.messages import Event, Finished, Lease, Paused, TokenDelta
-from scheduler.outcomes import Outcome
-from scheduler.steps import Capacity, Yielding
+from fairlane.scheduler.planner.steps import Capacity, Yielding
+from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.scheduler.protocol.messages import Event, Finished, Lease, Outcome, Paused, TokenDelta
+from fairlane.scheduler.queue import take_order as lane_order
+from fairlane.scheduler.queue import take_order as lane_places
+from fairlane.scheduler.queue import types as queue_types
+from fairlane.scheduler.queue.memory_queue import JobState, Publication, Put, QueueError
 from tests.scheduler.queues import Clock, MemoryQueue, Queue, StoredQueue, job, lanes
 
 EXAMPLES = int(os.environ.get("FAIRLANE_TEST_EXAMPLES", "30"))

@@ -3,10 +3,10 @@ flight_id)."""
 
 import pytest
 
-from scheduler.lanes import LaneName
-from scheduler.outcomes import Outcome
-from scheduler.queue_types import TENANTS_PER_TAKE
-from scheduler.steps import Capacity
+from fairlane.scheduler.planner.steps import Capacity
+from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.scheduler.protocol.messages import Outcome
+from fairlane.scheduler.queue.types import TENANTS_PER_TAKE
 from tests.scheduler.conftest import MakeQueue
 from tests.scheduler.queues import Clock, Queue, job, lanes, room, stay_alive, take_one, taken, tokens
 

@@ -3,10 +3,9 @@
 import pytest
 import redis.asyncio
 
-from scheduler.lanes import LaneName
-from scheduler.messages import Event, Finished
-from scheduler.outcomes import Outcome
-from scheduler.queue_types import KEPT_MS, JobState, Presence
+from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.scheduler.protocol.messages import Event, Finished, Outcome
+from fairlane.scheduler.queue.types import KEPT_MS, JobState, Presence
 from tests.scheduler.queues import LEASE_MS, Clock, Queue, StoredQueue, job, lanes, room, taken, tokens
 
 pytestmark = pytest.mark.anyio

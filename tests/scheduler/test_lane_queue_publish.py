@@ -2,10 +2,9 @@
 
 import pytest
 
-from scheduler.lane_queue import Publication
-from scheduler.messages import Finished, Lease, Paused, TokenDelta
-from scheduler.outcomes import Outcome
-from scheduler.queue_types import MAX_LOSSES
+from fairlane.scheduler.protocol.messages import Finished, Lease, Outcome, Paused, TokenDelta
+from fairlane.scheduler.queue.memory_queue import Publication
+from fairlane.scheduler.queue.types import MAX_LOSSES
 from tests.scheduler.queues import LEASE_MS, PLENTY, Clock, Queue, job, stay_alive, take_one, tokens
 
 pytestmark = pytest.mark.anyio

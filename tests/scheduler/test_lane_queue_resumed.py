@@ -2,10 +2,9 @@
 
 import pytest
 
-from scheduler.lane_queue import JobState
-from scheduler.messages import TokenDelta
-from scheduler.outcomes import Outcome
-from scheduler.queue_types import Published
+from fairlane.scheduler.protocol.messages import Outcome, TokenDelta
+from fairlane.scheduler.queue.memory_queue import JobState
+from fairlane.scheduler.queue.types import Published
 from tests.scheduler.queues import LEASE_MS, PLENTY, Clock, Queue, job, room, stay_alive, take_one, taken, tokens
 
 pytestmark = pytest.mark.anyio

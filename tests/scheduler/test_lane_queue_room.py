@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from scheduler.lanes import LaneName
-from scheduler.queue_types import LOOKS_PER_TAKE, TENANTS_PER_TAKE
+from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.scheduler.queue.types import LOOKS_PER_TAKE, TENANTS_PER_TAKE
 from tests.scheduler.queues import Clock, Queue, job, room, stay_alive, taken, tokens
 
 pytestmark = pytest.mark.anyio

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from scheduler.lanes import DEFAULT_LANES, LATENCY, THROUGHPUT, LaneName
-from scheduler.outcomes import CHARGED, Outcome
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LATENCY, THROUGHPUT, LaneName
+from fairlane.scheduler.protocol.messages import CHARGED, Outcome
 
 
 def test_the_lanes_are_as_promised() -> None:

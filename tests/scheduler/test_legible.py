@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.legible import controls_of, events_of
-from scheduler.messages import Cancel, Event, TokenDelta, encode
+from fairlane.scheduler.protocol.messages import Cancel, Event, TokenDelta, controls_of, encode, events_of
 
 DELTAS: list[Event] = [
     TokenDelta(flight_id=f"f{number}", epoch=1, choice=0, first_index=0, token_ids=(number,)) for number in range(3)

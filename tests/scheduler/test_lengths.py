@@ -1,9 +1,9 @@
 """What is expected of an output, by what outputs of its kind became."""
 
-from scheduler.lengths import ENOUGH, Lengths
-from scheduler.messages import Job
-from scheduler.sequence import Sequence
-from scheduler.steps import SeqId
+from fairlane.scheduler.planner.output_lengths import ENOUGH, Lengths
+from fairlane.scheduler.planner.sequence import Sequence
+from fairlane.scheduler.planner.steps import SeqId
+from fairlane.scheduler.protocol.messages import Job
 from tests.scheduler.planner_world import LATENCY, THROUGHPUT, job
 
 

@@ -7,14 +7,13 @@ from collections import Counter
 import msgspec
 import pytest
 
-from scheduler.lanes import LaneName
-from scheduler.measures import attained, attained_mean_tpot, spread, summarize
-from scheduler.outcomes import Outcome
-from scheduler.overlay import Client, flood
-from scheduler.service import ServiceMeter
-from scheduler.simulate import Step
-from scheduler.steps import Produced, Row, SeqId, StepOutcome, StepPlan
-from scheduler.workload import Arrival, Record
+from fairlane.scheduler.planner.steps import Produced, Row, SeqId, StepOutcome, StepPlan
+from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.scheduler.protocol.messages import Outcome
+from fairlane.scheduler.simulation.results import ServiceMeter, attained, attained_mean_tpot, spread, summarize
+from fairlane.scheduler.simulation.simulate import Step
+from fairlane.scheduler.simulation.synthetic_tenants import Client, flood
+from fairlane.scheduler.simulation.workload import Arrival, Record
 from tests.scheduler.simulated import arrival, simulation
 
 

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from scheduler.lanes import LaneName
-from scheduler.messages import (
+from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.scheduler.protocol.messages import (
     Cancel,
     Control,
     Drain,
@@ -14,6 +14,7 @@ from scheduler.messages import (
     Job,
     Lease,
     ModelCard,
+    Outcome,
     Paused,
     Preempted,
     Resumed,
@@ -25,7 +26,6 @@ from scheduler.messages import (
     decode_event,
     encode,
 )
-from scheduler.outcomes import Outcome
 
 SECRET = 424_242
 LOGPROBS = (TokenLogprob(-0.5, ((SECRET, -0.5), (7, -1.5))),)

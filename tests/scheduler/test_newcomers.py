@@ -5,13 +5,12 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from scheduler.lane_queue import LaneQueue
-from scheduler.lanes import DEFAULT_LANES, LaneName
-from scheduler.messages import Lease
-from scheduler.outcomes import Outcome
-from scheduler.simulate import Step
-from scheduler.steps import Capacity, SeqId, Yielding
-from scheduler.workload import Arrival
+from fairlane.scheduler.planner.steps import Capacity, SeqId, Yielding
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
+from fairlane.scheduler.protocol.messages import Lease, Outcome
+from fairlane.scheduler.queue.memory_queue import LaneQueue
+from fairlane.scheduler.simulation.simulate import Step
+from fairlane.scheduler.simulation.workload import Arrival
 from tests.scheduler.fleet import Watcher, asks, play
 from tests.scheduler.planner_world import World, job
 from tests.scheduler.queues import Clock, Queue, room, tokens
@@ -21,7 +20,7 @@ LATENCY, THROUGHPUT = LaneName.LATENCY, LaneName.THROUGHPUT
 pytestmark = pytest.mark.anyio
 
 LONGEST_STEP_MS = 2.0 * DEFAULT_LANES[LATENCY].tpot_ms
-"""See scheduler/budget.py."""
+"""See scheduler/planner/step_budget.py."""
 
 
 def full(*begun: str, waiting: tuple[str, ...] = (), jobs: int = 8, sequences: int = 8, kv: int = 1_000) -> Capacity:

@@ -5,10 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.lanes import LATENCY, LaneName
-from scheduler.overlay import Client, Overlay, Tier, flood, lane_tiers, max_tokens_over
-from scheduler.traces import TraceRow, scale_load
-from scheduler.workload import Arrival
+from fairlane.scheduler.protocol.lanes import LATENCY, LaneName
+from fairlane.scheduler.simulation.synthetic_tenants import Client, Overlay, Tier, flood, lane_tiers, max_tokens_over
+from fairlane.scheduler.simulation.workload import Arrival, TraceRow, scale_load
 
 ROWS = [TraceRow(number + 2, 10.0 * number, 100, 1 + number % 300) for number in range(4_000)]
 TIERS = (

@@ -2,10 +2,9 @@
 
 import pytest
 
-from scheduler.messages import Paused, Preempted, Resumed
-from scheduler.outcomes import Outcome
-from scheduler.planner import StepOrderError
-from scheduler.steps import SeqId, StepResult
+from fairlane.scheduler.planner.planner import StepOrderError
+from fairlane.scheduler.planner.steps import SeqId, StepResult
+from fairlane.scheduler.protocol.messages import Outcome, Paused, Preempted, Resumed
 from tests.scheduler.kv_runner import expected_output
 from tests.scheduler.planner_world import LATENCY, World, job
 

@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.lanes import DEFAULT_LANES
-from scheduler.messages import Paused
-from scheduler.outcomes import Outcome
-from scheduler.steps import SeqId, StepPlan, StepResult
+from fairlane.scheduler.planner.steps import SeqId, StepPlan, StepResult
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
+from fairlane.scheduler.protocol.messages import Outcome, Paused
 from tests.scheduler.kv_runner import expected_output
 from tests.scheduler.planner_world import LATENCY, THROUGHPUT, World, job
 

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from benchmarks.lines.fairness import HARDER, Case, share
 from benchmarks.lines.world import OURS, THETA
-from scheduler.costs import CostModel
-from scheduler.lanes import DEFAULT_LANES
-from scheduler.messages import Preempted
-from scheduler.planner import Planner
-from scheduler.simulate import Simulation, Step
-from scheduler.workload import Arrival, Hardware, Record
+from fairlane.scheduler.planner.costs import CostModel
+from fairlane.scheduler.planner.planner import Planner
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
+from fairlane.scheduler.protocol.messages import Preempted
+from fairlane.scheduler.simulation.simulate import Simulation, Step
+from fairlane.scheduler.simulation.workload import Arrival, Hardware, Record
 from tests.scheduler.planner_world import THROUGHPUT, World, job
 
 HARDWARE = Hardware(step=(10.0, 0.1, 0.02, 0.0, 0.0), copy=(0.1, 0.01))

@@ -6,10 +6,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from scheduler.lanes import DEFAULT_LANES
-from scheduler.messages import Job, YieldMode
-from scheduler.outcomes import Outcome
-from scheduler.steps import SeqId
+from fairlane.scheduler.planner.steps import SeqId
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
+from fairlane.scheduler.protocol.messages import Job, Outcome, YieldMode
 from tests.scheduler.kv_runner import expected_output
 from tests.scheduler.planner_world import LATENCY, THROUGHPUT, World, job
 

@@ -3,12 +3,12 @@
 from collections import Counter
 from dataclasses import replace
 
-from scheduler.budget import STRETCH
-from scheduler.costs import CostModel
-from scheduler.lanes import DEFAULT_LANES
-from scheduler.messages import Preempted
-from scheduler.roster import LENT
-from scheduler.steps import SeqId, StepFeatures
+from fairlane.scheduler.planner.costs import CostModel
+from fairlane.scheduler.planner.sequence_index import LENT
+from fairlane.scheduler.planner.step_budget import STRETCH
+from fairlane.scheduler.planner.steps import SeqId, StepFeatures
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
+from fairlane.scheduler.protocol.messages import Preempted
 from tests.scheduler.kv_runner import expected_output
 from tests.scheduler.planner_world import LATENCY, THROUGHPUT, World, job
 

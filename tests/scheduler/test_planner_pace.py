@@ -3,11 +3,11 @@
 import msgspec
 import pytest
 
-from scheduler.budget import HOLD, PROMPT_PART, STRETCH
-from scheduler.costs import OUTLIER, CostModel, Measurement
-from scheduler.lanes import DEFAULT_LANES, LaneName
-from scheduler.messages import Job, Preempted, Resumed
-from scheduler.steps import SeqId, StepFeatures
+from fairlane.scheduler.planner.costs import OUTLIER, CostModel, Measurement
+from fairlane.scheduler.planner.step_budget import HOLD, PROMPT_PART, STRETCH
+from fairlane.scheduler.planner.steps import SeqId, StepFeatures
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
+from fairlane.scheduler.protocol.messages import Job, Preempted, Resumed
 from tests.scheduler.planner_world import LATENCY, THROUGHPUT, World, job
 
 PACE_MS = DEFAULT_LANES[LATENCY].tpot_ms

@@ -2,9 +2,9 @@
 
 import pytest
 
-from scheduler.costs import CostModel
-from scheduler.messages import Preempted, Resumed, YieldMode
-from scheduler.steps import SeqId
+from fairlane.scheduler.planner.costs import CostModel
+from fairlane.scheduler.planner.steps import SeqId
+from fairlane.scheduler.protocol.messages import Preempted, Resumed, YieldMode
 from tests.scheduler.planner_world import LATENCY, THROUGHPUT, World, job
 from tests.scheduler.victim_shop import recompute_is_cheap, swap_is_cheap
 

@@ -3,17 +3,16 @@
 import msgspec
 import pytest
 
-from scheduler.blocks import BlockPool
-from scheduler.budget import Budget, Price
-from scheduler.costs import CostModel
-from scheduler.draft import Draft
-from scheduler.flight import open_flight
-from scheduler.lanes import DEFAULT_LANES, LaneName
-from scheduler.messages import Job, Lease, Preempted
-from scheduler.outcomes import Outcome
-from scheduler.prefixes import Prefixes
-from scheduler.roster import Roster
-from scheduler.steps import Row, SeqId, StepPlan
+from fairlane.scheduler.planner.costs import CostModel
+from fairlane.scheduler.planner.kv.blocks import BlockPool
+from fairlane.scheduler.planner.kv.prefix_reuse import Prefixes
+from fairlane.scheduler.planner.sequence_group import open_flight
+from fairlane.scheduler.planner.sequence_index import Roster
+from fairlane.scheduler.planner.step_budget import Budget, Price
+from fairlane.scheduler.planner.step_builder import Draft
+from fairlane.scheduler.planner.steps import Row, SeqId, StepPlan
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
+from fairlane.scheduler.protocol.messages import Job, Lease, Outcome, Preempted
 from tests.scheduler.planner_world import LATENCY, THROUGHPUT, World, job
 
 

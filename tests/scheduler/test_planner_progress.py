@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.lanes import DEFAULT_LANES
-from scheduler.messages import Job
-from scheduler.outcomes import Outcome
-from scheduler.planner import StepOrderError
+from fairlane.scheduler.planner.planner import StepOrderError
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
+from fairlane.scheduler.protocol.messages import Job, Outcome
 from tests.scheduler.planner_world import LATENCY, THROUGHPUT, World, job
 
 STEP_MS = 10.0

@@ -2,8 +2,8 @@
 
 import pytest
 
-from scheduler.messages import Preempted
-from scheduler.steps import SeqId
+from fairlane.scheduler.planner.steps import SeqId
+from fairlane.scheduler.protocol.messages import Preempted
 from tests.scheduler.planner_world import LATENCY, THROUGHPUT, World, job
 from tests.scheduler.victim_shop import swap_is_cheap
 

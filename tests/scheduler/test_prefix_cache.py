@@ -3,8 +3,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from scheduler.blocks import BlockPool, IntegrityError
-from scheduler.prefix_cache import MOST_AT_ONCE, PrefixCache, Scope
+from fairlane.scheduler.planner.kv.blocks import BlockPool, IntegrityError
+from fairlane.scheduler.planner.kv.prefix_cache import MOST_AT_ONCE, PrefixCache, Scope
 
 ACME, GLOBEX = ("tenant", "acme"), ("tenant", "globex")
 

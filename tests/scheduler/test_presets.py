@@ -4,9 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from scheduler.calibration import Calibration, read_calibration
-from scheduler.presets import DEVICES, SHAPES, names, preset
-from scheduler.steps import StepFeatures
+from fairlane.scheduler.planner.steps import StepFeatures
+from fairlane.scheduler.simulation.calibration import DEVICES, SHAPES, Calibration, names, preset, read_calibration
 
 
 @pytest.mark.parametrize("name", names())

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from scheduler.lanes import LaneName
-from scheduler.outcomes import Outcome
-from scheduler.promises import RECENT_MS
-from scheduler.queue_types import Unattainable
+from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.scheduler.protocol.messages import Outcome
+from fairlane.scheduler.queue.promises import RECENT_MS
+from fairlane.scheduler.queue.types import Unattainable
 from tests.scheduler.queues import LEASE_MS, Clock, Queue, job, take_one, tokens
 
 pytestmark = pytest.mark.anyio

@@ -6,15 +6,13 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.costs import CostModel
-from scheduler.lanes import DEFAULT_LANES
-from scheduler.messages import Job, Lease
-from scheduler.overlay import Overlay
-from scheduler.planner import Planner
-from scheduler.prompts import Prompt
-from scheduler.simulate import Simulation
-from scheduler.traces import HASHED_TOKENS, TraceRow
-from scheduler.workload import Hardware
+from fairlane.scheduler.planner.costs import CostModel
+from fairlane.scheduler.planner.planner import Planner
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
+from fairlane.scheduler.protocol.messages import Job, Lease
+from fairlane.scheduler.simulation.simulate import Simulation
+from fairlane.scheduler.simulation.synthetic_tenants import Overlay
+from fairlane.scheduler.simulation.workload import HASHED_TOKENS, Hardware, Prompt, TraceRow
 
 HARDWARE = Hardware(step=(1.0, 0.1, 0.01, 0.0, 0.0), copy=(0.1, 0.1))
 PLACES = st.none() | st.integers(-2_000, 2_000)

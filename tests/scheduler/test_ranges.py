@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from scheduler.costs import CostModel
-from scheduler.lane_queue import LaneQueue
-from scheduler.lanes import DEFAULT_LANES
-from scheduler.planner import Planner
-from scheduler.ranges import require
-from scheduler.workload import Hardware
+from fairlane.scheduler.planner.costs import CostModel
+from fairlane.scheduler.planner.planner import Planner
+from fairlane.scheduler.planner.steps import require
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
+from fairlane.scheduler.queue.memory_queue import LaneQueue
+from fairlane.scheduler.simulation.workload import Hardware
 
 SIZES: Mapping[str, Any] = {
     "block_size": 16, "blocks": 8, "host_slots": 0, "max_sequences": 4, "max_step_tokens": 16, "window": 512.0

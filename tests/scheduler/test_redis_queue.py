@@ -8,12 +8,11 @@ import pytest
 import redis.asyncio
 from redis.exceptions import ConnectionError as StoreGoneError
 
-from scheduler.lane_queue import JobState, Publication
-from scheduler.lanes import DEFAULT_LANES, LaneName
-from scheduler.messages import Event, Finished, TokenDelta
-from scheduler.outcomes import Outcome
-from scheduler.queue_types import KEPT_MS, Published
-from scheduler.redis_queue import RedisQueue
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
+from fairlane.scheduler.protocol.messages import Event, Finished, Outcome, TokenDelta
+from fairlane.scheduler.queue.memory_queue import JobState, Publication
+from fairlane.scheduler.queue.redis_queue import RedisQueue
+from fairlane.scheduler.queue.types import KEPT_MS, Published
 from tests.scheduler.queues import LEASE_MS, PLENTY, Clock, StoredQueue, job, room, stay_alive, tokens
 
 pytestmark = pytest.mark.anyio

@@ -10,12 +10,11 @@ import pytest
 import redis.asyncio
 from redis.exceptions import ConnectionError as StoreGoneError
 
-from gateway.commands.store import EmbeddedStore, valkey_binary
-from scheduler.lane_queue import JobState
-from scheduler.lanes import DEFAULT_LANES, LaneName
-from scheduler.messages import TokenDelta
-from scheduler.outcomes import Outcome
-from scheduler.redis_queue import RedisQueue
+from fairlane.cli.embedded_store import EmbeddedStore, valkey_binary
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
+from fairlane.scheduler.protocol.messages import Outcome, TokenDelta
+from fairlane.scheduler.queue.memory_queue import JobState
+from fairlane.scheduler.queue.redis_queue import RedisQueue
 from tests.scheduler.queues import LEASE_MS, PLENTY, Clock, StoredQueue, job, room, stay_alive, tokens
 
 pytestmark = pytest.mark.anyio

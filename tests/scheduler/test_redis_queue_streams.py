@@ -5,9 +5,9 @@ import asyncio
 import pytest
 import redis.asyncio
 
-from scheduler.lanes import DEFAULT_LANES
-from scheduler.messages import Cancel, Event, Grant, TokenDelta
-from scheduler.redis_queue import TRIM_EVERY, RedisQueue
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
+from fairlane.scheduler.protocol.messages import Cancel, Event, Grant, TokenDelta
+from fairlane.scheduler.queue.redis_queue import TRIM_EVERY, RedisQueue
 from tests.scheduler.queues import PLENTY, job, tokens
 
 pytestmark = pytest.mark.anyio
@@ -95,7 +95,7 @@ async def test_what_a_gateway_has_dealt_with_is_dropped(queue: RedisQueue, store
 async def test_a_stream_that_nobody_reads_is_bounded(
     store: redis.asyncio.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scheduler.queue_keys.STREAM_LENGTH", 100)
+    monkeypatch.setattr("fairlane.scheduler.queue.keys.STREAM_LENGTH", 100)
     queue = RedisQueue(store, "model@1", DEFAULT_LANES)
     await queue.put(job("a"))
     [lease] = await queue.take("w1", PLENTY)

@@ -4,10 +4,10 @@ import msgspec
 import pytest
 import redis.asyncio
 
-from scheduler.lanes import DEFAULT_LANES
-from scheduler.messages import Drain, ModelCard, Undrain, WorkerStatus
-from scheduler.redis_queue import RedisQueue
-from scheduler.registry import CARD_TTL_MS, ModelEntry, RedisRegistry, card_sha256, queue_name
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
+from fairlane.scheduler.protocol.messages import Drain, ModelCard, Undrain, WorkerStatus
+from fairlane.scheduler.queue.redis_queue import RedisQueue
+from fairlane.scheduler.queue.registry import CARD_TTL_MS, ModelEntry, RedisRegistry, card_sha256, queue_name
 
 pytestmark = pytest.mark.anyio
 

@@ -2,8 +2,8 @@ from itertools import product
 
 import pytest
 
-from scheduler.sequence import MOVES, RESIDENT, IllegalTransition, Sequence, State, finish_reason
-from scheduler.steps import SeqId
+from fairlane.scheduler.planner.sequence import MOVES, RESIDENT, IllegalTransition, Sequence, State, finish_reason
+from fairlane.scheduler.planner.steps import SeqId
 from tests.scheduler.planner_world import job
 
 

@@ -5,8 +5,8 @@ from typing import Annotated
 import msgspec
 import pytest
 
-from scheduler.lanes import LATENCY, THROUGHPUT, LaneName
-from scheduler.settings import ByteSize, LanesSettings, SettingsError, SharedSettings, load
+from fairlane.scheduler.protocol.lanes import LATENCY, THROUGHPUT, LaneName
+from fairlane.scheduler.protocol.settings import ByteSize, LanesSettings, SettingsError, SharedSettings, load
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -5,12 +5,12 @@ from itertools import pairwise
 
 import pytest
 
-from scheduler.admission import Admitted
-from scheduler.lane_queue import LaneQueue
-from scheduler.lanes import DEFAULT_LANES, LaneName
-from scheduler.outcomes import Outcome
-from scheduler.simulate import Simulation, Step, StuckError
-from scheduler.workload import Arrival, Hardware, Record
+from fairlane.scheduler.admission.decide import Admitted
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
+from fairlane.scheduler.protocol.messages import Outcome
+from fairlane.scheduler.queue.memory_queue import LaneQueue
+from fairlane.scheduler.simulation.simulate import Simulation, Step, StuckError
+from fairlane.scheduler.simulation.workload import Arrival, Hardware, Record
 from tests.scheduler.simulated import BLOCK_SIZE, BLOCKS, HARDWARE, Idler, arrival, planner, simulation
 
 

@@ -2,13 +2,12 @@
 
 import pytest
 
-from scheduler.commitments import Commitments
-from scheduler.costs import CostModel, Measurement
-from scheduler.lanes import DEFAULT_LANES, LATENCY, THROUGHPUT, LaneName
-from scheduler.messages import WorkerStatus
-from scheduler.settings import SettingsError, SharedSettings, load
-from scheduler.single_stream import TYPICAL_CONTEXT, slowest_ms
-from scheduler.steps import NO_WORK, StepFeatures
+from fairlane.scheduler.admission.open_requests import Commitments
+from fairlane.scheduler.planner.costs import TYPICAL_CONTEXT, CostModel, Measurement, slowest_ms
+from fairlane.scheduler.planner.steps import NO_WORK, StepFeatures
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LATENCY, THROUGHPUT, LaneName
+from fairlane.scheduler.protocol.messages import WorkerStatus
+from fairlane.scheduler.protocol.settings import SettingsError, SharedSettings, load
 
 ALONE = StepFeatures(1, 0, TYPICAL_CONTEXT, 0)
 FULL = StepFeatures(64, 256, 40_000, 65_536)

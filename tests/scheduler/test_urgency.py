@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from scheduler.urgency import LEAD, PLENTY, SHORT_FIRST, prospects
+from fairlane.scheduler.planner.ordering import LEAD, PLENTY, SHORT_FIRST, prospects
 
 LONG_WAIT_MS = 30_000.0
 

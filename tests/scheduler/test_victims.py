@@ -1,9 +1,9 @@
 import pytest
 
-from scheduler.costs import CostModel
-from scheduler.messages import YieldMode
-from scheduler.ranking import IDLE
-from scheduler.sequence import State
+from fairlane.scheduler.planner.costs import CostModel
+from fairlane.scheduler.planner.priority import IDLE
+from fairlane.scheduler.planner.sequence import State
+from fairlane.scheduler.protocol.messages import YieldMode
 from tests.scheduler.victim_shop import (
     LATENCY_RANK,
     THROUGHPUT_RANK,

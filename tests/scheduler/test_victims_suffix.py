@@ -1,7 +1,7 @@
 """A victim gives only its last blocks."""
 
-from scheduler.costs import CostModel
-from scheduler.sequence import State
+from fairlane.scheduler.planner.costs import CostModel
+from fairlane.scheduler.planner.sequence import State
 from tests.scheduler.victim_shop import LATENCY_RANK, Shop, given, modes, names, recompute_is_cheap
 
 

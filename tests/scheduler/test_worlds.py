@@ -10,12 +10,12 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import Phase, given, settings
 
-from scheduler.doorkeeper import Doorkeeper
-from scheduler.lane_queue import LaneQueue
-from scheduler.lanes import DEFAULT_LANES
-from scheduler.outcomes import Outcome
-from scheduler.simulate import Death, Simulation, Step
-from scheduler.workload import Arrival, Record
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
+from fairlane.scheduler.protocol.messages import Outcome
+from fairlane.scheduler.queue.memory_queue import LaneQueue
+from fairlane.scheduler.simulation.admission import Doorkeeper
+from fairlane.scheduler.simulation.simulate import Death, Simulation, Step
+from fairlane.scheduler.simulation.workload import Arrival, Record
 from tests.scheduler.fleet import HARDWARE, Watcher
 from tests.scheduler.random_worlds import CONTEXT, requests, worker
 

@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass, field
 
-from scheduler.blocks import BlockPool
-from scheduler.costs import CostModel
-from scheduler.host_claims import HostClaims
-from scheduler.messages import YieldMode
-from scheduler.ranking import PHASES, Phase, Rank, Standing
-from scheduler.sequence import Sequence, State
-from scheduler.steps import NO_WORK, SeqId, StepFeatures
-from scheduler.victims import Guard, Victim, choose
+from fairlane.scheduler.planner.costs import CostModel
+from fairlane.scheduler.planner.kv.blocks import BlockPool
+from fairlane.scheduler.planner.kv.host_claims import HostClaims
+from fairlane.scheduler.planner.preemption import Guard, Victim, choose
+from fairlane.scheduler.planner.priority import PHASES, Phase, Rank, Standing
+from fairlane.scheduler.planner.sequence import Sequence, State
+from fairlane.scheduler.planner.steps import NO_WORK, SeqId, StepFeatures
+from fairlane.scheduler.protocol.messages import YieldMode
 from tests.scheduler.planner_world import LATENCY, THROUGHPUT, job
 
 BLOCK_SIZE = 4

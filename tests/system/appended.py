@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from quotas.packed import FIGURES, HELD, MONTH_SUM
+from fairlane.quotas.packing import FIGURES, HELD, MONTH_SUM
 
 Command = tuple[bytes, ...]
 ENTRY = [

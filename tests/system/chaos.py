@@ -13,7 +13,8 @@ from typing import Any
 
 import httpx
 
-from gateway.commands.store import EmbeddedStore, die_with_parent
+from fairlane.cli.embedded_store import EmbeddedStore
+from fairlane.gateway.processes import die_with_parent
 from tests.ports import free_port
 from tests.system.harness import ADMIN_KEY
 
@@ -73,7 +74,7 @@ class World:
                 "FAIRLANE_GATEWAY__STORE_TIMEOUT_S": "1",
             }
             self.urls.append(f"http://127.0.0.1:{port}")
-            self.gateways.append(Process(["-m", "gateway"], environ, self.directory / f"gateway{number}.log"))
+            self.gateways.append(Process(["-m", "fairlane.gateway"], environ, self.directory / f"gateway{number}.log"))
             command = ["-m", "tests.system.script_worker", self.store.url, str(round(LEASE_S * 1e3))]
             self.workers.append(Process(command, environ, self.directory / f"worker{number}.log"))
 

@@ -63,7 +63,7 @@ class Server:
         environ |= {"PYTHONFAULTHANDLER": "1"} | self.environ
         with (self.directory / "serve.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", "import fairlane; fairlane.main()", "serve"],
+                [sys.executable, "-c", "from fairlane.cli.main import main; main()", "serve"],
                 env=environ,
                 cwd=self.directory,
                 stdout=subprocess.PIPE,
@@ -100,7 +100,7 @@ class Server:
     def child(self, module: str) -> psutil.Process:
         """The running child process of that module."""
         for process in psutil.Process(self.process.pid).children():
-            if process.cmdline()[1:3] == ["-m", module]:
+            if process.cmdline()[1:3] == ["-m", f"fairlane.{module}"]:
                 return process
         raise LookupError(module)
 

@@ -4,7 +4,7 @@ import asyncio
 import secrets
 import sys
 
-from gateway.store import connections
+from fairlane.store.connections import connections
 from tests.gateway.hand_worker import HandWorker
 
 

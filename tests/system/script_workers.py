@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gateway.commands.store import die_with_parent
+from fairlane.gateway.processes import die_with_parent
 
 LEASE_S = 1.0
 

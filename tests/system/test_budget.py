@@ -9,7 +9,7 @@ import httpx
 import pytest
 import redis.asyncio
 
-from quotas import keyspace
+from fairlane.quotas import keyspace
 from tests.quotas.house import forget_minute
 from tests.system.conftest import StartServer
 from tests.system.harness import MODEL, Server

@@ -120,5 +120,5 @@ def test_nobody_else_can_read_the_data_directory_whatever_the_umask(tmp_path: Pa
 def serve(directory: Path, settings: dict[str, str]) -> "subprocess.CompletedProcess[str]":
     """A start that is to fail."""
     environ = {**os.environ, "FAIRLANE_DATA_DIR": str(directory), "FAIRLANE_ADMIN_KEY": ADMIN_KEY, **settings}
-    command = [sys.executable, "-c", "import fairlane; fairlane.main()", "serve"]
+    command = [sys.executable, "-c", "from fairlane.cli.main import main; main()", "serve"]
     return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)

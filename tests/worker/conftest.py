@@ -7,9 +7,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from scheduler.settings import DEFAULT_MODEL
-from worker.model import ATTENTION, PagedModel, load, register_attention
-from worker.model_files import ModelFiles, resolve
+from fairlane.scheduler.protocol.settings import DEFAULT_MODEL
+from fairlane.worker.model.files import ModelFiles, resolve
+from fairlane.worker.model.interface import ATTENTION, PagedModel, load, register_attention
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from gateway.commands.store import EmbeddedStore
+from fairlane.cli.embedded_store import EmbeddedStore
 from tests.ports import free_port
 
 START_LIMIT_S = 90.0
@@ -93,7 +93,7 @@ class Fleet:
         }
         process = Process(
             subprocess.Popen(
-                [sys.executable, "-m", "worker"],
+                [sys.executable, "-m", "fairlane.worker"],
                 env={**clean, **{f"FAIRLANE_{name}": value for name, value in mine.items()}},
                 cwd=self.model,
                 stdin=subprocess.DEVNULL,

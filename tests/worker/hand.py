@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from scheduler.lanes import LaneName
-from scheduler.messages import Job, Lease, Sampling
-from scheduler.steps import Copy, Row, SeqId, StepPlan, StepResult
-from worker.kv_cache import KVCache
-from worker.model import Model
-from worker.runner import Runner
+from fairlane.scheduler.planner.steps import Copy, Row, SeqId, StepPlan, StepResult
+from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.scheduler.protocol.messages import Job, Lease, Sampling
+from fairlane.worker.engine.kv_cache import KVCache
+from fairlane.worker.engine.runner import Runner
+from fairlane.worker.model.interface import Model
 
 GREEDY = Sampling(temperature=0.0)
 

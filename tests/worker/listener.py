@@ -9,11 +9,11 @@ from functools import partial
 
 import redis.asyncio
 
-from scheduler.lanes import DEFAULT_LANES
-from scheduler.messages import Event, Finished, TokenDelta
-from scheduler.redis_queue import RedisQueue
-from scheduler.registry import RedisRegistry
-from worker.store_link import STORE_ERRORS, StoreLink
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
+from fairlane.scheduler.protocol.messages import Event, Finished, TokenDelta
+from fairlane.scheduler.queue.redis_queue import RedisQueue
+from fairlane.scheduler.queue.registry import RedisRegistry
+from fairlane.store.retry import STORE_ERRORS, StoreLink
 
 LIMIT_S = 30.0
 

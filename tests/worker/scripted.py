@@ -4,13 +4,13 @@ import threading
 from collections.abc import Callable
 from typing import cast
 
-from scheduler.costs import CostModel
-from scheduler.lanes import DEFAULT_LANES, LaneName
-from scheduler.messages import Job, Lease
-from scheduler.planner import Planner
-from scheduler.steps import StepPlan, StepResult
-from worker.engine import Engine
-from worker.runner import Foresee, Runner
+from fairlane.scheduler.planner.costs import CostModel
+from fairlane.scheduler.planner.planner import Planner
+from fairlane.scheduler.planner.steps import StepPlan, StepResult
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
+from fairlane.scheduler.protocol.messages import Job, Lease
+from fairlane.worker.engine.engine import Engine
+from fairlane.worker.engine.runner import Foresee, Runner
 
 LIMIT_S = 10.0
 

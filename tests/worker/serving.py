@@ -7,19 +7,19 @@ from dataclasses import dataclass, field, replace
 
 import redis.asyncio
 
-from scheduler.costs import CostModel
-from scheduler.lanes import DEFAULT_LANES
-from scheduler.messages import Lease, ModelCard, WorkerStatus
-from scheduler.redis_queue import RedisQueue
-from scheduler.registry import RedisRegistry
-from scheduler.steps import Capacity
+from fairlane.scheduler.planner.costs import CostModel
+from fairlane.scheduler.planner.steps import Capacity
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
+from fairlane.scheduler.protocol.messages import Lease, ModelCard, WorkerStatus
+from fairlane.scheduler.queue.redis_queue import RedisQueue
+from fairlane.scheduler.queue.registry import RedisRegistry
+from fairlane.store.retry import StoreLink
+from fairlane.worker.engine.engine import Engine
+from fairlane.worker.engine_thread import Command, EngineThread
+from fairlane.worker.heartbeat import Vitals
+from fairlane.worker.server import Server
 from tests.worker.listener import Listener, listening
 from tests.worker.scripted import ScriptedRunner, engine
-from worker.engine import Engine
-from worker.engine_thread import Command, EngineThread
-from worker.server import Server
-from worker.store_link import StoreLink
-from worker.vitals import Vitals
 
 QUEUE = "tiny@0123456789ab"
 LIMIT_S = 20.0

@@ -10,8 +10,8 @@ from benchmarks.engines.profile import decode
 from benchmarks.engines.programme import arrivals_s
 from benchmarks.exactness import make_prompts
 from benchmarks.forced import Agreement, served_logits
+from fairlane.worker.model.interface import PagedModel
 from tests.worker.test_engine import Client
-from worker.model import PagedModel
 
 REQUESTS = [([number + 1] * 5, tokens) for number, tokens in enumerate((4, 1, 6, 2, 3))]
 NO_LIMIT = 0

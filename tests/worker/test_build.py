@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from worker.attention import fastest_backends
-from worker.attention.cpu import serves
-from worker.kv_cache import KVShape
-from worker.native import build, library
-from worker.native.build import BuildError, load_library
+from fairlane.worker.attention import fastest_backends
+from fairlane.worker.attention.cpu import serves
+from fairlane.worker.engine.kv_cache import KVShape
+from fairlane.worker.native import build, library
+from fairlane.worker.native.build import BuildError, load_library
 
 SHAPE = KVShape(layers=1, kv_heads=2, head_dim=64, dtype=torch.float32)
 CPU = torch.device("cpu")

@@ -2,13 +2,13 @@
 
 import pytest
 
-from scheduler.costs import CostModel
-from scheduler.steps import StepFeatures
+from fairlane.scheduler.planner.costs import CostModel
+from fairlane.scheduler.planner.steps import StepFeatures
+from fairlane.worker.engine.calibrate import calibrate
+from fairlane.worker.model.interface import PagedModel
 from tests.worker.hand import lease
 from tests.worker.test_engine import Client
 from tests.worker.test_runner import PROMPTS, alone
-from worker.calibrate import calibrate
-from worker.model import PagedModel
 
 STEP = StepFeatures(4, 0, 100, 0)
 

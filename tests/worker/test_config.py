@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.settings import SettingsError
-from worker.config import WorkerSettings, parse, read
+from fairlane.scheduler.protocol.settings import SettingsError
+from fairlane.worker.config import WorkerSettings, parse, read
 
 STORE = {"FAIRLANE_REDIS_URL": "unix:///tmp/store.sock"}
 
@@ -77,7 +77,7 @@ def test_a_file_that_is_named_must_be_readable_yaml(tmp_path: Path) -> None:
 def check_config(tmp_path: Path, **environ: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLANE_")}
     return subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "worker", "--check-config"],
+        [sys.executable, "-X", "importtime", "-m", "fairlane.worker", "--check-config"],
         env={**clean, **environ},
         cwd=tmp_path,
         capture_output=True,

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from scheduler.calibration import read_calibration
-from scheduler.costs import CostModel
-from scheduler.steps import Capacity, Row, SeqId, StepFeatures, StepOutcome, StepPlan, StepResult
-from worker.costs_report import CostReport
-from worker.engine import StepReport
-from worker.report import Load, Report
+from fairlane.scheduler.planner.costs import CostModel
+from fairlane.scheduler.planner.steps import Capacity, Row, SeqId, StepFeatures, StepOutcome, StepPlan, StepResult
+from fairlane.scheduler.simulation.calibration import read_calibration
+from fairlane.worker.engine.engine import StepReport
+from fairlane.worker.heartbeat import CostReport
+from fairlane.worker.updates import Load, Report
 
 ROW = Row(SeqId("flight", 0), (51,), 0, (0,), samples=True, output_index=0)
 

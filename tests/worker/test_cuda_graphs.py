@@ -10,13 +10,13 @@ import pytest
 import torch
 import transformers
 
+from fairlane.worker.engine.runner import Runner
+from fairlane.worker.model.cuda_graphs import DecodeGraphs, Replay, bucket_sizes, with_graphs
+from fairlane.worker.model.fused import LeanModel
+from fairlane.worker.model.fused_weights import take_weights
+from fairlane.worker.model.interface import Output, PagedModel
 from tests.worker.hand import Hand, Line, lease
 from tests.worker.test_support import GROUPED, random_model
-from worker.cuda_graphs import DecodeGraphs, Replay, bucket_sizes, with_graphs
-from worker.lean import LeanModel
-from worker.lean_weights import take_weights
-from worker.model import Output, PagedModel
-from worker.runner import Runner
 
 PROMPTS = [[7, 3, 9], [5], [11, 2, 2, 8, 1, 30, 4], [60, 61], [13] * 5]
 

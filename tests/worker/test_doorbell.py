@@ -5,7 +5,7 @@ from threading import Thread
 
 import pytest
 
-from worker.doorbell import Doorbell
+from fairlane.worker.engine_thread import Doorbell
 
 pytestmark = pytest.mark.anyio
 

@@ -7,17 +7,16 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from scheduler.costs import CostModel
-from scheduler.lanes import LaneName
-from scheduler.messages import Lease, Preempted, Resumed, Sampling, TokenDelta, YieldMode
-from scheduler.outcomes import Outcome
-from scheduler.steps import Ended, SeqId
+from fairlane.scheduler.planner.costs import CostModel
+from fairlane.scheduler.planner.steps import Ended, SeqId
+from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.scheduler.protocol.messages import Lease, Outcome, Preempted, Resumed, Sampling, TokenDelta, YieldMode
+from fairlane.worker.engine.engine import Engine, StepReport, planner_for
+from fairlane.worker.engine.kv_cache import KVCache
+from fairlane.worker.engine.runner import Runner
+from fairlane.worker.model.interface import PagedModel
 from tests.worker.hand import lease
 from tests.worker.test_runner import PROMPTS, alone
-from worker.engine import Engine, StepReport, planner_for
-from worker.kv_cache import KVCache
-from worker.model import PagedModel
-from worker.runner import Runner
 
 
 class Client:

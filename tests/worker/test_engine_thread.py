@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from scheduler.messages import Cancel, Finished, Grant, Lease, Paused
-from scheduler.outcomes import Outcome
-from scheduler.queue_types import Publication
+from fairlane.scheduler.protocol.messages import Cancel, Finished, Grant, Lease, Outcome, Paused
+from fairlane.scheduler.queue.types import Publication
+from fairlane.worker.engine_thread import Drop, EngineThread
+from fairlane.worker.updates import LaneTokens, Report
 from tests.worker.scripted import LIMIT_S, ScriptedRunner, engine, job, lease
-from worker.engine_thread import Drop, EngineThread
-from worker.report import LaneTokens, Report
 
 pytestmark = pytest.mark.anyio
 

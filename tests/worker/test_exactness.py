@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.exactness import WAYS, Way, compare, generate, load_reference, make_prompts, serve
-from worker.lean import LeanModel
-from worker.model import PagedModel
-from worker.model_files import ModelFiles
-from worker.paths import lean_path
+from fairlane.worker.model.files import ModelFiles
+from fairlane.worker.model.fused import LeanModel
+from fairlane.worker.model.interface import PagedModel
+from fairlane.worker.model.select import lean_path
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

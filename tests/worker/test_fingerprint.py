@@ -8,10 +8,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from fairlane.worker.model.fingerprint import fingerprint, weights_digest
+from fairlane.worker.model.interface import PagedModel
+from fairlane.worker.model.select import precision
 from tests.worker.tiny_model import write_tiny_model
-from worker.fingerprint import fingerprint, weights_digest
-from worker.model import PagedModel
-from worker.paths import precision
 
 WEIGHTS, LAYER = "model.safetensors", "model.layers.0.mlp.up_proj.weight"
 sizes = pytest.mark.parametrize("whole_bytes", [2**30, 0])

@@ -11,10 +11,10 @@ from types import ModuleType
 import pytest
 import torch
 
-from scheduler.steps import Row, SeqId
-from worker.attention import BACKENDS, probe
-from worker.attention.flash_infer import FlashInfer
-from worker.kv_cache import KVCache, KVShape
+from fairlane.scheduler.planner.steps import Row, SeqId
+from fairlane.worker.attention import BACKENDS, probe
+from fairlane.worker.attention.flash_infer import FlashInfer
+from fairlane.worker.engine.kv_cache import KVCache, KVShape
 
 SHAPE = KVShape(layers=2, kv_heads=2, head_dim=64, dtype=torch.float32)
 CPU = torch.device("cpu")

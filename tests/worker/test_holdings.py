@@ -1,8 +1,8 @@
 """What the worker holds in the store's eyes."""
 
-from scheduler.messages import Cancel, Grant
+from fairlane.scheduler.protocol.messages import Cancel, Grant
+from fairlane.worker.leases import Holdings
 from tests.worker.scripted import lease
-from worker.holdings import Holdings
 
 
 def test_a_flight_is_held_from_its_take_until_it_is_let_go() -> None:

@@ -6,13 +6,13 @@ import pytest
 import torch
 import transformers
 
+from fairlane.worker.engine.sampling import BROKEN_LOGITS
+from fairlane.worker.model.fused import LeanModel
+from fairlane.worker.model.interface import Model, PagedModel
+from fairlane.worker.model.select import lean_path
 from tests.worker.hand import Hand, lease
 from tests.worker.test_runner import PROMPTS
 from tests.worker.test_support import GROUPED, random_model
-from worker.lean import LeanModel
-from worker.model import Model, PagedModel
-from worker.paths import lean_path
-from worker.sampling import BROKEN_LOGITS
 
 FAMILY = {
     "llama": transformers.LlamaConfig(**GROUPED),

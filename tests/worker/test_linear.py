@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn.functional import linear
 
-from worker import linear as module
-from worker.linear import make_linear
+from fairlane.worker.model import fused as module
+from fairlane.worker.model.fused import make_linear
 
 
 @pytest.fixture(autouse=True)

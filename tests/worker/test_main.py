@@ -17,18 +17,17 @@ import msgspec
 import pytest
 import torch
 
-from gateway.commands.calibrate import fetch_calibration
-from gateway.commands.store import EmbeddedStore
-from scheduler.lanes import LaneName
-from scheduler.messages import Job, Sampling
-from scheduler.outcomes import Outcome
-from scheduler.registry import card_sha256, queue_name
-from scheduler.steps import StepFeatures
+from fairlane.cli.embedded_store import EmbeddedStore
+from fairlane.cli.simulate import fetch_calibration
+from fairlane.scheduler.planner.steps import StepFeatures
+from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.scheduler.protocol.messages import Job, Outcome, Sampling
+from fairlane.scheduler.queue.registry import card_sha256, queue_name
+from fairlane.worker.model.files import ModelFiles, model_card
+from fairlane.worker.model.fingerprint import fingerprint, weights_digest
 from tests.worker.fleet import Fleet, Process
 from tests.worker.listener import Listener, listening
 from tests.worker.tiny_model import VOCABULARY, write_tiny_model
-from worker.fingerprint import fingerprint, weights_digest
-from worker.model_files import ModelFiles, model_card
 
 pytestmark = pytest.mark.anyio
 LEASE_S = 1.0
@@ -234,7 +233,7 @@ def test_without_torch_it_says_so_in_one_line(tmp_path: Path) -> None:
     environ |= {"PYTHONPATH": str(tmp_path), "FAIRLANE_REDIS_URL": "unix:///nowhere"}
 
     ended = subprocess.run(
-        [sys.executable, "-m", "worker"], env=environ, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "fairlane.worker"], env=environ, capture_output=True, text=True, timeout=60, check=False
     )
 
     assert (ended.returncode, ended.stdout) == (2, "")

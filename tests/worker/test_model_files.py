@@ -11,11 +11,11 @@ import torch
 from safetensors.torch import load_file
 from transformers import LlamaConfig, PreTrainedTokenizerFast
 
-from scheduler.settings import DEFAULT_MODEL
-from worker import model_files
-from worker.model import load
-from worker.model_files import ModelError, ModelFiles, model_card, resolve
-from worker.selftest import prove
+from fairlane.scheduler.protocol.settings import DEFAULT_MODEL
+from fairlane.worker.model import files as model_files
+from fairlane.worker.model.files import ModelError, ModelFiles, model_card, resolve
+from fairlane.worker.model.interface import load
+from fairlane.worker.model.select import prove
 
 WIDTH, LAYERS, VOCABULARY = 64, 1, 300
 

@@ -6,18 +6,17 @@ import pytest
 import torch
 import transformers
 
+from fairlane.worker.engine.runner import pack
+from fairlane.worker.engine.sampling import BROKEN_LOGITS
+from fairlane.worker.model.interface import PagedModel
+from fairlane.worker.model.select import every_logit, native_path
+from fairlane.worker.native.layout import Arena, Steps, in_steps, interleaved, tiled
+from fairlane.worker.native.library import has_int8, is_compiled, is_fastest
+from fairlane.worker.native.model import NativeModel
 from tests.worker.hand import Hand, lease
 from tests.worker.test_lean import FAMILY, generate
 from tests.worker.test_runner import PROMPTS
 from tests.worker.test_support import GROUPED, random_model
-from worker.model import PagedModel
-from worker.native.layout import Arena, Steps, in_steps, interleaved, tiled
-from worker.native.library import has_int8, is_compiled, is_fastest
-from worker.native.model import NativeModel
-from worker.packing import pack
-from worker.paths import native_path
-from worker.sampling import BROKEN_LOGITS
-from worker.selftest import every_logit
 
 CPU = torch.device("cpu")
 INF = float("inf")
@@ -41,7 +40,7 @@ def native(tiny: PagedModel) -> NativeModel:
 def test_each_of_the_family_is_proven(
     config: transformers.PreTrainedConfig, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.paths.is_fastest", lambda *_: True)
+    monkeypatch.setattr("fairlane.worker.model.select.is_fastest", lambda *_: True)
 
     reference = random_model(config, dtype)
     assert native_path(reference, every_logit(reference)) is not None
@@ -51,7 +50,7 @@ def test_each_of_the_family_is_proven(
 def test_each_of_the_family_is_proven_with_weights_of_8_bits(
     config: transformers.PreTrainedConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.paths.is_fastest", lambda *_: True)
+    monkeypatch.setattr("fairlane.worker.model.select.is_fastest", lambda *_: True)
 
     reference = random_model(config, torch.bfloat16)
     assert native_path(reference, every_logit(reference), int8=True) is not None
@@ -61,8 +60,8 @@ def test_a_wrong_scale_of_8_bits_is_noticed(monkeypatch: pytest.MonkeyPatch, cap
     def shuffled(weight: torch.Tensor) -> Steps:
         return in_steps(weight)._replace(scales=in_steps(weight).scales.flip(0) * 3)
 
-    monkeypatch.setattr("worker.paths.is_fastest", lambda *_: True)
-    monkeypatch.setattr("worker.native.model.in_steps", shuffled)
+    monkeypatch.setattr("fairlane.worker.model.select.is_fastest", lambda *_: True)
+    monkeypatch.setattr("fairlane.worker.native.model.in_steps", shuffled)
 
     reference = random_model(transformers.LlamaConfig(**GROUPED), torch.bfloat16)
     assert native_path(reference, every_logit(reference), int8=True) is None

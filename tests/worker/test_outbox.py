@@ -8,11 +8,10 @@ import msgspec
 import pytest
 import redis
 
-from scheduler.messages import Event, Finished, Preempted, TokenDelta
-from scheduler.outcomes import Outcome
-from scheduler.queue_types import Publication
-from worker.outbox import Outbox, merged, token_runs
-from worker.store_link import StoreLink
+from fairlane.scheduler.protocol.messages import Event, Finished, Outcome, Preempted, TokenDelta
+from fairlane.scheduler.queue.types import Publication
+from fairlane.store.retry import StoreLink
+from fairlane.worker.publisher import Outbox, merged, token_runs
 
 pytestmark = pytest.mark.anyio
 LIMIT_S = 5.0

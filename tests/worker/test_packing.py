@@ -5,13 +5,13 @@ import dataclasses
 import pytest
 import torch
 
-from scheduler.steps import Row, SeqId
+from fairlane.scheduler.planner.steps import Row, SeqId
+from fairlane.worker.engine.kv_cache import KVCache
+from fairlane.worker.engine.runner import Packer, pack
+from fairlane.worker.model.interface import Packed, PagedModel
 from tests.worker.hand import lease
 from tests.worker.test_engine import Client
 from tests.worker.test_runner import PROMPTS
-from worker.kv_cache import KVCache
-from worker.model import Packed, PagedModel
-from worker.packing import Packer, pack
 
 ROWS = [
     Row(SeqId("a", 0), (7,), 5, (3, 1), True, 2),
@@ -82,7 +82,7 @@ def test_an_engine_that_looks_ahead_says_the_same(tiny: PagedModel, monkeypatch:
         filled.append(len(packed.token_ids))
         return replace(packed, **changes)
 
-    monkeypatch.setattr("worker.packing.replace", counted)
+    monkeypatch.setattr("fairlane.worker.engine.runner.replace", counted)
     plain, ahead = Client(tiny), Client(tiny, looks_ahead=True)
     for client in (plain, ahead):
         for index, prompt in enumerate(PROMPTS):

@@ -8,22 +8,23 @@ import pytest
 import torch
 import transformers
 
+from fairlane.worker.attention import BACKENDS
+from fairlane.worker.attention.base import Metadata
+from fairlane.worker.attention.gather import SdpaGather
+from fairlane.worker.model import fused_weights as lean_weights
+from fairlane.worker.model import interface as model
+from fairlane.worker.model import select as paths
+from fairlane.worker.model import select as selftest
+from fairlane.worker.model.files import ModelFiles, resolve
+from fairlane.worker.model.fused import LeanModel, Linear, Norm, make_linear
+from fairlane.worker.model.interface import PagedModel
+from fairlane.worker.model.select import every_logit, lean_path, load_fastest, native_path
+from fairlane.worker.native import model as native_model
+from fairlane.worker.native.layout import interleaved
+from fairlane.worker.native.library import is_compiled, is_fastest
+from fairlane.worker.native.model import NativeModel
 from tests.worker.test_support import GROUPED, SERVED, random_model
 from tests.worker.tiny_model import write_tiny_model
-from worker import lean_weights, model, paths, selftest
-from worker.attention import BACKENDS
-from worker.attention.base import Metadata
-from worker.attention.sdpa import SdpaGather
-from worker.lean import LeanModel, Norm
-from worker.linear import Linear, make_linear
-from worker.model import PagedModel
-from worker.model_files import ModelFiles, resolve
-from worker.native import model as native_model
-from worker.native.layout import interleaved
-from worker.native.library import is_compiled, is_fastest
-from worker.native.model import NativeModel
-from worker.paths import lean_path, load_fastest, native_path
-from worker.selftest import every_logit
 
 needs_compiled = pytest.mark.skipif(
     not (is_fastest(torch.float32, 8, torch.device("cpu")) and is_fastest(torch.bfloat16, 8, torch.device("cpu"))),
@@ -168,7 +169,7 @@ def test_a_wrong_weight_makes_it_yield(
 
     assert lean_path(random_model(SERVED["llama"], dtype)) is None
 
-    (record,) = (each for each in caplog.records if each.name == "worker.paths")
+    (record,) = (each for each in caplog.records if each.name == "fairlane.worker.model.select")
     assert record.getMessage().startswith("random is served by transformers' modules, slower: ")
 
 

@@ -2,12 +2,22 @@
 
 import pytest
 
-from scheduler.costs import CostModel
-from scheduler.messages import Resumed, YieldMode
-from scheduler.outcomes import Outcome
-from scheduler.steps import Copy, Ended, Row, SeqId, StepFeatures, StepOutcome, StepPlan, StepResult, Yield, features
-from worker.engine import StepReport
-from worker.preemption_costs import PreemptionCost, PreemptionCosts
+from fairlane.scheduler.planner.costs import CostModel
+from fairlane.scheduler.planner.steps import (
+    Copy,
+    Ended,
+    Row,
+    SeqId,
+    StepFeatures,
+    StepOutcome,
+    StepPlan,
+    StepResult,
+    Yield,
+    features,
+)
+from fairlane.scheduler.protocol.messages import Outcome, Resumed, YieldMode
+from fairlane.worker.engine.engine import StepReport
+from fairlane.worker.telemetry import PreemptionCost, PreemptionCosts
 
 BLOCK_SIZE = 16
 

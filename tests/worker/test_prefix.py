@@ -6,15 +6,14 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from scheduler.costs import CostModel
-from scheduler.messages import Sampling
-from scheduler.outcomes import Outcome
-from scheduler.steps import SeqId
+from fairlane.scheduler.planner.costs import CostModel
+from fairlane.scheduler.planner.steps import SeqId
+from fairlane.scheduler.protocol.messages import Outcome, Sampling
+from fairlane.worker.engine.engine import Engine, planner_for
+from fairlane.worker.model.interface import PagedModel
 from tests.worker.hand import lease
 from tests.worker.test_engine import Client
 from tests.worker.test_runner import PROMPTS, alone
-from worker.engine import Engine, planner_for
-from worker.model import PagedModel
 
 LONG = PROMPTS[4]
 

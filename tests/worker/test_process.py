@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from worker.__main__ import prepare_threads
-from worker.process import usable_cores
+from fairlane.worker.__main__ import prepare_threads
+from fairlane.worker.runtime import usable_cores
 
 ALL = len(os.sched_getaffinity(0))
 

@@ -5,8 +5,8 @@ import pytest
 from benchmarks.lines.fidelity import BLOCKS, HOST_SLOTS, NAMES, asked, policy
 from benchmarks.lines.world import BLOCK_SIZE
 from benchmarks.real_runs import Bench, Learner
-from scheduler.outcomes import Outcome
-from worker.model import PagedModel
+from fairlane.scheduler.protocol.messages import Outcome
+from fairlane.worker.model.interface import PagedModel
 
 ARRIVALS = [one for one in asked(0, 0.5) if one.output_tokens < 60][:6]
 
@@ -32,7 +32,7 @@ def test_an_engine_that_breaks_ends_the_run(tiny: PagedModel, monkeypatch: pytes
     def broken(*_: object) -> None:
         raise MemoryError("no more")
 
-    monkeypatch.setattr("worker.runner.Runner.run", broken)
+    monkeypatch.setattr("fairlane.worker.engine.runner.Runner.run", broken)
 
     with pytest.raises(MemoryError, match="no more"):
         Bench(tiny, BLOCK_SIZE, BLOCKS, HOST_SLOTS).play(policy(NAMES[0], 1_024), ARRIVALS)

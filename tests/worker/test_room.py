@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from scheduler.steps import Capacity
-from worker.report import Load, Report
-from worker.room import Room
+from fairlane.scheduler.planner.steps import Capacity
+from fairlane.worker.leases import Room
+from fairlane.worker.updates import Load, Report
 
 pytestmark = pytest.mark.anyio
 FULL = Capacity({"latency": 0, "throughput": 0}, {"latency": 0, "throughput": 0})

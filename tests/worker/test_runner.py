@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from scheduler.messages import Sampling
-from scheduler.steps import SeqId, StepPlan
+from fairlane.scheduler.planner.steps import SeqId, StepPlan
+from fairlane.scheduler.protocol.messages import Sampling
+from fairlane.worker.engine.runner import UNCOMPUTABLE, UNKNOWN_ID, Runner, RunnerError
+from fairlane.worker.engine.sampling import BROKEN_LOGITS
+from fairlane.worker.model.interface import PagedModel
 from tests.worker.hand import GREEDY, Hand, Line, lease
-from worker.model import PagedModel
-from worker.runner import UNCOMPUTABLE, UNKNOWN_ID, Runner, RunnerError
-from worker.sampling import BROKEN_LOGITS
 
 PROMPTS = [[5], [1, 2, 3], list(range(10, 27)), [60, 61, 62, 63, 64], list(range(90, 50, -1))]
 

@@ -9,9 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.messages import Sampling
-from worker.history import TokenHistory
-from worker.sampling import BROKEN_LOGITS, Draw, _splitmix64, draw_tokens, uniform
+from fairlane.scheduler.protocol.messages import Sampling
+from fairlane.worker.engine.sampling import BROKEN_LOGITS, Draw, TokenHistory, _splitmix64, draw_tokens, uniform
 
 PINNED = [0.13870941014555427, 0.6935121390102292, 0.2691303195904541, 0.18436667429957676, 0.5204259756800492]
 """Of a release: other numbers would make a resumed request continue differently on a newer worker."""

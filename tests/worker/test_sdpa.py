@@ -6,11 +6,11 @@ import random
 import pytest
 import torch
 
-from scheduler.steps import Row, SeqId
-from worker.attention import BACKENDS, paged_attention
-from worker.kv_cache import KVCache, KVShape
-from worker.native import library
-from worker.packing import packing_order
+from fairlane.scheduler.planner.steps import Row, SeqId
+from fairlane.worker.attention import BACKENDS, paged_attention
+from fairlane.worker.engine.kv_cache import KVCache, KVShape
+from fairlane.worker.engine.runner import packing_order
+from fairlane.worker.native import library
 
 HEADS, KV_HEADS, HEAD_DIM, BLOCK_SIZE = 6, 2, 8, 4
 SHAPE = KVShape(layers=3, kv_heads=KV_HEADS, head_dim=HEAD_DIM, dtype=torch.float32)

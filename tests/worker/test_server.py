@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 import redis
 
-from gateway.commands.store import EmbeddedStore
-from scheduler.messages import Paused
-from scheduler.outcomes import Outcome
-from scheduler.queue_types import JobState
+from fairlane.cli.embedded_store import EmbeddedStore
+from fairlane.scheduler.protocol.messages import Outcome, Paused
+from fairlane.scheduler.queue.types import JobState
 from tests.scheduler.queues import PLENTY
 from tests.worker.listener import Listener
 from tests.worker.scripted import ScriptedRunner, job

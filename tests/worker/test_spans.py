@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from scheduler.steps import Row, SeqId
-from worker.spans import Spans, Tables
+from fairlane.scheduler.planner.steps import Row, SeqId
+from fairlane.worker.engine.row_layout import Spans, Tables
 
 
 def row(name: str, first: int, tokens: Sequence[int], table: tuple[int, ...], *, samples: bool = True) -> Row:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 import redis
 
-from worker.store_link import StoreLink
+from fairlane.store.retry import StoreLink
 
 pytestmark = pytest.mark.anyio
 

@@ -5,10 +5,9 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM
 
-from worker.model import ATTENTION, PagedModel, register_attention
-from worker.model_files import ModelError
-from worker.selftest import prove
-from worker.support import check_supported
+from fairlane.worker.model.files import ModelError
+from fairlane.worker.model.interface import ATTENTION, PagedModel, check_supported, register_attention
+from fairlane.worker.model.select import prove
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 101}
 GROUPED = SMALL | {"num_key_value_heads": 2, "intermediate_size": 40, "pad_token_id": 0, "initializer_range": 0.3}

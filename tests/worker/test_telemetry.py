@@ -8,18 +8,26 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import generate_latest
 
-from scheduler.costs import LEARNT_AFTER, CostModel
-from scheduler.messages import Event, Finished, Lease, Preempted, Resumed, TokenDelta, WorkerStatus
-from scheduler.outcomes import Outcome
-from scheduler.queue_types import Publication
-from scheduler.settings import TRACE_ENDPOINTS, sends_traces
-from scheduler.steps import Capacity, Row, SeqId, StepFeatures, StepOutcome, StepPlan, StepResult
+from fairlane.scheduler.planner.costs import LEARNT_AFTER, CostModel
+from fairlane.scheduler.planner.steps import Capacity, Row, SeqId, StepFeatures, StepOutcome, StepPlan, StepResult
+from fairlane.scheduler.protocol.messages import (
+    Event,
+    Finished,
+    Lease,
+    Outcome,
+    Preempted,
+    Resumed,
+    TokenDelta,
+    WorkerStatus,
+)
+from fairlane.scheduler.protocol.settings import TRACE_ENDPOINTS, sends_traces
+from fairlane.scheduler.queue.types import Publication
+from fairlane.worker.engine.engine import StepReport
+from fairlane.worker.heartbeat import Vitals
+from fairlane.worker.publisher import token_runs
+from fairlane.worker.telemetry import Metrics, Traces, open_traces
+from fairlane.worker.updates import LaneTokens, Load, Report
 from tests.worker.scripted import job
-from worker.engine import StepReport
-from worker.outbox import token_runs
-from worker.report import LaneTokens, Load, Report
-from worker.telemetry import Metrics, Traces, open_traces
-from worker.vitals import Vitals
 
 TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 ABOUT = WorkerStatus(

@@ -7,10 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.steps import Copy
-from worker.kv_cache import KVCache, KVShape
-from worker.page_lock import blocks_per_chunk
-from worker.transfer import Run, merge_runs, staging_blocks, transfer_for
+from fairlane.scheduler.planner.steps import Copy
+from fairlane.worker.engine.kv_cache import KVCache, KVShape, blocks_per_chunk
+from fairlane.worker.engine.transfer import Run, merge_runs, staging_blocks, transfer_for
 
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from scheduler.steps import Row, SeqId
-from worker import attention
-from worker.attention import BACKENDS, fastest_backends, probe
-from worker.attention.base import Metadata
-from worker.attention.triton_paged import TritonPaged
-from worker.kv_cache import KVCache, KVShape
-from worker.packing import packing_order
+from fairlane.scheduler.planner.steps import Row, SeqId
+from fairlane.worker import attention
+from fairlane.worker.attention import BACKENDS, fastest_backends, probe
+from fairlane.worker.attention.base import Metadata
+from fairlane.worker.attention.triton import TritonPaged
+from fairlane.worker.engine.kv_cache import KVCache, KVShape
+from fairlane.worker.engine.runner import packing_order
 
 pytest.importorskip("triton", reason="triton is not installed: its kernels are not tested")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -8,14 +8,15 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from worker.attention import cpu, flash_infer, probe, triton_paged, varlen
-from worker.attention.base import AttentionBackend, Metadata
-from worker.attention.cpu import CpuKernel
-from worker.attention.flash_infer import FlashInfer
-from worker.attention.sdpa import SdpaGather
-from worker.attention.triton_paged import TritonPaged
-from worker.attention.varlen import TorchVarlen
-from worker.kv_cache import KVShape
+from fairlane.worker.attention import cpu, flash_infer, probe, varlen
+from fairlane.worker.attention import triton as triton_paged
+from fairlane.worker.attention.base import AttentionBackend, Metadata
+from fairlane.worker.attention.cpu import CpuKernel
+from fairlane.worker.attention.flash_infer import FlashInfer
+from fairlane.worker.attention.gather import SdpaGather
+from fairlane.worker.attention.triton import TritonPaged
+from fairlane.worker.attention.varlen import TorchVarlen
+from fairlane.worker.engine.kv_cache import KVShape
 
 REFERENCE = "sdpa"
 BACKENDS: dict[str, AttentionBackend] = {

@@ -5,8 +5,8 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from scheduler.steps import Row
-from worker.kv_cache import KVCache
+from fairlane.scheduler.planner.steps import Row
+from fairlane.worker.engine.kv_cache import KVCache
 
 
 class Metadata(NamedTuple):

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from scheduler.steps import Row
-from worker.attention.base import Metadata
-from worker.kv_cache import KVCache, KVShape
-from worker.native.library import HEAD_DIMS, is_compiled, kernels
+from fairlane.scheduler.planner.steps import Row
+from fairlane.worker.attention.base import Metadata
+from fairlane.worker.engine.kv_cache import KVCache, KVShape
+from fairlane.worker.native.library import HEAD_DIMS, is_compiled, kernels
 
 
 class CpuKernel:

@@ -12,12 +12,12 @@ from typing import Protocol
 
 import torch
 
-from scheduler.steps import Row
-from worker.attention import probe
-from worker.attention.base import Metadata
-from worker.attention.sdpa import page_view, write
-from worker.kv_cache import KVCache, KVShape
-from worker.upload import int32, upload
+from fairlane.scheduler.planner.steps import Row
+from fairlane.worker.attention import probe
+from fairlane.worker.attention.base import Metadata
+from fairlane.worker.attention.gather import page_view, write
+from fairlane.worker.engine.kv_cache import KVCache, KVShape
+from fairlane.worker.engine.row_layout import int32, upload
 
 _HEAD_DIMS = {64, 128, 256}
 _WORKSPACE_BYTES = 128 * 2**20

@@ -8,9 +8,9 @@ from importlib.util import find_spec
 
 import torch
 
-from scheduler.steps import Row, SeqId
-from worker.attention.base import AttentionBackend
-from worker.kv_cache import KVCache, KVShape
+from fairlane.scheduler.planner.steps import Row, SeqId
+from fairlane.worker.attention.base import AttentionBackend
+from fairlane.worker.engine.kv_cache import KVCache, KVShape
 
 _BLOCK_SIZE = 16
 _BLOCKS = 80

@@ -12,11 +12,11 @@ from typing import cast
 
 import torch
 
-from scheduler.steps import Row
-from worker.attention.base import Metadata
-from worker.attention.sdpa import page_view, write
-from worker.kv_cache import KVCache, KVShape
-from worker.upload import upload
+from fairlane.scheduler.planner.steps import Row
+from fairlane.worker.attention.base import Metadata
+from fairlane.worker.attention.gather import page_view, write
+from fairlane.worker.engine.kv_cache import KVCache, KVShape
+from fairlane.worker.engine.row_layout import upload
 
 _CAUSAL = (-1, 0)
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import torch
 from torch.nn.functional import pad
 
-from worker.kv_cache import zeros
-from worker.native.library import TILE_OUTPUTS
+from fairlane.worker.engine.kv_cache import zeros
+from fairlane.worker.native.library import TILE_OUTPUTS
 
 _ALIGNMENT = 64
 """Bytes of a cache line: no vector of a tile lies across two."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from worker.native.build import BuildError, load_library
+from fairlane.worker.native.build import BuildError, load_library
 
 HEAD_DIMS = {8, 16, 32, 64, 96, 128}
 """What attention is compiled for."""

@@ -1,7 +1,7 @@
 """The Llama family in one call of compiled code per step: nothing of Python or torch runs between its operators.
 
-What `worker.lean` computes operator by operator, on weights in the layout of `worker.native.layout`. The table of
-rotations grows with the positions that are seen.
+What `worker.model.fused` computes operator by operator, on weights in the layout of `worker.native.layout`. The table
+of rotations grows with the positions that are seen.
 """
 
 from typing import TYPE_CHECKING
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import pad
 
-from worker.kv_cache import KVCache, KVShape
-from worker.lean import Norm
-from worker.lean_weights import Fused, NotLeanError, RawLayer, RawWeights
-from worker.model import Likeliest, Output, Packed, Rotary
-from worker.native.layout import Arena, in_steps, interleaved, room_for, tiled
-from worker.native.library import TILE_OUTPUTS, CLayer, CModel, CNorm, CStep, CWeights, kernels
+from fairlane.worker.engine.kv_cache import KVCache, KVShape
+from fairlane.worker.model.fused import Norm
+from fairlane.worker.model.fused_weights import Fused, NotLeanError, RawLayer, RawWeights
+from fairlane.worker.model.interface import Likeliest, Output, Packed, Rotary
+from fairlane.worker.native.layout import Arena, in_steps, interleaved, room_for, tiled
+from fairlane.worker.native.library import TILE_OUTPUTS, CLayer, CModel, CNorm, CStep, CWeights, kernels
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -1,0 +1,239 @@
+"""What the admin commands share: the way to a gateway's admin API, and how its answers are shown.
+
+Files that a command writes: whole, or not at all.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import httpx
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fairlane.cli.serve import ServeError, read_settings
+from fairlane.gateway.admin.router import of_version
+
+URL_VARIABLE = "FAIRLANE_URL"
+TIMEOUT_S = 30.0
+PAGE = 1000
+"""As many items as the admin API gives at once."""
+WIDTH_OF_A_PIPE = 200
+"""Columns of a table that no terminal shows."""
+
+Document = dict[str, Any]
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        envvar=URL_VARIABLE,
+        help="The gateway; else by the settings of its host and port.",
+        metavar="URL",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the API's JSON instead of a table.")]
+LimitOptions = Annotated[list[str] | None, typer.Option("--limit", metavar="NAME=NUMBER", help="May be repeated.")]
+
+
+class CommandError(Exception):
+    """Why a command could not do what it was asked to, in one line."""
+
+
+class AdminClient:
+    """The admin API of one gateway. Every call raises CommandError with the gateway's own words where it refuses."""
+
+    def __init__(self, http: httpx.Client) -> None:
+        self._http = http
+
+    def get(self, path: str, **query: object) -> Document:
+        """One document."""
+        return self.call("GET", path, query={name: value for name, value in query.items() if value is not None})
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, object] | None = None,
+        query: Document | None = None,
+        *,
+        version: int | None = None,
+    ) -> Document:
+        """One call; an answer without content is an empty document. `version`: change no other than this."""
+        headers = {} if version is None else {"if-match": of_version(version)}
+        try:
+            answer = self._http.request(method, f"/admin/v1{path}", json=body, params=query, headers=headers)
+        except httpx.HTTPError as error:
+            raise CommandError(f"no gateway answers at {self._http.base_url} ({type(error).__name__})") from None
+        if answer.is_success:
+            return dict(answer.json()) if answer.content else {}
+        raise CommandError(_words(answer))
+
+    def stream(self, path: str, **query: object) -> Iterator[bytes]:
+        """A file, as it comes."""
+        stated = {name: str(value) for name, value in query.items() if value is not None}
+        try:
+            with self._http.stream("GET", f"/admin/v1{path}", params=stated) as answer:
+                if not answer.is_success:
+                    answer.read()
+                    raise CommandError(_words(answer))
+                yield from answer.iter_bytes()
+        except httpx.HTTPError as error:
+            raise CommandError(f"{self._http.base_url} does not answer to the end ({type(error).__name__})") from None
+
+    def all(self, path: str) -> Iterator[Document]:
+        """Every item of a list, page by page."""
+        after: str | None = None
+        while True:
+            page = self.get(path, limit=PAGE, after=after)
+            yield from page["data"]
+            if not page["has_more"]:
+                return
+            after = page["last_id"]
+
+
+def segment(identifier: str) -> str:
+    """An id as one part of a path, whatever characters it holds."""
+    return quote(identifier, safe="", errors="replace")
+
+
+def _words(answer: httpx.Response) -> str:
+    try:
+        error = answer.json()["error"]
+        return f"{error['message']} ({error['code']})"
+    except (ValueError, LookupError, TypeError):
+        return f"the gateway answered {answer.status_code}, and not in the words of Fairlane: is the URL right?"
+
+
+@contextmanager
+def connect(url: str | None) -> Iterator[AdminClient]:
+    """A client of the gateway at `url`, or of the settings' own; what goes wrong inside ends the command."""
+    try:
+        address, key = _address_and_key(url)
+        headers = {"authorization": f"Bearer {key}"}
+        with httpx.Client(base_url=address, headers=headers, timeout=TIMEOUT_S) as http:
+            yield AdminClient(http)
+    except CommandError as error:
+        typer.echo(f"fairlane: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+def _address_and_key(url: str | None) -> tuple[str, str]:
+    try:
+        settings = read_settings(None, {})
+    except ServeError as error:
+        raise CommandError(str(error)) from None
+    key = settings.admin_key or (typer.prompt("Admin key", hide_input=True, err=True) if sys.stdin.isatty() else "")
+    if not key or not key.isascii() or not key.isprintable():
+        raise CommandError("the admin key is missing or malformed: set FAIRLANE_ADMIN_KEY")
+    return url or settings.admin_url, key
+
+
+def limits_of(pairs: Sequence[str]) -> dict[str, int | None]:
+    """The limits that `NAME=NUMBER` pairs state; `none` takes one away. Raises CommandError."""
+    limits: dict[str, int | None] = {}
+    for pair in pairs:
+        name, equals, figure = pair.partition("=")
+        if not equals or not (figure == "none" or (figure.isascii() and figure.isdecimal() and len(figure) <= 20)):
+            raise CommandError(f"{pair}: write NAME=NUMBER, or NAME=none to take the limit away")
+        limits[name] = None if figure == "none" else int(figure)
+    return limits
+
+
+def limits_by_of(groups: Sequence[str]) -> list[Document]:
+    """The limits by model and lane that `model=NAME,lane=LANE,LIMIT=NUMBER,…` state; `none` is none of them.
+
+    Raises CommandError.
+    """
+    return [] if list(groups) == ["none"] else [_limits_by(group) for group in groups]
+
+
+def _limits_by(group: str) -> Document:
+    pairs = group.split(",")
+    named = dict(pair.split("=", 1) for pair in pairs if pair.startswith(("model=", "lane=")))
+    figures = [pair for pair in pairs if not pair.startswith(("model=", "lane="))]
+    if not named or not figures:
+        raise CommandError(f"{group}: write model=NAME or lane=LANE, then LIMIT=NUMBER, with commas between")
+    return {**named, "limits": limits_of(figures)}
+
+
+def given(**fields: object) -> Document:
+    """The fields that were given on the command line."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def show_json(document: object) -> None:
+    """The document on stdout, for other programs."""
+    typer.echo(json.dumps(document, indent=2))
+
+
+def show_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Rows on stdout; figures stand to the right. What the API says is shown as it is, never read as markup."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for place, column in enumerate(columns):
+        figures = rows and all(isinstance(row[place], int | float) for row in rows)
+        table.add_column(column, justify="right" if figures else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row))
+    console(None if sys.stdout.isatty() else WIDTH_OF_A_PIPE).print(table)
+
+
+def console(width: int | None = None) -> Console:
+    """Where tables go: stdout, without colour where `NO_COLOR` says so."""
+    return Console(width=width, markup=False, highlight=False, no_color="NO_COLOR" in os.environ or None)
+
+
+def _cell(value: object) -> str:
+    match value:
+        case None:
+            return "-"
+        case list():
+            return ", ".join(map(str, value)) or "-"
+        case float():
+            return f"{value:,.1f}"
+        case int():
+            return f"{value:,}"
+        case _:
+            return "".join(character if character.isprintable() else "?" for character in str(value))
+
+
+def check_writable(file: Path) -> None:
+    """A file could be made there, as far as one can tell beforehand. Raises CommandError."""
+    if file.is_dir():
+        raise CommandError(f"{file}: is a directory")
+    if not os.access(file.parent, os.W_OK | os.X_OK):
+        raise CommandError(f"{file}: cannot be written (no directory to write to)")
+
+
+def check_directory(directory: Path) -> None:
+    """It is there or could be made, as far as one can tell beforehand. Raises CommandError."""
+    nearest = next(place for place in (directory, *directory.absolute().parents) if place.exists())
+    if not nearest.is_dir():
+        raise CommandError(f"{nearest}: is no directory")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise CommandError(f"{directory}: cannot be written")
+
+
+def make_directory(directory: Path) -> None:
+    """With all above it. Raises CommandError."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CommandError(f"{directory}: cannot be made ({error.strerror or type(error).__name__})") from None
+
+
+def write_whole(file: Path, content: bytes) -> None:
+    """Write beside the file, then put it in its place. Raises CommandError."""
+    beside = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        beside.write_bytes(content)
+        beside.replace(file)
+    except OSError as error:
+        raise CommandError(f"{file}: cannot be written ({error.strerror or type(error).__name__})") from None
+    finally:
+        beside.unlink(missing_ok=True)

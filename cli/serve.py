@@ -1,0 +1,209 @@
+"""`fairlane serve`: everything on one machine — embedded store, one worker, one gateway — from one process.
+
+What `serve` prepares in an empty store, so that the first request works as pasted.
+"""
+
+import asyncio
+import fcntl
+import logging
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import httpx
+import redis.asyncio
+
+from fairlane.cli.embedded_store import EmbeddedStore, StoreError
+from fairlane.cli.private_files import UMASK, NotPrivate, make_private
+from fairlane.gateway.config import read_document
+from fairlane.gateway.http.ports import PortRefused, check_ports
+from fairlane.gateway.operators import AdminKeys
+from fairlane.gateway.processes import Child, ChildRefused, check_config, children_environ, supervise
+from fairlane.quotas.api_keys import KeyStore
+from fairlane.quotas.tenants import TenantExists, TenantStore
+from fairlane.scheduler.protocol.settings import SettingsError, SharedSettings, load
+from fairlane.store import cluster as store_cluster
+from fairlane.store.trouble import StoreUnavailable
+
+DEMO = "demo"
+_CURL = """\
+  curl {url}/v1/chat/completions -H 'Authorization: Bearer {key}' -H 'Content-Type: application/json' \\
+    -d '{{"model": "{model}", "max_tokens": 64, "temperature": 0,
+         "messages": [{{"role": "user", "content": "What is the capital of France?"}}]}}'
+"""
+
+
+async def first_start(client: redis.asyncio.Redis, budgets: redis.asyncio.Redis, settings: SharedSettings) -> str:
+    """Make the admin key and the `demo` tenant where there are none yet; what to tell the operator, ready to print.
+
+    `budgets`: the store of tenants. Both keys are shown here and never again. Raises redis.RedisError,
+    StoreUnavailable.
+    """
+    greeting = ""
+    admin_key = await AdminKeys(client, settings.admin_key).ensure()
+    if admin_key is not None:
+        greeting += f"Admin key, shown this once: {admin_key}\n"
+    demo_key = await _demo_key(budgets)
+    if demo_key is not None:
+        curl = _CURL.format(url=settings.url, key=demo_key, model=settings.model)
+        greeting += f"A tenant `{DEMO}` with one key, shown this once. Try:\n{curl}"
+    return greeting
+
+
+async def _demo_key(client: redis.asyncio.Redis) -> str | None:
+    tenants = TenantStore(client)
+    if await tenants.list(limit=1):
+        return None
+    try:
+        demo = await tenants.create({"id": DEMO, "name": "Demo"})
+    except TenantExists:  # another `serve` on the same store was quicker
+        return None
+    return (await KeyStore(client).create(demo, {"name": "demo"})).secret
+
+
+log = logging.getLogger(__name__)
+
+GRACE_S = 30.0
+"""What gateway and worker give their work after SIGTERM, where their own settings do not say."""
+STOP_MARGIN_S = 15.0
+"""What a child may take beyond that before it is killed."""
+READY_POLL_S = 0.1
+FIRST_PATIENCE_S = 20.0
+
+
+class ServeError(RuntimeError):
+    """Why `serve` could not start, in one line."""
+
+
+async def serve(settings: SharedSettings, *, config: str | None, flags: Mapping[str, str]) -> None:
+    """Run until SIGINT or SIGTERM. `flags` are settings by variable name. Raises ServeError, StoreError."""
+    arguments = ["--config", config] if config else []
+    directory = Path(settings.data_dir)
+    with _only_one(directory):
+        await _check_ports(settings)
+        await _check(arguments, {**flags, "FAIRLANE_REDIS_URL": settings.redis_url or "unix:///unused"})
+        store = None if settings.redis_url else EmbeddedStore(directory / "store")
+        if store is not None:
+            store.start()
+        try:
+            url = store.url if store is not None else str(settings.redis_url)
+            greeting = await _first_start(url, settings)
+            environ = children_environ({**flags, "FAIRLANE_REDIS_URL": url})
+            children = [  # the gateway stops first: its streams end while the worker still answers
+                Child("fairlane.gateway", arguments, environ, _patience_s(settings.gateway, "grace_s")),
+                Child("fairlane.worker", arguments, environ, _patience_s(settings.worker, "drain_s")),
+            ]
+            await _run(children, store, settings, greeting)
+        finally:
+            if store is not None:
+                store.stop()
+
+
+@contextmanager
+def _only_one(directory: Path) -> Iterator[None]:
+    """Hold the data directory; the lock goes with the process, however that ends.
+
+    Neither this process nor those that it starts write anything from here on that others could read.
+    """
+    os.umask(UMASK)
+    try:
+        make_private(directory)
+    except NotPrivate as error:
+        raise ServeError(f"setting data_dir: {error}") from None
+    with (directory / "lock").open("w") as lock:
+        os.fchmod(lock.fileno(), 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ServeError(f"another `fairlane serve` uses {directory}") from None
+        yield
+
+
+async def _check(arguments: list[str], overrides: Mapping[str, str]) -> None:
+    environ = children_environ(overrides)
+    complaints = await asyncio.gather(
+        *(check_config(module, arguments, environ) for module in ("fairlane.gateway", "fairlane.worker"))
+    )
+    for complaint in filter(None, complaints):
+        raise ServeError(complaint.splitlines()[-1])
+
+
+async def _check_ports(settings: SharedSettings) -> None:
+    try:
+        await check_ports(settings)
+    except PortRefused as error:  # whoever has it would pass for our own gateway
+        raise ServeError(str(error)) from None
+
+
+def _patience_s(section: object, setting: str) -> float:
+    """How long a child may take to stop. Its section was checked by the child itself."""
+    stated = section.get(setting) if isinstance(section, Mapping) else None
+    return (GRACE_S if stated is None else float(stated)) + STOP_MARGIN_S
+
+
+async def _first_start(url: str, settings: SharedSettings) -> str:
+    async with _client(url) as client, _client(settings.quota_redis_url or url) as budgets:
+        try:
+            return await first_start(client, budgets, settings)
+        except (redis.RedisError, StoreUnavailable) as error:
+            raise ServeError(f"the store at FAIRLANE_REDIS_URL does not answer ({type(error).__name__})") from None
+
+
+def _client(url: str) -> redis.asyncio.Redis:
+    return store_cluster.client(url, limit=1, timeout_s=FIRST_PATIENCE_S)
+
+
+async def _run(children: list[Child], store: EmbeddedStore | None, settings: SharedSettings, greeting: str) -> None:
+    stop = asyncio.Event()
+    tasks = [asyncio.create_task(_greet_when_ready(settings, greeting))]
+    if store is not None:
+        tasks.append(asyncio.create_task(_keep_store_alive(store, stop)))
+    try:
+        await supervise([[child] for child in children], stop)
+    except ChildRefused as error:
+        raise ServeError(str(error)) from None
+    finally:
+        for task in tasks:
+            task.cancel()
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
+    for ended in ends:
+        if isinstance(ended, Exception):
+            raise ended
+
+
+async def _keep_store_alive(store: EmbeddedStore, stop: asyncio.Event) -> None:
+    """Start the store again whenever it dies. It is spawned from this thread, which lives as long as it should."""
+    while not stop.is_set():
+        status = await asyncio.to_thread(store.process.wait)
+        if not stop.is_set():
+            log.warning("the store ended with status %d; starting it again", status)
+            try:
+                store.start()
+            except StoreError as error:
+                log.error("%s", error)
+                stop.set()
+
+
+async def _greet_when_ready(settings: SharedSettings, greeting: str) -> None:
+    """Print what is shown this once; also where the start ends before anything is served."""
+    try:  # itself, whatever proxy the environment names for others
+        async with httpx.AsyncClient(base_url=settings.url, timeout=5.0, trust_env=False) as client:
+            while True:
+                with suppress(httpx.HTTPError):
+                    if (await client.get("/readyz")).status_code == httpx.codes.OK:
+                        break
+                await asyncio.sleep(READY_POLL_S)
+        greeting = f"Fairlane serves {settings.model} on {settings.url}\n{greeting}"
+    finally:
+        sys.stdout.write(greeting)
+        sys.stdout.flush()
+
+
+def read_settings(config: str | None, flags: Mapping[str, object]) -> SharedSettings:
+    """The shared settings. Raises ServeError."""
+    try:
+        return load(SharedSettings, document=read_document(config, os.environ), environ=os.environ, flags=flags)
+    except SettingsError as error:
+        raise ServeError(str(error)) from None

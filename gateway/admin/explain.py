@@ -1,0 +1,138 @@
+"""A dry run: would a request of these sizes be admitted now, which limit binds, how long would it wait.
+
+Reads what stands and reserves nothing, so the answer is of this moment. The checks come in the order in which a real
+request meets them: access, admission, the limits of every level, the queue. Of several models the one counts
+that would serve it. Who reserves progressively is let in with its prompt and one token; the rest is asked for as it
+runs. A refilling limit is said to fit when it is full again, at the latest; the refusal of a real request knows that
+moment exactly, and also waits behind requests that a full minute has paused.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from fairlane.gateway.admin.inputs import ExplainBody
+from fairlane.gateway.admin.router import Call
+from fairlane.gateway.admin.tenants import the_tenant
+from fairlane.gateway.admin.views import ExplainView
+from fairlane.gateway.errors import ApiError, LimitBlock, context_length, limit_denied, model_not_found
+from fairlane.gateway.fleet import Door
+from fairlane.gateway.requests.admission import Doors, queue_refused, queued_limit, refused
+from fairlane.quotas.limits import RULES, Demand, LimitStatus
+from fairlane.quotas.sizing import Refusal, heaviest
+from fairlane.quotas.store import LARGEST_ASK
+from fairlane.quotas.tenants import Tenant
+from fairlane.scheduler.admission.decide import Admitted, assess
+from fairlane.scheduler.admission.open_requests import Request
+from fairlane.scheduler.protocol.lanes import Lane, LaneName
+from fairlane.scheduler.queue.types import LaneDepth, LaneFull, TenantQueueFull, drain_ms
+
+_RULES = {rule.name: rule for rule in RULES}
+NOWHERE = Door(model="", queue="", context_length=2 * LARGEST_ASK, workers=(), depths={}, waiting=0)
+"""Where a request goes whose tenant may use no model that there is: nothing stands in its way, and nobody serves it."""
+
+
+async def explain(call: Call, body: ExplainBody) -> ExplainView:
+    """Say what would become of a request. Raises TenantNotFound, and ApiError where the models are not known."""
+    tenant = await the_tenant(call)
+    asked = Request(
+        lane=LaneName(body.lane),
+        tenant=tenant.id,
+        prompt_tokens=body.prompt_tokens,
+        max_tokens=body.max_output_tokens,
+        deadline_ms=body.deadline_ms,
+        exact=tenant.is_exact,
+    )
+    doors = await call.parts.fleet.doors(tenant.id, tenant.models if body.model is None else [body.model])
+    above = [await call.parts.tenants.get(parent) for parent in tenant.parents]
+    access = access_refusal(tenant, above, body) if doors or body.model is None else model_not_found()
+    found = []
+    for door in doors or [NOWHERE]:
+        at_door, wait_ms = door_verdict(door, asked, call.parts.doors)
+        statuses = await call.parts.budgets.statuses(tenant.root, tenant.id, model=door.model, lane=body.lane)
+        limited = limit_refusal(statuses, first_demand(tenant, body))
+        queue = queue_refusal(door, call.parts.lanes[asked.lane], statuses)
+        found.append((access or at_door or limited or queue, wait_ms))
+    return _view(*min(found, key=lambda each: each[0] is not None))  # one model that serves it is enough
+
+
+def access_refusal(tenant: Tenant, above: Iterable[Tenant | None], body: ExplainBody) -> ApiError | None:
+    """What the tenant as such may not do. `above`: the line of its parents."""
+    if tenant.state == "suspended":
+        return ApiError("This tenant is suspended.", "tenant_suspended")
+    if any(parent is None or parent.state == "suspended" for parent in above):
+        return ApiError("A tenant above this one is suspended.", "tenant_suspended")
+    if not (body.model is None or tenant.models is None or body.model in tenant.models):
+        return ApiError("This tenant may not use the model.", "model_not_allowed", "model")
+    if body.lane not in tenant.lanes:
+        return ApiError(f"This tenant may not use the lane {body.lane}.", "lane_not_allowed", "lane")
+    return None
+
+
+def first_demand(tenant: Tenant, body: ExplainBody) -> Demand:
+    """The least that the request must be given to be let in, and the most that it may come to."""
+    most = body.max_output_tokens
+    first = 1 if tenant.reserve == "progressive" else most
+    return Demand(input=body.prompt_tokens, ceiling=most, choice=first, choices=1)
+
+
+def door_verdict(door: Door, asked: Request, doors: Doors) -> tuple[ApiError | None, float | None]:
+    """What the door of one model would say, and the expected wait for the first token where it lets the request in."""
+    if asked.prompt_tokens + asked.max_tokens > door.context_length:
+        return context_length(door.context_length, asked.prompt_tokens, asked.max_tokens), None
+    let_in = doors.at(door.queue)
+    verdict = assess(asked, workers=door.workers, commitments=let_in, now_ms=doors.now_ms)
+    if not isinstance(verdict, Admitted):
+        return refused(verdict, asked), None
+    still_ms = let_in.still_waits_ms(asked.lane, asked.tenant, door.waiting + 1) if door.waiting else None
+    return None, verdict.expected_ttft_ms if still_ms is None else still_ms
+
+
+def queue_refusal(door: Door, lane: Lane, statuses: Iterable[LimitStatus]) -> ApiError | None:
+    """What the queue behind the door would say: the tenant's own limit first, then the lane's cap."""
+    limit, depth = queued_limit(statuses), door.depths.get(lane.name, LaneDepth(0, 0))
+    if limit is not None and door.waiting >= limit.limit:
+        full = TenantQueueFull(limit.limit, door.waiting, drain_ms(door.waiting, depth.oldest_wait_ms))
+        return queue_refused(full, limit.scope)
+    if depth.queued >= lane.max_queued:
+        return queue_refused(LaneFull(lane.name, depth.queued, drain_ms(depth.queued, depth.oldest_wait_ms)))
+    return None
+
+
+def limit_refusal(statuses: Iterable[LimitStatus], demand: Demand) -> ApiError | None:
+    """The limit that binds, if any does: what can never fit before what would have to wait longest."""
+    refusal = heaviest([found for status in statuses if (found := _refused(status, demand)) is not None])
+    if refusal is None:
+        return None
+    block = LimitBlock.of(refusal.status, refusal.requested)
+    return limit_denied(refusal.kind, block, refusal.retry_after_s)
+
+
+def _refused(status: LimitStatus, demand: Demand) -> Refusal | None:
+    rule = _RULES[status.name]
+    amount, most = demand.amount(rule), demand.most(rule)
+    if most > status.limit:
+        return Refusal(status, most, None, "exceeds")
+    if amount <= status.remaining:
+        return None
+    return Refusal(status, amount, None if rule.kind == "concurrency" else status.reset_after_s, rule.kind)
+
+
+def _view(refusal: ApiError | None, wait_ms: float | None) -> ExplainView:
+    if refusal is None:
+        return {
+            "admitted": True,
+            "code": None,
+            "message": None,
+            "limit": None,
+            "retry_after_s": None,
+            "expected_wait_ms": wait_ms,
+        }
+    return {
+        "admitted": False,
+        "code": refusal.code,
+        "message": refusal.message,
+        "limit": None if refusal.limit is None else msgspec.to_builtins(refusal.limit),
+        "retry_after_s": refusal.retry_after_s,
+        "expected_wait_ms": wait_ms,
+    }

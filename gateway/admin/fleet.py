@@ -1,0 +1,74 @@
+"""Operators' calls on what serves: workers and lanes."""
+
+import logging
+
+from fairlane.gateway.admin.inputs import Nothing, PageQuery
+from fairlane.gateway.admin.router import Call
+from fairlane.gateway.admin.views import LaneView, Page, WorkerView, page, worker_view
+from fairlane.gateway.errors import not_found
+from fairlane.scheduler.planner.costs import slowest_ms
+from fairlane.scheduler.protocol.lanes import Lane, LaneName
+from fairlane.scheduler.protocol.messages import WorkerStatus
+from fairlane.scheduler.queue.types import LaneDepth
+from fairlane.store.connections import STORE_TROUBLE
+
+log = logging.getLogger(__name__)
+
+
+async def list_workers(call: Call, query: PageQuery) -> Page[WorkerView]:
+    """Every worker that is alive, by id."""
+    alive = sorted(await call.parts.fleet.workers(), key=lambda status: status.worker_id)
+    following = [status for status in alive if status.worker_id > (query.after or "")]
+    return page(following, query.limit, worker_view, lambda status: status.worker_id)
+
+
+async def drain_worker(call: Call, _: Nothing) -> WorkerView:
+    """Let a worker take no more jobs, and finish or hand back what it runs."""
+    return await _set_draining(call, draining=True)
+
+
+async def undrain_worker(call: Call, _: Nothing) -> WorkerView:
+    """Let a worker that drains, or has drained, take jobs again."""
+    return await _set_draining(call, draining=False)
+
+
+async def _set_draining(call: Call, *, draining: bool) -> WorkerView:
+    fleet, worker_id = call.parts.fleet, call.path["worker"]
+    known = {status.worker_id: status for status in await fleet.workers()}
+    tell, verb = (fleet.drain, "drain") if draining else (fleet.undrain, "undrain")
+    if worker_id not in known or not await tell(worker_id):
+        raise not_found("worker")
+    before = worker_view(known[worker_id])
+    if before["draining"] != draining:
+        note = call.note(f"worker.{verb}", worker_id, {"draining": not draining}, {"draining": draining})
+        try:
+            await call.parts.audit.append(note)
+        except STORE_TROUBLE:
+            log.error("the %s of %s from %s is not in the audit log", verb, worker_id, call.address)
+            raise
+    return {**before, "draining": draining}
+
+
+async def list_lanes(call: Call, query: PageQuery) -> Page[LaneView]:
+    """Each lane over all models and workers, most urgent first, which is also by name."""
+    workers, depths = await call.parts.fleet.workers(), await call.parts.fleet.depths()
+    following = [lane for lane in LaneName if lane.value > (query.after or "")]
+    return page(
+        following,
+        query.limit,
+        lambda lane: _lane(call.parts.lanes[lane], depths.get(lane, LaneDepth(0, 0)), workers),
+        lambda lane: lane.value,
+    )
+
+
+def _lane(lane: Lane, depth: LaneDepth, workers: list[WorkerStatus]) -> LaneView:
+    return {
+        "lane": lane.name.value,
+        "queued": depth.queued,
+        "oldest_wait_ms": depth.oldest_wait_ms,
+        "running": sum(status.running.get(lane.name, 0) for status in workers),
+        "preempted": sum(status.preempted.get(lane.name, 0) for status in workers),
+        "tokens_per_s": sum(status.tokens_per_s.get(lane.name, 0.0) for status in workers),
+        "ttft_target_ms": lane.ttft_ms,
+        "tpot_target_ms": lane.tpot_on(slowest_ms(workers)),
+    }

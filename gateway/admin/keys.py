@@ -1,0 +1,96 @@
+"""Operators' calls on a tenant's API keys. A secret is in the answer that makes it, and nowhere else."""
+
+from contextlib import suppress
+from functools import partial
+
+from fairlane.gateway.admin import router as entity_tags
+from fairlane.gateway.admin.inputs import KeyBody, KeyChange, Nothing, PageQuery, RotateBody
+from fairlane.gateway.admin.router import Call
+from fairlane.gateway.admin.tenants import TRIES, difference, the_tenant
+from fairlane.gateway.admin.views import KeyView, NewKeyView, Page, key_view, new_key_view, page
+from fairlane.quotas.api_keys import ApiKey, KeyNotFound
+from fairlane.quotas.audit import Note
+from fairlane.quotas.tenants import Tenant, VersionConflict
+
+
+async def create_key(call: Call, body: KeyBody) -> NewKeyView:
+    """A new key. Raises TenantNotFound, FieldError."""
+    tenant = await the_tenant(call)
+
+    def note(key: ApiKey) -> Note:
+        return call.note("key.create", f"{tenant.id}/{key.id}", None, key_view(key))
+
+    return new_key_view(await call.parts.keys.create(tenant, body.model_dump(exclude_none=True), note))
+
+
+async def list_keys(call: Call, query: PageQuery) -> Page[KeyView]:
+    """A tenant's keys by creation, revoked ones too. Raises TenantNotFound."""
+    found = await call.parts.keys.list(await the_tenant(call), query.limit + 1, query.after)
+    return page(found, query.limit, key_view, lambda key: key.id)
+
+
+async def get_key(call: Call, _: Nothing) -> KeyView:
+    """One key. Raises TenantNotFound, KeyNotFound."""
+    return _shown(call, await the_key(call, await the_tenant(call)))
+
+
+async def change_key(call: Call, body: KeyChange) -> KeyView:
+    """Change what is stated of a key that is not revoked. Raises TenantNotFound, KeyNotFound, FieldError."""
+    tenant, changes = await the_tenant(call), body.model_dump(exclude_unset=True)
+    for _ in range(TRIES):
+        before = await _as_seen(call, tenant)
+        after = before.changed(changes)
+        if after == before:
+            return _shown(call, before)
+        note = call.note("key.update", f"{tenant.id}/{before.id}", *difference(key_view(before), key_view(after)))
+        with suppress(VersionConflict):
+            return _shown(call, await call.parts.keys.update(tenant, before, changes, note))
+    raise VersionConflict(tenant.id)
+
+
+async def the_key(call: Call, tenant: Tenant) -> ApiKey:
+    """The tenant's key that the path names. Raises KeyNotFound."""
+    key = await call.parts.keys.get(tenant, call.path["key"])
+    if key is None:
+        raise KeyNotFound(call.path["key"])
+    return key
+
+
+async def _as_seen(call: Call, tenant: Tenant) -> ApiKey:
+    """The key, as the caller expects it. Raises KeyNotFound, ApiError `precondition_failed`."""
+    key = await the_key(call, tenant)
+    call.expected.check(entity_tags.of_version(key.version))
+    return key
+
+
+def _shown(call: Call, key: ApiKey) -> KeyView:
+    call.tag(entity_tags.of_version(key.version))
+    return key_view(key)
+
+
+async def revoke_key(call: Call, _: Nothing) -> KeyView:
+    """End a key; again is no error and no change. Raises TenantNotFound, KeyNotFound."""
+    tenant = await the_tenant(call)
+    before = await _as_seen(call, tenant)
+    if before.state == "revoked":
+        return key_view(before)
+    note = call.note("key.revoke", f"{tenant.id}/{before.id}", {"state": "active"}, {"state": "revoked"})
+    return key_view(await call.parts.keys.revoke(tenant, before.id, note))
+
+
+async def rotate_key(call: Call, body: RotateBody) -> NewKeyView:
+    """A new key like this one, which ends after the overlap. Raises TenantNotFound, KeyNotFound, FieldError."""
+    tenant = await the_tenant(call)
+    for _ in range(TRIES):
+        before = await _as_seen(call, tenant)
+        with suppress(VersionConflict):
+            note = partial(_rotated, call, before, body.overlap_s)
+            new = await call.parts.keys.rotate(tenant, before.id, body.overlap_s, version=before.version, note=note)
+            call.tag(entity_tags.of_version(new.key.version))
+            return new_key_view(new)
+    raise VersionConflict(tenant.id)
+
+
+def _rotated(call: Call, before: ApiKey, overlap_s: float, made: ApiKey) -> Note:
+    after = {"replaced_by": key_view(made), "overlap_s": overlap_s}
+    return call.note("key.rotate", f"{before.tenant}/{before.id}", key_view(before), after)

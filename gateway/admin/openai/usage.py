@@ -1,0 +1,120 @@
+"""OpenAI's usage of completions, from the ledger: by day, each tenant's day in its own zone."""
+
+from collections import defaultdict
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, date, datetime, time, timedelta
+
+from fairlane.gateway.admin.openai.shapes import Bucket, Buckets, CompletionsQuery, CompletionsResult
+from fairlane.gateway.admin.router import Call
+from fairlane.quotas.field_checks import FieldError
+from fairlane.quotas.ledger import Usage, UsageRow
+
+_ONE_DAY = timedelta(days=1)
+_TIERS = {"latency": "priority", "throughput": "flex"}
+"""Lanes as the tiers that stand for them."""
+_FIELDS = {"api_key_id": "key", "model": "model", "service_tier": "lane"}
+"""OpenAI's groups, and the ledger's."""
+
+Group = tuple[str | None, ...]
+
+
+async def completions(call: Call, query: CompletionsQuery) -> Buckets:
+    """Sums of each day, over all tenants or those that are named. Raises FieldError."""
+    first, end = _days(query)
+    days = [first + n * _ONE_DAY for n in range(min(query.limit, (end - first).days))]
+    sums: dict[str, dict[Group, Usage]] = {day.isoformat(): defaultdict(Usage) for day in days}
+    if days:
+        async for project, row in _rows(call, query, days[0], days[-1]):
+            _add(sums[row.group["day"]][_group(query, project, row.group)], row.usage)
+    following = first + len(days) * _ONE_DAY
+    return {
+        "object": "page",
+        "data": [_bucket(day, sums[day.isoformat()]) for day in days],
+        "has_more": following < end,
+        "next_page": following.isoformat() if following < end else None,
+    }
+
+
+def _days(query: CompletionsQuery) -> tuple[date, date]:
+    """The first day of the page, and the first after the whole span. Raises FieldError."""
+    first, now = _day(query.start_time), datetime.now(UTC)
+    end = _day(int(now.timestamp()) if query.end_time is None else query.end_time - 1) + _ONE_DAY
+    if query.end_time is not None and query.end_time <= query.start_time:
+        raise FieldError("end_time", "must be after start_time")
+    if query.page is None:
+        return first, end
+    try:
+        page = date.fromisoformat(query.page)
+    except ValueError:
+        raise FieldError("page", "must be a `next_page` of ours") from None
+    return max(first, page), end
+
+
+def _day(seconds: int) -> date:
+    try:
+        return datetime.fromtimestamp(max(seconds, 0), UTC).date()
+    except (ValueError, OverflowError):
+        raise FieldError("start_time", "is out of range") from None
+
+
+async def _rows(call: Call, query: CompletionsQuery, first: date, last: date) -> AsyncIterator[tuple[str, UsageRow]]:
+    """What each tenant used on each day, with each key, model and lane, where it was asked for."""
+    async for project, root in _projects(call, query):
+        try:
+            report = await call.parts.ledger.usage(root, project, first, last, ("day", "lane", "model", "key"))
+        except FieldError as error:
+            raise FieldError("start_time" if error.field == "from" else "end_time", error.rule) from None
+        for row in report.rows:
+            if len(row.group["day"]) < len("2026-11-21"):
+                raise FieldError("start_time", f"must be after {row.group['day']}, of which only the sum is kept")
+            if _is_wanted(query.models, row.group["model"]) and _is_wanted(query.api_key_ids, row.group["key"]):
+                yield project, row
+
+
+async def _projects(call: Call, query: CompletionsQuery) -> AsyncIterator[tuple[str, str]]:
+    """Tenants, deleted ones too, each with its root."""
+    if not query.project_ids:
+        async for project, root in call.parts.ledger.tenants():
+            yield project, root
+    for project in dict.fromkeys(query.project_ids):
+        known = await call.parts.tenants.root(project)
+        if known is not None:
+            yield project, known
+
+
+def _is_wanted(named: list[str], name: str) -> bool:
+    return not named or name in named
+
+
+def _group(query: CompletionsQuery, project: str, known: Mapping[str, str]) -> Group:
+    values = {"project_id": project, **{name: known[field] for name, field in _FIELDS.items()}}
+    values["service_tier"] = _TIERS.get(values["service_tier"], "default")
+    return tuple(values[name] if name in query.group_by else None for name in ("project_id", *_FIELDS))
+
+
+def _add(total: Usage, more: Usage) -> None:
+    for figure in ("requests", "prompt_tokens", "cached_tokens", "output_tokens"):
+        total.add(figure, getattr(more, figure))
+
+
+def _bucket(day: date, sums: Mapping[Group, Usage]) -> Bucket:
+    start = int(datetime.combine(day, time(), UTC).timestamp())
+    ordered = sorted(sums.items(), key=lambda item: tuple(name or "" for name in item[0]))
+    results = [_result(group, usage) for group, usage in ordered]
+    return {"object": "bucket", "start_time": start, "end_time": start + 86_400, "results": results}
+
+
+def _result(group: Group, usage: Usage) -> CompletionsResult:
+    project, key, model, tier = group
+    return {
+        "object": "organization.usage.completions.result",
+        "input_tokens": usage.prompt_tokens,
+        "input_cached_tokens": usage.cached_tokens,
+        "input_uncached_tokens": usage.prompt_tokens - usage.cached_tokens,
+        "output_tokens": usage.output_tokens,
+        "num_model_requests": usage.requests,
+        "project_id": project,
+        "api_key_id": key,
+        "model": model,
+        "service_tier": tier,
+    }

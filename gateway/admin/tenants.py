@@ -1,0 +1,168 @@
+"""Operators' calls on tenants and their limits. Each change takes its entry of the audit log with it."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
+
+from fairlane.gateway.admin import router as entity_tags
+from fairlane.gateway.admin.inputs import LimitsBody, Nothing, PageQuery, QuotaBody, TenantBody, TenantChange
+from fairlane.gateway.admin.router import Call, Document
+from fairlane.gateway.admin.views import Deleted, Page, TenantView, page, tenant_view
+from fairlane.gateway.openai import rate_limits as limits_headers
+from fairlane.quotas.audit import Note
+from fairlane.quotas.limits import LIMIT_NAMES, Limits
+from fairlane.quotas.tenants import Tenant, TenantNotFound, VersionConflict
+
+Done = TypeVar("Done")
+
+TRIES = 10
+_DEFAULTS = tenant_view(Tenant(id="", root=""))
+_OF_THE_REST = ("default_lane", "limits")
+"""Fields whose null depends on the tenant's other fields."""
+
+
+async def create_tenant(call: Call, body: TenantBody) -> TenantView:
+    """A new tenant. Raises FieldError, TenantExists."""
+    stated = {name: value for name, value in _stated(body).items() if value is not None}
+
+    def note(made: Tenant) -> Note:
+        return call.note("tenant.create", made.id, None, tenant_view(made))
+
+    return _shown(call, await call.parts.tenants.create(stated, note))
+
+
+async def list_tenants(call: Call, query: PageQuery) -> Page[TenantView]:
+    """Tenants by id."""
+    found = await call.parts.tenants.list(query.limit + 1, query.after)
+    return page(found, query.limit, tenant_view, lambda tenant: tenant.id)
+
+
+async def get_tenant(call: Call, _: Nothing) -> TenantView:
+    """One tenant. Raises TenantNotFound."""
+    return _shown(call, await the_tenant(call))
+
+
+async def change_tenant(call: Call, body: TenantChange) -> TenantView:
+    """Change what is stated: null is the default, limits are merged. Raises TenantNotFound, FieldError."""
+    defaults: Document = _DEFAULTS
+    stated = _stated(body)
+    cleared = {name: defaults[name] for name in stated if stated[name] is None and name not in _OF_THE_REST}
+    return _shown(call, await _change(call, "tenant.update", {**stated, **cleared}))
+
+
+async def delete_tenant(call: Call, _: Nothing) -> Deleted:
+    """End a tenant and its keys; its ledger stays. Raises TenantNotFound, TenantHasChildren."""
+
+    async def delete(before: Tenant) -> None:
+        note = call.note("tenant.delete", before.id, tenant_view(before), None)
+        await call.parts.tenants.delete(before.id, version=before.version, note=note)
+
+    await _as_seen(call, delete)
+    return {"id": call.path["tenant"], "deleted": True}
+
+
+async def suspend_tenant(call: Call, _: Nothing) -> TenantView:
+    """Let none of its requests in until it is resumed. Raises TenantNotFound."""
+    return _shown(call, await _enter(call, "tenant.suspend", "suspended", call.parts.tenants.suspend))
+
+
+async def resume_tenant(call: Call, _: Nothing) -> TenantView:
+    """Let its requests in again. Raises TenantNotFound."""
+    return _shown(call, await _enter(call, "tenant.resume", "active", call.parts.tenants.resume))
+
+
+async def get_quota(call: Call, _: Nothing) -> Document:
+    """Every limit of the tenant itself, as it stands. Raises TenantNotFound."""
+    return await _quota(call, await the_tenant(call))
+
+
+async def put_quota(call: Call, body: QuotaBody) -> Document:
+    """Replace all limits. Raises TenantNotFound."""
+    limits = {**dict.fromkeys(LIMIT_NAMES), **body.limits.model_dump()}
+    return await _quota(call, await _change(call, "quota.replace", {"limits": limits}))
+
+
+async def patch_quota(call: Call, body: QuotaBody) -> Document:
+    """Merge limits: null takes one away. Raises TenantNotFound."""
+    return await _quota(call, await _change(call, "quota.update", {"limits": _stated(body.limits)}))
+
+
+async def change_model_limits(call: Call, model: str, figures: Mapping[str, int | None]) -> Tenant:
+    """Merge limits of one model in all lanes together: null takes one away. Raises TenantNotFound."""
+
+    def changed(before: Tenant) -> Document:
+        own = next((by.limits for by in before.limits_by if (by.model, by.lane) == (model, "")), Limits())
+        others = [view for view in tenant_view(before)["limits_by"] if (view["model"], view["lane"]) != (model, None)]
+        limits = own.merged(figures).as_dict()
+        return {"limits_by": [*others, {"model": model, "limits": limits}] if limits else others}
+
+    return await _change(call, "quota.update", changed)
+
+
+async def the_tenant(call: Call) -> Tenant:
+    """The tenant that the path names. Raises TenantNotFound."""
+    tenant = await call.parts.tenants.get(call.path["tenant"])
+    if tenant is None:
+        raise TenantNotFound(call.path["tenant"])
+    return tenant
+
+
+async def _change(call: Call, action: str, changes: Document | Callable[[Tenant], Document]) -> Tenant:
+    async def change(before: Tenant) -> Tenant:
+        stated = changes(before) if callable(changes) else changes
+        after = before.changed(stated)
+        if after == before:
+            return before
+        note = call.note(action, before.id, *difference(tenant_view(before), tenant_view(after)))
+        return await call.parts.tenants.update(before.id, stated, version=before.version, note=note)
+
+    return await _as_seen(call, change)
+
+
+async def _enter(call: Call, action: str, state: str, enter: Callable[..., Awaitable[Tenant]]) -> Tenant:
+    """Bring the tenant into a state, if it is not there already."""
+
+    async def change(before: Tenant) -> Tenant:
+        if before.state == state:
+            return before
+        note = call.note(action, before.id, {"state": before.state}, {"state": state})
+        return await enter(before.id, version=before.version, note=note)
+
+    return await _as_seen(call, change)
+
+
+async def _as_seen(call: Call, change: Callable[[Tenant], Awaitable[Done]]) -> Done:
+    """Do something to exactly the version that the audit log calls `before`, and that the caller expects.
+
+    Raises ApiError `precondition_failed`, TenantNotFound, VersionConflict.
+    """
+    for _ in range(TRIES):
+        before = await the_tenant(call)
+        call.expected.check(entity_tags.of_version(before.version))
+        try:
+            return await change(before)
+        except VersionConflict:
+            continue
+    raise VersionConflict(call.path["tenant"])
+
+
+def _shown(call: Call, tenant: Tenant) -> TenantView:
+    call.tag(entity_tags.of_version(tenant.version))
+    return tenant_view(tenant)
+
+
+def difference(before: Document, after: Document) -> tuple[Document, Document]:
+    """Of two views of one thing, the fields that differ, before and after."""
+    names = [name for name in after if after[name] != before[name]]
+    return {name: before[name] for name in names}, {name: after[name] for name in names}
+
+
+async def _quota(call: Call, tenant: Tenant) -> Document:
+    standing = await call.parts.budgets.statuses(tenant.root, tenant.id)
+    call.tag(entity_tags.of_version(tenant.version))
+    statuses = [status for status in standing if status.scope == "tenant"]
+    return limits_headers.as_json(await limits_headers.with_queue(statuses, tenant.id, call.parts.fleet.waiting))
+
+
+def _stated(body: TenantChange | LimitsBody) -> dict[str, object]:
+    """The fields that the caller sent, those that are null too."""
+    return body.model_dump(exclude_unset=True)

@@ -1,0 +1,149 @@
+"""What operators read: usage from the ledger, and who changed what.
+
+A tenant's ledger as a file, entry by entry, made as it is read: a few hundred entries are in memory at a time.
+"""
+
+import csv
+import io
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import suppress
+from datetime import UTC, date, datetime, time, timedelta
+from zoneinfo import ZoneInfo
+
+import msgspec
+from starlette.responses import Response, StreamingResponse
+
+from fairlane.gateway.admin.inputs import AuditQuery, LedgerQuery, UsageQuery
+from fairlane.gateway.admin.router import HEADERS, Call
+from fairlane.gateway.admin.views import AuditView, Page, UsageView, audit_view, page, usage_view
+from fairlane.quotas import field_checks as fields
+from fairlane.quotas.field_checks import FieldError
+from fairlane.quotas.ledger import LedgerEntry
+from fairlane.quotas.tenants import TenantNotFound
+
+DAYS = timedelta(days=30)
+"""What a report without a beginning goes back to."""
+
+
+async def get_usage(call: Call, query: UsageQuery) -> UsageView:
+    """Usage of a tenant, of a deleted one too. Raises TenantNotFound, FieldError."""
+    tenant_id, (root, zone) = call.path["tenant"], await the_ledger(call)
+    last = datetime.now(zone).date() if query.last is None else _day(query.last, "to", zone)
+    first = max(last, date.min + DAYS) - DAYS if query.first is None else _day(query.first, "from", zone)
+    groups = [name.strip() for name in query.group_by.split(",")] if query.group_by else []
+    if len(set(groups)) != len(groups):
+        raise FieldError("group_by", "names a group twice")
+    return usage_view(await call.parts.ledger.usage(root, tenant_id, first, last, groups))
+
+
+async def the_ledger(call: Call) -> tuple[str, ZoneInfo]:
+    """Root and zone of the tenant that the path names, of a deleted one too (UTC). Raises TenantNotFound."""
+    tenant_id = call.path["tenant"]
+    root, tenant = await call.parts.tenants.root(tenant_id), await call.parts.tenants.get(tenant_id)
+    if root is None:
+        raise TenantNotFound(tenant_id)
+    return root, ZoneInfo(tenant.timezone if tenant is not None else "UTC")
+
+
+async def list_audit(call: Call, query: AuditQuery) -> Page[AuditView]:
+    """The audit log, newest first."""
+    found = await call.parts.audit.list(query.limit + 1, query.after)
+    return page(found, query.limit, audit_view, lambda entry: entry.id)
+
+
+def moment_or_day(text: str, name: str) -> float | date:
+    """A date, or a moment in Unix seconds. Raises FieldError."""
+    with suppress(ValueError):
+        return date.fromisoformat(text)
+    try:
+        return fields.moment(float(text) if text.replace(".", "", 1).isdecimal() else text, name)
+    except (FieldError, ValueError, OverflowError):
+        raise FieldError(name, "must be a date, seconds since 1970, or a time with its zone") from None
+
+
+def _day(text: str, name: str, zone: ZoneInfo) -> date:
+    """A date, or the day of a moment in the tenant's zone. Raises FieldError."""
+    stated = moment_or_day(text, name)
+    if isinstance(stated, date):
+        return stated
+    try:
+        return datetime.fromtimestamp(stated, UTC).astimezone(zone).date()
+    except (ValueError, OverflowError):
+        raise FieldError(name, "must be a date, seconds since 1970, or a time with its zone") from None
+
+
+FIELDS = (
+    "id",
+    "at",
+    "tenant",
+    "key",
+    "model",
+    "lane",
+    "prompt_tokens",
+    "cached_tokens",
+    "output_tokens",
+    "preemptions",
+    "outcome",
+    "flight_id",
+)
+CSV, JSON_LINES = "text/csv", "application/jsonl"
+
+
+async def export_ledger(call: Call, query: LedgerQuery) -> Response:
+    """The entries from `from` to `to`, oldest first. Raises TenantNotFound, FieldError."""
+    ledger, tenant = call.parts.ledger, call.path["tenant"]
+    root, zone = await the_ledger(call)
+    first_ms, last_ms = 0, await ledger.now_ms()  # what is settled from now on is not waited for
+    if query.first is not None:
+        first_ms = _edge_ms(query.first, "from", zone)
+    if query.last is not None:
+        last_ms = min(last_ms, _edge_ms(query.last, "to", zone, is_end=True))
+    if first_ms > last_ms:
+        raise FieldError("to", "must not be before `from`, nor `from` in the future")
+    pages = ledger.pages(root, tenant, first_ms, last_ms)
+    first_page: list[LedgerEntry] = await anext(pages, [])  # a store that is away is a 503, not half a file
+    write, kind = (_csv, CSV) if query.format == "csv" else (_json_lines, JSON_LINES)
+    name = f'attachment; filename="ledger-{tenant}.{query.format}"'
+    chunks = _chunks(write, tenant, first_page, pages, header=query.format == "csv")
+    return StreamingResponse(chunks, headers={**HEADERS, "content-disposition": name}, media_type=kind)
+
+
+async def _chunks(
+    write: Callable[[Iterable[Iterable[object]]], bytes],
+    tenant: str,
+    page: list[LedgerEntry],
+    following: AsyncIterator[list[LedgerEntry]],
+    *,
+    header: bool,
+) -> AsyncIterator[bytes]:
+    if header:
+        yield write([FIELDS])
+    while page:
+        yield write(_row(tenant, entry) for entry in page)
+        page = await anext(following, [])
+
+
+def _row(tenant: str, entry: LedgerEntry) -> list[object]:
+    return [tenant if name == "tenant" else getattr(entry, name) for name in FIELDS]
+
+
+def _csv(rows: Iterable[Iterable[object]]) -> bytes:
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows(rows)
+    return text.getvalue().encode()
+
+
+def _json_lines(rows: Iterable[Iterable[object]]) -> bytes:
+    return b"".join(msgspec.json.encode(dict(zip(FIELDS, row, strict=True))) + b"\n" for row in rows)
+
+
+def _edge_ms(text: str, name: str, zone: ZoneInfo, *, is_end: bool = False) -> int:
+    """Where a span begins, or the last millisecond in it: a date stands for all of its day. Raises FieldError."""
+    stated = moment_or_day(text, name)
+    if not isinstance(stated, date):
+        return int(stated * 1e3)
+    try:
+        midnight = datetime.combine(stated + timedelta(days=1 if is_end else 0), time(), zone).astimezone(UTC)
+    except OverflowError:
+        raise FieldError(name, "is out of range") from None
+    return max(0, int(midnight.timestamp() * 1e3) - int(is_end))

@@ -1,0 +1,350 @@
+"""The JSON shapes that the admin API answers with, as OpenAPI shows them. Times are Unix seconds.
+
+What the admin API answers, made from what is stored.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, Literal, TypeVar, cast
+
+from typing_extensions import TypedDict  # pydantic reads its own kind only, before Python 3.12
+
+from fairlane.quotas.api_keys import ApiKey, NewKey
+from fairlane.quotas.audit import AuditEntry
+from fairlane.quotas.ledger import Usage, UsageReport
+from fairlane.quotas.limits import LimitsBy
+from fairlane.quotas.tenants import Tenant
+from fairlane.scheduler.protocol.messages import WorkerStatus
+
+T = TypeVar("T")
+
+
+class Page(TypedDict, Generic[T]):
+    """One part of a list."""
+
+    data: list[T]
+    has_more: bool
+    last_id: str | None
+
+
+class LimitsByView(TypedDict):
+    """Limits of one model, one lane or both; null: any."""
+
+    model: str | None
+    lane: str | None
+    limits: dict[str, int]
+
+
+class TenantView(TypedDict):
+    """One tenant."""
+
+    id: str
+    name: str
+    parent: str | None
+    timezone: str
+    weight: float
+    default_lane: str
+    lanes: list[str]
+    models: list[str] | None
+    limits: dict[str, int]
+    limits_by: list[LimitsByView]
+    shadow: list[str]
+    reserve: str
+    preemption: str
+    share_group: str
+    state: str
+    created_at: float
+    version: int
+
+
+class ScopesView(TypedDict):
+    """What a key may be used for; null: all that its tenant may."""
+
+    models: list[str] | None
+    lanes: list[str] | None
+    endpoints: list[str] | None
+    cidrs: list[str] | None
+
+
+class KeyView(TypedDict):
+    """One key, without its secret."""
+
+    id: str
+    tenant: str
+    name: str
+    state: Literal["active", "revoked"]
+    created_at: float
+    expires_at: float | None
+    last_used_at: float | None
+    """To the minute; null: never."""
+    limits: dict[str, int]
+    scopes: ScopesView
+    version: int
+
+
+class NewKeyView(KeyView):
+    """A key just made: the only time that the whole of it is shown."""
+
+    key: str
+
+
+class Deleted(TypedDict):
+    """What is no more."""
+
+    id: str
+    deleted: Literal[True]
+
+
+class LimitView(TypedDict):
+    """One limit as it stands."""
+
+    limit: int
+    used: int
+    reserved: int
+    remaining: int
+    resets_at: float | None
+    scope: Literal["tenant", "key", "model_lane", "parent"]
+    shadow: bool
+    """Counted and told, never refused."""
+
+
+class QuotaView(TypedDict):
+    """Every limit that is set."""
+
+    limits: dict[str, LimitView]
+
+
+class UsageLine(TypedDict, total=False):
+    """A sum over settled requests, and the group that it is of."""
+
+    lane: str
+    model: str
+    key: str
+    day: str
+    requests: int
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+
+
+class UsageView(TypedDict):
+    """Usage by group and in all."""
+
+    data: list[UsageLine]
+    total: UsageLine
+
+
+class WorkerView(TypedDict):
+    """One worker that is alive, and how full it is."""
+
+    id: str
+    model: str
+    queue: str
+    card_sha256: str
+    started_at: float
+    draining: bool
+    block_size: int
+    blocks_total: int
+    blocks_free: int
+    host_slots_total: int
+    host_slots_free: int
+    max_sequences: int
+    running: dict[str, int]
+    waiting: dict[str, int]
+    preempted: dict[str, int]
+    tokens_per_s: dict[str, float]
+    step_ms: float
+    single_stream_ms: float
+    """What a further token of a stream takes that is alone there; 0 while that was not measured."""
+    prefill_tokens_per_s: float
+
+
+class LaneView(TypedDict):
+    """One lane over all models and workers."""
+
+    lane: str
+    queued: int
+    oldest_wait_ms: float
+    running: int
+    preempted: int
+    tokens_per_s: float
+    ttft_target_ms: float
+    tpot_target_ms: float
+    """Where the target fits the machine, that of the slowest worker."""
+
+
+class LimitBlockView(TypedDict):
+    """The limit that is the cause."""
+
+    name: str
+    scope: str
+    limit: int
+    used: int
+    reserved: int
+    requested: int
+    resets_at: float | None
+
+
+class ExplainView(TypedDict):
+    """What would become of a request that came now."""
+
+    admitted: bool
+    code: str | None
+    """As the refusal would say it; null where it would be admitted."""
+    message: str | None
+    limit: LimitBlockView | None
+    retry_after_s: float | None
+    """By when it would fit at the latest; null where that is not known, or never."""
+    expected_wait_ms: float | None
+    """Until the first token; null where it is refused at the door, or nothing was measured yet."""
+
+
+class AuditView(TypedDict):
+    """One change that somebody made."""
+
+    id: str
+    at: float
+    actor: str
+    address: str
+    """Where the call came from, as this gateway sees it."""
+    action: str
+    target: str
+    changes: dict[str, object]
+
+
+View = TypeVar("View")
+Item = TypeVar("Item")
+
+TENANT_FIELDS = (
+    "name",
+    "parent",
+    "timezone",
+    "weight",
+    "default_lane",
+    "lanes",
+    "models",
+    "limits",
+    "limits_by",
+    "shadow",
+    "reserve",
+    "preemption",
+    "share_group",
+)
+"""Fields of a TenantView that an operator sets."""
+
+
+def page(items: Sequence[Item], limit: int, view: Callable[[Item], View], id_of: Callable[[Item], str]) -> Page[View]:
+    """A page of `limit` items from a sequence that was asked for one more."""
+    shown = items[:limit]
+    last_id = id_of(shown[-1]) if shown else None
+    return {"data": [view(item) for item in shown], "has_more": len(items) > limit, "last_id": last_id}
+
+
+def tenant_view(tenant: Tenant) -> TenantView:
+    """A tenant as operators see it."""
+    return {
+        "id": tenant.id,
+        "name": tenant.name,
+        "parent": tenant.parent,
+        "timezone": tenant.timezone,
+        "weight": tenant.weight,
+        "default_lane": tenant.default_lane,
+        "lanes": list(tenant.lanes),
+        "models": _listed(tenant.models),
+        "limits": tenant.limits.as_dict(),
+        "limits_by": [_limits_by_view(each) for each in tenant.limits_by],
+        "shadow": list(tenant.shadow),
+        "reserve": tenant.reserve,
+        "preemption": tenant.preemption,
+        "share_group": tenant.share_group,
+        "state": tenant.state,
+        "created_at": tenant.created_at,
+        "version": tenant.version,
+    }
+
+
+def _limits_by_view(by: LimitsBy) -> LimitsByView:
+    return {"model": by.model or None, "lane": by.lane or None, "limits": by.limits.as_dict()}
+
+
+def key_view(key: ApiKey) -> KeyView:
+    """A key as operators see it."""
+    return {
+        "id": key.id,
+        "tenant": key.tenant,
+        "name": key.name,
+        "state": key.state,
+        "created_at": key.created_at,
+        "expires_at": key.expires_at,
+        "last_used_at": key.last_used_at,
+        "limits": key.limits.as_dict(),
+        "scopes": {
+            "models": _listed(key.scopes.models),
+            "lanes": _listed(key.scopes.lanes),
+            "endpoints": _listed(key.scopes.endpoints),
+            "cidrs": _listed(key.scopes.cidrs),
+        },
+        "version": key.version,
+    }
+
+
+def new_key_view(new: NewKey) -> NewKeyView:
+    """A key just made, secret and all: goes into one answer, and nowhere else."""
+    return {**key_view(new.key), "key": new.secret}
+
+
+def usage_view(report: UsageReport) -> UsageView:
+    """A ledger's report, each group's values beside its figures."""
+    data = [_line(row.usage, row.group) for row in report.rows]
+    return {"data": data, "total": _line(report.total, {})}
+
+
+def worker_view(status: WorkerStatus) -> WorkerView:
+    """A worker's last heartbeat."""
+    return {
+        "id": status.worker_id,
+        "model": status.model,
+        "queue": status.queue,
+        "card_sha256": status.card_sha256,
+        "started_at": status.started_at_ms / 1e3,
+        "draining": status.draining,
+        "block_size": status.block_size,
+        "blocks_total": status.blocks_total,
+        "blocks_free": status.blocks_free,
+        "host_slots_total": status.host_slots_total,
+        "host_slots_free": status.host_slots_free,
+        "max_sequences": status.max_sequences,
+        "running": status.running,
+        "waiting": status.waiting,
+        "preempted": status.preempted,
+        "tokens_per_s": status.tokens_per_s,
+        "step_ms": status.step_ms,
+        "single_stream_ms": status.single_stream_ms,
+        "prefill_tokens_per_s": status.prefill_tokens_per_s,
+    }
+
+
+def audit_view(entry: AuditEntry) -> AuditView:
+    """An entry of the audit log."""
+    return {
+        "id": entry.id,
+        "at": entry.at,
+        "actor": entry.actor,
+        "address": entry.address,
+        "action": entry.action,
+        "target": entry.target,
+        "changes": entry.changes,
+    }
+
+
+def _line(usage: Usage, group: Mapping[str, str]) -> UsageLine:
+    figures: UsageLine = {
+        "requests": usage.requests,
+        "prompt_tokens": usage.prompt_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "output_tokens": usage.output_tokens,
+    }
+    return cast(UsageLine, {**group, **figures})  # the group's names are the ledger's own
+
+
+def _listed(names: Sequence[str] | None) -> list[str] | None:
+    return None if names is None else list(names)

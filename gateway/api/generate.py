@@ -1,0 +1,239 @@
+"""The endpoint of generation, inside its rim: read → prepare → launch → say. Streams and plain answers alike."""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic
+
+from starlette.types import Receive, Scope, Send
+
+from fairlane.gateway.auth import Caller
+from fairlane.gateway.errors import ApiError, error_body, internal_error
+from fairlane.gateway.http import body_budget, sse
+from fairlane.gateway.http import response as http_answer
+from fairlane.gateway.http.body import read_body
+from fairlane.gateway.http.body_budget import BodyRoom
+from fairlane.gateway.http.response import DEPARTURE_STATE as STATE
+from fairlane.gateway.http.response import Channel, Departure
+from fairlane.gateway.http.sse import Connection, EventStream, Headers, Push, send_json
+from fairlane.gateway.middleware.tenant import Journal, Notes
+from fairlane.gateway.observability.metrics import PROVIDER, Telemetry, is_recording
+from fairlane.gateway.openai.responses import Answers, Logprobs, Piece, Rhythm, Speech, Usage
+from fairlane.gateway.requests.delivery import Dispatcher
+from fairlane.gateway.requests.prepare import Kind, Plan, Preparer, Request
+from fairlane.gateway.requests.request import Flight, Mailbox
+from fairlane.gateway.requests.settlement import Settlements
+from fairlane.gateway.requests.stream import Generation
+from fairlane.gateway.requests.submit import Launcher
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """What every request must keep to, and how its waiting client is kept informed."""
+
+    room: BodyRoom
+    body_timeout_s: float
+    write_timeout_s: float
+    stream_rhythm: Rhythm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What every generation uses."""
+
+    bounds: Bounds
+    preparer: Preparer
+    launcher: Launcher
+    dispatcher: Dispatcher
+    settlements: Settlements
+    telemetry: Telemetry
+
+
+class Generate(Generic[Request]):
+    """The endpoint of one kind."""
+
+    def __init__(self, kind: Kind[Request], parts: Parts) -> None:
+        self._kind = kind
+        self._parts = parts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One ASGI call. Raises ApiError as long as the answer has not begun."""
+        caller, journal = scope["state"]["caller"], scope["state"]["journal"]
+        answer: Channel = scope["state"][http_answer.STATE]
+        departure = scope["state"][STATE]
+        plan = await self._read(scope, receive, answer, caller, journal)
+        with plan.hold:
+            journal.lane = plan.terms.lane.name
+            if is_recording():
+                self._note(journal, plan)
+            in_flight = self._parts.telemetry.in_flight
+            in_flight.add(journal.lane)
+            try:
+                if plan.request.stream:
+                    await self._stream(plan, caller, journal, departure, send, answer.push)
+                else:
+                    await self._plain(plan, caller, journal, departure, send)
+            finally:
+                in_flight.add(journal.lane, by=-1)
+
+    async def _read(self, scope: Scope, receive: Receive, answer: Channel, caller: Caller, journal: Journal) -> Plan:
+        """What the body asks for. The body itself goes with this, however long the answer takes."""
+        bounds, hold = self._parts.bounds, scope["state"][body_budget.STATE]
+        try:
+            body = await read_body(
+                receive,
+                scope["headers"],
+                max_bytes=bounds.room.most_bytes(self._kind.most_prompts),
+                timeout_s=bounds.body_timeout_s,
+                arrived=answer.take_body(),
+                hold=hold,
+                tenant=caller.tenant_id,
+            )
+            journal.body_bytes = len(body)
+            return await self._parts.preparer.prepare(self._kind, body, scope["headers"], caller, journal.arrived_s)
+        finally:
+            hold.release()
+
+    async def _plain(self, plan: Plan, caller: Caller, journal: Journal, departure: Departure, send: Send) -> None:
+        with Connection(departure):
+            answer, headers = await self._collect(plan, caller, journal)
+        await send_json(send, answer, headers)
+
+    async def _collect(self, plan: Plan, caller: Caller, journal: Journal) -> tuple[object, Headers]:
+        """The whole answer, and its headers. What it was made of goes with this, before a slow client has taken it."""
+        mailbox = Mailbox()
+        async with self._parts.launcher.launch(caller, plan.drafts, mailbox, journal.arrived_s) as flights:
+            generation, speech = self._begin(plan, flights, mailbox, journal)
+            try:
+                await generation.run(_Collector(speech), Rhythm())
+            finally:
+                self._conclude(generation, speech, journal)
+            return speech.whole(), plan.headers(flights)
+
+    async def _stream(
+        self, plan: Plan, caller: Caller, journal: Journal, departure: Departure, send: Send, push: Push
+    ) -> None:
+        fault: Exception | None = None
+        with Connection(departure) as connection:
+            timeout_s = self._parts.bounds.write_timeout_s
+            with EventStream(send, push, [], connection, write_timeout_s=timeout_s) as out:
+                try:
+                    await self._say(plan, caller, journal, out)
+                except Exception as error:  # whatever it is, a stream that has begun ends with a frame that says so
+                    if not out.started:
+                        raise
+                    fault = error
+                    await out.write(sse.data(error_body(error if isinstance(error, ApiError) else internal_error())))
+        await out.close()
+        if fault is not None:
+            raise fault  # for the rim's record
+
+    async def _say(self, plan: Plan, caller: Caller, journal: Journal, out: EventStream) -> None:
+        mailbox = Mailbox()
+        async with self._parts.launcher.launch(caller, plan.drafts, mailbox, journal.arrived_s) as flights:
+            out.lead_with(plan.headers(flights))
+            generation, speech = self._begin(plan, flights, mailbox, journal)
+            try:
+                await generation.run(_Teller(speech, out), self._parts.bounds.stream_rhythm)
+            finally:
+                self._conclude(generation, speech, journal)
+            await out.write(speech.ending())
+
+    def _begin(
+        self, plan: Plan, flights: list[Flight], mailbox: Mailbox, journal: Journal
+    ) -> tuple[Generation, Speech]:
+        request, text = plan.request, plan.model.text
+        if is_recording():
+            journal.notes["fairlane.class"] = plan.class_name(flights)
+        generation = Generation(
+            flights=flights,
+            queue=self._parts.dispatcher.queue,
+            mailbox=mailbox,
+            settlements=self._parts.settlements,
+            text=text,
+            terms=plan.terms,
+            arrived_s=journal.arrived_s,
+            queue_span=self._parts.telemetry.span("queue"),
+            stop=request.stop,
+            min_tokens=request.min_tokens,
+            still_waits_ms=self._parts.dispatcher.still_waits_ms,
+            eta_ms=plan.verdict.expected_ttft_ms or 0.0,
+        )
+        answers = Answers(
+            kind=self._kind.name,
+            id=f"{self._kind.id_prefix}{flights[0].id}",
+            model=plan.model.name,
+            created_s=int(time.time()),
+            service_tier=plan.terms.service_tier,
+            include_usage=request.include_usage,
+        )
+        logprobs = None if request.logprobs is None else Logprobs(text, self._kind.logprobs)
+        return generation, Speech(answers, flights, logprobs)
+
+    def _note(self, journal: Journal, plan: Plan) -> None:
+        request, terms = plan.request, plan.terms
+        journal.notes |= {
+            "gen_ai.operation.name": self._kind.operation,
+            "gen_ai.provider.name": PROVIDER,
+            "gen_ai.request.model": plan.model.name,
+            "gen_ai.request.max_tokens": request.max_tokens,
+            "gen_ai.request.temperature": request.draw.temperature,
+            "gen_ai.request.choice.count": request.n,
+            "openai.request.service_tier": request.service_tier,
+            "openai.response.service_tier": terms.service_tier,
+            "fairlane.lane": terms.lane.name.value,
+            "fairlane.deadline_ms": terms.deadline_ms,
+        }
+
+    def _conclude(self, generation: Generation, speech: Speech, journal: Journal) -> None:
+        """What metrics and trace keep of a generation, however it ended."""
+        usage = speech.usage()
+        if generation.first_token_s is None:
+            generation.queue_span.end()
+        journal.first_token_s = generation.first_token_s
+        journal.prompt_tokens, journal.output_tokens = usage.prompt_tokens, usage.completion_tokens
+        if is_recording():
+            journal.notes |= _used(generation, usage)
+        pace_s = generation.seconds_per_token
+        if math.isfinite(pace_s):
+            self._parts.telemetry.time_per_output_token.observe(journal.lane, pace_s)
+
+
+class _Collector:
+    """Keeps all that is said for one whole answer."""
+
+    def __init__(self, speech: Speech) -> None:
+        self._speech = speech
+
+    def hear(self, pieces: Sequence[Piece]) -> bool:
+        """A part of it."""
+        self._speech.collect(pieces)
+        return True
+
+    async def catch_up(self) -> None:
+        """It never has to."""
+
+
+class _Teller:
+    """Says all in a stream."""
+
+    def __init__(self, speech: Speech, out: EventStream) -> None:
+        self._speech = speech
+        self._out = out
+        self.catch_up = out.catch_up
+
+    def hear(self, pieces: Sequence[Piece]) -> bool:
+        """What is ready in one go, as one write."""
+        frames = self._speech.frames(pieces)
+        return (self._out.started and not frames) or self._out.put(frames)
+
+
+def _used(generation: Generation, usage: Usage) -> Notes:
+    """What a trace keeps of a generation."""
+    return {
+        "gen_ai.usage.input_tokens": usage.prompt_tokens,
+        "gen_ai.usage.output_tokens": usage.completion_tokens,
+        "fairlane.preemptions": sum(flight.preemptions for flight in generation.flights),
+        "fairlane.resumed_tokens": generation.flights[0].booking.ask.start.published if generation.flights else 0,
+    }

@@ -1,0 +1,63 @@
+"""`/healthz`, `/readyz` and `/metrics`: for probes, balancers and Prometheus."""
+
+from collections.abc import Callable
+
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from fairlane.gateway import errors
+from fairlane.gateway.errors import ApiError
+from fairlane.gateway.fleet import Directory
+from fairlane.gateway.observability.process_metrics import Siblings
+from fairlane.store.circuit_breaker import Availability
+
+
+class Health:
+    """What the process says of itself, and of its siblings only by `/metrics`: each answers probes for itself.
+
+    `refusal`: why it serves no request any more, if so.
+    """
+
+    def __init__(
+        self,
+        directory: Directory,
+        siblings: Siblings,
+        availability: Availability,
+        refusal: Callable[[], ApiError | None],
+    ) -> None:
+        self._directory = directory
+        self._siblings = siblings
+        self._availability = availability
+        self._refusal = refusal
+
+    def routes(self) -> list[Route]:
+        """What anyone may ask."""
+        paths = (("/healthz", self.alive), ("/health", self.alive), ("/readyz", self.ready))
+        return [Route(path, told, methods=["GET"]) for path, told in paths]
+
+    async def alive(self, _: Request) -> Response:
+        """The process lives; nothing else is looked at."""
+        return PlainTextResponse("ok\n")
+
+    async def ready(self, _: Request) -> Response:
+        """200 only where a request would be served now; else an error that says what is missing."""
+        missing = self._missing()
+        return PlainTextResponse("ready\n") if missing is None else errors.response(missing)
+
+    async def metrics(self, _: Request) -> Response:
+        """Prometheus' text, of all processes behind the port."""
+        return Response(await self._siblings.exposition(), media_type=CONTENT_TYPE_LATEST)
+
+    def _missing(self) -> ApiError | None:
+        refusal = self._refusal()
+        if refusal is not None:
+            return refusal
+        if self._availability.is_away or not self._directory.is_fresh:
+            return ApiError("The store does not answer.", "quota_store_unavailable", retry_after_s=1.0)
+        if not self._directory.models:
+            return ApiError("No model has been announced.", "no_worker", retry_after_s=1.0)
+        if not any(model.is_served for model in self._directory.models.values()):
+            return ApiError("No worker serves any model.", "no_worker", retry_after_s=1.0)
+        return None

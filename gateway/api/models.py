@@ -1,0 +1,65 @@
+"""`GET /v1/models`, `GET /v1/models/{id}` and `GET /v1/limits`: what the calling key may use."""
+
+from typing import Any
+
+from starlette.types import Receive, Scope, Send
+
+from fairlane.gateway.auth import Caller
+from fairlane.gateway.fleet import Directory, Model
+from fairlane.gateway.http.sse import send_json
+from fairlane.gateway.openai import rate_limits as limits_headers
+from fairlane.gateway.openai.rate_limits import Waiting
+from fairlane.gateway.requests.prepare import allowed_model, may_use
+from fairlane.quotas.store import QuotaStore
+
+OWNER = "fairlane"
+
+
+class ListModels:
+    """Every known model that the key may use, by name; one without a worker too."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One ASGI call, inside its rim. Raises ApiError where no model is known yet."""
+        caller: Caller = scope["state"]["caller"]
+        data = [_shown(model) for model in self._directory.find() if may_use(caller, model.name)]
+        await send_json(send, {"object": "list", "data": data}, [])
+
+
+class ShowModel:
+    """One model by its name, which may hold slashes."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One ASGI call, inside its rim. Raises ApiError for a model that is not there or not the caller's."""
+        model = allowed_model(self._directory, scope["path_params"]["model"], scope["state"]["caller"])
+        await send_json(send, _shown(model), [])
+
+
+class ShowLimits:
+    """The calling key's own quota object, as it stands now."""
+
+    def __init__(self, quotas: QuotaStore, waiting: Waiting) -> None:
+        self._quotas = quotas
+        self._waiting = waiting
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One ASGI call, inside its rim. Raises StoreUnavailable."""
+        caller: Caller = scope["state"]["caller"]
+        statuses = await self._quotas.statuses(caller.root, caller.tenant_id, caller.key_id)
+        caller.statuses = await limits_headers.with_queue(statuses, caller.tenant_id, self._waiting)
+        await send_json(send, limits_headers.as_json(caller.statuses), [])
+
+
+def _shown(model: Model) -> dict[str, Any]:
+    return {
+        "id": model.name,
+        "object": "model",
+        "created": model.text.card.created_s,
+        "owned_by": OWNER,
+        "context_length": model.context_length,
+    }

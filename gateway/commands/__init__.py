@@ -1,1 +1,0 @@
-"""What the `fairlane` command does, one module per group of subcommands."""

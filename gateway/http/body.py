@@ -1,0 +1,229 @@
+"""A request's body, whole: bounded in bytes and in time, within its tenant's budget, and never decompressed.
+
+Reading a JSON body strictly: UTF-8, no doubled key, no lone surrogate in a key, bounded depth and bounded detail.
+
+What is wrong in a body is told with the field it stands in, found by a bounded scan of what came before it.
+"""
+
+import asyncio
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive
+
+from fairlane.gateway.errors import ApiError, invalid, request_timeout, request_too_large
+from fairlane.gateway.http.body_budget import BodyHold
+from fairlane.gateway.http.json_lists import Lifted
+
+_MAX_DIGITS = 18
+"""Of a declared length that is worth reading."""
+
+
+async def read_body(
+    receive: Receive,
+    headers: Sequence[tuple[bytes, bytes]],
+    *,
+    max_bytes: int,
+    timeout_s: float,
+    arrived: bytes | None = None,
+    hold: BodyHold | None = None,
+    tenant: str = "",
+) -> bytes:
+    """The whole body. `headers`: the ASGI scope's; `arrived`: the body where all of it is there already; `hold`: its
+    place in the budget, which becomes the `tenant`'s before anything is waited for, and stays the caller's to release.
+
+    Raises ApiError: `request_too_large` before reading it all (by Content-Length, or as soon as the count is over),
+    `concurrency_limit_exceeded` or `overloaded_memory` where the budget has no room for it, `request_timeout` if it is
+    not there in time, 400 where it is compressed; starlette's ClientDisconnect.
+    """
+    declared = b""
+    for name, value in headers:
+        if name == b"content-encoding" and value.strip().lower() != b"identity":
+            raise invalid("content-encoding", "`content-encoding` is not supported: send the body as it is.")
+        if name == b"content-length":
+            declared = declared or value
+    length = _length(declared, max_bytes)
+    if arrived is not None and len(arrived) > max_bytes:
+        raise request_too_large(max_bytes)
+    if hold is not None:
+        hold.claim(tenant, length)
+    if arrived is not None:
+        return arrived
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await _received(receive, max_bytes, hold)
+    except TimeoutError:
+        raise request_timeout(timeout_s) from None
+
+
+def _length(declared: bytes, max_bytes: int) -> int:
+    """Bytes that a body is said to have; 0 where it says nothing. Raises ApiError for too many."""
+    if not declared.isdigit():
+        return 0
+    if len(declared) > _MAX_DIGITS or int(declared) > max_bytes:
+        raise request_too_large(max_bytes)
+    return int(declared)
+
+
+async def _received(receive: Receive, max_bytes: int, hold: BodyHold | None) -> bytes:
+    body = bytearray()
+    more = True
+    while more:
+        message = await receive()
+        if hold is not None:
+            hold.check()  # what was not taken in has not come here
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+        del message  # else this part is held twice while the next is waited for
+        if len(body) > max_bytes:
+            raise request_too_large(max_bytes)
+    return bytes(body)
+
+
+MAX_FIELD_NAME = 64
+"""Characters of a caller's field name that an error message repeats."""
+MAX_DEPTH = 100
+"""Deeper than any field that we know. The parser itself gives up between 500 and 1,000 levels."""
+MAX_FIELDS = 1_000
+"""Of one object; the largest that we know has some fifty."""
+LARGE_BODY_BYTES = 16 * 1024
+"""A body of this size is parsed at once, whatever it holds; of a larger one its lists are taken out before."""
+_SCAN_TOKENS = 10_000
+"""Strings and brackets that the search for a broken field looks at: what a hostile body costs is bounded by it."""
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|$)|[\[\]{}:,]', re.DOTALL)
+_SCAN_BYTES = 2**20
+"""The same in bytes."""
+_DIGITS = 4000
+"""Digits of a whole number; Python refuses to read more than 4,300."""
+_LONGEST_NUMBER = 100
+"""Characters of a number in a large body; a longer one is read as infinity."""
+
+
+def shown_name(name: str) -> str:
+    """A field name from a body, as a message or `param` may repeat it."""
+    printable = "".join(character if character.isprintable() else "?" for character in name[:MAX_FIELD_NAME])
+    return printable + ("…" if len(name) > MAX_FIELD_NAME else "")
+
+
+def is_unicode(text: str) -> bool:
+    """Whether text can be written as UTF-8: JSON's escapes can spell lone surrogates, which cannot."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def read_object(body: bytes, *, token_ids: int = 0) -> dict[str, Any]:
+    """The JSON object that a body holds. NaN and Infinity pass as floats: each field's own rule refuses them. In a
+    large body a long list of whole numbers is a tuple, of token ids. `token_ids`: how many of them it may hold.
+
+    Raises ApiError naming the top-level field in which the body goes wrong, where that can be told.
+    """
+    lifted = Lifted(body, token_ids) if len(body) > LARGE_BODY_BYTES else None
+    try:
+        value = _read(body.decode("utf-8")) if lifted is None else _read_rest(lifted)
+    except (ApiError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        refused = _explain(error, body, lifted)  # raised below, so that no traceback chains to what quotes the body
+    else:
+        if isinstance(value, dict):
+            return value
+        refused = invalid(None, "The body must be a JSON object.")
+    try:
+        raise refused
+    finally:
+        del refused  # it has this frame in its traceback, and with it the body, until the next collection otherwise
+
+
+def _read(text: str) -> object:
+    try:
+        return _decode(text)
+    except (json.JSONDecodeError, ApiError):
+        raise
+    except ValueError:  # a whole number of thousands of digits; as infinity it meets its field's own rule
+        return json.loads(text, object_pairs_hook=_no_doubles, parse_int=_whole_number)
+
+
+def _read_rest(lifted: Lifted) -> object:
+    lists = lifted.lists
+
+    def whole(digits: str) -> object:
+        if digits in lists:
+            return lists[digits]
+        return int(digits) if len(digits) <= _LONGEST_NUMBER else math.inf
+
+    return json.loads(
+        lifted.text.decode("utf-8"), object_pairs_hook=_no_doubles, parse_int=whole, parse_float=_fraction
+    )
+
+
+def _fraction(digits: str) -> float:
+    return float(digits) if len(digits) <= _LONGEST_NUMBER else math.inf
+
+
+def _whole_number(digits: str) -> float:
+    return int(digits) if len(digits) < _DIGITS else math.inf
+
+
+def _no_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(pairs) > MAX_FIELDS:
+        raise invalid(None, f"An object in the body has more than {MAX_FIELDS} fields.")
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        counts = Counter(name for name, _ in pairs)
+        doubled = next(name for name, count in counts.items() if count > 1)
+        raise invalid(shown_name(doubled), "The field is given twice.")
+    if not is_unicode("\n".join(fields)):
+        broken = next(name for name in fields if not is_unicode(name))
+        raise invalid(shown_name(broken), "The field's name is not valid Unicode.")
+    return fields
+
+
+_decode = json.JSONDecoder(object_pairs_hook=_no_doubles).decode
+
+
+def _explain(error: Exception, body: bytes, lifted: Lifted | None) -> ApiError:
+    if lifted is not None:
+        body = lifted.text
+    match error:
+        case ApiError():
+            return error
+        case UnicodeDecodeError():
+            return invalid(_field_of(body[: error.start]), "The body is not valid UTF-8.")
+        case json.JSONDecodeError():
+            before = error.doc[: error.pos].encode("utf-8", "replace")
+            position = error.pos if lifted is None else lifted.position(error.pos)
+            return invalid(_field_of(before), f"The body is not valid JSON, at character {position}.")
+        case _:
+            return invalid(_field_of(body), "The body is nested too deeply.")
+
+
+def _field_of(before: bytes) -> str | None:
+    """The top-level field that is open at the end of `before`, or where it first nests past MAX_DEPTH."""
+    field, string, depth = None, "", 0
+    if len(before) > _SCAN_BYTES:
+        return None
+    text = before.decode("utf-8", "replace")
+    for count, token in enumerate(_TOKEN.finditer(text)):
+        mark = token[0]
+        if count >= _SCAN_TOKENS:
+            return None
+        if mark in "[{":
+            depth += 1
+            if depth > MAX_DEPTH:
+                break
+        elif mark in "]}":
+            depth -= 1
+        elif depth == 1 and mark == ":":
+            field = string
+        elif depth == 1 and mark == ",":
+            field = None
+        string = mark.strip('"')
+    return None if field is None else shown_name(field)

@@ -1,0 +1,88 @@
+"""Requests that never reach the application: why, and the bytes that say so."""
+
+import logging
+import random
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+
+from fairlane.gateway.errors import ApiError, error_body, error_headers, headers_too_large, invalid
+from fairlane.gateway.middleware.request_id import request_id_of
+
+log = logging.getLogger(__name__)
+
+Headers = Sequence[tuple[bytes, bytes]]
+SUPPORTED = ("1.1", "1.0")
+"""Versions of HTTP; the parser knows others too."""
+TELL_EVERY_S = 10.0
+"""Malformed requests, at most one line for all of them."""
+_SEPARATORS = len(": " + "\r\n")
+
+
+class Malformed:
+    """Requests that are no HTTP or beyond its bounds: counted, and told in the log once in a while."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.count = 0
+        self._clock = clock
+        self._untold = 0
+        self._told_s = -TELL_EVERY_S
+
+    def note(self, address: str, error: ApiError) -> None:
+        """One more, from this address."""
+        self.count += 1
+        self._untold += 1
+        if self._clock() - self._told_s >= TELL_EVERY_S:
+            log.warning("%d malformed requests, the last from %s: %s", self._untold, address or "?", error.code)
+            self._untold, self._told_s = 0, self._clock()
+
+
+def refusal_of(
+    method: bytes, url: bytes, version: str, headers: Headers, *, max_bytes: int, max_headers: int
+) -> ApiError | None:
+    """Why a request with these headers is not served, if so. `version`: of HTTP. Names are in lower case."""
+    if method == b"CONNECT":
+        return invalid(None, "This is no proxy.")
+    size, hosts, codings, has_length = len(url), 0, [], False
+    for name, value in headers:
+        size += len(name) + len(value) + _SEPARATORS
+        if name == b"host":
+            hosts += 1
+        elif name == b"content-length":
+            has_length = True
+        elif name == b"transfer-encoding":
+            codings.append(value.strip().lower())
+    if size > max_bytes:
+        return headers_too_large(max_bytes)
+    if len(headers) > max_headers:
+        return ApiError(f"The request has more than {max_headers} headers.", "headers_too_large")
+    if version not in SUPPORTED:
+        return invalid(None, "This is not a valid HTTP/1.1 request.")
+    if not (0 if version == "1.0" else 1) <= hosts <= 1:
+        return invalid("host", "The header `host` must be given once.")
+    return _misframed(version, codings, has_length) if codings else None
+
+
+def _misframed(version: str, codings: Sequence[bytes], has_length: bool) -> ApiError | None:
+    """Why it cannot be told where the body ends, or what was done to it on its way."""
+    if has_length:
+        return invalid("content-length", "`content-length` and `transfer-encoding` exclude each other.")
+    if codings != [b"chunked"] or version == "1.0":
+        return invalid("transfer-encoding", "No `transfer-encoding` but HTTP/1.1's `chunked` is supported.")
+    return None
+
+
+def answer_bytes(error: ApiError, headers: Headers) -> bytes:
+    """A whole HTTP/1.1 answer. `headers`: the request's, as far as they are known."""
+    body = msgspec.json.encode(error_body(error))
+    fields = {
+        "content-type": "application/json",
+        "content-length": str(len(body)),
+        "connection": "close",
+        "x-request-id": request_id_of(headers),
+        **error_headers(error, random.Random()),
+    }
+    head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+    return STATUS_LINE[error.status] + head.encode("ascii") + b"\r\n" + body

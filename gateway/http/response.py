@@ -1,0 +1,188 @@
+"""How an answer goes onto the wire: its head waits for the first of its body, so that a whole answer is one write.
+
+In place of uvicorn's own `send`, which writes the two apart and looks at each header twice; the rules are the same.
+
+How a request hears that its client has left: from its connection, at once, and without a task that waits for it.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Protocol
+
+from uvicorn._types import ASGISendEvent, HTTPResponseBodyEvent, HTTPResponseStartEvent
+from uvicorn.protocols.http.httptools_impl import HEADER_RE, HEADER_VALUE_RE, STATUS_LINE, RequestResponseCycle
+
+from fairlane.gateway.http.body_budget import BodyHold
+
+STATE = "answer"
+"""Where the `state` of a scope has its `Channel`."""
+_BODILESS = (204, 304)
+
+
+@lru_cache(maxsize=256)  # answers have few sets of names
+def _places(names: tuple[bytes, ...]) -> tuple[int | None, int | None, int | None]:
+    """Where `connection`, `content-length` and `transfer-encoding` stand. Raises RuntimeError for what is no name."""
+    if HEADER_RE.search(b"".join(names)):
+        raise RuntimeError("invalid HTTP header name")
+    places = {name.lower(): place for place, name in enumerate(names)}
+    return places.get(b"connection"), places.get(b"content-length"), places.get(b"transfer-encoding")
+
+
+class Channel(Protocol):
+    """What an endpoint finds of its request beside ASGI's messages; an `Answer` is one."""
+
+    def take_body(self) -> bytes | None:
+        """The body, where all of it has come already: it has to be waited for by `receive` otherwise. Only once."""
+
+    def push(self, body: bytes) -> bool:
+        """A further part of a streamed body, without waiting; False where it has to be sent instead."""
+
+
+class Answer:
+    """`send` of one request, for the cycle that runs it."""
+
+    __slots__ = ("_cycle", "_head", "_hold", "_is_abandoned", "_is_open_ended")
+
+    def __init__(self, cycle: RequestResponseCycle, hold: BodyHold) -> None:
+        """`hold`: of the request's body, which is given back with the answer's end at the latest."""
+        self._cycle: RequestResponseCycle | None = cycle
+        """None once the answer is over: the two hold each other, and with them all that the request brought, which
+        is to go with its last reference and not at the next collection."""
+        self._head = b""
+        self._hold = hold
+        self._is_abandoned = False
+        self._is_open_ended = False
+        """Its body ends with its connection: HTTP/1.0 knows no chunks."""
+
+    async def send(self, message: ASGISendEvent) -> None:
+        """One ASGI message. Raises RuntimeError for one that may not come now, or a header that cannot be."""
+        cycle = self._cycle
+        if cycle is None:
+            if self._is_abandoned:
+                return
+            raise RuntimeError("the answer is over")
+        if cycle.flow.write_paused and not cycle.disconnected:
+            await cycle.flow.drain()
+        if cycle.disconnected:
+            return
+        if message["type"] == "http.response.start" and not cycle.response_started:
+            self._begin(cycle, message)
+        elif message["type"] == "http.response.body" and cycle.response_started:
+            self._go_on(cycle, message)
+        else:
+            raise RuntimeError(f"the message {message['type']} may not come now")
+
+    def abandon(self) -> None:
+        """The client has left: what is still sent goes nowhere."""
+        self._cycle, self._is_abandoned = None, True
+        self._hold.release()
+
+    def take_body(self) -> bytes | None:
+        """The body of the request that is to be answered, where all of it has come already: it has to be waited for
+        by `receive` otherwise. Its bytes are the caller's from then on."""
+        cycle = self._cycle
+        if cycle is None or cycle.more_body:
+            return None
+        body, cycle.body = bytes(cycle.body), bytearray()
+        return body
+
+    def push(self, body: bytes) -> bool:
+        """A further part of a body of unknown length, without waiting; False where it has to be sent instead."""
+        cycle = self._cycle
+        if cycle is None or cycle.flow.write_paused or self._head:
+            return False
+        if not (cycle.chunked_encoding or self._is_open_ended):
+            return False
+        if not cycle.disconnected:
+            cycle.transport.write(body if self._is_open_ended else b"%x\r\n%b\r\n" % (len(body), body))
+        return True
+
+    def _begin(self, cycle: RequestResponseCycle, message: HTTPResponseStartEvent) -> None:
+        status = message["status"]
+        headers = [*cycle.default_headers, *message.get("headers", ())]
+        places = _places(tuple([name for name, _ in headers]))
+        if HEADER_VALUE_RE.search(b"".join([value for _, value in headers])):
+            raise RuntimeError("invalid HTTP header value")
+        cycle.response_started, cycle.waiting_for_100_continue = True, False
+        head = [STATUS_LINE[status], *[b"%b: %b\r\n" % header for header in headers]]
+        connection, length, coding = [None if place is None else headers[place][1] for place in places]
+        closes = connection is not None and b"close" in [token.strip() for token in connection.lower().split(b",")]
+        if not (cycle.keep_alive or closes):
+            head.append(b"connection: close\r\n")
+        cycle.keep_alive = cycle.keep_alive and not closes
+        if length is not None:
+            cycle.chunked_encoding, cycle.expected_content_length = False, int(length)
+        elif coding is not None and coding.lower() == b"chunked":
+            cycle.chunked_encoding = True
+        elif cycle.scope["method"] != "HEAD" and status not in _BODILESS:
+            self._is_open_ended = cycle.scope["http_version"] == "1.0"  # its connection is not kept alive
+            cycle.chunked_encoding = not self._is_open_ended
+            if cycle.chunked_encoding:
+                head.append(b"transfer-encoding: chunked\r\n")
+        self._head = b"".join([*head, b"\r\n"])
+
+    def _go_on(self, cycle: RequestResponseCycle, message: HTTPResponseBodyEvent) -> None:
+        body, more = message.get("body", b""), message.get("more_body", False)
+        head, self._head = self._head, b""
+        if cycle.scope["method"] == "HEAD":
+            cycle.transport.write(head)
+        elif self._is_open_ended:
+            cycle.transport.write(head + body)
+        elif cycle.chunked_encoding:
+            chunk = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+            cycle.transport.write(b"%b%b%b" % (head, chunk, b"" if more else b"0\r\n\r\n"))
+        else:
+            cycle.expected_content_length -= len(body)
+            if cycle.expected_content_length < 0 or (cycle.expected_content_length and not more):
+                raise RuntimeError("the body is not as long as its content-length says")
+            cycle.transport.write(head + body)
+        if not more:
+            self._end(cycle)
+
+    def _end(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = None
+        self._hold.release()
+        cycle.body.clear()  # the connection keeps the cycle until its next request
+        cycle.response_complete = True
+        cycle.message_event.set()
+        if not cycle.keep_alive:
+            cycle.transport.close()
+        cycle.on_response()
+
+
+DEPARTURE_STATE = "departure"
+"""Where the `state` of a scope has its connection's `Departure`."""
+
+
+def _nothing() -> None:
+    """There is no connection to read on."""
+
+
+class Departure:
+    """One connection's end, for the request that it is answering."""
+
+    __slots__ = ("_heard", "_is_over", "_listen")
+
+    def __init__(self, listen: Callable[[], None]) -> None:
+        """`listen`: makes the connection read on, where it has stopped reading a body that nobody takes."""
+        self._listen = listen
+        self._heard: Callable[[], None] | None = None
+        self._is_over = False
+
+    def tell(self, heard: Callable[[], None]) -> None:
+        """Call this once the client has left, which may be now; instead of what was to be called before."""
+        self._heard = heard
+        if self._is_over:
+            heard()
+        else:
+            self._listen()
+
+    def forget(self) -> None:
+        """Call nothing any more."""
+        self._heard = None
+
+    def left(self) -> None:
+        """The client has left, or its connection is not worth an answer."""
+        self._is_over, self._listen = True, _nothing
+        if self._heard is not None:
+            self._heard()

@@ -1,0 +1,268 @@
+"""`Idempotency-Key`: a request that is sent twice runs once. Wraps an endpoint of generation, inside its rim.
+
+The key is the API key's own for 24 hours. The same request again joins the one that runs, on whichever gateway, or is
+told how it ended, byte for byte; any other request with that key is refused. What counts as the same: path, body, and
+the headers that say on which terms it is to be served.
+
+One client that hears the answer of a run: what was said so far, then what comes; and that it lives meanwhile.
+"""
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Awaitable, Iterable, Sequence
+
+import msgspec
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from fairlane.gateway.api.generate import Bounds
+from fairlane.gateway.auth import Caller, bearer
+from fairlane.gateway.errors import ApiError, error_body, internal_error, invalid
+from fairlane.gateway.http import body_budget, sse
+from fairlane.gateway.http import response as http_answer
+from fairlane.gateway.http.body import LARGE_BODY_BYTES, read_body
+from fairlane.gateway.http.body_budget import BodyHold
+from fairlane.gateway.http.response import DEPARTURE_STATE as STATE
+from fairlane.gateway.http.response import Departure
+from fairlane.gateway.http.sse import Connection
+from fairlane.gateway.middleware.idempotent_run import HEADER, Lost, Recording, Run, Runs, Spoken, not_kept
+from fairlane.gateway.middleware.tenant import Journal
+from fairlane.gateway.observability.metrics import Telemetry
+from fairlane.gateway.openai.responses import Rhythm
+from fairlane.gateway.requests.service_level import DEADLINE_HEADER, LANE_HEADER, TTFT_HEADERS, asks_progress
+from fairlane.quotas.idempotency import Mine, Name
+from fairlane.quotas.sealing import Seal
+
+REPLAYED_HEADER = "idempotent-replayed"
+"""On every answer but that of the request which ran."""
+_REPLAYED = (REPLAYED_HEADER.encode(), b"true")
+_STREAM = [(b"content-type", sse.MEDIA_TYPE.encode())] + [(k.encode(), v.encode()) for k, v in sse.HEADERS.items()]
+
+
+class _Asked(msgspec.Struct):
+    """What matters here of a body."""
+
+    stream: object = False
+
+
+def asks_for_stream(body: bytes) -> bool:
+    """Whether a request's body does. Of use only where it has been let in as well."""
+    if b'"stream"' not in body:
+        return False
+    try:
+        return msgspec.json.decode(body, type=_Asked).stream is True
+    except (msgspec.MsgspecError, RecursionError):
+        return False
+
+
+class Listener:
+    """Passes a run's answer on to one client, at the client's pace."""
+
+    def __init__(
+        self,
+        run: Run,
+        send: Send,
+        *,
+        wants_stream: bool,
+        is_first: bool,
+        rhythm: Rhythm,
+        tells_progress: bool,
+        write_timeout_s: float,
+    ) -> None:
+        """`wants_stream`: as the request's body asks. `is_first`: its request began the run. `rhythm`: for a stream
+        that waits. `tells_progress`: this client asked for comments, whatever the one did that began the run."""
+        self._run = run
+        self._recording = run.recording
+        self._send = send
+        self._wants_stream = wants_stream
+        self._is_first = is_first
+        self._rhythm = rhythm
+        self._tells_progress = tells_progress
+        self._write_timeout_s = write_timeout_s
+        self._started = False
+
+    @property
+    def replays(self) -> bool:
+        """It has begun to tell the answer of an earlier request."""
+        return self._started and not (self._is_first and self._run.is_mine)
+
+    async def listen(self) -> None:
+        """To the end. Raises what the run ended with, also after all of its answer; ClientDisconnect."""
+        await self._wait_for_beginning()
+        try:
+            if self._recording.status:
+                await self._repeat()
+        except Lost:
+            if self._started:
+                raise ClientDisconnect from None  # too far behind: what comes next is no longer kept
+            raise not_kept() from None
+        while not self._recording.has_ended:
+            await self._recording.changed(None)
+        error = self._recording.error
+        if error is None:
+            return
+        if self._started and not self._recording.is_whole:
+            await self._fail(error)
+        raise error
+
+    async def _wait_for_beginning(self) -> None:
+        """A stream that runs elsewhere keeps its client's connection alive; all else waits in silence, or for its own
+        generation to speak."""
+        recording, patience_s, pulse = self._recording, self._rhythm.first_s, b""
+        while not (recording.status or recording.has_ended):
+            if await recording.changed(patience_s) or not (self._run.is_elsewhere and self._wants_stream):
+                continue
+            await self._start(_STREAM, 200)
+            if self._tells_progress:
+                await self._write(sse.comment("running"), is_last=False)
+                patience_s = self._rhythm.every_s
+            else:
+                await self._write(pulse, is_last=False)
+                pulse, patience_s = sse.PULSE, self._rhythm.pulse_s
+
+    async def _repeat(self) -> None:
+        recording, position, is_last = self._recording, 0, False
+        chunk = recording.after(position)
+        await self._start(recording.headers, recording.status)
+        while not is_last:
+            chunk, position, is_last = recording.after(position), recording.count, recording.is_whole
+            if chunk or is_last:
+                told = chunk if self._tells_progress else sse.without_comments(chunk)
+                await self._write(told, is_last=is_last)
+            elif recording.has_ended:
+                return
+            else:
+                await recording.changed(None)
+
+    async def _fail(self, error: Exception) -> None:
+        """A stream that has begun ends with a frame that says what went wrong."""
+        if self._wants_stream and not isinstance(error, ClientDisconnect):
+            told = error if isinstance(error, ApiError) else internal_error()
+            await self._write(sse.data(error_body(told)), is_last=True)
+
+    async def _start(self, headers: list[tuple[bytes, bytes]], status: int) -> None:
+        if not self._started:
+            self._started = True
+            told = [*headers, _REPLAYED] if self.replays else headers
+            await self._send({"type": "http.response.start", "status": status, "headers": told})
+
+    async def _write(self, body: bytes, *, is_last: bool) -> None:
+        try:
+            async with asyncio.timeout(self._write_timeout_s):
+                await self._send({"type": "http.response.body", "body": body, "more_body": not is_last})
+        except TimeoutError:
+            raise ClientDisconnect from None
+
+
+_HEADER = HEADER.encode()
+_WELL_FORMED = re.compile(rb"[\x20-\x7e]{1,255}")
+_TERMS = tuple(name.encode() for name in (LANE_HEADER, DEADLINE_HEADER, *TTFT_HEADERS))
+
+
+class Idempotent:
+    """Wraps one endpoint. A request without the header goes by as if this were not there."""
+
+    def __init__(
+        self, app: ASGIApp, path: str, runs: Runs, bounds: Bounds, telemetry: Telemetry, *, most_prompts: int
+    ) -> None:
+        """`most_prompts`: that one request of the endpoint may hold."""
+        self._app = app
+        self._most_prompts = most_prompts
+        self._telemetry = telemetry
+        self._path = path
+        self._runs = runs
+        self._bounds = bounds
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """One ASGI call. Raises ApiError as long as the answer has not begun."""
+        given = [value for name, value in scope["headers"] if name == _HEADER]
+        if not given:
+            return self._app(scope, receive, send)
+        return self._once(given, scope, receive, send)
+
+    async def _once(self, given: Sequence[bytes], scope: Scope, receive: Receive, send: Send) -> None:
+        state, bounds = scope["state"], self._bounds
+        caller: Caller = state["caller"]
+        journal: Journal = state["journal"]
+        key = _checked(given)
+        hold: BodyHold = state[body_budget.STATE]
+        body = await read_body(
+            receive,
+            scope["headers"],
+            max_bytes=bounds.room.most_bytes(self._most_prompts),
+            timeout_s=bounds.body_timeout_s,
+            arrived=state[http_answer.STATE].take_body(),
+            hold=hold,
+            tenant=caller.tenant_id,
+        )
+        journal.body_bytes = len(body)
+        if len(body) <= LARGE_BODY_BYTES:
+            digest, wants_stream = _looked_at(self._path, scope["headers"], body)
+        else:
+            digest, wants_stream = await asyncio.to_thread(_looked_at, self._path, scope["headers"], body)
+        whole = [body]
+        del body  # whoever performs it takes it: it is not kept for as long as the answer lasts
+
+        async def perform(mine: Mine, to: Recording, departure: Departure) -> None:
+            caller.once, caller.runs = mine.once, mine.runs
+            replaced = {STATE: departure, http_answer.STATE: Spoken(whole.pop(), to)}
+            await self._app({**scope, "state": {**state, **replaced}}, _nothing_more, to.send)
+
+        tells_progress = asks_progress(scope["headers"])  # of a run too, which it must not begin if that is no answer
+        name = Name(caller.root, caller.key_id, hashlib.sha256(key).hexdigest())
+        seal = Seal(bearer(scope["headers"]))
+        fingerprint = seal.mark(digest)
+        run, is_first = self._runs.find(name, seal, fingerprint, perform, journal.request_id)
+        if not is_first:
+            whole.clear()
+            hold.release()
+        listener = Listener(
+            run,
+            send,
+            wants_stream=wants_stream,
+            is_first=is_first,
+            rhythm=bounds.stream_rhythm,
+            tells_progress=tells_progress,
+            write_timeout_s=bounds.write_timeout_s,
+        )
+        try:
+            with Connection(state[STATE]), run.heard():
+                await listener.listen()
+        finally:
+            journal.lane = _lane(run.recording) or journal.lane
+            if listener.replays:
+                self._telemetry.replays.add(self._path)
+
+
+def _checked(given: Sequence[bytes]) -> bytes:
+    """The one key. Raises ApiError."""
+    key = given[0].strip()
+    if len(given) != 1 or not _WELL_FORMED.fullmatch(key):
+        raise invalid(HEADER, f"`{HEADER}` must be sent once, as 1 to 255 printable ASCII characters.")
+    return key
+
+
+def _looked_at(path: str, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> tuple[bytes, bool]:
+    """The request's fingerprint, and whether it asks for a stream."""
+    return _fingerprint(path, headers, body), asks_for_stream(body)
+
+
+def _fingerprint(path: str, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bytes:
+    """SHA-256 of what makes two requests the same."""
+    given = [(name, value.strip()) for name, value in headers if name in _TERMS]
+    digest = hashlib.sha256()
+    for part in (path.encode(), *(part for header in sorted(given) for part in header), b"", body):
+        digest.update(b"%d:" % len(part))
+        digest.update(part)
+    return digest.digest()
+
+
+def _lane(recording: Recording) -> str:
+    """The lane that an answer names; empty where it names none."""
+    return next((value.decode("latin-1") for name, value in recording.headers if name == _TERMS[0]), "")
+
+
+async def _nothing_more() -> Message:
+    """`receive` of a request whose body was read."""
+    return {"type": "http.disconnect"}

@@ -1,0 +1,375 @@
+"""What runs under an idempotency key: one `Run` for each on this gateway, in a task of its own, whoever listens.
+
+    begin ────Mine────> the endpoint speaks into the recording ──┬─ an end that ran ──> kept in the store
+      │ │ └─"ended"──> the recording is what the store has       └─ a refusal ───────> released: a retry runs
+      └─┴─"running" elsewhere: asked again, until it has ended or its owner's lease has lapsed
+
+A run that nobody listens to any more goes on for `grace_s`, since a retry after a broken connection is what the key is
+for; then it ends as any request does whose client has left. What has begun to be said is an end that ran, also where it
+ended in the middle with an error: what it said was charged, so the same is said again, and not charged twice. What runs
+after a refusal, or after its gateway was lost, goes on from what was published before (`gateway/requests/resume.py`).
+
+What one request has answered so far, for any number of listeners, each from the beginning and at its own pace.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from starlette.requests import ClientDisconnect
+from starlette.types import Message
+
+from fairlane.gateway.errors import ApiError
+from fairlane.gateway.http.response import Departure
+from fairlane.gateway.middleware.request_id import log_fault
+from fairlane.quotas.idempotency import Begun, Ended, IdempotencyRecords, Mine, Name
+from fairlane.quotas.sealing import Seal
+from fairlane.store.connections import STORE_TROUBLE
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class Lost(Exception):
+    """What this listener has not heard yet is no longer kept."""
+
+
+class Spoken:
+    """Where an endpoint finds its request, and answers into a recording: as http_answer.Answer does for a client."""
+
+    __slots__ = ("_body", "_recording")
+
+    def __init__(self, body: bytes, recording: "Recording") -> None:
+        self._body: bytes | None = body
+        self._recording = recording
+
+    def take_body(self) -> bytes | None:
+        """All of it has come. None once it was taken."""
+        body, self._body = self._body, None
+        return body
+
+    def push(self, body: bytes) -> bool:
+        """A further part of a body that has begun."""
+        self._recording.say(body, is_last=False)
+        return True
+
+
+class Recording:
+    """The ASGI messages of one answer. Writing to it never waits: who listens too slowly loses it, and no other."""
+
+    def __init__(self, max_bytes: int) -> None:
+        """`max_bytes`: of a body, that are kept; from then on the oldest are forgotten."""
+        self._max_bytes = max_bytes
+        self._chunks: list[bytes] = []
+        self._forgotten = 0
+        """Chunks, from the first."""
+        self._kept_bytes = 0
+        self._news = asyncio.Event()
+        self.status = 0
+        """0: not begun."""
+        self.headers: Headers = []
+        self.is_whole = False
+        """All of the body was said."""
+        self.has_ended = False
+        """Nothing comes any more."""
+        self.error: Exception | None = None
+        """What it ended with."""
+
+    @property
+    def count(self) -> int:
+        """Chunks so far."""
+        return self._forgotten + len(self._chunks)
+
+    @property
+    def body(self) -> bytes | None:
+        """What was said; None where not all of it is kept."""
+        return None if self._forgotten or not self.is_whole else b"".join(self._chunks)
+
+    async def send(self, message: Message) -> None:
+        """One ASGI message of the answer."""
+        if message["type"] == "http.response.start":
+            self.begin(message["status"], message.get("headers", ()))
+        elif message["type"] == "http.response.body":
+            self.say(message.get("body", b""), is_last=not message.get("more_body", False))
+
+    def begin(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        """The answer's head."""
+        self.status, self.headers = status, list(headers)
+        self._tell()
+
+    def say(self, chunk: bytes, *, is_last: bool) -> None:
+        """A part of the body."""
+        if chunk:
+            self._chunks.append(chunk)
+            self._kept_bytes += len(chunk)
+        while self._kept_bytes > self._max_bytes:
+            self._kept_bytes -= len(self._chunks.pop(0))
+            self._forgotten += 1
+        self.is_whole = is_last
+        self._tell()
+
+    def end(self, error: Exception | None = None) -> None:
+        """Nothing comes any more; only the first end counts. Of an error it is kept what was wrong, not where: those
+        frames hold the request's body."""
+        if not self.has_ended:
+            if error is not None:
+                error = error.with_traceback(None)
+                error.__context__ = None
+            self.has_ended, self.error = True, error
+            self._tell()
+
+    def after(self, position: int) -> bytes:
+        """What was said from the chunk `position` on. Raises Lost."""
+        if position < self._forgotten:
+            raise Lost
+        return b"".join(self._chunks[position - self._forgotten :])
+
+    async def changed(self, within_s: float | None) -> bool:
+        """Wait for what comes next; False where nothing came in time."""
+        try:
+            async with asyncio.timeout(within_s):
+                await self._news.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _tell(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+
+Perform = Callable[[Mine, Recording, Departure], Awaitable[None]]
+"""The endpoint's answer to a request, said into the recording; it ends where the departure tells it to."""
+
+MOST_UNHEARD = 100
+"""Runs of one API key that go on though nobody listens: beyond them a client that leaves ends its own at once."""
+RETRY_S = 0.5
+"""After the store failed to keep an end."""
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 0.5
+HEADER = "idempotency-key"
+
+
+def conflict() -> ApiError:
+    """The key stands for another request."""
+    return ApiError("This idempotency key was used for another request.", "idempotency_conflict", HEADER)
+
+
+def not_kept() -> ApiError:
+    """It has ended, and what it answered can not be said again."""
+    message = "The request of this idempotency key was served and charged, and its answer is no longer kept."
+    return ApiError(f"{message} Use another key to run it anew.", "idempotency_conflict", HEADER)
+
+
+class Run:
+    """One request, and who listens to it."""
+
+    def __init__(
+        self, runs: "Runs", name: Name, seal: Seal | None, fingerprint: str, perform: Perform, request_id: str
+    ) -> None:
+        """`seal`: of the caller's API key. `request_id`: of the request that began it, for the log."""
+        self._seal = seal
+        self._runs = runs
+        self._records = runs.records
+        self._perform = perform
+        self._request_id = request_id
+        self._owner = secrets.token_hex(8)
+        self._departure = Departure(lambda: None)
+        self._grace: asyncio.TimerHandle | None = None
+        self._grace_s = runs.grace_s
+        self.listeners = 0
+        self.name = name
+        self.fingerprint = fingerprint
+        self.recording = Recording(runs.max_answer_bytes)
+        self.is_mine = False
+        """It runs here, for the first time."""
+        self.is_elsewhere = False
+        """Another owner was seen running it."""
+        self.is_given_up = False
+        """It ends as soon as it can: who asks for it now begins anew."""
+
+    @property
+    def is_unheard(self) -> bool:
+        """It goes on though nobody listens."""
+        return self._grace is not None
+
+    @contextmanager
+    def heard(self) -> Iterator[None]:
+        """Somebody listens, as long as the block lasts."""
+        self.listeners += 1
+        self._stop_grace()
+        try:
+            yield
+        finally:
+            self.listeners -= 1
+            if not (self.listeners or self.recording.has_ended):
+                self._unheard()
+
+    async def live(self) -> None:
+        """From the question whose it is to its end."""
+        try:
+            begun = await self._begin()
+            if isinstance(begun, Mine):
+                await self._run(begun)
+            else:
+                self._replay(begun)
+        except STORE_TROUBLE as error:  # of the question; it may have been heard all the same
+            self.recording.end(error)
+            await self._release()
+        except Exception as error:  # noqa: BLE001 - each listener raises it, if one is left
+            self._report(error)
+            self.recording.end(error)
+        finally:
+            self.recording.end(ClientDisconnect())
+            self._stop_grace()
+
+    async def _begin(self) -> Mine | Ended:
+        """How it ended elsewhere, or that it is to run here."""
+        pause_s = _FIRST_PAUSE_S
+        while (found := await self._ask()) == "running":
+            self.is_elsewhere = True
+            refusal = self._runs.refusal()
+            if refusal is not None:
+                raise refusal
+            await asyncio.sleep(pause_s)
+            if not self.listeners:
+                raise ClientDisconnect
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        if found == "conflict":
+            raise conflict()
+        return found
+
+    async def _ask(self) -> Begun:
+        return await self._records.begin(self.name, self._owner, self.fingerprint, self._seal)
+
+    def _replay(self, ended: Ended) -> None:
+        if ended.body is None:
+            raise not_kept()
+        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in ended.headers]
+        self.recording.begin(ended.status, headers)
+        self.recording.say(ended.body, is_last=True)
+        self.recording.end()
+
+    async def _run(self, mine: Mine) -> None:
+        self.is_mine, self.is_elsewhere = True, False
+        failure: Exception | None = None
+        renewing = asyncio.create_task(self._renew())
+        try:
+            await self._perform(mine, self.recording, self._departure)
+        except Exception as error:  # noqa: BLE001 - each listener raises it, if one is left
+            failure = error
+            self._report(error)
+        finally:
+            renewing.cancel()
+        if self.recording.is_whole and 200 <= self.recording.status < 300:
+            self.recording.end(failure)
+            await self._keep()
+        else:
+            await self._release()  # first: who hears of a refusal may come again at once
+            self.recording.end(failure)
+
+    async def _renew(self) -> None:
+        held = True
+        while held:
+            await asyncio.sleep(self._runs.lease_s / 3)
+            with suppress(*STORE_TROUBLE):  # the next time, or the lease lapses
+                held = await self._records.renew(self.name, self._owner)
+        self._grace_s = 0.0  # another runs it: here it goes on only for those who listen
+        if self.is_unheard:
+            self._give_up()
+
+    async def _keep(self) -> None:
+        """Until the store has it: whoever sends it again before that hears it from here."""
+        recording = self.recording
+        headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in recording.headers)
+        ended = Ended(status=recording.status, headers=headers, body=recording.body)
+        while True:
+            try:
+                await self._records.finish(self.name, self._owner, ended, self._seal)
+                return
+            except STORE_TROUBLE:
+                await asyncio.sleep(RETRY_S)
+
+    async def _release(self) -> None:
+        with suppress(*STORE_TROUBLE):  # then it is free when its lease has lapsed
+            await self._records.release(self.name, self._owner)
+
+    def _unheard(self) -> None:
+        if self._grace_s and self._runs.unheard(self.name.key_id) < MOST_UNHEARD:
+            self._grace = asyncio.get_running_loop().call_later(self._grace_s, self._give_up)
+        else:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        self._stop_grace()
+        self.is_given_up = True
+        self._departure.left()
+
+    def _stop_grace(self) -> None:
+        if self._grace is not None:
+            self._grace.cancel()
+            self._grace = None
+
+    def _report(self, failure: Exception) -> None:
+        """Log what nobody else will."""
+        is_told = self.listeners and not self.recording.has_ended
+        if not is_told and not isinstance(failure, (ApiError, ClientDisconnect, *STORE_TROUBLE)):
+            log_fault(self._request_id, failure)
+
+
+class Runs:
+    """All that runs here under a key. `aclose` ends what is left."""
+
+    def __init__(
+        self,
+        records: IdempotencyRecords,
+        refusal: Callable[[], ApiError | None],
+        *,
+        grace_s: float,
+        lease_s: float,
+        max_answer_bytes: int,
+    ) -> None:
+        """`refusal`: why no request is served any more, if so. `lease_s`: of the records."""
+        self.records = records
+        self.refusal = refusal
+        self.grace_s = grace_s
+        self.lease_s = lease_s
+        self.max_answer_bytes = max_answer_bytes
+        self._runs: dict[tuple[Name, str], Run] = {}
+        """By name and fingerprint: which request a key stands for, the store alone says."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def find(
+        self, name: Name, seal: Seal | None, fingerprint: str, perform: Perform, request_id: str
+    ) -> tuple[Run, bool]:
+        """The run of this request, and whether it began right now."""
+        run = self._runs.get((name, fingerprint))
+        if run is not None and not run.is_given_up:
+            return run, False
+        run = self._runs[name, fingerprint] = Run(self, name, seal, fingerprint, perform, request_id)
+        task = asyncio.create_task(run.live(), name="idempotent request")
+        self._tasks.add(task)
+        task.add_done_callback(lambda done: self._done(run, done))
+        return run, True
+
+    @property
+    def in_hand(self) -> list[Run]:
+        """Those that have not ended, or are not kept yet."""
+        return list(self._runs.values())
+
+    def unheard(self, key_id: str) -> int:
+        """How many of an API key's runs go on though nobody listens."""
+        return sum(run.is_unheard and run.name.key_id == key_id for run in self._runs.values())
+
+    async def aclose(self, within_s: float) -> None:
+        """Let what has ended be kept for so long, and stop the rest."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=within_s)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _done(self, run: Run, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if self._runs.get((run.name, run.fingerprint)) is run:
+            del self._runs[run.name, run.fingerprint]

@@ -1,0 +1,89 @@
+"""Every answer names its request: `x-request-id` is the caller's if well-formed, else minted here.
+
+What nobody foresaw: answered in our form like any other error, and logged without what it was about.
+"""
+
+import logging
+import re
+import traceback
+from collections.abc import Iterable
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from fairlane.gateway import errors
+from fairlane.gateway.random_ids import random_id
+
+HEADER = b"x-request-id"
+_WELL_FORMED = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
+
+
+def mint() -> str:
+    """A fresh id: 96 random bits."""
+    return f"req_{random_id()}"
+
+
+def request_id_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """The caller's id if it sent exactly one, well-formed; else a fresh one."""
+    given = [value for name, value in headers if name == HEADER]
+    if len(given) == 1 and _WELL_FORMED.fullmatch(given[0]):
+        return given[0].decode("ascii")
+    return mint()
+
+
+class RequestIdMiddleware:
+    """Puts the id into `scope["state"]["request_id"]` and on the answer. Wrap it around the whole application."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One ASGI call; only HTTP is named."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = request_id_of(scope["headers"])
+        scope.setdefault("state", {})["request_id"] = request_id
+        named = (HEADER, request_id.encode("ascii"))
+
+        async def send_named(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                others = [header for header in message.get("headers", ()) if header[0].lower() != HEADER]
+                message = {**message, "headers": [*others, named]}
+            await send(message)
+
+        await self._app(scope, receive, send_named)
+
+
+log = logging.getLogger(__name__)
+
+
+def log_fault(request_id: str, error: Exception) -> None:
+    """Where an error of ours came from. Its own words may hold what a client sent: only its type is told."""
+    stack = "".join(traceback.format_tb(error.__traceback__))
+    log.error("request %s failed\n%s%s", request_id, stack, type(error).__qualname__)
+
+
+class FaultMiddleware:
+    """Ends a call with a 500 where the application raises. Put it inside what names the request."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One ASGI call; only HTTP is answered. An answer that has begun is left broken off: the server closes it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = False
+
+        async def watched(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        except Exception as error:  # noqa: BLE001 - the last place where it can be caught
+            log_fault(scope.get("state", {}).get("request_id", ""), error)
+            if not started:
+                await errors.response(errors.internal_error())(scope, receive, send)

@@ -1,0 +1,228 @@
+"""The rim of every tenant path: who calls, the limits in the answer's headers, errors in their form, one record.
+
+A header on every answer to a tenant that says which store is away, so that nobody has to guess from the refusals.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from fairlane.gateway import errors
+from fairlane.gateway.auth import Authenticator, Caller, check
+from fairlane.gateway.errors import ApiError, internal_error, store_unavailable
+from fairlane.gateway.http.connections import vouch
+from fairlane.gateway.middleware.refused_requests import RefusedRequests
+from fairlane.gateway.middleware.request_id import HEADER, log_fault, request_id_of
+from fairlane.gateway.observability.metrics import Telemetry
+from fairlane.gateway.observability.tracing import Span, Value
+from fairlane.gateway.openai import rate_limits as limits_headers
+from fairlane.quotas.store import LimitStatus, QuotaStore
+from fairlane.store.circuit_breaker import Availability
+from fairlane.store.connections import STORE_TROUBLE
+
+log = logging.getLogger(__name__)
+
+CLIENT_CLOSED = "client_closed"
+"""The code of a request whose client went away; nobody reads it as an answer."""
+OK = "ok"
+_NOTHING: list[tuple[bytes, bytes]] = []
+Notes = dict[str, Value | None]
+"""Attributes of a span."""
+
+
+@dataclass(slots=True)
+class Journal:
+    """What one request tells of itself when it is over. Times are of the event loop's clock."""
+
+    arrived_s: float
+    endpoint: str
+    request_id: str = ""
+    tenant: str = ""
+    body_bytes: int = 0
+    lane: str = "none"
+    code: str = OK
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    first_token_s: float | None = None
+    notes: Notes = field(default_factory=dict)
+    """Attributes of its span."""
+
+
+class TenantRim:
+    """Wraps one endpoint. What it raises is answered here, and nowhere else."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        endpoint: str,
+        *,
+        authenticator: Authenticator,
+        quotas: QuotaStore,
+        telemetry: Telemetry,
+        availability: Availability,
+        refusal: Callable[[], ApiError | None],
+        refused: RefusedRequests,
+    ) -> None:
+        """`endpoint`: the route, for metrics. `refusal`: why no request is served any more, if so. `refused`: what
+        each key may send for nothing."""
+        self._refused = refused
+        self._app = app
+        self._endpoint = endpoint
+        self._authenticator = authenticator
+        self._quotas = quotas
+        self._telemetry = telemetry
+        self._availability = availability
+        self._refusal = refusal
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One ASGI call."""
+        loop = asyncio.get_running_loop()
+        state = scope.setdefault("state", {})
+        request_id = state.get("request_id") or request_id_of(scope["headers"])
+        journal = state["journal"] = Journal(loop.time(), self._endpoint, request_id)
+        answer = _Answer(send, self._limits, request_id)
+        try:
+            with self._telemetry.request_span(f"{scope['method']} {self._endpoint}", scope["headers"]) as span:
+                try:
+                    await self._answer(scope, receive, answer, journal)
+                finally:
+                    self._record(journal, span, loop.time())
+        except Exception as error:  # noqa: BLE001 - the last place where it can be caught
+            log_fault(request_id, error)
+            if not answer.started:
+                await errors.response(internal_error())(scope, receive, answer)
+
+    async def _answer(self, scope: Scope, receive: Receive, answer: "_Answer", journal: Journal) -> None:
+        """Serve it, or say why not."""
+        try:
+            refusal = self._refusal()
+            if refusal is not None:
+                raise refusal
+            with self._telemetry.span("authenticate"):
+                caller = self._authenticator.remembered(scope) or await self._authenticator.identify(scope)
+            scope["state"]["caller"] = answer.caller = caller  # from here on a refusal too says how the limits stand
+            journal.tenant = caller.tenant_id
+            vouch(scope, caller.root)
+            check(caller, scope)
+            self._refused.check(caller.key_id)
+            await self._app(scope, receive, answer)
+        except ApiError as error:
+            await self._refuse(error, scope, receive, answer, journal)
+        except ClientDisconnect:
+            journal.code = CLIENT_CLOSED
+        except asyncio.CancelledError:
+            refusal = self._refusal()
+            if refusal is None or answer.started:
+                journal.code = CLIENT_CLOSED
+                raise
+            await self._refuse(refusal, scope, receive, answer, journal)  # the server waits for it no longer
+        except STORE_TROUBLE:
+            await self._refuse(store_unavailable(), scope, receive, answer, journal)
+        except Exception as error:  # noqa: BLE001 - a fault of ours must not leave a client without an answer
+            log_fault(journal.request_id, error)
+            await self._refuse(internal_error(), scope, receive, answer, journal)
+
+    async def _refuse(
+        self, error: ApiError, scope: Scope, receive: Receive, answer: "_Answer", journal: Journal
+    ) -> None:
+        journal.code = error.code
+        if answer.caller is not None:
+            self._refused.count(answer.caller.key_id, error.status, journal.body_bytes, error.work_s)
+        if not answer.started:
+            await errors.response(error)(scope, receive, answer)
+
+    async def _limits(self, caller: Caller) -> Sequence[LimitStatus]:
+        """A caller's limits that nobody has asked for yet, as the store has them; none where it does not say."""
+        caller.statuses = ()
+        if not self._availability.is_away:
+            with suppress(*STORE_TROUBLE):
+                caller.statuses = await self._quotas.statuses(caller.root, caller.tenant_id, caller.key_id)
+        return caller.statuses
+
+    def _record(self, journal: Journal, span: Span, now_s: float) -> None:
+        telemetry, took_s = self._telemetry, now_s - journal.arrived_s
+        telemetry.requests.add(journal.endpoint, journal.lane, journal.code)
+        telemetry.duration.observe(journal.lane, took_s)
+        if journal.first_token_s is not None:
+            telemetry.time_to_first_token.observe(journal.lane, journal.first_token_s - journal.arrived_s)
+        if span.is_recording:
+            _tell(journal, span)
+        log.info(
+            "%s %s tenant=%s lane=%s code=%s prompt=%d output=%d ms=%.0f",
+            journal.request_id,
+            journal.endpoint,
+            journal.tenant or "-",
+            journal.lane,
+            journal.code,
+            journal.prompt_tokens,
+            journal.output_tokens,
+            took_s * 1e3,
+        )
+
+
+def _tell(journal: Journal, span: Span) -> None:
+    """What a trace keeps of a request."""
+    own = {
+        "fairlane.request_id": journal.request_id,
+        "fairlane.tenant": journal.tenant,
+        "fairlane.code": journal.code,
+    }
+    span.tell(own | journal.notes)
+    if journal.code not in (OK, CLIENT_CLOSED):
+        span.fail(journal.code)
+        span.tell({"error.type": journal.code})
+
+
+class _Answer:
+    """`send` of one request: its first message names the request, and the limits once the caller is known."""
+
+    def __init__(
+        self, send: Send, limits: Callable[[Caller], Awaitable[Sequence[LimitStatus]]], request_id: str
+    ) -> None:
+        self._send = send
+        self._limits = limits
+        self._named = (HEADER, request_id.encode("ascii"))
+        self.caller: Caller | None = None
+        self.started = False
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            caller, told = self.caller, _NOTHING
+            if caller is not None:
+                told = limits_headers.headers(
+                    await self._limits(caller) if caller.statuses is None else caller.statuses
+                )
+            message = {**message, "headers": [*message.get("headers", ()), *told, self._named]}
+            self.started = True
+        await self._send(message)
+
+
+DEGRADED_HEADER = b"x-fairlane-degraded"
+
+
+class Degraded:
+    """Wraps one endpoint. While nothing is away it costs one call of `missing`."""
+
+    def __init__(self, app: ASGIApp, missing: Callable[[], str]) -> None:
+        """`missing`: the stores that are away as a request comes, with commas; empty: none."""
+        self._app = app
+        self._missing = missing
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """One ASGI call: the endpoint's own, without a coroutine around it."""
+        missing = self._missing()
+        return self._app(scope, receive, _told(send, missing.encode()) if missing else send)
+
+
+def _told(send: Send, missing: bytes) -> Send:
+    async def tell(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), (DEGRADED_HEADER, missing)]}
+        await send(message)
+
+    return tell

@@ -1,0 +1,171 @@
+"""Bodies of requests, parsed once into values that can only be valid: no inner code checks a caller's input again."""
+
+from typing import Any
+
+import msgspec
+
+from fairlane.gateway.errors import invalid
+from fairlane.gateway.openai.wire import (
+    MAX_SEQUENCES,
+    NEUTRAL_CHAT,
+    NEUTRAL_COMPLETION,
+    ChatBody,
+    CompletionBody,
+    GenerationBody,
+    checked,
+)
+from fairlane.scheduler.protocol.messages import Sampling
+
+_SEED_MASK = 2**63 - 1
+Prompt = str | tuple[int, ...]
+"""Text to tokenise, or token ids as they are."""
+
+
+class Draw(msgspec.Struct, frozen=True, kw_only=True):
+    """How tokens are drawn, as the caller said it; ends and seed come with `GenerationRequest.sampling`."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+
+
+_DRAW_FIELDS = frozenset(Draw.__struct_fields__)
+_AS_USUAL = Draw()
+
+
+class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What chat and plain completions share."""
+
+    model: str
+    n: int = 1
+    max_tokens: int | None = None
+    """Output tokens per choice; None: what context and limits leave."""
+    max_tokens_param: str = "max_tokens"
+    """The field that stated it."""
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    stop: tuple[str, ...] = ()
+    stream: bool = False
+    include_usage: bool = False
+    service_tier: str | None = None
+    deadline_ms: float | None = None
+    """From arrival to the last token."""
+    seed: int | None = None
+    logprobs: int | None = None
+    """None: no log-probabilities; k: the chosen token's and those of the k likeliest."""
+    draw: Draw = Draw()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.model}, n={self.n}, max_tokens={self.max_tokens})"
+
+    def sampling(self, seed: int, eos: tuple[int, ...]) -> Sampling:
+        """What the worker is told. `seed`: the caller's, or the one that the gateway drew; `eos`: the model's."""
+        draw = self.draw
+        greedy_nucleus = draw.top_p == 0.0  # the smallest set of tokens with any mass is the likeliest one
+        return Sampling(
+            temperature=draw.temperature,
+            top_p=1.0 if greedy_nucleus else draw.top_p,
+            top_k=1 if greedy_nucleus else draw.top_k,
+            min_p=draw.min_p,
+            repetition_penalty=draw.repetition_penalty,
+            presence_penalty=draw.presence_penalty,
+            frequency_penalty=draw.frequency_penalty,
+            seed=seed & _SEED_MASK,
+            min_tokens=self.min_tokens,
+            stop_token_ids=() if self.ignore_eos else eos,
+            logprobs=self.logprobs,
+        )
+
+
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
+    """One message of a conversation, as a chat template reads it."""
+
+    role: str
+    content: str
+    name: str | None = None
+    tool_call_id: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Turn({self.role}, {len(self.content)} characters)"
+
+
+class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
+    """A valid `POST /v1/chat/completions`."""
+
+    messages: tuple[Turn, ...]
+
+
+class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
+    """A valid `POST /v1/completions`; the choices of prompt i have the indices i·n to i·n + n - 1."""
+
+    prompts: tuple[Prompt, ...]
+
+
+def parse_chat(body: bytes, token_ids: int = 0) -> ChatRequest:
+    """The chat request that a body holds. `token_ids`: how many there may be in it, though no field of it takes any.
+    Raises ApiError naming the field at fault."""
+    chat = checked(ChatBody, NEUTRAL_CHAT, body, token_ids=token_ids)
+    if chat.top_logprobs is not None and not chat.logprobs:
+        raise invalid("top_logprobs", "`top_logprobs` needs `logprobs: true`.")
+    turns = tuple(
+        Turn(role=turn.role, content=turn.content, name=turn.name, tool_call_id=turn.tool_call_id)
+        for turn in chat.messages
+    )
+    return ChatRequest(messages=turns, logprobs=(chat.top_logprobs or 0) if chat.logprobs else None, **_common(chat))
+
+
+def parse_completion(body: bytes, token_ids: int) -> CompletionRequest:
+    """The completion request that a body holds. `token_ids`: how many there may be in it. Raises ApiError naming the
+    field at fault."""
+    completion = checked(CompletionBody, NEUTRAL_COMPLETION, body, token_ids=token_ids)
+    n = completion.n or 1
+    if len(completion.prompt) * n > MAX_SEQUENCES:
+        raise invalid("prompt", f"Prompts times `n` must be at most {MAX_SEQUENCES}.")
+    if completion.best_of not in (None, n):
+        raise invalid("best_of", "`best_of` other than `n` is not supported yet.")
+    return CompletionRequest(prompts=completion.prompt, logprobs=completion.logprobs, **_common(completion))
+
+
+def _common(body: GenerationBody) -> dict[str, Any]:
+    """The shared part of a request, from a body whose fields are each valid, checked against each other."""
+    max_tokens = _max_tokens(body)
+    min_tokens = body.min_tokens or 0
+    if max_tokens is not None and min_tokens > max_tokens:
+        raise invalid("min_tokens", "`min_tokens` must be at most `max_tokens`.")
+    if body.stream_options is not None and not body.stream:
+        raise invalid("stream_options", "`stream_options` needs `stream: true`.")
+    return {
+        "model": body.model,
+        "n": body.n or 1,
+        "max_tokens": max_tokens,
+        "max_tokens_param": "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens",
+        "min_tokens": min_tokens,
+        "ignore_eos": bool(body.ignore_eos),
+        "stop": tuple(body.stop or ()),
+        "stream": bool(body.stream),
+        "include_usage": bool(body.stream_options and body.stream_options.include_usage),
+        "service_tier": body.service_tier,
+        "deadline_ms": body.deadline_ms,
+        "seed": body.seed,
+        "draw": _draw(body),
+    }
+
+
+def _max_tokens(body: GenerationBody) -> int | None:
+    if body.max_completion_tokens is None or body.max_tokens is None:
+        return body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    if body.max_tokens != body.max_completion_tokens:
+        raise invalid("max_tokens", "`max_tokens` and `max_completion_tokens` are both given and differ.")
+    return body.max_tokens
+
+
+def _draw(body: GenerationBody) -> Draw:
+    stated = _DRAW_FIELDS & body.model_fields_set
+    if not stated:
+        return _AS_USUAL
+    given = {name: value for name in stated if (value := getattr(body, name)) is not None}
+    return Draw(**given) if given.get("top_k", 0) >= 0 else Draw(**{**given, "top_k": 0})  # vLLM's -1 keeps all

@@ -1,0 +1,261 @@
+"""The request bodies on the wire, field by field: what `schemas` checks a body against and OpenAPI shows.
+
+Field names and ranges are OpenAI's; `top_k`, `min_p`, `repetition_penalty`, `min_tokens`, `ignore_eos` are as vLLM
+has them, `deadline_ms` is ours.
+
+Checking a JSON body against a pydantic model: any fault is a 400 that names the field, in our words.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal, TypeGuard, TypeVar
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
+from pydantic_core import PydanticCustomError
+
+from fairlane.gateway.errors import ApiError, invalid
+from fairlane.gateway.http.body import is_unicode, read_object, shown_name
+from fairlane.gateway.http.json_lists import MAX_TOKEN_ID
+
+MAX_CHOICES = 16
+"""Choices that one prompt may ask for."""
+MAX_SEQUENCES = 128
+"""Prompts times choices of one request."""
+MAX_STOPS = 4
+MAX_STOP_CHARS = 1024
+MAX_HINT_CHARS = 512
+MAX_DEADLINE_MS = 30 * 86_400_000.0
+"""In a body or a header: thirty days."""
+_INT64 = 2**63
+
+Neutral = Mapping[str, tuple[object, ...]]
+"""Fields that are not served yet, each with the values beside null that ask for nothing."""
+_TEXT_FORMAT = {"type": "text"}
+NEUTRAL: Neutral = {"store": (False,), "logit_bias": ({},)}
+NEUTRAL_CHAT: Neutral = {
+    **NEUTRAL,
+    "audio": (),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "modalities": (["text"],),
+    "moderation": (),
+    "parallel_tool_calls": (True, False),
+    "prediction": (),
+    "reasoning_effort": (),
+    "response_format": (_TEXT_FORMAT,),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "verbosity": (),
+    "web_search_options": (),
+}
+NEUTRAL_COMPLETION: Neutral = {
+    **NEUTRAL,
+    "echo": (False,),
+    "parallel_tool_calls": (True, False),
+    "response_format": (_TEXT_FORMAT,),
+    "suffix": ("",),
+    "tools": ([],),
+}
+
+
+def _unicode(text: str) -> str:
+    if not is_unicode(text):
+        raise PydanticCustomError("unicode", "must be valid Unicode, without a lone surrogate")
+    return text
+
+
+def _stops(stop: object) -> tuple[str, ...]:
+    """One stop string or several, brought to one form."""
+    listed = [stop] if isinstance(stop, str) else stop
+    if not isinstance(listed, list) or not all(isinstance(text, str) for text in listed):
+        raise PydanticCustomError("stop", "must be text or a list of texts")
+    if len(listed) > MAX_STOPS or not all(0 < len(text) <= MAX_STOP_CHARS for text in listed):
+        raise PydanticCustomError("stop", f"must be at most {MAX_STOPS} texts of 1 to {MAX_STOP_CHARS} characters")
+    return tuple(_unicode(text) for text in listed)
+
+
+def _joined(content: object) -> object:
+    """A message's text, given whole or in text parts."""
+    if not isinstance(content, list):
+        return content
+    if not content:
+        raise PydanticCustomError("parts", "must be text or a non-empty list of text parts")
+    return "\n".join(_part(part) for part in content)
+
+
+def _part(part: object) -> str:
+    if not isinstance(part, dict) or part.get("type") != "text":
+        raise PydanticCustomError("parts", "holds a part that is not text; only text is supported")
+    if part.keys() != {"type", "text"} or not isinstance(part["text"], str):
+        raise PydanticCustomError("parts", "holds a text part with fields other than type and text")
+    return part["text"]
+
+
+def _nothing(value: object) -> None:
+    if value is not None and value != []:
+        raise PydanticCustomError("unsupported", "is not supported yet")
+
+
+def _prompts(prompt: object) -> tuple[str | tuple[int, ...], ...]:
+    """One prompt or several, as text or as token ids, brought to one form."""
+    if isinstance(prompt, str | tuple) or _is_token_ids(prompt):
+        prompt = [prompt]
+    if not isinstance(prompt, list) or not prompt:
+        raise PydanticCustomError("prompt", "must be text, token ids, or a non-empty list of either")
+    return tuple(_prompt(item) for item in prompt)
+
+
+def _prompt(item: object) -> str | tuple[int, ...]:
+    if isinstance(item, str) and item:
+        return _unicode(item)
+    if isinstance(item, tuple) and item:  # a long list of a large body, checked when it was read
+        return item
+    if _is_token_ids(item):
+        return tuple(item)
+    raise PydanticCustomError("prompt", "holds a prompt that is empty, or neither text nor token ids")
+
+
+def _is_token_ids(item: object) -> TypeGuard[list[int]]:
+    if not isinstance(item, list) or set(map(type, item)) != {int}:
+        return False
+    return bool(min(item) >= 0 and max(item) < MAX_TOKEN_ID)
+
+
+Text = Annotated[str, AfterValidator(_unicode)]
+Hint = Annotated[str, Field(max_length=MAX_HINT_CHARS), AfterValidator(_unicode)]
+"""A word about the request that changes nothing in how it is served."""
+Real = Annotated[float, Field(allow_inf_nan=False)]
+Penalty = Annotated[Real, Field(ge=-2, le=2)]
+Count = Annotated[int, Field(ge=1, lt=_INT64)]
+Prompts = Annotated[
+    tuple[str | tuple[int, ...], ...],
+    PlainValidator(_prompts, json_schema_input_type=str | list[str] | list[int] | list[list[int]]),
+]
+Stops = Annotated[tuple[str, ...], PlainValidator(_stops, json_schema_input_type=str | list[str])]
+Unsupported = Annotated[None, BeforeValidator(_nothing)]
+Content = Annotated[Text, BeforeValidator(_joined, json_schema_input_type=str | list[dict[str, str]])]
+Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
+Tier = Literal["auto", "default", "flex", "scale", "priority", "fast"]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class StreamOptions(_Body):
+    """How a stream is told."""
+
+    include_usage: bool | None = None
+    include_obfuscation: Literal[False] | None = None
+
+
+class Message(_Body):
+    """One turn of a conversation."""
+
+    role: Role
+    content: Content
+    name: Hint | None = None
+    tool_call_id: Hint | None = None
+    tool_calls: Unsupported = None
+    function_call: Unsupported = None
+    refusal: Unsupported = None
+    audio: Unsupported = None
+    annotations: Unsupported = None
+
+
+class GenerationBody(_Body):
+    """What chat and plain completions share."""
+
+    model: Annotated[Hint, Field(min_length=1)]
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    max_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
+    min_tokens: Annotated[int, Field(ge=0, lt=_INT64)] | None = None
+    ignore_eos: bool | None = None
+    temperature: Annotated[Real, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[Real, Field(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
+    min_p: Annotated[Real, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[Real, Field(ge=0.01, le=10)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    seed: Annotated[int, Field(ge=-_INT64, lt=_INT64)] | None = None
+    stop: Stops | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    service_tier: Tier | None = None
+    deadline_ms: Annotated[Real, Field(gt=0, le=MAX_DEADLINE_MS)] | None = None
+    metadata: Annotated[dict[Annotated[Hint, Field(max_length=64)], Hint], Field(max_length=16)] | None = None
+    user: Hint | None = None
+    safety_identifier: Hint | None = None
+    prompt_cache_key: Hint | None = None
+
+
+class ChatBody(GenerationBody):
+    """The body of `POST /v1/chat/completions`."""
+
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+
+
+class CompletionBody(GenerationBody):
+    """The body of `POST /v1/completions`: one prompt or several, as text or as token ids."""
+
+    prompt: Prompts
+    logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
+    best_of: Count | None = None
+
+
+_RULES = {
+    "dict_type": "must be an object",
+    "extra_forbidden": "is not a field that this API knows",
+    "list_type": "must be a list",
+    "missing": "is required",
+    "none_required": "is not supported yet",
+    "model_type": "must be an object",
+    "string_too_long": "must have at most {max_length} characters",
+    "string_too_short": "must not be empty",
+    "too_long": "must have at most {max_length} items",
+    "too_short": "must not be empty",
+}
+"""Pydantic's words for a broken rule, where ours are plainer."""
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+def checked(kind: type[Body], neutral: Neutral, body: bytes, *, token_ids: int = 0) -> Body:
+    """The model that a body holds. `neutral`: fields that are not served yet, with the values that ask for nothing;
+    `token_ids`: how many it may hold.
+
+    Raises ApiError naming the field at fault.
+    """
+    return checked_fields(kind, neutral, read_object(body, token_ids=token_ids))
+
+
+def checked_fields(kind: type[Body], neutral: Neutral, fields: Mapping[str, object]) -> Body:
+    """The model that parsed fields hold: as `checked`."""
+    given = dict(fields)
+    for name in sorted(neutral.keys() & given.keys()):
+        _refuse_unless_neutral(name, given.pop(name), neutral[name])
+    try:
+        return kind.model_validate(given)
+    except ValidationError as error:
+        refused = _first(error)  # raised below, so that no traceback chains to what quotes the body
+    try:
+        raise refused
+    finally:
+        del refused  # it has this frame in its traceback, and with it the fields, until the next collection otherwise
+
+
+def _refuse_unless_neutral(name: str, value: object, neutral: tuple[object, ...]) -> None:
+    if value is not None and not any(type(value) is type(known) and value == known for known in neutral):
+        raise invalid(name, f"`{name}` is not supported yet.")
+
+
+def _first(error: ValidationError) -> ApiError:
+    """The first of a body's errors, in our words; a field that is wrong goes before one that is missing."""
+    first = min(error.errors(include_url=False, include_input=False), key=lambda found: found["type"] == "missing")
+    param = ".".join(f"[{step}]" if isinstance(step, int) else shown_name(step) for step in first["loc"])
+    known = _RULES.get(first["type"])
+    rule = first["msg"].replace("Input should", "must", 1) if known is None else known.format(**first.get("ctx", {}))
+    return invalid(param or None, f"`{param}` {rule}.")

@@ -1,0 +1,292 @@
+"""The door: does the request fit the model, the KV pool and its deadline? Over what workers last reported, no I/O.
+
+What the queue behind it refuses is put into words here too.
+
+What this gateway has let into each queue and not yet seen end: what its next word on a deadline rests upon.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import msgspec
+
+from fairlane.gateway.errors import ApiError, LimitBlock, context_length
+from fairlane.gateway.fleet import Model
+from fairlane.gateway.openai.rate_limits import queued_limits
+from fairlane.gateway.requests.request import Flight
+from fairlane.gateway.requests.service_level import Terms
+from fairlane.quotas.limits import LimitStatus, Scope
+from fairlane.quotas.tenants import Tenant
+from fairlane.scheduler.admission.decide import Admitted, Refusal, assess
+from fairlane.scheduler.admission.open_requests import Commitments, Request
+from fairlane.scheduler.protocol.lanes import Lane, LaneName
+from fairlane.scheduler.queue.types import LaneFull, TenantQueueFull, Unattainable
+
+
+class Size(msgspec.Struct, frozen=True):
+    """What one prompt may bring forth."""
+
+    prompt_tokens: int
+    max_tokens: int
+    """Output tokens per choice: as stated, else what context and KV pool leave."""
+    stated: bool
+    limited_by: str | None = None
+    """What left less than the context would, where `max_tokens` was not stated."""
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What an admitted request was promised."""
+
+    guaranteed: bool
+    expected_ttft_ms: float | None
+    answers: Mapping[str, Admitted] = {}
+    """The door's word on each flight, by its id."""
+
+
+def class_name(*, guaranteed: bool) -> str:
+    """As the answer's `x-fairlane-class` has it."""
+    return "guaranteed" if guaranteed else "best-effort"
+
+
+def too_long(least_tokens: int, max_tokens: int | None, model: Model, *, prompt_param: str) -> ApiError:
+    """Why a prompt is refused that was not even counted."""
+    param = prompt_param if max_tokens is None else "max_tokens"
+    return context_length(model.context_length, f"at least {least_tokens}", max_tokens, param)
+
+
+def measure(prompt_tokens: int, max_tokens: int | None, model: Model, *, prompt_param: str) -> Size:
+    """The size of one prompt's flight. Raises ApiError `context_length_exceeded`."""
+    room = model.context_length - prompt_tokens
+    if max_tokens is not None:
+        if max_tokens > room:
+            raise context_length(model.context_length, prompt_tokens, max_tokens)
+        return Size(prompt_tokens, max_tokens, stated=True)
+    if room < 1:
+        raise context_length(model.context_length, prompt_tokens, None, prompt_param)
+    pool = model.context_length if model.pool is None else model.pool
+    if room <= pool - prompt_tokens:
+        return Size(prompt_tokens, room, stated=False)
+    return Size(prompt_tokens, max(1, pool - prompt_tokens), stated=False, limited_by="kv_pool")
+
+
+def admit(
+    sizes: Mapping[str, Size],
+    n: int,
+    model: Model,
+    terms: Terms,
+    door: Commitments,
+    *,
+    tenant: Tenant,
+    now_ms: float,
+    elapsed_ms: float,
+) -> Verdict:
+    """Let the flights of one request in; the promise to it is the weakest of those to them.
+
+    From here on they are among the door's commitments, by their ids: the next request finds them there, however long
+    they take to the queue. Who does not put them withdraws them.
+
+    `sizes`: by flight id; `now_ms`: on the door's clock; `elapsed_ms`: since the request arrived, gone from its dues.
+
+    Raises ApiError: `no_worker`, `request_exceeds_limit`, `deadline_unattainable`.
+    """
+    for size in sizes.values():
+        _check_width(size, n, model)
+    deadline_ms = None if terms.deadline_ms is None else terms.deadline_ms - elapsed_ms
+    ttft_ms = None if terms.hard_ttft_ms is None else terms.hard_ttft_ms - elapsed_ms
+    if min([ms for ms in (deadline_ms, ttft_ms, 1.0) if ms is not None]) <= 0:
+        raise ApiError("The deadline passed before the request was read.", "deadline_unattainable")
+    asked = {
+        flight_id: Request(
+            lane=terms.lane.name,
+            tenant=tenant.id,
+            prompt_tokens=size.prompt_tokens,
+            max_tokens=size.max_tokens,
+            max_tokens_stated=size.stated,
+            choices=n,
+            deadline_ms=deadline_ms,
+            ttft_ms=ttft_ms,
+            exact=tenant.is_exact,
+        )
+        for flight_id, size in sizes.items()
+    }
+    answers = _assess_all(asked, model, door, now_ms)
+    expected = [answer.expected_ttft_ms for answer in answers.values() if answer.expected_ttft_ms is not None]
+    return Verdict(all(answer.guaranteed for answer in answers.values()), max(expected, default=None), answers)
+
+
+def _assess_all(asked: Mapping[str, Request], model: Model, door: Commitments, now_ms: float) -> dict[str, Admitted]:
+    """The door's word on each, behind those before it. Raises ApiError at the first refusal; then none is in."""
+    answers: dict[str, Admitted] = {}
+    for flight_id, request in asked.items():
+        answer = assess(request, workers=model.workers, commitments=door, now_ms=now_ms)
+        if isinstance(answer, Refusal):
+            for entered in answers:
+                door.withdraw(entered, now_ms)
+            if answer.code == "deadline_unattainable" and answer.retry_after_ms is not None:
+                door.turned_away(request, now_ms)
+            raise refused(answer, request)
+        door.enter(flight_id, request, guaranteed=answer.guaranteed, now_ms=now_ms, load=answer.load)
+        answers[flight_id] = answer
+    return answers
+
+
+def _check_width(size: Size, n: int, model: Model) -> None:
+    """All choices of a job start together: in one worker's batch, each with room for a token."""
+    widest, pool = model.widest, model.pool
+    if widest is None or pool is None:
+        return
+    if n > widest:
+        message = f"`n` is {n}; the largest worker runs {widest} choices at once."
+        raise _exceeds(message, "n", "max_sequences", widest, n)
+    if size.prompt_tokens < pool < size.prompt_tokens + n:
+        message = f"{n} choices need more tokens of KV cache; the pool of the largest worker holds {pool} tokens."
+        raise _exceeds(message, "n", "kv_pool", pool, size.prompt_tokens + n)
+
+
+def _exceeds(message: str, param: str | None, name: str, limit: int, requested: int) -> ApiError:
+    """More than any worker could ever hold."""
+    block = LimitBlock(name, "worker", limit, 0, 0, requested, None)
+    return ApiError(message, "request_exceeds_limit", param, block)
+
+
+def refused(refusal: Refusal, asked: Request) -> ApiError:
+    """What admission refuses, in the words of the API."""
+    retry_after_s = None if refusal.retry_after_ms is None else refusal.retry_after_ms / 1e3
+    match refusal.code:
+        case "no_worker":
+            return ApiError("No worker serves this model now.", "no_worker", retry_after_s=retry_after_s)
+        case "exceeds_kv":
+            pool = f"the KV pool of the largest worker holds {refusal.limit} tokens"
+            message = f"The request needs {asked.kv_tokens} tokens of KV cache; {pool}."
+            param = "max_tokens" if asked.max_tokens_stated else None
+            return _exceeds(message, param, "kv_pool", refusal.limit, asked.kv_tokens)
+        case "deadline_unattainable":
+            message = f"The deadline cannot be met: the request would take {refusal.limit} ms."
+            return ApiError(message, "deadline_unattainable", retry_after_s=retry_after_s)
+
+
+def queued_limit(statuses: Iterable[LimitStatus]) -> LimitStatus | None:
+    """What bounds the requests that the tenant has in the queue: its own limit, or the key's where that is tighter.
+
+    The queue counts a tenant's requests, whichever key they came with: a key's limit refuses its own while so many of
+    the whole tenant's wait.
+    """
+    found = [status for status in queued_limits(statuses) if not status.shadow]
+    return min(found, key=lambda status: status.limit, default=None)
+
+
+def queue_refused(full: LaneFull | TenantQueueFull | Unattainable, scope: Scope = "tenant") -> ApiError:
+    """What the queue refuses, in the words of the API. `scope`: whose limit it was, tenant's or key's."""
+    if isinstance(full, LaneFull):
+        message = f"The lane {full.lane} is full: {full.depth} requests wait."
+        return ApiError(message, "overloaded", retry_after_s=full.retry_after_ms / 1e3)
+    if isinstance(full, Unattainable):
+        message = "The deadline cannot be met: the time was promised to others."
+        return ApiError(message, "deadline_unattainable", retry_after_s=full.late_ms / 1e3)
+    block = LimitBlock("queued_requests", scope, full.limit, full.depth, 0, 1, None)
+    message = f"The limit queued_requests of this {scope} refuses the request: {full.depth} of the tenant's wait."
+    return ApiError(message, "queue_full", limit=block, retry_after_s=full.retry_after_ms / 1e3)
+
+
+class Doors:
+    """One for each queue; told of every flight as it is let in, put, gains tokens, and is over."""
+
+    def __init__(self, lanes: Mapping[LaneName, Lane], *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._lanes = lanes
+        self._clock = clock
+        self._doors: dict[str, Commitments] = {}
+        self._held: set[str] = set()
+        """Flights on their way to the queue."""
+        self._flying: set[str] = set()
+        """Those that were put, and are not over."""
+        self.idle = asyncio.Event()
+        """Nothing that was let in is on its way or in the air."""
+        self.idle.set()
+
+    @property
+    def now_ms(self) -> float:
+        """The time on the clock of all commitments."""
+        return self._clock() * 1e3
+
+    def at(self, queue: str) -> Commitments:
+        """What was let into a queue."""
+        door = self._doors.get(queue)
+        if door is None:
+            door = self._doors[queue] = Commitments(self._lanes)
+        return door
+
+    def held(self, queue: str, flight_ids: Sequence[str]) -> "Hold":
+        """A block in which these flights may be let in; at its end those are withdrawn that were never put."""
+        self._held.update(flight_ids)
+        self.idle.clear()
+        return Hold(self, queue, flight_ids)
+
+    def let_go(self, queue: str, flight_ids: Sequence[str]) -> None:
+        """Withdraw those of these flights that are on their way no more."""
+        for flight_id in self._held.intersection(flight_ids):
+            self._held.discard(flight_id)
+            self.at(queue).withdraw(flight_id, self.now_ms)
+        self._rest()
+
+    def entered(self, flight: Flight) -> None:
+        """Its job is about to be put: from now on it stays until it has `left`."""
+        self._held.discard(flight.id)
+        self._flying.add(flight.id)
+        self.idle.clear()
+
+    def demoted(self, flight: Flight) -> None:
+        """It was put as best effort after all."""
+        self.at(flight.queue).demote(flight.id, self.now_ms)
+
+    def placed(self, flight: Flight, place: int) -> None:
+        """Its job waits as the `place`-th of its tenant's in its lane, by the queue's word."""
+        self.at(flight.queue).placed(flight.id, place, self.now_ms)
+
+    def still_waits_ms(self, flight: Flight, place: int) -> float | None:
+        """The same, and how long it still waits, by how fast places moved of late; None where that is not known."""
+        self.placed(flight, place)
+        ask = flight.booking.ask
+        return self.at(flight.queue).still_waits_ms(LaneName(ask.lane), ask.tenant, place)
+
+    def heard(self, flight: Flight, *, ends: bool = False) -> None:
+        """It has more tokens; `ends`: a choice has its last."""
+        choices = flight.choices
+        published = choices[0].published if len(choices) == 1 else sum(choice.published for choice in choices)
+        are_last = ends and len(choices) == 1
+        door = self._doors[flight.queue]  # by which it came in
+        door.produced(flight.id, published // len(choices), self._clock() * 1e3, are_last=are_last)
+
+    def left(self, flight: Flight) -> None:
+        """It is over, if it ever was put."""
+        if flight.job is None:
+            self.at(flight.queue).withdraw(flight.id, self.now_ms)
+        else:
+            self.at(flight.queue).leave(flight.id, finished=flight.told)
+        self._flying.discard(flight.id)
+        self._rest()
+
+    def _rest(self) -> None:
+        if not (self._held or self._flying):
+            self.idle.set()
+
+
+class Hold:
+    """Flights on their way to a queue, as a context that holds them from when it is made until it ends."""
+
+    __slots__ = ("_doors", "_flight_ids", "_queue")
+
+    def __init__(self, doors: Doors, queue: str, flight_ids: Sequence[str]) -> None:
+        self._doors = doors
+        self._queue = queue
+        self._flight_ids = flight_ids
+
+    def __enter__(self) -> None:
+        """They are held already."""
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """What was never put is withdrawn."""
+        self._doors.let_go(self._queue, self._flight_ids)

@@ -1,0 +1,198 @@
+"""Queues whose workers went: what waits there goes to the model's new card, waits for its own, or ends.
+
+Any gateway tends any such queue: the store has the set of them. What can be put elsewhere is moved by the gateway whose
+request it is, since the jobs of a dead one are cancelled long before. The rules:
+
+    started, latency        ends `unavailable` (the queue does that)
+    without a token         to the newest card of the same name that workers serve, if its tokenizer is the same: at its
+                            age, with its deadlines and its budget; its guarantee is given anew, else it is best effort
+    the same, no such card  latency: ends `unavailable`; throughput: waits, and is looked at again
+    started, throughput     waits for a worker of its own card, until its deadline or its lane's longest wait
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+
+from fairlane.gateway.errors import unavailable
+from fairlane.gateway.fleet import Directory, Model
+from fairlane.gateway.requests.admission import Doors
+from fairlane.gateway.requests.delivery import Dispatcher
+from fairlane.gateway.requests.request import Flight
+from fairlane.scheduler.admission.decide import Admitted, assess
+from fairlane.scheduler.admission.open_requests import Request
+from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.scheduler.protocol.messages import Job, ModelCard
+from fairlane.scheduler.queue.types import Presence, QueueError
+from fairlane.store.connections import STORE_TROUBLE, Troubles, every
+
+log = logging.getLogger(__name__)
+
+TEND_EVERY_S, ROUNDS_PER_LEASE = 1.0, 4
+"""The shorter of the two: who looks less often than each half lease cannot tell whether workers could have renewed."""
+EMPTY_FOR_S = 60.0
+"""A queue without jobs and workers is looked at again after so long."""
+RETRY_AFTER_S = 0.1
+
+
+class Queue(Protocol):
+    """What is done with an orphan; `scheduler.queue.redis_queue.RedisQueue` is one. Any call may raise
+    STORE_TROUBLE.
+    """
+
+    async def reclaim(self) -> int:
+        """Take jobs back from dead workers."""
+
+    async def orphan(self, grace_ms: int) -> Presence:
+        """What has become of it; ends what cannot wait."""
+
+    async def withdraw(self, flight_id: str, grace_ms: int) -> bool | None:
+        """Take out a job without a token. False where it stays; None where it is unknown."""
+
+
+class Registry(Protocol):
+    """Where queues are known; `scheduler.queue.registry.RedisRegistry` is one."""
+
+    async def card(self, sha256: str) -> ModelCard | None:
+        """A card by its name."""
+
+    async def note_queue(self, queue: str, sha256: str) -> None:
+        """This queue may hold something."""
+
+    async def drop_queue(self, queue: str) -> None:
+        """Nothing is left of this queue."""
+
+
+@dataclass(slots=True)
+class Orphans:
+    """One loop over the queues that no worker serves. Nothing here is on a request's way."""
+
+    registry: Registry
+    directory: Directory
+    dispatcher: Dispatcher
+    doors: Doors
+    calls: Callable[[str], Queue]
+    """A queue by its name, without a line to it."""
+    lease_s: float
+    """Of a worker."""
+    grace_s: float
+    clock: Callable[[], float] = time.monotonic
+    _empty: dict[str, float] = field(default_factory=dict, init=False)
+    """Until when these are not looked at."""
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        period_s = min(TEND_EVERY_S, self.lease_s / ROUNDS_PER_LEASE)
+        await every(period_s, "tending queues without workers", self.tend)
+
+    async def tend(self) -> None:
+        """One round. Raises STORE_TROUBLE."""
+        orphans, troubles = self.directory.orphans, Troubles()
+        for name, sha256 in self.directory.unlisted.items():  # workers of an older release; a store that failed over
+            with troubles:
+                await self.registry.note_queue(name, sha256)
+        self._empty = {name: until_s for name, until_s in self._empty.items() if name in orphans}
+        for name, sha256 in sorted(orphans.items()):
+            if self._empty.get(name, 0.0) <= self.clock():
+                with troubles:
+                    await self._tend(name, sha256)
+        troubles.tell()
+
+    async def _tend(self, name: str, sha256: str) -> None:
+        queue = self.calls(name)
+        await queue.reclaim()
+        match await queue.orphan(self._grace_ms):
+            case Presence.REMOVED:
+                await self.registry.drop_queue(name)
+            case Presence.EMPTY:
+                self._empty[name] = self.clock() + EMPTY_FOR_S
+            case Presence.ORPHANED:
+                flights = [flight for flight in self.dispatcher.flights.values() if flight.queue == name]
+                card = await self.registry.card(sha256) if flights else None
+                moved = sum([await self._help(flight, queue, card) for flight in flights])
+                if moved:
+                    log.info("%d requests went on from %s, which nobody serves, to a newer card", moved, name)
+
+    async def _help(self, flight: Flight, queue: Queue, card: ModelCard | None) -> bool:
+        """Whether it was moved."""
+        job, waits = flight.job, flight.finished is None and not flight.settled
+        if job is None or not waits or flight.begun:
+            return False
+        target = self.directory.models.get(flight.booking.ask.model)
+        if card is None or target is None or target.queue == flight.queue or not _could_go(job, card, target):
+            if job.lane is LaneName.LATENCY:
+                flight.fail(unavailable())
+            return False
+        is_in = await queue.withdraw(flight.id, self._grace_ms) is False  # where it is unknown, an answer was lost
+        return not is_in and not flight.settled and await self._move(flight, job, target)
+
+    async def _move(self, flight: Flight, job: Job, target: Model) -> bool:
+        """Put a withdrawn job into another queue, or back where that is full; whether it went."""
+        old, door, request = flight.queue, self.doors.at(target.queue), _asked(job, _waited_ms(flight))
+        guaranteed = job.guaranteed and self._is_promised(request, target)
+        if not await self._put(flight, msgspec.structs.replace(job, guaranteed=guaranteed), target.queue):
+            if not await self._put(flight, job, old):
+                flight.fail(unavailable())
+            return False
+        self.doors.at(old).withdraw(flight.id, self.doors.now_ms)
+        if flight.settled:  # meanwhile, and maybe before it was there to be cancelled
+            await self.dispatcher.queue(target.queue).cancel(flight.id)
+        else:
+            door.enter(flight.id, request, guaranteed=guaranteed, now_ms=self.doors.now_ms)
+        return True
+
+    async def _put(self, flight: Flight, job: Job, queue: str) -> bool:
+        """However long the store takes, unless the request ends meanwhile. False where its lane is full there."""
+        flight.job = job
+        self.dispatcher.move(flight, queue)
+        while not flight.settled:
+            try:
+                await self.dispatcher.queue(queue).put(job, waited_ms=round(_waited_ms(flight)))
+                break
+            except QueueError:
+                return False
+            except STORE_TROUBLE:
+                await asyncio.sleep(RETRY_AFTER_S)
+        return True
+
+    def _is_promised(self, request: Request, target: Model) -> bool:
+        """The workers of its new card keep its deadline, by what their door has let in."""
+        door, now_ms = self.doors.at(target.queue), self.doors.now_ms
+        answer = assess(request, workers=target.workers, commitments=door, now_ms=now_ms)
+        return isinstance(answer, Admitted) and answer.guaranteed
+
+    @property
+    def _grace_ms(self) -> int:
+        return round(self.grace_s * 1e3)
+
+
+def _could_go(job: Job, card: ModelCard, target: Model) -> bool:
+    """Another card's workers understand this job, and one of them could hold it."""
+    new = target.text.card
+    reads_alike = (card.tokenizer_json, card.eos_token_ids) == (new.tokenizer_json, new.eos_token_ids)
+    tokens = job.max_total_tokens
+    holds = target.is_served and tokens <= min(new.context_length, target.pool or 0) and job.n <= (target.widest or 0)
+    return reads_alike and holds
+
+
+def _waited_ms(flight: Flight) -> float:
+    return (asyncio.get_running_loop().time() - flight.queued_s) * 1e3
+
+
+def _asked(job: Job, waited_ms: float) -> Request:
+    """What a door is asked for a job that has waited so long elsewhere."""
+    return Request(
+        lane=job.lane,
+        tenant=job.tenant,
+        prompt_tokens=len(job.prompt),
+        max_tokens=job.max_tokens,
+        max_tokens_stated=job.guaranteed,  # or only the first token was promised, which does not depend on it
+        choices=job.n,
+        deadline_ms=None if job.deadline_ms is None else job.deadline_ms - waited_ms,
+        ttft_ms=None if job.hard_ttft_ms is None else job.hard_ttft_ms - waited_ms,
+    )

@@ -1,0 +1,276 @@
+"""A request before anything is held for it: parsed, tokenised, on agreed terms, let in. Touches no store."""
+
+import asyncio
+import hashlib
+import secrets
+import time
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any, Generic, Literal, TypeVar
+
+import msgspec
+
+from fairlane.gateway.auth import Caller
+from fairlane.gateway.errors import ApiError, invalid, model_not_found
+from fairlane.gateway.fleet import Directory, Model
+from fairlane.gateway.http.body import LARGE_BODY_BYTES
+from fairlane.gateway.http.body_budget import BodyRoom
+from fairlane.gateway.http.sse import Headers
+from fairlane.gateway.observability.metrics import Telemetry, traceparent
+from fairlane.gateway.openai.requests import GenerationRequest
+from fairlane.gateway.requests.admission import Doors, Hold, Size, Verdict, admit, class_name, measure, too_long
+from fairlane.gateway.requests.request import Flight, flight_ids, mint
+from fairlane.gateway.requests.service_level import CLASS_HEADER, LANE_HEADER, Terms, agree
+from fairlane.gateway.requests.submit import Draft
+from fairlane.gateway.text.tokenizer import PromptTooLong, TextModel, TokenStream
+from fairlane.quotas.runs import Once
+from fairlane.scheduler.protocol.lanes import Lane, LaneName
+from fairlane.scheduler.protocol.messages import Job, TokenLogprob
+
+HUGE_BODY_BYTES = 256 * 1024
+HUGE_AT_ONCE = 1
+"""Bodies over HUGE_BODY_BYTES that are looked at together: the threads are there for all other requests too."""
+_SEED_BITS = 63
+_PRINT = 16
+"""Characters of a prompt's fingerprint."""
+
+Request = TypeVar("Request", bound=GenerationRequest)
+Tokens = tuple[int, ...]
+ToldLogprobs = Callable[[TextModel, Tokens, tuple[TokenLogprob, ...], int], Mapping[str, Any]]
+"""(model, token ids, their log-probabilities, characters of the choice before them) → the `logprobs` object."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind(Generic[Request]):
+    """What differs between chat and plain completions."""
+
+    name: Literal["chat", "completion"]
+    id_prefix: str
+    operation: str
+    """As the GenAI conventions name it."""
+    prompt_param: str
+    """The field that a caller shortens where the prompt is too long."""
+    most_prompts: int
+    """Of one request."""
+    parse: Callable[[bytes, int], Request]
+    """(body, token ids that it may hold) → the request."""
+    prompts: Callable[[TextModel, Request], list[Tokens]]
+    """One flight each."""
+    logprobs: ToldLogprobs
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """A request that was let in."""
+
+    request: GenerationRequest
+    model: Model
+    terms: Terms
+    verdict: Verdict
+    drafts: tuple[Draft, ...]
+    hold: Hold
+
+    def class_name(self, flights: Sequence[Flight]) -> str:
+        """As the answer's header has it: the queue may have promised less than this door would."""
+        booked = all(flight.job is not None and flight.job.guaranteed for flight in flights)
+        return class_name(guaranteed=self.verdict.guaranteed and booked)
+
+    def headers(self, flights: Sequence[Flight]) -> Headers:
+        """What the answer says of how it was served; of its flights, once they are put."""
+        return [*_served_as(self.terms.lane.name, self.class_name(flights))]
+
+
+@cache  # of few lanes and two classes
+def _served_as(lane: str, class_name: str) -> tuple[tuple[bytes, bytes], ...]:
+    return (LANE_HEADER.encode(), lane.encode()), (CLASS_HEADER.encode(), class_name.encode())
+
+
+class Preparer:
+    """From bytes to a plan; each refusal is an ApiError."""
+
+    def __init__(
+        self,
+        gateway_id: str,
+        lanes: Mapping[LaneName, Lane],
+        directory: Directory,
+        doors: Doors,
+        telemetry: Telemetry,
+        refusal: Callable[[], ApiError | None],
+        room: BodyRoom,
+    ) -> None:
+        """`refusal`: why no request is let in any more, if so. `room`: what a body may hold."""
+        self._room = room
+        self._gateway_id = gateway_id
+        self._lanes = lanes
+        self._directory = directory
+        self._doors = doors
+        self._telemetry = telemetry
+        self._refusal = refusal
+        self._huge_turns = asyncio.Semaphore(HUGE_AT_ONCE)
+
+    async def prepare(
+        self, kind: Kind[Request], body: bytes, headers: Headers, caller: Caller, arrived_s: float
+    ) -> Plan:
+        """The plan of one request. Enter its `hold`: what is not launched within that is withdrawn from the door.
+
+        `headers`: the ASGI scope's; `arrived_s`: on the event loop's clock.
+        """
+        if len(body) <= LARGE_BODY_BYTES:  # a larger one is looked at in a thread: the loop has streams to serve
+            request, model, prompts = self._understand(kind, body, caller)
+        else:
+            request, model, prompts = await self._understood_aside(kind, body, caller)
+        refusal = self._refusal()
+        if refusal is not None:  # it came before the last body, or while that was read
+            raise refusal
+        ids = flight_ids(mint(), len(prompts))
+        hold = self._doors.held(model.queue, ids)
+        try:
+            flights = dict(zip(ids, prompts, strict=True))
+            return self._plan(kind, request, model, flights, headers, caller, arrived_s, hold)
+        except BaseException:
+            hold.release()
+            raise
+
+    def _plan(
+        self,
+        kind: Kind[Request],
+        request: Request,
+        model: Model,
+        prompts: Mapping[str, Tokens],
+        headers: Headers,
+        caller: Caller,
+        arrived_s: float,
+        hold: Hold,
+    ) -> Plan:
+        """Let the request in. Nothing is awaited here: no other request comes between its assessment and its entry."""
+        terms = agree(request, headers, caller.identity, self._lanes)
+        elapsed_ms = (asyncio.get_running_loop().time() - arrived_s) * 1e3
+        with self._telemetry.span("admit"):
+            sizes = {
+                flight_id: measure(len(prompt), request.max_tokens, model, prompt_param=kind.prompt_param)
+                for flight_id, prompt in prompts.items()
+            }
+            verdict = admit(
+                sizes,
+                request.n,
+                model,
+                terms,
+                self._doors.at(model.queue),
+                tenant=caller.identity.tenant,
+                now_ms=self._doors.now_ms,
+                elapsed_ms=elapsed_ms,
+            )
+        drafts = tuple(
+            Draft(
+                self._job(flight_id, prompt, sizes[flight_id], request, model, terms, verdict, caller, number),
+                sizes[flight_id],
+                model.name,
+                model.queue,
+                prompt_param=kind.prompt_param,
+                output_param=kind.prompt_param if request.max_tokens is None else request.max_tokens_param,
+                reader=partial(TokenStream, model.text, request.stop, min_tokens=request.min_tokens),
+            )
+            for number, (flight_id, prompt) in enumerate(prompts.items())
+        )
+        return Plan(request, model, terms, verdict, drafts, hold)
+
+    async def _understood_aside(
+        self, kind: Kind[Request], body: bytes, caller: Caller
+    ) -> tuple[Request, Model, list[Tokens]]:
+        async with self._huge_turns if len(body) > HUGE_BODY_BYTES else nullcontext():
+            return await asyncio.to_thread(self._understand_and_measure, kind, body, caller)
+
+    def _understand_and_measure(
+        self, kind: Kind[Request], body: bytes, caller: Caller
+    ) -> tuple[Request, Model, list[Tokens]]:
+        """In a thread of its own, whose time tells what a body cost that is refused."""
+        began_s = time.thread_time()
+        try:
+            return self._understand(kind, body, caller)
+        except ApiError as refused:
+            refused.work_s = time.thread_time() - began_s
+            raise
+
+    def _understand(self, kind: Kind[Request], body: bytes, caller: Caller) -> tuple[Request, Model, list[Tokens]]:
+        request = kind.parse(body, self._room.most_token_ids(kind.most_prompts))
+        model = allowed_model(self._directory, request.model, caller)
+        try:
+            prompts = kind.prompts(model.text, request)
+        except PromptTooLong as long:
+            raise too_long(long.least_tokens, request.max_tokens, model, prompt_param=kind.prompt_param) from None
+        if not all(prompts):
+            raise invalid(kind.prompt_param, f"`{kind.prompt_param}` holds no token.")
+        return request, model, prompts
+
+    def _job(
+        self,
+        flight_id: str,
+        prompt: Tokens,
+        size: Size,
+        request: GenerationRequest,
+        model: Model,
+        terms: Terms,
+        verdict: Verdict,
+        caller: Caller,
+        number: int,
+    ) -> Job:
+        tenant, answer = caller.identity.tenant, verdict.answers[flight_id]
+        seed = _drawn_seed(caller.once, number) if request.seed is None else request.seed
+        return Job(
+            flight_id=flight_id,
+            gateway_id=self._gateway_id,
+            tenant=tenant.id,
+            tenant_since=tenant.created_at,
+            weight=tenant.weight,
+            share_group=tenant.share_group,
+            lane=terms.lane.name,
+            prompt=prompt,
+            n=request.n,
+            max_tokens=size.max_tokens,
+            granted_until=size.max_tokens,
+            sampling=request.sampling(seed, model.text.card.eos_token_ids),
+            ttft_ms=terms.ttft_ms,
+            tpot_ms=terms.lane.tpot_on(model.single_stream_ms),
+            deadline_ms=terms.deadline_ms,
+            hard_ttft_ms=terms.hard_ttft_ms,
+            guaranteed=verdict.guaranteed,
+            pace_ms=answer.pace_ms,
+            claim_ms=answer.claim_ms,
+            work_ms=answer.work_ms,
+            token_ms=answer.token_ms,
+            exact=tenant.is_exact,
+            follows=number > 0,
+            prompt_print="" if caller.once is None else _print_of(prompt),
+            traceparent=traceparent(),
+        )
+
+
+def _drawn_seed(once: Once | None, number: int) -> int:
+    """For the prompt of this number; the same in every run of what an idempotency key stands for."""
+    if once is None:
+        return secrets.randbits(_SEED_BITS)
+    digest = hashlib.sha256(f"{once.name}:{number}".encode()).digest()
+    return int.from_bytes(digest) & ((1 << _SEED_BITS) - 1)
+
+
+def _print_of(prompt: Tokens) -> str:
+    """Tells a prompt from others: the same request's may differ, where its template has the date in it."""
+    return hashlib.sha256(array("I", prompt).tobytes()).hexdigest()[:_PRINT]
+
+
+def allowed_model(directory: Directory, name: str, caller: Caller) -> Model:
+    """A model that the caller may use. Raises ApiError `model_not_found`, `model_not_allowed`, and as `find` does."""
+    found = directory.find((name,))
+    if not found:
+        raise model_not_found()
+    if not may_use(caller, name):
+        raise ApiError("This key may not use the model.", "model_not_allowed", "model")
+    return found[0]
+
+
+def may_use(caller: Caller, model: str) -> bool:
+    """Both tenant and key must allow it."""
+    allowed = caller.identity.tenant.models
+    return (allowed is None or model in allowed) and caller.identity.key.scopes.allows("models", model)

@@ -1,0 +1,238 @@
+"""Keeps what this gateway reserved, and settles what no gateway keeps any more.
+
+A reservation is a lease. `renew` extends those of our flights in batches; `reap` finds the lapsed ones of anyone, ends
+their jobs and charges what the job's record says was published. `watch` ends the flights of suspended tenants.
+
+Looks for flights that nobody flies any more: a store that failed over or was damaged may have lost a job, or the
+news of its end, and a client would wait for either until its deadline.
+
+A flight of which nothing was heard for a round has its record looked up; if there is none, or it says that the job has
+ended, news has one more round to come.
+"""
+
+import asyncio
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from fairlane.gateway.errors import ApiError, invalid_api_key
+from fairlane.gateway.fleet import Directory
+from fairlane.gateway.requests.delivery import Dispatcher
+from fairlane.gateway.requests.request import Booking, Flight, flight_ids, total
+from fairlane.gateway.requests.settlement import recorded
+from fairlane.quotas.store import TOMBSTONE_MS, Charge, Lapsed, QuotaStore
+from fairlane.quotas.tenants import Tenant
+from fairlane.scheduler.queue.types import JobState
+from fairlane.store.connections import Troubles, every
+
+log = logging.getLogger(__name__)
+
+REAP_EVERY_S = 1.0
+WATCH_EVERY_S = 1.0
+RENEWALS_PER_LEASE = 3
+REAPS_PER_LEASE = 4
+"""At least: nobody is reported as lapsed where nobody looked for half a lease."""
+REAP_BATCH = 500
+RENEW_BATCH = 500
+
+
+class Tenants(Protocol):
+    """Where tenants are looked up; `quotas.tenants.TenantStore` is one."""
+
+    async def get(self, tenant_id: str) -> Tenant | None:
+        """The tenant, or None where it was deleted."""
+
+
+class Reaper:
+    """Three loops over the store. Nothing here is on a request's way."""
+
+    def __init__(
+        self,
+        quotas: QuotaStore,
+        tenants: Tenants,
+        dispatcher: Dispatcher,
+        directory: Directory,
+        *,
+        lease_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`directory`: knows the queues that jobs for a model may stand in. `lease_s`: of a reservation."""
+        self._quotas = quotas
+        self._tenants = tenants
+        self._dispatcher = dispatcher
+        self._directory = directory
+        self._lease_s = lease_s
+        self._clock = clock
+        self._renewed_s = clock()
+        self.reaped = 0
+        """Lapsed reservations settled here."""
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for period_s, what, work in (
+                (self._lease_s / RENEWALS_PER_LEASE, "renewing reservations", self.renew),
+                (min(REAP_EVERY_S, self._lease_s / REAPS_PER_LEASE), "reaping reservations", self.reap),
+                (WATCH_EVERY_S, "watching tenants", self.watch),
+            ):
+                tasks.create_task(every(period_s, what, work))
+
+    async def renew(self) -> None:
+        """Extend the leases of all our bookings. One that a store has forgotten, as when it failed over, is noted anew;
+        one that was settled by others was taken from us, and ends."""
+        bookings = {flight.booking.id: flight.booking for flight in self._dispatcher.flights.values()}
+        troubles, lost, began_s = Troubles(), set[str](), self._clock()
+        for root, ids in _by_root(bookings.values()).items():
+            for start in range(0, len(ids), RENEW_BATCH):
+                with troubles:
+                    lost |= await self._quotas.renew(root, ids[start : start + RENEW_BATCH])
+        for booking_id in lost:
+            with troubles:
+                await self._reassert(bookings[booking_id])
+        troubles.tell()
+        self._renewed_s = began_s
+
+    async def _reassert(self, booking: Booking) -> None:
+        """What others settled is marked for a while: after a longer silence of ours it may be unmarked again. One that
+        was settled here while the store was asked is no longer ours to note."""
+        if not booking.flights:
+            return
+        is_marked = self._clock() - self._renewed_s < TOMBSTONE_MS / 2e3
+        if is_marked and await self._quotas.book(booking.ask):
+            log.warning("the store had forgotten flight %s, which goes on", booking.id)
+            return
+        for flight in booking.flights:
+            if not flight.settled:
+                flight.fail(ApiError("The request's reservation was lost.", "quota_store_unavailable"))
+
+    async def reap(self) -> None:
+        """Settle what has lapsed. What a worker still holds is cancelled first and settled on a later round."""
+        if not self._directory.is_fresh:
+            return  # a job in a queue that is not known yet would pass for one that never was
+        troubles = Troubles()
+        for lapsed in await self._quotas.expired(REAP_BATCH):
+            if lapsed.flight_id not in self._dispatcher.flights:
+                with troubles:
+                    await self._reap_one(lapsed)
+        troubles.tell()
+
+    async def watch(self) -> None:
+        """End the flights of tenants that were suspended or deleted, or are below one that was."""
+        flights, troubles = list(self._dispatcher.flights.values()), Troubles()
+        known = await self._look_up({flight.booking.ask.tenant for flight in flights}, troubles)
+        above = {name for tenant in known.values() if tenant is not None for name in tenant.parents}
+        known |= await self._look_up(above - known.keys(), troubles)
+        for flight in flights:
+            if flight.booking.ask.tenant not in known:
+                continue
+            tenant = known[flight.booking.ask.tenant]
+            parents = tenant.parents if tenant else ()
+            error = _refusal(flight.booking, tenant, [known[name] for name in parents if name in known])
+            if error is not None and not flight.settled:
+                flight.fail(error)
+        troubles.tell()
+
+    async def _look_up(self, names: Iterable[str], troubles: Troubles) -> dict[str, Tenant | None]:
+        """Tenants by name, but for those that nobody can say anything of now."""
+        found = {}
+        for name in names:
+            with troubles:
+                found[name] = await self._tenants.get(name)
+        return found
+
+    async def _reap_one(self, lapsed: Lapsed) -> None:
+        found = []
+        for flight_id in flight_ids(lapsed.flight_id, lapsed.prompts):
+            for name in sorted(self._directory.queues_of(lapsed.model)):
+                record = await self._dispatcher.queue(name).cancel(flight_id)
+                if record is not None:  # otherwise its gateway died before the job was put
+                    found.append((name, flight_id, record))
+        if any(record.state is not JobState.ENDED for _, _, record in found):
+            return
+        await self._settle(lapsed, total(recorded(record) for _, _, record in found))
+        for name, flight_id, _ in found:
+            self._dispatcher.forget(name, flight_id, until_ms=lapsed.once_until_ms)
+
+    async def _settle(self, lapsed: Lapsed, charge: Charge) -> None:
+        if (await self._quotas.settle(lapsed.root, lapsed.flight_id, charge)).first:
+            self.reaped += 1
+            log.info(
+                "settled the lapsed flight %s of %s: %s, %d output tokens",
+                lapsed.flight_id,
+                lapsed.tenant,
+                charge.outcome,
+                charge.output_tokens,
+            )
+
+
+def _by_root(bookings: Iterable[Booking]) -> dict[str, list[str]]:
+    """Ids of bookings by the root of their budgets."""
+    grouped: dict[str, list[str]] = defaultdict(list)
+    for booking in bookings:
+        grouped[booking.ask.root].append(booking.id)
+    return grouped
+
+
+def _refusal(booking: Booking, tenant: Tenant | None, above: Iterable[Tenant | None]) -> ApiError | None:
+    """Why a running request ends, if so. `tenant`: who has its tenant's id now; `above`: the line of its parents."""
+    if tenant is None or tenant.created_at != booking.tenant_since:
+        return invalid_api_key()
+    if tenant.state != "active":
+        return ApiError("This tenant is suspended.", "tenant_suspended")
+    if any(parent is None or parent.state != "active" for parent in above):
+        return ApiError("A tenant above this one is suspended.", "tenant_suspended")
+    return None
+
+
+LOOK_EVERY_S = 5.0
+MOST_LOOKS = 100
+"""A round: however many requests wait, the store is hardly asked."""
+
+
+class Lookout:
+    """One loop over the flights of a gateway. Nothing here is on a request's way."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+        self._heard: Mapping[str, int] = {}
+        """How much had been heard of each flight in the last round."""
+        self._due: list[str] = []
+        """Quiet flights that are still to be looked up."""
+        self._missed: set[str] = set()
+        """Flights whose jobs were not found, or had ended, in the last round."""
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        await every(LOOK_EVERY_S, "looking for lost jobs", self.look)
+
+    async def look(self) -> None:
+        """One round. Raises STORE_TROUBLE."""
+        flights = self._dispatcher.flights
+        heard = {flight.id: _heard(flight) for flight in flights.values() if _waits(flight)}
+        quiet = {name for name, count in heard.items() if self._heard.get(name) == count}
+        self._heard = heard
+        for name in self._missed & quiet:
+            log.error("the job of flight %s is lost", name)
+            flights[name].fail(ApiError("The request's job was lost.", "internal_error"))
+        self._missed = set()
+        self._due = [name for name in self._due if name in quiet] or sorted(quiet)
+        now, self._due = self._due[:MOST_LOOKS], self._due[MOST_LOOKS:]
+        for name in now:
+            flight = flights.get(name)
+            if flight is not None and await self._is_gone(flight):
+                self._missed.add(name)
+
+    async def _is_gone(self, flight: Flight) -> bool:
+        record = await self._dispatcher.queue(flight.queue).record(flight.id)
+        return record is None or record.state is JobState.ENDED
+
+
+def _waits(flight: Flight) -> bool:
+    """Its job may be in the queue, and its end has not come."""
+    return flight.job is not None and flight.finished is None and not flight.settled
+
+
+def _heard(flight: Flight) -> int:
+    return flight.preemptions + sum(choice.published for choice in flight.choices)

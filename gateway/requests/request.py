@@ -1,0 +1,317 @@
+"""One request in the air: a booking, and a flight for each of its prompts; what has arrived of each, and its one end.
+
+The booking holds the budget: reserved once for all flights, settled once when the last of them has ended. Who owns a
+flight, and when it changes hands:
+
+    launch       reserves its booking, puts its job into the queue; releases both where that fails half-way
+    generation   tells its tokens to the client, and ends it where it ends by itself
+    settlements  gets every flight that its generation leaves open (client gone, deadline, fault, shutdown): cancels
+                 the job, learns what was published; settles the booking with what all its flights came to
+
+The dispatcher only delivers: `accept` is called by the one task that reads the flight's queue, in order.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+
+from fairlane.gateway.errors import ApiError, internal_error
+from fairlane.gateway.random_ids import random_id
+from fairlane.quotas.store import Ask, Charge, LimitStatus, Reservation
+from fairlane.scheduler.protocol.messages import (
+    CHARGED,
+    Event,
+    Finished,
+    FinishReason,
+    Job,
+    Outcome,
+    Paused,
+    Preempted,
+    Resumed,
+    TokenDelta,
+)
+
+MAX_NOTICES = 256
+"""Preemptions and the like that may wait for a slow client; more are dropped. Tokens are bounded by the job."""
+
+
+_GRAVITY = (Outcome.FINISHED, Outcome.CANCELLED, Outcome.EXPIRED, Outcome.UNAVAILABLE, Outcome.FAILED)
+"""How a request of several flights ends: as the one that fared worst."""
+
+
+def mint() -> str:
+    """The id of a booking and of its first flight: 96 random bits, nothing of the caller's."""
+    return random_id()
+
+
+def flight_ids(booking_id: str, prompts: int) -> list[str]:
+    """Ids of a booking's flights: whoever finds the reservation finds them all."""
+    return [booking_id, *(f"{booking_id}-{number:03}" for number in range(1, prompts))]
+
+
+def total(charges: Iterable[Charge]) -> Charge:
+    """What a request comes to, from what each of its flights does."""
+    owed = [charge for charge in charges if not charge.is_refund]
+    if len(owed) <= 1:
+        return owed[0] if owed else Charge.refund()
+    return Charge(
+        prompt_tokens=sum(charge.prompt_tokens for charge in owed),
+        cached_tokens=sum(charge.cached_tokens for charge in owed),
+        output_tokens=sum(charge.output_tokens for charge in owed),
+        outcome=max((Outcome(charge.outcome) for charge in owed), key=_GRAVITY.index).value,
+        preemptions=sum(charge.preemptions for charge in owed),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a flight cannot go on, where no worker says so."""
+
+    error: ApiError
+
+
+News = Event | Fault
+_NOTICES = (Preempted, Resumed, Paused)
+
+
+class Mailbox:
+    """What arrived for one request and was not yet told; one reader, and writers on the same loop."""
+
+    __slots__ = ("_news", "_reader", "is_faulty")
+
+    def __init__(self) -> None:
+        self.is_faulty = False
+        """A fault has come, told or not."""
+        self._news: list[tuple[Flight, News]] = []
+        self._reader: Callable[[], None] | None = None
+
+    def put(self, flight: "Flight", news: News) -> None:
+        """Deliver. What is no token and no end may be dropped where too much waits."""
+        if len(self._news) > MAX_NOTICES and isinstance(news, _NOTICES):
+            return
+        self._news.append((flight, news))
+
+    def ring(self) -> None:
+        """All that came together is there: the reader may take it now."""
+        if self._reader is not None:
+            self._reader()
+
+    def take(self) -> "list[tuple[Flight, News]]":
+        """All that waits, in order."""
+        taken, self._news = self._news, []
+        return taken
+
+    def read_by(self, reader: Callable[[], None] | None) -> None:
+        """Call this from now on whenever there is more, in the turn in which it comes; it must not raise."""
+        self._reader = reader
+
+
+@dataclass(slots=True)
+class Choice:
+    """How far one choice has come."""
+
+    published: int = 0
+    """Tokens accepted, which is also the only next index that is."""
+    spoken: int = 0
+    """Of these, those that the answer holds by now."""
+    stopped_at: int | None = None
+    """Tokens up to and with the one that completed a stop string: all that is charged of it."""
+    finish_reason: FinishReason | None = None
+
+    @property
+    def counted(self) -> int:
+        """Tokens charged so far."""
+        return self.published if self.stopped_at is None else self.stopped_at
+
+
+class Grants(Protocol):
+    """Who asks for more output of a request while it runs; `grants.py` has it."""
+
+    def spoken(self, choice: "Choice") -> None:
+        """A token of this choice was told: it may need more soon."""
+
+    def paused(self, flight: "Flight", choice: "Choice") -> None:
+        """It has come to all that it was granted, and waits."""
+
+    def close(self) -> None:
+        """Nothing is asked for any more."""
+
+
+@dataclass(slots=True, eq=False)
+class Booking:
+    """What one request holds of its budget."""
+
+    ask: Ask
+    tenant_since: float = 0.0
+    """When its tenant was made: one of the same id that was made later is another."""
+    flights: list["Flight"] = field(default_factory=list)
+    reservation: Reservation | None = None
+    charges: list[Charge] = field(default_factory=list)
+    """Of the flights that have ended."""
+    allowance: "Grants | None" = None
+    """Who asks for more output, where the reservation does not hold all that it may come to."""
+    settled: bool = False
+    """The store has booked its charge."""
+    statuses: tuple[LimitStatus, ...] | None = None
+    """The caller's limits as that left them; None: the store has not said."""
+
+    @property
+    def id(self) -> str:
+        """The id that the budget knows it by."""
+        return self.ask.flight_id
+
+    @property
+    def published(self) -> int:
+        """Tokens that have arrived, those beyond a stop string too."""
+        return sum([choice.published for flight in self.flights for choice in flight.choices])
+
+    @property
+    def landed(self) -> bool:
+        """What each of its flights came to is known."""
+        return len(self.charges) == len(self.flights)
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """One job, keyed by its id everywhere."""
+
+    id: str
+    """What queue and trace know it by."""
+    booking: Booking = field(repr=False)
+    prompt_tokens: int
+    queue: str
+    """Name of the queue it is put into."""
+    mailbox: Mailbox = field(repr=False)
+    first_choice: int = 0
+    """Index of its choice 0 within the request's answer."""
+    limited_by: str | None = None
+    """The limit that left its choices less than they might have come to, if one did."""
+    granted: int = 0
+    """Output tokens per choice that its worker may make, as far as it was told."""
+    cut_at: int | None = None
+    """Output tokens per choice at which it ends, since no more will be granted."""
+    job: Job | None = None
+    """Set before it is put: from then on it may be in the queue, whatever `put` answered."""
+    queued_s: float = 0.0
+    """When it was first put, on the event loop's clock."""
+    choices: list[Choice] = field(default_factory=list)
+    preemptions: int = 0
+    cached_tokens: int = 0
+    """Of its prompt, what the prefix cache had; known from its first token on."""
+    finished: Finished | None = None
+    over: bool = False
+    """Its job has ended in the queue, as its record says."""
+    settled: bool = False
+    """Its end is decided; it is charged exactly once, with its booking."""
+    _ended: asyncio.Event | None = field(default=None, repr=False)
+    """Set with `finished`, where somebody waits for that."""
+
+    def __post_init__(self) -> None:
+        self.choices = [Choice() for _ in range(self.booking.ask.n)]
+
+    @property
+    def begun(self) -> bool:
+        """A token has arrived."""
+        choices = self.choices
+        return choices[0].published > 0 if len(choices) == 1 else any(choice.published for choice in choices)
+
+    @property
+    def told(self) -> bool:
+        """Every choice has its finish reason: the client needs nothing more of it."""
+        choices = self.choices
+        if len(choices) == 1:
+            return choices[0].finish_reason is not None
+        return all(choice.finish_reason is not None for choice in choices)
+
+    async def end(self) -> None:
+        """Wait until it is `finished`."""
+        if self.finished is None:
+            self._ended = self._ended or asyncio.Event()
+            await self._ended.wait()
+
+    def accept(self, event: Event) -> None:
+        """Take in one event of the queue's stream: only the next tokens of each choice, each once.
+
+        Whoever has no more for now rings at the mailbox.
+        """
+        if self.finished is not None:
+            return
+        if isinstance(event, TokenDelta):
+            self._accept_tokens(event)
+            return
+        if isinstance(event, Finished):
+            self.finished = event
+            self.preemptions = max(self.preemptions, event.preemptions)
+            self.cached_tokens = max(self.cached_tokens, event.cached_tokens)
+            if self._ended is not None:
+                self._ended.set()
+        elif isinstance(event, Preempted):
+            self.preemptions += 1
+        self.mailbox.put(self, event)
+
+    def cut(self, tokens: int, limited_by: str) -> None:
+        """Let every choice that goes on end at so many tokens, by this limit: no more will be granted."""
+        self.cut_at, self.limited_by = tokens, limited_by
+        for number, choice in enumerate(self.choices):
+            if choice.finish_reason is None and choice.published >= tokens:
+                end = TokenDelta(
+                    flight_id=self.id,
+                    epoch=0,
+                    choice=number,
+                    first_index=choice.published,
+                    token_ids=(),
+                    finish_reason="length",
+                )
+                self.mailbox.put(self, end)
+        self.mailbox.ring()
+
+    def fail(self, error: ApiError) -> None:
+        """End the request with this error; its generation hands the flight over."""
+        self.mailbox.is_faulty = True
+        self.mailbox.put(self, Fault(error))
+        self.mailbox.ring()
+
+    def charge(self, outcome: Outcome, *, recorded: Sequence[int] = (), taken: bool = True) -> Charge:
+        """What the flight comes to at its end.
+
+        `recorded`: published tokens per choice by the job's record, where that may be ahead of what was delivered.
+        `taken`: a worker has begun with it; otherwise, and where it failed before its first token, nothing is owed.
+        """
+        if outcome not in CHARGED:
+            return Charge.refund()
+        output = sum([choice.counted for choice in self.choices])
+        for choice, published in zip(self.choices, recorded, strict=False):
+            if choice.stopped_at is None:
+                output += max(0, published - choice.published)
+        owed = output > 0 or (taken and outcome in (Outcome.FINISHED, Outcome.CANCELLED))
+        return Charge(
+            prompt_tokens=self.prompt_tokens if owed else 0,
+            cached_tokens=min(self.cached_tokens, self.prompt_tokens) if owed else 0,
+            output_tokens=output,
+            outcome=outcome.value,
+            preemptions=self.preemptions,
+        )
+
+    def _accept_tokens(self, delta: TokenDelta) -> None:
+        if not 0 <= delta.choice < len(self.choices):
+            return
+        if delta.cached_tokens > self.cached_tokens:
+            self.cached_tokens = delta.cached_tokens
+        choice = self.choices[delta.choice]
+        known = choice.published - delta.first_index
+        if known < 0:  # the store fences and orders what it accepts, so this is damage, not a race
+            self.fail(internal_error())
+            return
+        fresh = delta.token_ids[known:]
+        if not fresh and delta.finish_reason is None:
+            return
+        if known:
+            first_index, logprobs = delta.first_index + known, delta.logprobs[known:]
+            delta = msgspec.structs.replace(delta, first_index=first_index, token_ids=fresh, logprobs=logprobs)
+        choice.published += len(fresh)
+        if self.cut_at is not None and choice.published >= self.cut_at and delta.finish_reason is None:
+            delta = msgspec.structs.replace(delta, finish_reason="length")
+        self.mailbox.put(self, delta)

@@ -1,0 +1,279 @@
+"""The end of every flight, and exactly one settlement of their booking, whatever becomes of client, worker or store.
+
+No cancelled request takes its settlement along: what it cannot wait for goes on in a task of its own. While the store
+is away they wait for it; what this process leaves undone at its end is found by a reaper when its lease has run out.
+
+Waits that are all bounded alike and hardly ever end so: one timer for all of them, where `asyncio.timeout` takes one
+for each, and half a dozen calls.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from fairlane.gateway.errors import ApiError, internal_error
+from fairlane.gateway.observability.metrics import Telemetry
+from fairlane.gateway.requests.delivery import Dispatcher
+from fairlane.gateway.requests.request import Booking, Flight, total
+from fairlane.quotas.runs import Resumption
+from fairlane.quotas.store import Charge, QuotaStore, Settled
+from fairlane.scheduler.protocol.messages import CHARGED, Outcome
+from fairlane.scheduler.queue.types import JobRecord, JobState
+from fairlane.store.connections import STORE_TROUBLE
+
+T = TypeVar("T")
+
+
+class Inline:
+    """Lets tasks wait for something at most `limit_s` each."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._waiting: dict[asyncio.Task[object], float] = {}
+        """Until when, on the loop's clock; the oldest first."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def wait(self, work: Awaitable[T]) -> T:
+        """Await it. Raises TimeoutError where that takes too long; then the work is cancelled."""
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - a coroutine always runs in one
+        cancelled_before, loop = task.cancelling(), task.get_loop()
+        self._waiting[task] = ends_s = loop.time() + self._limit_s
+        if self._timer is None:
+            self._timer = loop.call_at(ends_s, self._look)
+        try:
+            return await work
+        except asyncio.CancelledError:
+            is_late = task not in self._waiting
+            if is_late and task.uncancel() <= cancelled_before:
+                raise TimeoutError from None
+            raise
+        finally:
+            self._waiting.pop(task, None)
+
+    def _look(self) -> None:
+        """Cancel what is late, and look again when the next may be."""
+        self._timer = None
+        for task, ends_s in list(self._waiting.items()):
+            loop = task.get_loop()
+            if ends_s > loop.time():
+                self._timer = loop.call_at(ends_s, self._look)
+                return
+            del self._waiting[task]
+            task.cancel()
+
+
+log = logging.getLogger(__name__)
+
+_OUTCOMES = {
+    "deadline_exceeded": Outcome.EXPIRED,
+    "internal_error": Outcome.FAILED,
+    "unavailable": Outcome.UNAVAILABLE,
+}
+INLINE_S = 0.5
+"""How long an answer waits for its settlement, so that who reads it and then asks for the quota finds it booked."""
+FIRST_DELAY_S, LONGEST_DELAY_S = 0.05, 2.0
+
+
+class Settlements:
+    """Ends flights, and settles a booking with the last of its own. Later calls for an ended flight do nothing."""
+
+    def __init__(
+        self,
+        quotas: QuotaStore,
+        dispatcher: Dispatcher,
+        telemetry: Telemetry,
+        *,
+        confirm_s: float,
+    ) -> None:
+        """`confirm_s`: how long a holder has to confirm a cancellation before the job's record decides."""
+        self._quotas = quotas
+        self._dispatcher = dispatcher
+        self._telemetry = telemetry
+        self._confirm_s = confirm_s
+        self._inline = Inline(INLINE_S)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def in_hand(self) -> int:
+        """Settlements that have not come through yet."""
+        return len(self._tasks)
+
+    async def settle(self, flight: Flight, outcome: Outcome) -> None:
+        """A flight that ended by itself: charge what was counted. Waits for the store at most INLINE_S.
+
+        Whoever waits asks the store itself, which takes no task; where the answer does not come, a task asks again.
+        """
+        if flight.settled:
+            return
+        if flight.finished is None:  # all was told before the worker was done: a stop string
+            self._spawn(self._cancel(flight))
+        flight.settled = True
+        booking, began_s = flight.booking, asyncio.get_running_loop().time()
+        try:
+            booking.charges.append(flight.charge(outcome))
+            if not booking.landed:
+                return
+            with self._telemetry.span("settle"):
+                settled = await self._inline.wait(self._ask(booking))
+        except (TimeoutError, asyncio.CancelledError) as error:
+            self._spawn(self._finish(booking))
+            if isinstance(error, asyncio.CancelledError):
+                raise
+        except STORE_TROUBLE:
+            left_s = INLINE_S - (asyncio.get_running_loop().time() - began_s)
+            await _wait([self._spawn(self._finish(booking))], left_s)
+        except Exception:
+            self._leave(booking)
+            log.exception("a settlement failed; a reaper will do it")
+        else:
+            self._conclude(booking, settled)
+
+    async def end(self, booking: Booking, outcome: Outcome) -> None:
+        """What is open of a booking has to end: cancel it, charge what was published. Waits for it at most INLINE_S."""
+        await _wait(self._begin_all(booking, outcome))
+
+    def hand_over(self, booking: Booking, outcome: Outcome) -> None:
+        """As `end`, and nobody waits for it."""
+        self._begin_all(booking, outcome)
+
+    async def aclose(self, timeout_s: float) -> None:
+        """Let what is in hand come through for so long; the rest is left to a reaper."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=timeout_s)
+        if self._tasks:
+            log.warning("%d settlements are left to a reaper", len(self._tasks))
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _begin_all(self, booking: Booking, outcome: Outcome) -> list[asyncio.Task[None]]:
+        left = [flight for flight in booking.flights if not flight.settled]
+        for flight in left:
+            flight.settled = True
+        return [self._spawn(self._carry_out(flight, outcome)) for flight in left]
+
+    async def _carry_out(self, flight: Flight, outcome: Outcome) -> None:
+        booking = flight.booking
+        try:
+            with self._telemetry.span("settle"):
+                booking.charges.append(await self._learn(flight, outcome))
+                if booking.landed:
+                    await self._close(booking)
+        except BaseException:
+            self._leave(booking)
+            raise
+
+    async def _finish(self, booking: Booking) -> None:
+        """Settle a booking that has landed, however long the store takes."""
+        try:
+            await self._close(booking)
+        except BaseException:
+            self._leave(booking)
+            raise
+
+    async def _close(self, booking: Booking) -> None:
+        self._conclude(booking, await self._persist(lambda: self._ask(booking)))
+
+    def _ask(self, booking: Booking) -> Awaitable[Settled]:
+        return self._quotas.settle(booking.ask.root, booking.id, total(booking.charges))
+
+    def _conclude(self, booking: Booking, settled: Settled) -> None:
+        """The store has booked it."""
+        ask, charge = booking.ask, total(booking.charges)
+        booking.statuses = settled.statuses
+        booking.settled = True
+        self._dispatcher.wasted_tokens += max(0, booking.published - charge.output_tokens)
+        for flight in booking.flights:
+            self._dispatcher.release(flight)
+        booking.flights = []  # which hold it: else all of them would stay until the next collection
+        if not charge.is_refund:
+            self._telemetry.charged(ask.tenant, ask.lane, _fresh(charge, ask.resumption))
+
+    def _leave(self, booking: Booking) -> None:
+        """To a reaper, who settles it whole: what still flies of it ends here."""
+        for flight in booking.flights:
+            self._dispatcher.abandon(flight)
+            if not flight.settled:
+                flight.fail(internal_error())
+
+    async def _learn(self, flight: Flight, outcome: Outcome) -> Charge:
+        """Cancel the job and find out what it came to."""
+        if flight.job is None:
+            return Charge.refund()
+        if flight.finished is None:
+            queue = self._dispatcher.queue(flight.queue)
+            record = await self._persist(lambda: queue.cancel(flight.id))
+            if record is None and not flight.begun:
+                return Charge.refund()  # it never got into the queue
+            if record is not None and record.state is not JobState.ENDED:
+                await self._confirmed(flight)
+                record = await self._persist(lambda: queue.record(flight.id))
+            flight.over = record is not None and record.state is JobState.ENDED
+            recorded = record.generated if record is not None else ()
+            taken = record is None or record.epoch > 0
+            return flight.charge(outcome, recorded=recorded, taken=taken)
+        ended_well = flight.finished.outcome is Outcome.FINISHED and outcome is not Outcome.REJECTED
+        return flight.charge(Outcome.FINISHED if ended_well else outcome, taken=flight.finished.epoch > 0)
+
+    async def _confirmed(self, flight: Flight) -> None:
+        try:
+            async with asyncio.timeout(self._confirm_s):
+                await flight.end()
+        except TimeoutError:
+            log.warning("no worker confirmed the cancellation of flight %s; its record decides", flight.id)
+
+    async def _cancel(self, flight: Flight) -> None:
+        queue = self._dispatcher.queue(flight.queue)
+        await self._persist(lambda: queue.cancel(flight.id))
+
+    async def _persist(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Repeat an idempotent call until the store answers."""
+        delay_s = FIRST_DELAY_S
+        while True:
+            try:
+                return await call()
+            except STORE_TROUBLE:
+                await asyncio.sleep(delay_s)
+                delay_s = min(2 * delay_s, LONGEST_DELAY_S)
+
+    def _spawn(self, work: Awaitable[None]) -> asyncio.Task[None]:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a settlement failed; a reaper will do it", exc_info=task.exception())
+
+
+def recorded(record: JobRecord) -> Charge:
+    """What a job that has ended comes to by its record alone."""
+    outcome, output = record.outcome or Outcome.CANCELLED, sum(record.generated)
+    if outcome not in CHARGED:
+        return Charge.refund()
+    owed = output > 0 or (record.epoch > 0 and outcome is Outcome.CANCELLED)
+    return Charge(prompt_tokens=record.prompt_tokens if owed else 0, output_tokens=output, outcome=outcome.value)
+
+
+def _fresh(charge: Charge, resumption: Resumption | None) -> Charge:
+    """What a run came to beyond what it went on from."""
+    if resumption is None:
+        return charge
+    output = max(0, charge.output_tokens - resumption.published)
+    return msgspec.structs.replace(charge, prompt_tokens=0, cached_tokens=0, output_tokens=output)
+
+
+def outcome_of(error: Exception) -> Outcome:
+    """How a flight that was in the queue ends by the error that ended it."""
+    return _OUTCOMES.get(error.code, Outcome.CANCELLED) if isinstance(error, ApiError) else Outcome.CANCELLED
+
+
+async def _wait(tasks: Sequence[asyncio.Task[None]], timeout_s: float = INLINE_S) -> None:
+    if tasks:
+        await asyncio.wait(tasks, timeout=max(0.0, timeout_s))

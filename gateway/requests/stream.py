@@ -1,0 +1,311 @@
+"""What one request brings forth: news of its flights in, pieces for its answer out. Streams and plain answers alike.
+
+News is heard and told in the turn of the loop in which it comes, without waking the request's task: a stream has news
+for each token, and waking a task costs as much as telling it. The task does what has to be waited for.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from fairlane.gateway.errors import ApiError, internal_error, unavailable
+from fairlane.gateway.observability.tracing import Span
+from fairlane.gateway.openai.responses import Listener, Notice, Piece, Pulse, Rhythm, Said
+from fairlane.gateway.requests.delivery import Queue
+from fairlane.gateway.requests.request import Choice, Fault, Flight, Mailbox, News
+from fairlane.gateway.requests.service_level import Terms
+from fairlane.gateway.requests.settlement import Settlements, outcome_of
+from fairlane.gateway.text.tokenizer import TextModel, TokenStream
+from fairlane.scheduler.protocol.messages import Finished, Outcome, Paused, Preempted, Resumed, TokenDelta
+from fairlane.scheduler.queue.types import JobState
+from fairlane.store.connections import STORE_TROUBLE
+
+
+@dataclass(slots=True)
+class Voice:
+    """One choice as its client hears it."""
+
+    index: int
+    choice: Choice
+    stream: TokenStream
+
+
+@dataclass(slots=True)
+class Generation:
+    """The flights of one request, all put. `run` once; whoever launched it ends what `run` leaves open."""
+
+    flights: Sequence[Flight]
+    queue: Callable[[str], Queue]
+    """A queue by its name: a flight may change it before its first token."""
+    mailbox: Mailbox
+    settlements: Settlements
+    text: TextModel
+    terms: Terms
+    arrived_s: float
+    """On the event loop's clock."""
+    queue_span: Span
+    """Ends with the first token."""
+    stop: tuple[str, ...] = ()
+    min_tokens: int = 0
+    still_waits_ms: Callable[[Flight, int], float | None] = lambda _flight, _place: None
+    """How long a flight at a place of its tenant's queue waits from now; None where that is not known."""
+    eta_ms: float = 0.0
+    """What admission expects the request to wait for its first token, from its arrival."""
+    first_token_s: float | None = None
+    last_token_s: float | None = None
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    _voices: dict[tuple[str, int], Voice] = field(default_factory=dict)
+    _max_wait_over: bool = False
+    _begun: bool = False
+    _spoke_s: float = 0.0
+    """When the listener was last told something."""
+    _answers: bool = False
+    """The listener has been told that the answer begins."""
+    _is_behind: bool = False
+    """What the listener was told last, it has not passed on."""
+    _unsaid: list[Piece] = field(default_factory=list)
+    """What it is to be told then, before it hears of a fault."""
+    _fault: Exception | None = None
+    """Why it cannot go on."""
+    _resting: asyncio.Future[None] | None = None
+    """What the request's task waits for."""
+    _state: str = "generating"
+    _told: list[Flight] = field(default_factory=list)
+    """Flights of which the client has heard all, and that are not settled."""
+
+    def __post_init__(self) -> None:
+        for flight in self.flights:
+            for number, choice in enumerate(flight.choices):
+                stream = TokenStream(self.text, self.stop, min_tokens=self.min_tokens)
+                self._voices[flight.id, number] = Voice(flight.first_choice + number, choice, stream)
+
+    @property
+    def seconds_per_token(self) -> float:
+        """Mean time from one token of a choice to the next; NaN before the second, and after an earlier run."""
+        if any(flight.booking.ask.resumption is not None for flight in self.flights):
+            return math.nan
+        steps = max([choice.published for flight in self.flights for choice in flight.choices], default=0) - 1
+        if steps < 1 or self.first_token_s is None or self.last_token_s is None:
+            return math.nan
+        return (self.last_token_s - self.first_token_s) / steps
+
+    async def run(self, listener: Listener, rhythm: Rhythm) -> None:
+        """Tell the listener all that comes, until every flight is settled.
+
+        Raises ApiError where a flight cannot be brought to its end: deadline, a worker's failure, a fault of ours.
+        """
+        notice_at, every_s = self.arrived_s + rhythm.first_s, self._every_s(rhythm)
+        self.mailbox.read_by(partial(self._listen, listener))
+        try:
+            self._listen(listener)
+            while True:
+                while self._is_behind:
+                    await listener.catch_up()
+                    self._is_behind = False
+                    self._listen(listener)
+                if self._fault is not None:
+                    raise self._fault
+                while self._told:
+                    await self.settlements.settle(self._told.pop(), Outcome.FINISHED)
+                if not [flight for flight in self.flights if not flight.settled]:
+                    return
+                await self._rest(min(notice_at, self._deadline()))
+                if self._needs_care:
+                    continue
+                now_s, notice_at = self._loop.time(), max(notice_at, self._spoke_s + every_s)
+                await self._check_deadlines(now_s)
+                if now_s >= notice_at:
+                    notice_at = now_s + every_s
+                    pieces = await self._while_silent()
+                    if self._spoke_s < now_s:
+                        self._answers = True
+                        self._is_behind = not listener.hear(pieces)
+        finally:
+            self.mailbox.read_by(None)
+            self._count_unheard()
+
+    async def _rest(self, until_s: float) -> None:
+        """Until the task has something to do, or it is so late on the loop's clock."""
+        if self._needs_care:
+            return
+        self._resting = self._loop.create_future()
+        alarm = self._loop.call_at(until_s, self._rouse) if until_s < math.inf else None
+        try:
+            await self._resting
+        finally:
+            self._resting = None
+            if alarm is not None:
+                alarm.cancel()
+
+    def _rouse(self) -> None:
+        if self._resting is not None and not self._resting.done():
+            self._resting.set_result(None)
+
+    @property
+    def _needs_care(self) -> bool:
+        """There is something that has to be waited for."""
+        return self._is_behind or bool(self._told) or self._fault is not None
+
+    def _listen(self, listener: Listener) -> None:
+        """Tell what has come; what then has to be waited for is left to the task, and so is what cannot be told. What
+        comes while the listener is behind stays in the mailbox, which knows what to drop, as long as all goes well."""
+        if self._fault is not None and not self._unsaid:
+            return
+        unsaid, now_s = self._unsaid, self._loop.time()
+        try:
+            try:
+                if self._fault is None and (not self._is_behind or self.mailbox.is_faulty):
+                    for flight, item in self.mailbox.take():
+                        piece = self._hear(flight, item, now_s)
+                        if piece is not None:
+                            unsaid.append(piece)
+            finally:  # tokens before a fault are said
+                if unsaid and not self._is_behind:
+                    self._unsaid, self._spoke_s = [], now_s
+                    self._is_behind = not listener.hear(unsaid)
+        except Exception as fault:  # noqa: BLE001 - the request's own: whoever rings must not suffer from it
+            self._fault = fault
+            if self._is_behind:  # the client may not hear of it for long, and nothing waits for that
+                self.settlements.hand_over(self.flights[0].booking, outcome_of(fault))
+        if self._needs_care:
+            self._rouse()
+
+    def _count_unheard(self) -> None:
+        """A client that leaves before it has heard all pays no more than up to a stop string that had come."""
+        for flight, news in self.mailbox.take():
+            if isinstance(news, TokenDelta):
+                self._speak(flight, self._voices[flight.id, news.choice], news)
+
+    def _hear(self, flight: Flight, news: News, now_s: float) -> Piece | None:
+        if isinstance(news, TokenDelta):
+            self.last_token_s = now_s
+            if self.first_token_s is None:
+                self.first_token_s = now_s
+                self.queue_span.end()
+            return self._speak(flight, self._voices[flight.id, news.choice], news)
+        match news:
+            case Fault():
+                raise news.error
+            case Finished():
+                self._check_end(flight, news)
+            case Preempted() | Resumed() | Paused():
+                allowance = flight.booking.allowance
+                if isinstance(news, Paused) and allowance is not None:
+                    allowance.paused(flight, flight.choices[news.choice])
+                self._state = type(news).__name__.lower()
+                return Notice(self._state) if self.terms.tells_progress else None
+        return None
+
+    def _speak(self, flight: Flight, voice: Voice, delta: TokenDelta) -> Said | None:
+        choice = voice.choice
+        if choice.finish_reason is not None:  # beyond its stop string, or told twice
+            return None
+        piece = voice.stream.push(delta.token_ids)
+        text, finish = piece.text, delta.finish_reason
+        if finish is not None and not piece.stopped:
+            piece = voice.stream.flush()
+            text += piece.text
+        token_ids, logprobs = delta.token_ids, delta.logprobs
+        if piece.stopped:
+            finish, choice.stopped_at = "stop", piece.counted
+            counted = max(0, piece.counted - delta.first_index)
+            token_ids, logprobs = token_ids[:counted], logprobs[:counted]
+        choice.spoken = choice.counted if piece.stopped else delta.first_index + len(token_ids)
+        if finish is not None:
+            choice.finish_reason = finish
+            if flight.told and not flight.settled:
+                self._told.append(flight)
+        allowance = flight.booking.allowance
+        if allowance is not None:
+            allowance.spoken(choice)
+        if text or finish is not None or delta.token_ids:
+            return Said(voice.index, text, token_ids, logprobs, finish)
+        return None
+
+    def _check_end(self, flight: Flight, finished: Finished) -> None:
+        """Whether the end that the queue tells is the one that the tokens told."""
+        if flight.told:
+            return
+        match finished.outcome:
+            case Outcome.EXPIRED:
+                raise _deadline_exceeded("its deadline, or its lane's longest wait, has passed")
+            case Outcome.UNAVAILABLE:
+                raise unavailable()
+            case Outcome.FAILED:
+                raise ApiError(f"The model failed at this request: {finished.error or 'no reason'}.", "internal_error")
+            case Outcome.CANCELLED:
+                raise ApiError("The request was cancelled: its gateway was out of touch.", "quota_store_unavailable")
+            case _:
+                raise internal_error()
+
+    def _deadline(self) -> float:
+        """When the next of the deadlines that still matter passes."""
+        terms = self.terms
+        due_ms = math.inf if terms.deadline_ms is None else terms.deadline_ms
+        if not self._all_begun():
+            first_ms = math.inf if terms.hard_ttft_ms is None else terms.hard_ttft_ms
+            due_ms = min(due_ms, first_ms, math.inf if self._max_wait_over else terms.max_wait_ms)
+        return self.arrived_s + due_ms / 1e3
+
+    def _all_begun(self) -> bool:
+        """Asked before each token: what has begun once is not looked at again."""
+        self._begun = self._begun or not [flight for flight in self.flights if not flight.begun]
+        return self._begun
+
+    async def _check_deadlines(self, now_s: float) -> None:
+        waited_ms = (now_s - self.arrived_s) * 1e3
+        if self.terms.deadline_ms is not None and waited_ms >= self.terms.deadline_ms:
+            raise _deadline_exceeded(f"it was not done within {self.terms.deadline_ms:g} ms")
+        if self._all_begun():
+            return
+        if self.terms.hard_ttft_ms is not None and waited_ms >= self.terms.hard_ttft_ms:
+            raise _deadline_exceeded(f"there was no token within {self.terms.hard_ttft_ms:g} ms")
+        if waited_ms >= self.terms.max_wait_ms and not self._max_wait_over:
+            if await self._still_queued():
+                raise _deadline_exceeded(f"it waited in the queue for {self.terms.max_wait_ms:g} ms")
+            self._max_wait_over = True
+
+    async def _still_queued(self) -> bool:
+        """Whether any flight waits for a worker. Where the store does not say, it does not."""
+        try:
+            records = [await self.queue(flight.queue).record(flight.id) for flight in self.flights if not flight.begun]
+        except STORE_TROUBLE:
+            return False
+        return any(record is not None and record.state is JobState.QUEUED for record in records)
+
+    def _every_s(self, rhythm: Rhythm) -> float:
+        """How long the client is left in silence."""
+        return rhythm.every_s if self.terms.tells_progress else rhythm.pulse_s
+
+    async def _while_silent(self) -> Sequence[Piece]:
+        """What the client hears while no token comes; nothing, where its answer only begins."""
+        if self.terms.tells_progress:
+            return (await self._waiting(),)
+        return (Pulse(),) if self._answers or self._spoke_s else ()
+
+    async def _waiting(self) -> Notice:
+        """What there is to tell of a wait."""
+        waiting = min((flight for flight in self.flights if not flight.told), key=lambda f: f.begun, default=None)
+        if waiting is None:
+            return Notice(self._state)
+        try:
+            position = await self.queue(waiting.queue).position(waiting.id)
+        except STORE_TROUBLE:
+            position = None
+        if position is None:
+            return Notice(self._state if waiting.begun else "prefilling")
+        eta_ms = self.still_waits_ms(waiting, position)
+        if eta_ms is None:
+            eta_ms = _still_to_wait_ms(self.eta_ms, (self._loop.time() - self.arrived_s) * 1e3)
+        return Notice(f"queued position={position} eta_ms={math.ceil(eta_ms)}")
+
+
+def _still_to_wait_ms(expected_ms: float, waited_ms: float) -> float:
+    """What is left of an expected wait. One that has outrun it, or that nobody could expect, may take as long again."""
+    return expected_ms - waited_ms if waited_ms < expected_ms else waited_ms
+
+
+def _deadline_exceeded(why: str) -> ApiError:
+    return ApiError(f"The request has ended: {why}.", "deadline_exceeded")

@@ -1,0 +1,307 @@
+"""All that one gateway holds while it runs, built from its settings, opened and closed in one place."""
+
+import asyncio
+import logging
+import secrets
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
+
+import redis.asyncio
+from opentelemetry.sdk.trace import SpanProcessor
+
+from fairlane.gateway.auth import Authenticator
+from fairlane.gateway.config import GatewaySettings, Member
+from fairlane.gateway.console.sessions import Sessions
+from fairlane.gateway.errors import ApiError
+from fairlane.gateway.fleet import Depths, Directory, StoredFleet
+from fairlane.gateway.http.body_budget import BodyBudget, BodyRoom
+from fairlane.gateway.http.connections import Crowd
+from fairlane.gateway.http.memory import Trimmer
+from fairlane.gateway.http.refusals import Malformed
+from fairlane.gateway.middleware.idempotent_run import Runs
+from fairlane.gateway.middleware.refused_requests import RefusedRequests
+from fairlane.gateway.observability.metrics import Telemetry
+from fairlane.gateway.observability.process_metrics import Siblings
+from fairlane.gateway.operators import AdminKeys
+from fairlane.gateway.requests.admission import Doors
+from fairlane.gateway.requests.delivery import Dispatcher, Link
+from fairlane.gateway.requests.guarded_quotas import GuardedQuotas, RememberedKeys
+from fairlane.gateway.requests.orphans import Orphans
+from fairlane.gateway.requests.prepare import Preparer
+from fairlane.gateway.requests.quota_fallback import Modes
+from fairlane.gateway.requests.recovery import Lookout, Reaper
+from fairlane.gateway.requests.resume import Earlier
+from fairlane.gateway.requests.settlement import Settlements
+from fairlane.gateway.requests.submit import Launcher
+from fairlane.gateway.text.tokenizer import TextModel
+from fairlane.quotas.api_keys import KeyStore
+from fairlane.quotas.audit import Audit
+from fairlane.quotas.idempotency import IdempotencyRecords
+from fairlane.quotas.ledger import Ledger, RollUp
+from fairlane.quotas.presence import Presence
+from fairlane.quotas.redis_store import RedisQuotaStore
+from fairlane.quotas.store import QuotaStore
+from fairlane.quotas.tenants import TenantStore
+from fairlane.quotas.windows import MINUTE, Slicing
+from fairlane.scheduler.admission.hearsay import decode, encode
+from fairlane.scheduler.queue.redis_queue import RedisQueue
+from fairlane.scheduler.queue.registry import RedisRegistry
+from fairlane.store.circuit_breaker import Needed
+from fairlane.store.connections import Connections, connections, every
+
+log = logging.getLogger(__name__)
+
+FIRST_LOOK_S = 2.0
+"""How long a start waits for the fleet to be read: a tokenizer takes a good part of a second."""
+SETTLE_GRACE_S = 5.0
+"""How long settlements may take when everything else has ended."""
+ROLL_UP_EVERY_S = 3_600.0
+"""How often a gateway looks whether ledgers were rolled up lately."""
+KEPT_LEASES, KEPT_MORE_S = 2.0, 5.0
+"""How long a record outlives its job: until a lapsed reservation is surely found, one lease for the silence of a store
+that was away and one for its own, and somebody has looked."""
+CONFIRM_LEASES = 3.0
+"""Worker leases after which no holder will confirm a cancellation any more: the job was taken from a dead one."""
+
+
+class Resources:
+    """One gateway's parts. Building them touches nothing; `running` opens, runs and closes them."""
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        processor: SpanProcessor | None = None,
+        member: Member | None = None,
+        *,
+        slicing: Slicing = MINUTE,
+    ) -> None:
+        """`member`: which one this is of several behind one port. `slicing`: for measurements, see Database."""
+        section = settings.gateway
+        self.settings = settings
+        self.lanes = settings.lanes.lanes()
+        self.gateway_id = f"{socket.gethostname()}-{secrets.token_hex(4)}"
+        """New with each start: what an earlier process left behind is a reaper's."""
+        self.bodies = BodyBudget(
+            most_bytes=section.body_bytes, most_tenant_bytes=section.tenant_body_bytes, freed=Trimmer().freed
+        )
+        self.refused = RefusedRequests(section.refused_per_minute)
+        self.telemetry = Telemetry(processor, sample=section.trace_sample, max_tenants=section.max_tenant_labels)
+        self.siblings = Siblings(member, self.telemetry.exposition)
+        self._span_processor = processor
+        self.store: Connections = connections(
+            settings.store_url, timeout_s=section.store_timeout_s, limit=section.store_connections
+        )
+        self.budgets: Connections = self.store
+        """The store of tenants, keys and budgets: the same, unless the settings name another."""
+        if settings.quota_store_url != settings.store_url:
+            self.budgets = connections(
+                settings.quota_store_url,
+                timeout_s=section.store_timeout_s,
+                limit=section.store_connections,
+                name="quota store",
+            )
+        modes = Modes(section.quota_fallback, section.quota_fallbacks)
+        needed = {self.store.breaker, self.budgets.breaker} if modes.are_closed else {self.store.breaker}
+        self.availability = Needed(tuple(needed))
+        short, patient = self.budgets.short, self.budgets.patient
+        self.tenants, self.keys = TenantStore(patient), KeyStore(patient)
+        self.ledger, self.audit = Ledger(patient), Audit(patient)
+        self.rollup = RollUp(patient, days=section.usage_days, months=section.usage_months)
+        self.admin_keys = AdminKeys(self.store.patient, settings.admin_key)
+        self.sessions = Sessions(self.store.patient, self.admin_keys)
+        quotas = RedisQuotaStore(short, lease_ms=round(section.reservation_lease_s * 1e3), slicing=slicing)
+        keys = KeyStore(short)
+        self.guard: GuardedQuotas | None = None
+        """Where requests may be admitted without the budgets' store."""
+        if not modes.are_closed:
+            presence = Presence(patient, self.gateway_id)
+            self.guard = GuardedQuotas(quotas, presence, self.tenants.get, self.keys.get, modes)
+        self.quotas: QuotaStore = self.guard or quotas
+        self.authenticator = Authenticator(RememberedKeys(keys) if self.guard else keys)
+        self.registry = RedisRegistry(self.store.patient)
+        self._queues: dict[str, RedisQueue] = {}
+        self.doors = Doors(self.lanes)
+        kept_s = KEPT_LEASES * section.reservation_lease_s + KEPT_MORE_S
+        self.dispatcher = Dispatcher(self.gateway_id, self._open_link, self.doors, kept_s=kept_s)
+        self.directory = Directory(
+            self.registry, self._depths, read=partial(TextModel, raw_prompts=section.completions_special_tokens)
+        )
+        self.fleet = StoredFleet(self.registry, self.directory, self._calls)
+        self.settlements = Settlements(
+            self.quotas,
+            self.dispatcher,
+            self.telemetry,
+            confirm_s=CONFIRM_LEASES * settings.lease_s,
+        )
+        earlier = Earlier(self.quotas, self.dispatcher, patience_s=CONFIRM_LEASES * settings.lease_s)
+        self.launcher = Launcher(
+            self.quotas,
+            self.dispatcher,
+            self.settlements,
+            self.telemetry,
+            quantum=section.quantum_tokens,
+            earlier=earlier,
+        )
+        self.body_room = BodyRoom(
+            min(section.max_body_bytes, section.tenant_body_bytes, self.bodies.most_large_bytes),
+            self.directory.longest_context,
+        )
+        self.preparer = Preparer(
+            self.gateway_id, self.lanes, self.directory, self.doors, self.telemetry, self.refusal, self.body_room
+        )
+        self.reaper = Reaper(
+            self.quotas,
+            self.tenants,
+            self.dispatcher,
+            self.directory,
+            lease_s=section.reservation_lease_s,
+        )
+        self.lookout = Lookout(self.dispatcher)
+        self.orphans = Orphans(
+            self.registry,
+            self.directory,
+            self.dispatcher,
+            self.doors,
+            self._calls,
+            lease_s=settings.lease_s,
+            grace_s=settings.orphan_grace_s,
+        )
+        self.runs = Runs(
+            IdempotencyRecords(
+                patient,
+                lease_ms=round(section.reservation_lease_s * 1e3),
+                most_bytes=int(
+                    section.idempotency_kept_bytes
+                ),  # of no other kind of number: the store's client asks for it
+            ),
+            self.refusal,
+            grace_s=section.idempotency_grace_s,
+            lease_s=section.reservation_lease_s,
+            max_answer_bytes=section.idempotency_answer_bytes,
+        )
+        self.malformed = Malformed()
+        """Requests on all ports."""
+        self.crowd = self.new_crowd()
+        """The tenants' port's connections."""
+        self._draining = False
+        self._looked = asyncio.Event()
+        """At the fleet, with or without success."""
+        self._tell_when_asked()
+
+    def new_crowd(self) -> Crowd:
+        """For a port's connections."""
+        section = self.settings.gateway
+        return Crowd(most=section.max_connections, most_of_an_address=section.max_connections_of_an_address)
+
+    def missing(self) -> str:
+        """The stores that are away, as an answer's header names them; empty: none."""
+        missing = ["quota-store"] if not self.budgets.breaker.is_whole or (self.guard and self.guard.unreported) else []
+        if not self.store.breaker.is_whole and self.budgets is not self.store:
+            missing.append("queue-store")
+        return ", ".join(missing)
+
+    def refusal(self) -> ApiError | None:
+        """Why no request is served any more; None while they are."""
+        return _shutting_down() if self._draining else None
+
+    async def drain(self, grace_s: float) -> None:
+        """Take no more requests, let those in the air finish for so long, then end them with an error that says so."""
+        self._draining = True
+        await self._landed(grace_s)
+        left = [flight for flight in self.dispatcher.flights.values() if not flight.settled]
+        if left:
+            log.warning("%d flights are cut short by the shutdown", len(left))
+        for flight in left:
+            flight.fail(_shutting_down())
+        await self._landed(SETTLE_GRACE_S)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Read the fleet, if the store answers soon, and keep everything going until the block ends."""
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self.store.aclose)
+            if self.budgets is not self.store:
+                stack.push_async_callback(self.budgets.aclose)
+            if self.guard is not None:
+                stack.push_async_callback(self.guard.aclose, SETTLE_GRACE_S)
+            stack.push_async_callback(self.dispatcher.aclose)
+            stack.push_async_callback(self.settlements.aclose, SETTLE_GRACE_S)
+            stack.push_async_callback(self.runs.aclose, SETTLE_GRACE_S)
+            tasks = [
+                asyncio.create_task(self.directory.run(self._fleet_changed), name="directory"),
+                asyncio.create_task(self.reaper.run(), name="reaper"),
+                asyncio.create_task(self.lookout.run(), name="lookout"),
+                asyncio.create_task(self.orphans.run(), name="orphans"),
+                asyncio.create_task(self._roll_up(), name="roll-up"),
+            ]
+            if self.guard is not None:
+                tasks.append(asyncio.create_task(self.guard.run(), name="guard"))
+            stack.push_async_callback(_end, tasks)
+            await stack.enter_async_context(self.siblings.answering())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FIRST_LOOK_S):
+                    await self._looked.wait()
+            yield
+        if self._span_processor is not None:
+            await asyncio.to_thread(self._span_processor.shutdown)
+
+    async def _roll_up(self) -> None:
+        await every(ROLL_UP_EVERY_S, "rolling up ledgers", self.rollup.daily)
+
+    async def _landed(self, within_s: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self.doors.idle.wait()
+
+    def _open_link(self, name: str) -> Link:
+        reader = self.store.reader()
+        return Link(calls=self._calls(name), reader=self._queue(reader, name), close=reader.aclose)
+
+    async def _depths(self, name: str) -> Depths:
+        """How full a queue's lanes are; its doors tell each other what they have let in."""
+        queue, door = self._calls(name), self.doors.at(name)
+        said = encode(door.report(self.doors.now_ms))
+        heard = await queue.confer(self.gateway_id, said, door.refused_us())
+        door.hear(decode(heard.reports), heard.asked, self.doors.now_ms)
+        return await queue.depths()
+
+    def _calls(self, name: str) -> RedisQueue:
+        if name not in self._queues:
+            self._queues[name] = self._queue(self.store.short, name)
+        return self._queues[name]
+
+    def _queue(self, client: redis.asyncio.Redis, name: str) -> RedisQueue:
+        return RedisQueue(client, name, self.lanes, lease_ms=round(self.settings.lease_s * 1e3))
+
+    def _fleet_changed(self) -> None:
+        self._looked.set()
+        self.dispatcher.keep_lines(self.directory.queues)
+        self.telemetry.observe_fleet(self.directory.models.values())
+
+    def _tell_when_asked(self) -> None:
+        """Metrics that are read when they are asked for."""
+        main, budgets, guard = self.store.breaker, self.budgets.breaker, self.guard
+        self.telemetry.store_up.set_function(lambda: main.is_whole)
+        self.telemetry.quota_store_up.set_function(lambda: budgets.is_whole)
+        self.telemetry.store_openings.read = lambda: sum(each.openings for each in {main, budgets})
+        self.telemetry.unreported.set_function(lambda: guard.unreported if guard else 0)
+        self.telemetry.settlements_in_hand.set_function(lambda: self.settlements.in_hand)
+        self.telemetry.connections.set_function(lambda: self.crowd.count)
+        self.telemetry.connections_cut.read = lambda: self.crowd.gave_way + self.crowd.turned_away
+        self.telemetry.malformed.read = lambda: self.malformed.count
+        self.telemetry.reaped.read = lambda: self.reaper.reaped
+        self.telemetry.wasted_tokens.read = lambda: self.dispatcher.wasted_tokens
+
+
+async def _end(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    for ended in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(ended, Exception):
+            log.error("a background task had failed", exc_info=ended)
+
+
+def _shutting_down() -> ApiError:
+    return ApiError("This gateway is shutting down.", "shutting_down", retry_after_s=1.0)

@@ -1,0 +1,114 @@
+-- Stands before the budget's functions, after sliding.lua: the levels that a request must fit, each opened as one table:
+-- what its card says, and its figures as of now. What a function may change of it,
+-- it changes there, and writing.lua writes it once.
+local NONE_IN_SHADOW = {}
+
+local function in_shadow(mask)
+  local found = {}
+  for number, rule in ipairs(RULES) do found[rule.name] = math.floor(mask / 2 ^ (number - 1)) % 2 == 1 end
+  return found
+end
+
+-- Makes figures those of today: another day than they are of has begun, or the tenant's zone was changed.
+local function turn_day(prefix, level, tenant, zone, now)
+  local figures = level.figures
+  local stored = redis.call('HGET', prefix .. 'tenant:' .. tenant, 'zone')
+  local today = calendar_at(stored and cjson.decode(stored) or {}, now)
+  figures[DAY_BEGINS], figures[DAY_ENDS], figures[MONTH_ENDS] = today.begins, today.ends, today.month_ends
+  figures[ZONE] = zone
+  local before = figures[DAY]
+  if before == today.number then return end
+  if figures[DAY_SUM] > 0 then level.closing = {before, figures[DAY_SUM], figures[MONTH_SUM]} end
+  local month, day = names_of(today.number)
+  local spent = redis.call('HMGET', prefix .. 'spent:' .. level.id .. ':' .. month, day, 'month')
+  figures[DAY], figures[DAY_SUM] = today.number, tonumber(spent[1]) or 0
+  if math.floor(before / 100) ~= math.floor(today.number / 100) then figures[MONTH_SUM] = tonumber(spent[2]) or 0 end
+end
+
+-- What a card says: {limits (by a rule's number), rules (those that are set), shadow (by name), state, number, is_paced
+-- (running requests may have to pause)}. Not remembered from call to call: the store's collector of garbage would go
+-- through all of it again and again, which costs more than this.
+local function parse(card)
+  local state, number, mask = struct.unpack(CARD, card)
+  local found = {limits = {struct.unpack(LIMITS, card, LIMITS_FROM)}, rules = {}, state = state, number = number,
+    shadow = mask > 0 and in_shadow(mask) or NONE_IN_SHADOW, is_paced = false}
+  for place = 1, #RULES do
+    if found.limits[place] >= 0 then
+      found.rules[#found.rules + 1] = RULES[place]
+      found.is_paced = found.is_paced or RULES[place].is_paced
+    end
+  end
+  return found
+end
+
+local function open_level(prefix, place, card, key, stored)
+  local known = card or NO_CARD
+  local of = parse(known)
+  local level = {scope = place[1], id = place[2], prefix = prefix, key = key, is_known = card, card = known,
+    limits = of.limits, rules = of.rules, shadow = of.shadow, state = of.state, number = of.number,
+    is_paced = of.is_paced, older = '', now = 0, current = 0, figures = {struct.unpack(FIGURES, stored or NO_FIGURES)}}
+  level.figures[ZERO] = 0
+  if stored and #stored > FIGURES_BYTES then level.older = string.sub(stored, FIGURES_BYTES + 1) end
+  return level
+end
+
+-- Stands before the budget's functions, after levels.lua: whose limits a request must fit, under which id limits and
+-- figures are kept, and in whose zone its days begin.
+
+-- Opens places {scope, id, tenant} as of now, after `levels`: the tenant's own is always the first.
+local function open_levels(prefix, places, now, levels)
+  local names = {}
+  for number, place in ipairs(places) do
+    names[2 * number - 1], names[2 * number] = prefix .. 'card:' .. place[2], prefix .. 'figures:' .. place[2]
+  end
+  local stored = redis.call('MGET', unpack(names))
+  for number, place in ipairs(places) do
+    local level = open_level(prefix, place, stored[2 * number - 1], names[2 * number], stored[2 * number])
+    levels[#levels + 1] = level
+    slide(level, now)
+    local figures, zone = level.figures, place[1] == 'parent' and level.number or levels[1].number
+    if figures[ZONE] ~= zone or now < figures[DAY_BEGINS] or now >= figures[DAY_ENDS] then
+      turn_day(prefix, level, place[3], zone, now)
+    end
+  end
+  return levels
+end
+
+-- The places of a tenant and of its key, where it has one.
+local function places_of(tenant, key)
+  return {{'tenant', 'tenant:' .. tenant, tenant}, key ~= '' and {'key', 'key:' .. key, tenant} or nil}
+end
+
+-- Those of a request's model and lane, and of all tenants above, as the opened tenant's card has them; '' or as JSON.
+local function others_of(tenant, id, model, lane)
+  if #tenant.card <= CARD_BYTES then return {}, '' end
+  local named, places = cjson.decode(string.sub(tenant.card, CARD_BYTES + 1)), {}
+  for _, by in ipairs(named[1]) do
+    if (by[1] == '' or by[1] == model) and (by[2] == '' or by[2] == lane) then
+      places[#places + 1] = {'model_lane', 'by:' .. id .. ':' .. by[2] .. ':' .. by[1], id}
+    end
+  end
+  for _, parent in ipairs(named[2]) do places[#places + 1] = {'parent', 'tenant:' .. parent, parent} end
+  return places, #places > 0 and cjson.encode(places) or ''
+end
+
+-- Stands before reserve and extend, after levels.lua: whether a tenant and its key may be used.
+
+-- Why its tenant or one above it may not, or nil.
+local function barred_tenant(levels)
+  for _, level in ipairs(levels) do
+    if level.scope == 'tenant' or level.scope == 'parent' then
+      if level.state ~= ACTIVE then return STATES[level.state] or 'deleted' end
+    end
+  end
+end
+
+-- Why a new request may not use them, or nil.
+local function barred(levels, tenant, now)
+  local reason = barred_tenant(levels)
+  if reason then return reason end
+  local key = levels[2]
+  if not key or key.scope ~= 'key' then return nil end
+  if key.state ~= ACTIVE or string.sub(key.card, CARD_BYTES + 1) ~= tenant then return 'revoked' end
+  if key.number > 0 and key.number <= now then return 'expired' end
+end

@@ -1,0 +1,96 @@
+-- Stands before the budget's functions, first: how a level's card and figures are packed (packed.py has the same). All
+-- are doubles, so that one call reads and one writes them. Where functions are loaded, no library of
+-- Lua's is there: hence constants are written out.
+-- A card: state (1 active, 2 suspended, 3 deleted, 4 revoked), zone (a number for its name; of a key: when it expires,
+-- ms, or 0), shadow (a bit for each rule), ten limits (-1: none); after them a tenant's models, lanes and tenants above
+-- as JSON, or a key's tenant.
+local CARD, LIMITS, CARD_BYTES, LIMITS_FROM = '<ddd', '<dddddddddd', 104, 25
+local ACTIVE, DELETED, STATES = 1, 3, {'active', 'suspended', 'deleted', 'revoked'}
+local NONE = '\0\0\0\0\0\0\240\191' -- -1 as a double
+local ZEROS = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0' -- three doubles
+local NO_CARD = ZEROS .. NONE .. NONE .. NONE .. NONE .. NONE .. NONE .. NONE .. NONE .. NONE .. NONE
+
+-- Figures, by their place. A slice and the minute have three: requests, input, output.
+local HELD = 0 -- before what flights in the air hold: requests, input, output
+local AT, SLICE = 4, 4 -- the number of the newest slice, and before its three
+local MINUTE = 7 -- before the sums of all slices that count
+local OLDEST, FIRST, LAST = 11, 12, 13 -- slices: the oldest that counts; from which to which they stand in a hash
+local DAY_SUM, MONTH_SUM, DAY = 14, 15, 16 -- tokens charged; which day: 20261121
+local DAY_BEGINS, DAY_ENDS, MONTH_ENDS, ZONE = 17, 18, 19, 20
+local PAUSED = 21 -- 1 where flights may wait here
+local ZERO = 22 -- always 0; not stored
+local FIGURES, FIGURES_BYTES = '<ddddddddddddddddddddd', 168
+local NO_FIGURES = ZEROS .. ZEROS .. ZEROS .. ZEROS .. ZEROS .. ZEROS .. ZEROS
+local SLICE_FORMAT, SLICE_BYTES = '<dddd', 32 -- {number, requests, input, output}: older slices, after the figures
+
+-- Stands before the budget's functions, after figures.lua: what each limit counts, and in which window (RULES of
+-- limits.py).
+local RULES = {
+  {name = 'requests_per_minute', window = 'minute', counts = {'requests'}, kind = 'rate'},
+  {name = 'tokens_per_minute', window = 'minute', counts = {'input', 'output'}, kind = 'rate'},
+  {name = 'input_tokens_per_minute', window = 'minute', counts = {'input'}, kind = 'rate'},
+  {name = 'output_tokens_per_minute', window = 'minute', counts = {'output'}, kind = 'rate'},
+  {name = 'tokens_per_day', window = 'day', counts = {'input', 'output'}, kind = 'quota'},
+  {name = 'tokens_per_month', window = 'month', counts = {'input', 'output'}, kind = 'quota'},
+  {name = 'concurrent_requests', window = 'live', counts = {'requests'}, kind = 'concurrency'},
+  {name = 'queued_requests', window = 'request', counts = {}, kind = 'exceeds'},
+  {name = 'max_prompt_tokens', window = 'request', counts = {'prompt'}, kind = 'exceeds'},
+  {name = 'max_output_tokens', window = 'request', counts = {'ceiling'}, kind = 'exceeds'},
+}
+
+-- Where a window's figures stand; a day and a month have one sum of prompt and output.
+local STAND = {
+  minute = {requests = MINUTE + 1, input = MINUTE + 2, output = MINUTE + 3},
+  day = {input = DAY_SUM},
+  month = {input = MONTH_SUM},
+  live = {requests = HELD + 1},
+  request = {},
+}
+local PROMISED = {input = HELD + 2, output = HELD + 3}
+
+for number = 1, #RULES do
+  local rule = RULES[number]
+  local one, two = rule.counts[1], rule.counts[2]
+  local used, held = STAND[rule.window], rule.window == 'request' and {} or PROMISED
+  rule.number, rule.last = number, rule.counts[#rule.counts]
+  rule.is_paced = rule.window == 'minute' and rule.last == 'output' -- running requests pause at this limit
+  rule.used_one, rule.used_two = used[one] or ZERO, used[two or ''] or ZERO
+  rule.held_one, rule.held_two = held[one] or ZERO, held[two or ''] or ZERO
+end
+
+local function used(level, rule) return level.figures[rule.used_one] + level.figures[rule.used_two] end
+
+local function reserved(level, rule) return level.figures[rule.held_one] + level.figures[rule.held_two] end
+
+-- What a rule counts of an ask.
+local function amount_of(ask, rule)
+  local counts = rule.counts
+  return (ask[counts[1]] or 0) + (ask[counts[2]] or 0)
+end
+
+-- Stands before the budget's functions and expired: a flight's record, one packed value; `settled` once it is over.
+-- Numbers: tokens reserved from first to last (those per choice times choices), of these what was charged, …; texts: …,
+-- the numbers of the rules refused in shadow, and the places beyond tenant and key as JSON, or ''; last, of what was
+-- charged, tokens that an earlier run under its idempotency key had paid for, the name of that key's request, or '', and
+-- until when that is known, ms.
+local SETTLED = 'settled'
+local FLIGHT, FLIGHT_FIELDS = '<ddddddddddddssssssddsd', 22
+-- Behind a record of an older gateway; behind others it is not read.
+local NO_CREDIT = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
+local F_INPUT, F_OUTPUT, F_CHARGED_INPUT, F_CHARGED_OUTPUT, F_CHOICE, F_CEILING = 1, 2, 3, 4, 5, 6
+local F_PROMPTS, F_SLICE, F_IS_PAUSED, F_SINCE, F_SERVED, F_ASKED = 7, 8, 9, 10, 11, 12
+local F_TENANT, F_KEY, F_MODEL, F_LANE, F_SHADOWED, F_OTHERS = 13, 14, 15, 16, 17, 18
+local F_CREDIT_INPUT, F_CREDIT_OUTPUT, F_ONCE, F_ONCE_UNTIL = 19, 20, 21, 22
+
+local function unpack_flight(record) return {struct.unpack(FLIGHT, record .. NO_CREDIT)} end
+
+local function pack_flight(flight) return struct.pack(FLIGHT, unpack(flight, 1, FLIGHT_FIELDS)) end
+
+-- What a flight still holds.
+local function held_input(flight) return math.max(0, flight[F_INPUT] - flight[F_CHARGED_INPUT]) end
+
+local function held_output(flight) return math.max(0, flight[F_OUTPUT] - flight[F_CHARGED_OUTPUT]) end
+
+-- A day's sums of a lane, model and key: requests, prompt, cached and output tokens.
+local USAGE, NO_USAGE = '<dddd',
+  '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'

@@ -1,0 +1,178 @@
+-- Stands before reserve and extend, after levels.lua: flights that wait for a level's minute to have room, oldest first.
+-- One that nobody has asked for lately is nobody's any more: its gateway died, and a reaper will settle it.
+local FORGOTTEN_MS, MOST_FORGOTTEN = 5000, 16
+
+local function is_before(one, other) return one[1] < other[1] or (one[1] == other[1] and one[2] < other[2]) end
+
+local function paused_key(level) return level.prefix .. 'paused:' .. level.id end
+
+local function oldest_paused(prefix, level, now)
+  local paused = paused_key(level)
+  for _ = 1, MOST_FORGOTTEN do
+    local head = redis.call('ZRANGE', paused, 0, 0, 'WITHSCORES')
+    if not head[1] then
+      level.figures[PAUSED] = 0
+      return nil
+    end
+    local record = redis.call('GET', prefix .. 'flight:' .. head[1])
+    local asked = record and record ~= SETTLED and unpack_flight(record)[F_ASKED]
+    if asked and now - asked <= FORGOTTEN_MS then return {tonumber(head[2]), head[1]} end
+    redis.call('ZREM', paused, head[1])
+  end
+end
+
+-- Notes for each level who has waited longest there.
+local function find_paused(prefix, levels, now)
+  for _, level in ipairs(levels) do
+    if level.figures[PAUSED] > 0 and level.is_paced then
+      level.paused = oldest_paused(prefix, level, now)
+    end
+  end
+end
+
+-- Stands before reserve and extend, after rules.lua: what the limits leave (see sizing.py).
+local SHARE = 8
+
+local function room_of(level, rule, prompt)
+  local room = level.limits[rule.number] - used(level, rule) - reserved(level, rule)
+  return rule.counts[1] == 'input' and room - prompt or room
+end
+
+-- When the level has room for what is too much now: ms by the store's clock, or nil where none leaves by itself.
+local function frees(level, rule, excess)
+  if rule.window == 'minute' then return minute_frees(level, excess, rule) end
+  if rule.window == 'day' then return level.figures[DAY_ENDS] end
+  if rule.window == 'month' then return level.figures[MONTH_ENDS] end
+end
+
+-- The most that one choice may come to; math.huge: no limit says.
+local function ceiling_of(levels)
+  local most = math.huge
+  for _, level in ipairs(levels) do
+    for _, rule in ipairs(level.rules) do
+      if rule.last == 'ceiling' and not level.shadow[rule.name] then most = math.min(most, level.limits[rule.number]) end
+    end
+  end
+  return most
+end
+
+-- Output tokens per choice that are given at a time.
+local function portion(levels, quantum, choices)
+  local tokens = quantum
+  for _, level in ipairs(levels) do
+    for _, rule in ipairs(level.rules) do
+      if rule.is_paced and not level.shadow[rule.name] then
+        tokens = math.min(tokens, math.floor(math.floor(level.limits[rule.number] / SHARE) / choices))
+      end
+    end
+  end
+  return math.max(1, tokens)
+end
+
+-- Stands before reserve, after room.lua: how much a request gets at first (see sizing.py).
+-- An ask is {requests, input, prompt (the longest), ceiling (the most per choice), start (what the longest choice begins
+-- with), choice (held per choice on top), choices (that go on), owed (held beside that), output (held by all), stated
+-- (whether the caller asked for the ceiling)}.
+
+-- What a request holds at first; quantum 0: all at once.
+local function size(levels, ask, quantum)
+  local metered, room = false, math.huge
+  for _, level in ipairs(levels) do
+    for _, rule in ipairs(level.rules) do
+      if rule.last == 'output' then
+        metered, room = true, math.min(room, level.shadow[rule.name] and room or room_of(level, rule, ask.input))
+      end
+    end
+  end
+  if not ask.stated then ask.ceiling = math.max(1, math.min(ask.ceiling, ceiling_of(levels))) end
+  ask.choice, ask.is_cut = math.max(0, ask.ceiling - ask.start), quantum > 0 or not ask.stated
+  if ask.choices == 0 then ask.choice = 0 end
+  if ask.choice > 0 and ask.is_cut then
+    if quantum > 0 and metered then ask.choice = math.min(ask.choice, portion(levels, quantum, ask.choices)) end
+    ask.choice = math.max(1, math.min(ask.choice, math.floor((room - ask.owed) / ask.choices)))
+  end
+  if quantum == 0 then ask.ceiling = ask.start + ask.choice end
+  ask.output = ask.choice * ask.choices + ask.owed
+end
+
+-- Stands before reserve, after sizing.lua: why a request does not fit (see sizing.py).
+
+-- What a rule counts of an ask: of what it holds at first, and of all that was asked for. A limit in shadow has not cut
+-- it, and counts the least that it would have been cut to.
+local function amounts_of(ask, rule, shadow)
+  local amount = amount_of(ask, rule)
+  local later = math.max(0, ask.ceiling - ask.start - ask.choice) * ask.choices
+  local most = ask.stated and rule.last == 'output' and amount + later or amount
+  if not shadow then return amount, most end
+  if rule.last == 'output' and ask.is_cut then amount = amount - (ask.choice - math.min(1, ask.choice)) * ask.choices end
+  if rule.last == 'ceiling' and not ask.stated then amount = 1 end
+  return amount, ask.stated and most or amount
+end
+
+-- The heaviest refusal (what can never fit, else what takes longest), or nil; and the numbers of those in shadow.
+local function refusal(levels, ask, now)
+  local heaviest, shadowed = nil, ''
+  for _, level in ipairs(levels) do
+    for _, rule in ipairs(level.rules) do
+      local figure, shadow = level.limits[rule.number], level.shadow[rule.name]
+      local amount, most = amounts_of(ask, rule, shadow)
+      local excess = used(level, rule) + reserved(level, rule) + amount - figure
+      if level.paused and rule.is_paced and not shadow then excess = math.max(1, excess) end
+      if most <= figure and (excess <= 0 or amount <= 0) then
+        -- fits
+      elseif shadow then
+        shadowed = shadowed .. rule.number .. ','
+      else
+        local never = most > figure
+        local free = not never and frees(level, rule, excess)
+        local weight = never and math.huge or free and free - now or 0
+        if not heaviest or weight > heaviest.weight then
+          heaviest = {level = level, rule = rule, amount = never and most or amount, never = never,
+            retry = free and free - now or -1, weight = weight}
+        end
+      end
+    end
+  end
+  return heaviest, shadowed
+end
+
+-- Stands before extend, after room.lua and pauses.lua: what a running request gets beside what it has (see sizing.py).
+local BLOCKED_MS = (MINUTE_MS - MINUTE_MS % 120) / 120
+
+-- Tokens that those who come first take at least: one each.
+local function before(level, place)
+  if not place then return redis.call('ZCARD', paused_key(level)) end
+  return redis.call('ZCOUNT', paused_key(level), '-inf', string.format('(%.0f', place[1]))
+end
+
+-- Notes in `found` what one rule leaves.
+local function look(found, level, rule, wanted, own, place, now)
+  local unit, room = wanted.unit, room_of(level, rule, 0)
+  local behind = rule.is_paced and level.paused and (not place or is_before(level.paused, place))
+  found.tokens = math.min(found.tokens, behind and 0 or math.max(0, room))
+  if room >= unit and not behind then return end
+  found.full = found.full or rule.name
+  if rule.window == 'minute' then
+    level.binds, found.is_full = true, true
+    local missing = unit - room + (behind and before(level, place) or 0)
+    found.retry = math.max(found.retry, missing > 0 and minute_frees(level, missing, rule) - now or BLOCKED_MS)
+  elseif room + reserved(level, rule) - own < unit then
+    found.spent = found.spent or rule.name
+  else
+    found.retry = math.max(found.retry, BLOCKED_MS)
+  end
+end
+
+-- What a running request gets of `wanted` {tokens, unit}, in multiples of the unit: {tokens, limited_by (name or ''),
+-- is_spent, retry (ms), is_full (some minute)}. A level whose minute is in the way `binds`.
+local function more(levels, wanted, own, place, now)
+  local found = {tokens = wanted.tokens, retry = 0, is_full = false}
+  for _, level in ipairs(levels) do
+    for _, rule in ipairs(level.rules) do
+      if rule.last == 'output' and not level.shadow[rule.name] then look(found, level, rule, wanted, own, place, now) end
+    end
+  end
+  found.tokens = found.tokens - found.tokens % wanted.unit
+  found.limited_by, found.is_spent = found.spent or found.full or '', found.spent ~= nil
+  return found
+end

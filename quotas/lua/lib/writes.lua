@@ -1,0 +1,115 @@
+-- Stands before the budget's functions, after counting.lua: what they write of levels.
+local SPENT_MS = 70 * DAY_MS -- a month's sums outlive it in every zone
+local MOST_BESIDE = 8 * SLICE_BYTES -- of older slices beside the figures; beyond them they go into the hash
+
+-- What a level keeps beside its figures, for the few calls where that changes.
+local function write_beside(prefix, level)
+  local figures = level.figures
+  if level.is_rebuilt then
+    redis.call('DEL', minute_key(level))
+  elseif level.left then
+    redis.call('HDEL', minute_key(level), unpack(level.left))
+  end
+  if #level.older > MOST_BESIDE then
+    local fields, first, last = {}, nil, nil
+    for from = 1, #level.older, SLICE_BYTES do
+      last = struct.unpack('<d', level.older, from)
+      first = first or last
+      fields[#fields + 1] = string.format('%d', last)
+      fields[#fields + 1] = string.sub(level.older, from, from + SLICE_BYTES - 1)
+    end
+    redis.call('HSET', minute_key(level), unpack(fields))
+    redis.call('PEXPIRE', minute_key(level), 2 * MINUTE_MS)
+    if figures[FIRST] == 0 then figures[FIRST] = first end
+    figures[LAST], level.older = last, ''
+  end
+  if level.closing then
+    local month, day = names_of(level.closing[1])
+    local spent = prefix .. 'spent:' .. level.id .. ':' .. month
+    redis.call('HSET', spent, day, level.closing[2], 'month', level.closing[3])
+    redis.call('PEXPIRE', spent, SPENT_MS)
+  end
+end
+
+-- Writes levels and, where given, a flight's record. Without a flight in the air nothing can be held: what a lost
+-- write left behind ends here. Figures of a level that is no more do not stay for ever.
+local function write_levels(prefix, levels, flight_key, record)
+  local values, size = {flight_key, record, false, false, false, false}, 2
+  for _, level in ipairs(levels) do
+    if level.figures[HELD + 1] < 1 then clear(level.figures, HELD) end
+    if level.is_rebuilt or level.left or level.closing or #level.older > MOST_BESIDE then write_beside(prefix, level) end
+    level.packed = struct.pack(FIGURES, unpack(level.figures, 1, PAUSED)) .. level.older
+    values[size + 1], values[size + 2] = level.key, level.packed
+    size = size + 2
+  end
+  redis.call('MSET', unpack(values, 1, size))
+  for _, level in ipairs(levels) do
+    if not level.is_known or level.state == DELETED then redis.call('PEXPIRE', level.key, SPENT_MS) end
+  end
+end
+
+-- Stands before the budget's functions, after writing.lua: what they tell of levels.
+
+-- Appends to a reply how levels with limits stand: scope, card and figures of each, as packed.py reads them.
+local function tell(reply, levels)
+  local size = #reply
+  for _, level in ipairs(levels) do
+    if level.rules[1] then
+      reply[size + 1], reply[size + 2] = level.scope, level.card
+      reply[size + 3] = level.packed or struct.pack(FIGURES, unpack(level.figures, 1, PAUSED))
+      size = size + 3
+    end
+  end
+  return reply
+end
+
+-- Stands before the budget's functions, after places.lua, writing.lua and flight.lua: a flight's levels, and its charge.
+
+local function levels_of(prefix, flight, now)
+  local levels = open_levels(prefix, places_of(flight[F_TENANT], flight[F_KEY]), now, {})
+  return flight[F_OTHERS] == '' and levels or open_levels(prefix, cjson.decode(flight[F_OTHERS]), now, levels)
+end
+
+-- Adds to what a level's flights hold.
+local function hold(level, requests, input, output) add_to(level.figures, HELD, requests, input, output) end
+
+-- What runs under an idempotency key have paid for: input, output, until when that is known.
+local KEPT_MORE_MS = 60000 -- beyond that time a clock may step back
+local MOST_RUNS = 8
+local function paid_for(prefix, once, now)
+  local paid = redis.call('HMGET', prefix .. 'paid:' .. once, 'input', 'output', 'until_ms')
+  if (tonumber(paid[3]) or 0) <= now then return 0, 0, 0 end
+  return tonumber(paid[1]), tonumber(paid[2]), tonumber(paid[3])
+end
+
+-- Of tokens that are to be charged to a flight beyond what it was, those that no run under its idempotency key has paid
+-- for: together all its runs pay for the one that came furthest.
+local function unpaid(prefix, flight, input, output, now)
+  if flight[F_ONCE] == '' then return input, output end
+  local in_paid, out_paid, until_ms = paid_for(prefix, flight[F_ONCE], now)
+  local in_all, out_all = flight[F_CHARGED_INPUT] + input, flight[F_CHARGED_OUTPUT] + output
+  local in_due = math.max(0, math.min(input, in_all - in_paid))
+  local out_due = math.max(0, math.min(output, out_all - out_paid))
+  local key = prefix .. 'paid:' .. flight[F_ONCE]
+  until_ms = math.max(until_ms, flight[F_ONCE_UNTIL])
+  redis.call('HSET', key, 'input', math.max(in_all, in_paid), 'output', math.max(out_all, out_paid), 'until_ms', until_ms)
+  redis.call('PEXPIRE', key, math.max(0, until_ms - now) + KEPT_MORE_MS)
+  flight[F_CREDIT_INPUT] = flight[F_CREDIT_INPUT] + input - in_due
+  flight[F_CREDIT_OUTPUT] = flight[F_CREDIT_OUTPUT] + output - out_due
+  return in_due, out_due
+end
+
+-- Notes a run under an idempotency key: the next one goes on from what it publishes.
+local function note_run(prefix, once, until_ms, flight_id, now)
+  if once == '' or until_ms <= now then return end
+  local runs = prefix .. 'runs:' .. once
+  redis.call('ZADD', runs, now, flight_id)
+  redis.call('ZREMRANGEBYRANK', runs, 0, -1 - MOST_RUNS)
+  redis.call('PEXPIRE', runs, until_ms - now)
+end
+
+local function charge(level, input, output)
+  local figures = level.figures
+  minute_add(level, 0, input, output)
+  figures[DAY_SUM], figures[MONTH_SUM] = figures[DAY_SUM] + input + output, figures[MONTH_SUM] + input + output
+end

@@ -1,0 +1,137 @@
+"""How a level's limits and figures are packed in the store, as figures.lua has them: all doubles, little-endian.
+
+A level's *card* is what operators wrote: its state, a number, its limits. Its *figures* are what requests changed: what
+flights in the air hold, the sliding minute, the day and the month.
+"""
+
+import json
+import struct
+import zlib
+from collections.abc import Collection, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from fairlane.quotas.limits import LIMIT_NAMES, RULES, Limits, LimitStatus, Rule, Scope
+from fairlane.quotas.windows import Slicing
+
+ACTIVE, SUSPENDED, DELETED, REVOKED = 1, 2, 3, 4
+"""States."""
+STATES = {"active": ACTIVE, "suspended": SUSPENDED, "deleted": DELETED, "revoked": REVOKED}
+FIGURES = struct.Struct("<21d")
+HELD, AT, MINUTE, DAY_SUM, MONTH_SUM, DAY_ENDS, MONTH_ENDS = 0, 3, 7, 13, 14, 17, 18
+"""Places among the figures; what is held and the minute have three: requests, prompt and output tokens."""
+_NOTHING = FIGURES.size // 8
+"""Place of a zero behind the figures, for what a rule does not count."""
+_CARD = struct.Struct("<13d")
+_LIMITED = struct.Struct("<11d")
+_LIMITED_FROM = 16
+"""What of a card does not differ from key to key: which limits are in shadow, and all their figures."""
+_FIELDS = {"requests": 0, "input": 1, "output": 2}
+_SUMS = {"day": DAY_SUM, "month": MONTH_SUM, "live": HELD}
+_ENDS = {"day": DAY_ENDS, "month": MONTH_ENDS}
+
+
+class _Places(NamedTuple):
+    """Where the figures stand that a rule looks at; what it uses and holds is the sum of two each."""
+
+    used: tuple[int, int]
+    reserved: tuple[int, int]
+    ends: int | None
+    """When its window does, where the calendar says so."""
+
+
+class _Limit(NamedTuple):
+    """One limit that a card sets."""
+
+    rule: Rule
+    places: _Places
+    figure: int
+    shadow: bool
+
+
+def tenant_card(
+    state: str,
+    timezone: str,
+    limits: Limits,
+    shadow: Collection[str] = (),
+    by: Sequence[tuple[str, str]] = (),
+    parents: Sequence[str] = (),
+) -> bytes:
+    """Of a tenant. `by`: models and lanes with limits of their own; `parents`: nearest first."""
+    tail = json.dumps([list(by), list(parents)]) if by or parents else ""
+    return _card(STATES[state], zlib.crc32(timezone.encode()), limits, shadow) + tail.encode()
+
+
+def model_lane_card(limits: Limits, shadow: Collection[str] = ()) -> bytes:
+    """Of a tenant's work with one model, in one lane, or both."""
+    return _card(ACTIVE, 0, limits, shadow)
+
+
+def key_card(state: str, expires_ms: int | None, limits: Limits, tenant: str) -> bytes:
+    """Of an API key."""
+    return _card(STATES[state], expires_ms or 0, limits, ()) + tenant.encode()
+
+
+def statuses(reply: Sequence[bytes], now_ms: int, slicing: Slicing) -> tuple[LimitStatus, ...]:
+    """Every limit that is set, level by level, of a script's reply: scope, card and figures of each."""
+    found: list[LimitStatus] = []
+    for number in range(0, len(reply), 3):
+        scope: Scope = reply[number].decode()  # type: ignore[assignment] # the scripts know no others
+        figures = (*FIGURES.unpack_from(reply[number + 2]), 0.0)
+        limits = _limits_of(reply[number + 1][_LIMITED_FROM : _CARD.size])
+        found += [_status(limit, scope, figures, now_ms, slicing) for limit in limits]
+    return tuple(found)
+
+
+def _status(limit: _Limit, scope: Scope, figures: tuple[float, ...], now_ms: int, slicing: Slicing) -> LimitStatus:
+    rule, places, limited_to, shadow = limit
+    used = figures[places.used[0]] + figures[places.used[1]]
+    reserved = figures[places.reserved[0]] + figures[places.reserved[1]]
+    ends_ms: int | None = None
+    if rule.window == "minute":
+        full_ms = slicing.left_ms(int(figures[AT])) if used else now_ms
+        ends_ms = now_ms + slicing.length_ms if reserved else full_ms
+    elif places.ends is not None:
+        ends_ms = int(figures[places.ends])
+    return LimitStatus(
+        name=rule.name,
+        scope=scope,
+        limit=limited_to,
+        used=int(used),
+        reserved=int(reserved),
+        resets_at=None if ends_ms is None else ends_ms / 1e3,
+        reset_after_s=0.0 if ends_ms is None else (ends_ms - now_ms) / 1e3,
+        shadow=shadow,
+    )
+
+
+@lru_cache(maxsize=4096)  # a card changes when an operator changes it, and comes with each reply
+def _limits_of(limited: bytes) -> tuple[_Limit, ...]:
+    mask, *figures = _LIMITED.unpack(limited)
+    shadow = int(mask)
+    return tuple(
+        _Limit(rule, _PLACES[rule.name], int(figure), bool(shadow >> place & 1))
+        for place, (rule, figure) in enumerate(zip(RULES, figures, strict=True))
+        if figure >= 0
+    )
+
+
+def _places(rule: Rule) -> _Places:
+    if rule.window == "request":
+        return _Places(_two(), _two(), None)
+    used = [MINUTE + _FIELDS[name] for name in rule.counts] if rule.window == "minute" else [_SUMS[rule.window]]
+    reserved = [HELD + _FIELDS[name] for name in rule.counts if name != "requests"]
+    return _Places(_two(*used), _two(*reserved), _ENDS.get(rule.window))
+
+
+def _two(first: int = _NOTHING, second: int = _NOTHING) -> tuple[int, int]:
+    return first, second
+
+
+_PLACES = {rule.name: _places(rule) for rule in RULES}
+
+
+def _card(state: int, number: int, limits: Limits, shadow: Collection[str]) -> bytes:
+    mask = sum(1 << place for place, name in enumerate(LIMIT_NAMES) if name in shadow)
+    figures = (getattr(limits, name) for name in LIMIT_NAMES)
+    return _CARD.pack(state, number, mask, *(-1 if figure is None else figure for figure in figures))

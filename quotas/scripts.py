@@ -1,0 +1,171 @@
+"""Redis as this package sees it, and the only file that imports it: functions and scripts by name, one error."""
+
+import hashlib
+from collections.abc import Awaitable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import redis.exceptions
+from redis.asyncio import Redis
+
+from fairlane.quotas.windows import MINUTE, Slicing
+from fairlane.store.trouble import StoreUnavailable, lacks_function
+
+__all__ = ["Database", "Redis", "Reply"]
+
+Reply: TypeAlias = Any
+"""What a script or command returns; the script's header says what."""
+LUA = {file.stem: file for file in (Path(__file__).parent / "lua").rglob("*.lua")}
+PARTS: dict[str, tuple[str, ...]] = {
+    "renew": ("clock", "renew"),
+    "expired": ("clock", "records", "expired"),
+    "watch": ("clock", "watch"),
+    "unlist": ("unlist",),
+    "tenant_claim": ("tenant_claim",),
+    "tenant_bar": ("tenant_bar",),
+    "tenant_put": ("clock", "admin", "tenant_put"),
+    "tenant_delete": ("clock", "admin", "tenant_delete"),
+    "key_put": ("clock", "admin", "key_put"),
+    "key_end": ("clock", "admin", "key_end"),
+    "key_change": ("clock", "admin", "key_change"),
+    "audit_write": ("clock", "audit_write"),
+    "identity": ("clock", "identity"),
+    "usage": ("records", "usage"),
+    "idem_begin": ("clock", "idempotency", "idem_begin"),
+    "idem_renew": ("clock", "idempotency", "idem_renew"),
+    "idem_finish": ("idempotency", "idem_finish"),
+    "idem_release": ("idempotency", "idem_release"),
+    "usage_roll": ("records", "usage_roll"),
+}
+"""Each script: the parts that stand before it, and its own."""
+LIBRARY = ("clock", "calendar", "records", "window", "levels", "writes", "sizing")
+"""What stands before the functions. The store makes its functions and tables once, a script's anew at each call."""
+FUNCTIONS = {"reserve": "", "extend": "", "settle": "", "book": "", "statuses": "no-writes"}
+"""What a request calls, each with its flags."""
+
+_SEQUENCES = (list, tuple)
+
+
+class Database:
+    """One Redis, Valkey, Sentinel or Cluster client. Every trouble with it is StoreUnavailable."""
+
+    def __init__(self, client: Redis, *, clock: str | None = None, slicing: Slicing = MINUTE) -> None:
+        """`clock` and `slicing` are for simulations and tests: they replace clock.lua, and what a minute is; served
+        budgets know the store's clock alone."""
+        self._client = client
+        self._scripts = {name: _join(parts, clock, slicing) for name, parts in PARTS.items()}
+        self._library, self._version = _library(clock, slicing)
+        self._scripts |= {name: _join((*LIBRARY, name), clock, slicing) for name in FUNCTIONS}
+        self._may_load = True
+        """Functions; the store may forbid it, and has them run as scripts then."""
+
+    async def run(self, script: str, key: str, *args: str | int | bytes) -> Reply:
+        """Run a script on the slot of `key`. Text comes back as str."""
+        source, digest = self._scripts[script]
+        try:
+            try:
+                return _as_text(await self._client.evalsha(digest, 1, key, *args))
+            except redis.exceptions.NoScriptError:
+                return _as_text(await self._client.eval(source, 1, key, *args))
+        except (redis.exceptions.RedisError, OSError) as error:
+            raise StoreUnavailable(f"{script}: {type(error).__name__}: {error}") from error
+
+    async def ask(self, function: str, key: str, *args: str | int) -> Reply:
+        """Call a function of the library on the slot of `key`. Text comes back as bytes."""
+        try:
+            if self._may_load:
+                command = ("FCALL", f"{function}_{self._version}", 1, key, *args)
+                try:
+                    return await self._execute(*command)
+                except redis.exceptions.ResponseError as error:
+                    if not (lacks_function(error) or _is_forbidden(error)):
+                        raise
+                    self._may_load = not _is_forbidden(error)
+                if self._may_load and await self._load():
+                    return await self._execute(*command)
+            source, digest = self._scripts[function]
+            try:
+                return await self._client.evalsha(digest, 1, key, *args)
+            except redis.exceptions.NoScriptError:
+                return await self._client.eval(source, 1, key, *args)
+        except (redis.exceptions.RedisError, OSError) as error:
+            raise StoreUnavailable(f"{function}: {type(error).__name__}: {error}") from error
+
+    async def _load(self) -> bool:
+        """Tell the store the library, which it does not know yet. False: that is forbidden."""
+        try:
+            await self._execute("FUNCTION LOAD", "REPLACE", self._library)
+        except redis.exceptions.ResponseError as error:
+            if not _is_forbidden(error):
+                raise
+            self._may_load = False
+        return self._may_load
+
+    def _execute(self, *command: str | int) -> Awaitable[Reply]:
+        """One command, its reply as it came, whatever the client makes of text."""
+        reply: Awaitable[Reply] = self._client.execute_command(*command, NEVER_DECODE=True)  # type: ignore[no-untyped-call]
+        return reply
+
+    async def call(self, *command: str | int) -> Reply:
+        """Run one plain command. Text comes back as str."""
+        try:
+            return _as_text(await self._client.execute_command(*command))  # type: ignore[no-untyped-call]
+        except (redis.exceptions.RedisError, OSError) as error:
+            raise StoreUnavailable(f"{command[0]}: {type(error).__name__}: {error}") from error
+
+    async def read_bytes(self, key: str, field: str) -> bytes | None:
+        """A field of a hash that is no text."""
+        try:
+            found: bytes | None = await self._client.execute_command("HGET", key, field)  # type: ignore[no-untyped-call]
+        except (redis.exceptions.RedisError, OSError) as error:
+            raise StoreUnavailable(f"HGET: {type(error).__name__}: {error}") from error
+        return found
+
+    async def now_ms(self) -> int:
+        """The store's clock."""
+        seconds, microseconds = await self.call("TIME")
+        return int(seconds) * 1000 + int(microseconds) // 1000
+
+
+@lru_cache(maxsize=64)
+def _join(parts: tuple[str, ...], clock: str | None, slicing: Slicing) -> tuple[str, str]:
+    lengths = f"{slicing.slice_ms}, {slicing.slices}, {slicing.length_ms}"
+    texts = [f"local SLICE_MS, SLICES, MINUTE_MS = {lengths}"]
+    texts += [clock if part == "clock" and clock else (LUA[part]).read_text() for part in parts]
+    source = "\n".join(texts)
+    return source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+
+
+@lru_cache(maxsize=64)
+def _library(clock: str | None, slicing: Slicing) -> tuple[str, str]:
+    """The library's source, and what its names end with: another version never stands in its way."""
+    texts = [_join(LIBRARY, clock, slicing)[0]]
+    bodies = {name: (LUA[name]).read_text() for name in FUNCTIONS}
+    version = hashlib.sha1("".join([*texts, *bodies.values()]).encode(), usedforsecurity=False).hexdigest()[:16]
+    for name, flags in FUNCTIONS.items():
+        listed = f"'{flags}'" if flags else ""
+        texts.append(
+            f"redis.register_function{{function_name = '{name}_{version}', flags = {{{listed}}}, "
+            f"callback = function(KEYS, ARGV)\n{bodies[name]}end}}"
+        )
+    return f"#!lua name=fairlane_{version}\n" + "\n".join(texts), version
+
+
+def _is_forbidden(error: redis.exceptions.ResponseError) -> bool:
+    """The store does not let us call or load functions, or something between us and it."""
+    said = str(error)
+    is_denied = isinstance(error, redis.exceptions.NoPermissionError) or said.startswith("NOPERM")
+    return is_denied or "unknown command" in said.lower()
+
+
+def _as_text(reply: Reply) -> Reply:
+    if isinstance(reply, bytes):
+        return reply.decode()
+    if isinstance(reply, _SEQUENCES):
+        return [
+            item if type(item) is int else item.decode() if type(item) is bytes else _as_text(item) for item in reply
+        ]
+    if isinstance(reply, dict):
+        return {_as_text(name): _as_text(value) for name, value in reply.items()}
+    return reply

@@ -1,0 +1,155 @@
+"""Can this request be served in time? Decided at the door, from what workers last reported and what the doors let in.
+
+Three answers. Guaranteed: every stated deadline holds with a margin, at the longest output that was stated, and so
+does every guarantee given before; several choices only where there is room for all at once. Best effort: it is expected
+to be in time, or states no deadline; such a request is never refused for the load. Refused: it states a deadline that
+it would miss, or whose keeping would break a guarantee. Where no worker knows its costs yet, nothing is refused and
+nothing promised.
+
+Lower lanes count on the time that the lanes above do not ask for, whether those are let in or not: a flood of dated
+batch work cannot book what interactive work needs. Best effort goes behind what is guaranteed, now and later.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from fairlane.scheduler.admission.demand import Load, Tariff, claim_ms, has_room_at_once, lateness_ms, time_to_first_ms
+from fairlane.scheduler.admission.open_requests import Commitments, Request
+from fairlane.scheduler.protocol.messages import WorkerStatus
+from fairlane.scheduler.queue.promises import MARGIN
+
+NO_WORKER_RETRY_MS = 5_000.0
+
+RefusalCode = Literal["deadline_unattainable", "no_worker", "exceeds_kv"]
+
+
+class Admitted(msgspec.Struct, frozen=True):
+    """It may be queued."""
+
+    guaranteed: bool
+    expected_ttft_ms: float | None
+    """None where no worker knows its costs yet."""
+    load: Load | None = None
+    """What it was found to ask for, at these prices."""
+    claim_ms: float = 0.0
+    """What is to be booked for its guarantee, of the time of all workers."""
+    work_ms: float = 0.0
+    """What it is expected to take in all, of the same."""
+    token_ms: float = 0.0
+    """What a token of a prompt takes; 0.0 where no worker knows its costs yet."""
+
+    @property
+    def pace_ms(self) -> float:
+        """What a token of it is reckoned to take; 0.0 where no worker knows its costs yet."""
+        return 0.0 if self.load is None else self.load.pace_ms
+
+
+UNPROMISED = Admitted(guaranteed=False, expected_ttft_ms=None)
+"""What is said where there is no door."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """It may not, and why."""
+
+    code: RefusalCode
+    retry_after_ms: float | None
+    """When it would fit; None: never as it is."""
+    limit: int
+    """What was exceeded: KV tokens of the largest worker, milliseconds that it would take, or workers there are."""
+
+
+def assess(
+    request: Request,
+    *,
+    workers: Sequence[WorkerStatus],
+    commitments: Commitments,
+    now_ms: float,
+) -> Admitted | Refusal:
+    """Admit or refuse. `now_ms`: on the clock of the door's commitments."""
+    largest = commitments.largest(workers)
+    if largest is None:
+        return Refusal("no_worker", NO_WORKER_RETRY_MS, 0)
+    if largest < request.kv_tokens:
+        return Refusal("exceeds_kv", None, largest)
+    commitments.look(workers, now_ms)
+    if commitments.tariff is None:
+        return Admitted(guaranteed=False, expected_ttft_ms=None)
+    return _Assessment(request, commitments, commitments.tariff, now_ms).answer()
+
+
+class _Assessment(msgspec.Struct, frozen=True):
+    """One request against one door's commitments."""
+
+    request: Request
+    known: Commitments
+    tariff: Tariff
+    now_ms: float
+
+    def answer(self) -> Admitted | Refusal:
+        """The door's word."""
+        if self._may_be_promised:
+            load = self._load(guaranteed=True)
+            above = self.known.lanes_above(self.request.lane, self.now_ms)
+            wait_ms = self._wait_ms(load, above)
+            in_time = MARGIN * wait_ms <= load.due_ms - self.now_ms and self._lateness_ms(load) <= 0.0
+            if in_time and self._begins_at_once(load):
+                claimed_ms = MARGIN * claim_ms(self.known.ledger, load, self.known.fleet(self.tariff))
+                return self._admitted(wait_ms, load, guaranteed=True, claimed_ms=claimed_ms)
+        load = self._load(guaranteed=False)
+        wait_ms = self._wait_ms(load, self.known.promised(self.request.lane, self.now_ms))
+        if not self.request.states_deadline:
+            return self._admitted(wait_ms, load, guaranteed=False)
+        late_ms = max(wait_ms - (load.due_ms - self.now_ms), self._lateness_ms(load))
+        if late_ms <= 0.0:
+            return self._admitted(wait_ms, load, guaranteed=False)
+        return self._refusal(load, late_ms)
+
+    @property
+    def _may_be_promised(self) -> bool:
+        """It states a deadline, and all that this depends upon; and lanes above leave time."""
+        stated = self.request.states_deadline and (self.request.deadline_ms is None or self.request.max_tokens_stated)
+        return stated and self.known.leaves_time(self.request.lane, self.now_ms)
+
+    def _begins_at_once(self, load: Load) -> bool:
+        """Several choices begin together: the rows that a full worker frees one by one go to others before them, until
+        they are due."""
+        fleet = self.known.fleet(self.tariff)
+        return self.request.choices == 1 or has_room_at_once(self.known.ledger, load, fleet)
+
+    def _admitted(self, wait_ms: float, load: Load, *, guaranteed: bool, claimed_ms: float = 0.0) -> Admitted:
+        return Admitted(
+            guaranteed,
+            expected_ttft_ms=wait_ms + self.tariff.recent_step_ms,
+            load=load,
+            claim_ms=claimed_ms,
+            work_ms=load.work_ms / self.tariff.workers,
+            token_ms=self.tariff.token_ms,
+        )
+
+    def _load(self, *, guaranteed: bool) -> Load:
+        return self.known.load(self.request, self.tariff, self.now_ms, guaranteed=guaranteed)
+
+    def _wait_ms(self, load: Load, taken: float) -> float:
+        """Until its first token, where others take a part of the time that becomes free."""
+        return time_to_first_ms(self.known.ledger, load, self.known.fleet(self.tariff)) / (1.0 - taken)
+
+    def _lateness_ms(self, load: Load) -> float:
+        return lateness_ms(
+            self.known.ledger,
+            load,
+            self.known.fleet(self.tariff),
+            self.now_ms,
+            margin=MARGIN,
+            taken=lambda rank: self.known.taken(rank, self.now_ms),
+        )
+
+    def _refusal(self, load: Load, late_ms: float) -> Refusal:
+        """Worth a retry if it would be in time alone."""
+        alone_ms = self.tariff.prefill_ms(self.request.prompt_tokens)
+        had_ms = load.due_ms - self.now_ms
+        stated_ms = min(ms for ms in (self.request.deadline_ms, self.request.ttft_ms) if ms is not None)
+        return Refusal("deadline_unattainable", late_ms if alone_ms <= had_ms else None, round(stated_ms + late_ms))

@@ -1,0 +1,369 @@
+"""What one door has let in and not yet seen end, and what it has learnt of the requests that come.
+
+A door knows its own requests to the token, and those of other doors by the sums that they tell
+(`scheduler.admission.hearsay`). Used by one gateway for one queue; the simulator's door is the same.
+
+How much work comes, as a part of the time there is: the present weighs most, the past fades.
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from fairlane.scheduler.admission.demand import Fleet, Ledger, Level, Load, Tariff, tariff_of
+from fairlane.scheduler.admission.eta import Waits
+from fairlane.scheduler.admission.hearsay import DoorReport, level_report, sums_of
+from fairlane.scheduler.planner.costs import slowest_ms
+from fairlane.scheduler.planner.ordering import next_due_ms
+from fairlane.scheduler.planner.output_lengths import MeanLengths
+from fairlane.scheduler.protocol.lanes import Lane, LaneName
+from fairlane.scheduler.protocol.messages import WorkerStatus
+from fairlane.scheduler.queue.promises import MARGIN, MOST_TAKEN
+from fairlane.scheduler.queue.types import whole_us
+
+RATE_MS = 2_000.0
+"""Over how long a rate is taken."""
+
+
+class Rate:
+    """Work of late per time, 1 at most: what came in vain says nothing about later. Times in milliseconds."""
+
+    def __init__(self) -> None:
+        self._rate = self._at_ms = 0.0
+
+    def add(self, work_ms: float, now_ms: float) -> None:
+        """So much came now."""
+        self._rate, self._at_ms = min(1.0, max(0.0, self.at(now_ms) + work_ms / RATE_MS)), now_ms
+
+    def add_late(self, work_ms: float, came_ms: float, now_ms: float) -> None:
+        """So much came then, as is known only now."""
+        self.add(work_ms * math.exp((came_ms - now_ms) / RATE_MS), now_ms)
+
+    def take_back(self, work_ms: float, came_ms: float, now_ms: float) -> None:
+        """What came then is not to count after all."""
+        self.add_late(-work_ms, came_ms, now_ms)
+
+    def at(self, now_ms: float) -> float:
+        """The part of the time."""
+        return self._rate * math.exp((self._at_ms - now_ms) / RATE_MS)
+
+
+MOST_IN_VAIN = 4.0
+"""What a tenant's requests that were refused may claim for a lane, beside those that were let in, which it pays for."""
+MOST_TENANTS = 10_000
+"""With so many that were refused, all of them start anew."""
+COUNTED_EVERY = 8
+"""Output tokens of a choice from one look at what is left of it to the next; the first is always looked at."""
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked for. Times are milliseconds from its arrival."""
+
+    lane: LaneName
+    tenant: str = ""
+    prompt_tokens: int
+    max_tokens: int
+    """Output tokens per choice."""
+    max_tokens_stated: bool = True
+    """The caller named `max_tokens`; otherwise it is only what fits, and says nothing about the end."""
+    choices: int = 1
+    deadline_ms: float | None = None
+    ttft_ms: float | None = None
+    """Stated, hard deadline of the first token; lane targets do not belong here."""
+    exact: bool = False
+    """It is never computed again, so it begins only where the host could take it at its longest."""
+
+    @property
+    def kv_tokens(self) -> int:
+        """KV tokens that a worker must be able to hold for it."""
+        return self.prompt_tokens + (self.max_tokens if self.max_tokens_stated else 1)
+
+    @property
+    def states_deadline(self) -> bool:
+        """The caller asked for a time that must be kept."""
+        return self.deadline_ms is not None or self.ttft_ms is not None
+
+
+@dataclass(slots=True)
+class _Open:
+    """A request that was let in."""
+
+    request: Request
+    guaranteed: bool
+    arrived_ms: float
+    produced: int = 0
+    """Output tokens per choice."""
+    counted: int = 0
+    """Of these, what its price and the lengths know of."""
+    asked_ms: float = 0.0
+    """Its work when it came, as the rates know it."""
+
+
+class Commitments:
+    """Of one door, on one clock in milliseconds."""
+
+    def __init__(self, lanes: Mapping[LaneName, Lane]) -> None:
+        self.tariff: Tariff | None = None
+        """Prices as workers last reported them; None while none knows its costs."""
+        self.ledger = Ledger()
+        self._lanes = lanes
+        self._waits = Waits()
+        self._pace_ms = math.inf
+        """The TPOT target of the first lane on these workers."""
+        self._lengths = MeanLengths()
+        self._open: dict[str, _Open] = {}
+        self._priced: Tariff | None = None
+        """Prices of what is open."""
+        self._asked: defaultdict[int, Rate] = defaultdict(Rate)
+        self._promised: defaultdict[int, Rate] = defaultdict(Rate)
+        """Work that came, and that was guaranteed; by lane rank."""
+        self._asked_of_all: Mapping[LaneName, float] = {}
+        """Work that came to all doors, by lane, when they were last heard."""
+        self._promised_elsewhere: Mapping[int, float] = {}
+        """What other doors guaranteed then, by lane rank."""
+        self._refused_ms: defaultdict[LaneName, float] = defaultdict(float)
+        """Work that was turned away and that others have not heard of."""
+        self._in_vain: defaultdict[tuple[int, str], Rate] = defaultdict(Rate)
+        self._let_in: defaultdict[tuple[int, str], Rate] = defaultdict(Rate)
+        """Of what came, that which was refused, and the rest; by lane rank and tenant."""
+        self._seen: Sequence[WorkerStatus] | None = None
+        self._largest: tuple[Sequence[WorkerStatus], int | None] = (), None
+        """Of which workers that was asked last, and what the answer was."""
+
+    def largest(self, workers: Sequence[WorkerStatus]) -> int | None:
+        """KV tokens of the largest worker that takes jobs; None where none does. Cheap as `look` is."""
+        if workers is not self._largest[0]:
+            pools = (worker.kv_tokens for worker in workers if not worker.draining)
+            self._largest = workers, max(pools, default=None)
+        return self._largest[1]
+
+    def look(self, workers: Sequence[WorkerStatus], now_ms: float) -> None:
+        """Take in what workers last reported. Cheap where `workers` is what it was the last time."""
+        if workers is self._seen:
+            return
+        self._seen = workers
+        self.tariff = tariff_of(workers)
+        single_ms = slowest_ms(workers)
+        self._pace_ms = next((lane.tpot_on(single_ms) for lane in self._lanes.values() if lane.rank == 0), math.inf)
+        if self.tariff is None:
+            return
+        is_first = self._priced is None
+        if self._priced is None or self.tariff.differs(self._priced):
+            self._priced = self.tariff
+            for flight_id, found in self._open.items():
+                self._price(flight_id, found, now_ms, self.tariff)
+                if is_first:
+                    self._count_asked(found, now_ms)
+
+    def report(self, now_ms: float) -> DoorReport:
+        """What other doors are to know of this one."""
+        levels = tuple(level_report(level, found, now_ms) for level, found in self.ledger.levels() if found.loads)
+        promised = {rank: rate.at(now_ms) for rank, rate in self._promised.items()}
+        return DoorReport(levels, promised)
+
+    def refused_us(self) -> dict[LaneName, int]:
+        """What was turned away since this was last asked, as all doors are to count it."""
+        refused, self._refused_ms = self._refused_ms, defaultdict(float)
+        return {lane: whole_us(work_ms) for lane, work_ms in refused.items()}
+
+    def hear(self, reports: Sequence[tuple[DoorReport, int]], asked: Mapping[LaneName, float], now_ms: float) -> None:
+        """What all other doors said last, each so many milliseconds ago, instead of what they said before; and the part
+        of the time that came to each lane, over all doors."""
+        self.ledger.others = sums_of(reports, now_ms)
+        self._asked_of_all = asked
+        self._promised_elsewhere = sum([Counter(report.promised) for report, _ in reports], Counter())
+
+    def turned_away(self, request: Request, now_ms: float) -> None:
+        """It was refused and might have been in time: lower lanes leave it room, but little for what costs nothing."""
+        rank = self._lanes[request.lane].rank
+        if len(self._in_vain) >= MOST_TENANTS:
+            self._in_vain.clear()
+        if len(self._let_in) >= MOST_TENANTS:
+            self._let_in.clear()
+        in_vain = self._in_vain[rank, request.tenant]
+        room = MOST_IN_VAIN * self._let_in[rank, request.tenant].at(now_ms) - in_vain.at(now_ms)
+        work_ms = min(self._asked_ms(request), max(0.0, room) * RATE_MS)
+        self._refused_ms[request.lane] += work_ms
+        for rate in (in_vain, self._asked[rank]):
+            rate.add(work_ms, now_ms)
+
+    def enter(
+        self, flight_id: str, request: Request, *, guaranteed: bool, now_ms: float, load: Load | None = None
+    ) -> None:
+        """It is let in; instead of what went by this id before. `load`: what it was just found to ask for."""
+        self.withdraw(flight_id, now_ms)
+        found = self._open[flight_id] = _Open(request, guaranteed, now_ms)
+        if self.tariff is not None:
+            self.ledger.put(flight_id, load or self._load(found, self.tariff), now_ms)
+            self._count_asked(found, now_ms)
+
+    def withdraw(self, flight_id: str, now_ms: float) -> None:
+        """What was let in is not put after all: as if it had never come."""
+        found = self._open.get(flight_id)
+        if found is not None:
+            for rate in self._rates(found):
+                rate.take_back(found.asked_ms, found.arrived_ms, now_ms)
+            self.leave(flight_id, finished=False)
+
+    def demote(self, flight_id: str, now_ms: float) -> None:
+        """What was let in as guaranteed is best effort after all: other doors had promised the time."""
+        found = self._open.get(flight_id)
+        if found is None or not found.guaranteed:
+            return
+        self._promised[self._lanes[found.request.lane].rank].take_back(found.asked_ms, found.arrived_ms, now_ms)
+        found.guaranteed = False
+        if self.tariff is not None:
+            self._price(flight_id, found, now_ms, self.tariff)
+
+    def produced(self, flight_id: str, tokens: int, now_ms: float, *, are_last: bool = False) -> None:
+        """Each of its choices has so many tokens now. `are_last`: it is about to leave, so its price may stay."""
+        found = self._open.get(flight_id)
+        if found is None or tokens <= found.produced:
+            return
+        if not found.produced:
+            self._waits.begun(flight_id, now_ms)
+        found.produced = tokens
+        if found.counted and tokens < found.counted + COUNTED_EVERY:
+            return
+        self._count_output(found)
+        if self.tariff is not None and not are_last:
+            self._price(flight_id, found, now_ms, self.tariff)
+
+    def leave(self, flight_id: str, *, finished: bool) -> None:
+        """It is over; `finished` by itself, so that its length says something of others'."""
+        found = self._open.pop(flight_id, None)
+        if found is None:
+            return
+        request = found.request
+        self._count_output(found)
+        self.ledger.remove(flight_id)
+        self._waits.left(flight_id)
+        if finished:
+            self._lengths.ended(request.lane, request.tenant, request.choices)
+
+    def placed(self, flight_id: str, place: int, now_ms: float) -> None:
+        """It waits as the `place`-th of its tenant's in its lane, by the queue's word."""
+        found = self._open.get(flight_id)
+        if found is not None and not found.produced and place:
+            self._waits.seen(flight_id, self._lanes[found.request.lane].rank, found.request.tenant, place, now_ms)
+
+    def still_waits_ms(self, lane: LaneName, tenant: str, place: int) -> float | None:
+        """How long the `place`-th of a tenant's waits from now, by how fast places move; None where none has yet."""
+        return self._waits.eta_ms(self._lanes[lane].rank, tenant, place)
+
+    def lanes_above(self, lane: LaneName, now_ms: float) -> float:
+        """Part of the workers' time that the lanes above have asked for of late, but for what is the lane's own."""
+        return min(self._asked_above(lane, now_ms), self._most_above(lane))
+
+    def leaves_time(self, lane: LaneName, now_ms: float) -> bool:
+        """The lanes above ask for less than what they may have: a promise rests on no share floor alone."""
+        return not self._lanes[lane].rank or self._asked_above(lane, now_ms) < self._most_above(lane)
+
+    def _most_above(self, lane: LaneName) -> float:
+        return min(MOST_TAKEN, 1.0 - self._lanes[lane].share_floor)
+
+    def _asked_above(self, lane: LaneName, now_ms: float) -> float:
+        rank = self._lanes[lane].rank
+        above = [(other.rank, name) for name, other in self._lanes.items() if other.rank < rank]
+        return sum(max(self._asked[other].at(now_ms), self._asked_of_all.get(name, 0.0)) for other, name in above)
+
+    def taken(self, rank: int, now_ms: float) -> float:
+        """What the lanes above that of a rank ask for."""
+        lane = next((name for name, lane in self._lanes.items() if lane.rank == rank), None)
+        return 0.0 if lane is None else self.lanes_above(lane, now_ms)
+
+    def promised(self, lane: LaneName, now_ms: float) -> float:
+        """Part of the workers' time that what goes before this lane's best effort was promised of late, or asks for."""
+        rank = self._lanes[lane].rank
+        promised = sum(rate.at(now_ms) for other, rate in self._promised.items() if other <= rank)
+        promised += sum(rate for other, rate in self._promised_elsewhere.items() if other <= rank)
+        return max(self.lanes_above(lane, now_ms), min(promised, MOST_TAKEN))
+
+    def fleet(self, tariff: Tariff) -> Fleet:
+        """Who does the work at these prices."""
+        return Fleet(tariff.workers, tariff.base_ms, self._pace_ms)
+
+    def load(self, request: Request, tariff: Tariff, now_ms: float, *, guaranteed: bool) -> Load:
+        """A request that comes now, as the demand test sees it."""
+        return self._load(_Open(request, guaranteed, now_ms), tariff)
+
+    def output_tokens(self, request: Request, produced: int = 0) -> int:
+        """Tokens that each choice is expected to have yet to come: at least one, at most what it may."""
+        left = max(1, request.max_tokens - produced)
+        mean = self._lengths.mean(request.lane, request.tenant)
+        if mean is None:
+            return left if request.max_tokens_stated else 1
+        return max(1, min(left, round(max(mean - produced, mean / 2.0))))
+
+    def _count_output(self, found: _Open) -> None:
+        request, gained = found.request, found.produced - found.counted
+        if gained:
+            self._lengths.produced(request.lane, request.tenant, request.choices * gained)
+            found.counted = found.produced
+
+    def _asked_ms(self, request: Request) -> float:
+        """Its work, spread over all workers."""
+        if self.tariff is None:
+            return 0.0
+        return self.load(request, self.tariff, 0.0, guaranteed=True).work_ms / self.tariff.workers
+
+    def _count_asked(self, found: _Open, now_ms: float) -> None:
+        """It came when it came, also where prices are known only now."""
+        found.asked_ms = self._asked_ms(found.request)
+        for rate in self._rates(found):
+            rate.add_late(found.asked_ms, found.arrived_ms, now_ms)
+
+    def _rates(self, found: _Open) -> list[Rate]:
+        """Those in which what was let in counts."""
+        rank = self._lanes[found.request.lane].rank
+        rates = [self._asked[rank], self._let_in[rank, found.request.tenant]]
+        return [*rates, self._promised[rank]] if found.guaranteed else rates
+
+    def _price(self, flight_id: str, found: _Open, now_ms: float, tariff: Tariff) -> None:
+        self.ledger.put(flight_id, self._load(found, tariff), now_ms)
+
+    def _load(self, found: _Open, tariff: Tariff) -> Load:
+        request, produced = found.request, found.produced
+        left = self.output_tokens(request, produced)
+        kv_tokens = request.prompt_tokens + (produced + left) / 2.0
+        token_ms = request.choices * tariff.output_ms(kv_tokens)
+        rank = self._lanes[request.lane].rank
+        pace_ms = _pace_ms(found, tariff, kv_tokens)
+        return Load(
+            level=Level(rank, not found.guaranteed),
+            prefill_ms=0.0 if produced else tariff.prefill_ms(request.prompt_tokens),
+            decode_ms=left * token_ms,
+            output_ms=(produced + left) * token_ms,
+            token_ms=token_ms,
+            share=request.choices * _share(request, produced + left, tariff),
+            pace_ms=pace_ms,
+            due_ms=_due_ms(found, pace_ms, left),
+        )
+
+
+def _share(request: Request, output_tokens: int, tariff: Tariff) -> float:
+    """Part of a worker that a choice takes up with so much output."""
+    share = tariff.share(request.prompt_tokens + output_tokens)
+    return max(share, tariff.exact_share(request.prompt_tokens + request.max_tokens)) if request.exact else share
+
+
+def _pace_ms(found: _Open, tariff: Tariff, kv_tokens: float) -> float:
+    """What its token is reckoned to take: what is guaranteed has the pace of a full worker, best effort is as usual."""
+    if not found.guaranteed:
+        return tariff.recent_step_ms
+    return MARGIN * max(tariff.recent_step_ms, tariff.full_step_ms(kv_tokens))
+
+
+def _due_ms(found: _Open, pace_ms: float, left: int) -> float:
+    """When the next token is due. What is guaranteed may become as long as it may; best effort, once it has begun, is
+    waited for by nothing."""
+    request = found.request
+    if found.guaranteed:
+        left = request.max_tokens - found.produced
+    elif found.produced:
+        return math.inf
+    ttft_ms = None if request.ttft_ms is None or found.produced else request.ttft_ms - pace_ms
+    return found.arrived_ms + next_due_ms(ttft_ms, request.deadline_ms, left, pace_ms)

@@ -1,0 +1,131 @@
+"""How full a worker is: what it could start next, by lane, and how many sequences stand where."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+
+from fairlane.scheduler.planner.costs import CostModel
+from fairlane.scheduler.planner.kv.blocks import BlockPool
+from fairlane.scheduler.planner.kv.lane_floors import own_blocks
+from fairlane.scheduler.planner.sequence import Sequence, State
+from fairlane.scheduler.planner.sequence_index import LaneRoster, Roster
+from fairlane.scheduler.planner.steps import Capacity, Yielding
+from fairlane.scheduler.protocol.lanes import Lane, LaneName
+
+MOST_NEWCOMERS = 8
+"""Tenants whose first request waits here for others to yield, before no further one is asked for."""
+PREEMPTED = frozenset({State.SWAPPED, State.DROPPED})
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Sequences by lane, as `WorkerStatus` reports them."""
+
+    running: dict[str, int] = field(default_factory=dict)
+    waiting: dict[str, int] = field(default_factory=dict)
+    """Taken but not running: fresh, preempted or paused."""
+    preempted: dict[str, int] = field(default_factory=dict)
+
+
+def count(sequences: Iterable[Sequence], lanes: Iterable[LaneName]) -> Counts:
+    """Where the sequences stand, with a figure for every lane."""
+    counts = Counts(*({lane.value: 0 for lane in lanes} for _ in range(3)))
+    standing = Counter([(seq.job.lane, seq.state, seq.stalled_since_ms is None) for seq in sequences])
+    for (lane, state, undisturbed), number in standing.items():
+        computes = state in (State.PREFILL, State.DECODE)
+        runs = computes and undisturbed
+        (counts.running if runs else counts.waiting)[lane] += number
+        if state in PREEMPTED or (computes and not runs):
+            counts.preempted[lane] += number
+    return counts
+
+
+class Census:
+    """A roster's counts, taken again once a sequence has moved, or stopped, or gone on."""
+
+    def __init__(self, roster: Roster) -> None:
+        self._roster = roster
+        self._as_of, self._counts = -1, Counts()
+
+    def counts(self) -> Counts:
+        """As they are."""
+        roster = self._roster
+        if self._as_of != roster.changes:
+            decodes = [alike for _, alike in roster.decodes.alike()]
+            sequences = chain(roster.not_decoding(), *decodes)
+            self._as_of, self._counts = roster.changes, count(sequences, roster.lanes)
+        return self._counts
+
+
+def measure(
+    roster: Roster, lanes: Mapping[LaneName, Lane], pool: BlockPool, max_sequences: int, costs: CostModel
+) -> Capacity:
+    """What each lane could start in the next step: what is free or held by lanes below, less what work of its own
+    lane and above has yet to take, and one block for each of those to grow; of rows and blocks its share floor at
+    least, and of what is free or held below not the floors that are used there, unless the lanes above have nothing
+    here: then they may ask for the whole pool. And what its own work would yield."""
+    size = pool.block_size
+    tables: dict[LaneName, list[list[int]]] = {name: [] for name in lanes}
+    idle: dict[LaneName, list[list[int]]] = {name: [] for name in lanes}
+    rows, wanted = dict.fromkeys(lanes, 0), dict.fromkeys(lanes, 0)
+    for name, decodes in roster.decodes.alike():
+        tables[name] += [seq.table for seq in decodes]
+        rows[name] += len(decodes)
+        wanted[name] += len(decodes) + sum([seq.num_computed >= len(seq.table) * size for seq in decodes])
+    for seq in roster.not_decoding():
+        (tables if seq.is_runnable else idle)[seq.job.lane].append(seq.table)
+        if seq.is_runnable:
+            rows[seq.job.lane] += 1
+            wanted[seq.job.lane] += _wanted(seq, size)
+    used = {name: pool.freed_by(tables[name]) + wanted[name] for name in lanes}
+    free_rows: dict[str, int] = {}
+    free_tokens: dict[str, int] = {}
+    yielding: dict[str, Yielding] = {}
+    for name, lane in lanes.items():
+        above = [other for other in lanes if lanes[other].rank < lane.rank]
+        below = [other for other in lanes if lanes[other].rank > lane.rank]
+        under = [table for other in below for table in (*tables[other], *idle[other])]
+        left = max_sequences - sum([rows[other] for other in above])
+        blocks = pool.free_blocks - sum([wanted[other] for other in above])
+        if any(rows[other] for other in (name, *above)):
+            blocks -= sum([min(own_blocks(lanes[other], pool.blocks), used[other]) for other in below])
+        own, own_kv = math.ceil(lane.share_floor * (max_sequences - 1)), own_blocks(lane, pool.blocks)
+        free_rows[name] = max(0, max(left, own) - rows[name])
+        free_tokens[name] = max(0, blocks + pool.freed_by(under) - wanted[name], own_kv - used[name]) * size
+        if roster.lanes[name].begun:
+            held = max(0, blocks + pool.freed_by([*under, *tables[name], *idle[name]]), own_kv) * size
+            yielding[name] = _yielding(roster.lanes[name], max(left, own), held)
+    return Capacity(
+        free_rows,
+        free_tokens,
+        prefill_ms=costs.prefill_ms()[0] if costs.has_learnt else 0.0,
+        max_sequences=max_sequences,
+        pool_tokens=pool.blocks * size,
+        yielding=yielding,
+    )
+
+
+def _yielding(lane: LaneRoster, rows: int, kv_tokens: int) -> Yielding:
+    """Whoever has nothing here, or little, may ask for all that the lane has but for what guaranteed work that waits
+    needs, since the planner gives it only its due. Few are asked for at a time: each step begins one; of those who have
+    little none while work of many waits here, or tenants with a row each would stand in for newcomers. What others of
+    them need is not subtracted: a long prompt that waits would keep short ones from being asked for, and guaranteed
+    work."""
+    lesser, promised = lane.lesser(), lane.guaranteed()
+    if len(lesser.intersection(lane.waiting)) >= MOST_NEWCOMERS:
+        lesser = set()
+    newcomers = [tenant for tenant in lane.waiting if tenant not in lane.begun]
+    return Yielding(
+        begun=tuple(tenant for tenant in lane.begun if tenant not in lesser),
+        waiting=tuple(lane.waiting),
+        jobs=max(0, MOST_NEWCOMERS - len(newcomers)),
+        sequences=max(0, rows - len(promised)),
+        kv_tokens=max(0, kv_tokens - sum([seq.length + 1 for seq in promised])),
+    )
+
+
+def _wanted(seq: Sequence, block_size: int) -> int:
+    """Blocks that it lacks for its tokens and one more; one to grow by at least."""
+    return max(1, 1 - (-seq.length // block_size) - len(seq.table))

@@ -1,0 +1,167 @@
+"""Steps that `plan` need not decide: a batch that only decodes and goes on as it is, one token further in each row.
+
+Most steps of a simulation are such. Where nothing on a worker waits, and rows, tokens, time and free blocks suffice for
+one more token of each sequence, every plan gives each its row, in an order that does not change. So a step comes down
+to a few sums for the whole batch; the sequences hear of their tokens when the batch lands. Each condition is tested
+before each step, by what may change in it, and never as met where it might not be: what does not coast is planned.
+
+A token that comes of such a step is taken to repeat the sequence's last one, as those of simulated outputs do.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence as Items
+
+from fairlane.scheduler.planner.costs import CostModel, Pauses
+from fairlane.scheduler.planner.kv.blocks import BlockPool
+from fairlane.scheduler.planner.kv.prefix_reuse import Prefixes
+from fairlane.scheduler.planner.ordering import DECODE_WEIGHT
+from fairlane.scheduler.planner.sequence import Kind, Sequence
+from fairlane.scheduler.planner.sequence_group import Expiries
+from fairlane.scheduler.planner.sequence_index import Roster
+from fairlane.scheduler.planner.step_budget import Price, least_slack_ms, pace_time_ms
+from fairlane.scheduler.planner.step_builder import decode_row
+from fairlane.scheduler.planner.steps import StepFeatures, StepPlan
+
+ROUNDING = 1.0 - 1e-9
+"""Of the time that there is, what sums made in another order may be compared with."""
+
+
+class Coast:
+    """One worker's batch. `begin` and `end` take turns, until it lands."""
+
+    def __init__(
+        self,
+        sequences: Items[Sequence],
+        roster: Roster,
+        pool: BlockPool,
+        prefixes: Prefixes,
+        costs: CostModel,
+        expiries: Expiries,
+        pauses: Pauses,
+    ) -> None:
+        self.sequences = sequences
+        """In the order of their rows."""
+        self.steps = 0
+        """Done."""
+        self.under_way = False
+        """A step has begun and not ended."""
+        self._roster, self._pool, self._prefixes = roster, pool, prefixes
+        self._costs, self._expiries, self._pauses = costs, expiries, pauses
+        self._most = min([seq.granted_until - len(seq.output) for seq in sequences]) - 1
+        """So many steps until one of them may be over."""
+        self._context = sum([seq.num_computed + 1 for seq in sequences])
+        self._heard = dict.fromkeys(sequences, 0)
+        """Steps that a sequence has heard of."""
+        ranks = {name: one.lane.rank for name, one in roster.lanes.items()}
+        self._pressing = [seq for seq in sequences if ranks[seq.job.lane] == 0]
+        """Decodes of the first lane, if lower lanes may have to wait for them."""
+        if len(self._pressing) == len(sequences):
+            self._pressing = []
+        self._pace_ms = min([seq.job.tpot_ms for seq in self._pressing], default=math.inf)
+        self._full: defaultdict[int, list[Sequence]] = defaultdict(list)
+        """Who needs another block, by the step before which."""
+        self._turned: defaultdict[int, list[Sequence]] = defaultdict(list)
+        """Who has filled a block, by the number of steps after which."""
+        for seq in sequences:
+            self._full[len(seq.table) * pool.block_size - seq.num_computed].append(seq)
+            self._turned[pool.block_size - seq.num_computed % pool.block_size].append(seq)
+
+    def begin(self, now_ms: float) -> StepFeatures | None:
+        """Go on with one more step, with the blocks that it needs; what its rows compute. None, and nothing is done,
+        where the next step has to be planned."""
+        full = self._full.get(self.steps, ())
+        if self.steps >= self._most or self._expiries.any_by(now_ms) or self._roster.decodes.promotes(now_ms):
+            return None
+        if not self._pool.can_allocate(len(full)) or not self._in_time(now_ms):
+            return None
+        if full:
+            self._grow(full)
+        self._pauses.begin(now_ms)
+        self.under_way = True
+        return self._features
+
+    def end(self, run_ms: float) -> None:
+        """The step has run."""
+        self._costs.observe(self._features, run_ms, 0, 0.0)
+        self.steps, self.under_way = self.steps + 1, False
+        self._context += len(self.sequences)
+        turned = self._turned.pop(self.steps, ())
+        for seq in turned:
+            if self._prefixes.enabled:
+                self._tell(seq)
+                self._prefixes.leave_full(seq)
+        if turned:
+            self._turned[self.steps + self._pool.block_size] += turned
+        self._pauses.end(run_ms)
+
+    def tell(self) -> None:
+        """Let all sequences hear of what they have gained."""
+        for seq in self.sequences:
+            self._tell(seq)
+
+    def land(self) -> None:
+        """The same, and charge their tenants. To be called once."""
+        self.tell()
+        for seq in self.sequences if self.steps else ():
+            self._roster.charge(seq.job, self.steps * DECODE_WEIGHT)
+
+    def as_plan(self, number: int) -> StepPlan:
+        """The step that is under way, once it has landed, as the plan of this number; an empty one where none is."""
+        if not self.under_way:
+            return StepPlan(number=number)
+        rows = tuple([decode_row(seq) for seq in self.sequences])
+        return StepPlan(
+            number=number, rows=rows, features=self._features, predicted_ms=self._costs.step_ms(self._features)
+        )
+
+    @property
+    def _features(self) -> StepFeatures:
+        return StepFeatures(len(self.sequences), 0, self._context, 0)
+
+    def _in_time(self, now_ms: float) -> bool:
+        """Decodes of lower lanes hold up none of the first."""
+        if not self._pressing or not self._costs.knows_steps:
+            return True
+        base_ms, *each = self._costs.step_weights()
+        price = Price(*each)
+        rows_ms = len(self.sequences) * price.row + price.context * self._context
+        if rows_ms <= ROUNDING * pace_time_ms(self._pace_ms, 0.0, base_ms, self._costs):
+            return True
+        for seq in self._pressing:
+            self._tell(seq)
+        slack_ms = least_slack_ms(self._pressing, now_ms)
+        return rows_ms <= ROUNDING * pace_time_ms(self._pace_ms, slack_ms, base_ms, self._costs)
+
+    def _grow(self, full: Items[Sequence]) -> None:
+        for seq in full:
+            self._pool.allocate(seq.table, 1)
+            seq.table_view = tuple(seq.table)
+        self._full[self.steps + self._pool.block_size] += self._full.pop(self.steps)
+
+    def _tell(self, seq: Sequence) -> None:
+        gained = self.steps - self._heard[seq]
+        if gained:
+            self._heard[seq] = self.steps
+            seq.num_computed += gained
+            seq.output += [seq.output[-1]] * gained
+
+
+def batch(decodes: dict[Kind, tuple[Sequence, ...]], roster: Roster) -> list[Sequence] | None:
+    """All that decodes, in the order in which a plan gives rows to each where nothing else is there; None where that
+    is not plain: some were stopped, are choices of several, or stand with those of another lane."""
+    lanes = {kind[0] for kind in decodes}
+    kinds = sorted(decodes, key=lambda kind: _group(kind, roster)) if len(lanes) > 1 else [*decodes]
+    places = {(_group(kind, roster), kind[0]) for kind in kinds}
+    if len(lanes) > 1 and len({group for group, _ in places}) < len(places):
+        return None
+    found = [seq for kind in kinds for seq in decodes[kind]]
+    if any(seq.stalled_since_ms is not None or seq.job.n > 1 for seq in found):
+        return None
+    return found
+
+
+def _group(kind: Kind, roster: Roster) -> tuple[int, bool]:
+    """Lane rank and class, as the order has them where nobody waits: then all are inside the window."""
+    name, _, promised, promoted = kind
+    return max(0, roster.lanes[name].lane.rank - promoted), not promised

@@ -1,0 +1,324 @@
+"""What a step, a swap and a recompute cost in milliseconds, learnt from every step that runs.
+
+A step's time is linear in five features of its rows, a copy's in two. Both are fitted by least squares with weights
+that are never negative, so that no prediction falls when work is added. Sums of old observations fade by
+a factor with each new one; the prior does not, and rules where nothing was seen. The weights follow by coordinate
+descent from where they stood: a few sweeps over a 5 x 5 system, microseconds. A worker measures its priors at start.
+
+What a further token of a single stream takes on one worker: a step of one decode, and what lies between two steps.
+
+Measured, not fitted: a model of step times that was learnt under load says little of a step with one row. The first
+figure is that of the measurement at start; each step in use that holds one decode and nothing else moves it a little.
+It is the unit of a lane's automatic TPOT target.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from operator import mul
+from statistics import median
+from typing import NamedTuple
+
+from fairlane.scheduler.planner.steps import StepFeatures
+from fairlane.scheduler.protocol.messages import WorkerStatus
+
+TYPICAL_CONTEXT = 512
+"""KV tokens that the stream is taken to have."""
+FADING = 0.95
+"""What an older step counts for beside the next."""
+SINGLE_STREAM_OUTLIER = 2.0
+"""A step counts for at most this many times what was known."""
+
+
+def is_single_decode(plan: StepFeatures) -> bool:
+    """One sequence gained one token, and nothing else ran."""
+    return plan.rows == 1 and plan.prefill_tokens == 0 and plan.context > 0
+
+
+class SingleStream:
+    """One worker's figure. Steps are brought to the typical context by what a KV token adds, `context_ms`."""
+
+    def __init__(self) -> None:
+        self.step_ms = 0.0
+        """Of the step alone; 0.0 before any was seen."""
+
+    def start_from(self, steps: Iterable[tuple[StepFeatures, float]], context_ms: float) -> None:
+        """Take what was measured at start, of which other steps are left out."""
+        found = [_typical(plan, run_ms, context_ms) for plan, run_ms in steps if is_single_decode(plan)]
+        if found:
+            self.step_ms = median(found)
+
+    def observe(self, plan: StepFeatures, run_ms: float, context_ms: float) -> None:
+        """Learn from a step in use; any other than of a single decode says nothing."""
+        if is_single_decode(plan):
+            typical_ms = _typical(plan, run_ms, context_ms)
+            known_ms = self.step_ms or typical_ms
+            self.step_ms = FADING * known_ms + (1.0 - FADING) * min(typical_ms, SINGLE_STREAM_OUTLIER * known_ms)
+
+
+def slowest_ms(workers: Iterable[WorkerStatus]) -> float:
+    """The single stream's time that all of these workers that take jobs can keep; 0.0 where none has told."""
+    return max((one.single_stream_ms for one in workers if not one.draining), default=0.0)
+
+
+def _typical(plan: StepFeatures, run_ms: float, context_ms: float) -> float:
+    return max(0.5 * run_ms, run_ms + context_ms * (TYPICAL_CONTEXT - plan.context))
+
+
+FORGETTING = 0.995
+SWEEPS = 4
+LEARNT_AFTER = 32
+"""Observations before the model is trusted to size steps."""
+OUTLIER = 4.0
+"""Once it has learnt, or was measured at start, an observation counts for at most this many times its prediction (a
+page fault, a compile)."""
+SAME = 1e-9
+"""What was foreseen as closely by what was measured teaches nothing: it comes of a simulation of those very costs."""
+COPY_OUTLIER, COPY_FORGETTING = 1.5, 0.98
+"""The same of copies: on a CPU one in ten takes twice or thrice as long as usual, and the usual is wanted, not the
+mean. Where all take twice as long from now on, about a hundred tell."""
+"""What an older step counts for beside the next in the error and in the time between steps."""
+COPY_BYTES_PER_MS = 2e6
+"""Prior of the copy rate: 2 GB/s, a busy machine's memcpy in small blocks."""
+LITTLE = 0.02
+"""What an assumption counts for beside one measurement made at start."""
+SETTLING = 200
+"""Sweeps until the weights of a handful of measurements stand still."""
+
+
+class Measurement(NamedTuple):
+    """What a step took: its rows and, apart, its copies."""
+
+    plan: StepFeatures
+    run_ms: float
+    copied_blocks: int
+    copy_ms: float
+
+
+class NonNegativeFit:
+    """y = w · x with w >= 0, from a stream of observations.
+
+    `typical` holds a usual magnitude of each feature, `prior` how much of y each gives at that magnitude, and `trust`
+    how many observations the prior is worth. Each observation counts for `forgetting` of the next (0 to 1), and once
+    it has learnt, or was measured, for at most `outlier` times its prediction.
+    """
+
+    def __init__(
+        self,
+        *,
+        typical: Sequence[float],
+        prior: Sequence[float],
+        trust: float = 0.5,
+        forgetting: float = FORGETTING,
+        outlier: float = OUTLIER,
+    ) -> None:
+        self._forgetting = forgetting
+        self._outlier = outlier
+        self._scale = tuple(1.0 / value for value in typical)
+        self._prior = tuple(prior)
+        self._trust = trust
+        self._weights = list(prior)
+        size = len(prior)
+        self._products = [[0.0] * size for _ in range(size)]
+        self._targets = [0.0] * size
+        self.observations = 0
+        self.was_measured = False
+        """The prior is no assumption."""
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """Cost per unit of each feature."""
+        return tuple(map(mul, self._weights, self._scale))
+
+    @property
+    def has_learnt(self) -> bool:
+        """There were enough observations to rely on."""
+        return self.observations >= LEARNT_AFTER
+
+    def predict(self, x: Sequence[float]) -> float:
+        """Expected y, never negative."""
+        return float(sum(map(mul, map(mul, self._weights, self._scale), x)))
+
+    def observe(self, x: Sequence[float], y: float) -> None:
+        """Learn from one observation. What is no finite, non-negative number is ignored."""
+        if not (math.isfinite(y) and y >= 0.0):
+            return
+        if self.has_learnt or self.was_measured:
+            expected = self.predict(x)
+            y = min(y, self._outlier * expected)
+            if self.was_measured and abs(y - expected) <= SAME * expected:
+                self.observations += 1
+                return
+        scaled, kept = [*map(mul, x, self._scale)], self._forgetting
+        for j, value in enumerate(scaled):
+            row = zip(self._products[j], scaled, strict=True)
+            self._products[j] = [kept * old + value * other for old, other in row]
+            self._targets[j] = kept * self._targets[j] + value * y
+        self.observations += 1
+        for _ in range(SWEEPS):
+            self._sweep()
+
+    def know(self, weights: Sequence[float]) -> None:
+        """Let these be the prior: costs per unit of each feature, as measured elsewhere."""
+        self._weights = [weight / scale for weight, scale in zip(weights, self._scale, strict=True)]
+        self._prior, self.was_measured = tuple(self._weights), True
+
+    def start_from(self, seen: Sequence[tuple[Sequence[float], float]]) -> None:
+        """Let a few measurements, each with a y above 0, make the prior. The old one, to the scale of what was
+        measured, remains for what they do not tell apart. Errors count as shares of y: the small ones matter too."""
+        factor = median(y / self.predict(x) for x, y in seen)
+        typical = [1.0 / scale for scale in self._scale]
+        trust = LITTLE / median(y for _, y in seen) ** 2
+        fit = NonNegativeFit(typical=typical, prior=[factor * w for w in self._prior], trust=trust, forgetting=1.0)
+        for x, y in seen:
+            fit.observe([value / y for value in x], 1.0)
+        for _ in range(SETTLING):
+            fit._sweep()
+        self._prior, self._weights, self.was_measured = tuple(fit._weights), fit._weights, True
+
+    def _sweep(self) -> None:
+        weights, trust = self._weights, self._trust
+        for j, (row, target, prior) in enumerate(zip(self._products, self._targets, self._prior, strict=True)):
+            own = row[j]
+            others = sum(map(mul, row, weights)) - own * weights[j]
+            weights[j] = max(0.0, (target + trust * prior - others) / (own + trust))
+
+
+def _copy_fit(block_ms: float) -> NonNegativeFit:
+    prior = (0.1, 16.0 * block_ms)
+    return NonNegativeFit(typical=(1.0, 16.0), prior=prior, forgetting=COPY_FORGETTING, outlier=COPY_OUTLIER)
+
+
+class Pauses:
+    """Lets a cost model learn from the time between steps, where work goes on."""
+
+    def __init__(self, costs: "CostModel") -> None:
+        self._costs = costs
+        self._began_ms = 0.0
+        self._took_ms: float | None = None
+        """What the last step took; None where nothing was left to do after it."""
+
+    def begin(self, now_ms: float) -> None:
+        """A step is planned."""
+        if self._took_ms is not None:
+            self._costs.observe_between(now_ms - self._began_ms - self._took_ms)
+        self._began_ms, self._took_ms = now_ms, None
+
+    def end(self, took_ms: float | None) -> None:
+        """It has run; None where nothing is left to do."""
+        self._took_ms = took_ms
+
+
+class CostModel:
+    """Step time, copy time, and what follows from them for victims and step sizes. All in milliseconds.
+
+    The priors are those of a small model on a few CPU cores; a few dozen steps replace them. `forgetting` is that of
+    step times: 1 where all that was observed shall count alike.
+    """
+
+    def __init__(self, *, forgetting: float = FORGETTING) -> None:
+        self._step = NonNegativeFit(
+            typical=(1.0, 16.0, 128.0, 8_192.0, 65_536.0),
+            prior=(10.0, 4.0, 40.0, 5.0, 5.0),
+            forgetting=forgetting,
+        )
+        self._copy = _copy_fit(0.2)
+        self._single = SingleStream()
+        self._error = 0.0
+        self.between_ms = 0.0
+        """From a step's end to the next one's start, where work goes on: planning, sampling, publishing."""
+
+    def expect_blocks_of(self, size_bytes: int) -> None:
+        """Base the prior of copies on the size of a block; 0 leaves it, and so does what was observed or measured."""
+        if size_bytes > 0 and self._copy.observations == 0 and not self._copy.was_measured:
+            self._copy = _copy_fit(size_bytes / COPY_BYTES_PER_MS)
+
+    def start_from(self, measurements: Iterable[Measurement]) -> None:
+        """Let what was measured at start make the priors. Observations weigh against them as against any prior."""
+        seen = [*measurements]
+        steps = [((1.0, *one.plan), one.run_ms) for one in seen if one.plan.rows and one.run_ms > 0.0]
+        copies = [((1.0, one.copied_blocks), one.copy_ms) for one in seen if one.copied_blocks and one.copy_ms > 0.0]
+        for fit, found in ((self._step, steps), (self._copy, copies)):
+            if found:
+                fit.start_from(found)
+        self._single.start_from([(one.plan, one.run_ms) for one in seen if one.run_ms > 0.0], self._context_ms)
+
+    def know(self, step: Sequence[float], copy: Sequence[float], single_stream_ms: float) -> None:
+        """Let these weights make the priors, and a single stream's step: those of a worker that has measured them."""
+        self._step.know(step)
+        self._copy.know(copy)
+        self._single.step_ms = single_stream_ms
+
+    @property
+    def has_learnt(self) -> bool:
+        """Step times may be used to size steps."""
+        return self._step.has_learnt
+
+    @property
+    def knows_steps(self) -> bool:
+        """Step times were measured, at start or often enough, to size steps by them."""
+        return self._step.was_measured or self._step.has_learnt
+
+    @property
+    def knows_copies(self) -> bool:
+        """Copies were measured, at start or often enough, to compare them with anything."""
+        return self._copy.was_measured or self._copy.has_learnt
+
+    def observe(self, plan: StepFeatures, run_ms: float, copied_blocks: int, copy_ms: float) -> None:
+        """Learn from a step: the wall time of its rows and, apart, of its copies."""
+        if plan.rows and run_ms > 0.0:
+            missed = min(1.0, abs(run_ms / max(1e-9, self.step_ms(plan)) - 1.0))
+            self._error = FADING * self._error + (1.0 - FADING) * missed
+            self._step.observe((1.0, *plan), run_ms)
+            self._single.observe(plan, run_ms, self._context_ms)
+        if copied_blocks and copy_ms > 0.0:
+            self._copy.observe((1.0, copied_blocks), copy_ms)
+
+    def observe_between(self, between_ms: float) -> None:
+        """Learn from the time between two steps."""
+        if between_ms >= 0.0:
+            between_ms = min(between_ms, OUTLIER * max(self.between_ms, self.step_ms(StepFeatures(1, 0, 0, 0))))
+            self.between_ms = FADING * self.between_ms + (1.0 - FADING) * between_ms
+
+    @property
+    def single_stream_ms(self) -> float:
+        """What a further token of a stream takes that is alone here; 0.0 while that was not measured."""
+        return self._single.step_ms + self.between_ms if self._single.step_ms else 0.0
+
+    @property
+    def _context_ms(self) -> float:
+        """What a KV token that a row reads adds to a step."""
+        return self._step.weights[3]
+
+    @property
+    def margin(self) -> float:
+        """By what to multiply a step's expected time where being late matters: twice the usual error of late."""
+        return 1.0 + 2.0 * self._error
+
+    def step_ms(self, plan: StepFeatures) -> float:
+        """Expected time of a step's rows."""
+        return self._step.predict((1.0, *plan)) if plan.rows else 0.0
+
+    def copy_ms(self, blocks: int) -> float:
+        """Expected time of copying this many blocks one way."""
+        return self._copy.predict((1.0, blocks)) if blocks else 0.0
+
+    def swap_ms(self, blocks: int, away: int = 0, unsaved: int | None = None) -> float:
+        """Expected time of these blocks' way out, as far as they have no copy (`unsaved`, all by default), and of their
+        way back together with others that are away already."""
+        out = blocks if unsaved is None else unsaved
+        return self.copy_ms(out) + self.copy_ms(away + blocks) - self.copy_ms(away)
+
+    def recompute_ms(self, tokens: int, kept: int = 0) -> float:
+        """Expected time that prefilling this many tokens, behind others that are kept, adds to a step that runs
+        anyway."""
+        _, _, per_token, _, per_pair = self._step.weights
+        return tokens * (per_token + per_pair * (kept + tokens))
+
+    def prefill_ms(self) -> tuple[float, float]:
+        """What prefill adds to a step per token, and per square of the tokens."""
+        _, _, per_token, _, per_pair = self._step.weights
+        return per_token, per_pair / 2.0
+
+    def step_weights(self) -> tuple[float, ...]:
+        """What a step takes whatever it holds, and what it takes per unit of each of `StepFeatures`."""
+        return self._step.weights

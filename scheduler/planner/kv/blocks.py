@@ -1,0 +1,216 @@
+"""Which KV blocks are in use, in integers. The bytes live in the worker's KV cache.
+
+A block table is the list of device blocks that hold a sequence's KV, in order of position; host slots hold what
+follows, where it was swapped out. A device block may stand in several tables (choices that share their prompt); a host
+slot belongs to one sequence. Callers ask `can_x` before `x`: what cannot be done raises `OutOfBlocks` and changes
+nothing.
+
+What nobody holds is free, though the prefix cache may know what is in it: such blocks are given last, the least worth
+keeping first.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from itertools import chain
+
+from fairlane.scheduler.planner.kv.host_slots import HostSlots
+from fairlane.scheduler.planner.kv.prefix_cache import PrefixCache, Scope
+from fairlane.scheduler.planner.steps import Copy, require
+
+
+class OutOfBlocks(RuntimeError):
+    """More blocks or slots were asked for than are free; the caller did not ask `can_x` first."""
+
+
+class IntegrityError(RuntimeError):
+    """The accounting contradicts itself; the message begins with the name of the broken invariant."""
+
+    def __init__(self, invariant: str, detail: str) -> None:
+        super().__init__(f"{invariant}: {detail}")
+        self.invariant = invariant
+
+
+class BlockPool:
+    """Device blocks and host slots, free or held. Raises ValueError for sizes out of range.
+
+    Without a `cache` nothing that was released is found again.
+    """
+
+    def __init__(self, *, blocks: int, block_size: int, host_slots: int, cache: PrefixCache | None = None) -> None:
+        require("blocks", blocks, 1)
+        require("block_size", block_size, 1)
+        self.blocks = blocks
+        self.block_size = block_size
+        self.host_slots = host_slots
+        self.cache = PrefixCache(blocks=blocks, block_size=block_size) if cache is None else cache
+        self._references = [0] * blocks
+        self._shared: set[int] = set()
+        """Blocks that several tables hold."""
+        self._free = list(range(blocks - 1, -1, -1))
+        self._slots = HostSlots(host_slots)
+
+    @property
+    def free_blocks(self) -> int:
+        """Device blocks that `allocate` could give now."""
+        return len(self._free) + self.cache.idle
+
+    @property
+    def free_slots(self) -> int:
+        """Host slots that `swap_out` could fill now."""
+        return self._slots.free
+
+    @property
+    def held_slots(self) -> int:
+        """Host slots that sequences hold."""
+        return self._slots.held
+
+    @property
+    def unused_slots(self) -> int:
+        """Of these, what is no copy of a device block."""
+        return self._slots.unused
+
+    def blocks_for(self, tokens: int) -> int:
+        """Blocks that hold this many tokens."""
+        return -(-tokens // self.block_size)
+
+    def references(self, block: int) -> int:
+        """How many tables hold this block."""
+        return self._references[block]
+
+    def freed_by(self, tables: Collection[Sequence[int]]) -> int:
+        """Blocks that would be free if all of these tables were released."""
+        held = sum(map(len, tables))
+        if not self._shared:
+            return held
+        shared = Counter(chain.from_iterable(map(self._shared.intersection, tables)))
+        freed = sum([count == self._references[block] for block, count in shared.items()])
+        return held - shared.total() + freed
+
+    def can_allocate(self, count: int) -> bool:
+        """Are this many device blocks free?"""
+        return count <= self.free_blocks
+
+    def next_free(self, count: int) -> int | None:
+        """The last of the next so many blocks that `allocate` gives; None where the cache would have to let one go."""
+        return self._free[-count] if count <= len(self._free) else None
+
+    def allocate(self, table: list[int], count: int) -> None:
+        """Lengthen a table by `count` blocks of its own."""
+        if not self.can_allocate(count):
+            raise OutOfBlocks(f"{count} blocks asked for, {self.free_blocks} free")
+        for _ in range(count):
+            if not self._free:
+                self._free = self.cache.evict()
+            block = self._free.pop()
+            self._references[block] = 1
+            table.append(block)
+
+    def share(self, source: Sequence[int], count: int, table: list[int]) -> None:
+        """Begin an empty table with the first `count` blocks of another; both now hold them."""
+        for block in source[:count]:
+            self._references[block] += 1
+            table.append(block)
+        self._shared.update(source[:count])
+
+    def adopt(self, blocks: Sequence[int], table: list[int], first: int) -> None:
+        """Put blocks that the cache has found into a table from its place `first` on, instead of what stood there."""
+        for block in blocks:
+            if self._references[block] == 0:
+                self.cache.hold(block)
+            else:
+                self._shared.add(block)
+            self._references[block] += 1
+        replaced = table[first : first + len(blocks)]
+        table[first : first + len(blocks)] = blocks
+        for block in replaced:
+            self._drop(block)
+
+    def publish(self, scope: Scope, table: Sequence[int], first: int, chunks: Iterable[bytes]) -> int:
+        """Let the cache know the tokens of a table's blocks behind its first ones, which it knows; how many of the
+        table's blocks it knows then."""
+        known, freed = self.cache.publish(scope, table, first, chunks)
+        self._free.extend(freed)
+        return known
+
+    def release(self, table: list[int], keep: int = 0) -> None:
+        """Shorten a table to its first `keep` blocks; those that no other table holds become free, the last first."""
+        while len(table) > keep:
+            self._drop(table.pop())
+
+    def can_swap_out(self, count: int) -> bool:
+        """Are this many host slots free?"""
+        return count <= self.free_slots
+
+    def unsaved(self, blocks: Sequence[int]) -> int:
+        """How many of these would have to be copied to be swapped out."""
+        return self._slots.unsaved(blocks)
+
+    def swap_out(self, table: list[int], count: int, slots: list[int], keep: int = 0) -> list[Copy]:
+        """Move what follows the first `keep` of a table's first `count` blocks to host slots, before what the slots
+        hold already, and shorten the table to `keep`. The copies must run before the blocks are written again; what
+        the host has already needs none."""
+        moved = table[keep:count]
+        if not self.can_swap_out(len(moved)):
+            raise OutOfBlocks(f"{len(moved)} host slots asked for, {self.free_slots} free")
+        slots[:0], copies = self._slots.fill(moved)
+        self.release(table, keep)
+        return copies
+
+    def swap_in(self, slots: list[int], table: list[int], full: int = 0) -> list[Copy]:
+        """Move what the slots hold into new blocks at a table's end. The slots are free after the next `settle`; those
+        of the table's first `full` blocks, which nobody writes any more, hold a copy of them until they are needed."""
+        first = len(table)
+        self.allocate(table, len(slots))
+        copies = [Copy(slot, block) for slot, block in zip(slots, table[first:], strict=True)]
+        self._slots.leave(slots, table[first:full])
+        return copies
+
+    def copy_ahead(self, blocks: Iterable[int]) -> list[Copy]:
+        """Copy full blocks, so that they can be swapped out for nothing; at least as many slots must be unused. The
+        copies must run before anybody else writes to the blocks."""
+        return self._slots.copy_ahead(blocks)
+
+    def retire_slots(self, slots: list[int]) -> None:
+        """Forget what a sequence holds in host slots that this step's copies may still read or write."""
+        self._slots.retire(slots)
+
+    def release_slots(self, slots: list[int]) -> None:
+        """Forget what a sequence holds in host slots."""
+        self._slots.release(slots)
+
+    def settle(self) -> None:
+        """The step's copies have run."""
+        self._slots.settle()
+
+    def check_integrity(self, tables: Iterable[Sequence[int]], slots: Iterable[Sequence[int]]) -> None:
+        """Compare the accounting with all tables and slots that sequences hold. Raises IntegrityError."""
+        held: Counter[int] = Counter()
+        for table in tables:
+            _require("table_unique", len(set(table)) == len(table), f"a block stands twice in {table}")
+            held.update(table)
+        for block, references in enumerate(self._references):
+            _require("references", held[block] == references, f"block {block}: {references}, in {held[block]} tables")
+        shared = {block for block, references in enumerate(self._references) if references > 1}
+        _require("shared_blocks", self._shared == shared, f"{len(self._shared)} listed, {len(shared)} shared")
+        idle = [block for block, references in enumerate(self._references) if references == 0]
+        free = [block for block in idle if not self.cache.knows(block)]
+        _require("free_blocks", sorted(self._free) == free, f"{len(self._free)} listed, {len(free)} unreferenced")
+        fault = self.cache.fault(self._references)
+        _require("prefix_cache", not fault, fault)
+        fault = self._slots.fault(self._references, chain.from_iterable(slots), self.host_slots)
+        _require("host_slots", not fault, fault)
+
+    def _drop(self, block: int) -> None:
+        _require("double_free", self._references[block] > 0, f"block {block}")
+        self._references[block] -= 1
+        if self._references[block] == 1:
+            self._shared.remove(block)
+        if self._references[block] == 0:
+            self._slots.forget(block)
+            if not self.cache.keeps(block):
+                self._free.append(block)
+
+
+def _require(invariant: str, holds: bool, detail: str) -> None:
+    if not holds:
+        raise IntegrityError(invariant, detail)

@@ -1,0 +1,129 @@
+"""How many KV blocks are a lane's own, against the lanes above: its share floor of the pool, as it has rows of its own.
+
+While a lane has work, the first of it that fit its floor whole, in the order of the step, are kept: nobody of another
+lane takes their blocks. What those lack whose tenant has no token there yet comes out of what the lanes above hold, the
+least urgent first; until it has come, it is kept free. Gathered for all of them, a floor would turn out streams of the
+lanes above again and again, where blocks are short: one request in twelve missed its targets by that. What does not
+fit the floor has no part in it: it could not run on a part.
+
+A floor gives way to what is promised its deadline, to what could not run beside it (a sequence that needs nearly the
+whole pool), and where otherwise nothing at all could run.
+"""
+
+from collections.abc import Iterable
+from itertools import chain
+from math import inf
+
+from fairlane.scheduler.planner.kv.blocks import BlockPool
+from fairlane.scheduler.planner.priority import IDLE, Ranking, Standing
+from fairlane.scheduler.planner.sequence import Sequence
+from fairlane.scheduler.planner.sequence_index import Roster
+from fairlane.scheduler.planner.step_budget import Survey
+from fairlane.scheduler.planner.steps import SeqId
+from fairlane.scheduler.protocol.lanes import Lane, LaneName
+
+
+def own_blocks(lane: Lane, blocks: int) -> int:
+    """Of a pool of so many blocks those that the lanes above leave to a lane that has work. The first lane has none
+    above it."""
+    return int(lane.share_floor * blocks) if lane.rank else 0
+
+
+def needed_blocks(seq: Sequence, pool: BlockPool) -> int:
+    """Device blocks that a sequence lacks for its next token; on its way back, for one more."""
+    resumes = not (seq.is_resident or seq.is_fresh)
+    return max(0, pool.blocks_for(seq.length + resumes) - len(seq.table))
+
+
+class BlockFloors:
+    """Those of one step. Looked up only where blocks are short."""
+
+    def __init__(self, roster: Roster, begun: Survey, ranking: Ranking, pool: BlockPool) -> None:
+        self._roster = roster
+        self._begun = begun
+        self._ranking = ranking
+        self._pool = pool
+        busy = [lane.lane for lane in roster.lanes.values() if lane.waits or lane.begun]
+        first = min([lane.rank for lane in busy], default=inf)
+        self._own = {lane.name: own_blocks(lane, pool.blocks) for lane in busy if lane.rank > first}
+        self._most = sum(self._own.values())
+        """Blocks that are kept at most."""
+        self._kept: dict[SeqId, int] | None = None
+        """What the floors hold for, and the blocks that each lacked as the step began."""
+        self._lacking: dict[LaneName, int] = {}
+        """Blocks of a lane's floor that its kept work lacks still."""
+
+    @property
+    def short(self) -> int:
+        """Blocks that the lanes above are to give, for the floors to be free or held."""
+        if self._pool.free_blocks >= self._most:
+            return 0
+        self._look()
+        return max(0, sum(self._lacking.values()) - self._pool.free_blocks)
+
+    def gives(self, one: Standing) -> bool:
+        """This holder is asked where a floor is short: idle work, and of the lanes above whoever has to heed it."""
+        if one.rank.lane == IDLE:
+            return True
+        return one.seq.job.lane not in self._own and all(self._binds(one.seq, name) for name in self._own)
+
+    def keeps(self, seq: Sequence, beneficiary: Sequence) -> bool:
+        """Its blocks are not the beneficiary's to take."""
+        name = seq.job.lane
+        if name not in self._own or name is beneficiary.job.lane or not self._binds(beneficiary, name):
+            return False
+        return seq.id in self._look()
+
+    def is_own(self, seq: Sequence) -> bool:
+        """The floor has its blocks, and it is a newcomer's: it crowds out nobody and waits for nobody. To be asked
+        where others had none."""
+        lane = seq.job.lane
+        return lane in self._own and not self._roster.lanes[lane].has_token(seq.job.tenant) and seq.id in self._look()
+
+    def kept_from(self, seq: Sequence, needed: int) -> int:
+        """Of the free blocks those that this sequence, which needs so many, must leave."""
+        if self._pool.free_blocks - needed - len(self._roster.begun) >= self._most:
+            return self._most  # so many that it makes no difference
+        own = seq.job.lane if seq.id in self._look() else None
+        return sum([lack for name, lack in self._lacking.items() if name is not own and self._binds(seq, name)])
+
+    def kept_from_decodes(self, decodes: list[Sequence]) -> int:
+        """The same for decodes of one group, each of which needs a block at most; where they fit anyway, none."""
+        if not decodes or self._pool.free_blocks - len(decodes) >= self._most or decodes[0].is_promised:
+            return 0
+        self._look()
+        return sum(self._lacking.values())
+
+    def ran(self, sequences: Iterable[Sequence]) -> None:
+        """They have their rows and blocks."""
+        if self._kept:
+            for seq in sequences:
+                self._lacking[seq.job.lane] = max(0, self._lacking.get(seq.job.lane, 0) - self._kept.get(seq.id, 0))
+
+    def _binds(self, seq: Sequence, name: LaneName) -> bool:
+        """This sequence has to heed the floor of this lane."""
+        return not seq.is_promised and self._pool.blocks_for(seq.length) <= self._pool.blocks - self._own.get(name, 0)
+
+    def _look(self) -> dict[SeqId, int]:
+        if self._kept is None:
+            self._kept = {}
+            for name, own in self._own.items():
+                self._kept |= self._fitting(name, own)
+        return self._kept
+
+    def _fitting(self, name: LaneName, own: int) -> dict[SeqId, int]:
+        """The first of a lane that fit its floor, and what each lacks."""
+        kept: dict[SeqId, int] = {}
+        lane, pool, left, lacking = self._roster.lanes[name], self._pool, own, 0
+        decodes = chain.from_iterable(alike for kind, alike in self._begun.decodes.items() if kind[0] is name)
+        begun = [*decodes, *(seq for seq in self._begun.others if seq.job.lane is name)]
+        fresh = [next(lane.next_up(tenant, self._ranking.now_ms)) for tenant in lane.least_served()]
+        for _, seq in sorted(map(self._ranking.stand, [*begun, *fresh])):
+            needed = needed_blocks(seq, pool)
+            if len(seq.table) + needed <= left:
+                left -= len(seq.table) + needed
+                kept[seq.id] = 0 if lane.has_token(seq.job.tenant) else needed
+                lacking += kept[seq.id]
+        held = pool.freed_by([seq.table for seq in begun])
+        self._lacking[name] = min(lacking, max(0, own - held))
+        return kept

@@ -1,0 +1,74 @@
+"""What sequences take from the prefix cache, and what they leave in it.
+
+KV enters the cache once a finite token has come of it: a row that failed, or was not yet sampled from, leaves nothing
+there. So whatever poisons a request ends with it. At least one token is always left to compute: a token must come of
+something. A swapped sequence has its own KV copied back, to the bit.
+"""
+
+from array import array
+from collections.abc import Iterator
+
+from fairlane.scheduler.planner.kv.blocks import BlockPool
+from fairlane.scheduler.planner.kv.prefix_cache import Scope
+from fairlane.scheduler.planner.sequence import Sequence
+from fairlane.scheduler.planner.steps import Row
+from fairlane.scheduler.protocol.messages import Job
+
+
+def scope_of(job: Job) -> Scope:
+    """Who may see by the time it takes what this job's prompt was: its tenant, or all of its share group."""
+    return ("group", job.share_group) if job.share_group else ("tenant", f"{job.tenant} {job.tenant_since}")
+
+
+class Prefixes:
+    """Between sequences and the pool's cache; switched off, nothing is found and nothing left."""
+
+    def __init__(self, pool: BlockPool, *, enabled: bool) -> None:
+        self.enabled = enabled
+        self._pool = pool
+
+    def reuse(self, seq: Sequence) -> None:
+        """Let a sequence go on behind blocks that hold its next tokens, if the cache has any. Its table may be longer
+        then, its KV has come further, and fewer blocks are free, as many as nobody else held."""
+        if not self.enabled:
+            return
+        last = (seq.length - 1) // self._pool.block_size
+        if last * self._pool.block_size <= seq.num_computed or seq.slots:
+            return
+        found = self._pool.cache.find(scope_of(seq.job), seq.table, seq.shared, self._chunks(seq, seq.shared, last))
+        known = seq.shared + len(found)
+        seq.lent = sum(self._pool.references(block) > 0 for block in found)
+        if known * self._pool.block_size > seq.num_computed:
+            seq.borrowed += seq.lent
+            self._pool.adopt(found, seq.table, seq.shared)
+            seq.shared, seq.num_computed = known, known * self._pool.block_size
+
+    def give_back(self, seq: Sequence, held: int) -> None:
+        """Undo `reuse` for a sequence that does not run after all: its table is as long as it was."""
+        if len(seq.table) > held:
+            seq.borrowed -= sum(self._pool.references(block) > 1 for block in seq.table[held:])
+            self._pool.release(seq.table, held)
+            seq.num_computed = min(seq.num_computed, held * self._pool.block_size)
+            seq.shared = min(seq.shared, held)
+
+    def leave(self, seq: Sequence, row: Row) -> None:
+        """A token has come of this row: what the sequence has filled may be found by others from now on. Decodes ask
+        once in each block."""
+        if self.enabled and (seq.num_computed % self._pool.block_size == 0 or len(row.token_ids) > 1):
+            self.leave_full(seq)
+
+    def leave_full(self, seq: Sequence) -> None:
+        """The same, of whatever the sequence has filled."""
+        full = seq.num_computed // self._pool.block_size
+        if full > seq.shared:
+            chunks = self._chunks(seq, seq.shared, full)
+            seq.shared = self._pool.publish(scope_of(seq.job), seq.table, seq.shared, chunks)
+
+    def _chunks(self, seq: Sequence, first: int, last: int) -> Iterator[bytes]:
+        """Token ids of the sequence's full blocks from `first` to before `last`."""
+        size = self._pool.block_size
+        for place in range(first, last):
+            try:
+                yield array("i", seq.token_ids(place * size, size)).tobytes()
+            except OverflowError:  # no vocabulary has such ids: the runner will say so
+                return

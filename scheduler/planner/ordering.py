@@ -1,0 +1,160 @@
+"""How much each tenant of a lane has had: weighted virtual token counters (VTC), with an eligibility window Θ.
+
+A counter is the weighted service a tenant has had: `tokens / weight`, summed. It never falls behind on idleness: a
+tenant that begins to wait is lifted to the smallest counter of those that already do (credit is use it or lose it,
+debt is kept). Where nobody waits everyone has had what it asked for, and the lane is level again, as at the end of a
+busy period in start-time fair queueing: whoever comes starts from the largest counter, and who runs stands there too,
+so that a tenant that had the lane to itself is not made to wait for it afterwards, nor one for having asked for little.
+
+Invariant: with every charge at most Δ, and only those within Θ of the smallest counter served while one of them is,
+the counters of tenants that go on waiting differ by at most Θ + Δ; neither KV pool nor output lengths enter. A worker
+serves the others too where rows are free, and takes their blocks and rows away gradually up to 3 Θ: there counters
+differ by at most 3 Θ + 2 Δ, Δ being a step's prefill tokens and twice its sequences, divided by the smallest weight;
+but for what a tenant cannot use, because its own requests leave the pool no room for its next one
+(tests/scheduler/test_planner_fairness.py hunts for a violation). Who yields, and who comes back, is chosen with what
+running rows will add in the next steps counted in (`ranking.FORESIGHT`), which keeps the usual gap near Θ. Without
+host slots the leader's remaining cost comes on top; over several workers each adds what it has taken and not reported
+yet, a quantum and a batch of reports. Θ is that of the lane (`Lane.window`): where deadlines press, what a worker
+computes in `Lane.burst_ms` at least.
+
+A newcomer, of whose tenant nothing that is there has a token yet, goes before all begun work but of tenants that are
+behind it by more than Θ, one more of them a step: its first token is not made to wait for rows, blocks or time that
+others hold, however many steps its prompt takes; it leaves each step's decodes their tokens. Where a tenant has begun
+less than a quarter as much as another, prompts in progress counted higher (`LaneRoster.held`), its next request goes
+before that one's in the same way, in lanes whose Θ is wide because deadlines press: a stream of its own puts nobody's
+next request behind another's flood or long prompts. Where Θ is a few steps who is behind is served soon
+anyhow, and tenants with few rows and with many would take them from each other without end. The tenant's counter pays
+for it as for all else, so this moves who is first within Θ, and not the bound.
+
+What is guaranteed its deadline is served whether its tenant is outside Θ or not, and counts. So while a tenant has
+guaranteed work, it may be ahead by as much more as that comes to; but the queue promises nothing to a tenant that is
+ahead of another that waits by more than Θ, with what it was promised already and waits for: so that is no more than Θ
+and the work of one request, and what had begun by then. Of all workers' time until any moment at most 1 /
+`promises.MARGIN`, two thirds, is promised. Promises are kept as early as they can be, and what that frees is promised
+anew: a tenant that dates everything may have all of the time for long. Of newcomers this holds: where promised work
+waits in a worker, the first of a tenant that has no token there goes before it, one step of such prompts at once and
+beyond that `roster.LENT`, a quarter, of what promised prompts compute meanwhile. Those take a quarter longer for it at
+most, which the margin covers; newcomers beyond that, and all else that is not promised, wait until the promises are
+kept or their tenant is promised no more because it is ahead.
+Source: Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024); the window is that of WF2Q and EEVDF.
+
+How urgent work is that has not begun: what can still be in time first, of that the short and the pressed.
+
+When a first token is due: the one rule of door, queue and planner.
+
+A stated end pulls the first token forward by the time that the others take. How long that is the door knows best, from
+what workers report; it writes the pace that it reckoned with on the job, so that nobody orders by another figure.
+"""
+
+import math
+from collections.abc import Iterable
+
+from fairlane.scheduler.planner.steps import require
+from fairlane.scheduler.protocol.messages import Job
+
+PREFILL_WEIGHT = 1.0
+DECODE_WEIGHT = 2.0
+"""Service of a computed prompt token and of a produced one (VTC, OSDI'24)."""
+QUEUE_WINDOW = 4096.0
+"""Θ of the global queue in weighted tokens: jobs are taken whole, so about twice the cost of a mean request."""
+STEP_WINDOW = 800.0
+"""Θ of a worker, which evens out step by step: in VTC's overload, about the cost of one request."""
+
+BEHIND = 1.0
+"""Weighted tokens by which whoever comes to the queue starts behind the least served that waits there. Of many tenants
+with one request each, all of which start where those before them did, the first would else be whoever's name is."""
+
+
+class Counters:
+    """The counters of one lane. `backlogged` is always the caller's set of tenants with work to be done."""
+
+    def __init__(self, window: float = QUEUE_WINDOW) -> None:
+        require("window", window, 0.0)
+        self.window = window
+        self._values: dict[str, float] = {}
+
+    def value(self, tenant: str) -> float:
+        """Weighted tokens; 0 for a tenant never seen."""
+        return self._values.get(tenant, 0.0)
+
+    def floor(self, backlogged: Iterable[str]) -> float:
+        """The smallest counter of the backlogged; with none of them the largest of all: where a newcomer starts."""
+        least = min(map(self.value, backlogged), default=None)
+        return max(self._values.values(), default=0.0) if least is None else least
+
+    def lift(self, tenant: str, backlogged: Iterable[str]) -> float:
+        """To call when `tenant` becomes backlogged; returns its counter: BEHIND those who were there before it.
+        `backlogged` may hold it already."""
+        others = [other for other in backlogged if other != tenant]
+        self._values[tenant] = max(self.value(tenant), self.floor(others) + (BEHIND if others else 0.0))
+        return self._values[tenant]
+
+    def lift_to(self, tenant: str, least: float) -> None:
+        """The same for a caller that knows the smallest backlogged counter."""
+        self._values[tenant] = max(self.value(tenant), least)
+
+    def charge(self, tenant: str, tokens: float, weight: float) -> float:
+        """Count `tokens` of service (negative: a refund) for a tenant of this weight (> 0); returns its counter."""
+        value = self._values[tenant] = self._values.get(tenant, 0.0) + tokens / weight
+        return value
+
+
+PLENTY = 50.0
+"""Slack, in units of the time that the first token takes to compute, beyond which a deadline orders nothing."""
+SHORT_FIRST = 30.0
+"""How much sooner a deadline counts for each millisecond that the first token takes to compute."""
+LEAD = 3.0
+"""How much later a deadline counts for each millisecond of the worker's time by which its tenant is ahead."""
+
+
+def prospects(
+    slack_ms: float,
+    service_ms: float,
+    lead_ms: float,
+    waited_ms: float,
+    long_wait_ms: float,
+    *,
+    guaranteed: bool = False,
+) -> tuple[bool, float]:
+    """Whether to relegate fresh work of its class, and its urgency (lower is sooner). What was guaranteed its deadline
+    is never relegated.
+
+    `service_ms`: what its first token takes to compute, 0.0 while nobody knows; `slack_ms`: time to spare before that
+    has to begin; `lead_ms`: how long its tenant's lead over the least served would take to compute as prompts.
+
+    A deadline far off does not order: the tenants' counters do. Of others the earlier comes first, and the shorter far
+    more so (Niyama's blend of EDF and shortest prefill first): under overload few long prompts wait instead of
+    everyone. Who has had more counts as due later, step by step: the window alone would let a tenant run ahead
+    unhindered, and then stop it dead. What is too late anyway is relegated: among that no deadline orders any more, but
+    the tenants' counters do. Once it has waited `long_wait_ms`, the eldest comes first.
+    """
+    is_known = service_ms > 0.0
+    if waited_ms >= long_wait_ms:
+        return False, -waited_ms
+    if is_known and slack_ms > PLENTY * service_ms:
+        return False, math.inf
+    if is_known and slack_ms < 0.0 and not guaranteed:
+        return True, math.inf
+    return False, slack_ms + SHORT_FIRST * service_ms + LEAD * lead_ms
+
+
+def first_due_ms(job: Job) -> float:
+    """From a job's arrival to when its first token is due: by its target, or as stated, whatever is earliest."""
+    stated = job.ttft_ms if job.hard_ttft_ms is None else min(job.ttft_ms, job.hard_ttft_ms)
+    return max(0.0, next_due_ms(stated, job.deadline_ms, job.max_tokens, job.pace_ms or job.tpot_ms))
+
+
+def promised_due_ms(job: Job) -> float:
+    """From its arrival to when the first token of a guaranteed job must be there: by what was stated alone."""
+    pace_ms = job.pace_ms or job.tpot_ms
+    stated = None if job.hard_ttft_ms is None else job.hard_ttft_ms - pace_ms
+    return max(0.0, next_due_ms(stated, job.deadline_ms, job.max_tokens, pace_ms))
+
+
+def next_due_ms(ttft_ms: float | None, end_ms: float | None, tokens: int, pace_ms: float) -> float:
+    """The same of any request with so many tokens yet to come, each `pace_ms` after its elder. `ttft_ms`: None once the
+    first is there. Infinity where nothing is due; below zero where it is too late."""
+    dues = [] if ttft_ms is None else [ttft_ms]
+    if end_ms is not None:
+        dues.append(end_ms - tokens * pace_ms)
+    return min(dues, default=math.inf)

@@ -1,0 +1,368 @@
+"""What a worker runs in each step: `plan` decides, the runner acts, `apply` learns from what came out.
+
+Synchronous: a plan that is not empty must be applied before the next. Time is an argument, in milliseconds of one
+monotonic clock. The same calls with the same times give the same plans.
+
+The next step's rows as they will be if nothing but a token comes of each row of the step that runs.
+
+A guess, made while there is time, for the runner to make ready: it takes nothing from anybody, and the plan that
+follows need not agree with it.
+"""
+
+from collections.abc import Mapping
+
+from fairlane.scheduler.planner import capacity
+from fairlane.scheduler.planner.coast import Coast, batch
+from fairlane.scheduler.planner.costs import CostModel, Pauses
+from fairlane.scheduler.planner.kv.blocks import BlockPool
+from fairlane.scheduler.planner.kv.host_claims import HostClaims
+from fairlane.scheduler.planner.kv.prefix_cache import PrefixCache
+from fairlane.scheduler.planner.kv.prefix_reuse import Prefixes
+from fairlane.scheduler.planner.ordering import DECODE_WEIGHT, STEP_WINDOW
+from fairlane.scheduler.planner.output_lengths import Lengths
+from fairlane.scheduler.planner.placement import Placement
+from fairlane.scheduler.planner.preemption import lost
+from fairlane.scheduler.planner.priority import Ranking
+from fairlane.scheduler.planner.sequence import DECODE, FINISHED, PAUSED, Sequence, State
+from fairlane.scheduler.planner.sequence_group import Expiries, Flight, open_flight, refusal
+from fairlane.scheduler.planner.sequence_index import Roster
+from fairlane.scheduler.planner.step_budget import ample_budget, step_budget, survey
+from fairlane.scheduler.planner.step_builder import Draft
+from fairlane.scheduler.planner.steps import (
+    Capacity,
+    Ended,
+    Produced,
+    Row,
+    SeqId,
+    StepOutcome,
+    StepPlan,
+    StepResult,
+    require,
+)
+from fairlane.scheduler.planner.waiting import WaitReason
+from fairlane.scheduler.protocol.lanes import Lane, LaneName
+from fairlane.scheduler.protocol.messages import Lease, Outcome, Paused, YieldMode
+
+NOT_YET_KNOWN = 0
+"""Stands for the token that the running step is about to yield."""
+
+
+def foreseen(plan: StepPlan, running: Mapping[SeqId, Sequence], pool: BlockPool) -> tuple[Row, ...]:
+    """Rows of the step after `plan`, which runs; none where more is to be decided there than who comes a token further:
+    a prompt is computed, a sequence ends or reaches its grant, or the pool has no block left that nobody keeps."""
+    rows, full = [], 0
+    for row, seq in zip(plan.rows, running.values(), strict=True):
+        if len(row.token_ids) > 1 or not row.samples or row.output_index + 1 >= seq.granted_until:
+            return ()
+        table, first = row.block_table, row.first_position + 1
+        if first == len(table) * pool.block_size:
+            full += 1
+            block = pool.next_free(full)
+            if block is None:
+                return ()
+            table = (*table, block)
+        rows.append(Row(row.seq, (NOT_YET_KNOWN,), first, table, True, row.output_index + 1))
+    return tuple(rows)
+
+
+class StepOrderError(RuntimeError):
+    """`plan` before the last plan's result was applied, or a result of another plan."""
+
+
+class Planner:
+    """Holds a worker's flights and decides each step. Pure: no clock, no I/O. Raises ValueError for parameters out of
+    range.
+
+    With a `prefix_share`, KV of earlier requests is found again: a tenant's own, and safe from others up to this part
+    of the pool; else there is no prefix cache. `copies_ahead`: see `Draft.copy_ahead`; the most of each step.
+    """
+
+    def __init__(
+        self,
+        *,
+        lanes: Mapping[LaneName, Lane],
+        block_size: int,
+        blocks: int,
+        host_slots: int,
+        max_sequences: int,
+        max_step_tokens: int,
+        costs: CostModel,
+        bytes_per_block: int = 0,
+        prefix_share: float | None = None,
+        window: float = STEP_WINDOW,
+        copies_ahead: int = 0,
+    ) -> None:
+        require("max_sequences", max_sequences, 1)
+        require("max_step_tokens", max_step_tokens, 1)
+        self._lanes = lanes
+        cache = PrefixCache(blocks=blocks, block_size=block_size, share=prefix_share or 0.0, prices_ms=costs.prefill_ms)
+        self._pool = BlockPool(blocks=blocks, block_size=block_size, host_slots=host_slots, cache=cache)
+        self._prefixes = Prefixes(self._pool, enabled=prefix_share is not None)
+        self._max_sequences = max_sequences
+        self._max_step_tokens = max_step_tokens
+        self._copies_ahead = copies_ahead
+        self._costs = costs
+        costs.expect_blocks_of(bytes_per_block)
+        self._ample = ample_budget(lanes, max_sequences, max_step_tokens)
+        self._roster = Roster(lanes, window=window)
+        self._claims = HostClaims(self._pool, self._roster.idle)
+        self._census = capacity.Census(self._roster)
+        self._lengths = Lengths()
+        self._flights: dict[str, Flight] = {}
+        self._expiries = Expiries(self._flights)
+        self._ended: list[Ended] = []
+        self._paused: list[Paused] = []
+        self._forced: dict[SeqId, tuple[YieldMode, int | None]] = {}
+        self._plan = StepPlan(number=0)
+        self._pauses = Pauses(costs)
+        self._coast: Coast | None = None
+        """What goes on without a plan."""
+        self._in_flight: dict[SeqId, Sequence] = {}
+        """What had a row in the last plan."""
+
+    # What arrives between two steps.
+
+    def add(self, lease: Lease, now_ms: float) -> None:
+        """Take in a leased job; a lease of a flight that is here already replaces it. What cannot be served ends as
+        failed with the next outcome, what was complete already as finished."""
+        self.land()
+        job = lease.job
+        self.drop(job.flight_id)
+        flight = open_flight(lease, self._lanes[job.lane], now_ms - lease.arrived_ms_ago, self._pool.block_size)
+        reason = refusal(job, self._pool)
+        if reason:
+            self._ended.append(flight.ended(Outcome.FAILED, reason))
+        elif not flight.live:
+            self._ended.append(flight.ended(Outcome.FINISHED))
+        else:
+            self._flights[job.flight_id] = flight
+            self._claims.came(job)
+            for seq in flight.live:
+                self._roster.file(seq)
+            self._expiries.watch(flight)
+
+    def cancel(self, flight_id: str) -> Ended | None:
+        """End a flight; its blocks are free at once. None if it is not here."""
+        self.land()
+        flight = self._flights.get(flight_id)
+        return None if flight is None else self._close(flight, Outcome.CANCELLED)
+
+    def grant(self, flight_id: str, granted_until: int) -> None:
+        """Each choice may now produce this many output tokens in all; never fewer than before."""
+        self.land()
+        flight = self._flights.get(flight_id)
+        for seq in flight.live if flight else ():
+            seq.grant(granted_until)
+            self._roster.file(seq)
+
+    def drop(self, flight_id: str) -> None:
+        """Forget a flight without a word: its lease is somebody else's."""
+        self.land()
+        flight = self._flights.get(flight_id)
+        if flight is not None:
+            self._release(flight)
+
+    def preempt(self, seq_id: SeqId, mode: YieldMode, blocks: int | None = None) -> None:
+        """Make a sequence yield its last `blocks`, all by default, in the next plan, if it holds any then and, for a
+        swap, the host has room."""
+        self.land()
+        self._forced[seq_id] = mode, blocks
+
+    # The step.
+
+    def plan(self, now_ms: float) -> StepPlan:
+        """Decide the next step. Expired flights end first. Raises StepOrderError while a result is owed."""
+        if not self._plan.is_empty:
+            raise StepOrderError(f"the result of step {self._plan.number} has not been applied")
+        self.land()
+        self._pauses.begin(now_ms)
+        for flight, reason in self._expiries.passed(now_ms):
+            self._ended.append(self._close(flight, Outcome.EXPIRED, reason))
+        reasons: dict[SeqId, WaitReason] = {}
+        draft = Draft(self._ample, self._pool, self._prefixes, self._roster, now_ms)
+        if self._forced or not draft.run_all():
+            draft, reasons = self._weigh_up(now_ms)
+        draft.copy_ahead(self._copies_ahead)
+        events = [event for event in self._paused if event.flight_id in self._flights]
+        self._plan, self._paused = draft.finish(self._plan.number + 1, events, self._costs, reasons), []
+        self._in_flight = draft.running
+        if self._plan.is_empty:
+            self._pool.settle()  # no copy of it is under way
+        return self._plan
+
+    def _weigh_up(self, now_ms: float) -> tuple[Draft, dict[SeqId, WaitReason]]:
+        """The step as lanes, tenants, deadlines and blocks decide it, and why others have no part in it."""
+        begun = survey(self._roster, now_ms)
+        number = self._plan.number
+        budget = step_budget(begun, self._lanes, self._costs, self._max_sequences, self._max_step_tokens, number=number)
+        draft = Draft(budget, self._pool, self._prefixes, self._roster, now_ms)
+        if self._forced:
+            self._yield_forced(draft)
+            begun = survey(self._roster, now_ms)
+        for seq in self._claims.beyond_share():
+            draft.preempt(lost(seq, self._pool, self._costs))
+        ranking = Ranking(self._roster, begun, self._costs, now_ms)
+        reasons = Placement(
+            self._roster, begun, ranking, draft, self._pool, self._costs, self._lengths, self._claims
+        ).fill()
+        return draft, reasons
+
+    def apply(self, result: StepResult, now_ms: float) -> StepOutcome:
+        """Take in what came out of the last plan: tokens, ends and charges, with all that ended since the last
+        outcome. Raises StepOrderError if it is another plan's result."""
+        if result.number != self._plan.number:
+            raise StepOrderError(f"result of step {result.number}, but step {self._plan.number} is planned")
+        plan, self._plan = self._plan, StepPlan(number=self._plan.number)
+        self._pool.settle()
+        self._costs.observe(plan.features, result.run_ms, plan.copies, result.copy_ms)
+        if result.failed or len(result.tokens) < sum([row.samples for row in plan.rows]):
+            self._fail(plan.rows, result)
+        produced: list[Produced] = []
+        charges: dict[str, float] = {}
+        for row, seq in zip(plan.rows, self._in_flight.values(), strict=True):
+            if seq.state is not FINISHED:  # cancelled, dropped or failed while the step ran
+                charge = self._advance(seq, row, result, now_ms, produced)
+                charges[row.seq.flight_id] = charges.get(row.seq.flight_id, 0.0) + charge
+        self._in_flight = {}
+        self._pauses.end(result.run_ms + result.copy_ms if self._flights else None)
+        return StepOutcome(tuple(produced), self.collect().ended, charges)
+
+    def collect(self) -> StepOutcome:
+        """What ended since the last outcome; `apply` gives it too, this where nothing ran."""
+        ended, self._ended = tuple(self._ended), []
+        return StepOutcome(ended=ended)
+
+    def coast(self, now_ms: float) -> Coast | None:
+        """What can go on from here without a plan, until any other method but `capacity` that changes or looks at a
+        sequence is called; None where there is something to decide."""
+        self.land()
+        if not self._roster.only_decode or self._ended or self._forced or self._paused or self._copies_ahead:
+            return None
+        found = batch(self._roster.decodes.by_kind(now_ms), self._roster)
+        if not found or len(found) > min(self._max_sequences, self._max_step_tokens):
+            return None
+        self._coast = Coast(found, self._roster, self._pool, self._prefixes, self._costs, self._expiries, self._pauses)
+        return self._coast
+
+    def land(self) -> StepPlan:
+        """Have done with what goes on without a plan; the step of it that is under way, if any, is owed its result."""
+        coast, self._coast = self._coast, None
+        if coast is not None:
+            coast.land()
+            self._plan = coast.as_plan(self._plan.number + coast.steps + coast.under_way)
+            self._in_flight = {seq.id: seq for seq in coast.sequences}
+        return self._plan
+
+    def foresee(self) -> tuple[Row, ...]:
+        """While a step runs: the next one's rows as they will most likely be, less their tokens; none where more than
+        these is open."""
+        return foreseen(self._plan, self._in_flight, self._pool)
+
+    # What others may know.
+
+    @property
+    def has_work(self) -> bool:
+        """There are flights here, or ends to report. Paused ones count: their deadlines pass in `plan`."""
+        return bool(self._flights or self._ended)
+
+    @property
+    def blocks_free(self) -> int:
+        """Device blocks that nobody holds, those of cached prefixes among them."""
+        return self._pool.free_blocks
+
+    @property
+    def blocks_cached(self) -> int:
+        """Of these, what keeps a prefix for whoever asks for it."""
+        return self._pool.cache.idle
+
+    @property
+    def host_slots_free(self) -> int:
+        """Host slots that nobody holds."""
+        return self._pool.free_slots
+
+    def flights(self) -> list[str]:
+        """Flights that are not over, in the order of their arrival here."""
+        return list(self._flights)
+
+    def counts(self) -> capacity.Counts:
+        """Sequences running, waiting and preempted, by lane."""
+        return self._census.counts()
+
+    def capacity(self) -> Capacity:
+        """What each lane could start in the next step, by preemption of lanes below if need be."""
+        if self._coast is not None:
+            self._coast.tell()
+        return capacity.measure(self._roster, self._lanes, self._pool, self._max_sequences, self._costs)
+
+    def check_integrity(self) -> None:
+        """Compare blocks and states. Raises IntegrityError naming the invariant that is broken."""
+        self.land()
+        live = [seq for flight in self._flights.values() for seq in flight.live]
+        self._pool.check_integrity([seq.table for seq in live], [seq.slots for seq in live])
+        for flight in self._flights.values():
+            flight.check_integrity(self._pool)
+
+    def _yield_forced(self, draft: Draft) -> None:
+        for seq_id, (mode, blocks) in self._forced.items():
+            flight = self._flights.get(seq_id.flight_id)
+            if flight:
+                seq = flight.choices[seq_id.choice]
+                draft.force(seq, mode, blocks, self._claims.room().of(seq))
+        self._forced = {}
+
+    def _close(self, flight: Flight, outcome: Outcome, error: str = "") -> Ended:
+        self._release(flight)
+        return flight.ended(outcome, error)
+
+    def _release(self, flight: Flight) -> None:
+        for seq in flight.live:
+            self._free(seq)
+            seq.move(State.FINISHED)
+            self._roster.remove(seq)
+        del self._flights[flight.job.flight_id]
+        self._claims.left(flight.job)
+
+    def _free(self, seq: Sequence) -> None:
+        self._pool.release(seq.table)
+        self._pool.release_slots(seq.slots)
+        self._claims.release(seq)
+
+    def _fail(self, rows: tuple[Row, ...], result: StepResult) -> None:
+        """End the flights whose rows failed, or yielded no token where one was due."""
+        for row in rows:
+            missing = "the runner returned no token" if row.samples and row.seq not in result.tokens else ""
+            reason = result.failed.get(row.seq, missing)
+            if reason and self._in_flight[row.seq].state is not State.FINISHED:
+                self._ended.append(self._close(self._flights[row.seq.flight_id], Outcome.FAILED, reason))
+
+    def _advance(self, seq: Sequence, row: Row, result: StepResult, now_ms: float, produced: list[Produced]) -> float:
+        """What came out of one row; its charge."""
+        before, charge, cached = seq.state, DECODE_WEIGHT, 0
+        seq.num_computed += len(row.token_ids)
+        if before is not DECODE:  # else its prompt was charged, and shared
+            flight = self._flights[row.seq.flight_id]
+            charge, cached = flight.charge(row), 0 if row.output_index else flight.cached_tokens
+            self._roster.lanes[seq.job.lane].computed(seq, len(row.token_ids))
+            for sibling in flight.share_prefix(seq, self._pool, self._claims.may_begin):
+                self._roster.file(sibling)
+        self._roster.charge(seq.job, charge)
+        if row.samples:
+            reason = seq.append(result.tokens[row.seq], now_ms)
+            produced.append(Produced(row.seq, row.output_index, seq.output[-1], reason, cached))
+            self._prefixes.leave(seq, row)
+            if seq.state is not before:
+                self._moved(seq, self._flights[row.seq.flight_id])
+        return charge
+
+    def _moved(self, seq: Sequence, flight: Flight) -> None:
+        """Its token ended a sequence, or its grant, or was its first."""
+        if seq.state is FINISHED:
+            self._roster.remove(seq)
+            self._free(seq)
+            self._lengths.learn(flight.job, len(seq.output))
+            if not flight.live:
+                self._ended.append(self._close(flight, Outcome.FINISHED))
+            return
+        self._roster.file(seq)
+        if seq.state is PAUSED:
+            self._paused.append(Paused(flight_id=seq.id.flight_id, choice=seq.id.choice))

@@ -1,0 +1,215 @@
+"""Who yields KV blocks to whom, how many, and by which mode.
+
+1. A victim ranks strictly below its beneficiary: in a lower lane, at its grant and idle, or of a tenant of the same
+   lane that is outside the fairness window while the beneficiary's is inside; or best effort of its lane, where the
+   beneficiary is guaranteed its deadline. Work that already runs may also take
+   from other equals, from the last-ranked upwards; work on its way back, from equals that are away themselves, and from
+   all where otherwise nothing could run: what holds a part of its blocks must not wait for what holds another. Nobody
+   else yields to an equal. What a lane's share floor keeps yields to no other lane, and lanes above give back what it
+   lacks (`block_floors`).
+2. Lower lanes yield first, in order of resume cost per freed block; then the tenants that were served most, with
+   what their rows give them in the next steps; then equals. Ties: last-ranked first.
+3. A victim gives its last blocks: what stands before them stays valid, and its way back costs what it gave. Only as
+   many are taken as are needed, of as few as suffice; if all together hold too few, nobody yields.
+4. Swap or recompute is what the cost model finds cheaper, if the host has room for this victim (`host_claims`). `exact`
+   work and the leader (the most urgent that has begun) never recompute: the one was promised so, the other carries the
+   progress of the whole worker. Exact work whose slots were not counted yields only what the host has room for just
+   then; so that it goes on to its end, everybody yields to it where otherwise nothing at all could run.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from fairlane.scheduler.planner.costs import CostModel
+from fairlane.scheduler.planner.kv.blocks import BlockPool
+from fairlane.scheduler.planner.kv.host_claims import HostClaims
+from fairlane.scheduler.planner.priority import Phase, Standing
+from fairlane.scheduler.planner.sequence import Sequence
+from fairlane.scheduler.planner.steps import SeqId
+from fairlane.scheduler.protocol.messages import YieldMode
+
+
+class Victim(NamedTuple):
+    """A sequence that yields, how, how many of its last blocks, and what their way back is expected to cost."""
+
+    seq: Sequence
+    mode: YieldMode
+    blocks: int
+    resume_ms: float
+
+
+class Guard(NamedTuple):
+    """What limits the choice of a mode in this step."""
+
+    leader: SeqId | None
+    last_resort: bool = False
+
+
+def choose(
+    short: int,
+    beneficiary: Standing,
+    candidates: Iterable[Standing],
+    pool: BlockPool,
+    costs: CostModel,
+    guard: Guard,
+    claims: HostClaims,
+) -> list[Victim] | None:
+    """The victims that free `short` device blocks for the beneficiary; None where they cannot be freed.
+
+    The step is planned from the most urgent down, so no candidate below the beneficiary has a part in it yet.
+    """
+    if short <= 0:
+        return []
+    if guard.last_resort and claims.stays(beneficiary.seq):
+        others = sorted((one for one in candidates if one.seq.table and one.seq is not beneficiary.seq), reverse=True)
+        return _Offers(pool, costs, Guard(leader=None), claims).fewest(short, [one.seq for one in others])
+    below = [one for one in candidates if one.seq.table and one.rank > beneficiary.rank]
+    below.sort(key=lambda one: one.rank, reverse=True)
+    lower = [one for one in below if one.rank.lane > beneficiary.rank.lane]
+    same = [one for one in below if one.rank.lane == beneficiary.rank.lane]
+    outside = [one for one in same if one.rank.group > beneficiary.rank.group and _yields(one, beneficiary)]
+    outside.sort(key=lambda one: one.rank.counter, reverse=True)
+    equals = [one for one in same if _yields_to_equal(one, beneficiary, guard) and one not in outside]
+    offers = _Offers(pool, costs, guard, claims)
+    lower.sort(key=lambda one: offers.cost_per_block(one.seq, short))
+    return offers.fewest(short, [one.seq for one in (*lower, *outside, *equals)])
+
+
+def _yields(holder: Standing, beneficiary: Standing) -> bool:
+    """Of one lane, whatever either has begun."""
+    if beneficiary.rank.standing == 0 and holder.rank.standing > 0:
+        return True
+    return holder.rank.outside_window and not beneficiary.rank.outside_window
+
+
+def give_back(
+    short: int, holders: Iterable[Standing], pool: BlockPool, costs: CostModel, guard: Guard, claims: HostClaims
+) -> list[Victim]:
+    """The victims that free `short` device blocks for a lane's share floor, the least urgent of these holders first;
+    nobody where they all hold too few."""
+    candidates = [one.seq for one in sorted(holders, reverse=True)]
+    return _Offers(pool, costs, guard, claims).fewest(short, candidates) or []
+
+
+def lost(seq: Sequence, pool: BlockPool, costs: CostModel) -> Victim:
+    """A sequence that is away gives up what it has in the host."""
+    kept = min(seq.num_computed, len(seq.table) * pool.block_size)
+    return Victim(seq, "recompute", 0, costs.recompute_ms(seq.num_computed - kept, kept))
+
+
+def _yields_to_equal(holder: Standing, beneficiary: Standing, guard: Guard) -> bool:
+    if beneficiary.seq.is_resident:
+        return True
+    return beneficiary.rank.phase is Phase.RESUME and (guard.last_resort or not holder.seq.is_resident)
+
+
+class _Offers:
+    """What sequences would give, and what that would cost."""
+
+    def __init__(self, pool: BlockPool, costs: CostModel, guard: Guard, claims: HostClaims) -> None:
+        self._pool = pool
+        self._costs = costs
+        self._guard = guard
+        self._claims = claims
+
+    def fewest(self, short: int, candidates: list[Sequence]) -> list[Victim] | None:
+        """As many of the candidates, in this order, as are needed; the dearest of them go free if the others suffice.
+        None where all together hold too few."""
+        victims = self._gather(short, candidates)
+        for dearest in sorted(victims or (), key=lambda one: one.resume_ms, reverse=True):
+            others = [one.seq for one in victims or () if one.seq is not dearest.seq]
+            victims = self._gather(short, others) or victims
+        return victims
+
+    def cost_per_block(self, seq: Sequence, short: int) -> float:
+        """Milliseconds that its way back takes for each block that it frees, of as many as are short or it has."""
+        blocks = min(short, self._pool.freed_by([seq.table]))
+        victims = self._gather(blocks, [seq]) if blocks else None
+        return victims[0].resume_ms / blocks if victims else float("inf")
+
+    def _gather(self, short: int, candidates: list[Sequence]) -> list[Victim] | None:
+        """What they hold alone, if that is enough: prefixes that many share are long, and free only once all of them
+        have given them. Who shares any block shares the first."""
+        alone, references = self._take(short, candidates, shared=False), self._pool.references
+        if alone is not None or all(references(seq.table[0]) == 1 for seq in candidates):
+            return alone
+        if self._pool.freed_by([seq.table for seq in candidates]) < short:
+            return None
+        return self._take(short, candidates, shared=True)
+
+    def _take(self, short: int, candidates: list[Sequence], *, shared: bool) -> list[Victim] | None:
+        """Take block after block, the last of each table first, until enough are free."""
+        given: list[tuple[Sequence, int]] = []
+        held: Counter[int] = Counter()
+        room, freed = self._claims.room(), 0
+        for seq in candidates:
+            count, most = 0, self._most(seq, room.of(seq))
+            while count < most and freed < short:
+                if not shared and self._pool.references(seq.table[-count - 1]) > 1:
+                    break
+                count += 1
+                held[seq.table[-count]] += 1
+                freed += held[seq.table[-count]] == self._pool.references(seq.table[-count])
+            if count:
+                given.append((seq, count))
+                if self._offer(seq, count, room.of(seq)).mode == "swap":
+                    room.take(seq, len(self._moved(seq, count)))
+            if freed >= short:
+                return self._trimmed(given, held)
+        return None
+
+    def _trimmed(self, given: list[tuple[Sequence, int]], held: Counter[int]) -> list[Victim]:
+        """Leave everybody the shared blocks that are not free even so. The host keeps first what must be kept."""
+        left: list[tuple[Sequence, int]] = []
+        for seq, count in given:
+            while count and held[seq.table[-count]] < self._pool.references(seq.table[-count]):
+                held[seq.table[-count]] -= 1
+                count -= 1
+            if count:
+                left.append((seq, count))
+        room = self._claims.room()
+        kept = sum([len(self._moved(seq, count)) for seq, count in left if self._needs_room(seq)])
+        victims = []
+        for seq, count in left:
+            moved = len(self._moved(seq, count))
+            kept -= moved if self._needs_room(seq) else 0
+            victims.append(self._offer(seq, count, room.of(seq) - (0 if self._claims.may_leave(seq) else kept)))
+            if victims[-1].mode == "swap":
+                room.take(seq, moved)
+        return victims
+
+    def _most(self, seq: Sequence, room: int) -> int:
+        """Blocks that it may give, with `room` host slots free: all, or what of its KV the host can keep."""
+        return len(seq.table) - (max(0, self._computed(seq) - room) if self._must_keep(seq) else 0)
+
+    def _must_keep(self, seq: Sequence) -> bool:
+        return self._leads(seq) or seq.job.exact
+
+    def _needs_room(self, seq: Sequence) -> bool:
+        """It must be kept, and no slots are counted for it: who gives less than at first must not take its room."""
+        return self._must_keep(seq) and not self._claims.may_leave(seq)
+
+    def _leads(self, seq: Sequence) -> bool:
+        return seq.id == self._guard.leader
+
+    def _offer(self, seq: Sequence, blocks: int, room: int) -> Victim:
+        """How it gives so many blocks, which it may."""
+        lost = seq.num_computed - (len(seq.table) - blocks) * self._pool.block_size
+        if lost <= 0:
+            return Victim(seq, "recompute", blocks, 0.0)
+        recompute_ms = self._costs.recompute_ms(lost, seq.num_computed - lost)
+        moved = self._moved(seq, blocks)
+        swap_ms = self._costs.swap_ms(len(moved), len(seq.slots), self._pool.unsaved(moved))
+        swaps = swap_ms <= recompute_ms or self._must_keep(seq) or not self._costs.knows_copies
+        if swaps and len(moved) <= room:
+            return Victim(seq, "swap", blocks, swap_ms)
+        return Victim(seq, "recompute", blocks, recompute_ms)
+
+    def _moved(self, seq: Sequence, blocks: int) -> list[int]:
+        """Of its last so many blocks those that hold KV: each takes a host slot, its copy's or a free one."""
+        return seq.table[len(seq.table) - blocks : self._computed(seq)]
+
+    def _computed(self, seq: Sequence) -> int:
+        """Blocks of its table that hold KV."""
+        return min(len(seq.table), self._pool.blocks_for(seq.num_computed))

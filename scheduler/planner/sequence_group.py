@@ -1,0 +1,193 @@
+"""One leased job in a worker: its choices, the prompt blocks that they share, and its deadlines.
+
+When to look whether a flight's time is over, so that no step asks all flights.
+"""
+
+import heapq
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from fairlane.scheduler.planner.kv.blocks import BlockPool, IntegrityError
+from fairlane.scheduler.planner.ordering import DECODE_WEIGHT, PREFILL_WEIGHT, first_due_ms
+from fairlane.scheduler.planner.sequence import Sequence, State, finish_reason
+from fairlane.scheduler.planner.steps import Ended, Row, SeqId
+from fairlane.scheduler.protocol.lanes import Lane
+from fairlane.scheduler.protocol.messages import Job, Lease, Outcome
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """A job and its choices. Choice 0, or whichever has produced least, is the trunk: it computes the prompt's full
+    blocks, and the others share them once they are there."""
+
+    job: Job
+    lane: Lane
+    arrived_ms: float
+    shared_blocks: int
+    """Blocks of the prompt that every choice may share: full ones that no choice ever writes again."""
+    prompt_charged: int
+    """Prompt tokens that somebody has computed before, or cached; recomputing them is not charged."""
+    resumed: bool
+    """An earlier holder has published tokens of it."""
+    choices: tuple[Sequence, ...]
+    cached_tokens: int = 0
+    """Prompt tokens that nobody computed for it: the prefix cache had them."""
+
+    @property
+    def live(self) -> list[Sequence]:
+        """Choices that are not over."""
+        return [seq for seq in self.choices if seq.state is not State.FINISHED]
+
+    @property
+    def has_started(self) -> bool:
+        """Something of it has run, here or at an earlier holder."""
+        return self.resumed or any(seq.state is not State.WAITING for seq in self.choices)
+
+    def expired(self, now_ms: float) -> str:
+        """Which deadline has passed, in words; empty where none has."""
+        job, age_ms = self.job, now_ms - self.arrived_ms
+        if job.deadline_ms is not None and age_ms > job.deadline_ms:
+            return f"the deadline of {job.deadline_ms:.0f} ms has passed"
+        no_token = not self.resumed and all(seq.first_token_ms is None for seq in self.choices)
+        if job.hard_ttft_ms is not None and no_token and age_ms > job.hard_ttft_ms:
+            return f"no token within {job.hard_ttft_ms:.0f} ms"
+        if not (job.states_wait or self.has_started) and age_ms > self.lane.max_wait_ms:
+            return f"waited longer than the {self.lane.name} lane's {self.lane.max_wait_ms:.0f} ms"
+        return ""
+
+    def expiries(self) -> list[float]:
+        """When to ask `expired`, in the clock of `arrived_ms`."""
+        limits = (self.job.deadline_ms, self.job.hard_ttft_ms, None if self.job.states_wait else self.lane.max_wait_ms)
+        return [self.arrived_ms + limit for limit in limits if limit is not None]
+
+    def share_prefix(self, seq: Sequence, pool: BlockPool, may_begin: Callable[[Sequence], bool]) -> list[Sequence]:
+        """If the trunk has now computed the shared blocks, give them to the choices that wait for them: these. Who may
+        not begin now waits on its own from here on, as work that has not begun."""
+        if seq.num_computed < self.shared_blocks * pool.block_size:
+            return []
+        sharing = []
+        for sibling in self.choices:
+            if sibling.awaits_prefix and sibling is not seq:
+                sibling.awaits_prefix = False
+                sharing.append(sibling)
+                if not may_begin(sibling):
+                    continue
+                sibling.move(State.PREFILL)
+                pool.share(seq.table, self.shared_blocks, sibling.table)
+                sibling.num_computed = self.shared_blocks * pool.block_size
+                sibling.shared = min(seq.shared, self.shared_blocks)
+        return sharing
+
+    def charge(self, row: Row) -> float:
+        """Weighted tokens of a row: prompt tokens that nobody computed before, and the token it yields. What it passed
+        over, the cache had."""
+        fresh, length = 0, len(self.job.prompt)
+        if self.prompt_charged < length:
+            first, end = min(row.first_position, length), min(row.context_length, length)
+            self.cached_tokens += max(0, first - self.prompt_charged)
+            fresh = max(0, end - max(first, self.prompt_charged))
+            self.prompt_charged = max(end, self.prompt_charged)
+        return fresh * PREFILL_WEIGHT + row.samples * DECODE_WEIGHT
+
+    def check_integrity(self, pool: BlockPool) -> None:
+        """KV is where the states say, and no block that choices share is ever written. Raises IntegrityError."""
+        for seq in self.choices:
+            held, needed = len(seq.table) + len(seq.slots), pool.blocks_for(seq.num_computed)
+            if seq.state is State.SWAPPED:
+                is_right = bool(seq.slots) and held == needed
+            else:
+                is_right = not seq.slots and (held >= needed if seq.may_hold_blocks else held == 0)
+            if not is_right:
+                raise IntegrityError("kv_location", f"{seq}: {len(seq.table)} blocks, {len(seq.slots)} slots")
+            written = seq.table[seq.num_computed // pool.block_size :]
+            if any(pool.references(block) > 1 or pool.cache.knows(block) for block in written):
+                raise IntegrityError("shared_block_written", f"{seq} of {len(self.choices)} choices")
+
+    def ended(self, outcome: Outcome, error: str = "") -> Ended:
+        """How it ended, for the server."""
+        preemptions = sum(seq.preemptions for seq in self.choices)
+        return Ended(self.job.flight_id, outcome, error, preemptions, self.cached_tokens)
+
+
+def refusal(job: Job, pool: BlockPool) -> str:
+    """Why this job can never run with these blocks; empty where it can."""
+    if not job.prompt:
+        return "the prompt is empty"
+    if pool.blocks_for(job.max_total_tokens) > pool.blocks:
+        most = pool.blocks * pool.block_size
+        return f"prompt and max_tokens need {job.max_total_tokens} KV tokens, and the worker holds {most}"
+    return ""
+
+
+def open_flight(lease: Lease, lane: Lane, arrived_ms: float, block_size: int) -> Flight:
+    """The flight of a lease, going on from what earlier holders have published."""
+    job = lease.job
+    generated = [list(ids) for ids in lease.generated] + [[] for _ in range(job.n - len(lease.generated))]
+    resumed = any(generated)
+    choices = tuple(
+        Sequence(
+            id=SeqId(job.flight_id, choice),
+            job=job,
+            epoch=lease.epoch,
+            arrived_ms=arrived_ms,
+            first_due_ms=arrived_ms + first_due_ms(job),
+            granted_until=min(job.granted_until, job.max_tokens),
+            output=output,
+            state=State.WAITING if finish_reason(job, output) is None else State.FINISHED,
+        )
+        for choice, output in enumerate(generated)
+    )
+    flight = Flight(
+        job=job,
+        lane=lane,
+        arrived_ms=arrived_ms,
+        shared_blocks=(len(job.prompt) - 1) // block_size,
+        prompt_charged=len(job.prompt) if resumed else 0,
+        resumed=resumed,
+        choices=choices,
+    )
+    _choose_trunk(flight)
+    return flight
+
+
+def _choose_trunk(flight: Flight) -> None:
+    # The choice with the least output can run whenever any of them can, so nobody waits for one at its grant.
+    trunk = min(flight.live, key=lambda seq: len(seq.output), default=None)
+    for seq in flight.live:
+        seq.awaits_prefix = flight.shared_blocks > 0 and seq is not trunk
+
+
+MOST_STALE = 8
+"""Noted times for each flight that is here, from which on those of flights that are over are thrown out."""
+
+
+class Expiries:
+    """The times at which a deadline of a flight passes, or the longest wait of one that has not begun."""
+
+    def __init__(self, flights: Mapping[str, Flight]) -> None:
+        """`flights`: those that are not over, as they are at each call."""
+        self._flights = flights
+        self._times: list[tuple[float, str]] = []
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    def watch(self, flight: Flight) -> None:
+        """Note a flight's times."""
+        for at_ms in flight.expiries():
+            heapq.heappush(self._times, (at_ms, flight.job.flight_id))
+        if len(self._times) > MOST_STALE * (1 + len(self._flights)):
+            self._times = [(at_ms, one.job.flight_id) for one in self._flights.values() for at_ms in one.expiries()]
+            heapq.heapify(self._times)
+
+    def any_by(self, now_ms: float) -> bool:
+        """A noted time has passed; `passed` tells whether a flight's is over."""
+        return bool(self._times) and self._times[0][0] < now_ms
+
+    def passed(self, now_ms: float) -> Iterator[tuple[Flight, str]]:
+        """Flights whose time is over, and why, in words; the caller ends them."""
+        while self._times and self._times[0][0] < now_ms:
+            flight = self._flights.get(heapq.heappop(self._times)[1])
+            reason = flight.expired(now_ms) if flight else ""
+            if flight and reason:
+                yield flight, reason

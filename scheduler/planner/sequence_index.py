@@ -1,0 +1,402 @@
+"""Every sequence of a worker, filed by what it could do next, so that no step looks at all that waits.
+
+Begun work is held one by one: the KV pools bound it. Fresh work waits by lane, tenant and due time; a step looks at
+the first of the tenants served least, and at the eldest of what has waited long enough to be promoted.
+
+What a worker decodes, by what sequences that stand together in the order have in common; kept from step to step.
+"""
+
+import heapq
+import math
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from itertools import chain, islice, product
+from operator import itemgetter
+
+from fairlane.scheduler.planner.ordering import Counters
+from fairlane.scheduler.planner.sequence import Kind, Sequence, State
+from fairlane.scheduler.planner.steps import SeqId
+from fairlane.scheduler.protocol.lanes import Lane, LaneName
+from fairlane.scheduler.protocol.messages import Job
+
+
+class Decodes:
+    """Hundreds of sequences, of which a step changes a few."""
+
+    def __init__(self, lanes: Mapping[LaneName, Lane]) -> None:
+        self.counts: Counter[LaneName] = Counter()
+        self._lanes = lanes
+        self._kinds: dict[SeqId, Kind] = {}
+        self._by_kind: dict[Kind, tuple[Sequence, ...]] = {}
+        self._eldest_ms = dict.fromkeys(lanes, math.inf)
+        """When the first of those that are not promoted arrived, or earlier."""
+
+    def add(self, seq: Sequence) -> None:
+        """It decodes from now on."""
+        lane = seq.job.lane
+        self.counts[lane] += 1
+        self._eldest_ms[lane] = min(self._eldest_ms[lane], seq.arrived_ms)
+        self._put(seq, seq.kind)
+
+    def remove(self, seq: Sequence) -> None:
+        """It does no longer; one that did not is fine."""
+        kind = self._kinds.pop(seq.id, None)
+        if kind is not None:
+            self.counts[kind[0]] -= 1
+            self._take(seq, kind)
+
+    def by_kind(self, now_ms: float) -> dict[Kind, tuple[Sequence, ...]]:
+        """All of them as they stand now: what happens later does not change it."""
+        for name, lane in self._lanes.items():
+            if self._eldest_ms[name] <= now_ms - lane.long_wait_ms:
+                self._promote(name, now_ms - lane.long_wait_ms)
+        return self._by_kind.copy()
+
+    def promotes(self, now_ms: float) -> bool:
+        """Some may stand higher now than when `by_kind` was last asked."""
+        return any(self._eldest_ms[name] <= now_ms - lane.long_wait_ms for name, lane in self._lanes.items())
+
+    def alike(self) -> Iterator[tuple[LaneName, tuple[Sequence, ...]]]:
+        """All of them, in lots of one lane each."""
+        return ((kind[0], alike) for kind, alike in self._by_kind.items())
+
+    def _promote(self, name: LaneName, arrived_before_ms: float) -> None:
+        """Those of a lane that have waited long stand one lane higher."""
+        alike = [kind for kind in self._by_kind if kind[0] is name and not kind[3]]
+        staying = []
+        for seq in [seq for kind in alike for seq in self._by_kind[kind]]:
+            if seq.arrived_ms <= arrived_before_ms:
+                self._take(seq, seq.kind)
+                self._put(seq, (*seq.kind[:3], True))
+            else:
+                staying.append(seq.arrived_ms)
+        self._eldest_ms[name] = min(staying, default=math.inf)
+
+    def _put(self, seq: Sequence, kind: Kind) -> None:
+        self._kinds[seq.id] = kind
+        self._by_kind[kind] = (*self._by_kind.get(kind, ()), seq)
+
+    def _take(self, seq: Sequence, kind: Kind) -> None:
+        others = tuple([one for one in self._by_kind[kind] if one is not seq])
+        if others:
+            self._by_kind[kind] = others
+        else:
+            del self._by_kind[kind]
+
+
+def kinds_of(name: LaneName, tenant: str) -> list[Kind]:
+    """Every kind that a tenant's sequences of one lane can be of."""
+    return list(product((name,), (tenant,), (False, True), (False, True)))
+
+
+LOOK_AHEAD = 32
+"""Of a tenant's fresh work, what a step could look at."""
+LEAST_SERVED = 32
+"""Tenants of one lane whose fresh work a step looks at; as many of the guaranteed and of the promoted sequences."""
+
+LITTLE = 4
+"""A tenant counts as a newcomer where of another more than so many times as much has begun: with 2, tenants that
+arrived unevenly took rows from each other so often that `eta_ms` was off."""
+LENT = 0.25
+"""Prompt tokens of newcomers that go before promised work, for each that this computes meanwhile: promises hold if all
+takes longer by more than that (`promises.MARGIN`)."""
+
+Filed = tuple[float, float, str, int, Sequence]
+"""A fresh sequence by class and a time in ms; flight and choice break ties."""
+
+
+class LaneRoster:
+    """One lane: what its tenants wait for, and the service that they have had."""
+
+    def __init__(self, lane: Lane, counters: Counters) -> None:
+        self.lane = lane
+        self.counters = counters
+        self.begun: Counter[str] = Counter()
+        """Runnable sequences that have begun, by tenant."""
+        self.away: Counter[str] = Counter()
+        """Of these, those whose KV is not on the device."""
+        self.unanswered: Counter[str] = Counter()
+        """Of these, those that have no token yet."""
+        self._guaranteed: list[Filed] = []
+        self._lent = 0.0
+        """Prompt tokens that newcomers had before promised work that waits, and that are not paid back yet."""
+        self._most_served = 0.0
+        """The largest counter."""
+        self._fresh: dict[str, list[Filed]] = {}
+        self._elders: list[Filed] = []
+        self._least: list[tuple[float, str]] = []
+        """A heap of tenants with fresh work, by a counter that may have grown since."""
+        self._least_served: list[str] | None = None
+        """What `least_served` said, until anything changes that it rests on."""
+        self._listed: set[str] = set()
+
+    def least_counter(self) -> float:
+        """The counter of the least served tenant that waits; without one, infinity."""
+        return min(self._waiting(), default=math.inf)
+
+    def newcomers(self, little: int) -> list[tuple[float, int]]:
+        """Of the tenants that wait, with the counter of each, and what it holds: the least served that holds so little,
+        and the least served that holds nothing."""
+        found = list[tuple[float, int]]()
+        for tenant in self.least_served():
+            held = self.held(tenant)
+            if held <= little and (not found or not held):
+                found.append((self.counters.value(tenant), held))
+                if not held:
+                    break
+        return found
+
+    def little(self) -> int:
+        """What a tenant may hold and be a newcomer: less than 1 / LITTLE of what another does where deadlines press and
+        Θ is wide for their sake; elsewhere, where Θ is a few steps and soon over, nothing."""
+        return self._little() if self.lane.burst_ms else 0
+
+    def lesser(self) -> set[str]:
+        """Tenants of which something has begun, but less than 1 / LITTLE as much as of another."""
+        little = self._little()
+        return {tenant for tenant in self.begun if self.held(tenant) <= little}
+
+    def _little(self) -> int:
+        return (max(map(self.held, self.begun), default=1) - 1) // LITTLE
+
+    def held(self, tenant: str) -> int:
+        """How much of a tenant has begun: its sequences, those without a token yet for LITTLE more, since their prompts
+        have all the steps' time and not a row of each."""
+        return self.begun[tenant] + LITTLE * self.unanswered[tenant]
+
+    def least_unanswered(self) -> float:
+        """The least counter of a tenant of which something has begun, and nothing has a token yet; without one,
+        infinity."""
+        return min([self.counters.value(one) for one in self.unanswered if not self.has_token(one)], default=math.inf)
+
+    def has_token(self, tenant: str) -> bool:
+        """Anything of a tenant that has begun has come as far as its first token. Until then it is a newcomer, however
+        many steps its prompt takes: else decodes would fill each step before the rest of it."""
+        return self.begun[tenant] > self.unanswered[tenant]
+
+    @property
+    def waits(self) -> bool:
+        """Anybody's fresh work waits."""
+        return bool(self._fresh)
+
+    @property
+    def waiting(self) -> Collection[str]:
+        """Tenants whose fresh work waits."""
+        return self._fresh.keys()
+
+    def fresh(self) -> Iterator[Sequence]:
+        """All that waits here and has not begun, the eldest first."""
+        return map(itemgetter(-1), self._elders)
+
+    def lift(self, tenant: str) -> None:
+        """To call before a tenant's work begins to wait: it starts where the least served that waits stands. Where
+        nobody waits all have had what they asked for: the lane is level again, and nobody is in debt, nor in credit
+        for having asked for less than others."""
+        if tenant not in self._fresh and tenant not in self.away:
+            waiting = self._waiting()
+            if waiting:
+                self.counters.lift_to(tenant, min(waiting))
+                return
+            for each in (tenant, *self.begun):
+                self.counters.lift_to(each, self._most_served)
+
+    def charge(self, tenant: str, tokens: float, weight: float) -> None:
+        """Count service."""
+        self._least_served = None
+        served = self.counters.charge(tenant, tokens, weight)
+        if served > self._most_served:
+            self._most_served = served
+
+    def add(self, seq: Sequence) -> None:
+        """Fresh work waits here from now on."""
+        tenant = seq.job.tenant
+        insort(self._fresh.setdefault(tenant, []), _by_due(seq))
+        insort(self._elders, _by_age(seq))
+        if seq.job.guaranteed:
+            insort(self._guaranteed, _by_due(seq))
+        self._least_served = None
+        if tenant not in self._listed:
+            self._listed.add(tenant)
+            heapq.heappush(self._least, (self.counters.value(tenant), tenant))
+
+    def remove(self, seq: Sequence) -> None:
+        """It waits no longer."""
+        tenant = seq.job.tenant
+        waiting = self._fresh[tenant]
+        del waiting[bisect_left(waiting, _by_due(seq))]
+        del self._elders[bisect_left(self._elders, _by_age(seq))]
+        if seq.job.guaranteed:
+            del self._guaranteed[bisect_left(self._guaranteed, _by_due(seq))]
+            self._lent = self._lent if self._guaranteed else 0.0
+        if not waiting:
+            del self._fresh[tenant]
+            self._least_served = None
+
+    def next_up(self, tenant: str, now_ms: float) -> Iterator[Sequence]:
+        """The first of a tenant's fresh work as it is now, by class and due time; what is overdue comes last."""
+        filed = self._fresh[tenant]
+        if filed[0] > (True, now_ms):  # nothing is promised, nothing overdue
+            return map(itemgetter(-1), filed[:LOOK_AHEAD])
+        promised, in_time = bisect_left(filed, (True, -math.inf)), bisect_left(filed, (True, now_ms))
+        spans = (0, promised), (in_time, len(filed)), (promised, in_time)
+        found = [filed[first : min(end, first + LOOK_AHEAD)] for first, end in spans]
+        return map(itemgetter(-1), islice(chain.from_iterable(found), LOOK_AHEAD))
+
+    def least_served(self) -> list[str]:
+        """Tenants with fresh work, the least served first."""
+        if self._least_served is not None:
+            return self._least_served
+        found: list[tuple[float, str]] = []
+        while len(found) < LEAST_SERVED and self._freshen():
+            found.append(heapq.heappop(self._least))
+        for entry in found:
+            heapq.heappush(self._least, entry)
+        self._least_served = [tenant for _, tenant in found]
+        return self._least_served
+
+    def guaranteed(self) -> list[Sequence]:
+        """The first due of the guaranteed fresh work, whosever it is."""
+        return [filed[-1] for filed in self._guaranteed[:LEAST_SERVED]]
+
+    @property
+    def lends(self) -> bool:
+        """Promised work waits, and newcomers may go before it: what they had so far is paid back."""
+        return bool(self._guaranteed) and self._lent <= 0.0
+
+    def computed(self, seq: Sequence, tokens: int) -> None:
+        """So much of a prompt was computed: a newcomer's is lent while promised work waits, that work's pays it back.
+        Nothing is lent ahead, so what promised work waits for is one step of newcomers at most, and LENT of its own."""
+        if seq.is_promised:
+            self._lent = max(0.0, self._lent - LENT * tokens)
+        elif self._guaranteed and not self.has_token(seq.job.tenant):
+            self._lent += tokens
+
+    def promoted(self, now_ms: float) -> Iterator[Sequence]:
+        """Fresh work that has waited long enough to count for the lane above, the eldest first."""
+        for _, arrived_ms, _, _, seq in self._elders[:LEAST_SERVED]:
+            if now_ms - arrived_ms < self.lane.long_wait_ms:
+                return
+            yield seq
+
+    def _waiting(self) -> list[float]:
+        """Counters of tenants that wait, the smallest among them."""
+        waiting = [self._least[0][0]] if self._freshen() else []
+        return waiting + [self.counters.value(tenant) for tenant in self.away]
+
+    def _freshen(self) -> bool:
+        """Bring the heap's first entry up to date. False: nobody waits."""
+        while self._least:
+            value, tenant = self._least[0]
+            if tenant not in self._fresh:
+                heapq.heappop(self._least)
+                self._listed.discard(tenant)
+            elif self.counters.value(tenant) > value:
+                heapq.heapreplace(self._least, (self.counters.value(tenant), tenant))
+            else:
+                return True
+        return False
+
+
+class Roster:
+    """All sequences that are not over."""
+
+    def __init__(self, lanes: Mapping[LaneName, Lane], *, window: float) -> None:
+        self.lanes = {name: LaneRoster(lane, Counters(window)) for name, lane in lanes.items()}
+        self.begun: dict[SeqId, Sequence] = {}
+        """Runnable work that has begun: resident, or preempted and able to come back."""
+        self.others: dict[SeqId, Sequence] = {}
+        """Of that, what does not decode: prefills in progress, and what is to be resumed."""
+        self.decodes = Decodes(lanes)
+        self.idle: dict[SeqId, Sequence] = {}
+        """At its grant, or waiting for a sibling's prefix. It may hold blocks."""
+        self.changes = 0
+        """Grows whenever a sequence is filed or forgotten, or stops or goes on where it is."""
+        self.most_tokens = 0
+        """KV tokens that all that has begun can grow to."""
+        self._fresh: set[SeqId] = set()
+        self._away: set[SeqId] = set()
+        self._unanswered: set[SeqId] = set()
+
+    def file(self, seq: Sequence) -> None:
+        """Put a sequence where it belongs now: after every change of its state or grant."""
+        lane = self.lanes[seq.job.lane]
+        self.remove(seq)
+        if not seq.is_runnable or seq.awaits_prefix:
+            self.idle[seq.id] = seq
+            return
+        if seq.is_fresh or not seq.is_resident:
+            lane.lift(seq.job.tenant)
+        if seq.is_fresh:
+            self._fresh.add(seq.id)
+            lane.add(seq)
+        else:
+            self.begun[seq.id] = seq
+            if seq.state is State.DECODE:
+                self.decodes.add(seq)
+            else:
+                self.others[seq.id] = seq
+            self.most_tokens += seq.job.max_total_tokens
+            lane.begun[seq.job.tenant] += 1
+            if not seq.output:
+                self._unanswered.add(seq.id)
+                lane.unanswered[seq.job.tenant] += 1
+            if not seq.is_resident:
+                self._away.add(seq.id)
+                lane.away[seq.job.tenant] += 1
+
+    @property
+    def only_decode(self) -> bool:
+        """All that is here decodes, if anything is."""
+        return not (self.others or self.idle or self._fresh)
+
+    def only_decodes(self) -> LaneName | None:
+        """The lane of all that is here if that decodes; None where anything else is here, or several lanes."""
+        if not self.only_decode:
+            return None
+        lanes = [name for name, count in self.decodes.counts.items() if count]
+        return lanes[0] if len(lanes) == 1 else None
+
+    def not_decoding(self) -> Iterator[Sequence]:
+        """All the others that are not over."""
+        fresh = [lane.fresh() for lane in self.lanes.values() if lane.waits]
+        return chain(self.others.values(), self.idle.values(), *fresh)
+
+    def charge(self, job: Job, tokens: float) -> None:
+        """Count service against the job's tenant in its lane."""
+        self.lanes[job.lane].charge(job.tenant, tokens, job.weight)
+
+    def remove(self, seq: Sequence) -> None:
+        """Forget a sequence; one that is unknown is fine."""
+        self.changes += 1
+        lane, tenant = self.lanes[seq.job.lane], seq.job.tenant
+        if self.begun.pop(seq.id, None) is not None:
+            self.others.pop(seq.id, None)
+            self.decodes.remove(seq)
+            self.most_tokens -= seq.job.max_total_tokens
+            _take(lane.begun, tenant)
+            if seq.id in self._unanswered:
+                self._unanswered.remove(seq.id)
+                _take(lane.unanswered, tenant)
+            if seq.id in self._away:
+                self._away.remove(seq.id)
+                _take(lane.away, tenant)
+        elif seq.id in self._fresh:
+            self._fresh.remove(seq.id)
+            lane.remove(seq)
+        else:
+            self.idle.pop(seq.id, None)
+
+
+def _take(counts: Counter[str], tenant: str) -> None:
+    counts[tenant] -= 1
+    if not counts[tenant]:
+        del counts[tenant]
+
+
+def _by_due(seq: Sequence) -> Filed:
+    return (not seq.job.guaranteed, seq.first_due_ms, *seq.id, seq)
+
+
+def _by_age(seq: Sequence) -> Filed:
+    return (0, seq.arrived_ms, *seq.id, seq)

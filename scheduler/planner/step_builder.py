@@ -1,0 +1,271 @@
+"""One step's plan in the making: what is left of its budgets, and what has been given and taken so far."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from itertools import chain
+from operator import add
+
+from fairlane.scheduler.planner.costs import CostModel
+from fairlane.scheduler.planner.kv.blocks import BlockPool
+from fairlane.scheduler.planner.kv.prefix_reuse import Prefixes
+from fairlane.scheduler.planner.preemption import Victim
+from fairlane.scheduler.planner.sequence import Sequence, State
+from fairlane.scheduler.planner.sequence_index import Roster
+from fairlane.scheduler.planner.step_budget import Budget
+from fairlane.scheduler.planner.steps import NO_WORK, Copy, Row, SeqId, StepFeatures, StepPlan, Yield, features
+from fairlane.scheduler.planner.waiting import WaitReason
+from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.scheduler.protocol.messages import Paused, Preempted, Resumed, YieldMode
+
+
+class Draft:
+    """Gives rows to sequences and takes blocks from victims; every call keeps pool, states and roster consistent."""
+
+    def __init__(self, budget: Budget, pool: BlockPool, prefixes: Prefixes, roster: Roster, now_ms: float) -> None:
+        self.prefixes = prefixes
+        self.running: dict[SeqId, Sequence] = {}
+        """The sequences that have a row, in the order in which they got it."""
+        self.yielded: set[SeqId] = set()
+        """Who was preempted in this step: not to be resumed in it."""
+        self._rows: list[Row] = []
+        self._work = NO_WORK
+        """Of the rows so far."""
+        self._budget = budget
+        self._floors = dict(budget.floors)
+        self._pool = pool
+        self._roster = roster
+        self._now_ms = now_ms
+        self._tokens = budget.tokens
+        self._decoded: Counter[LaneName] = Counter()
+        """Decodes that have a row."""
+        self._prefilled = self._trickled = 0
+        """Prefill tokens of the first lane, and of those below."""
+        self._left_ms = budget.time_ms
+        self._swap_out: list[Copy] = []
+        self._swap_in: list[Copy] = []
+        self._ahead = 0
+        """Of the copies out."""
+        self._events: list[Preempted | Resumed] = []
+        self._yields: list[Yield] = []
+
+    @property
+    def rows(self) -> int:
+        """Rows of the whole step."""
+        return self._budget.rows
+
+    @property
+    def is_full(self) -> bool:
+        """No sequence can have a row any more."""
+        return len(self.running) >= self._budget.rows
+
+    def rows_left(self, lane: LaneName) -> int:
+        """Rows that a sequence of this lane may still have; other lanes' floors are not among them."""
+        return self._budget.rows - len(self.running) - self._kept_from(lane)
+
+    def tokens_left(self, seq: Sequence) -> int:
+        """Tokens that this sequence may compute in the step: as many as there are, and as there is time for."""
+        pending, left = seq.pending, self._tokens - self._kept_from(seq.job.lane)
+        if pending == 1:
+            return min(pending, left)
+        left -= self._due_to_decodes(seq.job.lane)
+        if self._is_first(seq.job.lane):
+            least = self._budget.least_prefill - self._prefilled
+            below = self._for_lanes_below((self._prefilled + left) / (1.0 + self._budget.share_below))
+            return min(pending, left - below, max(self._in_time(seq, self._budget.spare_ms), least))
+        return min(pending, left, max(self._in_time(seq, 0.0), self._for_lanes_below(self._prefilled)))
+
+    def _for_lanes_below(self, prefilled: float) -> int:
+        """Prefill tokens that are theirs where so many go to prompts of the first lane."""
+        return max(0, max(self._budget.trickle, int(self._budget.share_below * prefilled)) - self._trickled)
+
+    def _due_to_decodes(self, lane: LaneName) -> int:
+        """Of the step's tokens, what newcomers' prompts, which come before the decodes of their lane, leave them: else
+        they would stop them all until they are through. However many prompts: a part of what is left would be nothing
+        after some of them."""
+        decodes = self._roster.decodes.counts[lane] - self._decoded[lane]
+        return max(0, min(decodes, self.rows_left(lane) - 1, self._budget.tokens // 2))
+
+    def is_late(self, seq: Sequence) -> bool:
+        """A lower lane's decode that would hold up those of the first lane, with no row left of its lane's own."""
+        lane = seq.job.lane
+        if not self._budget.times_decodes or self._floors[lane] or self._is_first(lane):
+            return False
+        return seq.pending == 1 and self._budget.price.of(1, seq.length) > self._left_ms
+
+    def _in_time(self, seq: Sequence, spare_ms: float) -> int:
+        """Prefill tokens of this sequence that there is time for, `spare_ms` included."""
+        if self._left_ms == math.inf:
+            return self._budget.prefill - self._prefilled - self._trickled
+        price = self._budget.price
+        per_token = price.token + price.pair * seq.num_computed
+        left_ms = max(0.0, self._left_ms + spare_ms - price.row)
+        return int(left_ms / per_token) if per_token > 0.0 else self._budget.tokens
+
+    def steps_left(self, seq: Sequence) -> int:
+        """Steps that a sequence runs for if it produces all it may."""
+        return seq.remaining - 1 + -(-seq.pending // self._budget.tokens)
+
+    def preempt(self, victim: Victim) -> None:
+        """Take a sequence's last blocks, now: it does not run until it has them again. Said once, when it begins."""
+        seq, keep, ran = victim.seq, len(victim.seq.table) - victim.blocks, victim.seq.runs
+        kept, gone, copied = min(seq.num_computed, keep * self._pool.block_size), seq.num_computed, 0
+        if victim.mode == "swap":
+            gone = min(gone, len(seq.table) * self._pool.block_size)
+            computed = self._pool.blocks_for(seq.num_computed)
+            copies = self._pool.swap_out(seq.table, computed, seq.slots, keep)
+            self._swap_out += copies
+            copied = len(copies)
+            seq.leave(State.SWAPPED, self._now_ms)
+        else:
+            self._pool.release(seq.table, keep)
+            self._pool.retire_slots(seq.slots)
+            seq.leave(State.DROPPED, self._now_ms, kept)
+        self._yields.append(Yield(seq.id, victim.mode, kept, gone, victim.resume_ms, copied))
+        self._roster.file(seq)
+        self.yielded.add(seq.id)
+        if ran:
+            self._events.append(
+                Preempted(
+                    flight_id=seq.id.flight_id,
+                    choice=seq.id.choice,
+                    mode=victim.mode,
+                    blocks=victim.blocks,
+                    predicted_ms=victim.resume_ms,
+                )
+            )
+
+    def force(self, seq: Sequence, mode: YieldMode, most: int | None, room: int) -> None:
+        """Take a sequence's last blocks, all or at most so many, if it holds any and `room` host slots suffice."""
+        held = len(seq.table)
+        blocks = held if most is None else min(most, held)
+        copied = min(held, self._pool.blocks_for(seq.num_computed)) - (held - blocks)
+        if blocks and (mode == "recompute" or 0 < copied <= room):
+            self.preempt(Victim(seq, mode, blocks, 0.0))
+
+    def set_aside(self, seq: Sequence) -> None:
+        """A decode gets no row in this step; it keeps its blocks. Said once, when it begins to wait."""
+        if seq.stalled_since_ms is None:
+            seq.set_aside(self._now_ms)
+            self._roster.changes += 1
+            self._events.append(
+                Preempted(flight_id=seq.id.flight_id, choice=seq.id.choice, mode="keep", blocks=0, predicted_ms=0.0)
+            )
+
+    def run(self, seq: Sequence) -> None:
+        """Give a sequence its row: bring its KV back if need be, and blocks for all its tokens. The blocks are free."""
+        if seq.state is State.SWAPPED:
+            self._swap_in += self._pool.swap_in(seq.slots, seq.table, seq.num_computed // self._pool.block_size)
+            seq.move(State.DECODE if seq.pending == 1 and seq.output else State.PREFILL)
+            self._roster.file(seq)
+        elif not seq.is_resident:
+            seq.move(State.PREFILL)
+            self._roster.file(seq)
+        self._pool.allocate(seq.table, max(0, self._pool.blocks_for(seq.length) - len(seq.table)))
+        self._resume(seq)
+        self._give(seq, max(1, self.tokens_left(seq)))  # a longer context may have made the first one dearer
+
+    def run_all(self) -> bool:
+        """Give a row to each sequence that is here if all of them decode, in one lane, and find room: then there is
+        nothing to decide. False: nothing was done."""
+        lane = self._roster.only_decodes()
+        if lane is None:
+            return False
+        return self.run_decodes(lane, [*chain.from_iterable(self._roster.decodes.by_kind(self._now_ms).values())])
+
+    def run_decodes(self, lane: LaneName, decodes: list[Sequence], kept: int = 0) -> bool:
+        """Give a row to each of these if rows, tokens, time and blocks, but for so many that are kept from them,
+        suffice for one more token of all; else to none of them. False: they do not."""
+        size, count, price = self._pool.block_size, len(decodes), self._budget.price
+        context = count + sum([seq.num_computed for seq in decodes])
+        take_ms = count * price.row + price.context * context
+        full = [seq for seq in decodes if seq.num_computed >= len(seq.table) * size]
+        if count > self.rows_left(lane) or count > self._tokens - self._kept_from(lane):
+            return False
+        if self._budget.times_decodes and take_ms > self._left_ms and not self._is_first(lane):
+            return False
+        if not self._pool.can_allocate(len(full) + kept):
+            return False
+        for seq in full:
+            self._pool.allocate(seq.table, 1)
+            seq.table_view = tuple(seq.table)
+        for seq in decodes:
+            if seq.stalled_since_ms is not None:
+                self._resume(seq)
+        self.running.update([(seq.id, seq) for seq in decodes])
+        self._rows += map(decode_row, decodes)
+        self._add_work(StepFeatures(count, 0, context, 0))
+        self._tokens -= count
+        self._decoded[lane] += count
+        if self._budget.times_decodes:
+            self._left_ms -= take_ms
+        self._floors[lane] = max(0, self._floors[lane] - count)
+        return True
+
+    def copy_ahead(self, most: int) -> None:
+        """Where no swap copies anything, copy at most so many full blocks of lanes below the first, which may be asked
+        to yield them."""
+        most = min(most, self._pool.unused_slots)
+        if self._swap_out or self._swap_in:
+            return
+        for seq in self.running.values() if most > 0 else ():
+            full = min(seq.num_computed // self._pool.block_size, seq.saved + most - self._ahead)
+            if full > seq.saved and not self._is_first(seq.job.lane):
+                self._swap_out += self._pool.copy_ahead(seq.table[seq.saved : full])
+                seq.saved, self._ahead = full, len(self._swap_out)
+
+    def finish(
+        self, number: int, paused: list[Paused], costs: CostModel, reasons: Mapping[SeqId, WaitReason]
+    ) -> StepPlan:
+        """The plan; the pauses happened since the last one and come first."""
+        copies, work = len(self._swap_out) + len(self._swap_in) - self._ahead, self._work
+        return StepPlan(
+            number=number,
+            rows=tuple(self._rows),
+            swap_out=tuple(self._swap_out),
+            swap_in=tuple(self._swap_in),
+            events=(*paused, *self._events),
+            yields=tuple(self._yields),
+            features=work,
+            waits=Counter(reasons.values()) if reasons else {},
+            ahead=self._ahead,
+            predicted_ms=costs.step_ms(work) + costs.copy_ms(copies),
+        )
+
+    def _add_work(self, more: StepFeatures) -> None:
+        self._work = StepFeatures(*map(add, self._work, more))
+
+    def _is_first(self, lane: LaneName) -> bool:
+        return self._roster.lanes[lane].lane.rank == 0
+
+    def _kept_from(self, lane: LaneName) -> int:
+        return sum(self._floors.values()) - self._floors[lane]
+
+    def _resume(self, seq: Sequence) -> None:
+        if seq.stalled_since_ms is not None:
+            stalled_ms = self._now_ms - seq.stalled_since_ms
+            self._events.append(Resumed(flight_id=seq.id.flight_id, choice=seq.id.choice, stalled_ms=stalled_ms))
+            seq.stalled_since_ms = None
+            self._roster.changes += 1
+
+    def _give(self, seq: Sequence, count: int) -> None:
+        first, whole, lane = seq.num_computed, count == seq.pending, seq.job.lane
+        seq.table_view = tuple(seq.table if whole else seq.table[: self._pool.blocks_for(first + count)])
+        row = Row(seq.id, seq.token_ids(first, count), first, seq.table_view, whole, len(seq.output))
+        self._rows.append(row)
+        self._add_work(features([row]))
+        self.running[seq.id] = seq
+        self._tokens -= count
+        self._decoded[lane] += seq.state is State.DECODE
+        if seq.pending > 1 and self._is_first(lane):
+            self._prefilled += count
+        elif seq.pending > 1:
+            self._trickled += count
+        if self._budget.times_decodes or seq.pending > 1:
+            self._left_ms -= self._budget.price.of(count, first + count)
+        self._floors[lane] = max(0, self._floors[lane] - 1)
+
+
+def decode_row(seq: Sequence) -> Row:
+    """The next row of a decode, whose table has a block for it."""
+    return Row(seq.id, (seq.output[-1],), seq.num_computed, seq.table_view, True, len(seq.output))

@@ -1,0 +1,229 @@
+"""The settings that gateway and worker share, and how all settings are merged and checked.
+
+Pure: entry points read the environment and the file and pass them in. Later sources win: `fairlane.yaml`, then
+`FAIRLANE_*` variables (`__` between levels), then flags. Each process checks the shared settings and its own
+section, and ignores the other's.
+"""
+
+import dataclasses
+import ipaddress
+import re
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+
+from fairlane.scheduler.protocol.lanes import LATENCY, THROUGHPUT, Lane, LaneName
+
+PREFIX = "FAIRLANE_"
+NOT_SETTINGS = frozenset({"FAIRLANE_CONFIG", "FAIRLANE_URL"})
+TEST_PREFIX = "FAIRLANE_TEST_"
+"""Knobs of the test suite, whose environment the processes that it starts inherit."""
+DEFAULT_MODEL = "SmolLM2-135M-Instruct"
+TRACE_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+"""OpenTelemetry's own variables, the more special one first."""
+
+Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+Count = Annotated[int, msgspec.Meta(ge=1, le=100_000_000)]
+Seconds = Annotated[float, msgspec.Meta(gt=0, le=10_000_000)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
+ADMIN_KEY_CHARACTERS = (32, 500)
+"""Fewer can be guessed; more are no bearer token that is looked at."""
+_ADMIN_KEY = re.compile(rf"[!-~]{{{ADMIN_KEY_CHARACTERS[0]},{ADMIN_KEY_CHARACTERS[1]}}}")
+_ADMIN_KEY_RULE = (
+    f"setting admin_key: must be {ADMIN_KEY_CHARACTERS[0]} to {ADMIN_KEY_CHARACTERS[1]} printable ASCII characters "
+    "without spaces; `openssl rand -hex 32` makes one"
+)
+
+
+class SettingsError(ValueError):
+    """A setting that is unknown or out of range; the message names it in one line."""
+
+
+class ByteSize(int):
+    """A number of bytes, written as `512MiB`, `4GiB`, `1000000`."""
+
+
+class Networks:
+    """Ranges of IP addresses, written as a list or with commas between: `10.0.0.0/8, 192.0.2.7`."""
+
+    def __init__(self, ranges: Iterable[str] = ()) -> None:
+        """Raises ValueError for what is none."""
+        self._ranges = tuple(ipaddress.ip_network(each.strip()) for each in ranges)
+
+    def __contains__(self, address: str) -> bool:
+        """False for what is no address."""
+        if not self._ranges:
+            return False
+        try:
+            found = ipaddress.ip_address(address)
+        except ValueError:
+            return False
+        mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+        return any((mapped or found) in each for each in self._ranges)
+
+
+class LaneSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an operator may change of a lane; None keeps the built-in figure."""
+
+    ttft_s: Seconds | None = None
+    tpot_ms: Annotated[float, msgspec.Meta(gt=0, le=1_000_000)] | Literal["auto"] | None = None
+    """`auto`: what fits the machine, at most the built-in figure."""
+    max_wait_s: Seconds | None = None
+    share_floor: Share | None = None
+    max_queued: Count | None = None
+
+    def apply(self, lane: Lane) -> Lane:
+        """The lane with these figures in place of its own."""
+        changes: dict[str, Any] = {
+            "ttft_ms": None if self.ttft_s is None else self.ttft_s * 1e3,
+            "tpot_ms": None if self.tpot_ms == "auto" else self.tpot_ms,
+            "auto_tpot": None if self.tpot_ms is None else self.tpot_ms == "auto",
+            "max_wait_ms": None if self.max_wait_s is None else self.max_wait_s * 1e3,
+            "share_floor": self.share_floor,
+            "max_queued": self.max_queued,
+        }
+        return dataclasses.replace(lane, **{name: value for name, value in changes.items() if value is not None})
+
+
+class LanesSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Both lanes' settings."""
+
+    latency: LaneSettings = LaneSettings()
+    throughput: LaneSettings = LaneSettings()
+
+    def lanes(self) -> dict[LaneName, Lane]:
+        """The lanes in force."""
+        return {
+            LaneName.LATENCY: self.latency.apply(LATENCY),
+            LaneName.THROUGHPUT: self.throughput.apply(THROUGHPUT),
+        }
+
+
+class SharedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What every process of Fairlane is told. `gateway` and `worker` replace their own section's type."""
+
+    host: str = "127.0.0.1"
+    port: Port = 8000
+    metrics_host: str = "127.0.0.1"
+    metrics_port: Port = 0
+    """Where the gateway tells metrics and health to anyone; 0: nowhere, and metrics to operators alone."""
+    admin_host: str = "127.0.0.1"
+    admin_port: Port = 0
+    """Where the admin API and the console are, and nowhere else; 0: where tenants are served."""
+    data_dir: str = ".fairlane"
+    redis_url: str | None = None
+    quota_redis_url: str | None = None
+    """A store of its own for tenants, keys and budgets; None: the same."""
+    admin_key: str | None = None
+    """Of operators; None: `serve` makes one."""
+    model: str = DEFAULT_MODEL
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    trusted_proxies: Networks = Networks()
+    """Whose `x-forwarded-for` and `x-forwarded-proto` gateways believe."""
+    lanes: LanesSettings = LanesSettings()
+    lease_s: Seconds = 6.0
+    """A worker that was silent this long has lost its jobs."""
+    orphan_grace_s: Seconds = 120.0
+    """Where all workers of a card were silent this long, what waits for them moves, ends or waits on."""
+    gateway: Any = None
+    worker: Any = None
+
+    @property
+    def url(self) -> str:
+        """Where callers on this machine find the gateway."""
+        return _url(self.host, self.port)
+
+    @property
+    def admin_url(self) -> str:
+        """Where operators on this machine find the admin API and the console."""
+        return _url(self.admin_host, self.admin_port) if self.admin_port else self.url
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.model!r}, {self.host}:{self.port})"  # never the admin key
+
+
+def _url(host: str, port: int) -> str:
+    called = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - listened on, not called
+    return f"http://[{called}]:{port}" if ":" in called else f"http://{called}:{port}"
+
+
+def sends_traces(environ: Mapping[str, str]) -> bool:
+    """There is somebody to send them to; else nobody makes any."""
+    return any(environ.get(name) for name in TRACE_ENDPOINTS)
+
+
+S = TypeVar("S", bound=SharedSettings)
+
+_SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgt]i?b?|b)?\s*$", re.IGNORECASE)
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_PATH = re.compile(r"^(?P<rule>.*?)(?: - at `\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
+_UNKNOWN = re.compile(r"^Object contains unknown field `(?P<field>[^`]*)`$")
+
+
+def load(
+    kind: type[S], *, document: object, environ: Mapping[str, str], flags: Mapping[str, object] | None = None
+) -> S:
+    """Merge `fairlane.yaml`'s parsed `document`, the environment and dotted `flags` (None values left out), and check.
+
+    Raises SettingsError naming the first setting that is unknown or out of range.
+    """
+    if document is not None and not isinstance(document, dict):
+        raise SettingsError("fairlane.yaml: must be a mapping of settings")
+    merged: dict[str, object] = _copy(document or {})
+    for name, value in sorted(environ.items()):
+        if name.startswith(PREFIX) and name not in NOT_SETTINGS and not name.startswith(TEST_PREFIX):
+            _put(merged, name[len(PREFIX) :].lower().split("__"), value, name)
+    for flag, chosen in (flags or {}).items():
+        if chosen is not None:
+            _put(merged, flag.split("."), chosen, f"--{flag}")
+    try:
+        settings = msgspec.convert(merged, kind, strict=False, dec_hook=_decode)
+    except msgspec.ValidationError as error:
+        raise SettingsError(_explain(str(error))) from None
+    if settings.admin_key is not None and not _ADMIN_KEY.fullmatch(settings.admin_key):
+        raise SettingsError(_ADMIN_KEY_RULE)
+    return settings
+
+
+def _copy(document: Mapping[str, object]) -> dict[str, object]:
+    return {str(name): _copy(value) if isinstance(value, dict) else value for name, value in document.items()}
+
+
+def _put(target: dict[str, object], path: list[str], value: object, source: str) -> None:
+    for name in path[:-1]:
+        inner = target.setdefault(name, {})
+        if not isinstance(inner, dict):
+            raise SettingsError(f"setting {source}: `{name}` is not a section")
+        target = inner
+    target[path[-1]] = None if value == "" else value
+
+
+def _decode(kind: type, value: object) -> object:
+    if kind is Networks:
+        return Networks(_ranges(value))
+    if kind is not ByteSize:
+        raise NotImplementedError(kind)
+    match = _SIZE.match(str(value))
+    if match is None:
+        raise ValueError(f"expected a size such as 512MiB or 4GiB, not {str(value)[:40]!r}")
+    unit = (match[2] or "").lower().removesuffix("b")
+    return ByteSize(float(match[1]) * _UNITS[unit])
+
+
+def _ranges(value: object) -> list[str]:
+    listed = value.split(",") if isinstance(value, str) else value
+    if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
+        raise ValueError("expected ranges of addresses such as 10.0.0.0/8, as a list or with commas between")
+    return [each for each in listed if each.strip()]
+
+
+def _explain(message: str) -> str:
+    found = _PATH.match(message)
+    rule, path = (found["rule"], found["path"] or "") if found else (message, "")
+    unknown = _UNKNOWN.match(rule)
+    if unknown:
+        return f"setting {'.'.join(filter(None, [path, unknown['field']]))}: no such setting"
+    return f"setting {path or '(all)'}: {rule[0].lower()}{rule[1:]}"

@@ -1,0 +1,112 @@
+"""Every key of the global queue in Redis, and what its scripts are put together from.
+
+All keys of one queue share the hash tag `{queue}`. Scores and times are milliseconds of the server's clock, counters
+weighted tokens. Under `fl:{queue}:`
+
+| key | type | holds |
+| --- | --- | --- |
+| `job:<flight>` | hash | the record: `body` (the encoded Job, until it ends) and the FIELDS of lua/base.lua |
+| `ids:<flight>:<choice>` | string | published token ids, 4 bytes each, little-endian |
+| `queue:<lane>:<tenant>` | sorted set | the tenant's waiting flights: returned, guaranteed, others; each by when due |
+| `heads:<lane>` | hash | tenant → its first flight that never ran, after what orders it (lua/places.lua) |
+| `waiting:<lane>` | sorted set | all waiting flights by when they were queued: depth, oldest wait, promotion |
+| `returned:<lane>` | sorted set | waiting flights that came back from a worker, in the same order |
+| `guaranteed:<lane>` | sorted set | guaranteed flights that wait and never ran, by when they are due |
+| `promised:<lane>` | hash | when due, in buckets → microseconds that doors have promised and that have not begun |
+| `asked:<lane>` | hash | when, in buckets → microseconds of work that came to all doors of late |
+| `vouched:<lane>` | hash | tenant → weighted tokens that it was guaranteed and waits for |
+| `doors` | hash | gateway → when it last told the others what it has let in, and what |
+| `followers` | hash | tenant → its waiting jobs, over all lanes, that are not the first of their request |
+| `backlog:<lane>` | sorted set | tenants with waiting jobs by counter |
+| `counters:<lane>` | sorted set | all tenants by counter |
+| `owed` | hash | lane → weighted tokens by which it is behind its share floor |
+| `level` | hash | lane → the counter at which all its tenants stood when last nobody waited |
+| `expiry` | sorted set | all waiting flights by when their time is over |
+| `workers`, `gateways` | sorted sets | ids by when their lease lapses |
+| `held:<worker>` | sorted set | flights leased to it, by how often their workers died |
+| `lost` | sorted set | workers that have not heard yet that their jobs were taken away, by when |
+| `flights:<gateway>` | sorted set | its flights that have not ended, all scores 0 |
+| `serials:<gateway>` | hash | worker → serial of its last publication; goes an hour after the last |
+| `pulse` | hash | `seen`: last renew or reclaim; `quiet_until`: until when reclaim does nothing; `served`: last renew |
+| `events:<gateway>` | stream | what workers say: each field of an entry is one encoded list of events |
+| `control:<worker>` | stream | what gateways say: field `c` is one encoded Control |
+| `wake` | stream | one entry: the last time that a job was queued |
+"""
+
+from fairlane.scheduler.planner import ordering as fairness
+from fairlane.scheduler.planner import ordering as urgency
+from fairlane.scheduler.protocol.lanes import Lane, LaneName
+from fairlane.scheduler.queue import promises
+from fairlane.scheduler.queue import types as queue_types
+from fairlane.scheduler.queue.memory_jobs import POISONED
+
+STREAM_LENGTH = 16_384
+"""Entries that a stream holds at most: minutes of a gateway's steps, against seconds until it counts as dead."""
+_PRELUDES = ("base", "promises", "accounts", "jobs")
+_LIMITS = (
+    "APART_MS",
+    "ELDERS_PER_TAKE",
+    "GATEWAY_LEASES",
+    "KEPT_MS",
+    "LOOKS_PER_TAKE",
+    "MAX_LOSSES",
+    "NEVER_MS",
+    "OWED_LIMIT",
+    "QUANTUM_COST",
+    "RECORD_TTL_MS",
+    "SUSPECT_LOSSES",
+    "SWEEP",
+    "TENANTS_PER_TAKE",
+)
+_PROMISES = ("BUCKET_MS", "BUCKETS", "PAST_MS", "MARGIN", "MOST_TAKEN", "RECENT_MS", "SURGE_MS", "WHOLE")
+SCRIPTS = (
+    "cancel",
+    "confer",
+    "depths",
+    "forget",
+    "gateway_alive",
+    "grant",
+    "keep",
+    "orphan",
+    "position",
+    "publish",
+    "published",
+    "put",
+    "reclaim",
+    "record",
+    "release",
+    "renew",
+    "take",
+    "waiting",
+    "withdraw",
+)
+
+
+def prefix(queue: str) -> str:
+    """What every key of this queue begins with, and the one key that its scripts are given."""
+    return f"fl:{{{queue}}}:"
+
+
+def control_stream(queue: str, worker_id: str) -> str:
+    """Where a worker of this queue is spoken to."""
+    return f"{prefix(queue)}control:{worker_id}"
+
+
+def parts(script: str) -> tuple[str, ...]:
+    """The files of `scheduler/lua` that make up a script, in order, after the constants."""
+    return (*_PRELUDES, "take_order", script) if script == "take" else (*_PRELUDES, script)
+
+
+def constants(lanes: dict[LaneName, Lane], lease_ms: int, window: float) -> str:
+    """What the scripts know of the settings, as Lua text: the same for all processes that share a queue."""
+    rows = ", ".join(
+        f"{{name = '{lane.name}', max_wait_ms = {lane.max_wait_ms!r}, long_wait_ms = {lane.long_wait_ms!r},"
+        f" burst_ms = {lane.burst_ms!r}, share_floor = {lane.share_floor!r}, max_queued = {lane.max_queued}}}"
+        for lane in queue_types.in_rank_order(lanes)
+    )
+    numbers = {name: getattr(queue_types, name) for name in _LIMITS}
+    numbers |= {"PLENTY": urgency.PLENTY, "SHORT_FIRST": urgency.SHORT_FIRST, "LEAD": urgency.LEAD}
+    numbers |= {name: getattr(promises, name) for name in _PROMISES}
+    numbers |= {"BEHIND": fairness.BEHIND, "LEASE_MS": lease_ms, "WINDOW": window, "STREAM_LENGTH": STREAM_LENGTH}
+    lines = [f"local {name} = {value!r}" for name, value in numbers.items()]
+    return "\n".join([f"local LANES = {{{rows}}}", f"local POISONED = '{POISONED}'", *lines])

@@ -1,0 +1,63 @@
+-- Prelude of every script. KEYS[1]: the queue's prefix `fl:{queue}:`; every other key is built from it and so shares
+-- its hash tag (the legend is in scheduler/queue/keys.py). ARGV[1]: the clock in ms, '' for the server's own (only
+-- tests set it). Times are ms, costs weighted tokens. scheduler/queue/redis_queue.py writes the constants in capitals above
+-- this text: LANES (most urgent first: name, max_wait_ms, long_wait_ms, burst_ms, share_floor, max_queued), LEASE_MS,
+-- WINDOW, …
+-- Numbers go to redis.call as they are: it writes doubles with 17 digits. Never concatenate a double: `..` keeps 14.
+local call, tonumber, ARGV, PREFIX = redis.call, tonumber, ARGV, KEYS[1] -- a global is looked up at each use
+
+local function key(kind, name, part)
+  if part then return PREFIX .. kind .. ':' .. name .. ':' .. part end
+  return name and PREFIX .. kind .. ':' .. name or PREFIX .. kind
+end
+
+local function clock()
+  if ARGV[1] ~= '' then return tonumber(ARGV[1]) end
+  local time = call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+local NOW = clock()
+local LANE = {}
+for level, lane in ipairs(LANES) do
+  lane.level = level
+  LANE[lane.name] = lane
+end
+
+-- The fields of a record, without its body; `lane` comes first.
+local FIELDS = {'lane', 'tenant', 'gateway', 'state', 'worker', 'outcome', 'weight', 'n', 'prompt', 'guaranteed', 'due',
+  'hard_first', 'hard_end', 'granted', 'epoch', 'arrived', 'queued', 'taken', 'cancelled', 'returned', 'losses',
+  'generated', 'credit', 'follows', 'whole', 'claim', 'bucket'}
+local IS_TEXT = {body = true, lane = true, tenant = true, gateway = true, state = true, worker = true, outcome = true}
+
+-- A job's record, or some fields of it; nil where it is unknown. A number that an older release did not note is 0.
+local function load(flight, fields)
+  fields = fields or FIELDS
+  local values = call('HMGET', key('job', flight), unpack(fields))
+  if not values[1] then return nil end
+  local job = {flight = flight}
+  for i = 1, #fields do
+    local field = fields[i]
+    job[field] = IS_TEXT[field] and values[i] or tonumber(values[i] or 0)
+  end
+  return job
+end
+
+-- What `record` answers.
+local function describe(job)
+  local answer = {job.state, job.outcome, job.prompt, job.worker, job.tenant, job.lane, job.gateway, job.cancelled,
+    job.epoch, job.guaranteed}
+  for choice = 0, job.n - 1 do answer[11 + choice] = call('STRLEN', key('ids', job.flight, choice)) / 4 end
+  return answer
+end
+
+-- One entry on a stream, which is bounded and goes an hour after its last entry.
+local function tell(stream, ...)
+  call('XADD', stream, 'MAXLEN', '~', STREAM_LENGTH, '*', ...)
+  call('PEXPIRE', stream, RECORD_TTL_MS)
+end
+
+-- Wake the workers that wait for jobs: one entry, however many of them.
+local function wake()
+  call('XADD', key('wake'), 'MAXLEN', 1, '*', 'w', '')
+end

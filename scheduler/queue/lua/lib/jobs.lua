@@ -1,0 +1,210 @@
+-- Prelude: seats in the lanes (scheduler/queue/take_order.py states the rules). After `base` and `shares`.
+local HEAD_FIELDS = {'lane', 'due', 'queued', 'hard_first', 'hard_end', 'prompt', 'n', 'guaranteed', 'whole',
+  'generated'}
+local HEAD_FORMAT = '<dddI4I2BI4' -- when it expires, queued, due, prompt, n, guaranteed, whole; its flight follows
+local RESUMES = 2 -- added to `guaranteed` where the job has tokens already: its record says what else orders it
+
+-- When a waiting job's time is over: at its hard deadline; where none was stated, after the lane's maximum wait.
+local function expires(job)
+  local hard = job.generated > 0 and job.hard_end or math.min(job.hard_end, job.hard_first)
+  return hard < NEVER_MS and hard or job.queued + LANE[job.lane].max_wait_ms
+end
+
+-- A tenant's first job that never ran: returned ones have negative scores.
+local function head_of(lane, tenant)
+  return call('ZRANGEBYSCORE', key('queue', lane, tenant), 0, '+inf', 'LIMIT', 0, 1)[1]
+end
+
+-- Keep of a tenant's head what orders it: one read for many.
+local function file_head(lane, tenant, job)
+  if not job then return call('HDEL', key('heads', lane), tenant) end
+  local guaranteed = job.guaranteed + (job.generated > 0 and RESUMES or 0)
+  local packed = struct.pack(HEAD_FORMAT, expires(job), job.queued, job.due, job.prompt, job.n, guaranteed, job.whole)
+  call('HSET', key('heads', lane), tenant, packed .. job.flight)
+end
+
+-- Where a job stands among its tenant's own: what came back first, then what is guaranteed, then the earliest due.
+local function place_of(job)
+  return job.due + (job.guaranteed == 1 and 0 or APART_MS) - (job.returned == 1 and 2 * APART_MS or 0)
+end
+
+-- A lane's window for a worker that computes a prompt's token in so many ms (0: not known).
+local function window_at(lane, token_ms)
+  return token_ms > 0 and math.max(WINDOW, lane.burst_ms / token_ms) or WINDOW
+end
+
+-- Weighted tokens by which a tenant is ahead of the least served other that waits in the lane, what it was promised and
+-- waits for counted in; below all where no other waits.
+local function lead_of(job, weight)
+  local least = call('ZRANGE', key('backlog', job.lane), 0, 1, 'WITHSCORES')
+  local other = least[1] == job.tenant and 3 or 1
+  if not least[other] then return -math.huge end
+  local counter = tonumber(call('ZSCORE', key('counters', job.lane), job.tenant) or 0)
+  if not call('ZSCORE', key('backlog', job.lane), job.tenant) then counter = math.max(counter, tonumber(least[2])) end
+  local promised = tonumber(call('HGET', key('vouched', job.lane), job.tenant) or 0)
+  return counter + promised / weight - tonumber(least[other + 1])
+end
+
+-- Count what a tenant was promised and waits for, or count it no more, where `sign` is -1.
+local function vouch(job, sign)
+  local name, tokens = key('vouched', job.lane), sign * (job.prompt + job.n * QUANTUM_COST)
+  if call('HINCRBY', name, job.tenant, string.format('%.0f', tokens)) <= 0 then call('HDEL', name, job.tenant) end
+end
+
+-- Put a job in its lane as queued since `job.queued`; a tenant that becomes backlogged is lifted.
+local function seat(job)
+  local lane, backlog, counters = job.lane, key('backlog', job.lane), key('counters', job.lane)
+  if not call('ZSCORE', backlog, job.tenant) then
+    local lowest = call('ZRANGE', backlog, 0, 0, 'WITHSCORES')[2]
+    local start = lowest and tonumber(lowest) + BEHIND
+    if not lowest then -- nobody waits: the lane is level
+      lowest = call('ZREVRANGE', counters, 0, 0, 'WITHSCORES')[2] or '0'
+      start = tonumber(lowest)
+      call('HSET', key('level'), lane, lowest)
+      OWED[lane] = math.max(0, owed_to(lane))
+      call('HSET', key('owed'), lane, OWED[lane])
+    end
+    local counter = math.max(start, tonumber(call('ZSCORE', counters, job.tenant) or 0))
+    call('ZADD', counters, counter, job.tenant)
+    call('ZADD', backlog, counter, job.tenant)
+  end
+  local place = place_of(job)
+  call('ZADD', key('queue', lane, job.tenant), place, job.flight)
+  call('ZADD', key('waiting', lane), job.queued, job.flight)
+  if job.follows == 1 then call('HINCRBY', key('followers'), job.tenant, 1) end
+  if job.returned == 1 then
+    call('ZADD', key('returned', lane), place, job.flight)
+  elseif job.guaranteed == 1 then
+    call('ZADD', key('guaranteed', lane), place, job.flight)
+    vouch(job, 1)
+  end
+  call('ZADD', key('expiry'), expires(job), job.flight)
+  if head_of(lane, job.tenant) == job.flight then file_head(lane, job.tenant, job) end
+  IS_BACKLOGGED[lane] = true
+end
+
+-- Requests of a tenant that wait, over all lanes: those whose first job does.
+local function waiting_of(tenant)
+  local own = 0 - (call('HGET', key('followers'), tenant) or 0)
+  for _, lane in ipairs(LANES) do own = own + call('ZCARD', key('queue', lane.name, tenant)) end
+  return own
+end
+
+-- Free a job's seat.
+local function unseat(job)
+  local queue = key('queue', job.lane, job.tenant)
+  call('ZREM', queue, job.flight)
+  local head = head_of(job.lane, job.tenant)
+  if not head and call('EXISTS', queue) == 0 then call('ZREM', key('backlog', job.lane), job.tenant) end
+  call('ZREM', key('waiting', job.lane), job.flight)
+  if job.follows == 1 and call('HINCRBY', key('followers'), job.tenant, -1) == 0 then
+    call('HDEL', key('followers'), job.tenant)
+  end
+  if job.returned == 1 then
+    call('ZREM', key('returned', job.lane), job.flight)
+  elseif job.guaranteed == 1 then
+    call('ZREM', key('guaranteed', job.lane), job.flight)
+    vouch(job, -1)
+  end
+  call('ZREM', key('expiry'), job.flight)
+  file_head(job.lane, job.tenant, head and load(head, HEAD_FIELDS))
+  IS_BACKLOGGED[job.lane] = nil
+end
+
+-- Prelude: how a job ends (scheduler/queue/memory_jobs.py states the rules). After `base` and `places`.
+
+-- Give the tenant back what was charged when the job was taken and has not been computed.
+local function refund(job)
+  charge(job, -job.credit)
+  job.credit = 0
+end
+
+-- End a job for good; `silent` where its worker tells the gateway. The prompt goes at once, the rest
+-- when it is forgotten, or where no gateway lives to do that, at last by itself.
+local function finish(job, outcome, message, silent)
+  if job.state == 'queued' then unseat(job) else call('ZREM', key('held', job.worker), job.flight) end
+  refund(job)
+  release_claim(job)
+  call('ZREM', key('flights', job.gateway), job.flight)
+  job.state, job.outcome = 'ended', outcome
+  local record = key('job', job.flight)
+  call('HSET', record, 'state', 'ended', 'outcome', outcome, 'credit', 0, 'generated', job.generated)
+  call('HDEL', record, 'body')
+  call('PEXPIRE', record, KEPT_MS)
+  for choice = 0, job.n - 1 do call('PEXPIRE', key('ids', job.flight, choice), KEPT_MS) end
+  if silent then return end
+  local event = {type = 'finished', flight_id = job.flight, epoch = job.epoch, outcome = outcome, error = message or ''}
+  tell(key('events', job.gateway), 'e', cmsgpack.pack({event}))
+end
+
+-- End the first of the waiting jobs whose time is over.
+local function expire()
+  for _, flight in ipairs(call('ZRANGEBYSCORE', key('expiry'), '-inf', NOW, 'LIMIT', 0, SWEEP)) do
+    local job = load(flight)
+    if job then finish(job, 'expired') else call('ZREM', key('expiry'), flight) end
+  end
+end
+
+-- Prelude: the other moves of a job (scheduler/queue/memory_jobs.py states the rules). After `base`, `places` and `ends`.
+
+-- Give a waiting job, its body too, to a worker, charging `cost` provisionally: what `take` answers for it.
+local function lease(job, worker, cost)
+  unseat(job)
+  job.epoch, job.credit = job.epoch + 1, cost
+  call('ZADD', key('held', worker), job.losses, job.flight)
+  local record = key('job', job.flight)
+  call('HSET', record, 'state', 'leased', 'worker', worker, 'taken', NOW, 'returned', 0, 'epoch', job.epoch,
+    'credit', cost)
+  charge(job, cost)
+  local answer = {job.body, job.epoch, NOW - job.arrived, job.granted, job.guaranteed}
+  for choice = 0, job.n - 1 do
+    answer[6 + choice] = job.generated > 0 and call('GET', key('ids', job.flight, choice)) or ''
+  end
+  return answer
+end
+
+-- Return a leased job to the head of its lane; one that was told to stop ends instead.
+local function give_back(job)
+  if job.cancelled == 1 then return finish(job, 'cancelled') end
+  call('ZREM', key('held', job.worker), job.flight)
+  refund(job)
+  job.state, job.worker, job.returned, job.queued, job.epoch = 'queued', '', 1, NOW, job.epoch + 1
+  call('HSET', key('job', job.flight), 'state', 'queued', 'worker', '', 'returned', 1, 'queued', NOW,
+    'epoch', job.epoch, 'credit', 0, 'losses', job.losses)
+  seat(job)
+end
+
+-- A leased job whose worker is dead, or has lost its thread: back to the queue, but not for ever.
+local function lose(job)
+  job.losses = job.losses + 1
+  if job.losses >= MAX_LOSSES and job.cancelled == 0 then finish(job, 'failed', POISONED) else give_back(job) end
+end
+
+-- End a waiting job; tell the holder of a leased one, once.
+local function stop(job)
+  if job.state == 'queued' then
+    finish(job, 'cancelled')
+  elseif job.state == 'leased' and job.cancelled == 0 then
+    job.cancelled = 1
+    call('HSET', key('job', job.flight), 'cancelled', 1)
+    tell(key('control', job.worker), 'c', cmsgpack.pack({type = 'cancel', flight_id = job.flight}))
+  end
+end
+
+-- After half a lease in which nobody renewed or reclaimed, nothing is taken from anybody for one full lease.
+local function is_quiet()
+  local pulse = call('HMGET', key('pulse'), 'seen', 'quiet_until')
+  local quiet_until = tonumber(pulse[2] or 0)
+  if pulse[1] and NOW - tonumber(pulse[1]) > LEASE_MS / 2 then quiet_until = NOW + LEASE_MS end
+  call('HSET', key('pulse'), 'seen', NOW, 'quiet_until', quiet_until)
+  return NOW < quiet_until and quiet_until <= NOW + LEASE_MS -- a clock may have stepped ahead, and back
+end
+
+-- No worker has renewed its lease here for so long, though those that live had the time to: somebody looks regularly.
+local function is_orphan(grace_ms)
+  local pulse = call('HMGET', key('pulse'), 'seen', 'quiet_until', 'served')
+  if not pulse[3] then return false end
+  local seen, quiet_until, served = tonumber(pulse[1] or 0), tonumber(pulse[2] or 0), tonumber(pulse[3])
+  if NOW - seen > LEASE_MS / 2 or (NOW < quiet_until and quiet_until <= NOW + LEASE_MS) then return false end
+  return NOW - served >= grace_ms
+end

@@ -1,0 +1,369 @@
+-- Prelude of `take`: what the worker can still start (scheduler/queue/take_order.py states it). After `moves`.
+local SEQUENCES, KV_TOKENS, PREFILL_MS = {}, {}, tonumber(ARGV[3])
+local MAX_SEQUENCES, POOL_TOKENS, HAS_SUSPECT = 0, 0, false
+local YIELDING = {} -- what each lane's own work there would yield, to tenants that were served less
+
+-- The tenants named in ARGV from `at` on, behind their number; and where the next value stands.
+local function read_tenants(at)
+  local tenants, last = {}, at + tonumber(ARGV[at])
+  for i = at + 1, last do tenants[#tenants + 1] = ARGV[i] end
+  return tenants, last + 1
+end
+
+local function set_of(tenants)
+  local set = {}
+  for _, tenant in ipairs(tenants) do set[tenant] = true end
+  return set
+end
+
+-- Read of a lane from ARGV[at] on: jobs, sequences, KV tokens, tenants that have begun there, tenants that wait there.
+local function open_yielding(lane, at)
+  local own = {jobs = tonumber(ARGV[at]), sequences = tonumber(ARGV[at + 1]), kv_tokens = tonumber(ARGV[at + 2])}
+  own.tenants, at = read_tenants(at + 3)
+  own.begun = set_of(own.tenants)
+  local waiting
+  waiting, at = read_tenants(at)
+  own.waiting = set_of(waiting)
+  YIELDING[lane.level] = own
+  return at
+end
+
+-- Read from ARGV[first] on what the whole worker is, then the room of each lane, then what each would yield.
+local function open_room(worker, first)
+  MAX_SEQUENCES, POOL_TOKENS = tonumber(ARGV[first]), tonumber(ARGV[first + 1])
+  for level = 1, #LANES do
+    SEQUENCES[level], KV_TOKENS[level] = tonumber(ARGV[first + 2 * level]), tonumber(ARGV[first + 2 * level + 1])
+  end
+  local at = first + 2 * #LANES + 2
+  for _, lane in ipairs(LANES) do at = open_yielding(lane, at) end
+  HAS_SUSPECT = call('ZCOUNT', key('held', worker), SUSPECT_LOSSES, '+inf') > 0
+end
+
+-- Θ of a lane for this worker.
+local function window_of(lane)
+  return window_at(lane, PREFILL_MS)
+end
+
+-- Anything could be started in this lane without its own work yielding.
+local function is_open(lane)
+  return SEQUENCES[lane.level] > 0 and KV_TOKENS[lane.level] > 0
+end
+
+-- A job could ever end here: all its choices in one step, and each alone as long as it can grow. Not where it may have
+-- killed its workers, and one such job is here already.
+local function could_hold(job)
+  return job.n <= MAX_SEQUENCES and job.whole <= POOL_TOKENS and not (HAS_SUSPECT and job.losses >= SUSPECT_LOSSES)
+end
+
+-- KV tokens that its next step holds; one that has grown beyond the pool, its choices in turns, needs all of that.
+local function tokens_of(job)
+  return math.min(job.kv_tokens, POOL_TOKENS)
+end
+
+-- Room for all its choices, now and until they end.
+local function fits(job)
+  return job.n <= SEQUENCES[job.level] and tokens_of(job) <= KV_TOKENS[job.level]
+end
+
+-- Due: room is to gather for it.
+local function gathers(job)
+  return job.due <= NOW and SEQUENCES[job.level] > 0
+end
+
+-- Starts with no more than its lane's share floor has of the worker, nor several choices.
+local function is_within_floor(job)
+  return job.n == 1 and tokens_of(job) <= LANE[job.lane].share_floor * POOL_TOKENS
+end
+
+-- Somebody could be owed something.
+local function yields(lane)
+  return #YIELDING[lane.level].tenants > 0
+end
+
+-- Tenants' counters, or the level where that is higher.
+local function standings(lane, tenants)
+  local level, counters = tonumber(call('HGET', key('level'), lane.name) or 0), {}
+  for i, counter in ipairs(call('ZMSCORE', key('counters', lane.name), unpack(tenants))) do
+    counters[i] = math.max(level, tonumber(counter or 0))
+  end
+  return counters
+end
+
+-- The largest counter of those who have begun there, as it is when first asked for; and whether one of them that is
+-- behind it by more than the window waits there already.
+local function most_served(own, lane)
+  if not own.most then
+    local counters = standings(lane, own.tenants)
+    own.most = math.max(unpack(counters))
+    for i, tenant in ipairs(own.tenants) do
+      own.one_waits = own.one_waits or (own.waiting[tenant] and own.most - counters[i] > window_of(lane))
+    end
+  end
+  return own.most
+end
+
+-- This job is of a tenant that is owed, and what would be yielded suffices for it (Owed in scheduler/queue/take_order.py).
+local function is_owed(job, lane)
+  local own, tenant = YIELDING[lane.level], job.tenant
+  if job.n > own.sequences or tokens_of(job) > own.kv_tokens then return false end
+  if job.guaranteed == 1 then return true end
+  if own.waiting[tenant] then return false end
+  local lead = most_served(own, lane) - standings(lane, {tenant})[1]
+  if own.begun[tenant] then return not own.one_waits and lead > window_of(lane) end
+  return own.jobs > 0 and lead >= -window_of(lane)
+end
+
+-- A job is taken, and waits there for others to yield.
+local function give_owed(job)
+  local own, tenant = YIELDING[job.level], job.tenant
+  if own.begun[tenant] then
+    own.one_waits = true
+  elseif job.guaranteed == 0 then
+    own.jobs = own.jobs - 1
+  end
+  own.waiting[tenant] = true
+  own.sequences, own.kv_tokens = own.sequences - job.n, own.kv_tokens - tokens_of(job)
+end
+
+-- Give the room to this job: gone for its lane and all below.
+local function occupy(job)
+  if job.is_owed then give_owed(job) end
+  for below = job.level, #LANES do
+    SEQUENCES[below], KV_TOKENS[below] = SEQUENCES[below] - job.n, KV_TOKENS[below] - tokens_of(job)
+  end
+  HAS_SUSPECT = HAS_SUSPECT or job.losses >= SUSPECT_LOSSES
+end
+
+-- Give nothing more to these lanes, so that room gathers.
+local function close(first, last)
+  for level = first, last do SEQUENCES[level] = 0 end
+end
+
+-- Prelude of `take`: the one order of candidates (scheduler/queue/take_order.py states it). After `room`.
+local RANKING = {'lane', 'tenant', 'returned', 'queued', 'due', 'hard_first', 'hard_end', 'prompt', 'generated', 'n',
+  'guaranteed', 'losses', 'whole'}
+local CANDIDATES = {}
+
+-- Byte by byte, as sorted sets and Python order ids: Lua's own `<` on strings follows the server's locale.
+local function is_before(a, b)
+  for i = 1, math.min(#a, #b) do
+    local x, y = a:byte(i), b:byte(i)
+    if x ~= y then return x < y end
+  end
+  return #a < #b
+end
+
+-- Weighted tokens that taking a job is charged: nobody pays again for what was computed before.
+local function provisional_cost(job)
+  return (job.generated > 0 and 0 or job.prompt) + job.n * QUANTUM_COST
+end
+
+-- Whether to relegate fresh work, and its urgency (scheduler/planner/ordering.py).
+local function prospects(slack_ms, service_ms, lead_ms, waited_ms, long_wait_ms, guaranteed)
+  if waited_ms >= long_wait_ms then return false, -waited_ms end
+  if service_ms > 0 and slack_ms > PLENTY * service_ms then return false, math.huge end
+  if service_ms > 0 and slack_ms < 0 and not guaranteed then return true, math.huge end
+  return false, slack_ms + SHORT_FIRST * service_ms + LEAD * lead_ms
+end
+
+-- Give a job what orders it, its tenant being ahead by `lead`. What has begun before is as urgent as it is late.
+local function judge(job, lead)
+  local lane = LANE[job.lane]
+  local service_ms = job.returned == 1 and 0 or job.prompt * PREFILL_MS
+  local lead_ms = (job.returned == 1 or job.guaranteed == 1) and 0 or lead * PREFILL_MS
+  local relegated
+  relegated, job.urgency =
+    prospects(job.due - NOW - service_ms, service_ms, lead_ms, NOW - job.queued, lane.long_wait_ms, job.guaranteed == 1)
+  job.standing = job.guaranteed == 1 and 0 or relegated and 2 or 1
+  job.outside = lead > window_of(lane) and job.guaranteed == 0 and 1 or 0
+end
+
+-- Where it waits, and what it takes.
+local function measured(job)
+  job.level, job.kv_tokens = LANE[job.lane].level, job.prompt + job.generated + job.n
+  return job
+end
+
+-- A waiting job of a lane by its flight; nil where the store has dropped its record, or its time is over.
+local function find(flight, lane)
+  local job = CANDIDATES[flight] or load(flight, RANKING)
+  if not job then
+    for _, kind in ipairs({'returned', 'guaranteed', 'waiting'}) do call('ZREM', key(kind, lane.name), flight) end
+    return nil
+  end
+  CANDIDATES[flight] = CANDIDATES[flight] or measured(job)
+  return expires(job) > NOW and job or nil
+end
+
+-- A tenant's head, as `file_head` has packed it.
+local function unpack_head(packed, lane, tenant)
+  local job = CANDIDATES[packed]
+  if not job then
+    local ends, queued, due, prompt, n, guaranteed, whole, first = struct.unpack(HEAD_FORMAT, packed)
+    if guaranteed >= RESUMES then return find(packed:sub(first), lane) end
+    job = {flight = packed:sub(first), lane = lane.name, tenant = tenant, ends = ends, queued = queued, due = due,
+      prompt = prompt, n = n, guaranteed = guaranteed, whole = whole, generated = 0, returned = 0, losses = 0}
+    CANDIDATES[packed] = measured(job)
+  end
+  return job.ends > NOW and job or nil
+end
+
+-- Make a job one of those that are compared, `least` being the smallest counter of its lane.
+local function add(jobs, job, counter, least)
+  job.counter = counter
+  judge(job, counter - least)
+  jobs[#jobs + 1] = job
+end
+
+-- The first jobs of a sorted set, at most `count` of the first `looks` from `least` to `most`, that could run here.
+local function first_here(set, lane, least, most, looks, count)
+  local found, seen = {}, 0
+  while #found < count and seen < looks do -- more are read only where some of the first could not
+    local part = math.min(ELDERS_PER_TAKE, looks - seen)
+    local flights = call('ZRANGEBYSCORE', set, least, most, 'LIMIT', seen, part)
+    for _, flight in ipairs(flights) do
+      local job = #found < count and find(flight, lane)
+      if job and could_hold(job) then found[#found + 1] = job end
+    end
+    if #flights < part then break end
+    seen = seen + part
+  end
+  return found
+end
+
+-- Add the first of a lane's list that could run here, up to a score.
+local function add_first(jobs, lane, list, most)
+  local found = first_here(key(list, lane.name), lane, '-inf', most, LOOKS_PER_TAKE, ELDERS_PER_TAKE)
+  if #found == 0 then return end
+  local backlog = key('backlog', lane.name)
+  local least = call('ZRANGE', backlog, 0, 0, 'WITHSCORES')[2] or 0
+  for _, job in ipairs(found) do add(jobs, job, tonumber(call('ZSCORE', backlog, job.tenant)), least) end
+end
+
+-- Of a lane: the first that came back from a worker.
+local function returned(lane)
+  local jobs = {}
+  add_first(jobs, lane, 'returned', '+inf')
+  return jobs
+end
+
+-- Of a lane: the first of each of the tenants served least that could run here, and the first due of what is guaranteed.
+local function heads(lane)
+  local jobs, tenants, others = {}, {}, {}
+  local least = call('ZRANGE', key('backlog', lane.name), 0, TENANTS_PER_TAKE - 1, 'WITHSCORES')
+  if #least == 0 then return jobs end
+  for i = 1, #least, 2 do tenants[#tenants + 1] = least[i] end
+  for i, packed in ipairs(call('HMGET', key('heads', lane.name), unpack(tenants))) do
+    local job = packed and unpack_head(packed, lane, tenants[i])
+    if job and could_hold(job) then
+      add(jobs, job, tonumber(least[2 * i]), least[2])
+    elseif packed then
+      others[#others + 1] = i
+    end
+  end
+  for _, i in ipairs(others) do
+    local queue, looks = key('queue', lane.name, tenants[i]), math.floor(LOOKS_PER_TAKE / #others)
+    local job = first_here(queue, lane, 0, '+inf', looks, 1)[1]
+    if job then add(jobs, job, tonumber(least[2 * i]), least[2]) end
+  end
+  add_first(jobs, lane, 'guaranteed', '+inf')
+  return jobs
+end
+
+-- What has waited so long in a lane that it goes first there, and is promoted to the one above.
+local function add_elders(jobs, lane)
+  if not lane or not is_open(lane) then return end
+  add_first(jobs, lane, 'waiting', NOW - lane.long_wait_ms)
+end
+
+-- Of a lane: its heads and elders, and what long waits have promoted from the lane below.
+local function heads_and_elders(lane)
+  local jobs = heads(lane)
+  add_elders(jobs, lane)
+  add_elders(jobs, LANES[lane.level + 1])
+  return jobs
+end
+
+-- Those of these jobs that their lane's share floor is behind enough for.
+local function owed(jobs)
+  local found = {}
+  for _, job in ipairs(jobs) do
+    if owed_to(job.lane) >= math.min(provisional_cost(job), OWED_LIMIT) then found[#found + 1] = job end
+  end
+  return found
+end
+
+local function precedes(a, b)
+  if a.returned ~= b.returned then return a.returned > b.returned end
+  if a.outside ~= b.outside then return a.outside < b.outside end
+  if a.standing ~= b.standing then return a.standing < b.standing end
+  if a.urgency ~= b.urgency then return a.urgency < b.urgency end
+  if a.counter ~= b.counter then return a.counter < b.counter end
+  if a.due ~= b.due then return a.due < b.due end
+  return is_before(a.flight, b.flight)
+end
+
+-- The first of these jobs that fits. One that is due and could fit once closes its lane, up to `lane`, to those behind.
+local function first_to_fit(jobs, lane)
+  while true do
+    local best
+    for _, job in ipairs(jobs) do
+      if (fits(job) or gathers(job)) and not (best and precedes(best, job)) then best = job end
+    end
+    if not best or fits(best) then return best end
+    close(lane.level, best.level)
+  end
+end
+
+-- The first of these jobs, in order, of which `is_wanted` is true.
+local function first_of(jobs, is_wanted, lane)
+  local best
+  for _, job in ipairs(jobs) do
+    if not (best and precedes(best, job)) and is_wanted(job, lane) then best = job end
+  end
+  return best
+end
+
+-- What a lane's share floor is behind for. What needs no more than that share and does not fit gathers room from all
+-- lanes above too.
+local function pick_for_floor(lane)
+  for _, jobs in ipairs({owed(returned(lane)), owed(heads(lane))}) do
+    local small = first_of(jobs, is_within_floor, lane)
+    if small and fits(small) then return small end
+    if small then close(1, lane.level) end
+    local job = is_open(lane) and first_to_fit(jobs, lane)
+    if job then return job end
+  end
+end
+
+-- The first, lane by lane, of those for whom work of their own lane yields.
+local function pick_owed()
+  for _, lane in ipairs(LANES) do
+    if yields(lane) then
+      local jobs = returned(lane)
+      for _, job in ipairs(heads(lane)) do jobs[#jobs + 1] = job end
+      local job = first_of(jobs, is_owed, lane)
+      if job then
+        job.is_owed = true
+        return job
+      end
+    end
+  end
+end
+
+-- The next job to take; nil where there is none.
+local function pick()
+  for _, lane in ipairs(LANES) do
+    if lane.share_floor > 0 and owed_to(lane.name) >= QUANTUM_COST then
+      local job = pick_for_floor(lane)
+      if job then return job end
+    end
+  end
+  for _, lane in ipairs(LANES) do
+    if is_open(lane) then
+      local job = first_to_fit(returned(lane), lane) or first_to_fit(heads_and_elders(lane), lane)
+      if job then return job end
+    end
+  end
+  return pick_owed()
+end

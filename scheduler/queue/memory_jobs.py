@@ -1,0 +1,243 @@
+"""The records of all jobs of the in-memory queue, and every move that one can make: the only place that changes one."""
+
+from bisect import bisect_left, bisect_right, insort
+from collections import defaultdict
+from collections.abc import Sequence
+from operator import itemgetter
+
+import msgspec
+
+from fairlane.scheduler.protocol.lanes import Lane, LaneName
+from fairlane.scheduler.protocol.messages import Cancel, Control, Event, Finished, Job, Lease, Outcome
+from fairlane.scheduler.queue.promises import Promises
+from fairlane.scheduler.queue.take_order import Entry, Place, Places
+from fairlane.scheduler.queue.types import (
+    MAX_LOSSES,
+    SWEEP,
+    JobState,
+    Publication,
+    Unattainable,
+    claim_due_ms,
+    claim_us,
+    hard_end_ms,
+    hard_first_ms,
+    in_rank_order,
+    work_us,
+)
+
+POISONED = f"the workers that held this request lost it or died {MAX_LOSSES} times"
+
+
+class JobBook:
+    """Moves: add → lease → (give back → lease)* → end; each keeps all indexes, counters and shares in step."""
+
+    def __init__(self, lanes: dict[LaneName, Lane], window: float) -> None:
+        self.places = {lane.name: Places(lane, window) for lane in in_rank_order(lanes)}
+        self.levels = {name: level for level, name in enumerate(self.places)}
+        self.promises = self._no_promises()
+        self.entries: dict[str, Entry] = {}
+        self.events: dict[str, list[Event]] = defaultdict(list)
+        self.controls: dict[str, list[Control]] = defaultdict(list)
+        self.flights: dict[str, set[str]] = defaultdict(set)
+        """Flights of each gateway that have not ended, nor been told to for the gateway's loss."""
+        self._held: dict[str, set[str]] = defaultdict(set)
+        self._expiry: list[Place] = []
+        self._spent: dict[tuple[LaneName, str], list[float]] = {}
+
+    def held(self, worker_id: str) -> list[Entry]:
+        """What this worker holds, in one order for all: fewest losses first, ties by id."""
+        held = [self.entries[flight_id] for flight_id in self._held.get(worker_id, ())]
+        return sorted(held, key=lambda entry: (entry.losses, entry.job.flight_id))
+
+    def late(self, now_ms: int) -> list[Entry]:
+        """The first of the waiting jobs whose time is over."""
+        count = bisect_right(self._expiry, float(now_ms), key=itemgetter(0))
+        return [self.entries[flight_id] for _, flight_id in self._expiry[: min(count, SWEEP)]]
+
+    def add(self, arrived_ms: int, job: Job, now_ms: int, generated: Sequence[Sequence[int]]) -> Entry:
+        """Seat a new job; best effort where what its door promised cannot be booked, or its tenant is outside Θ.
+        `generated`: what it goes on from.
+
+        Raises Unattainable, unless it waited elsewhere before: what was let in once stays.
+        """
+        claimed_us, bucket_ms, level = claim_us(job), None, self.levels[job.lane]
+        if claimed_us:
+            places = self.places[job.lane]
+            is_ahead = places.lead(job.tenant, job.weight) > places.window(job.token_ms)
+            if not is_ahead:
+                bucket_ms = self.promises.book(level, arrived_ms + claim_due_ms(job), claimed_us, now_ms)
+            if bucket_ms is None and not is_ahead and arrived_ms == now_ms:
+                hard_ms = arrived_ms + min(hard_first_ms(job), hard_end_ms(job))
+                late_ms = self.promises.late_ms(level, hard_ms, claimed_us, now_ms)
+                if late_ms > 0:
+                    raise Unattainable(late_ms)
+            job = msgspec.structs.replace(job, guaranteed=bucket_ms is not None)
+        self.promises.asked[level].add(work_us(job), now_ms)
+        entry = Entry(job=job, arrived_ms=arrived_ms, queued_ms=arrived_ms, granted_until=job.granted_until)
+        if bucket_ms is not None:
+            entry.claim_us, entry.bucket_ms = claimed_us, bucket_ms
+        entry.generated = [list(ids) for ids in generated] or [[] for _ in range(job.n)]
+        self.entries[job.flight_id] = entry
+        self.flights[job.gateway_id].add(job.flight_id)
+        self._seat(entry)
+        return entry
+
+    def lease(self, entry: Entry, worker_id: str, now_ms: int) -> Lease:
+        """Give a waiting job to a worker, and charge its tenant provisionally."""
+        self._unseat(entry)
+        entry.state, entry.worker_id, entry.taken_ms, entry.returned = JobState.LEASED, worker_id, now_ms, False
+        entry.epoch += 1
+        entry.credit = entry.provisional_cost
+        self._held[worker_id].add(entry.job.flight_id)
+        self._charge(entry, entry.credit)
+        job = msgspec.structs.replace(entry.job, granted_until=entry.granted_until)
+        generated = tuple(map(tuple, entry.generated))
+        return Lease(job=job, epoch=entry.epoch, arrived_ms_ago=now_ms - entry.arrived_ms, generated=generated)
+
+    def publish(self, gateway_id: str, worker_id: str, item: Publication, now_ms: int) -> bool:
+        """Record a leased job's part of a step; False where it is refused. A repeat is accepted and changes nothing.
+
+        What its holder says may not fit the record where a crash of the store took the record's end back: the job is
+        lost to that worker, and whoever takes it next goes on from the record.
+        """
+        entry = self.entries.get(item.flight_id)
+        if entry is None or entry.state is not JobState.LEASED or entry.epoch != item.epoch:
+            return False
+        if (entry.worker_id, entry.job.gateway_id) != (worker_id, gateway_id):
+            return False
+        if item.tokens and not _fits(entry, item):
+            is_repeat = item.ends is None and _is_recorded(entry, item)
+            if not is_repeat:
+                self.lose(entry, now_ms)
+            return is_repeat
+        for choice, _, ids in item.tokens:
+            entry.generated[choice].extend(ids)
+        if entry.claim_us and entry.produced:
+            self._release_claim(entry)
+        covered = min(entry.credit, item.cost)
+        entry.credit -= covered
+        self._spend(entry, item.cost - covered)
+        self.events[gateway_id].extend(item.events)
+        if item.ends is not None:
+            self.end(entry, item.ends, tell=False)
+        return True
+
+    def settle(self) -> None:
+        """Count what has been spent, once all of a call's jobs are published."""
+        for (lane, tenant), (tokens, service) in self._spent.items():
+            self._count(lane, tenant, tokens, service)
+        self._spent.clear()
+
+    def give_back(self, entry: Entry, now_ms: int) -> None:
+        """A leased job returns to the head of its lane; one that was told to stop ends instead."""
+        if entry.cancelled:
+            self.end(entry, Outcome.CANCELLED)
+            return
+        self._held[entry.worker_id].discard(entry.job.flight_id)
+        self._refund(entry)
+        entry.state, entry.worker_id, entry.returned, entry.queued_ms = JobState.QUEUED, "", True, now_ms
+        entry.epoch += 1
+        self._seat(entry)
+
+    def lose(self, entry: Entry, now_ms: int) -> None:
+        """A leased job's worker is dead, or has lost its thread: back to the queue, but not for ever."""
+        entry.losses += 1
+        if entry.losses >= MAX_LOSSES and not entry.cancelled:
+            self.end(entry, Outcome.FAILED, POISONED)
+        else:
+            self.give_back(entry, now_ms)
+
+    def stop(self, entry: Entry) -> None:
+        """End a waiting job; tell the holder of a leased one, once. Nothing where it has ended."""
+        if entry.state is JobState.QUEUED:
+            self.end(entry, Outcome.CANCELLED)
+        elif entry.state is JobState.LEASED and not entry.cancelled:
+            entry.cancelled = True
+            self.controls[entry.worker_id].append(Cancel(flight_id=entry.job.flight_id))
+
+    def end(self, entry: Entry, outcome: Outcome, error: str = "", *, tell: bool = True) -> None:
+        """End a job for good. `tell` its gateway, unless its worker has done so."""
+        job = entry.job
+        if entry.state is JobState.QUEUED:
+            self._unseat(entry)
+        else:
+            self._held[entry.worker_id].discard(job.flight_id)
+        self._refund(entry)
+        self._release_claim(entry)
+        self.flights[job.gateway_id].discard(job.flight_id)
+        entry.state, entry.outcome = JobState.ENDED, outcome
+        if tell:
+            finished = Finished(flight_id=job.flight_id, epoch=entry.epoch, outcome=outcome, error=error)
+            self.events[job.gateway_id].append(finished)
+
+    def end_started(self, lane: LaneName) -> None:
+        """End the first of the waiting jobs of a lane that have tokens: nobody goes on with them."""
+        waiting = [self.entries[flight_id] for flight_id in self.places[lane].all_returned()]
+        for entry in [entry for entry in waiting if entry.produced][:SWEEP]:
+            self.end(entry, Outcome.UNAVAILABLE)
+
+    def withdraw(self, entry: Entry) -> None:
+        """Forget a waiting job that nobody has begun."""
+        self._unseat(entry)
+        self._release_claim(entry)
+        self.flights[entry.job.gateway_id].discard(entry.job.flight_id)
+        del self.entries[entry.job.flight_id]
+
+    def reset(self) -> None:
+        """Forget what each tenant and lane has had."""
+        self.promises = self._no_promises()
+        for name, places in self.places.items():
+            self.places[name] = Places(places.lane, places.counters.window)
+
+    def _no_promises(self) -> Promises:
+        return Promises([places.lane.share_floor for places in self.places.values()])
+
+    def _seat(self, entry: Entry) -> None:
+        self.places[entry.job.lane].enter(entry)
+        insort(self._expiry, self._end_of_wait(entry))
+
+    def _unseat(self, entry: Entry) -> None:
+        self.places[entry.job.lane].leave(entry)
+        del self._expiry[bisect_left(self._expiry, self._end_of_wait(entry))]
+
+    def _end_of_wait(self, entry: Entry) -> Place:
+        max_wait_ms = self.places[entry.job.lane].lane.max_wait_ms
+        return entry.expires_ms(max_wait_ms), entry.job.flight_id
+
+    def _charge(self, entry: Entry, tokens: float) -> None:
+        if tokens:
+            self._count(entry.job.lane, entry.job.tenant, tokens, tokens / entry.job.weight)
+
+    def _spend(self, entry: Entry, tokens: float) -> None:
+        """Charge what many jobs of a tenant may add to: counted once, by `settle`."""
+        if tokens:
+            spent = self._spent.setdefault((entry.job.lane, entry.job.tenant), [0.0, 0.0])
+            spent[0] += tokens
+            spent[1] += tokens / entry.job.weight
+
+    def _count(self, lane: LaneName, tenant: str, tokens: float, service: float) -> None:
+        self.places[lane].counters.charge(tenant, service, 1.0)
+        for name, places in self.places.items():
+            places.serve(tokens, tokens if name == lane else 0.0)
+
+    def _release_claim(self, entry: Entry) -> None:
+        """It has begun, or is over."""
+        if entry.claim_us:
+            self.promises.release(self.levels[entry.job.lane], entry.bucket_ms, entry.claim_us)
+            entry.claim_us = 0
+
+    def _refund(self, entry: Entry) -> None:
+        self._charge(entry, -entry.credit)
+        entry.credit = 0.0
+
+
+def _fits(entry: Entry, item: Publication) -> bool:
+    """Each choice goes on where its record ends."""
+    return all(choice < entry.job.n and first == len(entry.generated[choice]) for choice, first, _ in item.tokens)
+
+
+def _is_recorded(entry: Entry, item: Publication) -> bool:
+    """Nothing of it is new."""
+    return all(
+        choice < entry.job.n and first + len(ids) <= len(entry.generated[choice]) for choice, first, ids in item.tokens
+    )

@@ -1,0 +1,344 @@
+"""The global queue's rules, in memory: which worker gets which job, and what becomes of jobs whose holder is lost.
+
+Pure: `now_ms` is the first argument of all that depends on time, and what others would read from a stream is kept in
+`events` (by gateway) and `controls` (by worker). The Redis queue answers every call as this one does; the tests send
+both the same calls. Invariants: a job is queued, leased to one worker, or ended; an end is for good, and is told to
+its gateway exactly once; an epoch never comes twice; tokens are recorded in order, without gap or repeat.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from fairlane.scheduler.planner.ordering import QUEUE_WINDOW
+from fairlane.scheduler.planner.steps import Capacity
+from fairlane.scheduler.protocol.lanes import Lane, LaneName
+from fairlane.scheduler.protocol.messages import Grant, Job, Outcome
+from fairlane.scheduler.queue.memory_jobs import JobBook
+from fairlane.scheduler.queue.promises import WHOLE
+from fairlane.scheduler.queue.take_order import Order
+from fairlane.scheduler.queue.types import (
+    GATEWAY_LEASES,
+    KEPT_MS,
+    RECORD_TTL_MS,
+    SUSPECT_LOSSES,
+    SWEEP,
+    Conference,
+    JobRecord,
+    JobState,
+    LaneDepth,
+    LaneFull,
+    Presence,
+    Publication,
+    Published,
+    Put,
+    QueueError,
+    Taken,
+    TenantQueueFull,
+    drain_ms,
+)
+
+__all__ = [
+    "JobRecord",
+    "JobState",
+    "LaneDepth",
+    "LaneFull",
+    "LaneQueue",
+    "Publication",
+    "Put",
+    "QueueError",
+    "Taken",
+    "TenantQueueFull",
+]
+
+
+class LaneQueue:
+    """All jobs of one model, and who holds them. `lease_ms`: how long a silent worker keeps its jobs."""
+
+    def __init__(self, lanes: dict[LaneName, Lane], *, lease_ms: int = 6_000, window: float = QUEUE_WINDOW) -> None:
+        self._book = JobBook(lanes, window)
+        self.events, self.controls = self._book.events, self._book.controls
+        self._lease_ms = lease_ms
+        self._workers: dict[str, int] = {}
+        self._gateways: dict[str, int] = {}
+        self._lost: dict[str, int] = {}
+        """Workers whose jobs were taken away and who have not heard of it, with the time of the loss."""
+        self._said: dict[str, tuple[bytes, int]] = {}
+        """What each door said last, and when."""
+        self._last_serial: dict[tuple[str, str], str] = {}
+        self._seen_ms: int | None = None
+        self._quiet_until_ms = 0
+        self._served_ms: int | None = None
+        """When a worker last renewed its lease."""
+
+    # What gateways call.
+
+    def put(
+        self,
+        now_ms: int,
+        job: Job,
+        *,
+        tenant_limit: int | None = None,
+        waited_ms: int = 0,
+        generated: Sequence[Sequence[int]] = (),
+    ) -> Put:
+        """Queue a job, and book what it was promised.
+
+        `waited_ms`: in another queue, from which it was withdrawn; it arrived so much earlier. `generated`: tokens of
+        each choice that an earlier run of the same request has published, from which it goes on; empty: none. Raises
+        TenantQueueFull, LaneFull and Unattainable, and has then changed nothing.
+        """
+        known = self._book.entries.get(job.flight_id)
+        if known is not None:
+            return Put(self.position(job.flight_id) or 0, known.job.guaranteed)
+        own, places = self.waiting(job.tenant), self._book.places[job.lane]
+        oldest_wait_ms = places.oldest_wait_ms(now_ms)
+        if tenant_limit is not None and own >= tenant_limit:
+            raise TenantQueueFull(tenant_limit, own, drain_ms(own, oldest_wait_ms))
+        if places.depth >= places.lane.max_queued:
+            raise LaneFull(job.lane, places.depth, drain_ms(places.depth, oldest_wait_ms))
+        entry = self._book.add(now_ms - waited_ms, job, now_ms, generated)
+        self._gateways.setdefault(job.gateway_id, now_ms + GATEWAY_LEASES * self._lease_ms)
+        return Put(places.position(entry), entry.job.guaranteed)
+
+    def cancel(self, flight_id: str) -> JobRecord | None:
+        """End a waiting job, tell a leased one's holder to stop it. Idempotent; None where it is unknown."""
+        entry = self._book.entries.get(flight_id)
+        if entry is not None:
+            self._book.stop(entry)
+        return self.record(flight_id)
+
+    def grant(self, flight_id: str, granted_until: int) -> bool:
+        """Raise what each choice may produce, in the record and at the holder, which may not have heard of what is said
+        again. False: unknown or ended."""
+        entry = self._book.entries.get(flight_id)
+        if entry is None or entry.state is JobState.ENDED:
+            return False
+        if granted_until >= entry.granted_until:
+            entry.granted_until = granted_until
+            if entry.state is JobState.LEASED:
+                self.controls[entry.worker_id].append(Grant(flight_id=flight_id, granted_until=granted_until))
+        return True
+
+    def record(self, flight_id: str) -> JobRecord | None:
+        """What is known of a job; None if it was never put, or forgotten."""
+        entry = self._book.entries.get(flight_id)
+        if entry is None:
+            return None
+        return JobRecord(
+            state=entry.state,
+            outcome=entry.outcome,
+            generated=tuple(map(len, entry.generated)),
+            prompt_tokens=len(entry.job.prompt),
+            worker_id=entry.worker_id,
+            tenant=entry.job.tenant,
+            lane=entry.job.lane,
+            gateway_id=entry.job.gateway_id,
+            cancelled=entry.cancelled,
+            epoch=entry.epoch,
+            guaranteed=entry.job.guaranteed,
+        )
+
+    def published(self, flight_id: str) -> Published | None:
+        """What there is to go on from of a job; None where it is unknown."""
+        entry = self._book.entries.get(flight_id)
+        return None if entry is None else Published(entry.job.prompt_print, tuple(map(tuple, entry.generated)))
+
+    def credit(self, flight_id: str) -> float:
+        """Weighted tokens that a job's tenant was charged when it was taken and that are not computed yet."""
+        entry = self._book.entries.get(flight_id)
+        return 0.0 if entry is None else entry.credit
+
+    def forget(self, flight_ids: Iterable[str]) -> None:
+        """Drop the records of jobs that have ended; others stay."""
+        for flight_id in flight_ids:
+            entry = self._book.entries.get(flight_id)
+            if entry is not None and entry.state is JobState.ENDED:
+                del self._book.entries[flight_id]
+
+    def position(self, flight_id: str) -> int | None:
+        """1 + the tenant's own jobs ahead in the lane; None once it is not queued."""
+        entry = self._book.entries.get(flight_id)
+        if entry is None or entry.state is not JobState.QUEUED:
+            return None
+        return self._book.places[entry.job.lane].position(entry)
+
+    def depths(self, now_ms: int) -> dict[LaneName, LaneDepth]:
+        """How full each lane is."""
+        return {
+            name: LaneDepth(queued=places.depth, oldest_wait_ms=places.oldest_wait_ms(now_ms))
+            for name, places in self._book.places.items()
+        }
+
+    def confer(self, now_ms: int, gateway_id: str, said: bytes, refused_us: Mapping[LaneName, int]) -> Conference:
+        """Tell the other doors what this one has let in (`scheduler.admission.hearsay`), and hear what they said last.
+
+        `refused_us`: work that it refused since it said so last and that might have been in time, in microseconds of
+        all workers.
+        """
+        oldest_ms = now_ms - GATEWAY_LEASES * self._lease_ms
+        self._said[gateway_id] = said, now_ms
+        self._said = {name: (word, at_ms) for name, (word, at_ms) in self._said.items() if at_ms > oldest_ms}
+        asked = {}
+        for lane, level in self._book.levels.items():
+            self._book.promises.asked[level].add(refused_us.get(lane, 0), now_ms)
+            asked[lane] = self._book.promises.asked[level].part(now_ms) / WHOLE
+        others = [(word, max(0, now_ms - at_ms)) for name, (word, at_ms) in self._said.items() if name != gateway_id]
+        return Conference(tuple(sorted(others)), asked)
+
+    @property
+    def queued(self) -> int:
+        """How many jobs wait, in all lanes."""
+        return sum([places.depth for places in self._book.places.values()])
+
+    def waiting(self, tenant: str) -> int:
+        """How many requests of this tenant wait, over all lanes: what its `queued_requests` bounds."""
+        return sum(places.requests_of(tenant) for places in self._book.places.values())
+
+    def gateway_alive(self, now_ms: int, gateway_id: str) -> None:
+        """A gateway's heartbeat: without it for GATEWAY_LEASES leases, its jobs are cancelled."""
+        self._gateways[gateway_id] = now_ms + GATEWAY_LEASES * self._lease_ms
+
+    # What workers call.
+
+    def take(self, now_ms: int, worker_id: str, capacity: Capacity) -> Taken:
+        """Lease to this worker what it can start, most urgent first; nothing while it has not heard of a loss."""
+        self._expire(now_ms)
+        if worker_id in self._lost:
+            return Taken(())
+        self._workers.setdefault(worker_id, now_ms + self._lease_ms)
+        lanes = tuple(self._book.places.values())
+        suspect = any(entry.losses >= SUSPECT_LOSSES for entry in self._book.held(worker_id))
+        order = Order(lanes, self._book.entries, capacity, now_ms, suspect=suspect)
+        leases = []
+        while (entry := order.pick()) is not None:
+            leases.append(self._book.lease(entry, worker_id, now_ms))
+        return Taken(tuple(leases))
+
+    def renew(self, now_ms: int, worker_id: str, holding: Collection[str] | None = None) -> bool:
+        """A worker's heartbeat, for all it holds. False, once: its lease had lapsed and its jobs were taken away.
+
+        `holding` names the flights that the worker knows of: a job leased to it for longer than one lease and not
+        among them was in a `take` whose answer got lost, and is given back.
+        """
+        self._is_quiet(now_ms)
+        self._workers[worker_id] = now_ms + self._lease_ms
+        self._served_ms = now_ms
+        if holding is not None:
+            for entry in self._book.held(worker_id):
+                if entry.job.flight_id not in holding and entry.taken_ms <= now_ms - self._lease_ms:
+                    self._book.give_back(entry, now_ms)
+        return self._lost.pop(worker_id, None) is None
+
+    def publish(
+        self, now_ms: int, gateway_id: str, worker_id: str, items: Sequence[Publication], *, serial: str = ""
+    ) -> set[str]:
+        """Record what a step produced for one gateway's jobs; returns the flights that were refused.
+
+        Refused: unknown, ended, not this worker's or this gateway's, a stale epoch, a gap in the tokens; the last goes
+        back to the queue. A call with the same non-empty `serial` as the worker's last to this gateway is a repeat, and
+        does nothing.
+        """
+        if serial and self._last_serial.get((gateway_id, worker_id)) == serial:
+            return set()
+        self._last_serial[gateway_id, worker_id] = serial
+        refused = {item.flight_id for item in items if not self._book.publish(gateway_id, worker_id, item, now_ms)}
+        self._book.settle()
+        return refused
+
+    def release(self, now_ms: int, worker_id: str, flight_ids: Iterable[str]) -> None:
+        """Hand jobs back, on drain: to the head of their lane, not counted as a loss. What it does not hold stays."""
+        for flight_id in flight_ids:
+            entry = self._book.entries.get(flight_id)
+            if entry is not None and entry.state is JobState.LEASED and entry.worker_id == worker_id:
+                self._book.give_back(entry, now_ms)
+
+    # What every gateway calls each second.
+
+    def reclaim(self, now_ms: int) -> int:
+        """Clear up after the dead and the late; returns how many jobs were taken from workers whose lease lapsed.
+
+        After more than half a lease without any `renew` or `reclaim` (the store was away) it does nothing for one
+        full lease: holders renew first.
+        """
+        is_quiet = self._is_quiet(now_ms)
+        self._served_ms = now_ms if self._served_ms is None else self._served_ms
+        if is_quiet:
+            return 0
+        self._expire(now_ms)
+        for gateway_id in _lapsed(self._gateways, now_ms, GATEWAY_LEASES * self._lease_ms):
+            self._abandon(gateway_id)
+        self._lost = {worker: lost_ms for worker, lost_ms in self._lost.items() if lost_ms > now_ms - RECORD_TTL_MS}
+        return sum(self._lose(worker_id, now_ms) for worker_id in _lapsed(self._workers, now_ms, self._lease_ms))
+
+    def orphan(self, now_ms: int, grace_ms: int) -> Presence:
+        """What becomes of a queue that no worker has served for `grace_ms`. To be called after `reclaim`.
+
+        Started latency jobs end as unavailable, a part per call; all else waits as it did. A worker that comes back
+        finds it. After KEPT_MS nothing is left of an empty one.
+        """
+        if not self._is_orphan(now_ms, grace_ms):
+            return Presence.SERVED
+        self._book.end_started(LaneName.LATENCY)
+        if any(places.depth for places in self._book.places.values()) or self._workers or self._gateways:
+            return Presence.ORPHANED
+        if not self._is_orphan(now_ms, KEPT_MS):
+            return Presence.EMPTY
+        self._book.reset()
+        self._lost.clear()
+        self._said.clear()
+        self._seen_ms, self._served_ms, self._quiet_until_ms = None, None, 0
+        return Presence.REMOVED
+
+    def withdraw(self, now_ms: int, flight_id: str, grace_ms: int) -> bool | None:
+        """Take a job that has no token yet out of an orphan (as `orphan` says), to be put elsewhere: nothing of it
+        stays, nobody is told. False where it stays; None where it is unknown, as where this was done before."""
+        entry = self._book.entries.get(flight_id)
+        if entry is None:
+            return None
+        if entry.state is not JobState.QUEUED or entry.produced or not self._is_orphan(now_ms, grace_ms):
+            return False
+        self._book.withdraw(entry)
+        return True
+
+    def _is_orphan(self, now_ms: int, grace_ms: int) -> bool:
+        """No worker has renewed its lease for so long, though those that live had the time to: somebody looks
+        regularly."""
+        if self._seen_ms is None or self._served_ms is None or now_ms - self._seen_ms > self._lease_ms / 2:
+            return False
+        is_quiet = now_ms < self._quiet_until_ms <= now_ms + self._lease_ms
+        return not is_quiet and now_ms - self._served_ms >= grace_ms
+
+    def _is_quiet(self, now_ms: int) -> bool:
+        if self._seen_ms is not None and now_ms - self._seen_ms > self._lease_ms / 2:
+            self._quiet_until_ms = now_ms + self._lease_ms
+        self._seen_ms = now_ms
+        return now_ms < self._quiet_until_ms <= now_ms + self._lease_ms  # a clock may have stepped ahead, and back
+
+    def _expire(self, now_ms: int) -> None:
+        for entry in self._book.late(now_ms):
+            self._book.end(entry, Outcome.EXPIRED)
+
+    def _abandon(self, gateway_id: str) -> None:
+        """Cancel what a dead gateway asked for, a part per call."""
+        flights = sorted(self._book.flights[gateway_id])[:SWEEP]
+        for flight_id in flights:
+            self._book.stop(self._book.entries[flight_id])
+            self._book.flights[gateway_id].discard(flight_id)
+        if len(flights) < SWEEP:
+            del self._gateways[gateway_id]
+
+    def _lose(self, worker_id: str, now_ms: int) -> int:
+        del self._workers[worker_id]
+        held = self._book.held(worker_id)
+        for entry in held:
+            self._book.lose(entry, now_ms)
+        if held:
+            self._lost[worker_id] = now_ms
+        return len(held)
+
+
+def _lapsed(leases: dict[str, int], now_ms: int, length_ms: int) -> list[str]:
+    """One further away than any reaches was dated by a clock that has stepped back since: it starts anew."""
+    for name, expires_ms in leases.items():
+        leases[name] = min(expires_ms, now_ms + length_ms)
+    late = sorted((expires_ms, name) for name, expires_ms in leases.items() if expires_ms <= now_ms)
+    return [name for _, name in late[:SWEEP]]

@@ -1,0 +1,370 @@
+"""The global queue in Redis: the rules of `scheduler.queue.memory_queue`, one script each, and the streams they write.
+
+Only conversion happens here. Keys: `scheduler.queue.keys`; rules: `scheduler.queue.memory_queue`; scripts:
+`scheduler/lua`. Every call is safe to repeat when its answer was lost: `put` knows the flight, `publish` its serial, a
+job of a lost `take` comes back by `renew`. All methods raise `redis.RedisError` while the store is away.
+"""
+
+import hashlib
+import itertools
+import secrets
+import struct
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import redis.asyncio
+import redis.exceptions
+
+from fairlane.scheduler.planner.ordering import QUEUE_WINDOW
+from fairlane.scheduler.planner.steps import Capacity, Yielding
+from fairlane.scheduler.protocol.lanes import Lane, LaneName
+from fairlane.scheduler.protocol.messages import (
+    Control,
+    Event,
+    Grant,
+    Job,
+    Lease,
+    Outcome,
+    controls_of,
+    encode,
+    events_of,
+)
+from fairlane.scheduler.queue.keys import SCRIPTS, constants, control_stream, parts, prefix
+from fairlane.scheduler.queue.promises import WHOLE
+from fairlane.scheduler.queue.types import (
+    Conference,
+    JobRecord,
+    JobState,
+    LaneDepth,
+    LaneFull,
+    Presence,
+    Publication,
+    Published,
+    Put,
+    TenantQueueFull,
+    Unattainable,
+    claim_due_ms,
+    claim_us,
+    due_after_ms,
+    hard_end_ms,
+    hard_first_ms,
+    in_rank_order,
+    work_us,
+)
+
+MAX_BLOCK_MS = 2_000
+"""Longest wait for a stream in one call; a client's socket timeout (5 s by default) has to be longer."""
+READ_COUNT = 256
+"""Most entries of a stream that one read returns."""
+TRIM_EVERY = 64
+"""Reads of a gateway's stream after which what it has dealt with is dropped."""
+
+Arg = bytes | str | int | float
+_encoder = msgspec.msgpack.Encoder()
+_job: msgspec.msgpack.Decoder[Job] = msgspec.msgpack.Decoder(Job)
+
+_LUA = {file.stem: file for file in (Path(__file__).parent / "lua").rglob("*.lua")}
+
+
+class RedisQueue:
+    """One model's queue, for gateways and workers alike. `redis` must return bytes (not `decode_responses`).
+
+    `clock` (milliseconds) replaces the server's own time, for tests; all that share a queue must agree on it.
+    """
+
+    def __init__(
+        self,
+        redis: redis.asyncio.Redis,
+        name: str,
+        lanes: dict[LaneName, Lane],
+        *,
+        lease_ms: int = 6_000,
+        window: float = QUEUE_WINDOW,
+        clock: Callable[[], int] | None = None,
+    ) -> None:
+        self.name = name
+        self._redis = redis
+        self._prefix = prefix(name)
+        self._lanes = [lane.name for lane in in_rank_order(lanes)]
+        self._clock = clock
+        settings = constants(lanes, lease_ms, window)
+        self._scripts = {name: _with_digest(f"{settings}\n{_script(name)}") for name in SCRIPTS}
+        self._nonce = secrets.token_hex(8)
+        self._serials = itertools.count()
+        self._reads: Counter[str] = Counter()
+
+    # What gateways call.
+
+    async def put(
+        self,
+        job: Job,
+        *,
+        tenant_limit: int | None = None,
+        waited_ms: int = 0,
+        generated: Sequence[Sequence[int]] = (),
+    ) -> Put:
+        """Queue a job and wake workers. Idempotent by flight.
+
+        `waited_ms`: in another queue, from which it was withdrawn; it arrived so much earlier. `generated`: tokens of
+        each choice that an earlier run of the same request has published, from which it goes on; empty: none. Raises
+        TenantQueueFull, LaneFull and Unattainable, having written nothing.
+        """
+        limit = "" if tenant_limit is None else tenant_limit
+        due = (due_after_ms(job), hard_first_ms(job), hard_end_ms(job))
+        args: list[Arg] = [job.flight_id, job.lane, job.tenant, limit, job.gateway_id, *due, *_record_fields(job)]
+        known = work_us(job), job.token_ms
+        answer = await self._call("put", *args, waited_ms, job.prompt_print, *known, *map(_packed, generated))
+        match answer[0]:
+            case b"tenant":
+                raise TenantQueueFull(tenant_limit or 0, answer[1], answer[2])
+            case b"lane":
+                raise LaneFull(job.lane, answer[1], answer[2])
+            case b"late":
+                raise Unattainable(answer[1])
+        return Put(int(answer[1]), bool(answer[2]))
+
+    async def cancel(self, flight_id: str) -> JobRecord | None:
+        """End a waiting job, tell a leased one's holder to stop it. Idempotent; None where it is unknown."""
+        return _record(await self._call("cancel", flight_id))
+
+    async def grant(self, flight_id: str, granted_until: int) -> bool:
+        """Raise what each choice may produce, in the record and at the holder. False: unknown or ended."""
+        message = encode(Grant(flight_id=flight_id, granted_until=granted_until))
+        return bool(await self._call("grant", flight_id, granted_until, message))
+
+    async def record(self, flight_id: str) -> JobRecord | None:
+        """What is known of a job; None if it was never put, or forgotten, or ended more than KEPT_MS ago."""
+        return _record(await self._call("record", flight_id))
+
+    async def published(self, flight_id: str) -> Published | None:
+        """What there is to go on from of a job; None where `record` knows none."""
+        answer = await self._call("published", flight_id)
+        return None if answer is None else Published(answer[0].decode(), tuple(map(_unpacked, answer[1:])))
+
+    async def forget(self, flight_ids: Iterable[str]) -> None:
+        """Drop the records of jobs that have ended; others stay."""
+        await self._call("forget", *flight_ids)
+
+    async def keep(self, until_ms: Mapping[str, int]) -> None:
+        """Keep the records of jobs that have ended until these times, epoch ms by the store's clock, at the longest."""
+        args: list[Arg] = []
+        for flight_id, until in until_ms.items():
+            args += (flight_id, until)
+        await self._call("keep", *args)
+
+    async def position(self, flight_id: str) -> int | None:
+        """1 + the tenant's own jobs ahead in the lane; None once it is not queued."""
+        answer = await self._call("position", flight_id)
+        return None if answer is None else int(answer)
+
+    async def depths(self) -> dict[LaneName, LaneDepth]:
+        """How full each lane is."""
+        answer = await self._call("depths")
+        return {
+            lane: LaneDepth(queued=queued, oldest_wait_ms=oldest_wait_ms)
+            for lane, queued, oldest_wait_ms in zip(self._lanes, answer[::2], answer[1::2], strict=True)
+        }
+
+    async def confer(self, gateway_id: str, said: bytes, refused_us: Mapping[LaneName, int]) -> Conference:
+        """Tell the other doors what this one has let in, and hear what they said last."""
+        answer = await self._call("confer", gateway_id, said, *(refused_us.get(lane, 0) for lane in self._lanes))
+        lanes = len(self._lanes)
+        asked = {lane: part / WHOLE for lane, part in zip(self._lanes, answer[:lanes], strict=True)}
+        return Conference(tuple(sorted(zip(answer[lanes::2], answer[lanes + 1 :: 2], strict=True))), asked)
+
+    async def waiting(self, tenant: str) -> int:
+        """How many requests of this tenant wait, over all lanes: what its `queued_requests` bounds."""
+        return int(await self._call("waiting", tenant))
+
+    async def gateway_alive(self, gateway_id: str) -> None:
+        """A gateway's heartbeat: without it for three leases its jobs are cancelled."""
+        await self._call("gateway_alive", gateway_id)
+
+    async def read_events(self, gateway_id: str, last_id: str, block_ms: int) -> tuple[str, list[Event]]:
+        """The events after `last_id` and the id to go on from, once there are some or `block_ms` have passed.
+
+        `last_id`: what the last call returned, which says that all up to it was dealt with; `0-0` for all that is
+        kept, `$` for what comes from now on. `block_ms` 0 does not wait; waits are cut at MAX_BLOCK_MS.
+        """
+        stream = f"{self._prefix}events:{gateway_id}"
+        last_id = await self._resolve(stream, last_id)
+        await self._trim(stream, last_id)
+        entries = (await self._read({stream: last_id}, block_ms)).get(stream, [])
+        events = events_of([blob for _, fields in entries for blob in fields])
+        return (entries[-1][0] if entries else last_id), events
+
+    # What workers call.
+
+    async def take(self, worker_id: str, capacity: Capacity) -> list[Lease]:
+        """Lease to this worker what it can start, most urgent first; nothing while it has not heard of a loss."""
+        room = [
+            given
+            for lane in self._lanes
+            for given in (capacity.sequences.get(lane, 0), capacity.kv_tokens.get(lane, 0))
+        ]
+        whole = capacity.most_sequences, capacity.most_tokens
+        owed = [given for lane in self._lanes for given in _yielded(capacity.yielding.get(lane))]
+        answers = await self._call("take", worker_id, capacity.prefill_ms, *whole, *room, *owed)
+        return [_lease(answer) for answer in answers]
+
+    async def renew(self, worker_id: str, holding: Collection[str] | None = None) -> bool:
+        """A worker's heartbeat, for all it holds. False, once: its lease had lapsed and its jobs were taken away.
+
+        `holding` names the flights that the worker knows of, publications not yet answered included: a job leased to
+        it for longer than one lease and not among them was in a `take` whose answer got lost, and is given back.
+        """
+        known = [] if holding is None else ["1", *holding]
+        return bool(await self._call("renew", worker_id, *(known or [""])))
+
+    async def publish(
+        self, gateway_id: str, worker_id: str, items: Sequence[Publication], *, serial: str | None = None
+    ) -> set[str]:
+        """Record what a step produced for one gateway's jobs; returns the flights that were refused.
+
+        Refused: unknown, ended, not this worker's or this gateway's, a stale epoch, a gap in the tokens; the last goes
+        back to the queue. A caller that tries again after a lost answer gives the same `serial`, and the call is
+        recorded once.
+        """
+        own = serial if serial is not None else f"#{next(self._serials)}"
+        args: list[Arg] = [gateway_id, worker_id, f"{self._nonce}:{own}"]
+        for item in items:
+            args += _publication(item)
+        return {flight.decode() for flight in await self._call("publish", *args)}
+
+    async def release(self, worker_id: str, flight_ids: Iterable[str]) -> None:
+        """Hand jobs back, on drain: to the head of their lane, not counted as a loss. What it does not hold stays."""
+        await self._call("release", worker_id, *flight_ids)
+
+    async def read_control(self, worker_id: str, last_id: str, block_ms: int) -> tuple[str, list[Control], bool]:
+        """What gateways say to this worker after `last_id`, the id to go on from, and whether jobs were queued.
+
+        `last_id`: what the last call returned; `0-0` (woken at once if anything was ever queued) or `$` to begin.
+        `block_ms` 0 does not wait; waits are cut at MAX_BLOCK_MS.
+        """
+        control, wake = control_stream(self.name, worker_id), f"{self._prefix}wake"
+        control_id, _, wake_id = last_id.partition("/")
+        control_id = await self._resolve(control, control_id)
+        wake_id = await self._resolve(wake, wake_id or last_id)
+        streams = await self._read({control: control_id, wake: wake_id}, block_ms)
+        said, woken = streams.get(control, []), streams.get(wake, [])
+        controls = controls_of(blob for _, fields in said for blob in fields)
+        next_id = f"{said[-1][0] if said else control_id}/{woken[-1][0] if woken else wake_id}"
+        return next_id, controls, bool(woken)
+
+    # What every gateway calls each second.
+
+    async def reclaim(self) -> int:
+        """Clear up after the dead and the late; returns how many jobs were taken from workers whose lease lapsed.
+
+        To be called more often than every half lease: after a longer silence (the store was away) it does nothing for
+        one full lease, so that holders renew first.
+        """
+        return int(await self._call("reclaim"))
+
+    # What gateways call of a queue that no worker serves.
+
+    async def orphan(self, grace_ms: int) -> Presence:
+        """What becomes of it, as `LaneQueue.orphan` says. To be called after `reclaim`."""
+        return Presence((await self._call("orphan", grace_ms)).decode())
+
+    async def withdraw(self, flight_id: str, grace_ms: int) -> bool | None:
+        """Take out a job without a token. False where it stays; None where it is unknown, as if done before."""
+        answer = await self._call("withdraw", flight_id, grace_ms)
+        return None if answer is None else bool(answer)
+
+    async def _call(self, operation: str, *args: Arg) -> Any:  # noqa: ANN401  each script's own answer
+        """By digest and past redis-py's own `Script`, which costs as much as the rest of a call."""
+        clock = "" if self._clock is None else self._clock()
+        source, digest = self._scripts[operation]
+        try:
+            return await self._redis.evalsha(digest, 1, self._prefix, clock, *args)
+        except redis.exceptions.NoScriptError:  # SCRIPT may be forbidden, where EVAL is not
+            return await self._redis.eval(source, 1, self._prefix, clock, *args)
+
+    async def _resolve(self, stream: str, last_id: str) -> str:
+        if last_id != "$":
+            return last_id
+        newest: Any = await self._redis.xrevrange(stream, count=1)
+        return newest[0][0].decode() if newest else "0-0"
+
+    async def _trim(self, stream: str, last_id: str) -> None:
+        """Drop what was dealt with, now and then; what nobody reads is bounded by the stream's own limit."""
+        self._reads[stream] += 1
+        if self._reads[stream] % TRIM_EVERY == 0:
+            await self._redis.xtrim(stream, minid=last_id, approximate=False)
+
+    async def _read(self, streams: dict[str, str], block_ms: int) -> dict[str, list[tuple[str, list[bytes]]]]:
+        block = min(block_ms, MAX_BLOCK_MS) if block_ms > 0 else None
+        after: Any = streams  # the client's own type is invariant in keys and values
+        answer: Any = await self._redis.xread(after, count=READ_COUNT, block=block)
+        return {
+            stream.decode(): [(entry_id.decode(), list(fields.values())) for entry_id, fields in entries]
+            for stream, entries in answer
+        }
+
+
+def _script(name: str) -> str:
+    return "\n".join(_LUA[part].read_text() for part in parts(name))
+
+
+def _with_digest(source: str) -> tuple[str, str]:
+    return source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+
+
+def _record_fields(job: Job) -> list[Arg]:
+    return [
+        *(encode(job), repr(job.weight), job.n, len(job.prompt)),
+        *(int(job.guaranteed), job.granted_until, int(job.follows), job.max_total_tokens),
+        *(claim_us(job), claim_due_ms(job)),
+    ]
+
+
+def _publication(item: Publication) -> list[Arg]:
+    flight_id, epoch, events, tokens, cost, ends = item
+    args: list[Arg] = [flight_id, epoch, cost, ends or "", _encoder.encode(events) if events else "", len(tokens)]
+    for choice, first_index, ids in tokens:
+        args += (choice, first_index, _packed(ids))
+    return args
+
+
+def _packed(token_ids: Sequence[int]) -> bytes:
+    return struct.pack(f"<{len(token_ids)}I", *token_ids)
+
+
+def _unpacked(token_ids: bytes) -> tuple[int, ...]:
+    return struct.unpack(f"<{len(token_ids) // 4}I", token_ids)
+
+
+def _yielded(own: Yielding | None) -> tuple[str | int, ...]:
+    """What a lane's own work would yield, as `take` reads it."""
+    if own is None:
+        return 0, 0, 0, 0, 0
+    return own.jobs, own.sequences, own.kv_tokens, len(own.begun), *own.begun, len(own.waiting), *own.waiting
+
+
+def _lease(answer: list[Any]) -> Lease:
+    body, epoch, arrived_ms_ago, granted_until, guaranteed, *generated = answer
+    job = msgspec.structs.replace(_job.decode(body), granted_until=granted_until, guaranteed=bool(guaranteed))
+    return Lease(job=job, epoch=epoch, arrived_ms_ago=arrived_ms_ago, generated=tuple(map(_unpacked, generated)))
+
+
+def _record(answer: list[Any] | None) -> JobRecord | None:
+    if answer is None:
+        return None
+    state, outcome, prompt, worker, tenant, lane, gateway, cancelled, epoch, guaranteed, *generated = answer
+    return JobRecord(
+        state=JobState(state.decode()),
+        outcome=Outcome(outcome.decode()) if outcome else None,
+        generated=tuple(generated),
+        prompt_tokens=prompt,
+        worker_id=worker.decode(),
+        tenant=tenant.decode(),
+        lane=LaneName(lane.decode()),
+        gateway_id=gateway.decode(),
+        cancelled=bool(cancelled),
+        epoch=epoch,
+        guaranteed=bool(guaranteed),
+    )

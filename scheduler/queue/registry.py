@@ -1,0 +1,154 @@
+"""Who serves what: workers announce their model's card and say that they live; gateways and operators read.
+
+Apart from the queues, under a hash tag of its own. Under `fl:{registry}:`
+
+| key | type | holds |
+| --- | --- | --- |
+| `card:<sha256>` | string | an encoded ModelCard; goes seven days after it was last announced |
+| `models` | hash | model → SHA-256 of the card that was announced last |
+| `queues` | hash | queue → SHA-256 of its card; goes when nothing is left of the queue |
+| `worker:<id>` | string | its encoded WorkerStatus; goes when its heartbeat stops |
+| `workers` | set | ids of workers that may be alive |
+"""
+
+import hashlib
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+
+from fairlane.scheduler.protocol.messages import Control, Drain, ModelCard, Undrain, WorkerStatus, encode
+from fairlane.scheduler.queue.keys import STREAM_LENGTH, control_stream
+from fairlane.scheduler.queue.types import RECORD_TTL_MS
+
+CARD_TTL_MS = 7 * 24 * 3_600_000
+_PREFIX = "fl:{registry}:"
+_MODELS, _QUEUES, _WORKERS = f"{_PREFIX}models", f"{_PREFIX}queues", f"{_PREFIX}workers"
+
+_card: msgspec.msgpack.Decoder[ModelCard] = msgspec.msgpack.Decoder(ModelCard)
+_status: msgspec.msgpack.Decoder[WorkerStatus] = msgspec.msgpack.Decoder(WorkerStatus)
+
+
+class Store(Protocol):
+    """What is needed of a Redis client that returns bytes; `redis.asyncio.Redis` is one."""
+
+    def execute_command(self, *args: Any, **options: Any) -> Awaitable[Any]:  # noqa: ANN401  as the client has it
+        """Send one command."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEntry:
+    """Where jobs for a model go, and the card that says how to speak for it."""
+
+    queue: str
+    card_sha256: str
+
+
+def card_sha256(card: ModelCard) -> str:
+    """The name of a card: a digest of all it says."""
+    return hashlib.sha256(encode(card)).hexdigest()
+
+
+def queue_name(model: str, sha256: str) -> str:
+    """The queue of a (model, card)."""
+    return f"{model}@{sha256[:12]}"
+
+
+def model_of(queue: str) -> str:
+    """The model whose queue it is."""
+    return queue.rpartition("@")[0]
+
+
+class RedisRegistry:
+    """The registry, for all processes. Every method raises what the client raises while the store is away."""
+
+    def __init__(self, redis: Store) -> None:
+        self._redis = redis
+        self._announced: set[str] = set()
+
+    async def announce(self, card: ModelCard) -> str:
+        """Store a card for seven more days; returns its SHA-256.
+
+        The first announcement of a process makes the card its model's newest. Later ones only keep it, so that in a
+        rolling update the old workers do not take the name back.
+        """
+        sha256 = card_sha256(card)
+        await self._redis.execute_command("SET", f"{_PREFIX}card:{sha256}", encode(card), "PX", CARD_TTL_MS)
+        await self._redis.execute_command(
+            "HSETNX" if sha256 in self._announced else "HSET", _MODELS, card.model, sha256
+        )
+        await self.note_queue(queue_name(card.model, sha256), sha256)
+        self._announced.add(sha256)
+        return sha256
+
+    async def beat(self, status: WorkerStatus, ttl_ms: int) -> None:
+        """A worker's heartbeat; without another within `ttl_ms` it counts as gone."""
+        await self._redis.execute_command("SET", _worker(status.worker_id), encode(status), "PX", ttl_ms)
+        await self._redis.execute_command("SADD", _WORKERS, status.worker_id)
+
+    async def leave(self, worker_id: str) -> None:
+        """A worker ends in order."""
+        await self._redis.execute_command("DEL", _worker(worker_id))
+        await self._redis.execute_command("SREM", _WORKERS, worker_id)
+
+    async def workers(self) -> list[WorkerStatus]:
+        """Every worker that is alive, by id."""
+        ids = sorted(worker.decode() for worker in await self._redis.execute_command("SMEMBERS", _WORKERS))
+        if not ids:
+            return []
+        blobs = await self._redis.execute_command("MGET", *map(_worker, ids))
+        gone = [worker_id for worker_id, blob in zip(ids, blobs, strict=True) if blob is None]
+        if gone:  # one that comes back adds itself again with its next heartbeat
+            await self._redis.execute_command("SREM", _WORKERS, *gone)
+        return [_status.decode(blob) for blob in blobs if blob is not None]
+
+    async def models(self) -> dict[str, ModelEntry]:
+        """Every model that was announced in the last seven days, by name."""
+        named = await self._redis.execute_command("HGETALL", _MODELS)
+        entries = {}
+        for model, sha256 in sorted((model.decode(), sha256.decode()) for model, sha256 in named.items()):
+            if await self._redis.execute_command("EXISTS", f"{_PREFIX}card:{sha256}"):
+                entries[model] = ModelEntry(queue_name(model, sha256), sha256)
+            else:
+                await self._redis.execute_command("HDEL", _MODELS, model)
+        return entries
+
+    async def queues(self) -> dict[str, str]:
+        """Every queue that may hold something, whether or not anybody serves it, and the SHA-256 of its card."""
+        found = await self._redis.execute_command("HGETALL", _QUEUES)
+        return {queue.decode(): sha256.decode() for queue, sha256 in found.items()}
+
+    async def note_queue(self, queue: str, sha256: str) -> None:
+        """This queue may hold something."""
+        await self._redis.execute_command("HSET", _QUEUES, queue, sha256)
+
+    async def drop_queue(self, queue: str) -> None:
+        """Nothing is left of this queue; who serves it again announces it."""
+        await self._redis.execute_command("HDEL", _QUEUES, queue)
+
+    async def card(self, sha256: str) -> ModelCard | None:
+        """A card by its name; None once it has gone."""
+        blob = await self._redis.execute_command("GET", f"{_PREFIX}card:{sha256}")
+        return None if blob is None else _card.decode(blob)
+
+    async def drain(self, worker_id: str) -> bool:
+        """Tell a worker to take no more jobs; False where none of this name is alive."""
+        return await self._tell(worker_id, Drain())
+
+    async def undrain(self, worker_id: str) -> bool:
+        """Tell a worker to take jobs again; False where none of this name is alive."""
+        return await self._tell(worker_id, Undrain())
+
+    async def _tell(self, worker_id: str, message: Control) -> bool:
+        blob = await self._redis.execute_command("GET", _worker(worker_id))
+        if blob is None:
+            return False
+        stream = control_stream(_status.decode(blob).queue, worker_id)
+        await self._redis.execute_command("XADD", stream, "MAXLEN", "~", STREAM_LENGTH, "*", "c", encode(message))
+        await self._redis.execute_command("PEXPIRE", stream, RECORD_TTL_MS)
+        return True
+
+
+def _worker(worker_id: str) -> str:
+    return f"{_PREFIX}worker:{worker_id}"

@@ -1,0 +1,172 @@
+"""Admission at the doors of a simulation: what a gateway would know of the workers decides each arrival.
+
+Several doors know of each other what gateways do: what they tell each other, as old as the last look.
+"""
+
+import random
+from collections.abc import Sequence
+from typing import Protocol
+
+from fairlane.scheduler.admission.decide import Admitted, assess
+from fairlane.scheduler.admission.hearsay import decode, encode
+from fairlane.scheduler.admission.open_requests import Commitments, Request
+from fairlane.scheduler.planner.capacity import Counts
+from fairlane.scheduler.planner.costs import CostModel
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
+from fairlane.scheduler.protocol.messages import Outcome, WorkerStatus
+from fairlane.scheduler.queue.memory_queue import LaneQueue
+from fairlane.scheduler.simulation.simulate import Death, Step
+from fairlane.scheduler.simulation.workload import Arrival, Record
+
+FADING = 0.95
+"""What an older step counts for beside the next, as in a worker's heartbeat."""
+
+
+class Counted(Protocol):
+    """A policy that tells how many sequences stand where."""
+
+    def counts(self) -> Counts:
+        """Sequences running, waiting and preempted, by lane."""
+        ...
+
+
+class Doorkeeper:
+    """Observes a simulation of workers that are alike, and is its doors; a request comes to any of them.
+
+    With a `heartbeat_ms`, workers report that often, and each door looks at them, and hears of the others, twice as
+    often, as gateways do; without, what a door knows is never stale. A dead worker is reported until its lease has
+    lapsed. `costs`: what the workers know of themselves as they start.
+    """
+
+    def __init__(
+        self,
+        policies: Sequence[Counted],
+        *,
+        kv_tokens: int,
+        block_size: int,
+        max_sequences: int,
+        queue: LaneQueue | None = None,
+        doors: int = 1,
+        heartbeat_ms: float = 0.0,
+        deaths: Sequence[Death] = (),
+        seed: int = 0,
+        costs: CostModel | None = None,
+    ) -> None:
+        self.guaranteed: set[str] = set()
+        """Flights that were promised their deadlines."""
+        self._policies = policies
+        self._blocks = kv_tokens // block_size
+        self._block_size = block_size
+        self._max_sequences = max_sequences
+        self._queue = queue
+        self._lapses_ms = {death.worker: death.lapses_ms for death in deaths}
+        self._doors = [Commitments(DEFAULT_LANES) for _ in range(doors)]
+        self._door_of: dict[str, Commitments] = {}
+        self._random = random.Random(seed)
+        self._heartbeat_ms = heartbeat_ms
+        self._beats = [-self._random.random() * heartbeat_ms for _ in policies]
+        """When each worker reports next."""
+        self._look_ms = heartbeat_ms / 2.0
+        self._looks = [-self._random.random() * self._look_ms for _ in self._doors]
+        """When each door looks next."""
+        self._views: list[Sequence[WorkerStatus]] = [()] * doors
+        self._reported: dict[int, WorkerStatus] = {}
+        self._costs = costs or CostModel()
+        self._steps = self._steps_ms = 0.0
+        self._promised = False
+        """What was said to the last arrival."""
+
+    def decide(self, arrival: Arrival, now_ms: float) -> Admitted | None:
+        """The word of the door that it comes to; None refuses."""
+        number = self._random.randrange(len(self._doors)) if len(self._doors) > 1 else 0
+        door, workers, asked = self._doors[number], self._workers_at(number, now_ms), _request(arrival)
+        answer = assess(asked, workers=workers, commitments=door, now_ms=now_ms)
+        if isinstance(answer, Admitted):
+            self._door_of[arrival.flight_id] = door
+            self._promised = answer.guaranteed
+            return answer
+        if answer.code == "deadline_unattainable" and answer.retry_after_ms is not None:
+            door.turned_away(asked, now_ms)
+        return None
+
+    def arrived(self, arrival: Arrival, now_ms: float) -> None:
+        """The request that was decided upon last was let in, by the queue too."""
+        if self._queue is not None:
+            record = self._queue.record(arrival.flight_id)
+            self._promised = record is not None and record.guaranteed
+        if self._promised:
+            self.guaranteed.add(arrival.flight_id)
+        door = self._door_of.setdefault(arrival.flight_id, self._doors[0])
+        door.enter(arrival.flight_id, _request(arrival), guaranteed=self._promised, now_ms=now_ms)
+
+    def stepped(self, step: Step) -> None:
+        """A worker ran a step: learn how fast it is, and how far its requests have come."""
+        self._steps = FADING * self._steps + 1.0
+        self._steps_ms = FADING * self._steps_ms + step.run_ms + step.copy_ms
+        self._costs.observe(step.plan.features, step.run_ms, step.plan.copies, step.copy_ms)
+        for produced in step.outcome.produced:
+            flight_id = produced.seq.flight_id
+            self._door_of[flight_id].produced(flight_id, produced.index + 1, step.ended_ms)
+        if step.ended_ms >= self._beats[step.worker]:
+            self._report(step.worker, step.ended_ms)
+
+    def ended(self, record: Record) -> None:
+        """A request that was let in is over."""
+        door = self._door_of.pop(record.arrival.flight_id)
+        door.leave(record.arrival.flight_id, finished=record.outcome is Outcome.FINISHED)
+
+    def _workers_at(self, number: int, now_ms: float) -> Sequence[WorkerStatus]:
+        """What this door knows of them now; where it looks anew, it hears of the other doors too."""
+        if self._heartbeat_ms and now_ms < self._looks[number]:
+            return self._views[number]
+        for worker, beat_ms in enumerate(self._beats):
+            if now_ms >= beat_ms:
+                self._report(worker, now_ms)
+        alive = (worker for worker in self._reported if now_ms < self._lapses_ms.get(worker, now_ms + 1.0))
+        self._views[number] = tuple(self._reported[worker] for worker in sorted(alive))
+        if self._queue is not None:
+            door = self._doors[number]
+            heard = self._queue.confer(int(now_ms), str(number), encode(door.report(now_ms)), door.refused_us())
+            door.hear(decode(heard.reports), heard.asked, now_ms)
+        self._looks[number] = _next(self._looks[number], self._look_ms, now_ms)
+        return self._views[number]
+
+    def _report(self, worker: int, now_ms: float) -> None:
+        self._reported[worker] = self._status(self._policies[worker])
+        self._beats[worker] = _next(self._beats[worker], self._heartbeat_ms, now_ms)
+
+    def _status(self, policy: Counted) -> WorkerStatus:
+        counts = policy.counts()
+        return WorkerStatus(
+            worker_id="worker",
+            model="model",
+            queue="queue",
+            card_sha256="",
+            started_at_ms=0.0,
+            block_size=self._block_size,
+            blocks_total=self._blocks,
+            max_sequences=self._max_sequences,
+            running=counts.running,
+            waiting=counts.waiting,
+            preempted=counts.preempted,
+            step_ms=self._steps_ms / self._steps if self._steps else 0.0,
+            single_stream_ms=self._costs.single_stream_ms,
+            step_weights=self._costs.step_weights() if self._costs.has_learnt else (),
+        )
+
+
+def _next(planned_ms: float, every_ms: float, now_ms: float) -> float:
+    """The first time after now, of those that lie so far apart."""
+    return planned_ms + every_ms * (1 + (now_ms - planned_ms) // every_ms) if every_ms else now_ms
+
+
+def _request(arrival: Arrival) -> Request:
+    return Request(
+        lane=arrival.lane,
+        tenant=arrival.tenant,
+        prompt_tokens=arrival.prompt_tokens,
+        max_tokens=arrival.max_tokens,
+        choices=arrival.choices,
+        deadline_ms=arrival.deadline_ms,
+        ttft_ms=arrival.hard_ttft_ms,
+    )

@@ -1,0 +1,163 @@
+"""A simulated worker that goes on without plans: what its requests, the queue and observers hear of such steps.
+
+The queue hears at once of what a step charges to tenants, since that decides who is served next, and observers of what
+tenants got. Tokens are the business of their requests alone: these are told once, when the batch lands.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from fairlane.scheduler.planner.coast import Coast
+from fairlane.scheduler.planner.ordering import DECODE_WEIGHT
+from fairlane.scheduler.planner.sequence import Sequence as Choice
+from fairlane.scheduler.planner.steps import StepFeatures, StepPlan
+from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.scheduler.queue.memory_queue import LaneQueue
+from fairlane.scheduler.queue.types import Publication
+from fairlane.scheduler.simulation.workload import Arrival, Record
+
+LEAST_STEPS = 2
+"""For fewer it is not worth while."""
+ALWAYS = -1
+
+
+@runtime_checkable
+class Coaster(Protocol):
+    """A policy that tells when there is nothing to decide."""
+
+    def coast(self, now_ms: float) -> Coast | None:
+        """What can go on from here without a plan; None where there is something to decide."""
+        ...
+
+    def land(self) -> StepPlan:
+        """Have done with that; the step that is under way, if any, is owed its result as if it had been planned."""
+        ...
+
+
+class Coasted(NamedTuple):
+    """A step of one worker in which each row of the step before ran again, one token further."""
+
+    worker: int
+    ended_ms: float
+    rows: int
+    shares: Sequence[tuple[Arrival, int]]
+    """How many of the rows are of one tenant, lane and weight: those of the request."""
+    run_ms: float
+
+
+@runtime_checkable
+class CoastObserver(Protocol):
+    """An observer that needs no plan of a step that only repeats the last."""
+
+    def coasted(self, step: Coasted) -> None:
+        """A worker ran such a step; nothing ended in it."""
+        ...
+
+    def landed(self, gained: Mapping[str, int]) -> None:
+        """So many tokens were gained by flights in the steps that `coasted` told of."""
+        ...
+
+
+class _Row(NamedTuple):
+    seq: Choice
+    record: Record
+    epoch: int
+    first: int
+    """Index of the first output token of the cruise."""
+    spends_from: int
+    """The step from which on the queue has to charge its tenant: until then what was charged when it
+    was taken lasts. ALWAYS: nothing of that is left."""
+
+    @property
+    def payer(self) -> tuple[str, LaneName, float]:
+        arrival = self.record.arrival
+        return arrival.tenant, arrival.lane, arrival.weight
+
+    def publication(self, cost: float, tokens: int = 0) -> Publication:
+        ids = (self.record.arrival.own_token,) * tokens
+        return Publication(
+            flight_id=self.seq.id.flight_id,
+            epoch=self.epoch,
+            tokens=((self.seq.id.choice, self.first, ids),) if tokens else (),
+            cost=cost,
+        )
+
+
+class Cruise:
+    """Of one worker. `begin` and `end` take turns, as the coast's do."""
+
+    def __init__(
+        self, coast: Coast, records: Mapping[str, Record], queue: LaneQueue | None, held: Mapping[str, int]
+    ) -> None:
+        self.started_ms = 0.0
+        """Of the step under way."""
+        self.run_ms = 0.0
+        self._coast, self._queue = coast, queue
+        self._rows = [_row(seq, records[seq.id.flight_id], queue, held) for seq in coast.sequences]
+        self._most = min([row.record.arrival.output_tokens - row.first for row in self._rows]) - 1
+        self._ends_ms: list[float] = []
+        payers = Counter([row.payer for row in self._rows])
+        arrivals = {row.payer: row.record.arrival for row in self._rows}
+        self._shares = [(arrivals[payer], count) for payer, count in payers.items()]
+        self._starts: defaultdict[int, list[_Row]] = defaultdict(list)
+        self._spending: dict[tuple[str, LaneName, float], list[_Row]] = {}
+        for row in self._rows if queue else ():
+            if row.spends_from == ALWAYS:
+                self._spending.setdefault(row.payer, []).append(row)
+            else:
+                self._starts[row.spends_from].append(row)
+
+    @property
+    def is_worth_while(self) -> bool:
+        """No output ends for some steps."""
+        return self._most >= LEAST_STEPS
+
+    def begin(self, now_ms: float) -> StepFeatures | None:
+        """What the next step computes; None where it has to be planned: an output ends in it, or the worker says so."""
+        if len(self._ends_ms) >= self._most:
+            return None
+        self.started_ms = now_ms
+        return self._coast.begin(now_ms)
+
+    def end(self, number: int, now_ms: float, observers: Iterable[CoastObserver]) -> None:
+        """The step of the worker of this number has run."""
+        self._coast.end(self.run_ms)
+        self._ends_ms.append(now_ms)
+        step = Coasted(number, now_ms, len(self._rows), self._shares, self.run_ms)
+        for observer in observers:
+            observer.coasted(step)
+        if self._queue is not None:
+            self._queue.publish(int(now_ms), "gateway", str(number), self._spent())
+
+    def land(self, number: int, now_ms: float, observers: Iterable[CoastObserver]) -> None:
+        """Tell of all tokens."""
+        steps = len(self._ends_ms)
+        if not steps:
+            return
+        for row in self._rows:
+            row.record.computed += steps
+            row.record.produced_at(row.first, self._ends_ms)
+        for observer in observers:
+            observer.landed({row.seq.id.flight_id: steps for row in self._rows})
+        if self._queue is not None:
+            prepaid = [DECODE_WEIGHT * steps if row.spends_from >= steps else 0.0 for row in self._rows]
+            published = [row.publication(cost, steps) for row, cost in zip(self._rows, prepaid, strict=True)]
+            self._queue.publish(int(now_ms), "gateway", str(number), published)
+
+    def _spent(self) -> list[Publication]:
+        """What the last step charges: one flight of a payer stands for all that have used up what was charged."""
+        steps = len(self._ends_ms)
+        spent = [rows[0].publication(DECODE_WEIGHT * len(rows)) for rows in self._spending.values()]
+        for row in self._starts.pop(steps - 1, ()):
+            spent.append(row.publication(DECODE_WEIGHT * steps))
+            self._spending.setdefault(row.payer, []).append(row)
+        return spent
+
+
+def _row(seq: Choice, record: Record, queue: LaneQueue | None, held: Mapping[str, int]) -> _Row:
+    flight_id = seq.id.flight_id
+    credit = 0.0 if queue is None else queue.credit(flight_id)
+    return _Row(
+        seq, record, held.get(flight_id, 1), len(seq.output), int(credit // DECODE_WEIGHT) if credit else ALWAYS
+    )

@@ -1,0 +1,357 @@
+"""What a simulation showed, as one value: latencies, promises kept, goodput and throughput; by lane, tier and tenant.
+
+A promise is kept (`attained`) by a request that finished, its first token in time and its last inside the envelope
+that follows from the targets (Niyama, FairBatching). All that were offered count, so a refusal is a miss.
+
+Who was served what while a simulation ran, what preemption cost, and how far apart tenants drifted.
+
+Service is VTC's: 1 for a prompt token computed for the first time, 2 for an output token; recomputing serves nobody.
+Source: Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024).
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fairlane.scheduler.planner.ordering import DECODE_WEIGHT, PREFILL_WEIGHT
+from fairlane.scheduler.planner.steps import Row
+from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.scheduler.protocol.messages import Outcome
+from fairlane.scheduler.simulation.cruise import Coasted
+from fairlane.scheduler.simulation.simulate import Step
+from fairlane.scheduler.simulation.workload import Arrival, Record
+
+
+@dataclass(slots=True)
+class _Asked:
+    arrival: Arrival
+    reached: int = 0
+    """Tokens whose KV was computed at some time, from the first on."""
+    worker: int | None = None
+    """In whose latest step it had a row; None while it waits, for its first turn or for another."""
+
+
+@dataclass
+class ServiceMeter:
+    """Observes a simulation. `bucket_ms`: the resolution of `curve`; `every_ms`: how often gaps are looked at (0: each
+    step; the cost grows with the square of the tenants)."""
+
+    bucket_ms: float = 10_000.0
+    every_ms: float = 0.0
+    computed_tokens: int = 0
+    recomputed_tokens: int = 0
+    run_ms: float = 0.0
+    copy_ms: float = 0.0
+    service: dict[str, float] = field(default_factory=dict)
+    """By tenant, in all."""
+    curve: dict[str, list[float]] = field(default_factory=dict)
+    """By tenant, what it got in each bucket of time; a tenant's list ends with its last service."""
+
+    def __post_init__(self) -> None:
+        self._asked: dict[str, _Asked] = {}
+        self._arriving: list[tuple[float, Arrival]] = []
+        self._rows: dict[int, set[str]] = {}
+        self._gaps: defaultdict[LaneName, _Gaps] = defaultdict(_Gaps)
+        self._looked_ms = 0.0
+
+    @property
+    def max_gap(self) -> float:
+        """Most that one tenant got beyond another, per unit of weight, in a time in which both had work waiting in the
+        same lane."""
+        return max((gaps.most for gaps in self._gaps.values()), default=0.0)
+
+    @property
+    def tax(self) -> float:
+        """Preemption's share of the workers' time, 0 to 1: of the rows, by their part of recomputed tokens; and all
+        copies, in which no row runs. Without swaps it is recomputed over computed tokens (vLLM's #54644)."""
+        recomputing_ms = self.run_ms * self.recomputed_tokens / self.computed_tokens if self.computed_tokens else 0.0
+        all_ms = self.run_ms + self.copy_ms
+        return (recomputing_ms + self.copy_ms) / all_ms if all_ms else 0.0
+
+    def arrived(self, arrival: Arrival, now_ms: float) -> None:
+        """A request came, and was let in."""
+        self._asked[arrival.flight_id] = _Asked(arrival)
+        self._arriving.append((now_ms, arrival))
+
+    def stepped(self, step: Step) -> None:
+        """A worker ran a step: who had a row in it, who did not, and what they got."""
+        self.run_ms += step.run_ms
+        self.copy_ms += step.copy_ms
+        self._join(step.started_ms)
+        self._turn(step)
+        self._join(step.ended_ms)
+        bucket = int(step.ended_ms / self.bucket_ms)
+        for row in step.plan.rows:
+            asked = self._asked[row.seq.flight_id]
+            service = self._compute(asked, row)
+            if service:
+                self._serve(asked.arrival, service, bucket)
+        for produced in step.outcome.produced:
+            self._serve(self._asked[produced.seq.flight_id].arrival, DECODE_WEIGHT, bucket)
+        self._look(step.ended_ms)
+
+    def coasted(self, step: Coasted) -> None:
+        """A worker went on as in its last step: tokens for all, all of them new, and nobody begins or stops waiting."""
+        self.run_ms += step.run_ms
+        self._join(step.ended_ms)
+        self.computed_tokens += step.rows
+        bucket = int(step.ended_ms / self.bucket_ms)
+        for arrival, rows in step.shares:
+            self._serve(arrival, DECODE_WEIGHT * rows, bucket)
+        self._look(step.ended_ms)
+
+    def landed(self, gained: Mapping[str, int]) -> None:
+        """Flights gained so many tokens while they coasted."""
+        for flight_id, tokens in gained.items():
+            self._asked[flight_id].reached += tokens
+
+    def ended(self, record: Record) -> None:
+        """A request that was let in is over."""
+        self._join(math.inf)
+        asked = self._asked.pop(record.arrival.flight_id)
+        if asked.worker is None:
+            self._gaps[record.arrival.lane].stop_waiting(record.arrival.tenant)
+
+    def _look(self, now_ms: float) -> None:
+        if now_ms >= self._looked_ms + self.every_ms:
+            self._looked_ms = now_ms
+            for gaps in self._gaps.values():
+                gaps.look()
+
+    def _join(self, until_ms: float) -> None:
+        """What came until then waits. A step's rows stop waiting as it begins, and it is told of as it ends: who came
+        in between has not waited with them."""
+        while self._arriving and self._arriving[0][0] <= until_ms:
+            arrival = self._arriving.pop(0)[1]
+            self._gaps[arrival.lane].wait(arrival.tenant)
+
+    def _turn(self, step: Step) -> None:
+        """Rows run; what had one in this worker's last step and has none now waits again."""
+        running = {row.seq.flight_id for row in step.plan.rows}
+        for flight_id in self._rows.get(step.worker, set()) - running:
+            asked = self._asked.get(flight_id)
+            if asked is not None:
+                asked.worker = None
+                self._gaps[asked.arrival.lane].wait(asked.arrival.tenant)
+        for asked in map(self._asked.__getitem__, running):
+            if asked.worker is None:
+                asked.worker = step.worker
+                self._gaps[asked.arrival.lane].stop_waiting(asked.arrival.tenant)
+        self._rows[step.worker] = running
+
+    def _compute(self, asked: _Asked, row: Row) -> float:
+        """Count a row's tokens; the service of those that are new."""
+        end, prompt = row.context_length, asked.arrival.prompt_tokens
+        start = min(end, max(asked.reached, row.first_position))
+        self.computed_tokens += len(row.token_ids)
+        self.recomputed_tokens += start - row.first_position
+        asked.reached = max(asked.reached, end)
+        return PREFILL_WEIGHT * (min(end, prompt) - min(start, prompt))
+
+    def _serve(self, arrival: Arrival, service: float, bucket: int) -> None:
+        tenant = arrival.tenant
+        self.service[tenant] = self.service.get(tenant, 0.0) + service
+        curve = self.curve.setdefault(tenant, [])
+        if bucket >= len(curve):
+            curve.extend([0.0] * (bucket + 1 - len(curve)))
+        curve[bucket] += service
+        self._gaps[arrival.lane].serve(tenant, service / arrival.weight)
+
+
+class _Gaps:
+    """|W_f - W_g| of every two tenants since both have had work waiting (VTC's jointly backlogged intervals)."""
+
+    def __init__(self) -> None:
+        self.most = 0.0
+        self._service: dict[str, float] = {}
+        self._waiting: dict[str, int] = {}
+        self._apart: dict[str, dict[str, float]] = {}
+        """By backlogged tenant, and by each that was backlogged before it: how far apart they were when it joined."""
+
+    def wait(self, tenant: str) -> None:
+        """One more request of this tenant waits."""
+        if tenant not in self._waiting:
+            own = self._service.setdefault(tenant, 0.0)
+            self._apart[tenant] = {other: own - self._service[other] for other in self._waiting}
+        self._waiting[tenant] = self._waiting.get(tenant, 0) + 1
+
+    def stop_waiting(self, tenant: str) -> None:
+        """One fewer waits."""
+        self._waiting[tenant] -= 1
+        if not self._waiting[tenant]:
+            del self._waiting[tenant], self._apart[tenant]
+            for earlier in self._apart.values():
+                earlier.pop(tenant, None)
+
+    def serve(self, tenant: str, service: float) -> None:
+        """Service per unit of weight."""
+        self._service[tenant] = self._service.get(tenant, 0.0) + service
+
+    def look(self) -> None:
+        """Compare all who are backlogged."""
+        for tenant, others in self._apart.items():
+            own = self._service[tenant]
+            for other, apart in others.items():
+                self.most = max(self.most, abs(own - self._service[other] - apart))
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How figures are distributed; percentiles by nearest rank."""
+
+    count: int
+    mean: float
+    p50: float
+    p95: float
+    p99: float
+    p999: float
+    most: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Some requests together. Shares are 0 to 1; times are milliseconds, of the requests that have one."""
+
+    requests: int
+    """Offered: let in or not."""
+    outcomes: dict[str, int]
+    """How many ended how; what was not over is in none."""
+    attained: float
+    """Share that kept its promise."""
+    attained_mean_tpot: float
+    """The same by the stricter, usual reading: mean time between tokens, from the first on, within its target."""
+    ttft_ms: Spread | None
+    tpot_ms: Spread | None
+    late_tokens: float
+    """Share of the output tokens that came after their due time in the envelope."""
+    prompt_tokens: int
+    """Of requests that got a token."""
+    cached_tokens: int
+    """Of these, what the prefix cache had."""
+    output_tokens: int
+    attained_tokens: int
+    """Output tokens of requests that kept their promise."""
+    preemptions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """A whole run. Rates are per second of `duration_s`."""
+
+    duration_s: float
+    """From the first arrival to the last end."""
+    goodput_requests_per_s: float
+    goodput_tokens_per_s: float
+    """Output tokens of requests that kept their promise."""
+    output_tokens_per_s: float
+    tokens_per_s: float
+    """Prompts' too, each once."""
+    total: Group
+    lanes: dict[str, Group]
+    tiers: dict[str, Group]
+    tenants: dict[str, Group]
+    preemption_tax: float | None = None
+    """As ServiceMeter defines it, and so the next three; None without one."""
+    max_service_gap: float | None = None
+    service: dict[str, float] = field(default_factory=dict)
+    service_curve: dict[str, list[float]] = field(default_factory=dict)
+    curve_bucket_s: float | None = None
+
+
+def summarize(records: Iterable[Record], meter: ServiceMeter | None = None) -> Summary:
+    """The figures of a run that was `meter`'s to observe."""
+    records = list(records)
+    total, duration_s = _group(records), _duration_s(records)
+    per_s = 1.0 / duration_s if duration_s else 0.0
+    return Summary(
+        duration_s=duration_s,
+        goodput_requests_per_s=sum(map(attained, records)) * per_s,
+        goodput_tokens_per_s=total.attained_tokens * per_s,
+        output_tokens_per_s=total.output_tokens * per_s,
+        tokens_per_s=(total.prompt_tokens + total.output_tokens) * per_s,
+        total=total,
+        lanes=_groups(records, lambda record: record.arrival.lane.value),
+        tiers=_groups(records, lambda record: record.arrival.tier),
+        tenants=_groups(records, lambda record: record.arrival.tenant),
+        preemption_tax=meter.tax if meter else None,
+        max_service_gap=meter.max_gap if meter else None,
+        service=dict(sorted(meter.service.items())) if meter else {},
+        service_curve=dict(sorted(meter.curve.items())) if meter else {},
+        curve_bucket_s=meter.bucket_ms / 1e3 if meter else None,
+    )
+
+
+def attained(record: Record) -> bool:
+    """The request kept its promise."""
+    if not _first_in_time(record) or record.first_ms is None or record.end_ms is None:
+        return False
+    arrival = record.arrival
+    first_due_ms = max(arrival.at_ms + arrival.ttft_ms, record.first_ms)
+    return record.end_ms <= first_due_ms + (record.tokens - 1) * arrival.tpot_ms
+
+
+def attained_mean_tpot(record: Record) -> bool:
+    """It did, and its mean time between tokens was within the target too."""
+    return _first_in_time(record) and (record.tpot_ms is None or record.tpot_ms <= record.arrival.tpot_ms)
+
+
+def spread(values: Iterable[float]) -> Spread | None:
+    """The distribution of some figures; None where there are none."""
+    ordered = sorted(values)
+    if not ordered:
+        return None
+    return Spread(
+        count=len(ordered),
+        mean=math.fsum(ordered) / len(ordered),
+        p50=_percentile(ordered, 0.5),
+        p95=_percentile(ordered, 0.95),
+        p99=_percentile(ordered, 0.99),
+        p999=_percentile(ordered, 0.999),
+        most=ordered[-1],
+    )
+
+
+def _percentile(ordered: Sequence[float], part: float) -> float:
+    return ordered[max(0, math.ceil(part * len(ordered)) - 1)]
+
+
+def _first_in_time(record: Record) -> bool:
+    """Finished, with its first token in time."""
+    ttft_ms = record.ttft_ms
+    return record.outcome is Outcome.FINISHED and ttft_ms is not None and ttft_ms <= record.arrival.ttft_ms
+
+
+def _groups(records: Sequence[Record], name: Callable[[Record], str]) -> dict[str, Group]:
+    grouped: dict[str, list[Record]] = {}
+    for record in records:
+        grouped.setdefault(name(record), []).append(record)
+    return {key: _group(members) for key, members in sorted(grouped.items())}
+
+
+def _group(records: Sequence[Record]) -> Group:
+    outcomes = [record.outcome.value for record in records if record.outcome is not None]
+    output_tokens = sum(record.tokens for record in records)
+    return Group(
+        requests=len(records),
+        outcomes={outcome: outcomes.count(outcome) for outcome in sorted(set(outcomes))},
+        attained=_share(sum(map(attained, records)), len(records)),
+        attained_mean_tpot=_share(sum(map(attained_mean_tpot, records)), len(records)),
+        ttft_ms=spread(record.ttft_ms for record in records if record.ttft_ms is not None),
+        tpot_ms=spread(record.tpot_ms for record in records if record.tpot_ms is not None),
+        late_tokens=_share(sum(record.late_tokens for record in records), output_tokens),
+        prompt_tokens=sum(record.arrival.prompt_tokens for record in records if record.tokens),
+        cached_tokens=sum(record.cached for record in records if record.tokens),
+        output_tokens=output_tokens,
+        attained_tokens=sum(record.tokens for record in records if attained(record)),
+        preemptions=sum(record.preemptions for record in records),
+    )
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
+
+
+def _duration_s(records: Sequence[Record]) -> float:
+    ends = [record.end_ms for record in records if record.end_ms is not None]
+    return (max(ends) - min(record.arrival.at_ms for record in records)) / 1e3 if ends else 0.0

@@ -1,0 +1,401 @@
+"""Discrete events in virtual time: the real scheduler over a cost model in place of an accelerator.
+
+A worker's step takes what `Hardware` says that its rows and copies cost; nothing else takes time. Arrivals go straight
+to a single policy, or through the real global queue to any number of them. The same arrivals, policies and seed give
+the same records, bit for bit. How long an output becomes is the simulator's secret: policies see `max_tokens` alone.
+"""
+
+import heapq
+import math
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from fairlane.scheduler.admission.decide import UNPROMISED, Admitted
+from fairlane.scheduler.planner.steps import Capacity, Ended, StepFeatures, StepOutcome, StepPlan, StepResult
+from fairlane.scheduler.protocol.messages import Finished, Job, Lease, Outcome
+from fairlane.scheduler.queue.memory_queue import LaneQueue
+from fairlane.scheduler.queue.types import Publication, QueueError
+from fairlane.scheduler.simulation.cruise import Coaster, CoastObserver, Cruise
+from fairlane.scheduler.simulation.workload import END_TOKEN, Arrival, Hardware, Record
+
+IDLE_MS = 50.0
+"""How long a worker rests whose plan was empty although it has work, as the real one does."""
+MOST_RESTS = 100_000
+"""Empty plans in a row after which a policy is taken to be stuck."""
+
+
+class StuckError(RuntimeError):
+    """A policy has work and plans nothing, for ever; or jobs wait that no worker takes."""
+
+
+class Policy(Protocol):
+    """What schedules one worker: the planner, or one to compare it with."""
+
+    @property
+    def has_work(self) -> bool:
+        """A further step would do something."""
+        ...
+
+    def add(self, lease: Lease, now_ms: float) -> None:
+        """Take up a job."""
+        ...
+
+    def plan(self, now_ms: float) -> StepPlan:
+        """Decide the next step."""
+        ...
+
+    def apply(self, result: StepResult, now_ms: float) -> StepOutcome:
+        """Take in what came out of it."""
+        ...
+
+    def collect(self) -> StepOutcome:
+        """What ended without a step."""
+        ...
+
+    def capacity(self) -> Capacity:
+        """What could be started in the next step."""
+        ...
+
+
+Door = Callable[[Arrival, float], Admitted | None]
+"""Decides at arrival; None refuses."""
+
+
+class Death(NamedTuple):
+    """A worker stops, in the midst of a step; what it held is given back once its lease has lapsed."""
+
+    at_ms: float
+    worker: int
+    lapses_ms: float
+
+
+class Step(NamedTuple):
+    """One step of one worker, done."""
+
+    worker: int
+    started_ms: float
+    ended_ms: float
+    plan: StepPlan
+    outcome: StepOutcome
+    run_ms: float
+    """Time of the rows."""
+    copy_ms: float
+    """Time of the copies, in which no row runs."""
+
+
+class Observer(Protocol):
+    """Watches a simulation: counts service, draws curves, shows progress."""
+
+    def arrived(self, arrival: Arrival, now_ms: float) -> None:
+        """A request came, and was let in."""
+
+    def stepped(self, step: Step) -> None:
+        """A worker ran a step. What ended in it is told next."""
+
+    def ended(self, record: Record) -> None:
+        """A request that was let in is over."""
+
+
+@dataclass(slots=True)
+class _Worker:
+    policy: Policy
+    coaster: Coaster | None = None
+    """The same, if it can go on without plans and all that is watched can be told of it."""
+    rests: int = 0
+    slept_ms: float = -math.inf
+    """When it last found nothing to do."""
+    held: dict[str, int] = field(default_factory=dict)
+    """Flights that it took from the queue and that are not over, with their epochs."""
+    is_dead: bool = False
+    cruise: Cruise | None = None
+    """While it goes on without plans."""
+
+
+@dataclass
+class Simulation:
+    """One run. With a `queue`, arrivals wait there for whichever worker has room; without, there is one policy."""
+
+    arrivals: Iterable[Arrival]
+    policies: Sequence[Policy]
+    hardware: Hardware
+    queue: LaneQueue | None = None
+    door: Door | None = None
+    deaths: Sequence[Death] = ()
+    observers: Sequence[Observer] = ()
+    seed: int = 0
+    is_stepwise: bool = False
+    """Plan every step, also where there is nothing to decide: for the same records, slowly."""
+    until_ms: float = math.inf
+    """When to stop, whatever is not over by then."""
+    records: dict[str, Record] = field(default_factory=dict)
+    now_ms: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.queue is None and len(self.policies) != 1:
+            raise ValueError(f"{len(self.policies)} policies need a queue before them")
+        if self.queue is None and self.deaths:
+            raise ValueError("what a dead worker held goes back to a queue, and there is none")
+        self._coast_observers: Sequence[CoastObserver] = ()
+        self._workers = [_Worker(policy) for policy in self.policies]
+        self._random = random.Random(self.seed)
+        self._events: list[tuple[float, int, int]] = []
+        """(time, order, worker) of steps to begin; workers without one sleep."""
+        self._asleep = list(range(len(self._workers)))
+        self._order = 0
+        self._ends: dict[int, tuple[float, StepPlan, float, float]] = {}
+        for death in self.deaths:  # numbered behind the workers: what is no turn of theirs
+            self._wake(len(self._workers) + death.worker, death.at_ms)
+            self._wake(2 * len(self._workers) + death.worker, death.lapses_ms)
+
+    def _let_coast(self) -> None:
+        """Workers go on without plans where all that watches can be told of it."""
+        watchers = [observer for observer in self.observers if isinstance(observer, CoastObserver)]
+        if self.is_stepwise or len(watchers) < len(self.observers):
+            return
+        self._coast_observers = watchers
+        for worker in self._workers:
+            worker.coaster = worker.policy if isinstance(worker.policy, Coaster) else None
+
+    def run(self) -> dict[str, Record]:
+        """Play it to the end; the records by flight, in order of arrival.
+
+        Raises StuckError, and ValueError where arrivals are out of order or share a flight.
+        """
+        self._let_coast()
+        coming = iter(self.arrivals)
+        arrival = next(coming, None)
+        while True:
+            turn_ms = self._events[0][0] if self._events else math.inf
+            at_ms = turn_ms if arrival is None else min(arrival.at_ms, turn_ms)
+            if at_ms == math.inf:
+                self._check_all_taken()
+                return self.records
+            if at_ms > self.until_ms:
+                for number in range(len(self._workers)):
+                    self._land(number)
+                return self.records
+            if arrival is not None and arrival.at_ms <= turn_ms:
+                self._arrive(arrival)
+                arrival = next(coming, None)
+            else:
+                self.now_ms, _, number = heapq.heappop(self._events)
+                self._happen(*divmod(number, len(self._workers)))
+
+    def _happen(self, kind: int, worker: int) -> None:
+        """A worker's turn; or its death; or the end of a dead one's lease."""
+        if kind == 1:
+            self._bury(worker)
+        elif kind == 2:
+            self._give_back(worker)
+        elif not self._workers[worker].is_dead:
+            self._turn(worker)
+
+    def _bury(self, number: int) -> None:
+        self._land(number)
+        self._workers[number].is_dead = True
+        self._ends.pop(number, None)
+        if number in self._asleep:
+            self._asleep.remove(number)
+
+    def _give_back(self, number: int) -> None:
+        """What a dead worker held waits again; all that sleep race for it."""
+        held = self._workers[number].held
+        if self.queue is not None:
+            self.queue.release(int(self.now_ms), str(number), held)
+        held.clear()
+        while self._asleep:
+            self._wake(self._draw_sleeper(), self.now_ms)
+
+    def _arrive(self, arrival: Arrival) -> None:
+        if arrival.at_ms < self.now_ms or arrival.flight_id in self.records:
+            raise ValueError(f"{arrival.flight_id} arrives out of order, or twice")
+        self.now_ms = arrival.at_ms
+        record = self.records[arrival.flight_id] = Record(arrival)
+        word = UNPROMISED if self.door is None else self.door(arrival, self.now_ms)
+        if word is None or not self._let_in(arrival.job(word)):
+            record.outcome, record.end_ms = Outcome.REJECTED, self.now_ms
+            return
+        for observer in self.observers:
+            observer.arrived(arrival, self.now_ms)
+        if self._asleep:  # one for each arrival: idle workers race for jobs, and any of them may win
+            self._wake(self._draw_sleeper(), self.now_ms)
+
+    def _sleep(self, number: int) -> None:
+        """Where jobs still wait, what woke this worker may be for another: one that has not looked at this moment."""
+        self._workers[number].slept_ms = self.now_ms
+        others = [one for one in self._asleep if self._workers[one].slept_ms < self.now_ms] if self._waiting else []
+        self._asleep.append(number)
+        if others:
+            next_one = self._random.choice(others)
+            self._asleep.remove(next_one)
+            self._wake(next_one, self.now_ms)
+
+    def _draw_sleeper(self) -> int:
+        place = self._random.randrange(len(self._asleep))
+        self._asleep[place], self._asleep[-1] = self._asleep[-1], self._asleep[place]
+        return self._asleep.pop()
+
+    def _let_in(self, job: Job) -> bool:
+        if self.queue is None:
+            self._land(0)
+            self.policies[0].add(Lease(job=job, epoch=1, arrived_ms_ago=0.0), self.now_ms)
+            return True
+        try:
+            self.queue.put(int(self.now_ms), job)
+        except QueueError:
+            return False
+        return True
+
+    def _wake(self, number: int, at_ms: float) -> None:
+        self._order += 1
+        heapq.heappush(self._events, (at_ms, self._order, number))
+
+    def _turn(self, number: int) -> None:
+        """A step's end, or the moment to plan one."""
+        worker = self._workers[number]
+        if worker.cruise is not None:
+            worker.cruise.end(number, self.now_ms, self._coast_observers)
+        elif number in self._ends:
+            self._finish(number)
+        self._take(number)
+        if not worker.policy.has_work:
+            self._sleep(number)
+            return
+        if worker.coaster is not None and self._go_on(number, worker, worker.coaster):
+            return
+        self._land(number)
+        plan = worker.policy.plan(self.now_ms)
+        if plan.is_empty:
+            self._rest(number, worker)
+        else:
+            worker.rests = 0
+            self._begin(number, plan)
+
+    def _rest(self, number: int, worker: _Worker) -> None:
+        """Nothing could run; where something ended instead, there may be room for more at once."""
+        outcome = worker.policy.collect()
+        self._close(outcome.ended)
+        self._publish(number, outcome)
+        worker.rests += 1
+        if worker.rests > MOST_RESTS:
+            raise StuckError(f"worker {number} has work and plans nothing since {MOST_RESTS} turns")
+        self._wake(number, self.now_ms + (0.0 if outcome.ended else IDLE_MS))
+
+    def _go_on(self, number: int, worker: _Worker, coaster: Coaster) -> bool:
+        """Run a step that need not be planned. False: this one is to be."""
+        cruise = worker.cruise or self._set_off(worker, coaster)
+        work = None if cruise is None else cruise.begin(self.now_ms)
+        if cruise is None or work is None:
+            return False
+        worker.cruise, worker.rests = cruise, 0
+        cruise.run_ms = self._run_ms(work)
+        self._wake(number, self.now_ms + cruise.run_ms + self.hardware.overhead_ms)
+        return True
+
+    def _set_off(self, worker: _Worker, coaster: Coaster) -> Cruise | None:
+        coast = coaster.coast(self.now_ms)
+        cruise = Cruise(coast, self.records, self.queue, worker.held) if coast else None
+        return cruise if cruise and cruise.is_worth_while else None
+
+    def _land(self, number: int) -> None:
+        """Tell all that a worker's steps without a plan have brought; the one under way goes on as if planned."""
+        worker, cruise = self._workers[number], self._workers[number].cruise
+        if cruise is not None and worker.coaster is not None:
+            worker.cruise = None
+            cruise.land(number, self.now_ms, self._coast_observers)
+            plan = worker.coaster.land()
+            if not plan.is_empty:
+                self._ends[number] = (cruise.started_ms, plan, cruise.run_ms, 0.0)
+
+    def _run_ms(self, work: StepFeatures) -> float:
+        noise = math.exp(self._random.gauss(0.0, self.hardware.noise)) if self.hardware.noise else 1.0
+        return self.hardware.step_ms(work) * noise
+
+    def _begin(self, number: int, plan: StepPlan) -> None:
+        run_ms = self._run_ms(plan.features)
+        copy_ms = self.hardware.copy_ms(plan.copies)
+        self._ends[number] = (self.now_ms, plan, run_ms, copy_ms)
+        self._wake(number, self.now_ms + run_ms + copy_ms + self.hardware.overhead_ms)
+
+    def _finish(self, number: int) -> None:
+        started_ms, plan, run_ms, copy_ms = self._ends.pop(number)
+        tokens, records = {}, self.records
+        for row in plan.rows:
+            record = records[row.seq.flight_id]
+            record.computed += len(row.token_ids)
+            if row.samples:
+                arrival = record.arrival
+                is_last = row.output_index + 1 >= arrival.output_tokens
+                tokens[row.seq] = END_TOKEN if is_last else arrival.own_token
+        result = StepResult(number=plan.number, tokens=tokens, run_ms=run_ms, copy_ms=copy_ms)
+        outcome = self._workers[number].policy.apply(result, self.now_ms)
+        for produced in outcome.produced:
+            record = records[produced.seq.flight_id]
+            record.produced(produced.index, self.now_ms)
+            record.cached += produced.cached_tokens
+        for observer in self.observers:
+            observer.stepped(Step(number, started_ms, self.now_ms, plan, outcome, run_ms, copy_ms))
+        self._close(outcome.ended)
+        self._publish(number, outcome)
+
+    def _close(self, ended: Iterable[Ended]) -> None:
+        for end in ended:
+            record = self.records[end.flight_id]
+            record.outcome, record.end_ms, record.preemptions = end.outcome, self.now_ms, end.preemptions
+            for observer in self.observers:
+                observer.ended(record)
+
+    def _take(self, number: int) -> None:
+        if self.queue is None:
+            return
+        policy, more = self._workers[number].policy, True
+        while more and self._waiting:
+            leases = self.queue.take(int(self.now_ms), str(number), policy.capacity()).leases
+            if leases:
+                self._land(number)
+            for lease in leases:
+                self._workers[number].held[lease.job.flight_id] = lease.epoch
+                policy.add(lease, self.now_ms)
+            more = self._hear(self.queue)
+
+    def _hear(self, queue: LaneQueue) -> bool:
+        """Close what expired in the queue. A `take` expires so many at most: True if the next may find more."""
+        ends = [event for event in queue.events.pop("gateway", ()) if isinstance(event, Finished)]
+        self._close(Ended(end.flight_id, end.outcome, end.error) for end in ends)
+        queue.forget(end.flight_id for end in ends)
+        return bool(ends)
+
+    @property
+    def _waiting(self) -> int:
+        """Jobs in the queue."""
+        return 0 if self.queue is None else self.queue.queued
+
+    def _check_all_taken(self) -> None:
+        if self._waiting:
+            raise StuckError(f"{self._waiting} jobs wait that no worker takes")
+
+    def _publish(self, number: int, outcome: StepOutcome) -> None:
+        if self.queue is None:
+            return
+        held = self._workers[number].held
+        self.queue.publish(int(self.now_ms), "gateway", str(number), list(_publications(outcome, held)))
+        self.queue.forget(end.flight_id for end in outcome.ended)
+        for end in outcome.ended:
+            held.pop(end.flight_id, None)
+
+
+def _publications(outcome: StepOutcome, held: Mapping[str, int]) -> Iterator[Publication]:
+    ends = {end.flight_id: end.outcome for end in outcome.ended}
+    tokens: dict[str, list[tuple[int, int, tuple[int, ...]]]] = {}
+    for one in outcome.produced:
+        tokens.setdefault(one.seq.flight_id, []).append((one.seq.choice, one.index, (one.token_id,)))
+    for flight_id in {**outcome.charges, **ends}:
+        yield Publication(
+            flight_id=flight_id,
+            epoch=held[flight_id],
+            tokens=tuple(tokens.get(flight_id, ())),
+            cost=outcome.charges.get(flight_id, 0.0),
+            ends=ends.get(flight_id),
+        )

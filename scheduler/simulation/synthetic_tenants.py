@@ -1,0 +1,183 @@
+"""What a trace does not say, from a seed: whose each request is, what it was promised, and what limit it stated.
+
+Two numbers are drawn for each request, in order, whatever the settings: one names the tenant, one the tier. So another
+load, other tiers or another number of tenants leave all else of a request as it was (common random numbers).
+`max_tokens` is the next power of two above the output, so that it tells a policy no more than the magnitude.
+
+Where a trace names the blocks of its prompts, a conversation stays with its tenant: requests that share more than the
+first block, with which whole services begin alike, are of the tenant that was drawn for the first of them.
+"""
+
+import math
+import random
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from heapq import merge
+from itertools import accumulate, count
+
+from fairlane.scheduler.protocol.lanes import LATENCY, THROUGHPUT, LaneName
+from fairlane.scheduler.simulation.workload import FIRST_BLOCK, Arrival, TraceRow
+
+LEAST_MAX_TOKENS = 16
+MOST_TENANTS = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tier:
+    """A class of requests with one promise. Times are milliseconds."""
+
+    name: str
+    lane: LaneName
+    share: float
+    """Part of the requests, beside the shares of the other tiers."""
+    ttft_ms: float
+    tpot_ms: float
+    deadline_ms: float | None = None
+    """Stated and hard: from arrival to the last token."""
+    hard_ttft_ms: float | None = None
+
+    def __post_init__(self) -> None:
+        if not (self.share >= 0.0 and math.isfinite(self.share)):
+            raise ValueError(f"tier {self.name}: share must be a number of at least 0, not {self.share}")
+        for name in ("ttft_ms", "tpot_ms", "deadline_ms", "hard_ttft_ms"):
+            value = getattr(self, name)
+            if value is not None and not 0.0 < value < math.inf:
+                raise ValueError(f"tier {self.name}: {name} must be above 0 and finite, not {value}")
+
+
+def lane_tiers(
+    latency_share: float, hard_ttft_ms: float | None = None, *, single_stream_ms: float = 0.0
+) -> tuple[Tier, ...]:
+    """One tier for each lane, with the lane's own targets; `latency_share` from 0 to 1 is the lane mix. With
+    `hard_ttft_ms` those of the latency lane state that their first token must come by then. `single_stream_ms`: a
+    worker's, which automatic targets follow; 0.0 leaves them what they are at most."""
+    if not 0.0 <= latency_share <= 1.0:
+        raise ValueError(f"latency_share must be between 0 and 1, not {latency_share}")
+    shares = ((LATENCY, latency_share), (THROUGHPUT, 1.0 - latency_share))
+    return tuple(
+        Tier(
+            name=lane.name.value,
+            lane=lane.name,
+            share=share,
+            ttft_ms=lane.ttft_ms,
+            tpot_ms=lane.tpot_on(single_stream_ms),
+            hard_ttft_ms=hard_ttft_ms if lane is LATENCY else None,
+        )
+        for lane, share in shares
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlay:
+    """How tenants and tiers are dealt out. Tenant k of `tenants` asks in proportion to 1 / k ** `zipf`."""
+
+    tenants: int = 8
+    zipf: float = 1.0
+    tiers: tuple[Tier, ...] = lane_tiers(0.3)
+    seed: int = 0
+    kv_tokens: int | None = None
+    """What the KV pool holds: no request may state more than fits."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.tenants <= MOST_TENANTS:
+            raise ValueError(f"tenants must be between 1 and {MOST_TENANTS}, not {self.tenants}")
+        if not 0.0 <= self.zipf <= 10.0:
+            raise ValueError(f"zipf must be between 0 and 10, not {self.zipf}")
+        if not sum(tier.share for tier in self.tiers) > 0.0:
+            raise ValueError("tiers must have shares that add up to more than 0")
+
+    def arrivals(self, rows: Iterable[TraceRow]) -> Iterator[Arrival]:
+        """The requests of a trace with all that they lack."""
+        draws = random.Random(self.seed)
+        tenants = _Choice([rank**-self.zipf for rank in range(1, self.tenants + 1)])
+        tiers = _Choice([tier.share for tier in self.tiers])
+        blocks: dict[int, int] = {}
+        owners: dict[int, int] = {}
+        for number, row in enumerate(rows):
+            tenant, tier = tenants.at(draws.random()), self.tiers[tiers.at(draws.random())]
+            if len(row.hash_ids) > 1:
+                tenant = owners.setdefault(row.hash_ids[1], tenant)
+            arrival = _arrival(row, tier, f"r{number}", f"tenant-{tenant + 1}", max_tokens_over(row, self.kv_tokens))
+            if row.hash_ids:
+                named = tuple([blocks.setdefault(one, len(blocks) + FIRST_BLOCK) for one in row.hash_ids])
+                arrival = replace(arrival, blocks=named, own_token=-1 - number)
+            yield arrival
+
+
+def max_tokens_over(row: TraceRow, kv_tokens: int | None = None) -> int:
+    """What a caller states who knows the length of the answer to a power of two; cut to what the pool can hold."""
+    stated = max(LEAST_MAX_TOKENS, 1 << row.output_tokens.bit_length())
+    return stated if kv_tokens is None else max(row.output_tokens, min(stated, kv_tokens - row.prompt_tokens))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Client:
+    """A tenant that asks for itself: Poisson arrivals, and lengths drawn evenly between two bounds (both included)."""
+
+    tenant: str
+    rate_per_s: float
+    prompt: tuple[int, int] = (256, 256)
+    output: tuple[int, int] = (256, 256)
+    tier: Tier = lane_tiers(0.0)[1]
+    weight: float = 1.0
+    from_ms: float = 0.0
+    until_ms: float = math.inf
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.rate_per_s < math.inf:
+            raise ValueError(f"client {self.tenant}: rate_per_s must be above 0 and finite, not {self.rate_per_s}")
+        for name, (least, most) in (("prompt", self.prompt), ("output", self.output)):
+            if not 1 <= least <= most:
+                raise ValueError(f"client {self.tenant}: {name} must be two lengths in order, not {least} and {most}")
+
+    def rows(self, seed: int, duration_ms: float) -> Iterator[TraceRow]:
+        """What it asks for; its draws are its own, whoever else asks."""
+        draws = random.Random(f"{seed}/{self.tenant}")
+        at_ms = self.from_ms
+        for number in count(1):
+            at_ms += draws.expovariate(self.rate_per_s) * 1e3
+            if at_ms >= min(self.until_ms, duration_ms):
+                return
+            yield TraceRow(number, at_ms, draws.randint(*self.prompt), draws.randint(*self.output))
+
+
+def flood(clients: Sequence[Client], duration_s: float, seed: int = 0) -> Iterator[Arrival]:
+    """What these clients ask for in the first `duration_s` seconds, in order of arrival."""
+    streams = (_asked(client, client.rows(seed, duration_s * 1e3)) for client in clients)
+    return merge(*streams, key=lambda arrival: arrival.at_ms)
+
+
+def _asked(client: Client, rows: Iterable[TraceRow]) -> Iterator[Arrival]:
+    for row in rows:
+        flight_id = f"{client.tenant}/{row.row}"
+        yield _arrival(row, client.tier, flight_id, client.tenant, max_tokens_over(row), client.weight)
+
+
+def _arrival(row: TraceRow, tier: Tier, flight_id: str, tenant: str, max_tokens: int, weight: float = 1.0) -> Arrival:
+    return Arrival(
+        at_ms=row.at_ms,
+        flight_id=flight_id,
+        tenant=tenant,
+        lane=tier.lane,
+        prompt_tokens=row.prompt_tokens,
+        output_tokens=row.output_tokens,
+        max_tokens=max_tokens,
+        ttft_ms=tier.ttft_ms,
+        tpot_ms=tier.tpot_ms,
+        weight=weight,
+        deadline_ms=tier.deadline_ms,
+        hard_ttft_ms=tier.hard_ttft_ms,
+        tier=tier.name,
+    )
+
+
+class _Choice:
+    """Draws a place in proportion to its share, from one even number."""
+
+    def __init__(self, shares: Sequence[float]) -> None:
+        self._upto = list(accumulate(shares))
+
+    def at(self, draw: float) -> int:
+        """The place that `draw`, from [0, 1), falls upon."""
+        return min(bisect_right(self._upto, draw * self._upto[-1]), len(self._upto) - 1)

@@ -1,0 +1,315 @@
+"""A Redis Cluster as one client: each call goes to the node that holds its key, and follows the key when it moves.
+
+    call ──slot of its key──> node ──┬─ a reply
+                                     ├─ MOVED: the slot is another's: there, once
+                                     ├─ ASK: the slot is being moved: a command goes there, a script comes back later
+                                     └─ no answer: perhaps a replica stands in for it now
+
+After MOVED and after failures the map of slots (scheduler.store_nodes) is read anew, beside the calls.
+
+redis-py's own client of Clusters is not used: it refuses a call where no connection is free instead of waiting for one,
+keeps calls for some time in pauses between tries, and knows no breaker for each node. Here each node is a client as for
+one server, and only the way to it is chosen.
+
+Which node of a Redis Cluster holds which slot: read from any node, and again where there is reason to doubt it.
+"""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Generic, TypeVar
+
+import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
+
+from fairlane.store import urls as store_pool
+
+log = logging.getLogger(__name__)
+
+READ_EVERY_S = 1.0
+"""Pause between two readings of the map; while no node has ever named one, a quarter of it."""
+
+Address = tuple[str, int]
+Node = TypeVar("Node")
+"""What a process keeps of a node: a client, or several."""
+
+
+def slot_of(key: str | bytes) -> int:
+    """The slot that a key belongs to, by its hash tag where it has one."""
+    return key_slot(key.encode() if isinstance(key, str) else key)
+
+
+class Cluster(Generic[Node]):
+    """The nodes of one Cluster, and which of them holds each slot. Opens nothing before it is asked."""
+
+    def __init__(
+        self, url: str, opened: Callable[[str], Node], closed: Callable[[Node], Awaitable[None]], *, timeout_s: float
+    ) -> None:
+        """`opened`: a node by the URL of its server; `closed`: lets go of one. `timeout_s`: of a question to a node."""
+        self._named = store_pool.clustered(url)
+        self._opened, self._closed = opened, closed
+        self._timeout_s = timeout_s
+        self._holders: list[Address | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
+        self._nodes: dict[Address, Node] = {}
+        self._ask_first: Address | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._pause_until_s = 0.0
+        self._is_lost = False
+        self._is_closed = False
+        self._closing: set[asyncio.Task[None]] = set()
+
+    @property
+    def nodes(self) -> list[Node]:
+        """All that hold slots; none while no node has named them."""
+        return list(self._nodes.values())
+
+    def holder(self, slot: int) -> Node | None:
+        """Who holds a slot, as far as is known."""
+        address = self._holders[slot]
+        return None if address is None else self._nodes[address]
+
+    async def find(self, slot: int) -> Node:
+        """Who holds a slot; at first the map has to be read. Raises redis.RedisError."""
+        if not self._nodes:
+            self.doubt()
+            if self._reading is not None and not self._is_lost:
+                await asyncio.shield(self._reading)
+        found = self.holder(slot)
+        if found is not None:
+            return found
+        if not self._nodes:
+            raise redis.ConnectionError("no node of the Cluster answers")
+        raise redis.exceptions.ClusterDownError("no node of the Cluster holds the slot")
+
+    def moved(self, slot: int, host: str, port: int) -> Node:
+        """A slot is said to be another's; `host` is empty where that is the host of who says so."""
+        known = self._holders[slot]
+        address = (host or (known[0] if known else ""), port)
+        self._holders[slot] = address
+        self.doubt()
+        return self._node(address)
+
+    def node_at(self, slot: int, host: str, port: int) -> Node:
+        """Whom a node names for a slot that is about to move there; `host` as for `moved`."""
+        known = self._holders[slot]
+        return self._node((host or (known[0] if known else ""), port))
+
+    def key_of(self, node: Node, prefix: str) -> str:
+        """A name with this prefix that a node holds. Raises redis.ConnectionError where it holds nothing."""
+        if not any(self.holder(slot) is node for slot in range(REDIS_CLUSTER_HASH_SLOTS)):
+            raise redis.ConnectionError("the node holds no slots")
+        names = (f"{prefix}{number}" for number in itertools.count())
+        return next(name for name in names if self.holder(slot_of(name)) is node)
+
+    def doubt(self) -> None:
+        """The map may be out of date: read it, unless that is done or was done just now."""
+        if self._reading is None and not self._is_closed and asyncio.get_running_loop().time() >= self._pause_until_s:
+            self._reading = asyncio.create_task(self._read(), name="map of the Cluster")
+
+    async def aclose(self) -> None:
+        """Close all nodes."""
+        self._is_closed = True
+        reading = self._reading
+        if reading is not None:
+            await asyncio.wait({reading}, timeout=self._timeout_s)  # redis-py leaks what is cut off while it connects
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+        await asyncio.gather(*self._closing, *map(self._closed, self.nodes))
+        self._nodes.clear()
+        self._holders = [None] * REDIS_CLUSTER_HASH_SLOTS
+
+    def _node(self, address: Address) -> Node:
+        if address not in self._nodes:
+            self._nodes[address] = self._opened(self._named.url(*address))
+        return self._nodes[address]
+
+    async def _read(self) -> None:
+        """Ask one node after another, first the one that answered last."""
+        try:
+            asked = dict.fromkeys([*([self._ask_first] if self._ask_first else []), *self._nodes, *self._named.nodes])
+            for address in asked:
+                try:
+                    self._take_over(await self._slots(address))
+                except (redis.RedisError, OSError) as error:
+                    failure = f"{type(error).__name__}: {error}"
+                else:
+                    self._ask_first = address
+                    self._found()
+                    return
+            self._lost(failure)
+        finally:
+            pause_s = READ_EVERY_S if self._nodes else READ_EVERY_S / 4
+            self._pause_until_s = asyncio.get_running_loop().time() + pause_s
+            self._reading = None
+
+    async def _slots(self, address: Address) -> list[tuple[int, int, Address]]:
+        """The first and last slot of each range, and its master. Raises redis.RedisError, OSError."""
+        url = self._named.url(*address)
+        pool = store_pool.pool(url, limit=1, timeout_s=self._timeout_s, retry=Retry(NoBackoff(), 0))
+        async with redis.asyncio.Redis.from_pool(pool) as client, asyncio.timeout(self._timeout_s):
+            ranges = await client.execute_command("CLUSTER SLOTS")  # type: ignore[no-untyped-call]
+        if not ranges:
+            raise redis.ConnectionError("a node of the Cluster knows of no slots")
+        return [
+            (first, last, (host.decode() if host else address[0], port)) for first, last, (host, port, *_), *_ in ranges
+        ]
+
+    def _take_over(self, ranges: list[tuple[int, int, Address]]) -> None:
+        holders: list[Address | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
+        for first, last, address in ranges:
+            self._node(address)
+            holders[first : last + 1] = [address] * (last + 1 - first)
+        self._holders = holders
+        for address in self._nodes.keys() - {address for _, _, address in ranges}:
+            closing = asyncio.ensure_future(self._closed(self._nodes.pop(address)))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
+    def _found(self) -> None:
+        if self._is_lost:
+            log.warning("the Cluster says again which node holds what")
+        self._is_lost = False
+
+    def _lost(self, failure: str) -> None:
+        if not self._is_lost:
+            log.warning("no node of the Cluster says which node holds what (%s)", failure)
+        self._is_lost = True
+
+
+_KEYLESS = frozenset({"TIME"})
+"""Commands that any node can answer."""
+_OF_EACH = frozenset({"FUNCTION LOAD"})
+"""Commands about what each node has of its own. All others name a key first, a function's call after its name; scripts
+and reads of streams have methods here."""
+
+Call = Callable[[redis.asyncio.Redis], Awaitable[Any]]
+
+
+class ClusterRedis(redis.asyncio.Redis, Generic[Node]):
+    """A client whose calls each go to one node. Of commands with several keys, those whose keys share a slot."""
+
+    def __init__(
+        self, cluster: Cluster[Node], client_of: Callable[[Node], redis.asyncio.Redis], *, timeout_s: float
+    ) -> None:
+        """`client_of`: a node's client, for calls of this kind. `timeout_s`: of one that a node passes on."""
+        super().__init__()  # its own pool stays empty
+        self._cluster = cluster
+        self._client_of = client_of
+        self._timeout_s = timeout_s
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - redis-py's own signature
+        """One command and its reply."""
+
+        def call(client: redis.asyncio.Redis) -> Awaitable[Any]:
+            return client.execute_command(*args, **options)  # type: ignore[no-untyped-call]
+
+        if args[0] in _KEYLESS:
+            return await self._anywhere(call)
+        if args[0] in _OF_EACH:
+            return await self._everywhere(call)
+        if args[0] == "FCALL":
+            return await self._whole(args[3], call)
+        slot = slot_of(args[1])
+        try:
+            return await self._on(slot, call)
+        except redis.exceptions.AskError as asked:
+            client = self._client_of(self._cluster.node_at(slot, asked.host, asked.port))
+            async with asyncio.timeout(self._timeout_s):
+                return await _asking(client, args, options)
+
+    async def evalsha(self, sha: str, numkeys: int, *keys_and_args: Any) -> Any:  # noqa: ANN401 - as above
+        """One script that its node knows by its digest."""
+        return await self._whole(keys_and_args[0], lambda client: client.evalsha(sha, numkeys, *keys_and_args))
+
+    async def eval(self, script: str, numkeys: int, *keys_and_args: Any) -> Any:  # noqa: ANN401 - as above
+        """One script in full."""
+        return await self._whole(keys_and_args[0], lambda client: client.eval(script, numkeys, *keys_and_args))
+
+    async def xread(  # type: ignore[override] # of what redis-py's takes, what is used here
+        self, streams: Mapping[Any, Any], count: int | None = None, block: int | None = None
+    ) -> Any:  # noqa: ANN401 - as above
+        """What is new in streams of one slot."""
+        after = dict(streams)
+        return await self._whole(next(iter(after)), lambda client: client.xread(after, count=count, block=block))
+
+    async def aclose(self, close_connection_pool: bool | None = None) -> None:
+        """Close all nodes, for whoever else shares them too."""
+        await self._cluster.aclose()
+        await super().aclose(close_connection_pool)
+
+    async def _whole(self, key: str | bytes, call: Call) -> Any:  # noqa: ANN401
+        """What touches more keys than the one it names would see a part of them where its slot is being moved key by
+        key: it is not run at all, on neither node. Raises redis.exceptions.TryAgainError then."""
+        try:
+            return await self._on(slot_of(key), call)
+        except redis.exceptions.AskError as error:
+            raise redis.exceptions.TryAgainError("the slot is being moved to another node") from error
+
+    async def _on(self, slot: int, call: Call) -> Any:  # noqa: ANN401
+        node = self._cluster.holder(slot) or await self._cluster.find(slot)
+        try:
+            return await self._at(node, call)
+        except redis.exceptions.MovedError as moved:
+            node = self._cluster.moved(slot, moved.host, moved.port)
+        try:
+            return await self._at(node, call)
+        except redis.exceptions.MovedError as again:  # nodes disagree, as they may for some moments
+            raise redis.exceptions.TryAgainError("the nodes do not agree who holds the slot") from again
+
+    async def _anywhere(self, call: Call) -> Any:  # noqa: ANN401
+        """Ask one node after another until one answers."""
+        failure: Exception = redis.ConnectionError("no node of the Cluster answers")
+        for node in self._cluster.nodes or [await self._cluster.find(0)]:
+            try:
+                return await self._at(node, call)
+            except Exception as error:  # noqa: BLE001 - the last is raised
+                failure = error
+        raise failure
+
+    async def _everywhere(self, call: Call) -> Any:  # noqa: ANN401
+        """Ask every node; one that does not answer is asked again by whoever needs it."""
+        asked = [self._at(node, call) for node in self._cluster.nodes or [await self._cluster.find(0)]]
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        answers = [answer for answer in found if not isinstance(answer, BaseException)]
+        if not answers:
+            raise next(error for error in found if isinstance(error, BaseException))
+        return answers[0]
+
+    async def _at(self, node: Node, call: Call) -> Any:  # noqa: ANN401
+        try:
+            return await call(self._client_of(node))
+        except redis.exceptions.ClusterDownError:
+            self._cluster.doubt()
+            raise
+        except redis.ResponseError:
+            raise  # the node answers
+        except BaseException:  # also one who waited no longer
+            self._cluster.doubt()
+            raise
+
+
+def client(url: str, *, limit: int, timeout_s: float) -> redis.asyncio.Redis:
+    """A client of whatever the URL names, which repeats nothing by itself; `limit`: connections to each server. Raises
+    ValueError as `store_pool.check` does."""
+
+    def opened(server: str) -> redis.asyncio.Redis:
+        return redis.asyncio.Redis.from_pool(
+            store_pool.pool(server, limit=limit, timeout_s=timeout_s, retry=Retry(NoBackoff(), 0))
+        )
+
+    if not url.startswith(store_pool.CLUSTERED):
+        return opened(url)
+    cluster = Cluster(url, opened, redis.asyncio.Redis.aclose, timeout_s=timeout_s)
+    return ClusterRedis(cluster, lambda node: node, timeout_s=timeout_s)
+
+
+async def _asking(client: redis.asyncio.Redis, args: tuple[Any, ...], options: dict[str, Any]) -> Any:  # noqa: ANN401
+    """A command for a node to which its slot is being moved."""
+    async with client.pipeline(transaction=False) as both:
+        both.execute_command("ASKING")
+        both.execute_command(*args, **options)
+        return (await both.execute())[1]

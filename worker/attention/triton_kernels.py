@@ -1,0 +1,322 @@
+"""Triton: attention of single tokens over the paged pool, each context cut into splits that run side by side.
+
+One program attends the query heads of one key head of one row to one split, keeping a running maximum (online
+softmax, Milakov and Gimelshein 2018). A second kernel weighs the splits by their log-sum-exp (Flash-Decoding, Dao et
+al. 2023). How a context is cut depends on nothing but its length and the number of rows, and nothing is added in
+an order that could change: the same batch gives the same bits. All that differs between steps is read from device
+memory, so that a CUDA graph may hold the launches.
+
+Triton: causal attention of many tokens of a sequence over the paged pool, wherever in the sequence they stand.
+
+One program attends one head of up to `tile_tokens` tokens to all keys up to the last of them. Keys that every one of
+them sees come first, without a mask; the few tiles around the diagonal follow (FlashAttention-2, Dao 2023).
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+
+import torch
+import triton
+import triton.language as tl
+
+from fairlane.scheduler.planner.steps import Row
+from fairlane.worker.attention.triton_pages import LOG2_E, jit, line_offsets
+
+LEAST_SPLIT = 256
+"""Keys; cutting a context finer costs more in merging than it gains."""
+_LEAST_SPLITS, _MOST_SPLITS = 4, 64
+"""A long context among short ones is to be shared by several programs, however many rows there are."""
+_WAVES = 4
+"""Programs per multiprocessor that keep the memory busy."""
+_STAGE_BYTES = 16_384
+"""Up to this size of a tile of keys, two more of keys and of values fit beside it into shared memory."""
+_LEAST_HEADS = 16
+"""Rows of the smallest matrix product that tensor cores know."""
+
+
+def count_splits(rows: int, kv_heads: int, multiprocessors: int) -> int:
+    """How many splits a context may be cut into: a power of two, and the same whatever the contexts are."""
+    wanted = -(-_WAVES * multiprocessors // (rows * kv_heads))
+    return min(_MOST_SPLITS, max(_LEAST_SPLITS, 1 << (wanted - 1).bit_length()))
+
+
+def attend_singles(
+    query: torch.Tensor,  # [rows, heads, head_dim]
+    kv: torch.Tensor,  # one layer's view of the cache
+    contexts: torch.Tensor,  # [rows], int32: keys that each row attends to; none where it is 0
+    tables: torch.Tensor,  # [rows, blocks], int32
+    out: torch.Tensor,  # [rows, heads, head_dim], contiguous; written, with zeros where there is no key
+    scaling: float,
+    splits: int,
+) -> None:
+    """Attend each row's one token to its sequence up to itself."""
+    rows, heads, head_dim = query.shape
+    block_size, kv_heads = kv.shape[2], kv.shape[3]
+    tile = 32 if query.dtype == torch.float32 else 64
+    partial = torch.empty((rows, heads, splits, head_dim), dtype=torch.float32, device=query.device)
+    weight = torch.empty((rows, heads, splits), dtype=torch.float32, device=query.device)
+    group = heads // kv_heads
+    _attend_split[(rows * kv_heads, splits)](
+        query,
+        kv,
+        contexts,
+        tables,
+        partial,
+        weight,
+        scaling * LOG2_E,
+        query.stride(0),
+        query.stride(1),
+        kv.stride(0),
+        kv.stride(1),
+        tables.stride(0),
+        splits=splits,
+        least=LEAST_SPLIT,
+        kv_heads=kv_heads,
+        group=group,
+        padded=max(_LEAST_HEADS, triton.next_power_of_2(group)),
+        head_dim=head_dim,
+        block_size=block_size,
+        tile=tile,
+        num_warps=4,
+        num_stages=3 if tile * head_dim * query.element_size() <= _STAGE_BYTES else 2,
+    )
+    _merge_splits[(rows * heads,)](
+        partial,
+        weight,
+        contexts,
+        out,
+        splits=splits,
+        least=LEAST_SPLIT,
+        heads=heads,
+        head_dim=head_dim,
+        tile=tile,
+        num_warps=4,
+    )
+
+
+@jit
+def _split_keys(context: tl.tensor, splits: tl.constexpr, least: tl.constexpr, tile: tl.constexpr) -> tl.tensor:
+    """Keys of each split but the last, whole tiles: the splits that are needed come first."""
+    return tl.maximum(least, tl.cdiv(tl.cdiv(context, splits), tile) * tile)
+
+
+@jit
+def _attend_split(
+    query: tl.tensor,
+    kv: tl.tensor,
+    contexts: tl.tensor,
+    tables: tl.tensor,
+    partial: tl.tensor,
+    weight: tl.tensor,
+    scaling: tl.float32,
+    query_row: tl.int64,
+    query_head: tl.int64,
+    block_stride: tl.int64,
+    page: tl.int64,
+    table_row: tl.int64,
+    splits: tl.constexpr,
+    least: tl.constexpr,
+    kv_heads: tl.constexpr,
+    group: tl.constexpr,
+    padded: tl.constexpr,
+    head_dim: tl.constexpr,
+    block_size: tl.constexpr,
+    tile: tl.constexpr,
+) -> None:
+    """`partial` [rows, heads, splits, head_dim] and the logarithm (to base 2) of its `weight` [rows, heads, splits]."""
+    row, kv_head = (tl.program_id(0) // kv_heads).to(tl.int64), tl.program_id(0) % kv_heads
+    split = tl.program_id(1)
+    context = tl.load(contexts + row)
+    size = _split_keys(context, splits, least, tile)
+    start = split * size
+    end = tl.minimum(start + size, context)
+    if start < end:
+        places = tl.arange(0, padded)
+        channels = tl.arange(0, head_dim)
+        present = places < group
+        heads = kv_head * group + places
+        asked = tl.load(
+            query + row * query_row + heads[:, None] * query_head + channels[None, :], mask=present[:, None], other=0.0
+        )
+        top = tl.full([padded], float("-inf"), tl.float32)
+        total = tl.zeros([padded], tl.float32)
+        sums = tl.zeros([padded, head_dim], tl.float32)
+        for first in range(start, end, tile):
+            positions = first + tl.arange(0, tile)
+            inside = positions < end
+            lines = line_offsets(
+                tables + row * table_row, positions, inside, block_stride, kv_heads * head_dim, block_size
+            )
+            cells = lines[:, None] + kv_head * head_dim + channels[None, :]
+            keys = tl.load(kv + cells, mask=inside[:, None], other=0.0)
+            scores = tl.dot(asked, tl.trans(keys), input_precision="ieee") * scaling
+            scores = tl.where(inside[None, :], scores, float("-inf"))
+            higher = tl.maximum(top, tl.max(scores, 1))
+            shares = tl.exp2(scores - higher[:, None])
+            fade = tl.exp2(top - higher)
+            total = total * fade + tl.sum(shares, 1)
+            values = tl.load(kv + page + cells, mask=inside[:, None], other=0.0)
+            sums = sums * fade[:, None] + tl.dot(shares.to(values.dtype), values, input_precision="ieee")
+            top = higher
+        place = (row * kv_heads * group + heads) * splits + split
+        tl.store(partial + place[:, None] * head_dim + channels[None, :], sums / total[:, None], mask=present[:, None])
+        tl.store(weight + place, top + tl.log2(total), mask=present)
+
+
+@jit
+def _merge_splits(
+    partial: tl.tensor,
+    weight: tl.tensor,
+    contexts: tl.tensor,
+    out: tl.tensor,
+    splits: tl.constexpr,
+    least: tl.constexpr,
+    heads: tl.constexpr,
+    head_dim: tl.constexpr,
+    tile: tl.constexpr,
+) -> None:
+    """One program merges one head of one row."""
+    line = tl.program_id(0).to(tl.int64)
+    context = tl.load(contexts + line // heads)
+    numbers = tl.arange(0, splits)
+    channels = tl.arange(0, head_dim)
+    used = numbers * _split_keys(context, splits, least, tile) < context
+    weights = tl.load(weight + line * splits + numbers, mask=used, other=float("-inf"))
+    shares = tl.exp2(weights - tl.maximum(tl.max(weights, 0), -1e30))  # a row without a context uses no split
+    parts = tl.load(
+        partial + (line * splits + numbers[:, None]) * head_dim + channels[None, :], mask=used[:, None], other=0.0
+    )
+    found = tl.sum(parts * shares[:, None], 0) / tl.where(context > 0, tl.sum(shares, 0), 1.0)
+    tl.store(out + line * head_dim + channels, found.to(out.dtype.element_ty))
+
+
+TILE_FIELDS = 4
+"""A tile's first token and number of tokens among the packed ones, the first one's position, and its row's table."""
+
+
+def tile_tokens(dtype: torch.dtype, head_dim: int) -> int:
+    """Tokens of one program. Products of float32 do without tensor cores and need the room for their operands."""
+    return 32 if dtype == torch.float32 else 64 if head_dim > 128 else 128
+
+
+def cut_tiles(rows: Sequence[Row], first_token: int, tokens: int) -> list[int]:
+    """The tiles of rows whose first token is the `first_token`th of the step; longest contexts first.
+
+    Flat, `TILE_FIELDS` numbers each. A program's time grows with its context: the long ones must not come last.
+    """
+    starts = accumulate((len(row.token_ids) for row in rows), initial=first_token)
+    tiles = [
+        (start + inner, min(tokens, len(row.token_ids) - inner), row.first_position + inner, number)
+        for number, (row, start) in enumerate(zip(rows, starts, strict=False))
+        for inner in range(0, len(row.token_ids), tokens)
+    ]
+    return _flat(sorted(tiles, key=lambda tile: -tile[2]))
+
+
+def _flat(tiles: Iterable[tuple[int, ...]]) -> list[int]:
+    return [field for tile in tiles for field in tile]
+
+
+def attend_tiles(
+    query: torch.Tensor,  # [tokens, heads, head_dim], all of the step
+    kv: torch.Tensor,  # one layer's view of the cache
+    tiles: torch.Tensor,  # [tiles, TILE_FIELDS], int32
+    tables: torch.Tensor,  # [rows, blocks], int32
+    out: torch.Tensor,  # [tokens, heads, head_dim], contiguous; the tiles' tokens are written
+    scaling: float,
+) -> None:
+    """Attend each tile's tokens to their sequence up to themselves."""
+    _, heads, head_dim = query.shape
+    block_size, kv_heads = kv.shape[2], kv.shape[3]
+    exact = query.dtype == torch.float32
+    _attend_tile[(heads, len(tiles))](
+        query,
+        kv,
+        tiles,
+        tables,
+        out,
+        scaling * LOG2_E,
+        query.stride(0),
+        query.stride(1),
+        kv.stride(0),
+        kv.stride(1),
+        tables.stride(0),
+        fields=TILE_FIELDS,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        block_size=block_size,
+        tokens=tile_tokens(query.dtype, head_dim),
+        tile=32 if exact else 64,
+        num_warps=4 if exact else 8,
+        num_stages=1 if exact else 2,
+    )
+
+
+@jit
+def _attend_tile(
+    query: tl.tensor,
+    kv: tl.tensor,
+    tiles: tl.tensor,
+    tables: tl.tensor,
+    out: tl.tensor,
+    scaling: tl.float32,
+    query_token: tl.int64,
+    query_head: tl.int64,
+    block_stride: tl.int64,
+    page: tl.int64,
+    table_row: tl.int64,
+    fields: tl.constexpr,
+    heads: tl.constexpr,
+    kv_heads: tl.constexpr,
+    head_dim: tl.constexpr,
+    block_size: tl.constexpr,
+    tokens: tl.constexpr,
+    tile: tl.constexpr,
+) -> None:
+    """One program: one head of one tile."""
+    head = tl.program_id(0)
+    described = tiles + tl.program_id(1) * fields
+    start, count, position = tl.load(described).to(tl.int64), tl.load(described + 1), tl.load(described + 2)
+    table = tables + tl.load(described + 3) * table_row
+    places = tl.arange(0, tokens)
+    channels = tl.arange(0, head_dim)
+    present = (places < count)[:, None]
+    asked = tl.load(
+        query + (start + places[:, None]) * query_token + head * query_head + channels[None, :], mask=present, other=0.0
+    )
+    layer = kv + head // (heads // kv_heads) * head_dim + channels[None, :]
+    top = tl.full([tokens], float("-inf"), tl.float32)
+    total = tl.zeros([tokens], tl.float32)
+    sums = tl.zeros([tokens, head_dim], tl.float32)
+    own = position + places
+    end = position + count
+    seen = (position + 1) // tile * tile
+    for first in range(0, seen, tile):
+        keys_at = first + tl.arange(0, tile)
+        lines = line_offsets(table, keys_at, keys_at < end, block_stride, kv_heads * head_dim, block_size)[:, None]
+        scores = tl.dot(asked, tl.trans(tl.load(layer + lines)), input_precision="ieee") * scaling
+        top, total, sums = _take(scores, tl.load(layer + page + lines), top, total, sums)
+    for first in range(seen, end, tile):
+        keys_at = first + tl.arange(0, tile)
+        inside = keys_at < end
+        lines = line_offsets(table, keys_at, inside, block_stride, kv_heads * head_dim, block_size)[:, None]
+        keys = tl.load(layer + lines, mask=inside[:, None], other=0.0)
+        scores = tl.dot(asked, tl.trans(keys), input_precision="ieee") * scaling
+        scores = tl.where(keys_at[None, :] <= own[:, None], scores, float("-inf"))
+        values = tl.load(layer + page + lines, mask=inside[:, None], other=0.0)
+        top, total, sums = _take(scores, values, top, total, sums)
+    found = (sums / total[:, None]).to(out.dtype.element_ty)
+    tl.store(out + ((start + places[:, None]) * heads + head) * head_dim + channels[None, :], found, mask=present)
+
+
+@jit
+def _take(
+    scores: tl.tensor, values: tl.tensor, top: tl.tensor, total: tl.tensor, sums: tl.tensor
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """Add a tile of values, weighed by the exponentials of their scores, to what was summed so far."""
+    higher = tl.maximum(top, tl.max(scores, 1))
+    shares = tl.exp2(scores - higher[:, None])
+    fade = tl.exp2(top - higher)
+    sums = sums * fade[:, None] + tl.dot(shares.to(values.dtype), values, input_precision="ieee")
+    return higher, total * fade + tl.sum(shares, 1), sums

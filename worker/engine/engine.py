@@ -1,0 +1,198 @@
+"""The engine: planner and runner in turns. One thread calls it; nothing in it waits for anything but the arithmetic."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from fairlane.scheduler.planner.costs import CostModel
+from fairlane.scheduler.planner.planner import Planner
+from fairlane.scheduler.planner.steps import Ended, StepOutcome, StepPlan, StepResult
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, Lane, LaneName
+from fairlane.scheduler.protocol.messages import Event, Lease, TokenDelta
+from fairlane.worker.engine.calibrate import calibrate
+from fairlane.worker.engine.kv_cache import KVCache, size_pools
+from fairlane.worker.engine.runner import Runner
+from fairlane.worker.model.cuda_graphs import with_graphs
+from fairlane.worker.model.files import ModelFiles
+from fairlane.worker.model.interface import Model
+from fairlane.worker.model.select import load_fastest, precision
+
+COPIES_AHEAD = 8
+"""Blocks in a step: of 16 tokens, twice as many as 64 decodes fill, and a fraction of what a link moves meanwhile."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """One step, done: what it was, and what the server has to publish of it."""
+
+    plan: StepPlan
+    result: StepResult
+    outcome: StepOutcome
+    epochs: tuple[int, ...] = ()
+    """Under which each of the tokens in `outcome` was produced."""
+
+    @property
+    def events(self) -> list[Event]:
+        """For the gateways, in order: what befell choices, then their new tokens. The ends are in `outcome`. Made when
+        asked for: the engine's thread has a next step to run."""
+        logprobs = self.result.logprobs
+        events: list[Event] = [*self.plan.events]
+        for produced, epoch in zip(self.outcome.produced, self.epochs, strict=True):
+            flight_id, choice = produced.seq
+            delta = TokenDelta(
+                flight_id=flight_id,
+                epoch=epoch,
+                choice=choice,
+                first_index=produced.index,
+                token_ids=(produced.token_id,),
+                logprobs=(logprobs[produced.seq],) if produced.seq in logprobs else (),
+                finish_reason=produced.finish_reason,
+                cached_tokens=produced.cached_tokens,
+            )
+            events.append(delta)
+        return events
+
+    def __repr__(self) -> str:
+        return f"StepReport({self.plan.number}, {len(self.plan.rows)} rows, {len(self.epochs)} tokens)"
+
+
+class Engine:
+    """Continuous batching of leased jobs. Call `add` and its like between steps, from the thread that steps."""
+
+    def __init__(self, planner: Planner, runner: Runner, *, precision: str = "") -> None:
+        """`precision`: what its model computes in, in words."""
+        self.precision = precision
+        self.planner = planner
+        self.runner = runner
+        self._epochs: dict[str, int] = {}
+
+    def add(self, lease: Lease, now_ms: float) -> None:
+        """Take up a job; its tokens come out of later steps."""
+        self.planner.add(lease, now_ms)
+        self.runner.register(lease)
+        self._epochs[lease.job.flight_id] = lease.epoch
+
+    def cancel(self, flight_id: str) -> Ended | None:
+        """End a flight; its blocks are free at once. None if it is unknown."""
+        ended = self.planner.cancel(flight_id)
+        if ended is not None:  # else it is unknown, or its end is yet to be told
+            self._forget(flight_id)
+        return ended
+
+    def grant(self, flight_id: str, granted_until: int) -> None:
+        """Let a flight produce up to so many tokens per choice."""
+        self.planner.grant(flight_id, granted_until)
+
+    def drop(self, flight_id: str) -> None:
+        """Forget a flight that is no longer ours, silently."""
+        self.planner.drop(flight_id)
+        self._forget(flight_id)
+
+    @property
+    def epochs(self) -> Mapping[str, int]:
+        """The flights in hand, the oldest first, and the epoch of each; a view."""
+        return self._epochs
+
+    @property
+    def has_work(self) -> bool:
+        """A further step would do something."""
+        return self.planner.has_work
+
+    def step(self, now_ms: float, on_forward: Callable[[], None] = lambda: None) -> StepReport:
+        """Plan, run, learn, report. `now_ms` is the caller's clock at the start of the step; `on_forward` as of
+        `Runner.run`."""
+        plan = self.planner.plan(now_ms)
+        result = self.runner.run(plan, on_forward, self.planner.foresee)
+        outcome = self.planner.apply(result, now_ms + result.copy_ms + result.run_ms)
+        epochs = self._epochs
+        report = StepReport(plan, result, outcome, tuple([epochs[one.seq.flight_id] for one in outcome.produced]))
+        if outcome.ended:
+            self._forget(*(ended.flight_id for ended in outcome.ended))
+        return report
+
+    def _forget(self, *flight_ids: str) -> None:
+        for flight_id in flight_ids:
+            self._epochs.pop(flight_id, None)
+            self.runner.forget(flight_id)
+
+
+def build_engine(
+    files: ModelFiles,
+    *,
+    lanes: Mapping[LaneName, Lane],
+    costs: CostModel | None = None,
+    kv_bytes: int | None = None,
+    host_kv_bytes: int | None = None,
+    block_size: int = 16,
+    max_sequences: int = 64,
+    max_step_tokens: int = 512,
+    prefix_share: float | None = None,
+    dtype: str = "auto",
+    device: str = "auto",
+) -> Engine:
+    """Load, prove, wire up and measure everything for one model; `costs` learns from its steps. Without a
+    `prefix_share` there is no prefix cache.
+
+    Raises ModelError or KVMemoryError, each in one line.
+    """
+    model = load_fastest(files, dtype=dtype, device=device)
+    cache = make_cache(model, kv_bytes, host_kv_bytes, block_size=block_size, max_sequences=max_sequences)
+    costs = costs or CostModel()
+    planner = planner_for(
+        cache,
+        costs,
+        lanes=lanes,
+        max_sequences=max_sequences,
+        max_step_tokens=max_step_tokens,
+        prefix_share=prefix_share,
+    )
+    runner = Runner(with_graphs(model, cache, max_sequences), cache)
+    calibrate(runner, costs, max_sequences=max_sequences, max_step_tokens=max_step_tokens)
+    return Engine(planner, runner, precision=precision(model))
+
+
+def make_cache(
+    model: Model, kv_bytes: int | None, host_kv_bytes: int | None, *, block_size: int, max_sequences: int
+) -> KVCache:
+    """Both pools, as large as set or as fits. Raises KVMemoryError."""
+    sizes = size_pools(
+        model.shape.block_bytes(block_size),
+        device=model.device,
+        kv_bytes=kv_bytes,
+        host_bytes=host_kv_bytes,
+        most_blocks=max_sequences * -(-model.context_length // block_size),
+    )
+    _log.info("KV cache: %d blocks of %d tokens, %d host slots", sizes.blocks, block_size, sizes.host_slots)
+    return KVCache(
+        model.shape, blocks=sizes.blocks, host_slots=sizes.host_slots, block_size=block_size, device=model.device
+    )
+
+
+def planner_for(
+    cache: KVCache,
+    costs: CostModel,
+    *,
+    max_sequences: int,
+    max_step_tokens: int = 512,
+    lanes: Mapping[LaneName, Lane] = DEFAULT_LANES,
+    prefix_share: float | None = None,
+    copies_ahead: int | None = None,
+) -> Planner:
+    """A planner that knows a cache's pools, and of `costs` what its blocks weigh. `copies_ahead`: see Planner; None:
+    none on a CPU, where a copy takes its time from the step."""
+    if copies_ahead is None:
+        copies_ahead = 0 if cache.device.type == "cpu" else COPIES_AHEAD
+    return Planner(
+        lanes=lanes,
+        block_size=cache.block_size,
+        blocks=cache.blocks,
+        host_slots=cache.host_slots,
+        max_sequences=max_sequences,
+        max_step_tokens=max_step_tokens,
+        costs=costs,
+        bytes_per_block=cache.shape.block_bytes(cache.block_size),
+        prefix_share=prefix_share,
+        copies_ahead=copies_ahead,
+    )

@@ -1,0 +1,234 @@
+"""The paged KV cache: one block-first pool on the device and one of the same blocks in host memory.
+
+`pool[block, layer, key or value, slot, kv_head, channel]`: a block is one contiguous run of bytes over all layers,
+so a swap is a few large copies. Blocks and host slots are counted from 0; the pool's last block is nobody's, stays
+zero, and pads block tables.
+
+Page-lock the host pool where it lies, so that a GPU copies from and to it without the processor.
+
+Not by `pin_memory`, which makes a second pool and rounds its size up to a power of two. A driver may refuse one very
+large registration, so it is made in chunks of whole blocks; a copy may not cross from one registration to the next.
+"""
+
+import math
+import mmap
+import sys
+import weakref
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, cast
+
+import numpy as np
+import psutil
+import torch
+
+from fairlane.scheduler.planner.steps import Row
+from fairlane.worker.engine.row_layout import Spans, Tables, upload
+
+_CHUNK_BYTES = 2**30
+_PAGE_BYTES = 4096
+"""Registrations hold whole pages: two must not meet within one."""
+
+
+class PageLockError(Exception):
+    """The driver refuses; the message says how much it was asked for."""
+
+
+class _Runtime(Protocol):
+    def cudaHostRegister(self, address: int, size: int, flags: int) -> int:  # noqa: N802 - CUDA's name
+        """Zero where it succeeds."""
+
+    def cudaHostUnregister(self, address: int) -> int:  # noqa: N802
+        """Zero where it succeeds."""
+
+
+def blocks_per_chunk(block_bytes: int) -> int:
+    """The number of blocks of one registration: whole pages, and up to `_CHUNK_BYTES` where that is possible."""
+    unit = _PAGE_BYTES // math.gcd(block_bytes, _PAGE_BYTES)
+    return max(1, _CHUNK_BYTES // (block_bytes * unit)) * unit
+
+
+def page_lock(pool: torch.Tensor) -> None:
+    """Register a pool [blocks, ...] for as long as the tensor lives. Raises PageLockError."""
+    if pool.numel() == 0:
+        return
+    runtime = cast(_Runtime, torch.cuda.cudart())  # type: ignore[no-untyped-call]
+    locked: list[int] = []
+    weakref.finalize(pool, _release, runtime, locked).atexit = False  # the driver may be gone by then
+    step = blocks_per_chunk(pool[0].nbytes)
+    for start in range(0, len(pool), step):
+        chunk = pool[start : start + step]
+        if int(runtime.cudaHostRegister(chunk.data_ptr(), chunk.nbytes, 0)) != 0:
+            raise PageLockError(f"the driver cannot lock {pool.nbytes / 2**20:.1f} MiB")
+        locked.append(chunk.data_ptr())
+
+
+def _release(runtime: _Runtime, locked: list[int]) -> None:
+    for address in locked:
+        runtime.cudaHostUnregister(address)
+
+
+_DEVICE_SHARE = {"cpu": 0.35, "cuda": 0.9}
+"""Share of the free memory that the device pool takes where no size was set. A CPU serves the host pool from the
+same memory; a GPU's remainder is for activations."""
+_HOST_SHARE = 0.15
+_PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
+"""Python's anonymous memory is shared otherwise, and shared memory has no large pages."""
+_HOST_REPEATS = 4
+"""A host pool larger than so many device pools would never fill."""
+
+
+class KVMemoryError(ValueError):
+    """The pools cannot be as large as asked; the message names the setting in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class KVShape:
+    """What one token's keys and values look like."""
+
+    layers: int
+    kv_heads: int
+    head_dim: int
+    dtype: torch.dtype
+
+    def block_bytes(self, block_size: int) -> int:
+        """Bytes of one block over all layers."""
+        return 2 * self.layers * block_size * self.kv_heads * self.head_dim * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSizes:
+    """How many blocks each pool holds."""
+
+    blocks: int
+    host_slots: int
+
+
+def size_pools(
+    block_bytes: int,
+    *,
+    device: torch.device,
+    kv_bytes: int | None,
+    host_bytes: int | None,
+    most_blocks: int,
+) -> PoolSizes:
+    """Blocks of both pools, from the sizes set or, where None, from what is free now.
+
+    `most_blocks` is what all sequences together can use; a pool sized from free memory stays below it.
+    Raises KVMemoryError where a size that was set is not free or holds no block.
+    """
+    free_device, free_host = free_bytes(device)
+    blocks = _blocks("kv_memory", kv_bytes, free_device, block_bytes, _DEVICE_SHARE[device.type], most_blocks)
+    if device.type == "cpu":
+        free_host -= blocks * block_bytes
+    host_most = min(most_blocks, _HOST_REPEATS * blocks)
+    if host_bytes == 0:
+        return PoolSizes(blocks, 0)
+    return PoolSizes(blocks, _blocks("host_kv_memory", host_bytes, free_host, block_bytes, _HOST_SHARE, host_most))
+
+
+def free_bytes(device: torch.device) -> tuple[int, int]:
+    """Free memory of the device and of the host, in bytes; the same memory on a CPU."""
+    host = min(int(psutil.virtual_memory().available), container_free_bytes())
+    return (int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else host), host
+
+
+def container_free_bytes(group: Path = Path("/sys/fs/cgroup")) -> int:
+    """What the container's memory limit leaves (cgroup v2, then v1); a very large number where none is set."""
+    for limit, used in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        try:
+            return max(0, int((group / limit).read_text()) - int((group / used).read_text()))
+        except (OSError, ValueError):  # no such file, or "max"
+            continue
+    return sys.maxsize
+
+
+def _blocks(setting: str, asked: int | None, free: int, block_bytes: int, share: float, most: int) -> int:
+    if asked is None:
+        blocks = min(int(free * share) // block_bytes, most)
+        if blocks < 1:
+            raise KVMemoryError(f"{setting}: {_mib(free)} free are too few for one block of {_mib(block_bytes)}")
+        return blocks
+    if asked > free:
+        raise KVMemoryError(f"{setting}: {_mib(asked)} asked for, {_mib(free)} free")
+    if asked < block_bytes:
+        raise KVMemoryError(f"{setting}: {_mib(asked)} hold no block; one takes {_mib(block_bytes)}")
+    return asked // block_bytes
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:.1f} MiB"
+
+
+class KVCache:
+    """Both pools' memory, and where in it a row's tokens stand. Which blocks are whose is the planner's to know."""
+
+    def __init__(
+        self, shape: KVShape, *, blocks: int, host_slots: int, block_size: int, device: torch.device | str = "cpu"
+    ) -> None:
+        block = (shape.layers, 2, block_size, shape.kv_heads, shape.head_dim)
+        self.shape = shape
+        self.block_size = block_size
+        self.blocks = blocks
+        self.host_slots = host_slots
+        self.device = torch.device(device)
+        self.dtype = shape.dtype
+        self.pool = zeros((blocks + 1, *block), shape.dtype, self.device)
+        self.layers = self.pool.unbind(1)  # views: [blocks + 1, 2, block_size, kv_heads, head_dim] each
+        self.tables = Tables()
+        self._spans: tuple[Sequence[Row], Spans] | None = None
+        self.host_pool = zeros((host_slots, *block), shape.dtype, torch.device("cpu"))
+        if self.device.type == "cuda":
+            try:
+                page_lock(self.host_pool)
+            except PageLockError as error:
+                raise KVMemoryError(f"host_kv_memory: {error}") from error
+
+    def spans(self, rows: Sequence[Row]) -> Spans:
+        """The rows in arrays; those of the last ones asked for are kept, for all that a step asks of the same rows."""
+        if self._spans is None or self._spans[0] is not rows:
+            self._spans = rows, Spans(rows, self.block_size, self._block_pages * self.block_size)
+        return self._spans[1]
+
+    def slots(self, rows: Sequence[Row]) -> torch.Tensor:
+        """For each token of the packed rows the line of a layer's memory that its key goes to: [tokens], int64."""
+        return upload(torch.from_numpy(self.spans(rows).tokens[2]), self.device)
+
+    def pages(self, rows: Sequence[Row]) -> torch.Tensor:
+        """The key pages of each row's blocks in a layer's memory, padded with the zero block: [rows, widest], int64."""
+        spans = self.spans(rows)
+        widths = spans.widths
+        table = np.full((len(rows), widths.max()), self.blocks, dtype=np.int64)
+        table[np.arange(table.shape[1]) < widths[:, None]] = spans.blocks
+        return upload(torch.from_numpy(table * self._block_pages), self.device)
+
+    def clear_entered(self, rows: Iterable[Row]) -> None:
+        """Zero the blocks that these rows are the first of their sequence to write.
+
+        What an earlier owner left there is masked, but masking a NaN yields a NaN: without this, one broken
+        request would spoil the next owner of its blocks.
+        """
+        entered = [block for row in rows for block in row.block_table[-(-row.first_position // self.block_size) :]]
+        if entered:
+            self.pool.index_fill_(0, upload(torch.tensor(entered, dtype=torch.int64), self.device), 0.0)
+
+    @property
+    def _block_pages(self) -> int:
+        return 2 * self.shape.layers
+
+
+def zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros; on a CPU from anonymous memory, which costs nothing before it is used: a pool holds gigabytes."""
+    count = math.prod(size)
+    if device.type != "cpu" or count == 0:
+        return torch.zeros(size, dtype=dtype, device=device)
+    memory = mmap.mmap(-1, count * dtype.itemsize, **_PRIVATE)
+    if hasattr(mmap, "MADV_HUGEPAGE"):  # blocks lie apart: small pages cost a look-up for nearly every one
+        with suppress(OSError):  # a kernel without them
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=dtype).view(size)

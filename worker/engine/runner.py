@@ -1,0 +1,231 @@
+"""Run a step plan: the one place where lists become tensors and tensors become lists again.
+
+A step's rows as the model takes them: one after another, in tensors on its device.
+
+Where a forward pass leaves the host idle the next step's rows are laid out meanwhile, before their tokens are known.
+"""
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, count
+
+import numpy as np
+import torch
+
+from fairlane.scheduler.planner.steps import Row, SeqId, StepPlan, StepResult
+from fairlane.scheduler.protocol.messages import Lease, Sampling, TokenLogprob
+from fairlane.worker.attention import BACKENDS
+from fairlane.worker.engine.kv_cache import KVCache
+from fairlane.worker.engine.row_layout import upload
+from fairlane.worker.engine.sampling import Draw, TokenHistory, draw_tokens, is_plain
+from fairlane.worker.engine.transfer import transfer_for
+from fairlane.worker.model.interface import Model, Packed
+
+
+def packing_order(row: Row) -> int:
+    """Sorts rows as `AttentionBackend.prepare` wants them: those of one token first, in growing number of blocks."""
+    return len(row.block_table) if len(row.token_ids) == 1 else sys.maxsize
+
+
+def pack(rows: Sequence[Row], cache: KVCache, backend: str) -> Packed:
+    """Lay out rows that are in packing order."""
+    spans = cache.spans(rows)
+    arrays = spans.tokens[0], spans.tokens[1], spans.ends
+    token_ids, positions, logit_rows = [upload(torch.from_numpy(array), cache.device) for array in arrays]
+    return Packed(token_ids, positions, logit_rows, BACKENDS[backend].prepare(rows, cache))
+
+
+class Packer:
+    """Packs rows, those that were made ready in no time."""
+
+    def __init__(self, cache: KVCache, backend: str) -> None:
+        self._cache = cache
+        self._backend = backend
+        self._ready: tuple[list[tuple[object, ...]], Packed] | None = None
+
+    def make_ready(self, rows: Sequence[Row]) -> None:
+        """Lay out what the next `pack` may be asked for: rows of one token each, whichever it will be."""
+        ordered = sorted(rows, key=packing_order)
+        self._ready = ([*map(_place, ordered)], pack(ordered, self._cache, self._backend)) if ordered else None
+
+    def pack(self, rows: Sequence[Row]) -> Packed:
+        """Lay out rows that are in packing order."""
+        ready, self._ready = self._ready, None
+        if ready is None or ready[0] != [*map(_place, rows)]:
+            return pack(rows, self._cache, self._backend)
+        token_ids = torch.from_numpy(np.array([row.token_ids[0] for row in rows], np.int64))
+        return replace(ready[1], token_ids=upload(token_ids, self._cache.device))
+
+
+def _place(row: Row) -> tuple[object, ...]:
+    """All that a row's layout depends on; not what its tokens are."""
+    return (row.seq, len(row.token_ids), row.first_position, row.block_table, row.samples)
+
+
+UNKNOWN_ID = "the prompt holds a token that the model does not know"
+UNCOMPUTABLE = "the model could not compute this request"
+
+Foresee = Callable[[], Sequence[Row]]
+"""Names the next step's rows while this one runs, their tokens aside; none where they cannot be told."""
+
+_log = logging.getLogger(__name__)
+
+
+class RunnerError(Exception):
+    """A plan that contradicts what the runner has been told; a fault of ours, never of a request."""
+
+
+def _nothing() -> None:
+    """Who runs a plan by itself has nobody to give work to."""
+
+
+@dataclass(slots=True)
+class _Choice:
+    """What sampling needs to know of one choice."""
+
+    number: int
+    sampling: Sampling
+    produced: int
+    """Output tokens so far."""
+    history: TokenHistory | None
+    """None where it always takes the likeliest token."""
+
+    def draw(self, history: TokenHistory) -> Draw:
+        """How to draw its next token."""
+        return Draw(self.sampling, self.number, self.produced, history)
+
+
+class Runner:
+    """Executes plans on one model and one cache, and keeps what sampling needs to know of each flight."""
+
+    def __init__(self, model: Model, cache: KVCache, *, looks_ahead: bool | None = None) -> None:
+        """`looks_ahead`: make the next step ready while a pass is under way; None: where the host is idle then."""
+        self._model = model
+        self._cache = cache
+        self._transfer = transfer_for(cache)
+        self._reads_beyond = BACKENDS[model.backend].reads_beyond
+        self._packer = Packer(cache, model.backend)
+        self._looks_ahead = model.device.type != "cpu" if looks_ahead is None else looks_ahead
+        self._choices: dict[SeqId, _Choice] = {}
+
+    @property
+    def cache(self) -> KVCache:
+        """The cache that plans refer to."""
+        return self._cache
+
+    def register(self, lease: Lease) -> None:
+        """Remember how this flight samples, and what it has generated so far, wherever that was."""
+        job = lease.job
+        for choice in range(job.n):
+            generated = lease.generated[choice] if choice < len(lease.generated) else ()
+            history = None if is_plain(job.sampling) else TokenHistory(job.prompt, generated)
+            self._choices[SeqId(job.flight_id, choice)] = _Choice(choice, job.sampling, len(generated), history)
+
+    def forget(self, flight_id: str) -> None:
+        """Drop what `register` remembered; nothing happens for an unknown flight."""
+        for choice in count():
+            if self._choices.pop(SeqId(flight_id, choice), None) is None:
+                return
+
+    @torch.inference_mode()
+    def run(self, plan: StepPlan, on_forward: Callable[[], None] = _nothing, foresee: Foresee = tuple) -> StepResult:
+        """Swap out, swap in, compute, sample. A row that cannot be computed fails alone. `on_forward` is called once in
+        each forward pass: what other threads are given to do there, they do while it is computed. Where a GPU does
+        that, the rows that `foresee` names are made ready meanwhile, for a next step that has them."""
+        began = time.perf_counter()
+        self._transfer.start(plan.swap_out, plan.swap_in)
+        rows = sorted(plan.rows, key=packing_order)
+        unknown = self._unknown(rows)
+        if unknown:
+            rows = [row for row in rows if row.seq not in unknown]
+        found = self._compute(rows, on_forward, foresee)
+        copy_ms = self._transfer.finish_ms()
+        return StepResult(
+            number=plan.number,
+            tokens=found.tokens,
+            failed=unknown | found.failed,
+            logprobs=found.logprobs,
+            run_ms=max(0.0, (time.perf_counter() - began) * 1e3 - copy_ms),
+            copy_ms=copy_ms,
+        )
+
+    def _unknown(self, rows: Sequence[Row]) -> dict[SeqId, str]:
+        """Those that hold a token which the model does not know, and that this is the reason why they fail."""
+        size = self._model.vocab_size
+        ids = [*chain.from_iterable([row.token_ids for row in rows])]
+        if not ids or (min(ids) >= 0 and max(ids) < size):
+            return {}
+        return {row.seq: UNKNOWN_ID for row in rows if min(row.token_ids) < 0 or max(row.token_ids) >= size}
+
+    def _compute(self, rows: Sequence[Row], on_forward: Callable[[], None], foresee: Foresee) -> "_Found":
+        """All rows at once; where that fails, each alone, so that only those at fault fail.
+
+        Computing a row again is safe: it writes the same keys to the same slots.
+        """
+        if not rows:
+            return _Found()
+        try:
+            return self._compute_together(rows, on_forward, foresee)
+        except (RuntimeError, IndexError) as error:  # what torch raises, out of memory among them
+            _log.warning("a step of %d rows failed: %s", len(rows), type(error).__name__)
+            if self._cache.device.type == "cuda":
+                torch.cuda.synchronize(self._cache.device)  # raises where the GPU is lost: no request is at fault then
+            if len(rows) == 1:
+                return _Found(failed={rows[0].seq: UNCOMPUTABLE})
+        found = _Found()
+        for row in rows:
+            found.add(self._compute([row], on_forward, foresee))
+        return found
+
+    def _compute_together(self, rows: Sequence[Row], on_forward: Callable[[], None], foresee: Foresee) -> "_Found":
+        if self._reads_beyond:
+            self._cache.clear_entered(rows)
+        packed = self._packer.pack(rows)
+        if self._looks_ahead:  # first of all the GPU gets its work: whoever is woken may take Python for milliseconds
+            output = self._model.forward(packed, self._cache)
+            self._packer.make_ready(foresee())
+            on_forward()
+        else:
+            on_forward()
+            output = self._model.forward(packed, self._cache)
+        sampling, choices = [row.seq for row in rows if row.samples], self._sampling(rows)
+        draws = [None if choice.history is None else choice.draw(choice.history) for choice in choices]
+        drawn = draw_tokens(output.logits, draws, output.likeliest)
+        for place, token in drawn.tokens.items():
+            choice = choices[place]
+            choice.produced += 1
+            if choice.history is not None:
+                choice.history.append(token)
+        return _Found(
+            tokens={sampling[place]: token for place, token in drawn.tokens.items()},
+            failed={sampling[place]: reason for place, reason in drawn.failed.items()},
+            logprobs={sampling[place]: logprob for place, logprob in drawn.logprobs.items()},
+        )
+
+    def _sampling(self, rows: Sequence[Row]) -> list[_Choice]:
+        """The choices of the rows that sample."""
+        found = []
+        for row in rows:
+            if row.samples:
+                choice = self._choices.get(row.seq)
+                if choice is None or choice.produced != row.output_index:
+                    raise RunnerError(f"{row} does not continue what was registered")
+                found.append(choice)
+        return found
+
+
+@dataclass(slots=True)
+class _Found:
+    """A step's results by sequence."""
+
+    tokens: dict[SeqId, int] = field(default_factory=dict)
+    failed: dict[SeqId, str] = field(default_factory=dict)
+    logprobs: dict[SeqId, TokenLogprob] = field(default_factory=dict)
+
+    def add(self, other: "_Found") -> None:
+        self.tokens |= other.tokens
+        self.failed |= other.failed
+        self.logprobs |= other.logprobs

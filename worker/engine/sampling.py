@@ -1,0 +1,333 @@
+"""Draw the next token of many sequences at once.
+
+Order: minimum length, penalties, temperature, min_p, top_k, top_p, draw. Filters keep by value, never by place in a
+sort, so ties cannot make the outcome depend on what else is in the batch. A draw's randomness is a pure function of
+(seed, choice, output index): no generator, no history, so any worker at any time continues alike.
+
+What the penalties of a choice count: its tokens, each once, in arrays that grow with the output.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from math import isfinite
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.nn.functional import pad
+
+from fairlane.scheduler.protocol.messages import Sampling, TokenLogprob
+from fairlane.worker.model.interface import Likeliest
+
+_FIRST_ROOM = 64
+"""Tokens that a tally has room for at first."""
+
+
+class Tally:
+    """Distinct tokens in the order of their first appearance, and how often each was counted."""
+
+    def __init__(self, token_ids: Iterable[int]) -> None:
+        self._places: dict[int, int] = {}
+        self._tokens = np.zeros(_FIRST_ROOM, np.int64)
+        self._counts = np.zeros(_FIRST_ROOM, np.float32)
+        for token_id in token_ids:
+            self.add(token_id)
+
+    def add(self, token_id: int) -> None:
+        """Count one more."""
+        place = self._places.setdefault(token_id, len(self._places))
+        if place == len(self._tokens):
+            self._tokens = np.concatenate((self._tokens, np.zeros_like(self._tokens)))
+            self._counts = np.concatenate((self._counts, np.zeros_like(self._counts)))
+        self._tokens[place] = token_id
+        self._counts[place] += 1.0
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @property
+    def tokens(self) -> npt.NDArray[np.int64]:
+        """The tokens; a view."""
+        return self._tokens[: len(self)]
+
+    @property
+    def counts(self) -> npt.NDArray[np.float32]:
+        """How often each of them was counted; a view."""
+        return self._counts[: len(self)]
+
+
+class TokenHistory:
+    """The tokens of one choice. Nothing is counted before a penalty asks; then each new token takes a moment."""
+
+    def __init__(self, prompt: Sequence[int], generated: Iterable[int] = ()) -> None:
+        self._prompt = prompt
+        self._generated = [*generated]
+        self._tallies: list[Tally] = []
+        """Those that were asked for."""
+
+    @property
+    def length(self) -> int:
+        """Tokens generated so far."""
+        return len(self._generated)
+
+    @cached_property
+    def generated(self) -> Tally:
+        """Of the output."""
+        return self._count(self._generated)
+
+    @cached_property
+    def seen(self) -> Tally:
+        """Of prompt and output."""
+        return self._count((*self._prompt, *self._generated))
+
+    def append(self, token_id: int) -> None:
+        """One more generated token."""
+        self._generated.append(token_id)
+        for tally in self._tallies:
+            tally.add(token_id)
+
+    def _count(self, token_ids: Iterable[int]) -> Tally:
+        tally = Tally(token_ids)
+        self._tallies.append(tally)
+        return tally
+
+
+Numbers = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint64]
+
+BROKEN_LOGITS = "the model's output for this request is not a number"
+_COLDEST = 1e-6
+"""Temperatures under it are as good as this one; in single precision the least of them would be 0."""
+_LEAST_PENALTY = 0.01
+"""The same of repetition penalties."""
+_MASK64 = 2**64 - 1
+_GOLDEN, _FIRST_MIX, _SECOND_MIX = map(np.uint64, (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+_NUCLEUS_GUESSES = (256, 4096)
+"""So many of the likeliest tokens are sorted to find a nucleus, before the whole vocabulary is."""
+_STRETCH = 256
+"""Tokens of the vocabulary whose weights are summed before a draw looks at single ones."""
+
+
+class Draw(NamedTuple):
+    """How to draw one row's token."""
+
+    sampling: Sampling
+    choice: int
+    output_index: int
+    history: TokenHistory
+
+
+class Drawn(NamedTuple):
+    """What came out, by row number."""
+
+    tokens: Mapping[int, int]
+    failed: Mapping[int, str]
+    logprobs: Mapping[int, TokenLogprob]
+
+
+def is_plain(sampling: Sampling) -> bool:
+    """Nothing but the likeliest token is ever asked for: its rows need no `Draw`."""
+    return sampling.temperature <= 0 and sampling.logprobs is None and not (_penalises(sampling) or _may_hold(sampling))
+
+
+def draw_tokens(logits: torch.Tensor, draws: Sequence[Draw | None], known: Likeliest | None = None) -> Drawn:
+    """One token for each row of `logits` [rows, vocabulary], the likeliest where there is no draw, which the model may
+    know already. A row that holds NaN or +inf fails alone.
+
+    Log-probabilities are the model's own, before penalties, temperature and filters.
+    """
+    likeliest = known or _likeliest(logits)
+    chosen: list[int] = likeliest.tokens.tolist()
+    failed = {row: BROKEN_LOGITS for row, value in enumerate(likeliest.logits.tolist()) if not isfinite(value)}
+    asked = {row: draw for row, draw in enumerate(draws) if draw is not None and row not in failed}
+    logprobs: dict[int, TokenLogprob] = {}
+    if asked:
+        scores = logits.float()
+        _draw_asked(scores, asked, chosen)
+        logprobs = _logprobs(scores, chosen, {row: draw.sampling.logprobs for row, draw in asked.items()})
+    return Drawn({row: token for row, token in enumerate(chosen) if row not in failed}, failed, logprobs)
+
+
+def _likeliest(logits: torch.Tensor) -> Likeliest:
+    return Likeliest(*reversed(logits.float().max(-1)))  # of bfloat16 itself it takes several times as long
+
+
+def _draw_asked(scores: torch.Tensor, draws: Mapping[int, Draw], chosen: list[int]) -> None:
+    """Put the tokens of these rows into `chosen`."""
+    shaped = {row: draw for row, draw in draws.items() if _penalises(draw.sampling) or _must_go_on(draw)}
+    random = [row for row, draw in draws.items() if draw.sampling.temperature > 0]
+    adjusted = _adjusted(scores, shaped) if shaped else scores
+    greedy = [row for row in shaped if draws[row].sampling.temperature <= 0]
+    for rows, found in (
+        (greedy, adjusted[greedy].argmax(-1).tolist() if greedy else []),
+        (random, _pick(adjusted[random], [draws[row] for row in random]) if random else []),
+    ):
+        for row, token in zip(rows, found, strict=True):
+            chosen[row] = token
+
+
+def uniform(seeds: Sequence[int], choices: Sequence[int], output_indexes: Sequence[int]) -> list[float]:
+    """Numbers in [0, 1) that depend on nothing but their own arguments: three rounds of splitmix64, 53 bits."""
+    state = np.zeros(len(seeds), np.uint64)
+    for words in (seeds, choices, output_indexes):
+        state = _splitmix64(state ^ np.array([word & _MASK64 for word in words], np.uint64))
+    found: list[float] = ((state >> np.uint64(11)).astype(np.float64) / 2.0**53).tolist()
+    return found
+
+
+def _splitmix64(words: Words) -> Words:
+    """Steele, Lea, Flood: Fast splittable pseudorandom number generators (2014). Wraps around."""
+    words = words + _GOLDEN
+    words = (words ^ (words >> np.uint64(30))) * _FIRST_MIX
+    words = (words ^ (words >> np.uint64(27))) * _SECOND_MIX
+    return words ^ (words >> np.uint64(31))
+
+
+def _penalises(sampling: Sampling) -> bool:
+    s = sampling
+    return s.repetition_penalty != 1.0 or s.presence_penalty != 0.0 or s.frequency_penalty != 0.0
+
+
+def _may_hold(sampling: Sampling) -> bool:
+    return sampling.min_tokens > 0 and bool(sampling.stop_token_ids)
+
+
+def _must_go_on(draw: Draw) -> bool:
+    return draw.output_index < draw.sampling.min_tokens and bool(draw.sampling.stop_token_ids)
+
+
+def _adjusted(scores: torch.Tensor, draws: Mapping[int, Draw]) -> torch.Tensor:
+    """A copy of `scores` with the penalties and minimum lengths of these rows in it."""
+    adjusted = scores.clone()
+    _penalise_repetition(adjusted, {r: d for r, d in draws.items() if d.sampling.repetition_penalty != 1.0})
+    counted = {r: d for r, d in draws.items() if d.sampling.presence_penalty or d.sampling.frequency_penalty}
+    _penalise_output(adjusted, {row: draw for row, draw in counted.items() if draw.history.length})
+    held = {row: np.array(d.sampling.stop_token_ids, np.int64) for row, d in draws.items() if _must_go_on(d)}
+    if held:
+        adjusted[_places(held, adjusted.device)] = float("-inf")
+    return adjusted
+
+
+def _penalise_repetition(scores: torch.Tensor, draws: Mapping[int, Draw]) -> None:
+    """Of all tokens of prompt and output (Keskar et al., CTRL). In place."""
+    if draws:
+        seen = {row: draw.history.seen.tokens for row, draw in draws.items()}
+        penalties = [max(draw.sampling.repetition_penalty, _LEAST_PENALTY) for draw in draws.values()]
+        places, penalty = _places(seen, scores.device), _repeated(scores, penalties, seen)
+        found = scores[places]
+        scores[places] = torch.where(found > 0, found / penalty, found * penalty)
+
+
+def _penalise_output(scores: torch.Tensor, draws: Mapping[int, Draw]) -> None:
+    """For being in the output, and for each time (OpenAI). In place."""
+    if draws:
+        tallies = {row: draw.history.generated for row, draw in draws.items()}
+        tokens = {row: tally.tokens for row, tally in tallies.items()}
+        counts = torch.from_numpy(np.concatenate([tally.counts for tally in tallies.values()])).to(scores.device)
+        presence = _repeated(scores, [draw.sampling.presence_penalty for draw in draws.values()], tokens)
+        frequency = _repeated(scores, [draw.sampling.frequency_penalty for draw in draws.values()], tokens)
+        scores[_places(tokens, scores.device)] -= presence + frequency * counts
+
+
+def _places(tokens: Mapping[int, Numbers], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Row and token of each of these tokens, as an index."""
+    rows = np.repeat(np.array([*tokens], np.int64), [len(found) for found in tokens.values()])
+    return torch.from_numpy(rows).to(device), torch.from_numpy(np.concatenate([*tokens.values()])).to(device)
+
+
+def _repeated(like: torch.Tensor, values: Sequence[float], tokens: Mapping[int, Numbers]) -> torch.Tensor:
+    """Each row's value once for each of its tokens."""
+    column = np.repeat(np.array(values, np.float32), [len(found) for found in tokens.values()])
+    return torch.from_numpy(column).to(like.device)
+
+
+def _pick(scores: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
+    """Inverse transform sampling from the filtered distribution, in the order of token ids. Consumes `scores`.
+
+    Two levels, for speed: the stretch of the vocabulary that the draw falls into, then the token within it.
+    """
+    weights = _weights(scores, [draw.sampling for draw in draws])
+    stretches = pad(weights, (0, -weights.shape[1] % _STRETCH)).view(len(draws), -1, _STRETCH)
+    upto = stretches.sum(-1).cumsum(-1, dtype=torch.float64)
+    numbers = uniform([d.sampling.seed for d in draws], [d.choice for d in draws], [d.output_index for d in draws])
+    wanted = upto[:, -1] * _column(upto, numbers)
+    stretch = _first_above(upto, wanted)
+    wanted -= (upto - upto.diff(dim=-1, prepend=torch.zeros_like(upto[:, :1]))).gather(1, stretch)[:, 0]
+    inside = stretches[torch.arange(len(draws), device=weights.device), stretch[:, 0]].cumsum(-1, dtype=torch.float64)
+    found: list[int] = (stretch * _STRETCH + _first_above(inside, wanted))[:, 0].tolist()
+    return found
+
+
+def _first_above(cumulative: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    """Per row the first place where `cumulative` [rows, n] exceeds `wanted` [rows]: [rows, 1].
+
+    `wanted` is held below the total, which rounding may bring it up to; so the place found always has weight.
+    """
+    total = cumulative[:, -1]
+    below = torch.minimum(wanted, total.nextafter(torch.zeros_like(total))).clamp_(min=0)
+    return torch.searchsorted(cumulative, below[:, None], right=True)
+
+
+def _weights(scores: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tensor:
+    """Unnormalised probabilities [rows, vocabulary], the likeliest token's 1, what the filters drop 0. In place."""
+    temperature = _column(scores, [max(s.temperature, _COLDEST) for s in samplings])[:, None]
+    weights = scores.sub_(scores.amax(-1, keepdim=True)).div_(temperature).exp_()
+    if any(s.min_p > 0 for s in samplings):
+        _keep(weights, _column(weights, [s.min_p for s in samplings]))
+    limited = [row for row, s in enumerate(samplings) if 0 < s.top_k < weights.shape[1]]
+    if limited:
+        weights[limited] = _top_k(weights[limited], [samplings[row].top_k for row in limited])
+    _top_p(weights, {row: s.top_p for row, s in enumerate(samplings) if s.top_p < 1.0})
+    return weights
+
+
+def _column(like: torch.Tensor, values: Sequence[float]) -> torch.Tensor:
+    return torch.tensor(values, dtype=like.dtype, device=like.device)
+
+
+def _keep(weights: torch.Tensor, least: torch.Tensor) -> torch.Tensor:
+    """`weights` [rows, vocabulary] with 0 where below the row's `least` [rows]. In place."""
+    return weights.masked_fill_(weights < least[:, None], 0.0)
+
+
+def _top_k(weights: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
+    ranked = weights.topk(max(counts)).values
+    places = torch.tensor(counts, device=weights.device)[:, None] - 1
+    return _keep(weights, ranked.gather(1, places)[:, 0])
+
+
+def _top_p(weights: torch.Tensor, shares: Mapping[int, float]) -> None:
+    """Keep in each row of `shares` the fewest likeliest tokens that weigh at least that share. In place."""
+    for width in (*_NUCLEUS_GUESSES, weights.shape[1]):
+        if shares:
+            wider = _keep_nucleus(weights, shares, min(width, weights.shape[1]))
+            shares = {row: share for row, share in shares.items() if row in wider}
+
+
+def _keep_nucleus(weights: torch.Tensor, shares: Mapping[int, float], width: int) -> set[int]:
+    """Do so where the nucleus is among the `width` likeliest tokens; returns the rows where it is not."""
+    rows = [*shares]
+    lines = weights[rows]
+    ranked = lines.topk(width).values
+    cumulative = ranked.cumsum(-1, dtype=torch.float64)
+    wanted = lines.sum(-1, dtype=torch.float64) * _column(cumulative, [*shares.values()])
+    last = (cumulative < wanted[:, None]).sum(-1)  # the first place that reaches it, or `width`
+    wider = (last == width) & (width < weights.shape[1])
+    least = ranked.gather(1, last.clamp_(max=width - 1)[:, None])[:, 0]
+    weights[rows] = _keep(lines, least.masked_fill_(wider, 0.0))
+    return {row for row, is_wider in zip(rows, wider.tolist(), strict=True) if is_wider}
+
+
+def _logprobs(scores: torch.Tensor, chosen: Sequence[int], asked: Mapping[int, int | None]) -> dict[int, TokenLogprob]:
+    counts = {row: count for row, count in asked.items() if count is not None}
+    if not counts:
+        return {}
+    table = scores[[*counts]].log_softmax(-1)
+    own = table.gather(1, torch.tensor([chosen[row] for row in counts], device=table.device)[:, None])[:, 0].tolist()
+    best = table.topk(min(max(counts.values()), table.shape[1]))
+    ranked = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    return {
+        row: TokenLogprob(logprob, tuple(zip(ids[:count], values[:count], strict=True)))
+        for (row, count), logprob, (ids, values) in zip(counts.items(), own, ranked, strict=True)
+    }

@@ -1,0 +1,184 @@
+"""What a worker says about itself in a heartbeat: how full it is, and how fast it has been of late.
+
+What this worker has learnt of its own costs, for a simulator of workers like it: `/costs`, beside `/metrics`.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+import msgspec
+
+from fairlane.scheduler.planner.costs import CostModel
+from fairlane.scheduler.protocol.messages import Lease, WorkerStatus
+from fairlane.scheduler.simulation.calibration import Calibration, of_costs
+from fairlane.scheduler.simulation.workload import MOST_NOISE
+from fairlane.worker.updates import Load, Report
+
+RECENT_S = 10.0
+"""Token rates look back about this long."""
+LEAST_S = 0.5
+"""A rate over less time than this would be noise."""
+FADING = 0.95
+"""What an older step counts for beside the next."""
+
+
+class Vitals:
+    """Learns from the engine's turns, and fills in a WorkerStatus."""
+
+    def __init__(self, about: WorkerStatus, costs: CostModel, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """`costs`: what the engine learns; only read here."""
+        self._about = about
+        self._costs = costs
+        self._clock = clock
+        self._load = Load()
+        self._output: dict[str, _Rate] = {}
+        self._steps = _Ratio()
+        self._prefill = _Ratio()
+
+    def took(self, leases: Iterable[Lease]) -> None:
+        """Counted with the next turn's load."""
+
+    def lost(self, flight_ids: Iterable[str]) -> None:
+        """Counted with the next turn's load."""
+
+    def turned(self, report: Report) -> None:
+        """The engine has moved on."""
+        self._load = report.load
+        if report.step is None or not report.ran:
+            return
+        now_s, result = self._clock(), report.step.result
+        for lane, tokens in report.tokens.items():
+            self._output.setdefault(lane, _Rate(now_s)).add(tokens.output, now_s)
+        self._steps.add(result.run_ms + result.copy_ms, 1.0)
+        prefill = sum(tokens.prefill for tokens in report.tokens.values())
+        if prefill:
+            self._prefill.add(prefill, result.run_ms / 1e3)
+
+    def status(self, *, draining: bool) -> WorkerStatus:
+        """The heartbeat."""
+        load, now_s = self._load, self._clock()
+        return msgspec.structs.replace(
+            self._about,
+            draining=draining,
+            blocks_free=load.blocks_free,
+            host_slots_free=load.host_slots_free,
+            running=load.running,
+            waiting=load.waiting,
+            preempted=load.preempted,
+            tokens_per_s={lane: recent.per_s(now_s) for lane, recent in self._output.items()},
+            step_ms=self._steps.value,
+            single_stream_ms=self._costs.single_stream_ms,
+            prefill_tokens_per_s=self._prefill.value,
+            step_weights=self._costs.step_weights() if self._costs.has_learnt else (),
+        )
+
+
+class _Rate:
+    """Events per second: a sum whose parts fade with their age, over the time that it looks back."""
+
+    def __init__(self, now_s: float) -> None:
+        self._sum = 0.0
+        self._since_s = self._at_s = now_s
+
+    def add(self, value: float, now_s: float) -> None:
+        self._sum = self._faded(now_s) + value
+        self._at_s = now_s
+
+    def per_s(self, now_s: float) -> float:
+        looks_back_s = RECENT_S * -math.expm1((self._since_s - now_s) / RECENT_S)
+        return self._faded(now_s) / max(looks_back_s, LEAST_S)
+
+    def _faded(self, now_s: float) -> float:
+        return self._sum * math.exp((self._at_s - now_s) / RECENT_S)
+
+
+class _Ratio:
+    """A quotient over recent steps; 0 before the first."""
+
+    def __init__(self) -> None:
+        self._above = self._below = 0.0
+
+    def add(self, above: float, below: float) -> None:
+        self._above = FADING * self._above + above
+        self._below = FADING * self._below + below
+
+    @property
+    def value(self) -> float:
+        return self._above / self._below if self._below else 0.0
+
+
+COST_FADING = 0.995
+"""What an older step counts for beside the next."""
+
+
+class CostReport:
+    """Watches the engine's turns for what the cost model leaves out: the time between steps, and how steps scatter."""
+
+    def __init__(self, costs: CostModel, *, clock: Callable[[], float] = time.monotonic, **sizes: int) -> None:
+        self._costs = costs
+        self._sizes = sizes
+        self._clock = clock
+        self._ended_ms: float | None = None
+        """When the last step ended, if the next follows at once."""
+        self._between = _Mean()
+        self._error, self._error_squared = _Mean(), _Mean()
+
+    def took(self, leases: Iterable[Lease]) -> None:
+        """Nothing to learn."""
+
+    def lost(self, flight_ids: Iterable[str]) -> None:
+        """Nothing to learn."""
+
+    def turned(self, report: Report) -> None:
+        """The engine has moved on."""
+        if report.step is not None and report.ran:
+            result, now_ms = report.step.result, self._clock() * 1e3
+            self._stepped(result.run_ms + result.copy_ms, report.step.plan.predicted_ms, now_ms)
+        if report.flights == 0 or (report.step is not None and not report.ran):
+            self._ended_ms = None  # it idles or rests now: that is no time between two steps
+
+    def calibration(self) -> Calibration:
+        """This worker in figures, as they stand."""
+        variance = self._error_squared.value - self._error.value**2
+        return msgspec.structs.replace(
+            of_costs(self._costs, **self._sizes),
+            overhead_ms=max(0.0, self._between.value),
+            noise=min(MOST_NOISE, math.sqrt(max(0.0, variance))),
+        )
+
+    def beside(self, other: WSGIApplication) -> WSGIApplication:
+        """An application that answers `/costs`, and leaves all else to the other."""
+
+        def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+            if environ["PATH_INFO"] != "/costs":
+                return other(environ, start_response)
+            start_response("200 OK", [("Content-Type", "application/json")])
+            return [self.calibration().to_json()]
+
+        return app
+
+    def _stepped(self, took_ms: float, predicted_ms: float, now_ms: float) -> None:
+        if self._ended_ms is not None:
+            self._between.add(now_ms - self._ended_ms - took_ms)
+        self._ended_ms = now_ms
+        if self._costs.has_learnt and took_ms > 0.0 and predicted_ms > 0.0:
+            error = math.log(took_ms / predicted_ms)
+            self._error.add(error)
+            self._error_squared.add(error * error)
+
+
+class _Mean:
+    """Of what was of late; 0 before the first."""
+
+    def __init__(self) -> None:
+        self._sum = self._count = 0.0
+
+    def add(self, value: float) -> None:
+        self._sum = COST_FADING * self._sum + value
+        self._count = COST_FADING * self._count + 1.0
+
+    @property
+    def value(self) -> float:
+        return self._sum / self._count if self._count else 0.0

@@ -1,0 +1,133 @@
+"""Which flights the store believes to be in this worker's hands, and what was said of flights that are not yet.
+
+When a worker asks the queue for work, and for how much: on news, never by polling.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+
+from fairlane.scheduler.planner.steps import Capacity
+from fairlane.scheduler.protocol.messages import Cancel, Grant, Lease
+from fairlane.worker.updates import Report
+
+MOST_EARLY = 1_000
+"""Words kept; one is early only while a `take` is under way."""
+
+
+class Holdings:
+    """Kept by the event loop: a flight is held from its `take` until the store has heard that it left.
+
+    The control stream may overtake the answer of a `take`, also of a flight that is held already, under an epoch that
+    is over: words are kept until a take has come to its end, and go to the engine behind the leases that it brought.
+    """
+
+    def __init__(self) -> None:
+        self._epochs: dict[str, int] = {}
+        self._early: deque[Cancel | Grant] = deque(maxlen=MOST_EARLY)
+
+    def __len__(self) -> int:
+        return len(self._epochs)
+
+    def ids(self) -> list[str]:
+        """Every flight held."""
+        return list(self._epochs)
+
+    def took(self, leases: Iterable[Lease]) -> list[Cancel | Grant]:
+        """A take has ended with these; the early words that may be about them."""
+        epochs = {lease.job.flight_id: lease.epoch for lease in leases}
+        self._epochs.update(epochs)
+        early = [word for word in self._early if word.flight_id in epochs]
+        self._early.clear()
+        return early
+
+    def known(self, leases: Iterable[Lease]) -> list[Lease]:
+        """Those of flights that are held under an epoch as new as theirs."""
+        return [lease for lease in leases if self._epochs.get(lease.job.flight_id, -1) >= lease.epoch]
+
+    def hears(self, word: Cancel | Grant) -> bool:
+        """Is this about a flight held? It is kept in any case: saying it twice does nothing."""
+        self._early.append(word)
+        return word.flight_id in self._epochs
+
+    def epochs(self, flight_ids: Iterable[str]) -> list[tuple[str, int]]:
+        """These flights with the epoch under which each is held; without those that are not."""
+        return [(flight_id, self._epochs[flight_id]) for flight_id in flight_ids if flight_id in self._epochs]
+
+    def let_go(self, flight_id: str, epoch: int) -> None:
+        """The store has heard that a flight left; one that has come again under another epoch stays."""
+        if self._epochs.get(flight_id) == epoch:
+            del self._epochs[flight_id]
+
+
+NONE = Capacity({}, {})
+
+
+class Room:
+    """What the engine could start next, and whether asking for it may find anything. Used from the event loop only.
+
+    Asking is worth while after a wake-up, after a take that found something, and once there is more room than at the
+    last take that found nothing. While leases are on their way into the engine its room is unknown. A full worker asks
+    for those whom others would yield to, once a turn: each step begins one.
+    """
+
+    def __init__(self) -> None:
+        self._capacity = NONE
+        self._known = False
+        self._news = True
+        self._asked = NONE
+        self._turned = False
+        """The engine ended a turn since the last asking."""
+        self._closed = False
+        self._changed = asyncio.Event()
+
+    def turned(self, report: Report, told: int) -> None:
+        """The engine ended a turn, and has been told so many commands in all."""
+        self._capacity = report.capacity
+        self._known = report.obeyed >= told
+        self._turned = True
+        if _exceeds(self._capacity, self._asked):
+            self._news = True
+        self._changed.set()
+
+    def woken(self) -> None:
+        """There may be new work."""
+        self._news = True
+        self._changed.set()
+
+    def took(self, leases: int) -> None:
+        """A take found so many jobs."""
+        if leases:
+            self._known, self._news, self._asked = False, True, NONE
+
+    def close(self) -> None:
+        """Nothing more is to be taken, until it is opened again."""
+        self._closed = True
+        self._changed.set()
+
+    def open(self) -> None:
+        """Jobs may be taken again."""
+        self._closed, self._news = False, True
+        self._changed.set()
+
+    async def worth_asking(self) -> Capacity | None:
+        """Return once asking may find something, with what to ask for; None while closed."""
+        while not (self._closed or self._is_worth_asking):
+            self._changed.clear()
+            await self._changed.wait()
+        if self._closed:
+            return None
+        self._news, self._turned, self._asked = False, False, self._capacity
+        return self._capacity
+
+    @property
+    def _is_worth_asking(self) -> bool:
+        if not (self._known and self._news) or self._capacity.is_empty:
+            return False
+        return self._turned or not self._capacity.is_full
+
+
+def _exceeds(capacity: Capacity, other: Capacity) -> bool:
+    return any(count > other.sequences.get(lane, 0) for lane, count in capacity.sequences.items()) or any(
+        tokens > other.kv_tokens.get(lane, 0) for lane, tokens in capacity.kv_tokens.items()
+    )

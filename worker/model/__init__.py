@@ -1,0 +1,3 @@
+"""Models: `interface.py` is transformers' and the reference; `select.py` takes the fastest form that proves equal to
+it.
+"""
