@@ -65,7 +65,8 @@ def measure(
     """What each lane could start in the next step: what is free or held by lanes below, less what work of its own
     lane and above has yet to take, and one block for each of those to grow; of rows and blocks its share floor at
     least, and of what is free or held below not the floors that are used there, unless the lanes above have nothing
-    here: then they may ask for the whole pool. And what its own work would yield."""
+    here: then they may ask for the whole pool. And what its own work would yield, floors and all: what needs more than
+    they leave is what they give way to."""
     size = pool.block_size
     tables: dict[LaneName, list[list[int]]] = {name: [] for name in lanes}
     idle: dict[LaneName, list[list[int]]] = {name: [] for name in lanes}
@@ -88,14 +89,14 @@ def measure(
         below = [other for other in lanes if lanes[other].rank > lane.rank]
         under = [table for other in below for table in (*tables[other], *idle[other])]
         left = max_sequences - sum([rows[other] for other in above])
-        blocks = pool.free_blocks - sum([wanted[other] for other in above])
+        whole = blocks = pool.free_blocks - sum([wanted[other] for other in above])
         if any(rows[other] for other in (name, *above)):
             blocks -= sum([min(own_blocks(lanes[other], pool.blocks), used[other]) for other in below])
         own, own_kv = math.ceil(lane.share_floor * (max_sequences - 1)), own_blocks(lane, pool.blocks)
         free_rows[name] = max(0, max(left, own) - rows[name])
         free_tokens[name] = max(0, blocks + pool.freed_by(under) - wanted[name], own_kv - used[name]) * size
         if roster.lanes[name].begun:
-            held = max(0, blocks + pool.freed_by([*under, *tables[name], *idle[name]]), own_kv) * size
+            held = max(0, whole + pool.freed_by([*under, *tables[name], *idle[name]]), own_kv) * size
             yielding[name] = _yielding(roster.lanes[name], max(left, own), held)
     return Capacity(
         free_rows,
