@@ -224,12 +224,12 @@ def _reason(error: Exception) -> str:
             return str(error)
 
 
-def _run(scenario: Scenario, loads: Sequence[float]) -> list[report.Run]:
+def _run(scenario: Scenario, loads: Sequence[float]) -> list[report.SimulatedLoad]:
     """Each load in turn, under a progress bar where somebody watches."""
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         runs = []
         for load in loads:
             task = progress.add_task(f"load {load:g}", total=len(scenario.rows))
-            runs.append(report.Run(load, scenario.run(load, partial(progress.advance, task))))
+            runs.append(report.SimulatedLoad(load, scenario.run(load, partial(progress.advance, task))))
         return runs

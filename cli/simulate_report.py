@@ -22,7 +22,7 @@ RUN_COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SimulatedLoad:
     """One load and what came of it."""
 
     load: float
@@ -39,7 +39,7 @@ def check(json_file: Path | None, plots: Path | None) -> None:
 
 
 def write(
-    scenario: Scenario, trace: str, runs: Sequence[Run], json_file: Path | None, plots: Path | None, form: str
+    scenario: Scenario, trace: str, runs: Sequence[SimulatedLoad], json_file: Path | None, plots: Path | None, form: str
 ) -> None:
     """The files that were asked for, once all are drawn. Raises CommandError."""
     files: dict[Path, bytes] = {}
@@ -54,7 +54,7 @@ def write(
         write_whole(file, content)
 
 
-def show(runs: Sequence[Run]) -> None:
+def show(runs: Sequence[SimulatedLoad]) -> None:
     """Each run by lane and by tenant, then all runs side by side."""
     for run in runs:
         for kind, groups in (("lane", run.summary.lanes), ("tenant", run.summary.tenants)):
@@ -94,7 +94,7 @@ def _three(figures: Spread | None) -> tuple[object, object, object]:
     return (None, None, None) if figures is None else (figures.p50, figures.p95, figures.p99)
 
 
-def _line(run: Run) -> tuple[object, ...]:
+def _line(run: SimulatedLoad) -> tuple[object, ...]:
     summary = run.summary
     return (
         f"{run.load:g}",
@@ -110,7 +110,7 @@ def _line(run: Run) -> tuple[object, ...]:
     )
 
 
-def _document(scenario: Scenario, trace: str, runs: Sequence[Run]) -> dict[str, object]:
+def _document(scenario: Scenario, trace: str, runs: Sequence[SimulatedLoad]) -> dict[str, object]:
     overlay = scenario.overlay
     return {
         "trace": trace,

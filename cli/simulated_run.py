@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from fairlane.scheduler.planner.planner import Planner
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.queue.memory_queue import LaneQueue
-from fairlane.scheduler.simulation.admission import Doorkeeper
 from fairlane.scheduler.simulation.calibration import Calibration
 from fairlane.scheduler.simulation.cruise import Coasted
 from fairlane.scheduler.simulation.results import ServiceMeter, Summary, summarize
 from fairlane.scheduler.simulation.simulate import Simulation, Step
+from fairlane.scheduler.simulation.simulated_admission import SimulatedAdmission
 from fairlane.scheduler.simulation.synthetic_tenants import Overlay
 from fairlane.scheduler.simulation.workload import Arrival, Record, TraceRow, scale_load
 
@@ -47,7 +47,7 @@ class Scenario:
         """
         meter = ServiceMeter(bucket_ms=self._bucket_ms(load), every_ms=LOOK_MS)
         planners, sizes = [self.planner() for _ in range(self.workers)], self.calibration
-        door = Doorkeeper(
+        door = SimulatedAdmission(
             planners,
             kv_tokens=sizes.kv_tokens,
             block_size=sizes.block_size,

@@ -19,8 +19,8 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 
 from fairlane.gateway import errors
-from fairlane.gateway.admin import operations as admin
-from fairlane.gateway.admin.openai import operations as openai_admin
+from fairlane.gateway.admin import routes as admin
+from fairlane.gateway.admin.openai import routes as openai_admin
 from fairlane.gateway.admin.router import AdminParts, admin_keys_only, mount
 from fairlane.gateway.api import completions
 from fairlane.gateway.api.generate import Bounds, Generate, Parts

@@ -59,7 +59,7 @@ Depths = Mapping[LaneName, LaneDepth]
 
 
 @dataclass(frozen=True)
-class Model:
+class ServedModel:
     """One model as a request finds it. `workers` serve its queue now; there may be none. What is asked of them for each
     request is found out once."""
 
@@ -114,7 +114,7 @@ class Directory:
         self._clock = clock
         self._texts: dict[str, TextModel] = {}
         self._refused: set[str] = set()
-        self._models: dict[str, Model] = {}
+        self._models: dict[str, ServedModel] = {}
         self._workers: list[WorkerStatus] = []
         self._refreshed_at = -STALE_AFTER_S
         self._queues: Mapping[str, str] = {}
@@ -127,7 +127,7 @@ class Directory:
         return self._clock() - self._refreshed_at < STALE_AFTER_S
 
     @property
-    def models(self) -> Mapping[str, Model]:
+    def models(self) -> Mapping[str, ServedModel]:
         """Every model that was announced in the last seven days, by name."""
         return self._models
 
@@ -135,7 +135,7 @@ class Directory:
         """Tokens of the longest context that one of them has; None where none is known."""
         return self._longest_context
 
-    def find(self, names: Collection[str] | None = None) -> list[Model]:
+    def find(self, names: Collection[str] | None = None) -> list[ServedModel]:
         """Those of these names (None: all) that are known. Raises ApiError `quota_store_unavailable` where none is and
         the fleet was not read lately: a gateway that has just started must not deny what others serve."""
         wanted = self._models if names is None else names
@@ -184,13 +184,13 @@ class Directory:
         """Read the fleet once. Raises what the store raises, and keeps the last picture."""
         workers, entries = await self._registry.workers(), await self._registry.models()
         queues = await self._registry.queues()
-        models: dict[str, Model] = {}
+        models: dict[str, ServedModel] = {}
         for name, newest in sorted(entries.items()):
             queue, sha256 = _serving(name, newest, workers)
             text = await self._text(sha256)
             if text is not None:
                 serving = tuple(worker for worker in workers if worker.queue == queue)
-                models[name] = Model(name, queue, text, serving, await self._depths(queue))
+                models[name] = ServedModel(name, queue, text, serving, await self._depths(queue))
         self._models, self._workers, self._queues, self._refreshed_at = models, workers, queues, self._clock()
         self._longest_context = max((model.context_length for model in models.values()), default=None)
         for name, queue in ((name, entry.queue) for name, entry in entries.items()):
@@ -236,7 +236,7 @@ class WorkerRegistry(Protocol):
         """Tell it to take jobs again; False where there is no such worker."""
 
 
-class Queue(Protocol):
+class WatchedQueue(Protocol):
     """What is asked of one model's queue; `scheduler.queue.redis_queue.RedisQueue` is one."""
 
     async def depths(self) -> Depths:
@@ -262,7 +262,7 @@ class Door:
 class StoredFleet:
     """The whole fleet. Every call may raise what the store raises."""
 
-    def __init__(self, registry: WorkerRegistry, directory: Directory, queue: Callable[[str], Queue]) -> None:
+    def __init__(self, registry: WorkerRegistry, directory: Directory, queue: Callable[[str], WatchedQueue]) -> None:
         """`queue`: a model's queue by its name."""
         self._registry = registry
         self._directory = directory

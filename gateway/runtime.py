@@ -34,13 +34,13 @@ from fairlane.gateway.requests.quota_fallback import Modes
 from fairlane.gateway.requests.recovery import Lookout, Reaper
 from fairlane.gateway.requests.resume import Earlier
 from fairlane.gateway.requests.settlement import Settlements
-from fairlane.gateway.requests.submit import Launcher
+from fairlane.gateway.requests.submit import Submitter
 from fairlane.gateway.text.tokenizer import TextModel
 from fairlane.quotas.api_keys import KeyStore
 from fairlane.quotas.audit import Audit
 from fairlane.quotas.idempotency import IdempotencyRecords
 from fairlane.quotas.ledger import Ledger, RollUp
-from fairlane.quotas.presence import Presence
+from fairlane.quotas.presence import GatewayPresence
 from fairlane.quotas.redis_store import RedisQuotaStore
 from fairlane.quotas.store import QuotaStore
 from fairlane.quotas.tenants import TenantStore
@@ -116,7 +116,7 @@ class Resources:
         self.guard: GuardedQuotas | None = None
         """Where requests may be admitted without the budgets' store."""
         if not modes.are_closed:
-            presence = Presence(patient, self.gateway_id)
+            presence = GatewayPresence(patient, self.gateway_id)
             self.guard = GuardedQuotas(quotas, presence, self.tenants.get, self.keys.get, modes)
         self.quotas: QuotaStore = self.guard or quotas
         self.authenticator = Authenticator(RememberedKeys(keys) if self.guard else keys)
@@ -136,7 +136,7 @@ class Resources:
             confirm_s=CONFIRM_LEASES * settings.lease_s,
         )
         earlier = Earlier(self.quotas, self.dispatcher, patience_s=CONFIRM_LEASES * settings.lease_s)
-        self.launcher = Launcher(
+        self.launcher = Submitter(
             self.quotas,
             self.dispatcher,
             self.settlements,

@@ -22,7 +22,7 @@ import msgspec
 from fairlane.quotas import field_checks as fields
 from fairlane.quotas import keyspace
 from fairlane.quotas import packing as packed
-from fairlane.quotas.audit import Note, Outbox
+from fairlane.quotas.audit import AuditOutbox, Note
 from fairlane.quotas.field_checks import FieldError
 from fairlane.quotas.limits import Limits
 from fairlane.quotas.scripts import Database, Redis, Reply
@@ -154,7 +154,7 @@ class KeyStore:
 
     def __init__(self, client: Redis) -> None:
         self._database = Database(client)
-        self._outbox = Outbox(self._database)
+        self._outbox = AuditOutbox(self._database)
         self._pepper: bytes | None = None
 
     async def create(

@@ -82,7 +82,7 @@ class Audit:
         return [_entry(entry_id, values) for entry_id, values in reply]
 
 
-class Outbox:
+class AuditOutbox:
     """Changes with their entries. Every call may raise StoreUnavailable."""
 
     def __init__(self, database: Database) -> None:

@@ -21,7 +21,7 @@ from fairlane.quotas.runs import Once
 from fairlane.quotas.scripts import Database, Redis, Reply
 from fairlane.quotas.sealing import Seal
 
-__all__ = ["MOST_RECORDS", "Begun", "Ended", "IdempotencyRecords", "Mine", "Name", "forget_all"]
+__all__ = ["MOST_RECORDS", "Begun", "EndedRun", "IdempotencyRecords", "Mine", "Name", "forget_all"]
 
 MOST_RECORDS = 100_000
 """Of one API key."""
@@ -40,7 +40,7 @@ class Name(msgspec.Struct, frozen=True):
     """Of the idempotency key."""
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
+class EndedRun(msgspec.Struct, frozen=True, kw_only=True):
     """How a request ended."""
 
     status: int
@@ -60,7 +60,7 @@ class Mine(msgspec.Struct, frozen=True):
     """Its earlier runs that may have come to something, by the ids of their reservations, the newest first."""
 
 
-Begun = Mine | Literal["running", "conflict"] | Ended
+Begun = Mine | Literal["running", "conflict"] | EndedRun
 """`running`: somebody else has it. `conflict`: the key stands for another request."""
 
 
@@ -94,7 +94,7 @@ class IdempotencyRecords:
             return known
         status, headers, has_body = end
         body = await self._body(name, seal) if has_body and seal is not None else None
-        return Ended(
+        return EndedRun(
             status=int(status), headers=msgspec.json.decode(headers, type=tuple[tuple[str, str], ...]), body=body
         )
 
@@ -102,7 +102,7 @@ class IdempotencyRecords:
         """Keep it for another lease; False where it is the owner's no more."""
         return bool(await self._run("idem_renew", name, owner, self._lease_ms))
 
-    async def finish(self, name: Name, owner: str, ended: Ended, seal: Seal | None) -> bool:
+    async def finish(self, name: Name, owner: str, ended: EndedRun, seal: Seal | None) -> bool:
         """Keep how it ended; False where it is the owner's no more. `seal`: as in `begin`."""
         body = b""
         if ended.body is not None and seal is not None:

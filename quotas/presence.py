@@ -7,7 +7,7 @@ PRESENT_MS = 10_000
 """A gateway that was silent for so long is none."""
 
 
-class Presence:
+class GatewayPresence:
     """One gateway among those that ask one store. Every call may raise StoreUnavailable."""
 
     def __init__(self, client: Redis, gateway_id: str) -> None:

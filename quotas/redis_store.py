@@ -6,7 +6,7 @@ from contextlib import suppress
 from fairlane.quotas import keyspace
 from fairlane.quotas import packing as packed
 from fairlane.quotas.active_roots import Roots
-from fairlane.quotas.audit import Outbox
+from fairlane.quotas.audit import AuditOutbox
 from fairlane.quotas.limits import RULES
 from fairlane.quotas.scripts import Database, Redis, Reply
 from fairlane.quotas.store import (
@@ -47,7 +47,7 @@ class RedisQuotaStore:
             raise ValueError(f"lease_ms must be from 1 to {MAX_LEASE_MS}")
         self._database = Database(client, clock=clock, slicing=slicing)
         self._roots = Roots(self._database)
-        self._outbox = Outbox(self._database)
+        self._outbox = AuditOutbox(self._database)
         self._lease_ms = lease_ms
         self._slicing = slicing
 

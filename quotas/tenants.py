@@ -17,7 +17,7 @@ import msgspec
 from fairlane.quotas import field_checks as fields
 from fairlane.quotas import keyspace
 from fairlane.quotas import packing as packed
-from fairlane.quotas.audit import Note, Outbox
+from fairlane.quotas.audit import AuditOutbox, Note
 from fairlane.quotas.field_checks import FieldError
 from fairlane.quotas.idempotency import forget_all
 from fairlane.quotas.limits import LIMIT_NAMES, Limits, LimitsBy
@@ -157,7 +157,7 @@ class TenantStore:
 
     def __init__(self, client: Redis) -> None:
         self._database = Database(client)
-        self._outbox = Outbox(self._database)
+        self._outbox = AuditOutbox(self._database)
         self._ids = TenantIds(self._database)
 
     async def create(self, document: Mapping[str, object], note: Callable[[Tenant], Note] | None = None) -> Tenant:

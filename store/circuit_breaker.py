@@ -48,7 +48,7 @@ class Availability(Protocol):
         """It does not."""
 
 
-class Standing(Availability, Protocol):
+class StoreStanding(Availability, Protocol):
     """All that is told of a store."""
 
     @property

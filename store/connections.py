@@ -9,7 +9,7 @@ import redis
 import redis.asyncio
 
 from fairlane.store import urls as store_pool
-from fairlane.store.circuit_breaker import Standing
+from fairlane.store.circuit_breaker import StoreStanding
 from fairlane.store.client import server
 from fairlane.store.cluster_client import ClusterConnections
 from fairlane.store.trouble import StoreUnavailable
@@ -55,7 +55,7 @@ class Connections(Protocol):
         """For operators and upkeep."""
 
     @property
-    def breaker(self) -> Standing:
+    def breaker(self) -> StoreStanding:
         """Whether it answers. While it does not, calls of both fail at once."""
 
     def reader(self) -> redis.asyncio.Redis:

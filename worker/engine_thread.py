@@ -28,7 +28,7 @@ from pathlib import Path
 from fairlane.scheduler.protocol.messages import Cancel, Grant, Lease
 from fairlane.worker.engine.engine import Engine, StepReport
 from fairlane.worker.publisher import Flights
-from fairlane.worker.updates import Change, Left, Load, Report, Turn
+from fairlane.worker.updates import Change, Left, Report, Turn, WorkerLoad
 
 _write = ctypes.PyDLL(None).write
 _write.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t)
@@ -201,7 +201,7 @@ class EngineThread:
     def _report(self, changes: Sequence[Change] = (), step: StepReport | None = None, *, audited: bool = False) -> None:
         planner = self._engine.planner
         counts = planner.counts()
-        load = Load(
+        load = WorkerLoad(
             running=counts.running,
             waiting=counts.waiting,
             preempted=counts.preempted,

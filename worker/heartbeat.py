@@ -14,7 +14,7 @@ from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.protocol.messages import Lease, WorkerStatus
 from fairlane.scheduler.simulation.calibration import Calibration, of_costs
 from fairlane.scheduler.simulation.workload import MOST_NOISE
-from fairlane.worker.updates import Load, Report
+from fairlane.worker.updates import Report, WorkerLoad
 
 RECENT_S = 10.0
 """Token rates look back about this long."""
@@ -32,7 +32,7 @@ class Vitals:
         self._about = about
         self._costs = costs
         self._clock = clock
-        self._load = Load()
+        self._load = WorkerLoad()
         self._output: dict[str, _Rate] = {}
         self._steps = _Ratio()
         self._prefill = _Ratio()

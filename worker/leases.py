@@ -63,7 +63,7 @@ class Holdings:
 NONE = Capacity({}, {})
 
 
-class Room:
+class TakeRoom:
     """What the engine could start next, and whether asking for it may find anything. Used from the event loop only.
 
     Asking is worth while after a wake-up, after a take that found something, and once there is more room than at the

@@ -25,7 +25,7 @@ Publish = Callable[[str, Sequence[Publication], str], Awaitable[set[str]]]
 """Gateway, publications and the call's serial number in, refused flights out. A repeat has the same serial."""
 
 
-class Outbox:
+class Publisher:
     """Buffers, merges and publishes. Used from the event loop only."""
 
     def __init__(

@@ -26,8 +26,8 @@ from fairlane.scheduler.queue.types import Publication
 from fairlane.store.retry import StoreLink
 from fairlane.worker.engine_thread import Drop, EngineThread, described
 from fairlane.worker.heartbeat import Vitals
-from fairlane.worker.leases import Holdings, Room
-from fairlane.worker.publisher import Outbox
+from fairlane.worker.leases import Holdings, TakeRoom
+from fairlane.worker.publisher import Publisher
 from fairlane.worker.updates import Observer, Report
 
 log = logging.getLogger(__name__)
@@ -76,8 +76,8 @@ class Server:
         self._lease_s = lease_s
         self._drain_s = drain_s
         self._block_ms = int(block_s * 1e3)
-        self._room = Room()
-        self._outbox = Outbox(self._publish, link, on_settled=self._settled, on_full=self._hold)
+        self._room = TakeRoom()
+        self._outbox = Publisher(self._publish, link, on_settled=self._settled, on_full=self._hold)
         self._held = Holdings()
         self._too_large: deque[str] = deque(maxlen=MOST_TOO_LARGE)
         """Flights that were handed back for that."""

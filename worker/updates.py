@@ -22,7 +22,7 @@ class LaneTokens(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class WorkerLoad:
     """How full the engine is: sequences by lane, and what both pools have free."""
 
     running: dict[str, int] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class Turn(NamedTuple):
     """See `Report`, as of those below."""
     flights: int
     capacity: Capacity
-    load: Load
+    load: WorkerLoad
     changes: Sequence[Change] = ()
     """In order, before the step."""
     step: StepReport | None = None
@@ -68,7 +68,7 @@ class Report:
     capacity: Capacity
     flights: int
     """Flights still in hand."""
-    load: Load
+    load: WorkerLoad
     step: StepReport | None = None
     tokens: Mapping[str, LaneTokens] = field(default_factory=dict)
     """The step's, by lane."""

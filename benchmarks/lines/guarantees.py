@@ -16,8 +16,8 @@ from benchmarks.lines.world import BLOCK_SIZE, OURS, World
 from fairlane.scheduler.planner.planner import Planner
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
 from fairlane.scheduler.queue.memory_queue import LaneQueue
-from fairlane.scheduler.simulation.admission import Doorkeeper
 from fairlane.scheduler.simulation.simulate import Death, Simulation
+from fairlane.scheduler.simulation.simulated_admission import SimulatedAdmission
 from fairlane.scheduler.simulation.synthetic_tenants import Client, Tier, flood
 from fairlane.scheduler.simulation.workload import Arrival
 
@@ -99,7 +99,7 @@ def play(
     policies = [world.policy(OURS, arrivals) for _ in range(workers)]
     planners = [policy for policy in policies if isinstance(policy, Planner)]
     queue = LaneQueue(DEFAULT_LANES)
-    keeper = Doorkeeper(
+    keeper = SimulatedAdmission(
         planners,
         kv_tokens=world.kv_tokens,
         block_size=BLOCK_SIZE,

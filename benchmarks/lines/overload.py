@@ -16,8 +16,8 @@ from benchmarks.lines.world import BLOCK_SIZE, OURS, World
 from fairlane.scheduler.planner.planner import Planner
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Outcome
-from fairlane.scheduler.simulation.admission import Doorkeeper
 from fairlane.scheduler.simulation.results import attained
+from fairlane.scheduler.simulation.simulated_admission import SimulatedAdmission
 from fairlane.scheduler.simulation.synthetic_tenants import Client, Tier, flood
 from fairlane.scheduler.simulation.workload import Arrival, Record
 
@@ -95,7 +95,7 @@ def play(case: Case) -> Kept:
     [policy] = simulation.policies
     promised: set[str] = set()
     if isinstance(policy, Planner):
-        keeper = Doorkeeper(
+        keeper = SimulatedAdmission(
             [policy], kv_tokens=WORLD.kv_tokens, block_size=BLOCK_SIZE, max_sequences=WORLD.max_sequences
         )
         simulation.door, simulation.observers, promised = keeper.decide, [keeper], keeper.guaranteed

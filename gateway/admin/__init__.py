@@ -1,5 +1,5 @@
 """The operators' API.
 
-`operations.py` lists the routes; `router.py` runs one: auth, input, audit, ETag, errors. One file for each kind of
+`routes.py` lists the routes; `router.py` runs one: auth, input, audit, ETag, errors. One file for each kind of
 thing (tenants, keys, usage, fleet, explain); `inputs.py` and `views.py` are what is read and answered.
 """

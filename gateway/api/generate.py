@@ -14,8 +14,8 @@ from fairlane.gateway.http import body_budget, sse
 from fairlane.gateway.http import response as http_answer
 from fairlane.gateway.http.body import read_body
 from fairlane.gateway.http.body_budget import BodyRoom
-from fairlane.gateway.http.response import DEPARTURE_STATE as STATE
-from fairlane.gateway.http.response import Channel, Departure
+from fairlane.gateway.http.disconnect import STATE, Disconnect
+from fairlane.gateway.http.response import Channel
 from fairlane.gateway.http.sse import Connection, EventStream, Headers, Push, send_json
 from fairlane.gateway.middleware.tenant import Journal, Notes
 from fairlane.gateway.observability.metrics import PROVIDER, Telemetry, is_recording
@@ -24,8 +24,8 @@ from fairlane.gateway.requests.delivery import Dispatcher
 from fairlane.gateway.requests.prepare import Kind, Plan, Preparer, Request
 from fairlane.gateway.requests.request import Flight, Mailbox
 from fairlane.gateway.requests.settlement import Settlements
-from fairlane.gateway.requests.stream import Generation
-from fairlane.gateway.requests.submit import Launcher
+from fairlane.gateway.requests.stream import TokenEvents
+from fairlane.gateway.requests.submit import Submitter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Parts:
 
     bounds: Bounds
     preparer: Preparer
-    launcher: Launcher
+    launcher: Submitter
     dispatcher: Dispatcher
     settlements: Settlements
     telemetry: Telemetry
@@ -61,7 +61,7 @@ class Generate(Generic[Request]):
         """One ASGI call. Raises ApiError as long as the answer has not begun."""
         caller, journal = scope["state"]["caller"], scope["state"]["journal"]
         answer: Channel = scope["state"][http_answer.STATE]
-        departure = scope["state"][STATE]
+        disconnect = scope["state"][STATE]
         plan = await self._read(scope, receive, answer, caller, journal)
         with plan.hold:
             journal.lane = plan.terms.lane.name
@@ -71,9 +71,9 @@ class Generate(Generic[Request]):
             in_flight.add(journal.lane)
             try:
                 if plan.request.stream:
-                    await self._stream(plan, caller, journal, departure, send, answer.push)
+                    await self._stream(plan, caller, journal, disconnect, send, answer.push)
                 else:
-                    await self._plain(plan, caller, journal, departure, send)
+                    await self._plain(plan, caller, journal, disconnect, send)
             finally:
                 in_flight.add(journal.lane, by=-1)
 
@@ -95,8 +95,8 @@ class Generate(Generic[Request]):
         finally:
             hold.release()
 
-    async def _plain(self, plan: Plan, caller: Caller, journal: Journal, departure: Departure, send: Send) -> None:
-        with Connection(departure):
+    async def _plain(self, plan: Plan, caller: Caller, journal: Journal, disconnect: Disconnect, send: Send) -> None:
+        with Connection(disconnect):
             answer, headers = await self._collect(plan, caller, journal)
         await send_json(send, answer, headers)
 
@@ -112,10 +112,10 @@ class Generate(Generic[Request]):
             return speech.whole(), plan.headers(flights)
 
     async def _stream(
-        self, plan: Plan, caller: Caller, journal: Journal, departure: Departure, send: Send, push: Push
+        self, plan: Plan, caller: Caller, journal: Journal, disconnect: Disconnect, send: Send, push: Push
     ) -> None:
         fault: Exception | None = None
-        with Connection(departure) as connection:
+        with Connection(disconnect) as connection:
             timeout_s = self._parts.bounds.write_timeout_s
             with EventStream(send, push, [], connection, write_timeout_s=timeout_s) as out:
                 try:
@@ -142,11 +142,11 @@ class Generate(Generic[Request]):
 
     def _begin(
         self, plan: Plan, flights: list[Flight], mailbox: Mailbox, journal: Journal
-    ) -> tuple[Generation, Speech]:
+    ) -> tuple[TokenEvents, Speech]:
         request, text = plan.request, plan.model.text
         if is_recording():
             journal.notes["fairlane.class"] = plan.class_name(flights)
-        generation = Generation(
+        generation = TokenEvents(
             flights=flights,
             queue=self._parts.dispatcher.queue,
             mailbox=mailbox,
@@ -186,7 +186,7 @@ class Generate(Generic[Request]):
             "fairlane.deadline_ms": terms.deadline_ms,
         }
 
-    def _conclude(self, generation: Generation, speech: Speech, journal: Journal) -> None:
+    def _conclude(self, generation: TokenEvents, speech: Speech, journal: Journal) -> None:
         """What metrics and trace keep of a generation, however it ended."""
         usage = speech.usage()
         if generation.first_token_s is None:
@@ -229,7 +229,7 @@ class _Teller:
         return (self._out.started and not frames) or self._out.put(frames)
 
 
-def _used(generation: Generation, usage: Usage) -> Notes:
+def _used(generation: TokenEvents, usage: Usage) -> Notes:
     """What a trace keeps of a generation."""
     return {
         "gen_ai.usage.input_tokens": usage.prompt_tokens,

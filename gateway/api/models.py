@@ -5,7 +5,7 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 
 from fairlane.gateway.auth import Caller
-from fairlane.gateway.fleet import Directory, Model
+from fairlane.gateway.fleet import Directory, ServedModel
 from fairlane.gateway.http.sse import send_json
 from fairlane.gateway.openai import rate_limits as limits_headers
 from fairlane.gateway.openai.rate_limits import Waiting
@@ -55,7 +55,7 @@ class ShowLimits:
         await send_json(send, limits_headers.as_json(caller.statuses), [])
 
 
-def _shown(model: Model) -> dict[str, Any]:
+def _shown(model: ServedModel) -> dict[str, Any]:
     return {
         "id": model.name,
         "object": "model",

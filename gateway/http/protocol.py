@@ -37,10 +37,10 @@ from fairlane.gateway.http import response as http_answer
 from fairlane.gateway.http.addresses import forwarded_for
 from fairlane.gateway.http.body_budget import BodyBudget, BodyHold
 from fairlane.gateway.http.connections import Crowd, Place
+from fairlane.gateway.http.disconnect import STATE, Disconnect
 from fairlane.gateway.http.heads import Heads
 from fairlane.gateway.http.refusals import Malformed, answer_bytes, refusal_of
-from fairlane.gateway.http.response import DEPARTURE_STATE as STATE
-from fairlane.gateway.http.response import Answer, Departure
+from fairlane.gateway.http.response import Answer
 from fairlane.scheduler.protocol.settings import Networks
 
 _WISHES = frozenset({b"upgrade", b"http2-settings"})
@@ -154,7 +154,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         """With a client that takes nothing."""
         self._cycles: list[RequestResponseCycle] = []
         """Those that are not answered: several where requests are pipelined."""
-        self._departure = Departure(lambda: self.flow.resume_reading())
+        self._disconnect = Disconnect(lambda: self.flow.resume_reading())
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
         """A client has connected and owes a request."""
@@ -180,7 +180,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             cycle.disconnected = not cycle.response_complete  # uvicorn tells the latest alone
         super().connection_lost(exc)
         self._unset_keepalive_if_required()
-        self._departure.left()
+        self._disconnect.left()
         self._let_go()
 
     def _let_go(self) -> None:
@@ -266,7 +266,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if self.parser.should_upgrade():
             self._wishes_upgrade = True
             return
-        self.scope["state"][STATE], self.scope["state"][crowd.STATE] = self._departure, self._place
+        self.scope["state"][STATE], self.scope["state"][crowd.STATE] = self._disconnect, self._place
         super().on_headers_complete()
         self.headers = [*self.headers]  # uvicorn adds trailers to them, which are no headers
         if self.pipeline:
@@ -369,7 +369,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if self.is_answering():
             self.cycle.disconnected = True  # the application need not go on
             self.cycle.message_event.set()
-            self._departure.left()
+            self._disconnect.left()
         self.transport.write(answer_bytes(error, self.headers or ()))
         self.hang_up()
 

@@ -11,7 +11,7 @@ import msgspec
 from starlette.requests import ClientDisconnect
 from starlette.types import Send
 
-from fairlane.gateway.http.response import Departure
+from fairlane.gateway.http.disconnect import Disconnect
 
 MEDIA_TYPE = "text/event-stream"
 HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
@@ -53,20 +53,20 @@ class Connection:
     Only for a request whose body was read.
     """
 
-    def __init__(self, departure: Departure) -> None:
+    def __init__(self, disconnect: Disconnect) -> None:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a coroutine always runs in one
         self._task = task
-        self._departure = departure
+        self._disconnect = disconnect
         self._cancelled_before = task.cancelling()
         self._is_gone = False
 
     def __enter__(self) -> "Connection":
-        self._departure.tell(self.gone)
+        self._disconnect.tell(self.gone)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._departure.forget()
+        self._disconnect.forget()
         was_cancelled = kind is not None and issubclass(kind, asyncio.CancelledError)
         if was_cancelled and self._is_gone and self._task.uncancel() <= self._cancelled_before:
             raise ClientDisconnect from None

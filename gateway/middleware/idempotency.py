@@ -23,8 +23,7 @@ from fairlane.gateway.http import body_budget, sse
 from fairlane.gateway.http import response as http_answer
 from fairlane.gateway.http.body import LARGE_BODY_BYTES, read_body
 from fairlane.gateway.http.body_budget import BodyHold
-from fairlane.gateway.http.response import DEPARTURE_STATE as STATE
-from fairlane.gateway.http.response import Departure
+from fairlane.gateway.http.disconnect import STATE, Disconnect
 from fairlane.gateway.http.sse import Connection
 from fairlane.gateway.middleware.idempotent_run import HEADER, Lost, Recording, Run, Runs, Spoken, not_kept
 from fairlane.gateway.middleware.tenant import Journal
@@ -204,9 +203,9 @@ class Idempotent:
         whole = [body]
         del body  # whoever performs it takes it: it is not kept for as long as the answer lasts
 
-        async def perform(mine: Mine, to: Recording, departure: Departure) -> None:
+        async def perform(mine: Mine, to: Recording, disconnect: Disconnect) -> None:
             caller.once, caller.runs = mine.once, mine.runs
-            replaced = {STATE: departure, http_answer.STATE: Spoken(whole.pop(), to)}
+            replaced = {STATE: disconnect, http_answer.STATE: Spoken(whole.pop(), to)}
             await self._app({**scope, "state": {**state, **replaced}}, _nothing_more, to.send)
 
         tells_progress = asks_progress(scope["headers"])  # of a run too, which it must not begin if that is no answer

@@ -21,9 +21,9 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Message
 
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.http.response import Departure
+from fairlane.gateway.http.disconnect import Disconnect
 from fairlane.gateway.middleware.request_id import log_fault
-from fairlane.quotas.idempotency import Begun, Ended, IdempotencyRecords, Mine, Name
+from fairlane.quotas.idempotency import Begun, EndedRun, IdempotencyRecords, Mine, Name
 from fairlane.quotas.sealing import Seal
 from fairlane.store.connections import STORE_TROUBLE
 
@@ -138,8 +138,8 @@ class Recording:
         news.set()
 
 
-Perform = Callable[[Mine, Recording, Departure], Awaitable[None]]
-"""The endpoint's answer to a request, said into the recording; it ends where the departure tells it to."""
+Perform = Callable[[Mine, Recording, Disconnect], Awaitable[None]]
+"""The endpoint's answer to a request, said into the recording; it ends where the disconnect tells it to."""
 
 MOST_UNHEARD = 100
 """Runs of one API key that go on though nobody listens: beyond them a client that leaves ends its own at once."""
@@ -174,7 +174,7 @@ class Run:
         self._perform = perform
         self._request_id = request_id
         self._owner = secrets.token_hex(8)
-        self._departure = Departure(lambda: None)
+        self._disconnect = Disconnect(lambda: None)
         self._grace: asyncio.TimerHandle | None = None
         self._grace_s = runs.grace_s
         self.listeners = 0
@@ -223,7 +223,7 @@ class Run:
             self.recording.end(ClientDisconnect())
             self._stop_grace()
 
-    async def _begin(self) -> Mine | Ended:
+    async def _begin(self) -> Mine | EndedRun:
         """How it ended elsewhere, or that it is to run here."""
         pause_s = _FIRST_PAUSE_S
         while (found := await self._ask()) == "running":
@@ -242,7 +242,7 @@ class Run:
     async def _ask(self) -> Begun:
         return await self._records.begin(self.name, self._owner, self.fingerprint, self._seal)
 
-    def _replay(self, ended: Ended) -> None:
+    def _replay(self, ended: EndedRun) -> None:
         if ended.body is None:
             raise not_kept()
         headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in ended.headers]
@@ -255,7 +255,7 @@ class Run:
         failure: Exception | None = None
         renewing = asyncio.create_task(self._renew())
         try:
-            await self._perform(mine, self.recording, self._departure)
+            await self._perform(mine, self.recording, self._disconnect)
         except Exception as error:  # noqa: BLE001 - each listener raises it, if one is left
             failure = error
             self._report(error)
@@ -282,7 +282,7 @@ class Run:
         """Until the store has it: whoever sends it again before that hears it from here."""
         recording = self.recording
         headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in recording.headers)
-        ended = Ended(status=recording.status, headers=headers, body=recording.body)
+        ended = EndedRun(status=recording.status, headers=headers, body=recording.body)
         while True:
             try:
                 await self._records.finish(self.name, self._owner, ended, self._seal)
@@ -303,7 +303,7 @@ class Run:
     def _give_up(self) -> None:
         self._stop_grace()
         self.is_given_up = True
-        self._departure.left()
+        self._disconnect.left()
 
     def _stop_grace(self) -> None:
         if self._grace is not None:

@@ -27,7 +27,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from fairlane.gateway.fleet import Model
+from fairlane.gateway.fleet import ServedModel
 from fairlane.gateway.observability.tracing import NO_SPAN, Kept, Span, Spans, span_id
 from fairlane.quotas.store import Charge
 
@@ -200,7 +200,7 @@ class Telemetry:
         for limit in set(limits):
             self.shadow_refusals.add(*self._whose(tenant), limit)
 
-    def observe_fleet(self, models: Iterable[Model]) -> None:
+    def observe_fleet(self, models: Iterable[ServedModel]) -> None:
         """The last picture of queues and workers."""
         for model in models:
             self.workers.labels(model.name).set(sum(not worker.draining for worker in model.workers))

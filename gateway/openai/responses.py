@@ -92,7 +92,7 @@ class Usage(msgspec.Struct, frozen=True):
         }
 
 
-class Choice(msgspec.Struct, frozen=True):
+class AnswerChoice(msgspec.Struct, frozen=True):
     """One finished choice. `logprobs`: as `gateway.api.completions` shapes it for the endpoint, None where not asked
     for.
     """
@@ -148,13 +148,13 @@ class Answers(msgspec.Struct, frozen=True, kw_only=True):
         """The chunk before `[DONE]` where `stream_options.include_usage` asked for it."""
         return self._chunk([]) | {"usage": usage.as_json()}
 
-    def whole(self, choices: Sequence[Choice], usage: Usage, *, limited_by: str | None = None) -> Json:
+    def whole(self, choices: Sequence[AnswerChoice], usage: Usage, *, limited_by: str | None = None) -> Json:
         """The answer of a request that does not stream."""
         told = [self._told(choice) for choice in choices]
         kind = "chat.completion" if self.kind == "chat" else "text_completion"
         return self._object(kind, told) | {"usage": usage.as_json()} | _limited(limited_by)
 
-    def _told(self, choice: Choice) -> Json:
+    def _told(self, choice: AnswerChoice) -> Json:
         said: Json = {"text": choice.text}
         if self.kind == "chat":
             said = {"message": {"role": "assistant", "content": choice.text, "refusal": None}}
@@ -253,7 +253,7 @@ class Speech:
     def whole(self) -> dict[str, Any]:
         """The answer of a request that does not stream."""
         choices = [
-            Choice(index, "".join(told.text), told.finish_reason or "stop", self._whole_logprobs(told))
+            AnswerChoice(index, "".join(told.text), told.finish_reason or "stop", self._whole_logprobs(told))
             for index, told in sorted(self._choices.items())
         ]
         cut = (self._limited_by(index, told.finish_reason) for index, told in sorted(self._choices.items()))

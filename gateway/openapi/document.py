@@ -18,9 +18,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from fairlane.gateway.admin import operations as admin
+from fairlane.gateway.admin import routes as admin
 from fairlane.gateway.admin.inputs import Nothing
-from fairlane.gateway.admin.openai import operations as openai_admin
+from fairlane.gateway.admin.openai import routes as openai_admin
 from fairlane.gateway.admin.router import Operation
 from fairlane.gateway.admin.views import QuotaView
 from fairlane.gateway.errors import TABLE, Code
@@ -168,7 +168,7 @@ TENANT_API: tuple[Documented, ...] = (
         name="get_model",
         summary="Show a model",
         who="tenant",
-        answers={JSON: openapi_shapes.Model},
+        answers={JSON: openapi_shapes.ModelObject},
         codes=(*_ANY_TENANT, "model_not_found"),
     ),
     Documented(

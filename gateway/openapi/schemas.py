@@ -132,7 +132,7 @@ class Completion(TypedDict):
     fairlane: NotRequired[Limited]
 
 
-class Model(TypedDict):
+class ModelObject(TypedDict):
     """A model that can be asked for."""
 
     id: str
@@ -146,7 +146,7 @@ class ModelList(TypedDict):
     """Every model that the key may use."""
 
     object: Literal["list"]
-    data: list[Model]
+    data: list[ModelObject]
 
 
 class ErrorBody(TypedDict):

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from fairlane.gateway.errors import ApiError, LimitBlock, context_length
-from fairlane.gateway.fleet import Model
+from fairlane.gateway.fleet import ServedModel
 from fairlane.gateway.openai.rate_limits import queued_limits
 from fairlane.gateway.requests.request import Flight
-from fairlane.gateway.requests.service_level import Terms
+from fairlane.gateway.requests.service_level import ServiceLevel
 from fairlane.quotas.limits import LimitStatus, Scope
 from fairlane.quotas.tenants import Tenant
 from fairlane.scheduler.admission.decide import Admitted, Refusal, assess
-from fairlane.scheduler.admission.open_requests import Commitments, Request
+from fairlane.scheduler.admission.open_requests import OpenRequests, Request
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from fairlane.scheduler.queue.types import LaneFull, TenantQueueFull, Unattainable
 
@@ -49,13 +49,13 @@ def class_name(*, guaranteed: bool) -> str:
     return "guaranteed" if guaranteed else "best-effort"
 
 
-def too_long(least_tokens: int, max_tokens: int | None, model: Model, *, prompt_param: str) -> ApiError:
+def too_long(least_tokens: int, max_tokens: int | None, model: ServedModel, *, prompt_param: str) -> ApiError:
     """Why a prompt is refused that was not even counted."""
     param = prompt_param if max_tokens is None else "max_tokens"
     return context_length(model.context_length, f"at least {least_tokens}", max_tokens, param)
 
 
-def measure(prompt_tokens: int, max_tokens: int | None, model: Model, *, prompt_param: str) -> Size:
+def measure(prompt_tokens: int, max_tokens: int | None, model: ServedModel, *, prompt_param: str) -> Size:
     """The size of one prompt's flight. Raises ApiError `context_length_exceeded`."""
     room = model.context_length - prompt_tokens
     if max_tokens is not None:
@@ -73,9 +73,9 @@ def measure(prompt_tokens: int, max_tokens: int | None, model: Model, *, prompt_
 def admit(
     sizes: Mapping[str, Size],
     n: int,
-    model: Model,
-    terms: Terms,
-    door: Commitments,
+    model: ServedModel,
+    terms: ServiceLevel,
+    door: OpenRequests,
     *,
     tenant: Tenant,
     now_ms: float,
@@ -115,7 +115,9 @@ def admit(
     return Verdict(all(answer.guaranteed for answer in answers.values()), max(expected, default=None), answers)
 
 
-def _assess_all(asked: Mapping[str, Request], model: Model, door: Commitments, now_ms: float) -> dict[str, Admitted]:
+def _assess_all(
+    asked: Mapping[str, Request], model: ServedModel, door: OpenRequests, now_ms: float
+) -> dict[str, Admitted]:
     """The door's word on each, behind those before it. Raises ApiError at the first refusal; then none is in."""
     answers: dict[str, Admitted] = {}
     for flight_id, request in asked.items():
@@ -131,7 +133,7 @@ def _assess_all(asked: Mapping[str, Request], model: Model, door: Commitments, n
     return answers
 
 
-def _check_width(size: Size, n: int, model: Model) -> None:
+def _check_width(size: Size, n: int, model: ServedModel) -> None:
     """All choices of a job start together: in one worker's batch, each with room for a token."""
     widest, pool = model.widest, model.pool
     if widest is None or pool is None:
@@ -195,7 +197,7 @@ class Doors:
     def __init__(self, lanes: Mapping[LaneName, Lane], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._lanes = lanes
         self._clock = clock
-        self._doors: dict[str, Commitments] = {}
+        self._doors: dict[str, OpenRequests] = {}
         self._held: set[str] = set()
         """Flights on their way to the queue."""
         self._flying: set[str] = set()
@@ -209,11 +211,11 @@ class Doors:
         """The time on the clock of all commitments."""
         return self._clock() * 1e3
 
-    def at(self, queue: str) -> Commitments:
+    def at(self, queue: str) -> OpenRequests:
         """What was let into a queue."""
         door = self._doors.get(queue)
         if door is None:
-            door = self._doors[queue] = Commitments(self._lanes)
+            door = self._doors[queue] = OpenRequests(self._lanes)
         return door
 
     def held(self, queue: str, flight_ids: Sequence[str]) -> "Hold":

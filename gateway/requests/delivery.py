@@ -26,7 +26,7 @@ GATHER_S = 0.001
 """With MANY_FLIGHTS in the air, news may wait so long for more: what comes together is read and written at once."""
 
 
-class Queue(Protocol):
+class JobQueue(Protocol):
     """What a gateway does with a queue; `scheduler.queue.redis_queue.RedisQueue` is one. Any call may raise
     STORE_TROUBLE.
     """
@@ -78,8 +78,8 @@ class Queue(Protocol):
 class Link:
     """Both ways to one queue: for calls, and for the one task that blocks in `read_events`."""
 
-    calls: Queue
-    reader: Queue
+    calls: JobQueue
+    reader: JobQueue
     close: Callable[[], Awaitable[None]]
 
 
@@ -124,7 +124,7 @@ class Dispatcher:
         """All that are in the air, those that are being settled too."""
         return self._flights
 
-    def queue(self, name: str) -> Queue:
+    def queue(self, name: str) -> JobQueue:
         """The queue of that name; its line is opened where there is none."""
         line = self._lines.get(name)
         if line is None:

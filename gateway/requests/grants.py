@@ -27,7 +27,7 @@ SOONEST_S, LATEST_S = 0.01, 1.0
 """When to ask again: a paused flight that is not heard of for seconds loses its place."""
 
 
-class Allowance:
+class OutputGrants:
     """Of one request. `spoken` is called as its client hears tokens; `close` ends all, and may be called twice."""
 
     def __init__(self, quotas: QuotaStore, dispatcher: Dispatcher, booking: Booking, quantum: int) -> None:

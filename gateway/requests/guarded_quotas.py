@@ -21,7 +21,7 @@ from fairlane.gateway.auth import KeyLookup
 from fairlane.gateway.requests.quota_fallback import LOOK_EVERY_S, Known, LocalShare, Modes, long_by
 from fairlane.quotas.api_keys import ApiKey, Identity
 from fairlane.quotas.memory_store import MemoryQuotaStore
-from fairlane.quotas.presence import Presence
+from fairlane.quotas.presence import GatewayPresence
 from fairlane.quotas.redis_store import RedisQuotaStore
 from fairlane.quotas.store import Ask, Charge, Extension, Lapsed, LimitStatus, Need, QuotaError, Reservation, Settled
 from fairlane.quotas.tenants import Tenant
@@ -47,7 +47,7 @@ class GuardedQuotas:
     def __init__(
         self,
         store: RedisQuotaStore,
-        presence: Presence,
+        presence: GatewayPresence,
         tenant: Callable[[str], Awaitable[Tenant | None]],
         key: Callable[[Tenant, str], Awaitable[ApiKey | None]],
         modes: Modes,

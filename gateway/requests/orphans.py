@@ -20,7 +20,7 @@ from typing import Protocol
 import msgspec
 
 from fairlane.gateway.errors import unavailable
-from fairlane.gateway.fleet import Directory, Model
+from fairlane.gateway.fleet import Directory, ServedModel
 from fairlane.gateway.requests.admission import Doors
 from fairlane.gateway.requests.delivery import Dispatcher
 from fairlane.gateway.requests.request import Flight
@@ -28,7 +28,7 @@ from fairlane.scheduler.admission.decide import Admitted, assess
 from fairlane.scheduler.admission.open_requests import Request
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Job, ModelCard
-from fairlane.scheduler.queue.types import Presence, QueueError
+from fairlane.scheduler.queue.types import QueueError, QueuePresence
 from fairlane.store.connections import STORE_TROUBLE, Troubles, every
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ EMPTY_FOR_S = 60.0
 RETRY_AFTER_S = 0.1
 
 
-class Queue(Protocol):
+class OrphanQueue(Protocol):
     """What is done with an orphan; `scheduler.queue.redis_queue.RedisQueue` is one. Any call may raise
     STORE_TROUBLE.
     """
@@ -48,14 +48,14 @@ class Queue(Protocol):
     async def reclaim(self) -> int:
         """Take jobs back from dead workers."""
 
-    async def orphan(self, grace_ms: int) -> Presence:
+    async def orphan(self, grace_ms: int) -> QueuePresence:
         """What has become of it; ends what cannot wait."""
 
     async def withdraw(self, flight_id: str, grace_ms: int) -> bool | None:
         """Take out a job without a token. False where it stays; None where it is unknown."""
 
 
-class Registry(Protocol):
+class CardRegistry(Protocol):
     """Where queues are known; `scheduler.queue.registry.RedisRegistry` is one."""
 
     async def card(self, sha256: str) -> ModelCard | None:
@@ -72,11 +72,11 @@ class Registry(Protocol):
 class Orphans:
     """One loop over the queues that no worker serves. Nothing here is on a request's way."""
 
-    registry: Registry
+    registry: CardRegistry
     directory: Directory
     dispatcher: Dispatcher
     doors: Doors
-    calls: Callable[[str], Queue]
+    calls: Callable[[str], OrphanQueue]
     """A queue by its name, without a line to it."""
     lease_s: float
     """Of a worker."""
@@ -107,18 +107,18 @@ class Orphans:
         queue = self.calls(name)
         await queue.reclaim()
         match await queue.orphan(self._grace_ms):
-            case Presence.REMOVED:
+            case QueuePresence.REMOVED:
                 await self.registry.drop_queue(name)
-            case Presence.EMPTY:
+            case QueuePresence.EMPTY:
                 self._empty[name] = self.clock() + EMPTY_FOR_S
-            case Presence.ORPHANED:
+            case QueuePresence.ORPHANED:
                 flights = [flight for flight in self.dispatcher.flights.values() if flight.queue == name]
                 card = await self.registry.card(sha256) if flights else None
                 moved = sum([await self._help(flight, queue, card) for flight in flights])
                 if moved:
                     log.info("%d requests went on from %s, which nobody serves, to a newer card", moved, name)
 
-    async def _help(self, flight: Flight, queue: Queue, card: ModelCard | None) -> bool:
+    async def _help(self, flight: Flight, queue: OrphanQueue, card: ModelCard | None) -> bool:
         """Whether it was moved."""
         job, waits = flight.job, flight.finished is None and not flight.settled
         if job is None or not waits or flight.begun:
@@ -131,7 +131,7 @@ class Orphans:
         is_in = await queue.withdraw(flight.id, self._grace_ms) is False  # where it is unknown, an answer was lost
         return not is_in and not flight.settled and await self._move(flight, job, target)
 
-    async def _move(self, flight: Flight, job: Job, target: Model) -> bool:
+    async def _move(self, flight: Flight, job: Job, target: ServedModel) -> bool:
         """Put a withdrawn job into another queue, or back where that is full; whether it went."""
         old, door, request = flight.queue, self.doors.at(target.queue), _asked(job, _waited_ms(flight))
         guaranteed = job.guaranteed and self._is_promised(request, target)
@@ -160,7 +160,7 @@ class Orphans:
                 await asyncio.sleep(RETRY_AFTER_S)
         return True
 
-    def _is_promised(self, request: Request, target: Model) -> bool:
+    def _is_promised(self, request: Request, target: ServedModel) -> bool:
         """The workers of its new card keep its deadline, by what their door has let in."""
         door, now_ms = self.doors.at(target.queue), self.doors.now_ms
         answer = assess(request, workers=target.workers, commitments=door, now_ms=now_ms)
@@ -171,7 +171,7 @@ class Orphans:
         return round(self.grace_s * 1e3)
 
 
-def _could_go(job: Job, card: ModelCard, target: Model) -> bool:
+def _could_go(job: Job, card: ModelCard, target: ServedModel) -> bool:
     """Another card's workers understand this job, and one of them could hold it."""
     new = target.text.card
     reads_alike = (card.tokenizer_json, card.eos_token_ids) == (new.tokenizer_json, new.eos_token_ids)

@@ -15,7 +15,7 @@ import msgspec
 
 from fairlane.gateway.auth import Caller
 from fairlane.gateway.errors import ApiError, invalid, model_not_found
-from fairlane.gateway.fleet import Directory, Model
+from fairlane.gateway.fleet import Directory, ServedModel
 from fairlane.gateway.http.body import LARGE_BODY_BYTES
 from fairlane.gateway.http.body_budget import BodyRoom
 from fairlane.gateway.http.sse import Headers
@@ -23,8 +23,8 @@ from fairlane.gateway.observability.metrics import Telemetry, traceparent
 from fairlane.gateway.openai.requests import GenerationRequest
 from fairlane.gateway.requests.admission import Doors, Hold, Size, Verdict, admit, class_name, measure, too_long
 from fairlane.gateway.requests.request import Flight, flight_ids, mint
-from fairlane.gateway.requests.service_level import CLASS_HEADER, LANE_HEADER, Terms, agree
-from fairlane.gateway.requests.submit import Draft
+from fairlane.gateway.requests.service_level import CLASS_HEADER, LANE_HEADER, ServiceLevel, agree
+from fairlane.gateway.requests.submit import JobSpec
 from fairlane.gateway.text.tokenizer import PromptTooLong, TextModel, TokenStream
 from fairlane.quotas.runs import Once
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
@@ -66,10 +66,10 @@ class Plan(msgspec.Struct, frozen=True):
     """A request that was let in."""
 
     request: GenerationRequest
-    model: Model
-    terms: Terms
+    model: ServedModel
+    terms: ServiceLevel
     verdict: Verdict
-    drafts: tuple[Draft, ...]
+    drafts: tuple[JobSpec, ...]
     hold: Hold
 
     def class_name(self, flights: Sequence[Flight]) -> str:
@@ -137,7 +137,7 @@ class Preparer:
         self,
         kind: Kind[Request],
         request: Request,
-        model: Model,
+        model: ServedModel,
         prompts: Mapping[str, Tokens],
         headers: Headers,
         caller: Caller,
@@ -163,7 +163,7 @@ class Preparer:
                 elapsed_ms=elapsed_ms,
             )
         drafts = tuple(
-            Draft(
+            JobSpec(
                 self._job(flight_id, prompt, sizes[flight_id], request, model, terms, verdict, caller, number),
                 sizes[flight_id],
                 model.name,
@@ -178,13 +178,13 @@ class Preparer:
 
     async def _understood_aside(
         self, kind: Kind[Request], body: bytes, caller: Caller
-    ) -> tuple[Request, Model, list[Tokens]]:
+    ) -> tuple[Request, ServedModel, list[Tokens]]:
         async with self._huge_turns if len(body) > HUGE_BODY_BYTES else nullcontext():
             return await asyncio.to_thread(self._understand_and_measure, kind, body, caller)
 
     def _understand_and_measure(
         self, kind: Kind[Request], body: bytes, caller: Caller
-    ) -> tuple[Request, Model, list[Tokens]]:
+    ) -> tuple[Request, ServedModel, list[Tokens]]:
         """In a thread of its own, whose time tells what a body cost that is refused."""
         began_s = time.thread_time()
         try:
@@ -193,7 +193,9 @@ class Preparer:
             refused.work_s = time.thread_time() - began_s
             raise
 
-    def _understand(self, kind: Kind[Request], body: bytes, caller: Caller) -> tuple[Request, Model, list[Tokens]]:
+    def _understand(
+        self, kind: Kind[Request], body: bytes, caller: Caller
+    ) -> tuple[Request, ServedModel, list[Tokens]]:
         request = kind.parse(body, self._room.most_token_ids(kind.most_prompts))
         model = allowed_model(self._directory, request.model, caller)
         try:
@@ -210,8 +212,8 @@ class Preparer:
         prompt: Tokens,
         size: Size,
         request: GenerationRequest,
-        model: Model,
-        terms: Terms,
+        model: ServedModel,
+        terms: ServiceLevel,
         verdict: Verdict,
         caller: Caller,
         number: int,
@@ -260,7 +262,7 @@ def _print_of(prompt: Tokens) -> str:
     return hashlib.sha256(array("I", prompt).tobytes()).hexdigest()[:_PRINT]
 
 
-def allowed_model(directory: Directory, name: str, caller: Caller) -> Model:
+def allowed_model(directory: Directory, name: str, caller: Caller) -> ServedModel:
     """A model that the caller may use. Raises ApiError `model_not_found`, `model_not_allowed`, and as `find` does."""
     found = directory.find((name,))
     if not found:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from fairlane.gateway.requests.delivery import Dispatcher, Queue
+from fairlane.gateway.requests.delivery import Dispatcher, JobQueue
 from fairlane.gateway.requests.request import Flight, flight_ids, total
 from fairlane.gateway.requests.settlement import recorded
 from fairlane.gateway.text.tokenizer import TokenStream
@@ -144,7 +144,7 @@ def begin(flight: Flight, job: Job, heads: Heads) -> bool:
     return is_over
 
 
-async def _ended(queue: Queue, flight_id: str, until_s: float) -> JobRecord | None:
+async def _ended(queue: JobQueue, flight_id: str, until_s: float) -> JobRecord | None:
     """Cancels a job; its record once it has ended, or as it is then on the event loop's clock."""
     loop, record = asyncio.get_running_loop(), await queue.cancel(flight_id)
     while record is not None and record.state is not JobState.ENDED and loop.time() < until_s:

@@ -32,7 +32,7 @@ _TIERS: Mapping[str, LaneName] = {
 _GRANTED: Mapping[LaneName, str] = {LaneName.LATENCY: "priority", LaneName.THROUGHPUT: "flex"}
 
 
-class Terms(msgspec.Struct, frozen=True, kw_only=True):
+class ServiceLevel(msgspec.Struct, frozen=True, kw_only=True):
     """What one request was promised. Durations count from its arrival."""
 
     lane: Lane
@@ -59,7 +59,7 @@ def agree(
     headers: Iterable[tuple[bytes, bytes]],
     identity: Identity,
     lanes: Mapping[LaneName, Lane],
-) -> Terms:
+) -> ServiceLevel:
     """The terms of one request. `headers`: the ASGI scope's. Raises ApiError for a lane or figure that cannot be."""
     given = _given(headers)
     name = _lane(request, given.get(LANE_HEADER), identity)
@@ -67,10 +67,12 @@ def agree(
     asked = _TIERS.get(request.service_tier or "")
     tier = _GRANTED[name] if asked == name else "default"
     if not given and request.deadline_ms is None:
-        return Terms(lane=lane, service_tier=tier, deadline_ms=None, hard_ttft_ms=None, max_wait_ms=lane.max_wait_ms)
+        return ServiceLevel(
+            lane=lane, service_tier=tier, deadline_ms=None, hard_ttft_ms=None, max_wait_ms=lane.max_wait_ms
+        )
     stated = [ms for ms in (request.deadline_ms, _milliseconds(given, DEADLINE_HEADER)) if ms is not None]
     ttft = [ms for ms in (_milliseconds(given, header) for header in TTFT_HEADERS) if ms is not None]
-    return Terms(
+    return ServiceLevel(
         lane=lane,
         service_tier=tier,
         deadline_ms=min(stated, default=None),

@@ -13,9 +13,9 @@ from functools import partial
 from fairlane.gateway.errors import ApiError, internal_error, unavailable
 from fairlane.gateway.observability.tracing import Span
 from fairlane.gateway.openai.responses import Listener, Notice, Piece, Pulse, Rhythm, Said
-from fairlane.gateway.requests.delivery import Queue
+from fairlane.gateway.requests.delivery import JobQueue
 from fairlane.gateway.requests.request import Choice, Fault, Flight, Mailbox, News
-from fairlane.gateway.requests.service_level import Terms
+from fairlane.gateway.requests.service_level import ServiceLevel
 from fairlane.gateway.requests.settlement import Settlements, outcome_of
 from fairlane.gateway.text.tokenizer import TextModel, TokenStream
 from fairlane.scheduler.protocol.messages import Finished, Outcome, Paused, Preempted, Resumed, TokenDelta
@@ -33,16 +33,16 @@ class Voice:
 
 
 @dataclass(slots=True)
-class Generation:
+class TokenEvents:
     """The flights of one request, all put. `run` once; whoever launched it ends what `run` leaves open."""
 
     flights: Sequence[Flight]
-    queue: Callable[[str], Queue]
+    queue: Callable[[str], JobQueue]
     """A queue by its name: a flight may change it before its first token."""
     mailbox: Mailbox
     settlements: Settlements
     text: TextModel
-    terms: Terms
+    terms: ServiceLevel
     arrived_s: float
     """On the event loop's clock."""
     queue_span: Span

@@ -15,7 +15,7 @@ from fairlane.gateway.errors import ApiError, LimitBlock, store_unavailable
 from fairlane.gateway.observability.metrics import Telemetry
 from fairlane.gateway.requests.admission import Size, queue_refused, queued_limit
 from fairlane.gateway.requests.delivery import Dispatcher
-from fairlane.gateway.requests.grants import Allowance
+from fairlane.gateway.requests.grants import OutputGrants
 from fairlane.gateway.requests.request import Booking, Flight, Mailbox
 from fairlane.gateway.requests.resume import Earlier, Heads, Wanted, begin, resumption
 from fairlane.gateway.requests.settlement import Settlements, outcome_of
@@ -31,7 +31,7 @@ _PROMPT_LIMITS = frozenset(rule.name for rule in RULES if {"input", "prompt"} & 
 _OUTPUT_LIMITS = frozenset(rule.name for rule in RULES if {"output", "ceiling"} & set(rule.counts))
 
 
-class Draft(msgspec.Struct, frozen=True):
+class JobSpec(msgspec.Struct, frozen=True):
     """One flight before its launch: the job with all but its budget."""
 
     job: Job
@@ -47,7 +47,7 @@ class Draft(msgspec.Struct, frozen=True):
     """Reads a choice from its first token."""
 
 
-class Launcher:
+class Submitter:
     """Sends flights off. Use `launch` as a context: what is still open at its end is cancelled and settled."""
 
     def __init__(
@@ -68,11 +68,11 @@ class Launcher:
         self._settlements = settlements
         self._telemetry = telemetry
 
-    def launch(self, caller: Caller, drafts: Sequence[Draft], mailbox: Mailbox, arrived_s: float) -> "Launch":
+    def launch(self, caller: Caller, drafts: Sequence[JobSpec], mailbox: Mailbox, arrived_s: float) -> "Launch":
         """The drafts' flights on their way. `arrived_s`: on the event loop's clock."""
         return Launch(self, caller, self._book(caller, drafts, mailbox), drafts, arrived_s)
 
-    def _book(self, caller: Caller, drafts: Sequence[Draft], mailbox: Mailbox) -> Booking:
+    def _book(self, caller: Caller, drafts: Sequence[JobSpec], mailbox: Mailbox) -> Booking:
         """The request's booking; nothing is held by it yet."""
         first = drafts[0]
         ask = Ask(
@@ -123,7 +123,7 @@ class Launcher:
             await self._settlements.end(booking, outcome)
         caller.statuses = booking.statuses  # where the store has not said, whoever wants to tell them asks
 
-    async def start(self, caller: Caller, booking: Booking, drafts: Sequence[Draft], arrived_s: float) -> None:
+    async def start(self, caller: Caller, booking: Booking, drafts: Sequence[JobSpec], arrived_s: float) -> None:
         """Reserve the tokens of all drafts, then put each. Raises ApiError."""
         heads = await self._heads(caller, drafts)
         if heads:
@@ -135,7 +135,7 @@ class Launcher:
         if reservation.shadowed:
             self._telemetry.shadowed(caller.tenant_id, reservation.shadowed)
         if reservation.granted_tokens < reservation.most_tokens and booking.ask.start.going:
-            booking.allowance = Allowance(self._quotas, self._dispatcher, booking, self._quantum)
+            booking.allowance = OutputGrants(self._quotas, self._dispatcher, booking, self._quantum)
         for flight, draft, own in zip(booking.flights, drafts, heads or [()] * len(drafts), strict=True):
             flight.limited_by = _limited_by(draft.size, reservation)
             flight.granted = reservation.granted_tokens
@@ -144,7 +144,7 @@ class Launcher:
             if not begin(flight, job, own):
                 await self._put(flight, job, reservation, own)
 
-    async def _heads(self, caller: Caller, drafts: Sequence[Draft]) -> Sequence[Heads]:
+    async def _heads(self, caller: Caller, drafts: Sequence[JobSpec]) -> Sequence[Heads]:
         """What the choices of each begin with; empty: with nothing."""
         if caller.once is None or not caller.runs:
             return ()
@@ -154,7 +154,7 @@ class Launcher:
         except STORE_TROUBLE as error:
             raise store_unavailable() from error
 
-    async def _reserve(self, booking: Booking, draft: Draft) -> Reservation:
+    async def _reserve(self, booking: Booking, draft: JobSpec) -> Reservation:
         ask = booking.ask
         try:
             return await self._quotas.reserve(ask)
@@ -201,7 +201,7 @@ class Launch:
     __slots__ = ("_arrived_s", "_booking", "_caller", "_drafts", "_launcher")
 
     def __init__(
-        self, launcher: Launcher, caller: Caller, booking: Booking, drafts: Sequence[Draft], arrived_s: float
+        self, launcher: Submitter, caller: Caller, booking: Booking, drafts: Sequence[JobSpec], arrived_s: float
     ) -> None:
         self._launcher = launcher
         self._caller = caller
@@ -245,7 +245,7 @@ def _limited_by(size: Size, reservation: Reservation) -> str | None:
     return next(iter([*per_choice, *(status.name for status in spent)]), None)
 
 
-def _exceeded_param(status: LimitStatus, ask: Ask, draft: Draft) -> str | None:
+def _exceeded_param(status: LimitStatus, ask: Ask, draft: JobSpec) -> str | None:
     """What to shorten where the limit can never be kept; None where the request as such is too much."""
     is_of_prompt = status.name in _PROMPT_LIMITS
     if status.name in _OUTPUT_LIMITS and not (is_of_prompt and ask.prompt_tokens >= status.limit):

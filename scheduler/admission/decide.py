@@ -16,8 +16,15 @@ from typing import Literal
 
 import msgspec
 
-from fairlane.scheduler.admission.demand import Load, Tariff, claim_ms, has_room_at_once, lateness_ms, time_to_first_ms
-from fairlane.scheduler.admission.open_requests import Commitments, Request
+from fairlane.scheduler.admission.demand import (
+    LaneLoad,
+    Tariff,
+    claim_ms,
+    has_room_at_once,
+    lateness_ms,
+    time_to_first_ms,
+)
+from fairlane.scheduler.admission.open_requests import OpenRequests, Request
 from fairlane.scheduler.protocol.messages import WorkerStatus
 from fairlane.scheduler.queue.promises import MARGIN
 
@@ -32,7 +39,7 @@ class Admitted(msgspec.Struct, frozen=True):
     guaranteed: bool
     expected_ttft_ms: float | None
     """None where no worker knows its costs yet."""
-    load: Load | None = None
+    load: LaneLoad | None = None
     """What it was found to ask for, at these prices."""
     claim_ms: float = 0.0
     """What is to be booked for its guarantee, of the time of all workers."""
@@ -66,7 +73,7 @@ def assess(
     request: Request,
     *,
     workers: Sequence[WorkerStatus],
-    commitments: Commitments,
+    commitments: OpenRequests,
     now_ms: float,
 ) -> Admitted | Refusal:
     """Admit or refuse. `now_ms`: on the clock of the door's commitments."""
@@ -85,7 +92,7 @@ class _Assessment(msgspec.Struct, frozen=True):
     """One request against one door's commitments."""
 
     request: Request
-    known: Commitments
+    known: OpenRequests
     tariff: Tariff
     now_ms: float
 
@@ -114,13 +121,13 @@ class _Assessment(msgspec.Struct, frozen=True):
         stated = self.request.states_deadline and (self.request.deadline_ms is None or self.request.max_tokens_stated)
         return stated and self.known.leaves_time(self.request.lane, self.now_ms)
 
-    def _begins_at_once(self, load: Load) -> bool:
+    def _begins_at_once(self, load: LaneLoad) -> bool:
         """Several choices begin together: the rows that a full worker frees one by one go to others before them, until
         they are due."""
         fleet = self.known.fleet(self.tariff)
         return self.request.choices == 1 or has_room_at_once(self.known.ledger, load, fleet)
 
-    def _admitted(self, wait_ms: float, load: Load, *, guaranteed: bool, claimed_ms: float = 0.0) -> Admitted:
+    def _admitted(self, wait_ms: float, load: LaneLoad, *, guaranteed: bool, claimed_ms: float = 0.0) -> Admitted:
         return Admitted(
             guaranteed,
             expected_ttft_ms=wait_ms + self.tariff.recent_step_ms,
@@ -130,14 +137,14 @@ class _Assessment(msgspec.Struct, frozen=True):
             token_ms=self.tariff.token_ms,
         )
 
-    def _load(self, *, guaranteed: bool) -> Load:
+    def _load(self, *, guaranteed: bool) -> LaneLoad:
         return self.known.load(self.request, self.tariff, self.now_ms, guaranteed=guaranteed)
 
-    def _wait_ms(self, load: Load, taken: float) -> float:
+    def _wait_ms(self, load: LaneLoad, taken: float) -> float:
         """Until its first token, where others take a part of the time that becomes free."""
         return time_to_first_ms(self.known.ledger, load, self.known.fleet(self.tariff)) / (1.0 - taken)
 
-    def _lateness_ms(self, load: Load) -> float:
+    def _lateness_ms(self, load: LaneLoad) -> float:
         return lateness_ms(
             self.known.ledger,
             load,
@@ -147,7 +154,7 @@ class _Assessment(msgspec.Struct, frozen=True):
             taken=lambda rank: self.known.taken(rank, self.now_ms),
         )
 
-    def _refusal(self, load: Load, late_ms: float) -> Refusal:
+    def _refusal(self, load: LaneLoad, late_ms: float) -> Refusal:
         """Worth a retry if it would be in time alone."""
         alone_ms = self.tariff.prefill_ms(self.request.prompt_tokens)
         had_ms = load.due_ms - self.now_ms

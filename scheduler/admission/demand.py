@@ -50,7 +50,7 @@ class Level(NamedTuple):
     best_effort: bool
 
 
-class Load(msgspec.Struct, frozen=True, kw_only=True):
+class LaneLoad(msgspec.Struct, frozen=True, kw_only=True):
     """One request, or several alike, as the test sees them."""
 
     level: Level
@@ -88,7 +88,7 @@ class Sum:
     dated: dict[int, tuple[int, float]] = field(default_factory=dict)
     """How many have a deadline, and their work, by its bucket."""
 
-    def add(self, load: Load, times: int = 1) -> None:
+    def add(self, load: LaneLoad, times: int = 1) -> None:
         """Count a load in so many times; out where that is negative."""
         self.loads += times
         self.prefill_ms += times * load.prefill_ms
@@ -113,16 +113,16 @@ class Sum:
         self.share += other.share
 
 
-class Ledger:
+class DemandLedger:
     """Sums of the loads that are open, by level."""
 
     def __init__(self) -> None:
-        self._loads: dict[str, Load] = {}
+        self._loads: dict[str, LaneLoad] = {}
         self._sums: dict[Level, Sum] = {}
         self.others: Mapping[Level, Sum] = {}
         """What other doors have let in."""
 
-    def put(self, flight_id: str, load: Load, now_ms: float) -> None:
+    def put(self, flight_id: str, load: LaneLoad, now_ms: float) -> None:
         """It is open, and has come so far."""
         self.remove(flight_id)
         if load.due_ms < math.inf:
@@ -175,14 +175,14 @@ class Ledger:
         return dated
 
 
-def time_to_first_ms(ledger: Ledger, load: Load, fleet: Fleet) -> float:
+def time_to_first_ms(ledger: DemandLedger, load: LaneLoad, fleet: Fleet) -> float:
     """From now to a load's first token, behind all that goes before it and is due no later."""
     before = ledger.up_to(load.level)
     later_ms = sum(work_ms for bucket, (_, work_ms) in before.dated.items() if bucket * BUCKET_MS > load.due_ms)
     return _wait(before, load, fleet)(before.work_ms - later_ms)
 
 
-def claim_ms(ledger: Ledger, load: Load, fleet: Fleet) -> float:
+def claim_ms(ledger: DemandLedger, load: LaneLoad, fleet: Fleet) -> float:
     """By how much a load makes all wait that is due with it or later: its prompt where there is room for it, its work
     where others have to leave first."""
     before = ledger.up_to(load.level)
@@ -191,13 +191,13 @@ def claim_ms(ledger: Ledger, load: Load, fleet: Fleet) -> float:
     return max(load.prefill_ms, load.work_ms) / fleet.workers
 
 
-def has_room_at_once(ledger: Ledger, load: Load, fleet: Fleet) -> bool:
+def has_room_at_once(ledger: DemandLedger, load: LaneLoad, fleet: Fleet) -> bool:
     """A worker that is as full as all are of what goes before would have room for all of a load's choices together."""
     return ledger.up_to(load.level).share / fleet.workers + load.share <= 1.0
 
 
 def lateness_ms(
-    ledger: Ledger, load: Load, fleet: Fleet, now_ms: float, *, margin: float, taken: Callable[[int], float]
+    ledger: DemandLedger, load: LaneLoad, fleet: Fleet, now_ms: float, *, margin: float, taken: Callable[[int], float]
 ) -> float:
     """By how much guaranteed work would be late at worst if this load came too and all took `margin` times as long.
 
@@ -223,11 +223,11 @@ def lateness_ms(
     return worst_ms
 
 
-def _nothing(level: Level) -> Load:
-    return Load(level=level, prefill_ms=0.0, decode_ms=0.0, output_ms=0.0, token_ms=0.0, share=0.0)
+def _nothing(level: Level) -> LaneLoad:
+    return LaneLoad(level=level, prefill_ms=0.0, decode_ms=0.0, output_ms=0.0, token_ms=0.0, share=0.0)
 
 
-def _wait(before: Sum, load: Load, fleet: Fleet) -> Callable[[float], float]:
+def _wait(before: Sum, load: LaneLoad, fleet: Fleet) -> Callable[[float], float]:
     """Of a part of the work that goes before, in milliseconds: how long until it is done, and the load's prompt too.
 
     What does not depend on the part is computed once: a test asks for hundreds of parts.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from fairlane.scheduler.admission.demand import Fleet, Ledger, Level, Load, Tariff, tariff_of
+from fairlane.scheduler.admission.demand import DemandLedger, Fleet, LaneLoad, Level, Tariff, tariff_of
 from fairlane.scheduler.admission.eta import Waits
 from fairlane.scheduler.admission.hearsay import DoorReport, level_report, sums_of
 from fairlane.scheduler.planner.costs import slowest_ms
@@ -102,13 +102,13 @@ class _Open:
     """Its work when it came, as the rates know it."""
 
 
-class Commitments:
+class OpenRequests:
     """Of one door, on one clock in milliseconds."""
 
     def __init__(self, lanes: Mapping[LaneName, Lane]) -> None:
         self.tariff: Tariff | None = None
         """Prices as workers last reported them; None while none knows its costs."""
-        self.ledger = Ledger()
+        self.ledger = DemandLedger()
         self._lanes = lanes
         self._waits = Waits()
         self._pace_ms = math.inf
@@ -191,7 +191,7 @@ class Commitments:
             rate.add(work_ms, now_ms)
 
     def enter(
-        self, flight_id: str, request: Request, *, guaranteed: bool, now_ms: float, load: Load | None = None
+        self, flight_id: str, request: Request, *, guaranteed: bool, now_ms: float, load: LaneLoad | None = None
     ) -> None:
         """It is let in; instead of what went by this id before. `load`: what it was just found to ask for."""
         self.withdraw(flight_id, now_ms)
@@ -286,7 +286,7 @@ class Commitments:
         """Who does the work at these prices."""
         return Fleet(tariff.workers, tariff.base_ms, self._pace_ms)
 
-    def load(self, request: Request, tariff: Tariff, now_ms: float, *, guaranteed: bool) -> Load:
+    def load(self, request: Request, tariff: Tariff, now_ms: float, *, guaranteed: bool) -> LaneLoad:
         """A request that comes now, as the demand test sees it."""
         return self._load(_Open(request, guaranteed, now_ms), tariff)
 
@@ -325,14 +325,14 @@ class Commitments:
     def _price(self, flight_id: str, found: _Open, now_ms: float, tariff: Tariff) -> None:
         self.ledger.put(flight_id, self._load(found, tariff), now_ms)
 
-    def _load(self, found: _Open, tariff: Tariff) -> Load:
+    def _load(self, found: _Open, tariff: Tariff) -> LaneLoad:
         request, produced = found.request, found.produced
         left = self.output_tokens(request, produced)
         kv_tokens = request.prompt_tokens + (produced + left) / 2.0
         token_ms = request.choices * tariff.output_ms(kv_tokens)
         rank = self._lanes[request.lane].rank
         pace_ms = _pace_ms(found, tariff, kv_tokens)
-        return Load(
+        return LaneLoad(
             level=Level(rank, not found.guaranteed),
             prefill_ms=0.0 if produced else tariff.prefill_ms(request.prompt_tokens),
             decode_ms=left * token_ms,

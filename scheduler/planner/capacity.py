@@ -10,7 +10,7 @@ from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.kv.blocks import BlockPool
 from fairlane.scheduler.planner.kv.lane_floors import own_blocks
 from fairlane.scheduler.planner.sequence import Sequence, State
-from fairlane.scheduler.planner.sequence_index import LaneRoster, Roster
+from fairlane.scheduler.planner.sequence_index import LaneRoster, SequenceIndex
 from fairlane.scheduler.planner.steps import Capacity, Yielding
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 
@@ -45,7 +45,7 @@ def count(sequences: Iterable[Sequence], lanes: Iterable[LaneName]) -> Counts:
 class Census:
     """A roster's counts, taken again once a sequence has moved, or stopped, or gone on."""
 
-    def __init__(self, roster: Roster) -> None:
+    def __init__(self, roster: SequenceIndex) -> None:
         self._roster = roster
         self._as_of, self._counts = -1, Counts()
 
@@ -60,7 +60,7 @@ class Census:
 
 
 def measure(
-    roster: Roster, lanes: Mapping[LaneName, Lane], pool: BlockPool, max_sequences: int, costs: CostModel
+    roster: SequenceIndex, lanes: Mapping[LaneName, Lane], pool: BlockPool, max_sequences: int, costs: CostModel
 ) -> Capacity:
     """What each lane could start in the next step: what is free or held by lanes below, less what work of its own
     lane and above has yet to take, and one block for each of those to grow; of rows and blocks its share floor at

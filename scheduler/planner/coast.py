@@ -18,7 +18,7 @@ from fairlane.scheduler.planner.kv.prefix_reuse import Prefixes
 from fairlane.scheduler.planner.ordering import DECODE_WEIGHT
 from fairlane.scheduler.planner.sequence import Kind, Sequence
 from fairlane.scheduler.planner.sequence_group import Expiries
-from fairlane.scheduler.planner.sequence_index import Roster
+from fairlane.scheduler.planner.sequence_index import SequenceIndex
 from fairlane.scheduler.planner.step_budget import Price, least_slack_ms, pace_time_ms
 from fairlane.scheduler.planner.step_builder import decode_row
 from fairlane.scheduler.planner.steps import StepFeatures, StepPlan
@@ -33,7 +33,7 @@ class Coast:
     def __init__(
         self,
         sequences: Items[Sequence],
-        roster: Roster,
+        roster: SequenceIndex,
         pool: BlockPool,
         prefixes: Prefixes,
         costs: CostModel,
@@ -147,7 +147,7 @@ class Coast:
             seq.output += [seq.output[-1]] * gained
 
 
-def batch(decodes: dict[Kind, tuple[Sequence, ...]], roster: Roster) -> list[Sequence] | None:
+def batch(decodes: dict[Kind, tuple[Sequence, ...]], roster: SequenceIndex) -> list[Sequence] | None:
     """All that decodes, in the order in which a plan gives rows to each where nothing else is there; None where that
     is not plain: some were stopped, are choices of several, or stand with those of another lane."""
     lanes = {kind[0] for kind in decodes}
@@ -161,7 +161,7 @@ def batch(decodes: dict[Kind, tuple[Sequence, ...]], roster: Roster) -> list[Seq
     return found
 
 
-def _group(kind: Kind, roster: Roster) -> tuple[int, bool]:
+def _group(kind: Kind, roster: SequenceIndex) -> tuple[int, bool]:
     """Lane rank and class, as the order has them where nobody waits: then all are inside the window."""
     name, _, promised, promoted = kind
     return max(0, roster.lanes[name].lane.rank - promoted), not promised

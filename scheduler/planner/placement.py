@@ -28,9 +28,9 @@ from fairlane.scheduler.planner.preemption import Guard, Victim, choose, give_ba
 from fairlane.scheduler.planner.priority import IDLE, Group, Phase, Ranking, Standing
 from fairlane.scheduler.planner.rebalance import Evening
 from fairlane.scheduler.planner.sequence import Sequence, State
-from fairlane.scheduler.planner.sequence_index import Roster
+from fairlane.scheduler.planner.sequence_index import SequenceIndex
 from fairlane.scheduler.planner.step_budget import Survey
-from fairlane.scheduler.planner.step_builder import Draft
+from fairlane.scheduler.planner.step_builder import StepBuilder
 from fairlane.scheduler.planner.steps import SeqId
 from fairlane.scheduler.planner.waiting import Fresh, WaitReason
 from fairlane.scheduler.protocol.lanes import LaneName
@@ -48,7 +48,13 @@ class Forecast:
     tenant's batch, but tie tenants to each other's lengths: whoever runs longer could begin too little to keep up."""
 
     def __init__(
-        self, roster: Roster, begun: Survey, ranking: Ranking, draft: Draft, pool: BlockPool, lengths: Lengths
+        self,
+        roster: SequenceIndex,
+        begun: Survey,
+        ranking: Ranking,
+        draft: StepBuilder,
+        pool: BlockPool,
+        lengths: Lengths,
     ) -> None:
         self._roster = roster
         self._begun = begun
@@ -112,10 +118,10 @@ class Placement:
 
     def __init__(
         self,
-        roster: Roster,
+        roster: SequenceIndex,
         begun: Survey,
         ranking: Ranking,
-        draft: Draft,
+        draft: StepBuilder,
         pool: BlockPool,
         costs: CostModel,
         lengths: Lengths,

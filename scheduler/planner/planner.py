@@ -24,10 +24,10 @@ from fairlane.scheduler.planner.placement import Placement
 from fairlane.scheduler.planner.preemption import lost
 from fairlane.scheduler.planner.priority import Ranking
 from fairlane.scheduler.planner.sequence import DECODE, FINISHED, PAUSED, Sequence, State
-from fairlane.scheduler.planner.sequence_group import Expiries, Flight, open_flight, refusal
-from fairlane.scheduler.planner.sequence_index import Roster
+from fairlane.scheduler.planner.sequence_group import Expiries, SequenceGroup, open_flight, refusal
+from fairlane.scheduler.planner.sequence_index import SequenceIndex
 from fairlane.scheduler.planner.step_budget import ample_budget, step_budget, survey
-from fairlane.scheduler.planner.step_builder import Draft
+from fairlane.scheduler.planner.step_builder import StepBuilder
 from fairlane.scheduler.planner.steps import (
     Capacity,
     Ended,
@@ -104,11 +104,11 @@ class Planner:
         self._costs = costs
         costs.expect_blocks_of(bytes_per_block)
         self._ample = ample_budget(lanes, max_sequences, max_step_tokens)
-        self._roster = Roster(lanes, window=window)
+        self._roster = SequenceIndex(lanes, window=window)
         self._claims = HostClaims(self._pool, self._roster.idle)
         self._census = capacity.Census(self._roster)
         self._lengths = Lengths()
-        self._flights: dict[str, Flight] = {}
+        self._flights: dict[str, SequenceGroup] = {}
         self._expiries = Expiries(self._flights)
         self._ended: list[Ended] = []
         self._paused: list[Paused] = []
@@ -179,7 +179,7 @@ class Planner:
         for flight, reason in self._expiries.passed(now_ms):
             self._ended.append(self._close(flight, Outcome.EXPIRED, reason))
         reasons: dict[SeqId, WaitReason] = {}
-        draft = Draft(self._ample, self._pool, self._prefixes, self._roster, now_ms)
+        draft = StepBuilder(self._ample, self._pool, self._prefixes, self._roster, now_ms)
         if self._forced or not draft.run_all():
             draft, reasons = self._weigh_up(now_ms)
         draft.copy_ahead(self._copies_ahead)
@@ -190,12 +190,12 @@ class Planner:
             self._pool.settle()  # no copy of it is under way
         return self._plan
 
-    def _weigh_up(self, now_ms: float) -> tuple[Draft, dict[SeqId, WaitReason]]:
+    def _weigh_up(self, now_ms: float) -> tuple[StepBuilder, dict[SeqId, WaitReason]]:
         """The step as lanes, tenants, deadlines and blocks decide it, and why others have no part in it."""
         begun = survey(self._roster, now_ms)
         number = self._plan.number
         budget = step_budget(begun, self._lanes, self._costs, self._max_sequences, self._max_step_tokens, number=number)
-        draft = Draft(budget, self._pool, self._prefixes, self._roster, now_ms)
+        draft = StepBuilder(budget, self._pool, self._prefixes, self._roster, now_ms)
         if self._forced:
             self._yield_forced(draft)
             begun = survey(self._roster, now_ms)
@@ -302,7 +302,7 @@ class Planner:
         for flight in self._flights.values():
             flight.check_integrity(self._pool)
 
-    def _yield_forced(self, draft: Draft) -> None:
+    def _yield_forced(self, draft: StepBuilder) -> None:
         for seq_id, (mode, blocks) in self._forced.items():
             flight = self._flights.get(seq_id.flight_id)
             if flight:
@@ -310,11 +310,11 @@ class Planner:
                 draft.force(seq, mode, blocks, self._claims.room().of(seq))
         self._forced = {}
 
-    def _close(self, flight: Flight, outcome: Outcome, error: str = "") -> Ended:
+    def _close(self, flight: SequenceGroup, outcome: Outcome, error: str = "") -> Ended:
         self._release(flight)
         return flight.ended(outcome, error)
 
-    def _release(self, flight: Flight) -> None:
+    def _release(self, flight: SequenceGroup) -> None:
         for seq in flight.live:
             self._free(seq)
             seq.move(State.FINISHED)
@@ -354,7 +354,7 @@ class Planner:
                 self._moved(seq, self._flights[row.seq.flight_id])
         return charge
 
-    def _moved(self, seq: Sequence, flight: Flight) -> None:
+    def _moved(self, seq: Sequence, flight: SequenceGroup) -> None:
         """Its token ended a sequence, or its grant, or was its first."""
         if seq.state is FINISHED:
             self._roster.remove(seq)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.ordering import DECODE_WEIGHT, prospects
 from fairlane.scheduler.planner.sequence import Kind, Sequence, State
-from fairlane.scheduler.planner.sequence_index import LITTLE, LaneRoster, Roster, kinds_of
+from fairlane.scheduler.planner.sequence_index import LITTLE, LaneRoster, SequenceIndex, kinds_of
 from fairlane.scheduler.planner.step_budget import Survey
 from fairlane.scheduler.planner.steps import SeqId
 from fairlane.scheduler.protocol.lanes import LaneName
@@ -90,7 +90,7 @@ class Standing(NamedTuple):
 class Ranking:
     """The order at one moment."""
 
-    def __init__(self, roster: Roster, begun: Survey, costs: CostModel, now_ms: float) -> None:
+    def __init__(self, roster: SequenceIndex, begun: Survey, costs: CostModel, now_ms: float) -> None:
         self.now_ms = now_ms
         self._begun = begun
         self._lanes = roster.lanes

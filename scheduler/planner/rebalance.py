@@ -9,8 +9,8 @@ from collections import Counter
 from fairlane.scheduler.planner.preemption import Victim
 from fairlane.scheduler.planner.priority import Phase, Ranking, Standing
 from fairlane.scheduler.planner.sequence import Kind, Sequence
-from fairlane.scheduler.planner.sequence_index import Roster
-from fairlane.scheduler.planner.step_builder import Draft
+from fairlane.scheduler.planner.sequence_index import SequenceIndex
+from fairlane.scheduler.planner.step_builder import StepBuilder
 from fairlane.scheduler.protocol.lanes import LaneName
 
 ASIDE_PART = 8
@@ -20,7 +20,7 @@ ASIDE_PART = 8
 class Evening:
     """One step's share of it."""
 
-    def __init__(self, roster: Roster, ranking: Ranking, draft: Draft, decoding: int) -> None:
+    def __init__(self, roster: SequenceIndex, ranking: Ranking, draft: StepBuilder, decoding: int) -> None:
         self._roster = roster
         self._ranking = ranking
         self._draft = draft

@@ -16,7 +16,7 @@ from fairlane.scheduler.protocol.messages import Job, Lease, Outcome
 
 
 @dataclass(slots=True, eq=False)
-class Flight:
+class SequenceGroup:
     """A job and its choices. Choice 0, or whichever has produced least, is the trunk: it computes the prompt's full
     blocks, and the others share them once they are there."""
 
@@ -119,7 +119,7 @@ def refusal(job: Job, pool: BlockPool) -> str:
     return ""
 
 
-def open_flight(lease: Lease, lane: Lane, arrived_ms: float, block_size: int) -> Flight:
+def open_flight(lease: Lease, lane: Lane, arrived_ms: float, block_size: int) -> SequenceGroup:
     """The flight of a lease, going on from what earlier holders have published."""
     job = lease.job
     generated = [list(ids) for ids in lease.generated] + [[] for _ in range(job.n - len(lease.generated))]
@@ -137,7 +137,7 @@ def open_flight(lease: Lease, lane: Lane, arrived_ms: float, block_size: int) ->
         )
         for choice, output in enumerate(generated)
     )
-    flight = Flight(
+    flight = SequenceGroup(
         job=job,
         lane=lane,
         arrived_ms=arrived_ms,
@@ -150,7 +150,7 @@ def open_flight(lease: Lease, lane: Lane, arrived_ms: float, block_size: int) ->
     return flight
 
 
-def _choose_trunk(flight: Flight) -> None:
+def _choose_trunk(flight: SequenceGroup) -> None:
     # The choice with the least output can run whenever any of them can, so nobody waits for one at its grant.
     trunk = min(flight.live, key=lambda seq: len(seq.output), default=None)
     for seq in flight.live:
@@ -164,7 +164,7 @@ MOST_STALE = 8
 class Expiries:
     """The times at which a deadline of a flight passes, or the longest wait of one that has not begun."""
 
-    def __init__(self, flights: Mapping[str, Flight]) -> None:
+    def __init__(self, flights: Mapping[str, SequenceGroup]) -> None:
         """`flights`: those that are not over, as they are at each call."""
         self._flights = flights
         self._times: list[tuple[float, str]] = []
@@ -172,7 +172,7 @@ class Expiries:
     def __len__(self) -> int:
         return len(self._times)
 
-    def watch(self, flight: Flight) -> None:
+    def watch(self, flight: SequenceGroup) -> None:
         """Note a flight's times."""
         for at_ms in flight.expiries():
             heapq.heappush(self._times, (at_ms, flight.job.flight_id))
@@ -184,7 +184,7 @@ class Expiries:
         """A noted time has passed; `passed` tells whether a flight's is over."""
         return bool(self._times) and self._times[0][0] < now_ms
 
-    def passed(self, now_ms: float) -> Iterator[tuple[Flight, str]]:
+    def passed(self, now_ms: float) -> Iterator[tuple[SequenceGroup, str]]:
         """Flights whose time is over, and why, in words; the caller ends them."""
         while self._times and self._times[0][0] < now_ms:
             flight = self._flights.get(heapq.heappop(self._times)[1])

@@ -298,7 +298,7 @@ class LaneRoster:
         return False
 
 
-class Roster:
+class SequenceIndex:
     """All sequences that are not over."""
 
     def __init__(self, lanes: Mapping[LaneName, Lane], *, window: float) -> None:

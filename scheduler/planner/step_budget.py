@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.sequence import Kind, Sequence
-from fairlane.scheduler.planner.sequence_index import Roster
+from fairlane.scheduler.planner.sequence_index import SequenceIndex
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 
 LEAST_PREFILL_PART, LEAST_PREFILL = 32, 64
@@ -48,7 +48,7 @@ class Survey(NamedTuple):
     """Work of the first lane is on its way to its first token, or to its next after a preemption."""
 
 
-def survey(roster: Roster, now_ms: float) -> Survey:
+def survey(roster: SequenceIndex, now_ms: float) -> Survey:
     """Look at everything that has begun."""
     first = next(name for name, one in roster.lanes.items() if one.lane.rank == 0)
     decodes, counts, others = roster.decodes.by_kind(now_ms), roster.decodes.counts, [*roster.others.values()]

@@ -11,7 +11,7 @@ from fairlane.scheduler.planner.kv.blocks import BlockPool
 from fairlane.scheduler.planner.kv.prefix_reuse import Prefixes
 from fairlane.scheduler.planner.preemption import Victim
 from fairlane.scheduler.planner.sequence import Sequence, State
-from fairlane.scheduler.planner.sequence_index import Roster
+from fairlane.scheduler.planner.sequence_index import SequenceIndex
 from fairlane.scheduler.planner.step_budget import Budget
 from fairlane.scheduler.planner.steps import NO_WORK, Copy, Row, SeqId, StepFeatures, StepPlan, Yield, features
 from fairlane.scheduler.planner.waiting import WaitReason
@@ -19,10 +19,12 @@ from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Paused, Preempted, Resumed, YieldMode
 
 
-class Draft:
+class StepBuilder:
     """Gives rows to sequences and takes blocks from victims; every call keeps pool, states and roster consistent."""
 
-    def __init__(self, budget: Budget, pool: BlockPool, prefixes: Prefixes, roster: Roster, now_ms: float) -> None:
+    def __init__(
+        self, budget: Budget, pool: BlockPool, prefixes: Prefixes, roster: SequenceIndex, now_ms: float
+    ) -> None:
         self.prefixes = prefixes
         self.running: dict[SeqId, Sequence] = {}
         """The sequences that have a row, in the order in which they got it."""

@@ -7,7 +7,7 @@ from itertools import islice
 
 from fairlane.scheduler.planner.priority import Ranking, Standing
 from fairlane.scheduler.planner.sequence import Sequence
-from fairlane.scheduler.planner.sequence_index import LOOK_AHEAD, Roster
+from fairlane.scheduler.planner.sequence_index import LOOK_AHEAD, SequenceIndex
 from fairlane.scheduler.planner.steps import SeqId
 from fairlane.scheduler.protocol.lanes import LaneName
 
@@ -41,7 +41,7 @@ class WaitReason(StrEnum):
 class Fresh:
     """Fresh work as a walk comes to it: a few of each tenant, the next once one is placed or found no blocks."""
 
-    def __init__(self, roster: Roster, ranking: Ranking) -> None:
+    def __init__(self, roster: SequenceIndex, ranking: Ranking) -> None:
         self._roster = roster
         self._ranking = ranking
         self._refused: Counter[tuple[LaneName, str]] = Counter()

@@ -26,11 +26,11 @@ from fairlane.scheduler.queue.types import (
     JobState,
     LaneDepth,
     LaneFull,
-    Presence,
     Publication,
     Published,
     Put,
     QueueError,
+    QueuePresence,
     Taken,
     TenantQueueFull,
     drain_ms,
@@ -269,24 +269,24 @@ class LaneQueue:
         self._lost = {worker: lost_ms for worker, lost_ms in self._lost.items() if lost_ms > now_ms - RECORD_TTL_MS}
         return sum(self._lose(worker_id, now_ms) for worker_id in _lapsed(self._workers, now_ms, self._lease_ms))
 
-    def orphan(self, now_ms: int, grace_ms: int) -> Presence:
+    def orphan(self, now_ms: int, grace_ms: int) -> QueuePresence:
         """What becomes of a queue that no worker has served for `grace_ms`. To be called after `reclaim`.
 
         Started latency jobs end as unavailable, a part per call; all else waits as it did. A worker that comes back
         finds it. After KEPT_MS nothing is left of an empty one.
         """
         if not self._is_orphan(now_ms, grace_ms):
-            return Presence.SERVED
+            return QueuePresence.SERVED
         self._book.end_started(LaneName.LATENCY)
         if any(places.depth for places in self._book.places.values()) or self._workers or self._gateways:
-            return Presence.ORPHANED
+            return QueuePresence.ORPHANED
         if not self._is_orphan(now_ms, KEPT_MS):
-            return Presence.EMPTY
+            return QueuePresence.EMPTY
         self._book.reset()
         self._lost.clear()
         self._said.clear()
         self._seen_ms, self._served_ms, self._quiet_until_ms = None, None, 0
-        return Presence.REMOVED
+        return QueuePresence.REMOVED
 
     def withdraw(self, now_ms: int, flight_id: str, grace_ms: int) -> bool | None:
         """Take a job that has no token yet out of an orphan (as `orphan` says), to be put elsewhere: nothing of it

@@ -40,10 +40,10 @@ from fairlane.scheduler.queue.types import (
     JobState,
     LaneDepth,
     LaneFull,
-    Presence,
     Publication,
     Published,
     Put,
+    QueuePresence,
     TenantQueueFull,
     Unattainable,
     claim_due_ms,
@@ -266,9 +266,9 @@ class RedisQueue:
 
     # What gateways call of a queue that no worker serves.
 
-    async def orphan(self, grace_ms: int) -> Presence:
+    async def orphan(self, grace_ms: int) -> QueuePresence:
         """What becomes of it, as `LaneQueue.orphan` says. To be called after `reclaim`."""
-        return Presence((await self._call("orphan", grace_ms)).decode())
+        return QueuePresence((await self._call("orphan", grace_ms)).decode())
 
     async def withdraw(self, flight_id: str, grace_ms: int) -> bool | None:
         """Take out a job without a token. False where it stays; None where it is unknown, as if done before."""

@@ -254,7 +254,7 @@ NOTHING = Yielding(begun=(), waiting=(), jobs=0, sequences=0, kv_tokens=0)
 Key = tuple[bool, bool, int, float, float, int, str]
 
 
-class Room:
+class WorkerRoom:
     """What a worker can still start, by lane. What one lane takes is gone for it and for all lanes below it.
 
     A job that could not end here is no candidate: each choice alone may need all that it can grow to. To start it needs
@@ -369,7 +369,7 @@ class Order:
     def __init__(
         self, lanes: Sequence[Places], entries: Mapping[str, Entry], capacity: Capacity, now_ms: int, *, suspect: bool
     ) -> None:
-        self._lanes, self._entries, self._room = lanes, entries, Room(lanes, capacity, suspect=suspect)
+        self._lanes, self._entries, self._room = lanes, entries, WorkerRoom(lanes, capacity, suspect=suspect)
         self._now_ms, self._prefill_ms = now_ms, capacity.prefill_ms
         self._levels = {places.lane.name: level for level, places in enumerate(lanes)}
         self._windows = [places.window(capacity.prefill_ms) for places in lanes]

@@ -48,7 +48,7 @@ class JobState(StrEnum):
     ENDED = "ended"
 
 
-class Presence(StrEnum):
+class QueuePresence(StrEnum):
     """What has become of a queue's workers, and so of the queue."""
 
     SERVED = "served"

@@ -14,7 +14,7 @@ from benchmarks.lines.world import BLOCK_SIZE, OURS, THETA, World
 from benchmarks.scheduling import main
 from fairlane.scheduler.planner.planner import Planner
 from fairlane.scheduler.protocol.messages import Outcome
-from fairlane.scheduler.simulation.admission import Doorkeeper
+from fairlane.scheduler.simulation.simulated_admission import SimulatedAdmission
 from fairlane.scheduler.simulation.synthetic_tenants import Client, flood
 from fairlane.scheduler.simulation.workload import Record
 from tests.benchmarks.stage import LATENCY, request
@@ -125,7 +125,7 @@ def test_the_door_refuses_what_cannot_be_in_time_before_anything_is_computed() -
     simulation = world.simulation(OURS, list(flood([patient, hasty], 4.0)))
     [policy] = simulation.policies
     assert isinstance(policy, Planner)
-    keeper = Doorkeeper([policy], kv_tokens=20_000, block_size=BLOCK_SIZE, max_sequences=16)
+    keeper = SimulatedAdmission([policy], kv_tokens=20_000, block_size=BLOCK_SIZE, max_sequences=16)
     simulation.door, simulation.observers = keeper.decide, [keeper]
 
     records = simulation.run().values()
@@ -141,7 +141,7 @@ def test_what_the_queue_refuses_was_not_promised_anything() -> None:
     simulation = world.simulation(OURS, list(flood([client], 2.0)))
     [policy] = simulation.policies
     assert isinstance(policy, Planner)
-    keeper = Doorkeeper([policy], kv_tokens=20_000, block_size=BLOCK_SIZE, max_sequences=16)
+    keeper = SimulatedAdmission([policy], kv_tokens=20_000, block_size=BLOCK_SIZE, max_sequences=16)
     simulation.observers = [keeper]
     simulation.run()
     before = set(keeper.guaranteed)

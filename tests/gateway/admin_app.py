@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from fairlane.gateway import errors
-from fairlane.gateway.admin import operations as admin
-from fairlane.gateway.admin.openai import operations as openai_admin
+from fairlane.gateway.admin import routes as admin
+from fairlane.gateway.admin.openai import routes as openai_admin
 from fairlane.gateway.admin.router import AdminParts, mount
 from fairlane.gateway.console import routes as console_routes
 from fairlane.gateway.console.sessions import Sessions

@@ -7,7 +7,7 @@ from fairlane.gateway.requests.guarded_quotas import GuardedQuotas
 from fairlane.gateway.requests.quota_fallback import Modes
 from fairlane.quotas.api_keys import KeyStore
 from fairlane.quotas.ledger import Ledger
-from fairlane.quotas.presence import Presence
+from fairlane.quotas.presence import GatewayPresence
 from fairlane.quotas.redis_store import RedisQuotaStore
 from fairlane.quotas.store import Ask, Charge, Reservation, Settled
 from fairlane.quotas.tenants import TenantStore
@@ -56,14 +56,14 @@ class Bench:
     def gateway(self, modes: Modes, name: str = "gw") -> GuardedQuotas:
         """One more gateway."""
         tenants, keys = TenantStore(self.store.patient), KeyStore(self.store.patient)
-        presence = Presence(self.store.patient, name)
+        presence = GatewayPresence(self.store.patient, name)
         return GuardedQuotas(self.quotas, presence, tenants.get, keys.get, modes, clock=lambda: self.now_s)
 
     async def knowing(self, modes: Modes, *names: str, **limits: int) -> GuardedQuotas:
         """A gateway that has served the tenant before, and other gateways of these names beside it."""
         await TenantStore(self.store.patient).create({"id": "acme", "limits": limits, **self.fields})
         for name in names:
-            await Presence(self.store.patient, name).beat()
+            await GatewayPresence(self.store.patient, name).beat()
         gateway = self.gateway(modes)
         await gateway.reserve(ask("first"))
         await gateway.settle("acme", "first", Charge.refund())

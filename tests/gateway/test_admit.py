@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from fairlane.gateway.errors import ApiError, LimitBlock
-from fairlane.gateway.fleet import Model
+from fairlane.gateway.fleet import ServedModel
 from fairlane.gateway.requests.admission import Size, Verdict, admit, measure
-from fairlane.gateway.requests.service_level import Terms
+from fairlane.gateway.requests.service_level import ServiceLevel
 from fairlane.gateway.text.tokenizer import TextModel
 from fairlane.quotas.tenants import Tenant
 from fairlane.scheduler.admission.demand import Level
-from fairlane.scheduler.admission.open_requests import Commitments
+from fairlane.scheduler.admission.open_requests import OpenRequests
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LATENCY, LaneName
 from fairlane.scheduler.protocol.messages import WorkerStatus
 from fairlane.scheduler.queue.types import LaneDepth
@@ -38,13 +38,13 @@ def worker(**fields: Any) -> WorkerStatus:
     return WorkerStatus(**{**known, **fields})
 
 
-def model(*workers: WorkerStatus) -> Model:
+def model(*workers: WorkerStatus) -> ServedModel:
     depths = {lane: LaneDepth(queued=0, oldest_wait_ms=0) for lane in LaneName}
-    return Model("tiny", "tiny@0", TextModel(byte_level_card()), workers, depths)
+    return ServedModel("tiny", "tiny@0", TextModel(byte_level_card()), workers, depths)
 
 
-def terms(deadline_ms: float | None = None, hard_ttft_ms: float | None = None) -> Terms:
-    return Terms(
+def terms(deadline_ms: float | None = None, hard_ttft_ms: float | None = None) -> ServiceLevel:
+    return ServiceLevel(
         lane=LATENCY,
         service_tier="default",
         deadline_ms=deadline_ms,
@@ -53,19 +53,21 @@ def terms(deadline_ms: float | None = None, hard_ttft_ms: float | None = None) -
     )
 
 
-def known() -> Commitments:
-    return Commitments(DEFAULT_LANES)
+def known() -> OpenRequests:
+    return OpenRequests(DEFAULT_LANES)
 
 
-def let_in(*sizes: Size, of: Model, agreed: Terms | None = None, n: int = 1, elapsed_ms: float = 0.0) -> Verdict:
+def let_in(
+    *sizes: Size, of: ServedModel, agreed: ServiceLevel | None = None, n: int = 1, elapsed_ms: float = 0.0
+) -> Verdict:
     return at(known(), *sizes, of=of, agreed=agreed, n=n, elapsed_ms=elapsed_ms)
 
 
 def at(
-    door: Commitments,
+    door: OpenRequests,
     *sizes: Size,
-    of: Model,
-    agreed: Terms | None = None,
+    of: ServedModel,
+    agreed: ServiceLevel | None = None,
     n: int = 1,
     elapsed_ms: float = 0.0,
     ids: str = "f",
@@ -74,7 +76,9 @@ def at(
     return admit(named, n, of, agreed or terms(), door, tenant=ACME, now_ms=0.0, elapsed_ms=elapsed_ms)
 
 
-def refusal(size: Size, of: Model, agreed: Terms | None = None, *, n: int = 1, elapsed_ms: float = 0.0) -> ApiError:
+def refusal(
+    size: Size, of: ServedModel, agreed: ServiceLevel | None = None, *, n: int = 1, elapsed_ms: float = 0.0
+) -> ApiError:
     with pytest.raises(ApiError) as refused:
         let_in(size, of=of, agreed=agreed, n=n, elapsed_ms=elapsed_ms)
     return refused.value
@@ -121,7 +125,7 @@ def test_more_choices_than_fit_at_once_are_refused() -> None:
 
 
 @pytest.mark.parametrize("of", [model(), model(worker(draining=True))])
-def test_without_a_worker_nothing_is_admitted(of: Model) -> None:
+def test_without_a_worker_nothing_is_admitted(of: ServedModel) -> None:
     error = refusal(Size(12, 20, stated=True), of)
 
     assert error.code == "no_worker"

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from fairlane.gateway.requests.delivery import Dispatcher
-from fairlane.gateway.requests.grants import Allowance
+from fairlane.gateway.requests.grants import OutputGrants
 from fairlane.gateway.requests.request import Booking, Flight, Mailbox
 from fairlane.quotas.store import Extension, Need, QuotaStore, Reservation
 from fairlane.store.trouble import StoreUnavailable
@@ -56,7 +56,7 @@ def reserved(n: int = 1) -> tuple[Booking, Flight]:
 
 async def test_who_is_used_up_as_the_budget_has_just_answered_asks_again() -> None:
     budget, (booking, flight) = Budget(), reserved()
-    allowance = Allowance(cast(QuotaStore, budget), cast(Dispatcher, Workers()), booking, 8)
+    allowance = OutputGrants(cast(QuotaStore, budget), cast(Dispatcher, Workers()), booking, 8)
     (choice,) = flight.choices
 
     def speak(tokens: int) -> None:
@@ -77,7 +77,7 @@ async def test_who_is_used_up_as_the_budget_has_just_answered_asks_again() -> No
 async def test_a_request_ends_only_where_its_worker_knows_its_grant_to() -> None:
     """What an ended choice left is another's; a worker that missed that would wait for more at the old grant."""
     budget, workers, (booking, flight) = Budget(), Workers(deaf_to=1), reserved(n=2)
-    allowance = Allowance(cast(QuotaStore, budget), cast(Dispatcher, workers), booking, 8)
+    allowance = OutputGrants(cast(QuotaStore, budget), cast(Dispatcher, workers), booking, 8)
     ended, going = flight.choices
     ended.published = ended.spoken = 2
     ended.finish_reason = "stop"
@@ -99,7 +99,7 @@ async def test_a_request_ends_only_where_its_worker_knows_its_grant_to() -> None
 
 async def test_a_worker_that_waits_at_an_old_grant_is_told_the_new_one_again() -> None:
     budget, workers, (booking, flight) = Budget(), Workers(), reserved()
-    allowance = Allowance(cast(QuotaStore, budget), cast(Dispatcher, workers), booking, 8)
+    allowance = OutputGrants(cast(QuotaStore, budget), cast(Dispatcher, workers), booking, 8)
     (choice,) = flight.choices
     choice.published = choice.spoken = 8
 

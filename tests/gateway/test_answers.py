@@ -10,7 +10,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from fairlane.gateway.api.completions import chat_logprobs, completion_logprobs
 from fairlane.gateway.http import sse
-from fairlane.gateway.openai.responses import Answers, Choice, Usage
+from fairlane.gateway.openai.responses import AnswerChoice, Answers, Usage
 from fairlane.gateway.text.tokenizer import TextModel
 from fairlane.scheduler.protocol.messages import TokenLogprob
 from tests.gateway.cards import byte_level_card
@@ -29,8 +29,8 @@ def drawn(text: str, *, logprob: float = -0.5) -> tuple[list[int], list[TokenLog
 def test_a_whole_chat_is_what_the_sdk_reads() -> None:
     ids, logprobs = drawn("Paris")
     choices = [
-        Choice(0, "Paris", "stop", chat_logprobs(MODEL, ids, logprobs)),
-        Choice(1, "", "length"),
+        AnswerChoice(0, "Paris", "stop", chat_logprobs(MODEL, ids, logprobs)),
+        AnswerChoice(1, "", "length"),
     ]
 
     read = ChatCompletion.model_validate(CHAT.whole(choices, USAGE), strict=True)
@@ -50,7 +50,7 @@ def test_a_whole_chat_is_what_the_sdk_reads() -> None:
 
 def test_a_whole_completion_is_what_the_sdk_reads() -> None:
     ids, logprobs = drawn("Paris")
-    choice = Choice(0, "Paris", "stop", completion_logprobs(MODEL, ids, logprobs, text_offset=0))
+    choice = AnswerChoice(0, "Paris", "stop", completion_logprobs(MODEL, ids, logprobs, text_offset=0))
 
     read = Completion.model_validate(PLAIN.whole([choice], USAGE), strict=True)
 
@@ -98,7 +98,7 @@ def test_a_limit_that_cut_an_answer_short_is_named() -> None:
     assert CHAT.chunk(0, "", finish_reason="length", limited_by="tokens_per_day")["fairlane"] == {
         "limited_by": "tokens_per_day"
     }
-    assert CHAT.whole([Choice(0, "a", "length")], USAGE, limited_by="tokens_per_day")["fairlane"] == {
+    assert CHAT.whole([AnswerChoice(0, "a", "length")], USAGE, limited_by="tokens_per_day")["fairlane"] == {
         "limited_by": "tokens_per_day"
     }
     assert "fairlane" not in CHAT.chunk(0, "", finish_reason="length")

@@ -8,7 +8,7 @@ import pytest
 from fairlane.gateway.requests.guarded_quotas import GuardedQuotas
 from fairlane.gateway.requests.quota_fallback import LOOK_EVERY_S, Modes
 from fairlane.quotas.api_keys import KeyStore
-from fairlane.quotas.presence import Presence
+from fairlane.quotas.presence import GatewayPresence
 from fairlane.quotas.redis_store import RedisQuotaStore
 from fairlane.quotas.store import Charge, Denied
 from fairlane.quotas.tenants import TenantStore
@@ -77,7 +77,7 @@ async def test_a_request_that_goes_on_here_keeps_nobody_from_looking(bench: Benc
     await gateway.settle("acme", "long", DONE)
 
 
-class VirtualPresence(Presence):
+class VirtualPresence(GatewayPresence):
     """Tells the clock of the test."""
 
     def __init__(self, fleet: "Fleet", name: str) -> None:

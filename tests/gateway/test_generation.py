@@ -9,11 +9,11 @@ import pytest
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.observability.tracing import Span
 from fairlane.gateway.openai.responses import Notice, Piece, Rhythm, Said
-from fairlane.gateway.requests.delivery import Queue
+from fairlane.gateway.requests.delivery import JobQueue
 from fairlane.gateway.requests.request import Booking, Flight
-from fairlane.gateway.requests.service_level import Terms
+from fairlane.gateway.requests.service_level import ServiceLevel
 from fairlane.gateway.requests.settlement import Settlements
-from fairlane.gateway.requests.stream import Generation
+from fairlane.gateway.requests.stream import TokenEvents
 from fairlane.gateway.text.tokenizer import TextModel
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
 from fairlane.scheduler.protocol.messages import Outcome, TokenDelta
@@ -23,7 +23,7 @@ from tests.gateway.one_flight import flight
 pytestmark = pytest.mark.anyio
 
 LANE = DEFAULT_LANES[LaneName.LATENCY]
-TERMS = Terms(
+TERMS = ServiceLevel(
     lane=LANE,
     service_tier="default",
     deadline_ms=None,
@@ -62,10 +62,10 @@ class Ends:
 
 def generation_of(
     airborne: Flight, text: TextModel, *, settlements: object = None, stop: tuple[str, ...] = ()
-) -> Generation:
-    return Generation(
+) -> TokenEvents:
+    return TokenEvents(
         flights=[airborne],
-        queue=lambda _: cast(Queue, None),
+        queue=lambda _: cast(JobQueue, None),
         mailbox=airborne.mailbox,
         settlements=cast(Settlements, settlements),
         text=text,
@@ -124,7 +124,7 @@ class Third:
 async def test_a_comment_tells_the_wait_that_the_place_comes_to() -> None:
     airborne, slow = flight(), Slow()
     generation = generation_of(airborne, TextModel(byte_level_card()))
-    generation.queue, generation.eta_ms = lambda _: cast(Queue, Third()), 60_000.0
+    generation.queue, generation.eta_ms = lambda _: cast(JobQueue, Third()), 60_000.0
     generation.still_waits_ms = lambda _, place: 700.5 * place
     running = asyncio.create_task(generation.run(slow, Rhythm(first_s=0.0, every_s=1.0)))
     await slow.behind.wait()

@@ -10,7 +10,7 @@ import pytest
 from fairlane.cli.embedded_store import EmbeddedStore
 from fairlane.gateway.middleware import idempotent_run as idempotency_runs
 from fairlane.quotas import keyspace
-from fairlane.quotas.idempotency import Ended, Name
+from fairlane.quotas.idempotency import EndedRun, Name
 from fairlane.quotas.sealing import Seal
 from fairlane.store.trouble import StoreUnavailable
 from tests.gateway.sent_twice import BOTH, KEY, QUICK, STREAMED, hang_up, is_replay, kept, post, two_gateways, waiting
@@ -165,7 +165,7 @@ async def test_an_end_that_the_store_would_not_take_is_told_meanwhile_and_kept_l
         records = served.resources.runs.records
         finish = records.finish
 
-        async def flaky(name: Name, owner: str, ended: Ended, seal: Seal | None) -> bool:
+        async def flaky(name: Name, owner: str, ended: EndedRun, seal: Seal | None) -> bool:
             if not answers.is_set():
                 raise StoreUnavailable("away")
             return await finish(name, owner, ended, seal)

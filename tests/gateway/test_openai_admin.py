@@ -7,7 +7,7 @@ import openai
 import pytest
 from openai.resources.admin.organization import AsyncOrganization
 
-from fairlane.gateway.admin.openai.operations import OPERATIONS, PREFIX
+from fairlane.gateway.admin.openai.routes import OPERATIONS, PREFIX
 from fairlane.quotas.limits import LARGEST
 from tests.gateway.admin_app import ADMIN_KEY, HEADERS, AdminBench, ask
 

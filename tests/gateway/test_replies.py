@@ -6,16 +6,16 @@ import pytest
 from starlette.requests import ClientDisconnect
 from starlette.types import Message
 
-from fairlane.gateway.http.response import Departure
+from fairlane.gateway.http.disconnect import Disconnect
 from fairlane.gateway.http.sse import Connection, EventStream
 
 pytestmark = pytest.mark.anyio
 WAIT_S = 20.0
 
 
-def stays() -> Departure:
+def stays() -> Disconnect:
     """A client whose connection reads on by itself."""
-    return Departure(lambda: None)
+    return Disconnect(lambda: None)
 
 
 def never(_: bytes) -> bool:
@@ -24,12 +24,12 @@ def never(_: bytes) -> bool:
 
 
 async def test_a_client_that_leaves_ends_the_block() -> None:
-    departure = stays()
+    disconnect = stays()
 
     async def block() -> None:
         async with asyncio.timeout(WAIT_S):
-            with Connection(departure):
-                departure.left()
+            with Connection(disconnect):
+                disconnect.left()
                 await asyncio.Event().wait()
 
     with pytest.raises(ClientDisconnect):
@@ -37,12 +37,12 @@ async def test_a_client_that_leaves_ends_the_block() -> None:
 
 
 async def test_a_client_that_had_left_before_ends_the_block_as_well() -> None:
-    departure = stays()
-    departure.left()
+    disconnect = stays()
+    disconnect.left()
 
     async def block() -> None:
         async with asyncio.timeout(WAIT_S):
-            with Connection(departure):
+            with Connection(disconnect):
                 await asyncio.Event().wait()
 
     with pytest.raises(ClientDisconnect):
@@ -50,11 +50,11 @@ async def test_a_client_that_had_left_before_ends_the_block_as_well() -> None:
 
 
 async def test_a_block_that_has_ended_is_not_told() -> None:
-    departure = stays()
+    disconnect = stays()
 
-    with Connection(departure):
+    with Connection(disconnect):
         pass
-    departure.left()
+    disconnect.left()
 
     await asyncio.sleep(0)  # a cancellation would come here
 

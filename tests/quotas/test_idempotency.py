@@ -6,7 +6,7 @@ import pytest
 import redis.asyncio
 
 from fairlane.quotas import keyspace
-from fairlane.quotas.idempotency import Begun, Ended, IdempotencyRecords, Mine, Name
+from fairlane.quotas.idempotency import Begun, EndedRun, IdempotencyRecords, Mine, Name
 from fairlane.quotas.limits import Limits
 from fairlane.quotas.scripts import Database
 from fairlane.quotas.sealing import Seal
@@ -20,7 +20,7 @@ HOUR_MS = 3_600_000
 MOST_RUNS = 8
 SAID = b"data: the same again and again\n\n" * 50
 SEAL = Seal("fl-k1-secret")
-ENDED = Ended(status=200, headers=(("content-type", "text/event-stream"),), body=SAID)
+ENDED = EndedRun(status=200, headers=(("content-type", "text/event-stream"),), body=SAID)
 
 
 async def set_clock(client: "redis.asyncio.Redis", now_ms: int) -> None:
@@ -39,7 +39,7 @@ class Records(IdempotencyRecords):
     async def begin(self, name: Name, owner: str, fingerprint: str, seal: Seal | None = SEAL) -> Begun:
         return await super().begin(name, owner, fingerprint, seal)
 
-    async def finish(self, name: Name, owner: str, ended: Ended, seal: Seal | None = SEAL) -> bool:
+    async def finish(self, name: Name, owner: str, ended: EndedRun, seal: Seal | None = SEAL) -> bool:
         return await super().finish(name, owner, ended, seal)
 
 
@@ -56,13 +56,13 @@ def records(client: "redis.asyncio.Redis") -> Records:
 async def ended(records: Records, name: Name, body: bytes = SAID) -> None:
     """Begin a request and end it."""
     assert isinstance(await records.begin(name, "owner", "print"), Mine)
-    assert await records.finish(name, "owner", Ended(status=200, headers=(), body=body))
+    assert await records.finish(name, "owner", EndedRun(status=200, headers=(), body=body))
 
 
 async def answer_of(records: Records, name: Name) -> bytes | None:
     """The answer of a request that has ended."""
     found = await records.begin(name, "asking", "print")
-    assert isinstance(found, Ended)
+    assert isinstance(found, EndedRun)
     return found.body
 
 
@@ -83,7 +83,7 @@ async def test_only_who_has_the_api_key_reads_what_was_answered(client: "redis.a
     assert zlib.compress(SAID, 1) not in kept
     assert await records.begin(NAME, "b", "print") == ENDED
     other = await records.begin(NAME, "b", "print", Seal("fl-k1-another"))
-    assert isinstance(other, Ended)
+    assert isinstance(other, EndedRun)
     assert other.body is None
 
 
@@ -91,7 +91,7 @@ async def test_of_a_caller_without_an_api_key_no_content_is_kept(records: Record
     await records.begin(NAME, "a", "print", None)
     assert await records.finish(NAME, "a", ENDED, None)
 
-    assert await records.begin(NAME, "b", "print", None) == Ended(status=200, headers=ENDED.headers, body=None)
+    assert await records.begin(NAME, "b", "print", None) == EndedRun(status=200, headers=ENDED.headers, body=None)
 
 
 async def test_an_answer_that_was_put_elsewhere_or_changed_is_none(client: "redis.asyncio.Redis") -> None:
@@ -112,7 +112,9 @@ async def test_what_has_ended_is_told_to_all_who_ask_again(records: Records) -> 
     await records.begin(NAME, "a", "print")
 
     assert await records.finish(NAME, "a", ENDED)
-    assert await records.finish(NAME, "a", Ended(status=200, headers=(), body=b"other"))  # sent twice: the first holds
+    assert await records.finish(
+        NAME, "a", EndedRun(status=200, headers=(), body=b"other")
+    )  # sent twice: the first holds
 
     assert await records.begin(NAME, "b", "print") == ENDED
     assert "same again" not in repr(ENDED)

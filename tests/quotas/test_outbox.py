@@ -13,7 +13,7 @@ import redis.asyncio
 
 from fairlane.quotas import keyspace
 from fairlane.quotas.active_roots import QUIET_AFTER_MS
-from fairlane.quotas.audit import MOVED_AT_ONCE, Audit, Outbox
+from fairlane.quotas.audit import MOVED_AT_ONCE, Audit, AuditOutbox
 from fairlane.quotas.scripts import Database, Reply
 from fairlane.quotas.tenants import TenantStore
 from fairlane.store.trouble import StoreUnavailable
@@ -91,7 +91,7 @@ async def test_many_that_move_at_once_write_each_entry_once_and_in_order(
         for name in names:
             await rename(store, name)
 
-    await asyncio.gather(*(Outbox(Database(store)).move("acme") for _ in range(5)), upkeep(store))
+    await asyncio.gather(*(AuditOutbox(Database(store)).move("acme") for _ in range(5)), upkeep(store))
 
     assert await told(store) == names
 

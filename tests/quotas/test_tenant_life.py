@@ -4,7 +4,7 @@ import pytest
 import redis.asyncio
 
 from fairlane.quotas.api_keys import KeyStore
-from fairlane.quotas.idempotency import Ended, IdempotencyRecords, Mine, Name
+from fairlane.quotas.idempotency import EndedRun, IdempotencyRecords, Mine, Name
 from fairlane.quotas.redis_store import RedisQuotaStore
 from fairlane.quotas.scripts import Database, Reply
 from fairlane.quotas.sealing import Seal
@@ -119,7 +119,7 @@ async def test_answers_that_were_kept_go_with_their_tenant_and_nobody_elses(
 ) -> None:
     kept, said = (
         IdempotencyRecords(store, lease_ms=30_000, most_bytes=10**6),
-        Ended(status=200, headers=(), body=b"yes"),
+        EndedRun(status=200, headers=(), body=b"yes"),
     )
     keys, seal = KeyStore(store), Seal("fl-k-secret")
     for name in ("acme", "zeta"):

@@ -11,7 +11,7 @@ from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, Lane, LaneName
 from fairlane.scheduler.protocol.messages import Control, Event, Finished, Job, Lease, Outcome, TokenDelta
 from fairlane.scheduler.queue.memory_queue import JobRecord, LaneDepth, LaneQueue, Publication, Put
 from fairlane.scheduler.queue.redis_queue import RedisQueue
-from fairlane.scheduler.queue.types import Conference, Presence, Published
+from fairlane.scheduler.queue.types import Conference, Published, QueuePresence
 
 LEASE_MS = 6_000
 START_MS = 1_700_000_000_000
@@ -96,7 +96,7 @@ class MemoryQueue:
     async def gateway_alive(self, gateway_id: str) -> None:
         self._queue.gateway_alive(self._clock(), gateway_id)
 
-    async def orphan(self, grace_ms: int) -> Presence:
+    async def orphan(self, grace_ms: int) -> QueuePresence:
         return self._queue.orphan(self._clock(), grace_ms)
 
     async def withdraw(self, flight_id: str, grace_ms: int) -> bool | None:

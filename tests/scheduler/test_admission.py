@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlane.scheduler.admission.decide import Admitted, Refusal, assess
-from fairlane.scheduler.admission.open_requests import Commitments, Request
+from fairlane.scheduler.admission.open_requests import OpenRequests, Request
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
 from fairlane.scheduler.protocol.messages import WorkerStatus
 from tests.scheduler.planner_world import LATENCY, THROUGHPUT
@@ -70,11 +70,11 @@ class Door:
     def __init__(self, *workers: WorkerStatus, elsewhere: dict[LaneName, int] | None = None) -> None:
         """It knows of so many requests that another door has let in."""
         self.workers = workers
-        self.known = Commitments(DEFAULT_LANES)
+        self.known = OpenRequests(DEFAULT_LANES)
         self.now_ms = 0.0
         self.entered = 0
         if elsewhere is not None:
-            other = Commitments(DEFAULT_LANES)
+            other = OpenRequests(DEFAULT_LANES)
             other.look(workers, 0.0)
             for lane, count in elsewhere.items():
                 for number in range(count):

@@ -5,7 +5,7 @@ from msgspec import structs
 
 from fairlane.scheduler.admission.demand import BUCKET_MS, Level
 from fairlane.scheduler.admission.hearsay import decode, encode
-from fairlane.scheduler.admission.open_requests import MOST_IN_VAIN, Commitments, Request
+from fairlane.scheduler.admission.open_requests import MOST_IN_VAIN, OpenRequests, Request
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.protocol.messages import WorkerStatus
 from fairlane.scheduler.queue.promises import MOST_TAKEN
@@ -27,8 +27,8 @@ WORKERS = (
 PROMISED, BEST_EFFORT = Level(0, best_effort=False), Level(0, best_effort=True)
 
 
-def known() -> Commitments:
-    commitments = Commitments(DEFAULT_LANES)
+def known() -> OpenRequests:
+    commitments = OpenRequests(DEFAULT_LANES)
     commitments.look(WORKERS, 0.0)
     return commitments
 
@@ -184,7 +184,7 @@ def test_what_came_to_all_doors_counts_for_the_lanes_below() -> None:
 
 
 def test_what_came_before_prices_were_known_counts_when_they_are() -> None:
-    early, late = known(), Commitments(DEFAULT_LANES)
+    early, late = known(), OpenRequests(DEFAULT_LANES)
     for commitments in (early, late):
         commitments.enter("r", chat(), guaranteed=True, now_ms=0.0)
     late.look(WORKERS, 1_000.0)

@@ -5,7 +5,7 @@ import redis.asyncio
 
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Event, Finished, Outcome
-from fairlane.scheduler.queue.types import KEPT_MS, JobState, Presence
+from fairlane.scheduler.queue.types import KEPT_MS, JobState, QueuePresence
 from tests.scheduler.queues import LEASE_MS, Clock, Queue, StoredQueue, job, lanes, room, taken, tokens
 
 pytestmark = pytest.mark.anyio
@@ -41,7 +41,7 @@ async def test_a_queue_is_no_orphan_before_its_grace_is_over(queue: Queue, clock
     before = await queue.orphan(GRACE_MS)
     await abandoned(queue, clock, 2_000)
 
-    assert (before, await queue.orphan(GRACE_MS)) == (Presence.SERVED, Presence.EMPTY)
+    assert (before, await queue.orphan(GRACE_MS)) == (QueuePresence.SERVED, QueuePresence.EMPTY)
 
 
 async def test_a_queue_that_nobody_looked_at_is_no_orphan_until_workers_had_time_to_renew(
@@ -54,7 +54,7 @@ async def test_a_queue_that_nobody_looked_at_is_no_orphan_until_workers_had_time
     at_once = await queue.orphan(GRACE_MS)
     await abandoned(queue, clock, LEASE_MS)
 
-    assert (at_once, await queue.orphan(GRACE_MS)) == (Presence.SERVED, Presence.EMPTY)
+    assert (at_once, await queue.orphan(GRACE_MS)) == (QueuePresence.SERVED, QueuePresence.EMPTY)
 
 
 async def test_started_chats_end_as_unavailable_and_all_else_waits(queue: Queue, clock: Clock) -> None:
@@ -63,7 +63,7 @@ async def test_started_chats_end_as_unavailable_and_all_else_waits(queue: Queue,
     await queue.put(job("new chat"))
     await abandoned(queue, clock, GRACE_MS, "gw")
 
-    assert await queue.orphan(GRACE_MS) is Presence.ORPHANED
+    assert await queue.orphan(GRACE_MS) is QueuePresence.ORPHANED
     assert ends(await queue.events("gw")) == {"chat": Outcome.UNAVAILABLE}
     chat, essay = await queue.record("chat"), await queue.record("essay")
     assert chat is not None
@@ -82,7 +82,7 @@ async def test_a_worker_that_comes_back_goes_on_with_what_waits(queue: Queue, cl
     [lease] = await queue.take("w2", room(throughput=1))
 
     assert (lease.job.flight_id, lease.generated) == ("essay", ((7, 8, 9),))
-    assert await queue.orphan(GRACE_MS) is Presence.SERVED
+    assert await queue.orphan(GRACE_MS) is QueuePresence.SERVED
 
 
 async def test_what_has_no_token_may_leave_an_orphan_and_nothing_else(queue: Queue, clock: Clock) -> None:
@@ -127,7 +127,7 @@ async def test_a_queue_that_stays_empty_and_unserved_is_removed(queue: Queue, cl
     clock.advance(KEPT_MS)
     await abandoned(queue, clock, LEASE_MS + 2_000)
 
-    assert await queue.orphan(GRACE_MS) is Presence.REMOVED
+    assert await queue.orphan(GRACE_MS) is QueuePresence.REMOVED
     assert await taken(queue, room(latency=1)) == []
 
 
@@ -139,7 +139,7 @@ async def test_no_key_of_a_removed_queue_stays_for_ever(clock: Clock, store: red
     await stored.orphan(GRACE_MS)
     clock.advance(KEPT_MS)
     await abandoned(stored, clock, LEASE_MS + 2_000)
-    assert await stored.orphan(GRACE_MS) is Presence.REMOVED
+    assert await stored.orphan(GRACE_MS) is QueuePresence.REMOVED
     await stored.reclaim()  # of another gateway, that has not heard of it yet
 
     assert [key async for key in store.scan_iter("*") if await store.ttl(key) == -1] == []

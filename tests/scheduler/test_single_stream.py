@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairlane.scheduler.admission.open_requests import Commitments
+from fairlane.scheduler.admission.open_requests import OpenRequests
 from fairlane.scheduler.planner.costs import TYPICAL_CONTEXT, CostModel, Measurement, slowest_ms
 from fairlane.scheduler.planner.steps import NO_WORK, StepFeatures
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LATENCY, THROUGHPUT, LaneName
@@ -75,7 +75,7 @@ def test_several_workers_have_the_slowest_ones_figure() -> None:
 
 
 def test_a_door_paces_steps_by_the_target_that_its_jobs_have() -> None:
-    door = Commitments(DEFAULT_LANES)
+    door = OpenRequests(DEFAULT_LANES)
     door.look([worker(10.0), worker(16.0)], 0.0)
     assert door.tariff is not None
 

@@ -13,8 +13,8 @@ from hypothesis import Phase, example, given, settings
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.protocol.messages import Outcome
 from fairlane.scheduler.queue.memory_queue import LaneQueue
-from fairlane.scheduler.simulation.admission import Doorkeeper
 from fairlane.scheduler.simulation.simulate import Death, Simulation, Step
+from fairlane.scheduler.simulation.simulated_admission import SimulatedAdmission
 from fairlane.scheduler.simulation.workload import Arrival, Record
 from tests.scheduler.fleet import HARDWARE, Watcher
 from tests.scheduler.random_worlds import CONTEXT, requests, worker
@@ -78,7 +78,7 @@ def test_guarantees_hold_however_many_doors_give_them(rng: Random) -> None:
     arrivals, queue = requests(rng, slots, CONTEXT * rng.choice([0.4, 1.0, 3.0]) / count), LaneQueue(DEFAULT_LANES)
     for each in workers:
         each.queue, each.arrivals = queue, arrivals
-    doors = Doorkeeper(
+    doors = SimulatedAdmission(
         workers,
         kv_tokens=pool_tokens,
         block_size=4,

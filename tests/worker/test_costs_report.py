@@ -11,7 +11,7 @@ from fairlane.scheduler.planner.steps import Capacity, Row, SeqId, StepFeatures,
 from fairlane.scheduler.simulation.calibration import read_calibration
 from fairlane.worker.engine.engine import StepReport
 from fairlane.worker.heartbeat import CostReport
-from fairlane.worker.updates import Load, Report
+from fairlane.worker.updates import Report, WorkerLoad
 
 ROW = Row(SeqId("flight", 0), (51,), 0, (0,), samples=True, output_index=0)
 
@@ -32,7 +32,7 @@ class Bench:
         self.turn(StepReport(plan, StepResult(number=1, run_ms=run_ms), StepOutcome(), ()), flights)
 
     def turn(self, step: StepReport | None, flights: int) -> None:
-        self.report.turned(Report(1, {}, Capacity({}, {}), flights, Load(), step))
+        self.report.turned(Report(1, {}, Capacity({}, {}), flights, WorkerLoad(), step))
 
 
 def test_costs_and_sizes_are_the_workers_own() -> None:

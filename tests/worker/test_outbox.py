@@ -11,7 +11,7 @@ import redis
 from fairlane.scheduler.protocol.messages import Event, Finished, Outcome, Preempted, TokenDelta
 from fairlane.scheduler.queue.types import Publication
 from fairlane.store.retry import StoreLink
-from fairlane.worker.publisher import Outbox, merged, token_runs
+from fairlane.worker.publisher import Publisher, merged, token_runs
 
 pytestmark = pytest.mark.anyio
 LIMIT_S = 5.0
@@ -59,7 +59,7 @@ class Post:
     full: list[bool] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.outbox = Outbox(
+        self.outbox = Publisher(
             self.store.publish,
             StoreLink(5.0),
             on_settled=lambda sent, refused: self.settled.append(([each.flight_id for each in sent], refused)),

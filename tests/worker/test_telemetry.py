@@ -26,7 +26,7 @@ from fairlane.worker.engine.engine import StepReport
 from fairlane.worker.heartbeat import Vitals
 from fairlane.worker.publisher import token_runs
 from fairlane.worker.telemetry import Metrics, Traces, open_traces
-from fairlane.worker.updates import LaneTokens, Load, Report
+from fairlane.worker.updates import LaneTokens, Report, WorkerLoad
 from tests.worker.scripted import job
 
 TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -55,7 +55,7 @@ def report(*events: Event, epoch: int = 1, step: StepReport | None = None, outpu
         parts={"gateway": [said]} if events else {},
         capacity=Capacity({}, {}),
         flights=1,
-        load=Load(
+        load=WorkerLoad(
             running={"latency": 2},
             waiting={"latency": 1},
             preempted={},

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fairlane.scheduler.planner.steps import Copy
 from fairlane.worker.engine.kv_cache import KVCache, KVShape, blocks_per_chunk
-from fairlane.worker.engine.transfer import Run, merge_runs, staging_blocks, transfer_for
+from fairlane.worker.engine.transfer import CopyRun, merge_runs, staging_blocks, transfer_for
 
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 
@@ -29,11 +29,11 @@ def pools(device: str = "cpu", blocks: int = 8, slots: int = 8) -> KVCache:
 
 
 def test_neighbours_that_stay_neighbours_are_one_copy() -> None:
-    assert [Run(3, 7, 3)] == merge_runs([Copy(4, 8), Copy(3, 7), Copy(5, 9)])
+    assert [CopyRun(3, 7, 3)] == merge_runs([Copy(4, 8), Copy(3, 7), Copy(5, 9)])
 
 
 def test_neighbours_that_part_are_separate_copies() -> None:
-    assert [Run(3, 7, 1), Run(4, 9, 1), Run(6, 10, 1)] == merge_runs([Copy(3, 7), Copy(4, 9), Copy(6, 10)])
+    assert [CopyRun(3, 7, 1), CopyRun(4, 9, 1), CopyRun(6, 10, 1)] == merge_runs([Copy(3, 7), Copy(4, 9), Copy(6, 10)])
 
 
 @given(COPIES)

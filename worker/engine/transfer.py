@@ -22,7 +22,7 @@ _ANYWHERE = sys.maxsize
 Bytes = npt.NDArray[np.uint8]
 
 
-class Run(NamedTuple):
+class CopyRun(NamedTuple):
     """Consecutive blocks that go to consecutive places: one copy."""
 
     source: int
@@ -30,19 +30,21 @@ class Run(NamedTuple):
     blocks: int
 
 
-def merge_runs(copies: Iterable[Copy], *, source_chunk: int = _ANYWHERE, target_chunk: int = _ANYWHERE) -> list[Run]:
+def merge_runs(
+    copies: Iterable[Copy], *, source_chunk: int = _ANYWHERE, target_chunk: int = _ANYWHERE
+) -> list[CopyRun]:
     """The same copies as few runs, none of which crosses a multiple of a chunk on that side.
 
     Their order within a direction means nothing: no block appears twice.
     """
-    runs: list[Run] = []
+    runs: list[CopyRun] = []
     for source, target in sorted(copies):
         last = runs[-1] if runs else None
         follows = last and source == last.source + last.blocks and target == last.target + last.blocks
         if last and follows and source % source_chunk and target % target_chunk:
             runs[-1] = last._replace(blocks=last.blocks + 1)
         else:
-            runs.append(Run(source, target, 1))
+            runs.append(CopyRun(source, target, 1))
     return runs
 
 
@@ -175,7 +177,7 @@ def _lines(pool: torch.Tensor) -> Bytes:
     return pool.flatten(1).view(torch.uint8).numpy()
 
 
-def _move(source: Bytes, target: Bytes, runs: Iterable[Run]) -> None:
+def _move(source: Bytes, target: Bytes, runs: Iterable[CopyRun]) -> None:
     for run in runs:
         end = run.target + run.blocks
         np.copyto(target[run.target : end], source[run.source : run.source + run.blocks])
@@ -185,7 +187,7 @@ def _timed_event() -> torch.cuda.Event:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
-def _copy(source: torch.Tensor, target: torch.Tensor, runs: Iterable[Run]) -> None:
+def _copy(source: torch.Tensor, target: torch.Tensor, runs: Iterable[CopyRun]) -> None:
     for run in runs:
         end = run.target + run.blocks
         target[run.target : end].copy_(source[run.source : run.source + run.blocks], non_blocking=True)

@@ -1,1 +1,1 @@
-"""OpenAI's administration API over the same tenants, keys and limits: `operations.py` lists its routes."""
+"""OpenAI's administration API over the same tenants, keys and limits: `routes.py` lists its routes."""

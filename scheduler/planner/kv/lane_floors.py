@@ -17,7 +17,7 @@ from math import inf
 from fairlane.scheduler.planner.kv.blocks import BlockPool
 from fairlane.scheduler.planner.priority import IDLE, Ranking, Standing
 from fairlane.scheduler.planner.sequence import Sequence
-from fairlane.scheduler.planner.sequence_index import Roster
+from fairlane.scheduler.planner.sequence_index import SequenceIndex
 from fairlane.scheduler.planner.step_budget import Survey
 from fairlane.scheduler.planner.steps import SeqId
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
@@ -38,7 +38,7 @@ def needed_blocks(seq: Sequence, pool: BlockPool) -> int:
 class BlockFloors:
     """Those of one step. Looked up only where blocks are short."""
 
-    def __init__(self, roster: Roster, begun: Survey, ranking: Ranking, pool: BlockPool) -> None:
+    def __init__(self, roster: SequenceIndex, begun: Survey, ranking: Ranking, pool: BlockPool) -> None:
         self._roster = roster
         self._begun = begun
         self._ranking = ranking

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from fairlane.scheduler.admission.decide import Admitted, assess
 from fairlane.scheduler.admission.hearsay import decode, encode
-from fairlane.scheduler.admission.open_requests import Commitments, Request
+from fairlane.scheduler.admission.open_requests import OpenRequests, Request
 from fairlane.scheduler.planner.capacity import Counts
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
@@ -30,7 +30,7 @@ class Counted(Protocol):
         ...
 
 
-class Doorkeeper:
+class SimulatedAdmission:
     """Observes a simulation of workers that are alike, and is its doors; a request comes to any of them.
 
     With a `heartbeat_ms`, workers report that often, and each door looks at them, and hears of the others, twice as
@@ -60,8 +60,8 @@ class Doorkeeper:
         self._max_sequences = max_sequences
         self._queue = queue
         self._lapses_ms = {death.worker: death.lapses_ms for death in deaths}
-        self._doors = [Commitments(DEFAULT_LANES) for _ in range(doors)]
-        self._door_of: dict[str, Commitments] = {}
+        self._doors = [OpenRequests(DEFAULT_LANES) for _ in range(doors)]
+        self._door_of: dict[str, OpenRequests] = {}
         self._random = random.Random(seed)
         self._heartbeat_ms = heartbeat_ms
         self._beats = [-self._random.random() * heartbeat_ms for _ in policies]
