@@ -74,6 +74,8 @@ class StepBuilder:
         if self._is_first(seq.job.lane):
             least = self._budget.least_prefill - self._prefilled
             below = self._for_lanes_below((self._prefilled + left) / (1.0 + self._budget.share_below))
+            # in a step of two tokens neither would get one, where a decode lacks its block
+            below = min(below, max(0, left - 1))
             return min(pending, left - below, max(self._in_time(seq, self._budget.spare_ms), least))
         return min(pending, left, max(self._in_time(seq, 0.0), self._for_lanes_below(self._prefilled)))
 

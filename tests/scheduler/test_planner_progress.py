@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fairlane.scheduler.planner.planner import StepOrderError
@@ -75,6 +75,18 @@ class Played:
     max_sequences=st.integers(1, 5),
     max_step_tokens=st.integers(1, 16),
     window=st.sampled_from([4.0, 64.0, 4096.0]),
+)
+@example(
+    asked=[
+        (LATENCY, 9, 9, "globex", False, 0),
+        (LATENCY, 13, 1, "acme", False, 1),
+        (THROUGHPUT, 1, 1, "acme", False, 0),
+    ],
+    blocks=8,
+    host_slots=0,
+    max_sequences=3,
+    max_step_tokens=2,
+    window=4.0,
 )
 def test_some_request_goes_forward_within_as_many_steps_as_the_longest_of_each_tenant_and_lane_has_tokens(
     asked: list[Request], blocks: int, host_slots: int, max_sequences: int, max_step_tokens: int, window: float

@@ -59,9 +59,9 @@ def _refused(server: Server) -> Iterator[Row]:
     """Bodies of 8 MB are 128 requests each, of 3,000 in a minute."""
     attacker, person = bearer(server.tenant("refused")), bearer(server.tenant("not-refused"))
     large, small = BODIES["texts"].made(), _with()
-    asked = [heard(tenants(server), request("POST", PATH, attacker, large)).outcome for _ in range(26)]
+    asked = [heard(tenants(server), request("POST", PATH, attacker, large)).outcome for _ in range(40)]
     seen = ", ".join(f"{count} times {outcome}" for outcome, count in sorted(Counter(asked).items()))
-    yield Row(KIND, "26 refused bodies of 8 MB", "24 or so times 400, then 429", seen, _ends_in_429(asked))
+    yield Row(KIND, "40 refused bodies of 8 MB", "24 or so times 400, then 429", seen, _ends_in_429(asked))
     seen = heard(tenants(server), request("POST", PATH, attacker, small)).outcome
     yield compared(KIND, "a right request after them", "429", seen)
     seen = heard(tenants(server), request("POST", PATH, person, small)).outcome
@@ -69,5 +69,6 @@ def _refused(server: Server) -> Iterator[Row]:
 
 
 def _ends_in_429(outcomes: list[str]) -> bool:
+    """Some a little later are right again: the bucket fills by one of them in 2.6 s."""
     first = outcomes.index("429") if "429" in outcomes else 0
-    return first >= 22 and set(outcomes[:first]) == {"400"} and set(outcomes[first:]) == {"429"}
+    return 20 <= first <= 32 and set(outcomes[:first]) == {"400"} and outcomes[first:].count("429") >= 4
