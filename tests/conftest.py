@@ -5,11 +5,18 @@ import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 import redis
 import redis.asyncio
 
 from fairlane.cli.embedded_store import EmbeddedStore, valkey_binary
+
+hypothesis.settings.register_profile("same", derandomize=True)
+if "FAIRLANE_TEST_HUNT" not in os.environ:
+    hypothesis.settings.load_profile("same")
+"""A property is tried on the same examples at each run, so that a change is not blamed for what it did not do; with
+FAIRLANE_TEST_HUNT set others are looked for."""
 
 NEED_A_PROCESS = {"valkey", "redis_server", "valkey_url", "store_url", "models_dir"}
 
