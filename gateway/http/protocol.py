@@ -131,6 +131,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._is_proxied = False
         """By one whose word is believed."""
         self._is_silent = True
+        self._hears_slowly = False
         """Nothing has come yet."""
         self._awaits_headers = True
         self._received_bytes = 0
@@ -233,9 +234,12 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def _hear_slowly(self) -> None:
         """What nobody listens to comes off the wire a piece at a time: megabytes of it at once would hold up others."""
         self.flow.pause_reading()
-        self.loop.call_later(DEAF_REST_S, self._hear_on)
+        if not self._hears_slowly:  # a piece may be thousands of chunks
+            self._hears_slowly = True
+            self.loop.call_later(DEAF_REST_S, self._hear_on)
 
     def _hear_on(self) -> None:
+        self._hears_slowly = False
         if not self.transport.is_closing():
             self.flow.resume_reading()
 
