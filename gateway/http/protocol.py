@@ -131,8 +131,9 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._is_proxied = False
         """By one whose word is believed."""
         self._is_silent = True
-        self._hears_slowly = False
         """Nothing has come yet."""
+        self._hears_slowly = False
+        """It rests between two pieces of what nobody listens to."""
         self._awaits_headers = True
         self._received_bytes = 0
         """Since the last request was whole."""
