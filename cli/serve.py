@@ -24,7 +24,7 @@ from fairlane.gateway.processes import Child, ChildRefused, check_config, childr
 from fairlane.quotas.api_keys import KeyStore
 from fairlane.quotas.tenants import TenantExists, TenantStore
 from fairlane.scheduler.protocol.settings import SettingsError, SharedSettings, load
-from fairlane.store import cluster as store_cluster
+from fairlane.store import cluster
 from fairlane.store.trouble import StoreUnavailable
 
 DEMO = "demo"
@@ -152,7 +152,7 @@ async def _first_start(url: str, settings: SharedSettings) -> str:
 
 
 def _client(url: str) -> redis.asyncio.Redis:
-    return store_cluster.client(url, limit=1, timeout_s=FIRST_PATIENCE_S)
+    return cluster.client(url, limit=1, timeout_s=FIRST_PATIENCE_S)
 
 
 async def _run(children: list[Child], store: EmbeddedStore | None, settings: SharedSettings, greeting: str) -> None:

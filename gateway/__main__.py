@@ -65,7 +65,7 @@ def _serve(
     import uvloop
 
     from fairlane.gateway.http import server
-    from fairlane.gateway.observability import metrics as telemetry
+    from fairlane.gateway.observability import metrics
     from fairlane.gateway.runtime import Resources
 
     exporter = None
@@ -73,7 +73,7 @@ def _serve(
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
         exporter = OTLPSpanExporter()
-    processor = telemetry.span_processor(exporter)
+    processor = metrics.span_processor(exporter)
     settings = _within_open_files(settings)
     resources = Resources(settings, processor, member)
     beside: Sockets = {name: found for name, found in sockets.items() if name != "tenants"}

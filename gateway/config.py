@@ -15,7 +15,7 @@ from fairlane.gateway.http.protocol import HttpLimits
 from fairlane.gateway.requests.quota_fallback import Mode
 from fairlane.quotas.limits import LIMIT_NAMES
 from fairlane.scheduler.protocol.settings import ByteSize, Count, Seconds, SettingsError, Share, SharedSettings, load
-from fairlane.store import urls as store_pool
+from fairlane.store import urls
 
 CONFIG_VARIABLE = "FAIRLANE_CONFIG"
 DEFAULT_CONFIG = "fairlane.yaml"
@@ -170,7 +170,7 @@ def read(line: CommandLine, environ: Mapping[str, str]) -> GatewaySettings:
     settings = load(GatewaySettings, document=document, environ=environ, flags=line.flags)
     for name, url in (("redis_url", settings.store_url), ("quota_redis_url", settings.quota_store_url)):
         try:
-            store_pool.check(url)
+            urls.check(url)
         except ValueError as error:
             raise SettingsError(f"setting {name}: {error}") from None
     for limit in settings.gateway.quota_fallbacks.keys() - set(LIMIT_NAMES):

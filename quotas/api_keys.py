@@ -19,9 +19,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from fairlane.quotas import field_checks as fields
-from fairlane.quotas import keyspace
-from fairlane.quotas import packing as packed
+from fairlane.quotas import field_checks, keyspace, packing
 from fairlane.quotas.audit import AuditOutbox, Note
 from fairlane.quotas.field_checks import FieldError
 from fairlane.quotas.limits import Limits
@@ -46,11 +44,13 @@ class Scopes:
     @classmethod
     def parse(cls, value: object) -> "Scopes":
         """The scopes that a JSON object states; null is all. Raises FieldError."""
-        stated = fields.document({} if value is None else value, "scopes", [f.name for f in dataclasses.fields(cls)])
+        stated = field_checks.document(
+            {} if value is None else value, "scopes", [f.name for f in dataclasses.fields(cls)]
+        )
         parsed: dict[str, tuple[str, ...]] = {}
         for name, listed in stated.items():
             if listed is not None:
-                parsed[name] = fields.texts(listed, f"scopes.{name}", LANES if name == "lanes" else ())
+                parsed[name] = field_checks.texts(listed, f"scopes.{name}", LANES if name == "lanes" else ())
         if not all(map(_ENDPOINT.fullmatch, parsed.get("endpoints", ()))):
             raise FieldError("scopes.endpoints", "must be paths such as /v1/chat/completions")
         try:
@@ -113,11 +113,11 @@ class ApiKey:
 
     def changed(self, changes: Mapping[str, object]) -> "ApiKey":
         """The key with these fields in place of its own; `limits` are merged. Raises FieldError."""
-        new: dict[str, Any] = fields.document(changes, "", CHANGEABLE)
+        new: dict[str, Any] = field_checks.document(changes, "", CHANGEABLE)
         if "name" in new:
-            new["name"] = fields.text("" if new["name"] is None else new["name"], "name")
+            new["name"] = field_checks.text("" if new["name"] is None else new["name"], "name")
         if new.get("expires_at") is not None:
-            new["expires_at"] = fields.moment(new["expires_at"], "expires_at")
+            new["expires_at"] = field_checks.moment(new["expires_at"], "expires_at")
         if "limits" in new:
             new["limits"] = Limits() if new["limits"] is None else self.limits.merged(new["limits"])
         if "scopes" in new:
@@ -251,7 +251,7 @@ class KeyStore:
         The new key's own limits start unused. Raises KeyNotFound, FieldError, and VersionConflict where others change
         the old one at the same time, or `version` is given and was left behind.
         """
-        overlap_ms = int(fields.number(overlap_s, "overlap_s", 0, LONGEST_OVERLAP_S) * 1e3)
+        overlap_ms = int(field_checks.number(overlap_s, "overlap_s", 0, LONGEST_OVERLAP_S) * 1e3)
         old = await self.get(tenant, key_id)
         now_ms = await self._database.now_ms()
         if old is None or old.state != "active" or _is_over(old, now_ms):
@@ -307,7 +307,7 @@ def _stored(key: ApiKey) -> tuple[str, str]:
 def _card(key: ApiKey, tenant_id: str) -> bytes:
     """What a request reads of it."""
     expires_ms = None if key.expires_at is None else int(key.expires_at * 1e3)
-    return packed.key_card(key.state, expires_ms, key.limits, tenant_id)
+    return packing.key_card(key.state, expires_ms, key.limits, tenant_id)
 
 
 def _decode_key(document: Reply, state: Reply, expires_ms: Reply, used_ms: Reply, version: Reply) -> ApiKey:

@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from fairlane.quotas import field_checks as fields
+from fairlane.quotas import field_checks
 from fairlane.quotas.field_checks import FieldError
 from fairlane.quotas.windows import Totals, Window
 
@@ -118,7 +118,7 @@ class LimitsBy:
 
     @classmethod
     def _parse(cls, value: object, name: str, lanes: Collection[str]) -> "LimitsBy":
-        stated = fields.document(value, name, ("model", "lane", "limits"))
+        stated = field_checks.document(value, name, ("model", "lane", "limits"))
         model, lane = stated.get("model"), stated.get("lane")
         if model is None and lane is None:
             raise FieldError(name, "must name a model, a lane or both")
@@ -129,8 +129,8 @@ class LimitsBy:
         if limits.queued_requests is not None:
             raise FieldError(f"{name}.limits.queued_requests", "counts for a tenant as a whole")
         return cls(
-            model="" if model is None else fields.text(model, f"{name}.model"),
-            lane="" if lane is None else fields.one_of(lane, f"{name}.lane", lanes),
+            model="" if model is None else field_checks.text(model, f"{name}.model"),
+            lane="" if lane is None else field_checks.one_of(lane, f"{name}.lane", lanes),
             limits=limits,
         )
 

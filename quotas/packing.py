@@ -1,4 +1,4 @@
-"""How a level's limits and figures are packed in the store, as figures.lua has them: all doubles, little-endian.
+"""How a level's limits and figures are packed in the store, as records.lua has them: all doubles, little-endian.
 
 A level's *card* is what operators wrote: its state, a number, its limits. Its *figures* are what requests changed: what
 flights in the air hold, the sliding minute, the day and the month.

@@ -3,8 +3,7 @@
 from collections.abc import Iterable
 from contextlib import suppress
 
-from fairlane.quotas import keyspace
-from fairlane.quotas import packing as packed
+from fairlane.quotas import keyspace, packing
 from fairlane.quotas.active_roots import Roots
 from fairlane.quotas.audit import AuditOutbox
 from fairlane.quotas.limits import RULES
@@ -87,7 +86,7 @@ class RedisQuotaStore:
         return Reservation(
             granted_tokens=granted,
             most_tokens=most,
-            statuses=packed.statuses(levels, now_ms, self._slicing),
+            statuses=packing.statuses(levels, now_ms, self._slicing),
             shadowed=tuple([RULES[int(number) - 1].name for number in shadowed.split(b",")[:-1]]),
         )
 
@@ -132,7 +131,7 @@ class RedisQuotaStore:
             TOMBSTONE_MS,
             LEDGER_ENTRIES,
         )
-        statuses = packed.statuses(rest[1:], rest[0], self._slicing) if first else None
+        statuses = packing.statuses(rest[1:], rest[0], self._slicing) if first else None
         return Settled(first=bool(first), statuses=statuses)
 
     async def book(self, ask: Ask) -> bool:
@@ -186,11 +185,11 @@ class RedisQuotaStore:
         """Every limit that is set: see QuotaStore."""
         prefix = keyspace.of_root(root)
         now_ms, *levels = await self._database.ask("statuses", prefix, tenant, key_id or "", model, lane)
-        return list(packed.statuses(levels, now_ms, self._slicing))
+        return list(packing.statuses(levels, now_ms, self._slicing))
 
     def _denied(self, rule: int, requested: int, retry_ms: int, never: int, now_ms: int, *level: Reply) -> Denied:
         name = RULES[rule - 1].name
-        status = next(status for status in packed.statuses(level, now_ms, self._slicing) if status.name == name)
+        status = next(status for status in packing.statuses(level, now_ms, self._slicing) if status.name == name)
         retry_after_s = None if retry_ms < 0 else retry_ms / 1e3
         return Denied(status, requested, retry_after_s, "exceeds" if never else RULES[rule - 1].kind)
 

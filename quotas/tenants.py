@@ -14,9 +14,7 @@ from zoneinfo import ZoneInfoNotFoundError
 
 import msgspec
 
-from fairlane.quotas import field_checks as fields
-from fairlane.quotas import keyspace
-from fairlane.quotas import packing as packed
+from fairlane.quotas import field_checks, keyspace, packing
 from fairlane.quotas.audit import AuditOutbox, Note
 from fairlane.quotas.field_checks import FieldError
 from fairlane.quotas.idempotency import forget_all
@@ -31,7 +29,7 @@ LANES = ("latency", "throughput")
 
 
 def _timezone(value: object) -> str:
-    zone = fields.text(value, "timezone")
+    zone = field_checks.text(value, "timezone")
     try:
         zone_table(zone)
     except (ZoneInfoNotFoundError, ValueError, OSError):  # OSError: the name of a folder of zones
@@ -40,18 +38,18 @@ def _timezone(value: object) -> str:
 
 
 PARSERS: dict[str, Callable[[object, Limits], object]] = {
-    "name": lambda value, _: fields.text(value, "name"),
+    "name": lambda value, _: field_checks.text(value, "name"),
     "timezone": lambda value, _: _timezone(value),
-    "weight": lambda value, _: fields.number(value, "weight", 0.001, 1000.0),
-    "default_lane": lambda value, _: LANES[0] if value is None else fields.one_of(value, "default_lane", LANES),
-    "lanes": lambda value, _: fields.texts(value, "lanes", LANES),
-    "models": lambda value, _: None if value is None else fields.texts(value, "models"),
+    "weight": lambda value, _: field_checks.number(value, "weight", 0.001, 1000.0),
+    "default_lane": lambda value, _: LANES[0] if value is None else field_checks.one_of(value, "default_lane", LANES),
+    "lanes": lambda value, _: field_checks.texts(value, "lanes", LANES),
+    "models": lambda value, _: None if value is None else field_checks.texts(value, "models"),
     "limits": lambda value, before: Limits() if value is None else before.merged(value),
     "limits_by": lambda value, _: LimitsBy.parse_all(value, LANES),
-    "shadow": lambda value, _: fields.texts(value, "shadow", LIMIT_NAMES),
-    "reserve": lambda value, _: fields.one_of(value, "reserve", ("progressive", "full")),
-    "preemption": lambda value, _: fields.one_of(value, "preemption", ("exact", "fast")),
-    "share_group": lambda value, _: "" if value is None else fields.text(value, "share_group"),
+    "shadow": lambda value, _: field_checks.texts(value, "shadow", LIMIT_NAMES),
+    "reserve": lambda value, _: field_checks.one_of(value, "reserve", ("progressive", "full")),
+    "preemption": lambda value, _: field_checks.one_of(value, "preemption", ("exact", "fast")),
+    "share_group": lambda value, _: "" if value is None else field_checks.text(value, "share_group"),
 }
 """Each given what was stated, and the tenant's limits before. Raise FieldError."""
 
@@ -127,7 +125,7 @@ class Tenant:
 
         A default lane that is not stated gives way where it is none of the new lanes: to the first of them.
         """
-        known = fields.document(changes, "", PARSERS.keys() | {"parent"})
+        known = field_checks.document(changes, "", PARSERS.keys() | {"parent"})
         if known.pop("parent", self.parent) != self.parent:
             raise FieldError("parent", "cannot change")
         new: dict[str, Any] = {name: PARSERS[name](value, self.limits) for name, value in known.items()}
@@ -162,7 +160,7 @@ class TenantStore:
 
     async def create(self, document: Mapping[str, object], note: Callable[[Tenant], Note] | None = None) -> Tenant:
         """A new tenant from its `id` and what else is stated. Raises FieldError, TenantExists."""
-        stated = fields.document(document, "", PARSERS.keys() | {"id", "parent"})
+        stated = field_checks.document(document, "", PARSERS.keys() | {"id", "parent"})
         tenant_id = stated.pop("id", None)
         if not isinstance(tenant_id, str) or not _ID.fullmatch(tenant_id):
             raise FieldError("id", "must be 1 to 63 letters, digits, dots, dashes or underscores, not led by a sign")
@@ -278,11 +276,11 @@ class TenantStore:
     async def _put(self, tenant: Tenant, version: int, note: Note | None, claim: int = 0) -> Tenant:
         """`claim`: under which it is created, if it is."""
         by = [(each.model, each.lane) for each in tenant.limits_by]
-        card = packed.tenant_card(tenant.state, tenant.timezone, tenant.limits, tenant.shadow, by, tenant.parents)
+        card = packing.tenant_card(tenant.state, tenant.timezone, tenant.limits, tenant.shadow, by, tenant.parents)
         levels: list[str | bytes] = [keyspace.tenant_level(tenant.id), card]
         for each in tenant.limits_by:
             level = keyspace.model_lane_level(tenant.id, each.model, each.lane)
-            levels += [level, packed.model_lane_card(each.limits, tenant.shadow)]
+            levels += [level, packing.model_lane_card(each.limits, tenant.shadow)]
         reply = await self._outbox.change(
             "tenant_put",
             tenant.root,

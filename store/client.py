@@ -13,7 +13,7 @@ from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from fairlane.store import urls as store_pool
+from fairlane.store import urls
 from fairlane.store.circuit_breaker import Breaker, StoreAway
 from fairlane.store.pipeline import Pipe
 from fairlane.store.punctual import MOST_DEFERRED, Timeout
@@ -146,7 +146,7 @@ Client = TypeVar("Client", bound=BoundedRedis)
 def _client(url: str, timeout_s: float, limit: int, kind: type[Client]) -> Client:
     # A pooled connection may have died unnoticed: one more try. All we send may be sent twice.
     retry = Retry(NoBackoff(), 1, (redis.ConnectionError,))
-    pool = store_pool.pool(url, limit=limit, timeout_s=timeout_s, retry=retry)
+    pool = urls.pool(url, limit=limit, timeout_s=timeout_s, retry=retry)
     # The client bounds each call, and it alone knows how late this loop is: what redis-py bounds itself comes after.
     pool.timeout = pool.connection_kwargs["socket_connect_timeout"] = timeout_s * (1.0 + MOST_DEFERRED)
     client = kind(connection_pool=pool)

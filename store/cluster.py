@@ -26,7 +26,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
-from fairlane.store import urls as store_pool
+from fairlane.store import urls
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class Cluster(Generic[Node]):
         self, url: str, opened: Callable[[str], Node], closed: Callable[[Node], Awaitable[None]], *, timeout_s: float
     ) -> None:
         """`opened`: a node by the URL of its server; `closed`: lets go of one. `timeout_s`: of a question to a node."""
-        self._named = store_pool.clustered(url)
+        self._named = urls.clustered(url)
         self._opened, self._closed = opened, closed
         self._timeout_s = timeout_s
         self._holders: list[Address | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
@@ -149,7 +149,7 @@ class Cluster(Generic[Node]):
     async def _slots(self, address: Address) -> list[tuple[int, int, Address]]:
         """The first and last slot of each range, and its master. Raises redis.RedisError, OSError."""
         url = self._named.url(*address)
-        pool = store_pool.pool(url, limit=1, timeout_s=self._timeout_s, retry=Retry(NoBackoff(), 0))
+        pool = urls.pool(url, limit=1, timeout_s=self._timeout_s, retry=Retry(NoBackoff(), 0))
         async with redis.asyncio.Redis.from_pool(pool) as client, asyncio.timeout(self._timeout_s):
             ranges = await client.execute_command("CLUSTER SLOTS")  # type: ignore[no-untyped-call]
         if not ranges:
@@ -298,10 +298,10 @@ def client(url: str, *, limit: int, timeout_s: float) -> redis.asyncio.Redis:
 
     def opened(server: str) -> redis.asyncio.Redis:
         return redis.asyncio.Redis.from_pool(
-            store_pool.pool(server, limit=limit, timeout_s=timeout_s, retry=Retry(NoBackoff(), 0))
+            urls.pool(server, limit=limit, timeout_s=timeout_s, retry=Retry(NoBackoff(), 0))
         )
 
-    if not url.startswith(store_pool.CLUSTERED):
+    if not url.startswith(urls.CLUSTERED):
         return opened(url)
     cluster = Cluster(url, opened, redis.asyncio.Redis.aclose, timeout_s=timeout_s)
     return ClusterRedis(cluster, lambda node: node, timeout_s=timeout_s)

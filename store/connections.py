@@ -8,7 +8,7 @@ from typing import Protocol
 import redis
 import redis.asyncio
 
-from fairlane.store import urls as store_pool
+from fairlane.store import urls
 from fairlane.store.circuit_breaker import StoreStanding
 from fairlane.store.client import server
 from fairlane.store.cluster_client import ClusterConnections
@@ -68,7 +68,7 @@ class Connections(Protocol):
 def connections(url: str, *, timeout_s: float, limit: int, name: str = "store") -> Connections:
     """Open nothing yet. `timeout_s`: of a request's question; `limit`: connections of each client to each server;
     `name`: in logs."""
-    if url.startswith(store_pool.CLUSTERED):
+    if url.startswith(urls.CLUSTERED):
         return ClusterConnections(url, timeout_s=timeout_s, limit=limit, name=name)
     return server(url, timeout_s=timeout_s, limit=limit, name=name)
 

@@ -12,7 +12,7 @@ import msgspec
 import yaml
 
 from fairlane.scheduler.protocol.settings import ByteSize, Port, SettingsError, SharedSettings, load
-from fairlane.store import urls as store_pool
+from fairlane.store import urls
 
 CONFIG_VARIABLE = "FAIRLANE_CONFIG"
 DEFAULT_CONFIG = "fairlane.yaml"
@@ -98,7 +98,7 @@ def read(line: CommandLine, environ: Mapping[str, str]) -> WorkerSettings:
         raise SettingsError(f"setting worker.device: expected auto, cpu or cuda[:N], not {settings.worker.device!r}")
     url = settings.store_url
     try:
-        store_pool.check(url)
+        urls.check(url)
     except ValueError as error:
         raise SettingsError(f"setting redis_url: {error}") from None
     return settings

@@ -25,7 +25,7 @@ from fairlane.scheduler.protocol.messages import ModelCard, WorkerStatus
 from fairlane.scheduler.protocol.settings import SettingsError
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry, card_sha256, queue_name
-from fairlane.store import cluster as store_cluster
+from fairlane.store import cluster
 from fairlane.store.retry import StoreLink
 from fairlane.worker.config import WorkerSettings
 from fairlane.worker.engine.engine import Engine, build_engine
@@ -172,7 +172,7 @@ def _observers(
 @asynccontextmanager
 async def _connected(url: str, timeout_s: float) -> AsyncIterator[redis.asyncio.Redis]:
     """A client that reports every failure: whoever calls knows whether the call may be repeated."""
-    client = store_cluster.client(url, limit=CONNECTIONS, timeout_s=timeout_s)
+    client = cluster.client(url, limit=CONNECTIONS, timeout_s=timeout_s)
     try:
         yield client
     finally:

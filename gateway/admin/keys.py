@@ -3,7 +3,7 @@
 from contextlib import suppress
 from functools import partial
 
-from fairlane.gateway.admin import router as entity_tags
+from fairlane.gateway.admin import router
 from fairlane.gateway.admin.inputs import KeyBody, KeyChange, Nothing, PageQuery, RotateBody
 from fairlane.gateway.admin.router import Call
 from fairlane.gateway.admin.tenants import TRIES, difference, the_tenant
@@ -59,12 +59,12 @@ async def the_key(call: Call, tenant: Tenant) -> ApiKey:
 async def _as_seen(call: Call, tenant: Tenant) -> ApiKey:
     """The key, as the caller expects it. Raises KeyNotFound, ApiError `precondition_failed`."""
     key = await the_key(call, tenant)
-    call.expected.check(entity_tags.of_version(key.version))
+    call.expected.check(router.of_version(key.version))
     return key
 
 
 def _shown(call: Call, key: ApiKey) -> KeyView:
-    call.tag(entity_tags.of_version(key.version))
+    call.tag(router.of_version(key.version))
     return key_view(key)
 
 
@@ -86,7 +86,7 @@ async def rotate_key(call: Call, body: RotateBody) -> NewKeyView:
         with suppress(VersionConflict):
             note = partial(_rotated, call, before, body.overlap_s)
             new = await call.parts.keys.rotate(tenant, before.id, body.overlap_s, version=before.version, note=note)
-            call.tag(entity_tags.of_version(new.key.version))
+            call.tag(router.of_version(new.key.version))
             return new_key_view(new)
     raise VersionConflict(tenant.id)
 

@@ -6,8 +6,7 @@ from fairlane.gateway.admin import explain as admin_explain
 from fairlane.gateway.admin import fleet as admin_fleet
 from fairlane.gateway.admin import keys as admin_keys
 from fairlane.gateway.admin import tenants as admin_tenants
-from fairlane.gateway.admin import usage as admin_export
-from fairlane.gateway.admin import usage as admin_reports
+from fairlane.gateway.admin import usage as admin_usage
 from fairlane.gateway.admin.inputs import (
     AuditQuery,
     ExplainBody,
@@ -218,7 +217,7 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         path=_TENANT + "/usage",
         name="get_usage",
         summary="Sum the ledger, of a deleted tenant too",
-        handler=admin_reports.get_usage,
+        handler=admin_usage.get_usage,
         input=UsageQuery,
         answer=UsageView,
     ),
@@ -227,10 +226,10 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         path=_TENANT + "/ledger",
         name="export_ledger",
         summary="Export the ledger entry by entry, of a deleted tenant too",
-        handler=admin_export.export_ledger,
+        handler=admin_usage.export_ledger,
         input=LedgerQuery,
         answer=str,
-        media=(admin_export.CSV, admin_export.JSON_LINES),
+        media=(admin_usage.CSV, admin_usage.JSON_LINES),
     ),
     Operation(
         method="GET",
@@ -273,7 +272,7 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         path="/audit",
         name="list_audit",
         summary="Show who changed what, newest first",
-        handler=admin_reports.list_audit,
+        handler=admin_usage.list_audit,
         input=AuditQuery,
         answer=Page[AuditView],
     ),

@@ -3,11 +3,11 @@
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
-from fairlane.gateway.admin import router as entity_tags
+from fairlane.gateway.admin import router
 from fairlane.gateway.admin.inputs import LimitsBody, Nothing, PageQuery, QuotaBody, TenantBody, TenantChange
 from fairlane.gateway.admin.router import Call, Document
 from fairlane.gateway.admin.views import Deleted, Page, TenantView, page, tenant_view
-from fairlane.gateway.openai import rate_limits as limits_headers
+from fairlane.gateway.openai import rate_limits
 from fairlane.quotas.audit import Note
 from fairlane.quotas.limits import LIMIT_NAMES, Limits
 from fairlane.quotas.tenants import Tenant, TenantNotFound, VersionConflict
@@ -137,7 +137,7 @@ async def _as_seen(call: Call, change: Callable[[Tenant], Awaitable[Done]]) -> D
     """
     for _ in range(TRIES):
         before = await the_tenant(call)
-        call.expected.check(entity_tags.of_version(before.version))
+        call.expected.check(router.of_version(before.version))
         try:
             return await change(before)
         except VersionConflict:
@@ -146,7 +146,7 @@ async def _as_seen(call: Call, change: Callable[[Tenant], Awaitable[Done]]) -> D
 
 
 def _shown(call: Call, tenant: Tenant) -> TenantView:
-    call.tag(entity_tags.of_version(tenant.version))
+    call.tag(router.of_version(tenant.version))
     return tenant_view(tenant)
 
 
@@ -158,9 +158,9 @@ def difference(before: Document, after: Document) -> tuple[Document, Document]:
 
 async def _quota(call: Call, tenant: Tenant) -> Document:
     standing = await call.parts.budgets.statuses(tenant.root, tenant.id)
-    call.tag(entity_tags.of_version(tenant.version))
+    call.tag(router.of_version(tenant.version))
     statuses = [status for status in standing if status.scope == "tenant"]
-    return limits_headers.as_json(await limits_headers.with_queue(statuses, tenant.id, call.parts.fleet.waiting))
+    return rate_limits.as_json(await rate_limits.with_queue(statuses, tenant.id, call.parts.fleet.waiting))
 
 
 def _stated(body: TenantChange | LimitsBody) -> dict[str, object]:

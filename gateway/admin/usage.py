@@ -16,7 +16,7 @@ from starlette.responses import Response, StreamingResponse
 from fairlane.gateway.admin.inputs import AuditQuery, LedgerQuery, UsageQuery
 from fairlane.gateway.admin.router import HEADERS, Call
 from fairlane.gateway.admin.views import AuditView, Page, UsageView, audit_view, page, usage_view
-from fairlane.quotas import field_checks as fields
+from fairlane.quotas import field_checks
 from fairlane.quotas.field_checks import FieldError
 from fairlane.quotas.ledger import LedgerEntry
 from fairlane.quotas.tenants import TenantNotFound
@@ -56,7 +56,7 @@ def moment_or_day(text: str, name: str) -> float | date:
     with suppress(ValueError):
         return date.fromisoformat(text)
     try:
-        return fields.moment(float(text) if text.replace(".", "", 1).isdecimal() else text, name)
+        return field_checks.moment(float(text) if text.replace(".", "", 1).isdecimal() else text, name)
     except (FieldError, ValueError, OverflowError):
         raise FieldError(name, "must be a date, seconds since 1970, or a time with its zone") from None
 

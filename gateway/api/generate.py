@@ -10,8 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from fairlane.gateway.auth import Caller
 from fairlane.gateway.errors import ApiError, error_body, internal_error
-from fairlane.gateway.http import body_budget, sse
-from fairlane.gateway.http import response as http_answer
+from fairlane.gateway.http import body_budget, response, sse
 from fairlane.gateway.http.body import read_body
 from fairlane.gateway.http.body_budget import BodyRoom
 from fairlane.gateway.http.disconnect import STATE, Disconnect
@@ -60,7 +59,7 @@ class Generate(Generic[Request]):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One ASGI call. Raises ApiError as long as the answer has not begun."""
         caller, journal = scope["state"]["caller"], scope["state"]["journal"]
-        answer: Channel = scope["state"][http_answer.STATE]
+        answer: Channel = scope["state"][response.STATE]
         disconnect = scope["state"][STATE]
         plan = await self._read(scope, receive, answer, caller, journal)
         with plan.hold:

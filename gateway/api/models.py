@@ -7,7 +7,7 @@ from starlette.types import Receive, Scope, Send
 from fairlane.gateway.auth import Caller
 from fairlane.gateway.fleet import Directory, ServedModel
 from fairlane.gateway.http.sse import send_json
-from fairlane.gateway.openai import rate_limits as limits_headers
+from fairlane.gateway.openai import rate_limits
 from fairlane.gateway.openai.rate_limits import Waiting
 from fairlane.gateway.requests.prepare import allowed_model, may_use
 from fairlane.quotas.store import QuotaStore
@@ -51,8 +51,8 @@ class ShowLimits:
         """One ASGI call, inside its rim. Raises StoreUnavailable."""
         caller: Caller = scope["state"]["caller"]
         statuses = await self._quotas.statuses(caller.root, caller.tenant_id, caller.key_id)
-        caller.statuses = await limits_headers.with_queue(statuses, caller.tenant_id, self._waiting)
-        await send_json(send, limits_headers.as_json(caller.statuses), [])
+        caller.statuses = await rate_limits.with_queue(statuses, caller.tenant_id, self._waiting)
+        await send_json(send, rate_limits.as_json(caller.statuses), [])
 
 
 def _shown(model: ServedModel) -> dict[str, Any]:

@@ -31,9 +31,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from fairlane.gateway.errors import ApiError, headers_too_large, invalid, request_timeout
-from fairlane.gateway.http import body_budget
-from fairlane.gateway.http import connections as crowd
-from fairlane.gateway.http import response as http_answer
+from fairlane.gateway.http import body_budget, connections, response
 from fairlane.gateway.http.addresses import forwarded_for
 from fairlane.gateway.http.body_budget import BodyBudget, BodyHold
 from fairlane.gateway.http.connections import Crowd, Place
@@ -188,7 +186,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def _let_go(self) -> None:
         """All of these hold this connection: it is to go with its last reference, not with the next collection."""
         for cycle in self._cycles:
-            cycle.scope["state"][http_answer.STATE].abandon()
+            cycle.scope["state"][response.STATE].abandon()
         self.pipeline.clear()
         self._place = None
         self._forget()
@@ -271,7 +269,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if self.parser.should_upgrade():
             self._wishes_upgrade = True
             return
-        self.scope["state"][STATE], self.scope["state"][crowd.STATE] = self._disconnect, self._place
+        self.scope["state"][STATE], self.scope["state"][connections.STATE] = self._disconnect, self._place
         super().on_headers_complete()
         self.headers = [*self.headers]  # uvicorn adds trailers to them, which are no headers
         if self.pipeline:
@@ -281,7 +279,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._hold = self.scope["state"][body_budget.STATE] = BodyHold(self.bodies)
         answer = Answer(self.cycle, self._hold)
         self.cycle.send = answer.send  # type: ignore[method-assign] # what the application is given
-        self.scope["state"][http_answer.STATE] = answer
+        self.scope["state"][response.STATE] = answer
 
     def on_body(self, body: bytes) -> None:
         """A part of the body: kept where there is room for it. Where there is none, its reader finds out why."""

@@ -19,8 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from fairlane.gateway.api.generate import Bounds
 from fairlane.gateway.auth import Caller, bearer
 from fairlane.gateway.errors import ApiError, error_body, internal_error, invalid
-from fairlane.gateway.http import body_budget, sse
-from fairlane.gateway.http import response as http_answer
+from fairlane.gateway.http import body_budget, response, sse
 from fairlane.gateway.http.body import LARGE_BODY_BYTES, read_body
 from fairlane.gateway.http.body_budget import BodyHold
 from fairlane.gateway.http.disconnect import STATE, Disconnect
@@ -191,7 +190,7 @@ class Idempotent:
             scope["headers"],
             max_bytes=bounds.room.most_bytes(self._most_prompts),
             timeout_s=bounds.body_timeout_s,
-            arrived=state[http_answer.STATE].take_body(),
+            arrived=state[response.STATE].take_body(),
             hold=hold,
             tenant=caller.tenant_id,
         )
@@ -205,7 +204,7 @@ class Idempotent:
 
         async def perform(mine: Mine, to: Recording, disconnect: Disconnect) -> None:
             caller.once, caller.runs = mine.once, mine.runs
-            replaced = {STATE: disconnect, http_answer.STATE: Spoken(whole.pop(), to)}
+            replaced = {STATE: disconnect, response.STATE: Spoken(whole.pop(), to)}
             await self._app({**scope, "state": {**state, **replaced}}, _nothing_more, to.send)
 
         tells_progress = asks_progress(scope["headers"])  # of a run too, which it must not begin if that is no answer

@@ -20,7 +20,7 @@ from fairlane.gateway.middleware.refused_requests import RefusedRequests
 from fairlane.gateway.middleware.request_id import HEADER, log_fault, request_id_of
 from fairlane.gateway.observability.metrics import Telemetry
 from fairlane.gateway.observability.tracing import Span, Value
-from fairlane.gateway.openai import rate_limits as limits_headers
+from fairlane.gateway.openai import rate_limits
 from fairlane.quotas.store import LimitStatus, QuotaStore
 from fairlane.store.circuit_breaker import Availability
 from fairlane.store.connections import STORE_TROUBLE
@@ -194,9 +194,7 @@ class _Answer:
         if message["type"] == "http.response.start":
             caller, told = self.caller, _NOTHING
             if caller is not None:
-                told = limits_headers.headers(
-                    await self._limits(caller) if caller.statuses is None else caller.statuses
-                )
+                told = rate_limits.headers(await self._limits(caller) if caller.statuses is None else caller.statuses)
             message = {**message, "headers": [*message.get("headers", ()), *told, self._named]}
             self.started = True
         await self._send(message)

@@ -25,8 +25,7 @@ from fairlane.gateway.admin.router import Operation
 from fairlane.gateway.admin.views import QuotaView
 from fairlane.gateway.errors import TABLE, Code
 from fairlane.gateway.openai.wire import NEUTRAL_CHAT, NEUTRAL_COMPLETION, ChatBody, CompletionBody, Neutral
-from fairlane.gateway.openapi import schemas as openapi_headers
-from fairlane.gateway.openapi import schemas as openapi_shapes
+from fairlane.gateway.openapi import schemas as openapi_schemas
 
 Json = dict[str, Any]
 _PATH_FIELD = re.compile(r"{(\w+)}")
@@ -139,7 +138,7 @@ TENANT_API: tuple[Documented, ...] = (
         who="tenant",
         body=ChatBody,
         neutral=NEUTRAL_CHAT,
-        answers={JSON: openapi_shapes.ChatCompletion, STREAM: str},
+        answers={JSON: openapi_schemas.ChatCompletion, STREAM: str},
         codes=_GENERATION,
     ),
     Documented(
@@ -150,7 +149,7 @@ TENANT_API: tuple[Documented, ...] = (
         who="tenant",
         body=CompletionBody,
         neutral=NEUTRAL_COMPLETION,
-        answers={JSON: openapi_shapes.Completion, STREAM: str},
+        answers={JSON: openapi_schemas.Completion, STREAM: str},
         codes=_GENERATION,
     ),
     Documented(
@@ -159,7 +158,7 @@ TENANT_API: tuple[Documented, ...] = (
         name="list_models",
         summary="List the models that the key may use",
         who="tenant",
-        answers={JSON: openapi_shapes.ModelList},
+        answers={JSON: openapi_schemas.ModelList},
         codes=_ANY_TENANT,
     ),
     Documented(
@@ -168,7 +167,7 @@ TENANT_API: tuple[Documented, ...] = (
         name="get_model",
         summary="Show a model",
         who="tenant",
-        answers={JSON: openapi_shapes.ModelObject},
+        answers={JSON: openapi_schemas.ModelObject},
         codes=(*_ANY_TENANT, "model_not_found"),
     ),
     Documented(
@@ -243,7 +242,7 @@ def document() -> Json:
         "paths": dict(paths),
         "components": {
             "schemas": schemas,
-            "headers": openapi_headers.components(),
+            "headers": openapi_schemas.components(),
             "securitySchemes": _SECURITY,
         },
     }
@@ -276,7 +275,7 @@ def _schemas(rows: Iterable[Documented]) -> tuple[Json, dict[Any, Json]]:
     shapes = [shape for row in rows for shape in row.answers.values() if shape is not str]
     bodies = [row.body for row in rows if row.body is not None]
     wanted: list[tuple[Any, Literal["validation", "serialization"], TypeAdapter[Any]]] = [
-        *((shape, "serialization", TypeAdapter(shape)) for shape in dict.fromkeys([*shapes, openapi_shapes.Error])),
+        *((shape, "serialization", TypeAdapter(shape)) for shape in dict.fromkeys([*shapes, openapi_schemas.Error])),
         *((body, "validation", TypeAdapter(body)) for body in dict.fromkeys(bodies)),
     ]
     places, defined = TypeAdapter.json_schemas(wanted, ref_template=REF)
@@ -287,12 +286,12 @@ def _schemas(rows: Iterable[Documented]) -> tuple[Json, dict[Any, Json]]:
 def _operation(row: Documented, named: Mapping[Any, Json]) -> Json:
     shown: Json = {"operationId": row.name, "summary": row.summary, "tags": [row.who]}
     of_a_model = STREAM in row.answers
-    asked = openapi_headers.asked(of_a_model=of_a_model, if_match=row.if_match)
+    asked = openapi_schemas.asked(of_a_model=of_a_model, if_match=row.if_match)
     shown["parameters"] = [*parameters(row.path, row.query), *asked]
     if row.body is not None:
         shown["requestBody"] = {"required": True, "content": {JSON: {"schema": named[row.body]}}}
     content = {kind: {"schema": named.get(shape, {"type": "string"})} for kind, shape in row.answers.items()}
-    told = openapi_headers.told(row.who, of_a_model=of_a_model, tagged=row.tagged)
+    told = openapi_schemas.told(row.who, of_a_model=of_a_model, tagged=row.tagged)
     done = {"description": "Done", "headers": told, "content": content}
     shown["responses"] = {str(row.status): done, **_refusals(row, named)}
     shown["security"] = [] if row.who == "anyone" else [{row.who: []}]
@@ -304,11 +303,11 @@ def _refusals(row: Documented, named: Mapping[Any, Json]) -> Json:
     by_status: dict[int, list[Code]] = defaultdict(list)
     for code in row.codes:
         by_status[TABLE[code].status].append(code)
-    content = {JSON: {"schema": named[openapi_shapes.Error]}}
+    content = {JSON: {"schema": named[openapi_schemas.Error]}}
     return {
         str(status): {
             "description": " | ".join(sorted(said)),
-            "headers": {**openapi_headers.told(row.who), **openapi_headers.of_refusals(said)},
+            "headers": {**openapi_schemas.told(row.who), **openapi_schemas.of_refusals(said)},
             "content": content,
         }
         for status, said in sorted(by_status.items())

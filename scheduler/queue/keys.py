@@ -33,8 +33,7 @@ weighted tokens. Under `fl:{queue}:`
 | `wake` | stream | one entry: the last time that a job was queued |
 """
 
-from fairlane.scheduler.planner import ordering as fairness
-from fairlane.scheduler.planner import ordering as urgency
+from fairlane.scheduler.planner import ordering
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from fairlane.scheduler.queue import promises
 from fairlane.scheduler.queue import types as queue_types
@@ -105,8 +104,8 @@ def constants(lanes: dict[LaneName, Lane], lease_ms: int, window: float) -> str:
         for lane in queue_types.in_rank_order(lanes)
     )
     numbers = {name: getattr(queue_types, name) for name in _LIMITS}
-    numbers |= {"PLENTY": urgency.PLENTY, "SHORT_FIRST": urgency.SHORT_FIRST, "LEAD": urgency.LEAD}
+    numbers |= {"PLENTY": ordering.PLENTY, "SHORT_FIRST": ordering.SHORT_FIRST, "LEAD": ordering.LEAD}
     numbers |= {name: getattr(promises, name) for name in _PROMISES}
-    numbers |= {"BEHIND": fairness.BEHIND, "LEASE_MS": lease_ms, "WINDOW": window, "STREAM_LENGTH": STREAM_LENGTH}
+    numbers |= {"BEHIND": ordering.BEHIND, "LEASE_MS": lease_ms, "WINDOW": window, "STREAM_LENGTH": STREAM_LENGTH}
     lines = [f"local {name} = {value!r}" for name, value in numbers.items()]
     return "\n".join([f"local LANES = {{{rows}}}", f"local POISONED = '{POISONED}'", *lines])

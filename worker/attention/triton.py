@@ -55,9 +55,7 @@ class TritonPaged:
         scaling: float,
     ) -> torch.Tensor:
         """See `AttentionBackend.attend`."""
-        from fairlane.worker.attention import triton_kernels as triton_decode
-        from fairlane.worker.attention import triton_kernels as triton_prefill
-        from fairlane.worker.attention import triton_pages
+        from fairlane.worker.attention import triton_kernels, triton_pages
 
         slots, contexts, tables, tiles = metadata.tensors
         (singles,) = metadata.numbers
@@ -65,10 +63,10 @@ class TritonPaged:
         with torch.cuda.device_of(query):  # type: ignore[no-untyped-call]
             triton_pages.write(key, value, kv, slots)
             if singles:
-                splits = triton_decode.count_splits(singles, kv.shape[3], _multiprocessors(query.device))
-                triton_decode.attend_singles(query[:singles], kv, contexts, tables, out, scaling, splits)
+                splits = triton_kernels.count_splits(singles, kv.shape[3], _multiprocessors(query.device))
+                triton_kernels.attend_singles(query[:singles], kv, contexts, tables, out, scaling, splits)
             if len(tiles):
-                triton_prefill.attend_tiles(query, kv, tiles, tables[singles:], out, scaling)
+                triton_kernels.attend_tiles(query, kv, tiles, tables[singles:], out, scaling)
         return out
 
 

@@ -10,7 +10,7 @@ local function note()
   if ENTRY ~= '' then redis.call('RPUSH', OUTBOX, string.format('%.0f ', now_ms()) .. ENTRY) end
 end
 
--- Stands before tenant_put and tenant_delete: what is kept of a level that is no more.
+-- What is kept of a level that is no more.
 local KEPT_MS = 70 * 86400000
 
 -- Drops a level's card; its figures, which running requests may still change, go later.
@@ -19,7 +19,7 @@ local function drop_card(prefix, level)
   redis.call('PEXPIRE', prefix .. 'figures:' .. level, KEPT_MS)
 end
 
--- Stands before key_put and key_end: how a key ends.
+-- How a key ends.
 
 -- Writes its state and when it expires ('' = never) into its record and its card. Returns its new version.
 local function end_key(prefix, id, state, expires_ms)

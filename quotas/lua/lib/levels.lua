@@ -1,6 +1,6 @@
--- Stands before the budget's functions, after sliding.lua: the levels that a request must fit, each opened as one table:
+-- Stands before the budget's functions, after window.lua: the levels that a request must fit, each opened as one table:
 -- what its card says, and its figures as of now. What a function may change of it,
--- it changes there, and writing.lua writes it once.
+-- it changes there, and writes.lua writes it once.
 local NONE_IN_SHADOW = {}
 
 local function in_shadow(mask)
@@ -52,7 +52,7 @@ local function open_level(prefix, place, card, key, stored)
   return level
 end
 
--- Stands before the budget's functions, after levels.lua: whose limits a request must fit, under which id limits and
+-- Whose limits a request must fit, under which id limits and
 -- figures are kept, and in whose zone its days begin.
 
 -- Opens places {scope, id, tenant} as of now, after `levels`: the tenant's own is always the first.
@@ -92,7 +92,7 @@ local function others_of(tenant, id, model, lane)
   return places, #places > 0 and cjson.encode(places) or ''
 end
 
--- Stands before reserve and extend, after levels.lua: whether a tenant and its key may be used.
+-- Whether a tenant and its key may be used.
 
 -- Why its tenant or one above it may not, or nil.
 local function barred_tenant(levels)

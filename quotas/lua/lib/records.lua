@@ -1,4 +1,4 @@
--- Stands before the budget's functions, first: how a level's card and figures are packed (packed.py has the same). All
+-- Stands before the budget's functions, first: how a level's card and figures are packed (packing.py has the same). All
 -- are doubles, so that one call reads and one writes them. Where functions are loaded, no library of
 -- Lua's is there: hence constants are written out.
 -- A card: state (1 active, 2 suspended, 3 deleted, 4 revoked), zone (a number for its name; of a key: when it expires,
@@ -23,7 +23,7 @@ local FIGURES, FIGURES_BYTES = '<ddddddddddddddddddddd', 168
 local NO_FIGURES = ZEROS .. ZEROS .. ZEROS .. ZEROS .. ZEROS .. ZEROS .. ZEROS
 local SLICE_FORMAT, SLICE_BYTES = '<dddd', 32 -- {number, requests, input, output}: older slices, after the figures
 
--- Stands before the budget's functions, after figures.lua: what each limit counts, and in which window (RULES of
+-- What each limit counts, and in which window (RULES of
 -- limits.py).
 local RULES = {
   {name = 'requests_per_minute', window = 'minute', counts = {'requests'}, kind = 'rate'},
@@ -68,7 +68,7 @@ local function amount_of(ask, rule)
   return (ask[counts[1]] or 0) + (ask[counts[2]] or 0)
 end
 
--- Stands before the budget's functions and expired: a flight's record, one packed value; `settled` once it is over.
+-- A flight's record, one packed value; `settled` once it is over.
 -- Numbers: tokens reserved from first to last (those per choice times choices), of these what was charged, …; texts: …,
 -- the numbers of the rules refused in shadow, and the places beyond tenant and key as JSON, or ''; last, of what was
 -- charged, tokens that an earlier run under its idempotency key had paid for, the name of that key's request, or '', and

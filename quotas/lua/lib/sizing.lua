@@ -30,7 +30,7 @@ local function find_paused(prefix, levels, now)
   end
 end
 
--- Stands before reserve and extend, after rules.lua: what the limits leave (see sizing.py).
+-- What the limits leave (see sizing.py).
 local SHARE = 8
 
 local function room_of(level, rule, prompt)
@@ -69,7 +69,7 @@ local function portion(levels, quantum, choices)
   return math.max(1, tokens)
 end
 
--- Stands before reserve, after room.lua: how much a request gets at first (see sizing.py).
+-- How much a request gets at first (see sizing.py).
 -- An ask is {requests, input, prompt (the longest), ceiling (the most per choice), start (what the longest choice begins
 -- with), choice (held per choice on top), choices (that go on), owed (held beside that), output (held by all), stated
 -- (whether the caller asked for the ceiling)}.
@@ -95,7 +95,7 @@ local function size(levels, ask, quantum)
   ask.output = ask.choice * ask.choices + ask.owed
 end
 
--- Stands before reserve, after sizing.lua: why a request does not fit (see sizing.py).
+-- Why a request does not fit (see sizing.py).
 
 -- What a rule counts of an ask: of what it holds at first, and of all that was asked for. A limit in shadow has not cut
 -- it, and counts the least that it would have been cut to.
@@ -136,7 +136,7 @@ local function refusal(levels, ask, now)
   return heaviest, shadowed
 end
 
--- Stands before extend, after room.lua and pauses.lua: what a running request gets beside what it has (see sizing.py).
+-- What a running request gets beside what it has (see sizing.py).
 local BLOCKED_MS = (MINUTE_MS - MINUTE_MS % 120) / 120
 
 -- Tokens that those who come first take at least: one each.

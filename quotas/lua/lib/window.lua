@@ -1,4 +1,4 @@
--- Stands before the budget's functions, after figures.lua: any sixty seconds, in slices of 250 ms (see windows.py). The
+-- Stands before the budget's functions, after records.lua: any sixty seconds, in slices of 250 ms (see windows.py). The
 -- newest slice stands among a level's figures, those before it after them (`older`), and where these are many, most in
 -- a hash of their own: their number → the slice packed. At most 241 are held, so every call is bounded. Before it
 -- stand SLICE_MS, SLICES and MINUTE_MS: a slice's length, how many make the minute, and its length.
@@ -46,8 +46,8 @@ local function minute_frees(level, amount, rule)
   return level.now + MINUTE_MS
 end
 
--- Stands before the budget's functions, after minute.lua: moves a level's minute to now, in its table only:
--- writing.lua writes it.
+-- Moves a level's minute to now, in its table only:
+-- writes.lua writes it.
 
 -- The clock has stepped back: what stood in the future counts as of now.
 local function turn_back(level, horizon)
@@ -104,7 +104,7 @@ local function slide(level, now)
   end
 end
 
--- Stands before the budget's functions, after sliding.lua: counts in a level's minute, which has been moved to now.
+-- Counts in a level's minute, which has been moved to now.
 
 local function minute_add(level, requests, input, output)
   local figures, current = level.figures, level.current

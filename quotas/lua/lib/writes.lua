@@ -1,4 +1,4 @@
--- Stands before the budget's functions, after counting.lua: what they write of levels.
+-- Stands before the budget's functions, after window.lua: what they write of levels.
 local SPENT_MS = 70 * DAY_MS -- a month's sums outlive it in every zone
 local MOST_BESIDE = 8 * SLICE_BYTES -- of older slices beside the figures; beyond them they go into the hash
 
@@ -48,9 +48,9 @@ local function write_levels(prefix, levels, flight_key, record)
   end
 end
 
--- Stands before the budget's functions, after writing.lua: what they tell of levels.
+-- What they tell of levels.
 
--- Appends to a reply how levels with limits stand: scope, card and figures of each, as packed.py reads them.
+-- Appends to a reply how levels with limits stand: scope, card and figures of each, as packing.py reads them.
 local function tell(reply, levels)
   local size = #reply
   for _, level in ipairs(levels) do
@@ -63,7 +63,7 @@ local function tell(reply, levels)
   return reply
 end
 
--- Stands before the budget's functions, after places.lua, writing.lua and flight.lua: a flight's levels, and its charge.
+-- A flight's levels, and its charge.
 
 local function levels_of(prefix, flight, now)
   local levels = open_levels(prefix, places_of(flight[F_TENANT], flight[F_KEY]), now, {})
