@@ -95,7 +95,7 @@ def measure(
         own, own_kv = math.ceil(lane.share_floor * (max_sequences - 1)), own_blocks(lane, pool.blocks)
         free_rows[name] = max(0, max(left, own) - rows[name])
         free_tokens[name] = max(0, blocks + pool.freed_by(under) - wanted[name], own_kv - used[name]) * size
-        if roster.lanes[name].begun:
+        if roster.lanes[name].begun or roster.lanes[name].waits:
             held = max(0, whole + pool.freed_by([*under, *tables[name], *idle[name]]), own_kv) * size
             yielding[name] = _yielding(roster.lanes[name], max(left, own), held)
     return Capacity(

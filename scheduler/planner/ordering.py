@@ -50,6 +50,7 @@ import math
 from collections.abc import Iterable
 
 from fairlane.scheduler.planner.steps import require
+from fairlane.scheduler.protocol.lanes import Lane
 from fairlane.scheduler.protocol.messages import Job
 
 PREFILL_WEIGHT = 1.0
@@ -63,6 +64,11 @@ STEP_WINDOW = 800.0
 BEHIND = 1.0
 """Weighted tokens by which whoever comes to the queue starts behind the least served that waits there. Of many tenants
 with one request each, all of which start where those before them did, the first would else be whoever's name is."""
+
+
+LAST_CALL = 1.25
+"""A guaranteed end counts for the lane above from when less than this many times the time is left that all its tokens
+take."""
 
 
 class Counters:
@@ -149,6 +155,15 @@ def promised_due_ms(job: Job) -> float:
     pace_ms = job.pace_ms or job.tpot_ms
     stated = None if job.hard_ttft_ms is None else job.hard_ttft_ms - pace_ms
     return max(0.0, next_due_ms(stated, job.deadline_ms, job.max_tokens, pace_ms))
+
+
+def promoted_ms(job: Job, lane: Lane) -> float:
+    """From a job's arrival to when it counts for the lane above: once it has waited long, or once the tokens that were
+    guaranteed by a deadline of the end have little more time than they need."""
+    if not job.guaranteed or job.deadline_ms is None:
+        return lane.long_wait_ms
+    needed_ms = job.max_tokens * (job.pace_ms or job.tpot_ms)
+    return min(lane.long_wait_ms, max(0.0, job.deadline_ms - LAST_CALL * needed_ms))
 
 
 def next_due_ms(ttft_ms: float | None, end_ms: float | None, tokens: int, pace_ms: float) -> float:

@@ -172,7 +172,7 @@ class Ranking:
         if not seq.is_runnable:
             return IDLE
         lane = self._lanes[seq.job.lane].lane
-        return self._lane_ranks[self.now_ms - seq.arrived_ms >= lane.long_wait_ms][lane.name]
+        return self._lane_ranks[self.now_ms >= seq.promoted_ms][lane.name]
 
     def _foresees(self, job: Job) -> float:
         """What the rows that a tenant has as the step begins will give it in the next steps. Kept: an order that

@@ -66,6 +66,8 @@ class Sequence:
     arrived_ms: float
     first_due_ms: float
     """When its first token is due."""
+    promoted_ms: float
+    """From when on it counts for the lane above."""
     granted_until: int
     output: list[int] = field(default_factory=list)
     expected_output: int = 0

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from fairlane.scheduler.planner.kv.blocks import BlockPool, IntegrityError
-from fairlane.scheduler.planner.ordering import DECODE_WEIGHT, PREFILL_WEIGHT, first_due_ms
+from fairlane.scheduler.planner.ordering import DECODE_WEIGHT, PREFILL_WEIGHT, first_due_ms, promoted_ms
 from fairlane.scheduler.planner.sequence import Sequence, State, finish_reason
 from fairlane.scheduler.planner.steps import Ended, Row, SeqId
 from fairlane.scheduler.protocol.lanes import Lane
@@ -131,6 +131,7 @@ def open_flight(lease: Lease, lane: Lane, arrived_ms: float, block_size: int) ->
             epoch=lease.epoch,
             arrived_ms=arrived_ms,
             first_due_ms=arrived_ms + first_due_ms(job),
+            promoted_ms=arrived_ms + promoted_ms(job, lane),
             granted_until=min(job.granted_until, job.max_tokens),
             output=output,
             state=State.WAITING if finish_reason(job, output) is None else State.FINISHED,

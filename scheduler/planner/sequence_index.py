@@ -29,14 +29,14 @@ class Decodes:
         self._lanes = lanes
         self._kinds: dict[SeqId, Kind] = {}
         self._by_kind: dict[Kind, tuple[Sequence, ...]] = {}
-        self._eldest_ms = dict.fromkeys(lanes, math.inf)
-        """When the first of those that are not promoted arrived, or earlier."""
+        self._next_ms = dict.fromkeys(lanes, math.inf)
+        """When the first of those that are not promoted will be, or earlier."""
 
     def add(self, seq: Sequence) -> None:
         """It decodes from now on."""
         lane = seq.job.lane
         self.counts[lane] += 1
-        self._eldest_ms[lane] = min(self._eldest_ms[lane], seq.arrived_ms)
+        self._next_ms[lane] = min(self._next_ms[lane], seq.promoted_ms)
         self._put(seq, seq.kind)
 
     def remove(self, seq: Sequence) -> None:
@@ -48,30 +48,30 @@ class Decodes:
 
     def by_kind(self, now_ms: float) -> dict[Kind, tuple[Sequence, ...]]:
         """All of them as they stand now: what happens later does not change it."""
-        for name, lane in self._lanes.items():
-            if self._eldest_ms[name] <= now_ms - lane.long_wait_ms:
-                self._promote(name, now_ms - lane.long_wait_ms)
+        for name, next_ms in self._next_ms.items():
+            if next_ms <= now_ms:
+                self._promote(name, now_ms)
         return self._by_kind.copy()
 
     def promotes(self, now_ms: float) -> bool:
         """Some may stand higher now than when `by_kind` was last asked."""
-        return any(self._eldest_ms[name] <= now_ms - lane.long_wait_ms for name, lane in self._lanes.items())
+        return any(next_ms <= now_ms for next_ms in self._next_ms.values())
 
     def alike(self) -> Iterator[tuple[LaneName, tuple[Sequence, ...]]]:
         """All of them, in lots of one lane each."""
         return ((kind[0], alike) for kind, alike in self._by_kind.items())
 
-    def _promote(self, name: LaneName, arrived_before_ms: float) -> None:
-        """Those of a lane that have waited long stand one lane higher."""
+    def _promote(self, name: LaneName, now_ms: float) -> None:
+        """Those of a lane whose time has come stand one lane higher."""
         alike = [kind for kind in self._by_kind if kind[0] is name and not kind[3]]
         staying = []
         for seq in [seq for kind in alike for seq in self._by_kind[kind]]:
-            if seq.arrived_ms <= arrived_before_ms:
+            if seq.promoted_ms <= now_ms:
                 self._take(seq, seq.kind)
                 self._put(seq, (*seq.kind[:3], True))
             else:
-                staying.append(seq.arrived_ms)
-        self._eldest_ms[name] = min(staying, default=math.inf)
+                staying.append(seq.promoted_ms)
+        self._next_ms[name] = min(staying, default=math.inf)
 
     def _put(self, seq: Sequence, kind: Kind) -> None:
         self._kinds[seq.id] = kind
@@ -186,7 +186,7 @@ class LaneRoster:
         return self._fresh.keys()
 
     def fresh(self) -> Iterator[Sequence]:
-        """All that waits here and has not begun, the eldest first."""
+        """All that waits here and has not begun."""
         return map(itemgetter(-1), self._elders)
 
     def lift(self, tenant: str) -> None:
@@ -212,7 +212,7 @@ class LaneRoster:
         """Fresh work waits here from now on."""
         tenant = seq.job.tenant
         insort(self._fresh.setdefault(tenant, []), _by_due(seq))
-        insort(self._elders, _by_age(seq))
+        insort(self._elders, _by_promotion(seq))
         if seq.job.guaranteed:
             insort(self._guaranteed, _by_due(seq))
         self._least_served = None
@@ -225,7 +225,7 @@ class LaneRoster:
         tenant = seq.job.tenant
         waiting = self._fresh[tenant]
         del waiting[bisect_left(waiting, _by_due(seq))]
-        del self._elders[bisect_left(self._elders, _by_age(seq))]
+        del self._elders[bisect_left(self._elders, _by_promotion(seq))]
         if seq.job.guaranteed:
             del self._guaranteed[bisect_left(self._guaranteed, _by_due(seq))]
             self._lent = self._lent if self._guaranteed else 0.0
@@ -273,9 +273,9 @@ class LaneRoster:
             self._lent += tokens
 
     def promoted(self, now_ms: float) -> Iterator[Sequence]:
-        """Fresh work that has waited long enough to count for the lane above, the eldest first."""
-        for _, arrived_ms, _, _, seq in self._elders[:LEAST_SERVED]:
-            if now_ms - arrived_ms < self.lane.long_wait_ms:
+        """Fresh work that counts for the lane above, what has done so for longest first."""
+        for _, promoted_ms, _, _, seq in self._elders[:LEAST_SERVED]:
+            if now_ms < promoted_ms:
                 return
             yield seq
 
@@ -398,5 +398,5 @@ def _by_due(seq: Sequence) -> Filed:
     return (not seq.job.guaranteed, seq.first_due_ms, *seq.id, seq)
 
 
-def _by_age(seq: Sequence) -> Filed:
-    return (0, seq.arrived_ms, *seq.id, seq)
+def _by_promotion(seq: Sequence) -> Filed:
+    return (0, seq.promoted_ms, *seq.id, seq)

@@ -325,7 +325,7 @@ class Owed:
     @property
     def is_open(self) -> bool:
         """Somebody could be owed something."""
-        return bool(self._begun)
+        return self._sequences > 0
 
     def is_to(self, entry: Entry, tokens: int) -> bool:
         """This job is of a tenant that is owed, and what would be yielded suffices for it."""
@@ -334,7 +334,7 @@ class Owed:
             return False
         if entry.job.guaranteed:
             return True
-        if tenant in self._waiting:
+        if tenant in self._waiting or not self._begun:
             return False
         lead = self._most_served() - self._places.standing(tenant)
         if tenant in self._begun:

@@ -13,13 +13,14 @@ LONGEST_MS = max(lane.long_wait_ms for lane in DEFAULT_LANES.values())
 
 def sequence(number: int, lane: LaneName, tenant: str, arrived_ms: float) -> Sequence:
     one = job(f"f{number}", lane=lane, tenant=tenant)
-    return Sequence(SeqId(one.flight_id, 0), one, 1, arrived_ms, 1_000.0, granted_until=4)
+    promoted_ms = arrived_ms + DEFAULT_LANES[lane].long_wait_ms
+    return Sequence(SeqId(one.flight_id, 0), one, 1, arrived_ms, 1_000.0, promoted_ms, granted_until=4)
 
 
 def regrouped(decoding: dict[int, Sequence], now_ms: float) -> dict[Kind, set[SeqId]]:
     found: dict[Kind, set[SeqId]] = {}
     for seq in decoding.values():
-        promoted = seq.arrived_ms <= now_ms - DEFAULT_LANES[seq.job.lane].long_wait_ms
+        promoted = seq.promoted_ms <= now_ms
         found.setdefault((*seq.kind[:3], promoted), set()).add(seq.id)
     return found
 

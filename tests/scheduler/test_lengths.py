@@ -14,6 +14,7 @@ def expected(lengths: Lengths, one: Job, produced: int = 0) -> int:
         epoch=1,
         arrived_ms=0.0,
         first_due_ms=1_000.0,
+        promoted_ms=30_000.0,
         granted_until=one.max_tokens,
         output=[0] * produced,
     )

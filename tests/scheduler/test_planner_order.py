@@ -45,6 +45,20 @@ def test_a_guaranteed_request_comes_before_best_effort() -> None:
     assert world.rows() == ["guaranteed"]
 
 
+def test_a_guaranteed_end_of_the_lower_lane_is_kept_whatever_comes_above() -> None:
+    lanes = {**DEFAULT_LANES, THROUGHPUT: replace(DEFAULT_LANES[THROUGHPUT], share_floor=0.0)}
+    world = World(max_sequences=2, blocks=64, lanes=lanes)
+    world.add(job("batch", max_tokens=8, tenant="b", deadline_ms=9_000.0, guaranteed=True))
+    for number in range(200):
+        world.add(job(f"chat-{number:03}", LATENCY, max_tokens=20, tenant=f"t{number % 4}"))
+
+    while "batch" not in world.ended:
+        world.step()
+
+    assert world.now_ms <= 9_000.0
+    assert sum(flight.startswith("chat") for flight in world.ended) < 200, "the flood is here still"
+
+
 def test_newcomers_go_before_promised_work_as_far_as_it_has_the_time() -> None:
     """Promises that are far off would else keep others out for as long as they are kept early."""
     world = World(blocks=4_000, max_sequences=64, max_step_tokens=64, host_slots=0)

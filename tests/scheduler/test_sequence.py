@@ -17,6 +17,7 @@ def sequence(
         epoch=1,
         arrived_ms=0.0,
         first_due_ms=1_000.0,
+        promoted_ms=30_000.0,
         granted_until=granted_until,
     )
 

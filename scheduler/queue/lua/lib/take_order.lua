@@ -77,7 +77,7 @@ end
 
 -- Somebody could be owed something.
 local function yields(lane)
-  return #YIELDING[lane.level].tenants > 0
+  return YIELDING[lane.level].sequences > 0
 end
 
 -- Tenants' counters, or the level where that is higher.
@@ -107,7 +107,7 @@ local function is_owed(job, lane)
   local own, tenant = YIELDING[lane.level], job.tenant
   if job.n > own.sequences or tokens_of(job) > own.kv_tokens then return false end
   if job.guaranteed == 1 then return true end
-  if own.waiting[tenant] then return false end
+  if own.waiting[tenant] or #own.tenants == 0 then return false end
   local lead = most_served(own, lane) - standings(lane, {tenant})[1]
   if own.begun[tenant] then return not own.one_waits and lead > window_of(lane) end
   return own.jobs > 0 and lead >= -window_of(lane)
