@@ -5,6 +5,7 @@ what comes late shows in the records. Rows carry what a simulation reads: token 
 the setup asks for them to run a model.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Generic
@@ -70,6 +71,7 @@ class Engine(ABC, Generic[R]):
             epoch=lease.epoch,
             arrived_ms=arrived_ms,
             first_due_ms=first_due_ms(job, arrived_ms, job.max_tokens),
+            promoted_ms=math.inf,  # no policy here knows of it
             granted_until=job.max_tokens,
             output=[token for choice in lease.generated for token in choice],
             number=self._arrivals,
