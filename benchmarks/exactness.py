@@ -137,9 +137,9 @@ def _serve(
         if mode is not None:
             _preempt_some(engine, mode, chooser, found, preempted, tokens)
         report = engine.step(time.monotonic() * 1e3)
-        preempted.update(e.flight_id for e in report.plan.events if isinstance(e, Preempted) and e.mode == mode)
+        preempted.update(e.job_id for e in report.plan.events if isinstance(e, Preempted) and e.mode == mode)
         for produced in report.outcome.produced:
-            found[produced.seq.flight_id].append(produced.token_id)
+            found[produced.seq.job_id].append(produced.token_id)
         for _ in report.outcome.ended:
             advance()
     _check_clean(engine, prompts, found, tokens, preempted if mode else None)
@@ -155,10 +155,10 @@ def _preempt_some(
     tokens: int,
 ) -> None:
     """Random sequences at random steps, wholly or their last blocks; towards its end each that was never chosen."""
-    for flight_id in engine.planner.flights():
-        is_late = not done[flight_id] and len(found[flight_id]) >= tokens // 2
+    for job_id in engine.planner.job_ids():
+        is_late = not done[job_id] and len(found[job_id]) >= tokens // 2
         if is_late or chooser.random() < PREEMPT_SHARE:
-            engine.planner.preempt(SeqId(flight_id, 0), mode, chooser.choice((None, 1, 2)))
+            engine.planner.preempt(SeqId(job_id, 0), mode, chooser.choice((None, 1, 2)))
 
 
 def _engine(model: Model, prompts: Sequence[Tokens], tokens: int, prefix_share: float | None = None) -> Engine:

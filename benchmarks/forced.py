@@ -111,7 +111,7 @@ def _steps(model: Model, texts: Sequence[Text]) -> Iterator[list[torch.Tensor]]:
             rows.append(Row(SeqId(str(index), 0), tuple(tokens), first, tuple(tables[index][:held]), True, step))
         rows.sort(key=lambda row: (len(row.token_ids) > 1, len(row.block_table)))  # as the runner packs them
         logits = model.forward(pack(rows, cache, model.backend), cache).logits.to(torch.float32, copy=True)
-        found = {row.seq.flight_id: line for row, line in zip(rows, logits, strict=True)}
+        found = {row.seq.job_id: line for row, line in zip(rows, logits, strict=True)}
         yield [found[str(index)] for index in range(len(texts))]
 
 

@@ -72,7 +72,7 @@ def serve(engine: Engine, leases: Sequence[Lease]) -> Served:
         outcome = engine.step(time.monotonic() * 1e3).outcome
         now_s = time.perf_counter() - began
         for produced in outcome.produced:
-            first_s.setdefault(produced.seq.flight_id, now_s)
+            first_s.setdefault(produced.seq.job_id, now_s)
         cached_tokens += sum(ended.cached_tokens for ended in outcome.ended)
     return Served(statistics.median(first_s.values()), cached_tokens)
 

@@ -90,7 +90,7 @@ class _Run:
         self.began_s = time.monotonic()
         for arrival, lease in zip(arrivals, leases, strict=True):
             await asyncio.sleep(max(0.0, arrival.at_ms - self._now_ms) / 1e3)
-            self.records[arrival.flight_id] = Record(arrival)
+            self.records[arrival.job_id] = Record(arrival)
             thread.tell(lease)
         await self._over
         await thread.stop()
@@ -107,9 +107,9 @@ class _Run:
         if report.step is None:
             return
         for produced in report.step.outcome.produced:
-            self.records[produced.seq.flight_id].produced(produced.index, now_ms)
+            self.records[produced.seq.job_id].produced(produced.index, now_ms)
         for end in report.step.outcome.ended:
-            record = self.records[end.flight_id]
+            record = self.records[end.job_id]
             record.outcome, record.end_ms, record.preemptions = end.outcome, now_ms, end.preemptions
             self.left -= 1
         if not self.left and not self._over.done():
@@ -118,7 +118,7 @@ class _Run:
 
 def _lease(arrival: Arrival, vocab_size: int) -> Lease:
     """A greedy request of random tokens that ends at its last token only."""
-    chooser = random.Random(arrival.flight_id)
+    chooser = random.Random(arrival.job_id)
     job = msgspec.structs.replace(
         arrival.job(),
         prompt=tuple(chooser.randrange(vocab_size) for _ in range(arrival.prompt_tokens)),

@@ -9,7 +9,7 @@ from fairlane.scheduler.protocol.messages import Job, Lease, Sampling
 def greedy_lease(number: int, prompt: Sequence[int], tokens: int, *, tenant: str = "benchmark") -> Lease:
     """A greedy request of the throughput lane that runs to its last token."""
     job = Job(
-        flight_id=str(number),
+        job_id=str(number),
         gateway_id="benchmark",
         tenant=tenant,
         lane=LaneName.THROUGHPUT,

@@ -210,11 +210,11 @@ class Resources:
         """Take no more requests, let those in the air finish for so long, then end them with an error that says so."""
         self._draining = True
         await self._landed(grace_s)
-        left = [flight for flight in self.dispatcher.flights.values() if not flight.settled]
+        left = [job for job in self.dispatcher.jobs.values() if not job.settled]
         if left:
-            log.warning("%d flights are cut short by the shutdown", len(left))
-        for flight in left:
-            flight.fail(_shutting_down())
+            log.warning("%d jobs are cut short by the shutdown", len(left))
+        for job in left:
+            job.fail(_shutting_down())
         await self._landed(SETTLE_GRACE_S)
 
     @asynccontextmanager

@@ -11,15 +11,15 @@ All that belongs to one root organisation stands under one hash tag, so that a s
                                         ApiKey), used_ms (when it was last used, to the minute)
         keys:<T>             zset       public ids of the tenant's keys by creation, ms
         card:<L>             string     state and limits, packed (records.lua), as operators wrote them
-        figures:<L>          string     what flights hold, the minute's sums and newest slices, the day and the month,
-                                        packed (records.lua); where the level is no more, gone after 70 days
+        figures:<L>          string     what reservations hold, the minute's sums and newest slices, the day and the
+        month, packed (records.lua); where the level is no more, gone after 70 days
         minute:<L>           hash       older slices of the minute, where they are many (window.lua); expires after 2
                                         minutes
         spent:<L>:<YYYY-MM>  hash       tokens charged on days that are over: day of month → tokens, month → tokens;
                                         expires after 70 days
-        paused:<L>           zset       flights that wait for the minute to have room, since when, ms (sizing.lua)
-        flight:<F>           string     a reservation, packed (records.lua); `settled` for 10 minutes after its end
-        leases               zset       flights in the air by the end of their lease, ms
+        paused:<L>           zset       reservations that wait for the minute to have room, since when, ms (sizing.lua)
+        reservation:<F>           string     a reservation, packed (records.lua); `settled` for 10 minutes after its end
+        leases               zset       open reservations by the end of their lease, ms
         audit                list       entries on their way into the audit log: when, ms, and JSON; at most 1,000
         idem:<K>:<D>         hash       a request with an idempotency key of digest D: print, owner, began_ms, lease_ms,
                                         once ended status, headers, body (compressed); gone 24 hours after it began, or

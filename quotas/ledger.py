@@ -61,7 +61,7 @@ class LedgerEntry:
     """Position in the ledger, for `after`."""
     at: float
     """Epoch seconds."""
-    flight_id: str
+    reservation_id: str
     key: str
     model: str
     lane: str
@@ -188,11 +188,11 @@ def _months(first: date, last: date, rolled: date) -> dict[str, str]:
 
 
 def _entry(entry_id: str, values: dict[str, str]) -> LedgerEntry:
-    at_ms, flight, key, model, lane, prompt, cached, output, preemptions, outcome = values["entry"].split("\t")
+    at_ms, reservation, key, model, lane, prompt, cached, output, preemptions, outcome = values["entry"].split("\t")
     return LedgerEntry(
         id=entry_id,
         at=int(at_ms) / 1e3,
-        flight_id=flight,
+        reservation_id=reservation,
         key=key,
         model=model,
         lane=lane,

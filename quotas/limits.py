@@ -21,7 +21,9 @@ LARGEST = 10**15
 WindowName = Literal["minute", "day", "month", "live", "request"]
 Kind = Literal["rate", "concurrency", "quota", "exceeds"]
 Place = tuple[int, str]
-"""Since when a flight is paused, in ms of the store's clock, and its id: the order in which paused flights go on."""
+"""Since when a reservation is paused, in ms of the store's clock, and its id: the order in which paused reservations
+go on.
+"""
 Scope = Literal["tenant", "key", "model_lane", "parent"]
 """Whose limit it is; `model_lane`: the tenant's, of one model, one lane or both."""
 
@@ -215,7 +217,7 @@ class Level:
     held: Totals
     """Tokens reserved and not yet charged."""
     paused: Sequence[Place] = ()
-    """Flights that wait for this level's minute to have room, the one that has waited longest first."""
+    """Reservations that wait for this level's minute to have room, the one that has waited longest first."""
 
     def rules(self) -> Iterator[tuple[Rule, int]]:
         """Each rule that has a limit here, with its figure."""

@@ -13,7 +13,7 @@ from fairlane.quotas.windows import Calendar, Minute, Slicing, Span, Totals, cal
 LONG_OVER_MS = 86_400_000
 """What is over for so long is dropped, also by a clock that steps back."""
 FORGOTTEN_MS = 5_000
-"""A paused flight that nobody has asked for so long is nobody's any more."""
+"""A paused reservation that nobody has asked for so long is nobody's any more."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class Figures:
     spent: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     """Tokens charged by day and by month, under their ISO names."""
     paused: dict[str, int] = field(default_factory=dict)
-    """Flights that wait for the minute to have room, since when, ms."""
+    """Reservations that wait for the minute to have room, since when, ms."""
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class LevelId:
 
 
 @dataclass(slots=True)
-class MemoryFlight:
+class HeldReservation:
     """A reservation."""
 
     ask: Ask
@@ -100,8 +100,8 @@ class MemoryFlight:
 
     @property
     def place(self) -> Place | None:
-        """Its own among the paused flights."""
-        return None if self.since_ms is None else (self.since_ms, self.ask.flight_id)
+        """Its own among the paused reservations."""
+        return None if self.since_ms is None else (self.since_ms, self.ask.reservation_id)
 
 
 @dataclass(slots=True)
@@ -113,9 +113,9 @@ class MemoryRoot:
     keys: dict[str, MemoryKey] = field(default_factory=dict)
     limits: dict[str, Limits] = field(default_factory=lambda: defaultdict(Limits))
     _figures: dict[str, Figures] = field(default_factory=dict)
-    flights: dict[str, MemoryFlight] = field(default_factory=dict)
+    reservations: dict[str, HeldReservation] = field(default_factory=dict)
     settled: dict[str, int] = field(default_factory=dict)
-    """Flights that are over, until when that is remembered."""
+    """Reservations that are over, until when that is remembered."""
     paid: dict[str, Paid] = field(default_factory=dict)
     """By the name of `Ask.once`."""
 
@@ -127,16 +127,16 @@ class MemoryRoot:
             return Totals()
         return Totals(0, min(ask.prompt_tokens, paid.input), min(begun, paid.output))
 
-    def unpaid(self, flight: MemoryFlight, input_tokens: int, output_tokens: int, now_ms: int) -> Totals:
-        """Of tokens to be charged beyond what the flight was, those that no run of its request has paid for."""
-        once = flight.ask.once
+    def unpaid(self, reservation: HeldReservation, input_tokens: int, output_tokens: int, now_ms: int) -> Totals:
+        """Of tokens to be charged beyond what the reservation was, those that no run of its request has paid for."""
+        once = reservation.ask.once
         if once is None:
             return Totals(0, input_tokens, output_tokens)
         self.paid = {name: paid for name, paid in self.paid.items() if paid.until_ms > now_ms - LONG_OVER_MS}
         paid = self.paid.get(once.name)
         if paid is None or paid.until_ms <= now_ms:
             paid = self.paid[once.name] = Paid()
-        all_input, all_output = flight.charged_input + input_tokens, flight.charged_output + output_tokens
+        all_input, all_output = reservation.charged_input + input_tokens, reservation.charged_output + output_tokens
         due = Totals(
             0,
             max(0, min(input_tokens, all_input - paid.input)),
@@ -144,7 +144,7 @@ class MemoryRoot:
         )
         paid.input, paid.output = max(paid.input, all_input), max(paid.output, all_output)
         paid.until_ms = max(paid.until_ms, once.until_ms)
-        flight.credited.add(Totals(0, input_tokens - due.input, output_tokens - due.output))
+        reservation.credited.add(Totals(0, input_tokens - due.input, output_tokens - due.output))
         return due
 
     def figures(self, level: LevelId) -> Figures:
@@ -179,13 +179,13 @@ class MemoryRoot:
         tenant = self.tenants.get(tenant_id)
         return tenant is None or tenant.barred == "deleted"
 
-    def take_off(self, flight: MemoryFlight, now_ms: int) -> None:
+    def take_off(self, reservation: HeldReservation, now_ms: int) -> None:
         """Hold what it asks for against all its levels."""
-        for level in flight.levels:
+        for level in reservation.levels:
             figures = self.figures(level)
-            flight.slice = figures.minute.add(now_ms, Totals(requests=1))
-            figures.live.add(Totals(1, flight.demand.input, flight.demand.output))
-        self.flights[flight.ask.flight_id] = flight
+            reservation.slice = figures.minute.add(now_ms, Totals(requests=1))
+            figures.live.add(Totals(1, reservation.demand.input, reservation.demand.output))
+        self.reservations[reservation.ask.reservation_id] = reservation
 
     def level_ids(self, tenant_id: str, key_id: str, model: str = "", lane: str = "") -> list[LevelId]:
         """Whose limits a request must fit."""
@@ -219,12 +219,16 @@ class MemoryRoot:
 
     def _paused(self, level: LevelId, now_ms: int) -> Sequence[Place]:
         paused = self.figures(level).paused
-        places = sorted((since_ms, flight_id) for flight_id, since_ms in paused.items())
-        for number, (_, flight_id) in enumerate(places):
-            flight = self.flights.get(flight_id)
-            if flight is not None and flight.asked_ms is not None and now_ms - flight.asked_ms <= FORGOTTEN_MS:
+        places = sorted((since_ms, reservation_id) for reservation_id, since_ms in paused.items())
+        for number, (_, reservation_id) in enumerate(places):
+            reservation = self.reservations.get(reservation_id)
+            if (
+                reservation is not None
+                and reservation.asked_ms is not None
+                and now_ms - reservation.asked_ms <= FORGOTTEN_MS
+            ):
                 return places[number:]
-            del paused[flight_id]
+            del paused[reservation_id]
         return ()
 
     def _level(self, level: LevelId, now_ms: int) -> Level:

@@ -11,16 +11,16 @@ import msgspec
 
 from fairlane.quotas import keyspace, limits, sizing
 from fairlane.quotas.limits import Demand, Limits, LimitStatus
-from fairlane.quotas.memory_levels import LevelId, MemoryFlight, MemoryKey, MemoryRoot, MemoryTenant
+from fairlane.quotas.memory_levels import HeldReservation, LevelId, MemoryKey, MemoryRoot, MemoryTenant
 from fairlane.quotas.store import (
     DEFAULT_LEASE_MS,
     MAX_LEASE_MS,
     TOMBSTONE_MS,
+    AlreadySettled,
     Ask,
     Charge,
     Denied,
     Extension,
-    FlightSettled,
     Lapsed,
     Need,
     Reservation,
@@ -73,9 +73,9 @@ class MemoryQuotaStore:
     async def reserve(self, ask: Ask) -> Reservation:
         """Hold the tokens of one request: see QuotaStore."""
         root, now_ms = self._root(ask.root), self._now_ms()
-        if root.settled.get(ask.flight_id, 0) > now_ms:
-            raise FlightSettled(ask.flight_id)
-        known = root.flights.get(ask.flight_id)
+        if root.settled.get(ask.reservation_id, 0) > now_ms:
+            raise AlreadySettled(ask.reservation_id)
+        known = root.reservations.get(ask.reservation_id)
         if known is not None:
             return _reservation(root, known, now_ms)
         ids = root.level_ids(ask.tenant, ask.key_id, ask.model, ask.lane)
@@ -100,106 +100,115 @@ class MemoryQuotaStore:
             raise Denied(refusal.status, refusal.requested, refusal.retry_after_s, refusal.kind)
         shadowed = tuple(refused.status.name for refused in found)
         held = paid.input + demand.input, paid.output + demand.output
-        flight = MemoryFlight(ask, demand, ids, 0, now_ms + self._lease_ms, shadowed, *held)
-        flight.charged_input, flight.charged_output = paid.input, paid.output
-        flight.credited.add(paid)
-        root.take_off(flight, now_ms)
-        return _reservation(root, flight, now_ms)
+        reservation = HeldReservation(ask, demand, ids, 0, now_ms + self._lease_ms, shadowed, *held)
+        reservation.charged_input, reservation.charged_output = paid.input, paid.output
+        reservation.credited.add(paid)
+        root.take_off(reservation, now_ms)
+        return _reservation(root, reservation, now_ms)
 
-    async def extend(self, root: str, flight_id: str, need: Need) -> Extension:
+    async def extend(self, root: str, reservation_id: str, need: Need) -> Extension:
         """Charge what has come so far, hold more: see QuotaStore."""
         house, now_ms = self._root(root), self._now_ms()
-        flight = house.flights.get(flight_id)
-        if flight is None or house.settled.get(flight_id, 0) > now_ms:
-            raise FlightSettled(flight_id)
-        held = flight.held
-        output = min(held.output, max(0, need.published - flight.charged_output))
-        _charge(house, flight, min(held.input, max(0, need.prompt_tokens - flight.charged_input)), output, now_ms)
-        levels = house.levels_with_paused(flight.levels, now_ms)
+        reservation = house.reservations.get(reservation_id)
+        if reservation is None or house.settled.get(reservation_id, 0) > now_ms:
+            raise AlreadySettled(reservation_id)
+        held = reservation.held
+        output = min(held.output, max(0, need.published - reservation.charged_output))
+        _charge(
+            house, reservation, min(held.input, max(0, need.prompt_tokens - reservation.charged_input)), output, now_ms
+        )
+        levels = house.levels_with_paused(reservation.levels, now_ms)
         whole = sizing.portion(levels, need.quantum, need.unit) * need.unit
         most = sizing.largest(levels, need.most, choices=need.unit, ended=need.ended)
-        is_barred = house.barred_tenant(flight.levels) is not None
-        wanted = 0 if is_barred else min(need.known + whole, most) - flight.output
-        is_at_ceiling = most < need.most and most - flight.output < need.unit
+        is_barred = house.barred_tenant(reservation.levels) is not None
+        wanted = 0 if is_barred else min(need.known + whole, most) - reservation.output
+        is_at_ceiling = most < need.most and most - reservation.output < need.unit
         limited_by = "max_output_tokens" if is_at_ceiling else ""
         found = sizing.More(0, limited_by, spent=is_at_ceiling, retry_after_ms=BARRED_MS if is_barred else 0)
         if wanted >= need.unit:
             asked = wanted - wanted % need.unit
-            found = sizing.more(levels, asked, need.unit, flight.held.output, flight.place, now_ms)
-        flight.output += found.tokens
-        flight.served += found.tokens
+            found = sizing.more(levels, asked, need.unit, reservation.held.output, reservation.place, now_ms)
+        reservation.output += found.tokens
+        reservation.served += found.tokens
         is_stuck = need.stuck and not found.tokens and not found.spent and bool(found.binding)
-        is_over = not is_stuck and (found.spent or flight.served >= whole or wanted < need.unit)
-        if is_stuck and flight.since_ms is None:
-            flight.since_ms, flight.served = now_ms, 0
-        for level_id, level in zip(flight.levels, levels, strict=True):
+        is_over = not is_stuck and (found.spent or reservation.served >= whole or wanted < need.unit)
+        if is_stuck and reservation.since_ms is None:
+            reservation.since_ms, reservation.served = now_ms, 0
+        for level_id, level in zip(reservation.levels, levels, strict=True):
             figures = house.figures(level_id)
             figures.live.output += found.tokens
-            if is_stuck and any(level is each for each in found.binding) and flight.since_ms is not None:
-                figures.paused[flight_id] = flight.since_ms
+            if is_stuck and any(level is each for each in found.binding) and reservation.since_ms is not None:
+                figures.paused[reservation_id] = reservation.since_ms
             elif is_stuck or is_over:
-                figures.paused.pop(flight_id, None)
+                figures.paused.pop(reservation_id, None)
         if is_over:
-            flight.since_ms = None
-        flight.asked_ms = now_ms
+            reservation.since_ms = None
+        reservation.asked_ms = now_ms
         return Extension(
-            granted_tokens=flight.output,
+            granted_tokens=reservation.output,
             limited_by=found.limited_by,
             spent=found.spent,
             retry_after_s=found.retry_after_ms / 1e3,
             paused=is_stuck,
         )
 
-    async def settle(self, root: str, flight_id: str, charge: Charge) -> Settled:
-        """Charge a flight and release the rest: see QuotaStore."""
+    async def settle(self, root: str, reservation_id: str, charge: Charge) -> Settled:
+        """Charge a reservation and release the rest: see QuotaStore."""
         house, now_ms = self._root(root), self._now_ms()
-        if house.settled.get(flight_id, 0) > now_ms:
+        if house.settled.get(reservation_id, 0) > now_ms:
             return Settled(first=False)
         _forget(house.settled, now_ms)
-        house.settled[flight_id] = now_ms + TOMBSTONE_MS
-        flight = house.flights.pop(flight_id, None)
-        if flight is None:
+        house.settled[reservation_id] = now_ms + TOMBSTONE_MS
+        reservation = house.reservations.pop(reservation_id, None)
+        if reservation is None:
             return Settled(first=False)
-        held = flight.held
-        charged = flight.charged_input + flight.charged_output - flight.credited.input - flight.credited.output
+        held = reservation.held
+        charged = (
+            reservation.charged_input
+            + reservation.charged_output
+            - reservation.credited.input
+            - reservation.credited.output
+        )
         is_refund = charge.is_refund and not charged
-        for level in flight.levels:
+        for level in reservation.levels:
             figures = house.figures(level)
             figures.live.add(Totals(-1, -held.input, -held.output))
-            figures.paused.pop(flight_id, None)
+            figures.paused.pop(reservation_id, None)
             if is_refund:
-                figures.minute.uncount(now_ms, flight.slice)
+                figures.minute.uncount(now_ms, reservation.slice)
         if not is_refund:
-            prompt = max(charge.prompt_tokens, flight.charged_input)
-            output = max(charge.output_tokens, flight.charged_output)
-            due = house.unpaid(flight, prompt - flight.charged_input, output - flight.charged_output, now_ms)
-            _book(house, flight.levels, due, now_ms)
-            prompt, output = prompt - flight.credited.input, output - flight.credited.output
+            prompt = max(charge.prompt_tokens, reservation.charged_input)
+            output = max(charge.output_tokens, reservation.charged_output)
+            due = house.unpaid(
+                reservation, prompt - reservation.charged_input, output - reservation.charged_output, now_ms
+            )
+            _book(house, reservation.levels, due, now_ms)
+            prompt, output = prompt - reservation.credited.input, output - reservation.credited.output
             cached = min(charge.cached_tokens, prompt)
             owed = msgspec.structs.replace(charge, prompt_tokens=prompt, cached_tokens=cached, output_tokens=output)
-            self.ledger.append((flight.ask, owed))
-        return Settled(first=True, statuses=limits.statuses(house.levels(flight.levels, now_ms), now_ms))
+            self.ledger.append((reservation.ask, owed))
+        return Settled(first=True, statuses=limits.statuses(house.levels(reservation.levels, now_ms), now_ms))
 
     async def book(self, ask: Ask) -> bool:
-        """Note a flight that runs though nothing is held for it: see QuotaStore."""
+        """Note a reservation that runs though nothing is held for it: see QuotaStore."""
         root, now_ms = self._root(ask.root), self._now_ms()
-        is_known = ask.flight_id in root.flights or root.settled.get(ask.flight_id, 0) > now_ms
+        is_known = ask.reservation_id in root.reservations or root.settled.get(ask.reservation_id, 0) > now_ms
         if is_known or root.has_gone(ask.tenant):
             return False
         ids = root.level_ids(ask.tenant, ask.key_id, ask.model, ask.lane)
-        flight = MemoryFlight(ask, Demand(0, 0, 0, ask.choices), ids, 0, now_ms + self._lease_ms, (), 0, 0)
-        root.take_off(flight, now_ms)
+        reservation = HeldReservation(ask, Demand(0, 0, 0, ask.choices), ids, 0, now_ms + self._lease_ms, (), 0, 0)
+        root.take_off(reservation, now_ms)
         return True
 
-    async def renew(self, root: str, flight_ids: Iterable[str]) -> set[str]:
+    async def renew(self, root: str, reservation_ids: Iterable[str]) -> set[str]:
         """Extend leases: see QuotaStore."""
         lost = set()
-        for flight_id in flight_ids:
-            flight = self._root(root).flights.get(flight_id)
-            if flight is None:
-                lost.add(flight_id)
+        for reservation_id in reservation_ids:
+            reservation = self._root(root).reservations.get(reservation_id)
+            if reservation is None:
+                lost.add(reservation_id)
             else:
-                flight.lease_ends_ms = self._now_ms() + self._lease_ms
+                reservation.lease_ends_ms = self._now_ms() + self._lease_ms
         return lost
 
     async def expired(self, limit: int) -> list[Lapsed]:
@@ -209,12 +218,12 @@ class MemoryQuotaStore:
             return []
         found: list[Lapsed] = []
         for name, root in self._roots.items():
-            for flight in root.flights.values():
-                if flight.lease_ends_ms > now_ms + MAX_LEASE_MS:
-                    flight.lease_ends_ms = now_ms + self._lease_ms
-            lapsed = [flight for flight in root.flights.values() if flight.lease_ends_ms <= now_ms]
-            lapsed.sort(key=lambda flight: (flight.lease_ends_ms, flight.ask.flight_id))
-            found += [_lapsed(name, flight.ask) for flight in lapsed]
+            for reservation in root.reservations.values():
+                if reservation.lease_ends_ms > now_ms + MAX_LEASE_MS:
+                    reservation.lease_ends_ms = now_ms + self._lease_ms
+            lapsed = [reservation for reservation in root.reservations.values() if reservation.lease_ends_ms <= now_ms]
+            lapsed.sort(key=lambda reservation: (reservation.lease_ends_ms, reservation.ask.reservation_id))
+            found += [_lapsed(name, reservation.ask) for reservation in lapsed]
         return found[:limit]
 
     async def statuses(
@@ -241,13 +250,13 @@ def _forget(settled: dict[str, int], now_ms: int) -> None:
         del settled[oldest]
 
 
-def _charge(root: MemoryRoot, flight: MemoryFlight, input_tokens: int, output_tokens: int, now_ms: int) -> None:
+def _charge(root: MemoryRoot, reservation: HeldReservation, input_tokens: int, output_tokens: int, now_ms: int) -> None:
     """From reserved to used."""
-    for level in flight.levels:
+    for level in reservation.levels:
         root.figures(level).live.add(Totals(0, -input_tokens, -output_tokens))
-    _book(root, flight.levels, root.unpaid(flight, input_tokens, output_tokens, now_ms), now_ms)
-    flight.charged_input += input_tokens
-    flight.charged_output += output_tokens
+    _book(root, reservation.levels, root.unpaid(reservation, input_tokens, output_tokens, now_ms), now_ms)
+    reservation.charged_input += input_tokens
+    reservation.charged_output += output_tokens
 
 
 def _book(root: MemoryRoot, ids: Sequence[LevelId], tokens: Totals, now_ms: int) -> None:
@@ -258,19 +267,19 @@ def _book(root: MemoryRoot, ids: Sequence[LevelId], tokens: Totals, now_ms: int)
             figures.spent[name] += tokens.input + tokens.output
 
 
-def _reservation(root: MemoryRoot, flight: MemoryFlight, now_ms: int) -> Reservation:
+def _reservation(root: MemoryRoot, reservation: HeldReservation, now_ms: int) -> Reservation:
     return Reservation(
-        granted_tokens=flight.demand.start + flight.demand.choice,
-        most_tokens=flight.demand.ceiling,
-        statuses=limits.statuses(root.levels(flight.levels, now_ms), now_ms),
-        shadowed=flight.shadowed,
+        granted_tokens=reservation.demand.start + reservation.demand.choice,
+        most_tokens=reservation.demand.ceiling,
+        statuses=limits.statuses(root.levels(reservation.levels, now_ms), now_ms),
+        shadowed=reservation.shadowed,
     )
 
 
 def _lapsed(root: str, ask: Ask) -> Lapsed:
     return Lapsed(
         root=root,
-        flight_id=ask.flight_id,
+        reservation_id=ask.reservation_id,
         tenant=ask.tenant,
         model=ask.model,
         lane=ask.lane,

@@ -1,7 +1,7 @@
 """How a level's limits and figures are packed in the store, as records.lua has them: all doubles, little-endian.
 
 A level's *card* is what operators wrote: its state, a number, its limits. Its *figures* are what requests changed: what
-flights in the air hold, the sliding minute, the day and the month.
+open reservations hold, the sliding minute, the day and the month.
 """
 
 import json

@@ -13,11 +13,11 @@ from fairlane.quotas.store import (
     MAX_LEASE_MS,
     TOMBSTONE_MS,
     AccessDenied,
+    AlreadySettled,
     Ask,
     Charge,
     Denied,
     Extension,
-    FlightSettled,
     Lapsed,
     LimitStatus,
     Need,
@@ -57,7 +57,7 @@ class RedisQuotaStore:
         kind, *rest = await self._database.ask(
             "reserve",
             keyspace.of_root(ask.root),
-            ask.flight_id,
+            ask.reservation_id,
             ask.tenant,
             ask.key_id,
             ask.model,
@@ -81,7 +81,7 @@ class RedisQuotaStore:
         if kind == b"access":
             raise AccessDenied(rest[0].decode())
         if kind == b"settled":
-            raise FlightSettled(ask.flight_id)
+            raise AlreadySettled(ask.reservation_id)
         granted, most, shadowed, now_ms, *levels = rest
         return Reservation(
             granted_tokens=granted,
@@ -90,12 +90,12 @@ class RedisQuotaStore:
             shadowed=tuple([RULES[int(number) - 1].name for number in shadowed.split(b",")[:-1]]),
         )
 
-    async def extend(self, root: str, flight_id: str, need: Need) -> Extension:
+    async def extend(self, root: str, reservation_id: str, need: Need) -> Extension:
         """Charge what has come so far, hold more: see QuotaStore."""
         reply = await self._database.ask(
             "extend",
             keyspace.of_root(root),
-            flight_id,
+            reservation_id,
             need.published,
             need.known,
             need.most,
@@ -106,7 +106,7 @@ class RedisQuotaStore:
             need.ended,
         )
         if reply is None:
-            raise FlightSettled(flight_id)
+            raise AlreadySettled(reservation_id)
         granted, limited_by, spent, retry_ms, paused = reply
         return Extension(
             granted_tokens=granted,
@@ -116,12 +116,12 @@ class RedisQuotaStore:
             paused=bool(paused),
         )
 
-    async def settle(self, root: str, flight_id: str, charge: Charge) -> Settled:
-        """Charge a flight and release the rest: see QuotaStore."""
+    async def settle(self, root: str, reservation_id: str, charge: Charge) -> Settled:
+        """Charge a reservation and release the rest: see QuotaStore."""
         first, *rest = await self._database.ask(
             "settle",
             keyspace.of_root(root),
-            flight_id,
+            reservation_id,
             charge.outcome,
             int(charge.is_refund),
             charge.prompt_tokens,
@@ -135,12 +135,12 @@ class RedisQuotaStore:
         return Settled(first=bool(first), statuses=statuses)
 
     async def book(self, ask: Ask) -> bool:
-        """Note a flight that runs though nothing is held for it: see QuotaStore."""
+        """Note a reservation that runs though nothing is held for it: see QuotaStore."""
         await self._roots.enlist(ask.root)
         noted = await self._database.ask(
             "book",
             keyspace.of_root(ask.root),
-            ask.flight_id,
+            ask.reservation_id,
             ask.tenant,
             ask.key_id,
             ask.model,
@@ -151,9 +151,9 @@ class RedisQuotaStore:
         )
         return bool(noted)
 
-    async def renew(self, root: str, flight_ids: Iterable[str]) -> set[str]:
+    async def renew(self, root: str, reservation_ids: Iterable[str]) -> set[str]:
         """Extend leases: see QuotaStore."""
-        return set(await self._database.run("renew", keyspace.of_root(root), self._lease_ms, *flight_ids))
+        return set(await self._database.run("renew", keyspace.of_root(root), self._lease_ms, *reservation_ids))
 
     async def expired(self, limit: int) -> list[Lapsed]:
         """Reservations whose lease has run out: see QuotaStore. On its way round it brings the audit log what killed
@@ -169,7 +169,7 @@ class RedisQuotaStore:
                 )
             except StoreUnavailable:  # the node of this root: those of others may answer
                 continue
-            found += [_lapsed(root, flight) for flight in lapsed]
+            found += [_lapsed(root, reservation) for reservation in lapsed]
             if unheard:
                 with suppress(StoreUnavailable):  # the node of the log: the next round comes
                     await self._outbox.move(root)
@@ -199,10 +199,10 @@ def _once(ask: Ask) -> tuple[str, int]:
 
 
 def _lapsed(root: str, reply: Reply) -> Lapsed:
-    flight_id, tenant, model, lane, prompts, once_until_ms = reply
+    reservation_id, tenant, model, lane, prompts, once_until_ms = reply
     return Lapsed(
         root=root,
-        flight_id=flight_id,
+        reservation_id=reservation_id,
         tenant=tenant,
         model=model,
         lane=lane,

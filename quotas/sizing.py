@@ -105,7 +105,8 @@ def heaviest(found: Sequence[Refusal]) -> Refusal | None:
 def more(levels: Iterable[Level], wanted: int, unit: int, own: int, place: Place | None, now_ms: int) -> More:
     """What a running request gets of `wanted` tokens, in multiples of `unit`.
 
-    `own`: tokens that it holds and has not used. `place`: its own among the paused flights; None: it is not paused.
+    `own`: tokens that it holds and has not used. `place`: its own among the paused reservations; None: it is not
+    paused.
     """
     got, full, spent, binding, retry_ms = wanted, "", "", [], 0
     for level, rule, figure in _outputs(levels):

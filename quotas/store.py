@@ -3,7 +3,7 @@
 QuotaError
 ├── Denied            a limit does not leave room for the request
 ├── AccessDenied      the key or its tenant may not be used
-└── FlightSettled     this flight is over: it can not be reserved again
+└── AlreadySettled     this reservation is over: it can not be reserved again
 """
 
 from collections.abc import Iterable
@@ -19,11 +19,11 @@ __all__ = [
     "LIMIT_NAMES",
     "REJECTED",
     "AccessDenied",
+    "AlreadySettled",
     "Ask",
     "Charge",
     "Denied",
     "Extension",
-    "FlightSettled",
     "Kind",
     "Lapsed",
     "LimitStatus",
@@ -43,7 +43,7 @@ LARGEST_ASK = 10**9
 DEFAULT_LEASE_MS = 30_000
 MAX_LEASE_MS = 600_000
 TOMBSTONE_MS = 600_000
-"""How long a settled flight is remembered, so that a late or repeated call finds it over."""
+"""How long a settled reservation is remembered, so that a late or repeated call finds it over."""
 
 Reason = Literal["revoked", "expired", "suspended", "deleted"]
 
@@ -76,14 +76,14 @@ class AccessDenied(QuotaError):
         self.reason = reason
 
 
-class FlightSettled(QuotaError):
-    """The flight was settled before, or given up before its reservation arrived; nothing was written."""
+class AlreadySettled(QuotaError):
+    """The reservation was settled before, or given up before its reservation arrived; nothing was written."""
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """One request that wants its tokens. Raises ValueError where a figure or id can not be one."""
 
-    flight_id: str
+    reservation_id: str
     root: str
     tenant: str
     key_id: str
@@ -114,7 +114,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("a quantum must be at least 1 and not absurd")
         if self.start.going > self.choices:
             raise ValueError("no more choices can go on than there are")
-        named = (self.flight_id, self.root, self.tenant, self.model, self.lane)
+        named = (self.reservation_id, self.root, self.tenant, self.model, self.lane)
         once = "" if self.once is None else self.once.name
         if not (all(named) and "".join((*named, self.key_id, once)).isprintable()):
             raise ValueError("ids, model and lane must be printable and not empty")
@@ -136,7 +136,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reservation(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens held for a flight until it is settled."""
+    """Tokens held for a reservation until it is settled."""
 
     granted_tokens: int
     """Output tokens per choice that are held by now."""
@@ -149,7 +149,7 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Need(msgspec.Struct, frozen=True, kw_only=True):
-    """What a running flight has come to, and may still come to: output tokens of all its choices together."""
+    """What a running reservation has come to, and may still come to: output tokens of all its choices together."""
 
     published: int
     """So far, of all choices: charged now."""
@@ -175,7 +175,7 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Extension(msgspec.Struct, frozen=True, kw_only=True):
-    """What a running flight may come to by now."""
+    """What a running reservation may come to by now."""
 
     granted_tokens: int
     """Output tokens of all its choices, from the first to the last."""
@@ -191,7 +191,7 @@ class Extension(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Charge(msgspec.Struct, frozen=True, kw_only=True):
-    """What a flight came to. Raises ValueError where a figure can not be one."""
+    """What a reservation came to. Raises ValueError where a figure can not be one."""
 
     prompt_tokens: int
     cached_tokens: int = 0
@@ -221,7 +221,7 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a settlement."""
 
     first: bool
-    """This call charged the flight: it was neither settled before nor unknown."""
+    """This call charged the reservation: it was neither settled before nor unknown."""
     statuses: tuple[LimitStatus, ...] | None = None
     """Every limit that is set, the charge included; None where it was not the first."""
 
@@ -231,7 +231,7 @@ class Lapsed:
     """A reservation whose lease has run out: whoever finds it settles it with what its jobs published."""
 
     root: str
-    flight_id: str
+    reservation_id: str
     tenant: str
     model: str
     lane: str
@@ -242,43 +242,46 @@ class Lapsed:
 
 
 class QuotaStore(Protocol):
-    """Budgets, kept to the token. Every call may raise StoreUnavailable, and all are idempotent by flight.
+    """Budgets, kept to the token. Every call may raise StoreUnavailable, and all are idempotent by reservation.
 
     Always holds: charged + reserved of a limit never grows past it by a grant, a refusal writes nothing, and what a
-    flight holds ends exactly once, by `settle`.
+    reservation holds ends exactly once, by `settle`.
     """
 
     async def reserve(self, ask: Ask) -> Reservation:
         """Hold the prompts and the output of all choices against every limit of tenant and key, all or nothing.
 
-        Reserving a flight twice gives the same answer. After StoreUnavailable the reservation may exist or may still
-        arrive: follow with `settle(root, flight_id, Charge.refund())`, in whichever order the store gets the two.
-        Raises Denied, AccessDenied, FlightSettled.
+        Reserving a reservation twice gives the same answer. After StoreUnavailable the reservation may exist or may
+        still arrive: follow with `settle(root, reservation_id, Charge.refund())`, in whichever order the store gets
+        the two. Raises Denied, AccessDenied, AlreadySettled.
         """
 
-    async def extend(self, root: str, flight_id: str, need: Need) -> Extension:
-        """Charge what a running flight has come to, in the windows of now; hold a quantum more where limits leave it.
+    async def extend(self, root: str, reservation_id: str, need: Need) -> Extension:
+        """Charge what a running reservation has come to, in the windows of now; hold a quantum more where limits leave
+        it.
 
         Asking twice gives nothing twice. Where the tenant was suspended or deleted nothing more is held, whatever its
-        limits; whoever ends its requests is about to. Raises FlightSettled where the flight holds nothing (any more).
+        limits; whoever ends its requests is about to. Raises AlreadySettled where the reservation holds nothing (any
+        more).
         """
 
-    async def settle(self, root: str, flight_id: str, charge: Charge) -> Settled:
-        """Charge what the flight came to beyond that, release the rest and write the ledger; `first` only once, so that
-        a client which repeats a command that timed out may not see it of its own success.
+    async def settle(self, root: str, reservation_id: str, charge: Charge) -> Settled:
+        """Charge what the reservation came to beyond that, release the rest and write the ledger; `first` only once,
+        so that a client which repeats a command that timed out may not see it of its own success.
 
         What `extend` has charged was published and stands, in the ledger too, whatever figure or refund comes now.
-        Of an unknown flight it leaves a mark for ten minutes: a reservation that arrives later is refused.
+        Of an unknown reservation it leaves a mark for ten minutes: a reservation that arrives later is refused.
         """
 
     async def book(self, ask: Ask) -> bool:
-        """Note a flight that runs though nothing is held for it, whatever the limits say; `settle` then charges it.
+        """Note a reservation that runs though nothing is held for it, whatever the limits say; `settle` then charges
+        it.
 
         False, having changed nothing, where it is known, reserved or settled, or its tenant has gone.
         """
 
-    async def renew(self, root: str, flight_ids: Iterable[str]) -> set[str]:
-        """Extend the leases of flights in the air; returns those that hold nothing any more (settled or unknown)."""
+    async def renew(self, root: str, reservation_ids: Iterable[str]) -> set[str]:
+        """Extend the leases of open reservations; returns those that hold nothing any more (settled or unknown)."""
 
     async def expired(self, limit: int) -> list[Lapsed]:
         """At most `limit` reservations whose lease has run out; they stay reserved until someone settles them.

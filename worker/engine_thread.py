@@ -5,7 +5,7 @@ reads reports, of commands obeyed and of steps run, when it comes to them. Repor
 
 Only one thread runs Python at a time. A loop that is woken at a step's end keeps the engine from planning the next
 one for as long as it takes to publish; so the engine wakes it when it goes into a forward pass, or to rest. What a turn
-means for each flight the loop works out by itself, while the engine computes.
+means for each job the loop works out by itself, while the engine computes.
 
 How the engine's thread wakes the event loop without letting go of Python.
 
@@ -27,7 +27,7 @@ from pathlib import Path
 
 from fairlane.scheduler.protocol.messages import Cancel, Grant, Lease
 from fairlane.worker.engine.engine import Engine, StepReport
-from fairlane.worker.publisher import Flights
+from fairlane.worker.publisher import Serials
 from fairlane.worker.updates import Change, Left, Report, Turn, WorkerLoad
 
 _write = ctypes.PyDLL(None).write
@@ -71,18 +71,18 @@ STOP_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Forget a flight silently if it is still held under this epoch: its lease was lost."""
+    """Forget a job silently if it is still held under this epoch: its lease was lost."""
 
-    flight_id: str
+    job_id: str
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class HandBack:
-    """Forget every flight, and name them once all that was said of them has been reported."""
+    """Forget every job, and name them once all that was said of them has been reported."""
 
     reply: "asyncio.Future[list[str]]"
-    flight_ids: list[str] = field(default_factory=list)
+    job_ids: list[str] = field(default_factory=list)
 
 
 Command = Lease | Cancel | Grant | Drop | HandBack
@@ -94,7 +94,7 @@ class EngineThread:
     def __init__(self, engine: Engine, worker_id: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._engine = engine
         self._clock = clock
-        self._flights = Flights(worker_id)
+        self._job_ids = Serials(worker_id)
         self._unread: list[Turn] = []
         self._errands: deque[Callable[[], None]] = deque()
         """For the loop, in order."""
@@ -131,7 +131,7 @@ class EngineThread:
             self._changed.notify()
 
     async def hand_back(self) -> list[str]:
-        """Forget every flight and name them. All that was said of them is in the loop's hands by then."""
+        """Forget every job and name them. All that was said of them is in the loop's hands by then."""
         command = HandBack(self._loop.create_future())
         self.tell(command)
         return await command.reply
@@ -209,8 +209,8 @@ class EngineThread:
             blocks_cached=planner.blocks_cached,
             host_slots_free=planner.host_slots_free,
         )
-        flights, capacity = len(self._engine.epochs), planner.capacity()
-        self._unread.append(Turn(self._obeyed, flights, capacity, load, changes, step, audited))
+        job_ids, capacity = len(self._engine.epochs), planner.capacity()
+        self._unread.append(Turn(self._obeyed, job_ids, capacity, load, changes, step, audited))
 
     def _hand_over(self) -> None:
         """Wake the loop, if there is anything to tell it."""
@@ -229,7 +229,7 @@ class EngineThread:
     def _deliver(self, turns: list[Turn]) -> None:
         try:
             for turn in turns:
-                self._on_report(self._flights.report(turn))
+                self._on_report(self._job_ids.report(turn))
         except Exception as error:  # noqa: BLE001 - a report that got lost would be lost tokens
             self._on_failure(error)
 
@@ -237,32 +237,32 @@ class EngineThread:
         engine = self._engine
         match command:
             case Lease():
-                if command.job.flight_id in engine.epochs:  # under an earlier one
-                    engine.drop(command.job.flight_id)
+                if command.job.job_id in engine.epochs:  # under an earlier one
+                    engine.drop(command.job.job_id)
                 engine.add(command, self._clock() * 1e3)
                 yield command
             case Cancel():
-                ended = engine.cancel(command.flight_id)
+                ended = engine.cancel(command.job_id)
                 if ended is not None:
                     yield ended
             case Grant():
-                engine.grant(command.flight_id, command.granted_until)
+                engine.grant(command.job_id, command.granted_until)
             case Drop():
-                if engine.epochs.get(command.flight_id) == command.epoch:
-                    yield self._forget(command.flight_id)
+                if engine.epochs.get(command.job_id) == command.epoch:
+                    yield self._forget(command.job_id)
             case HandBack():
-                command.flight_ids.extend(engine.epochs)
-                for flight_id in command.flight_ids:
-                    yield self._forget(flight_id)
+                command.job_ids.extend(engine.epochs)
+                for job_id in command.job_ids:
+                    yield self._forget(job_id)
 
-    def _forget(self, flight_id: str) -> Left:
-        self._engine.drop(flight_id)
-        return Left(flight_id)
+    def _forget(self, job_id: str) -> Left:
+        self._engine.drop(job_id)
+        return Left(job_id)
 
 
 def _answer(command: HandBack) -> None:
     if not command.reply.done():
-        command.reply.set_result(command.flight_ids)
+        command.reply.set_result(command.job_ids)
 
 
 def described(error: BaseException) -> str:

@@ -40,7 +40,7 @@ class Vitals:
     def took(self, leases: Iterable[Lease]) -> None:
         """Counted with the next turn's load."""
 
-    def lost(self, flight_ids: Iterable[str]) -> None:
+    def lost(self, job_ids: Iterable[str]) -> None:
         """Counted with the next turn's load."""
 
     def turned(self, report: Report) -> None:
@@ -128,7 +128,7 @@ class CostReport:
     def took(self, leases: Iterable[Lease]) -> None:
         """Nothing to learn."""
 
-    def lost(self, flight_ids: Iterable[str]) -> None:
+    def lost(self, job_ids: Iterable[str]) -> None:
         """Nothing to learn."""
 
     def turned(self, report: Report) -> None:
@@ -136,7 +136,7 @@ class CostReport:
         if report.step is not None and report.ran:
             result, now_ms = report.step.result, self._clock() * 1e3
             self._stepped(result.run_ms + result.copy_ms, report.step.plan.predicted_ms, now_ms)
-        if report.flights == 0 or (report.step is not None and not report.ran):
+        if report.jobs == 0 or (report.step is not None and not report.ran):
             self._ended_ms = None  # it idles or rests now: that is no time between two steps
 
     def calibration(self) -> Calibration:

@@ -22,7 +22,7 @@ MOST_EVENTS = 32_768
 """Events kept for a store that is away; with more the engine stops stepping. About a minute of a small machine."""
 
 Publish = Callable[[str, Sequence[Publication], str], Awaitable[set[str]]]
-"""Gateway, publications and the call's serial number in, refused flights out. A repeat has the same serial."""
+"""Gateway, publications and the call's serial number in, refused jobs out. A repeat has the same serial."""
 
 
 class Publisher:
@@ -58,9 +58,9 @@ class Publisher:
     def put(self, parts: Parts) -> None:
         """Take one step's publications over."""
         for gateway_id, publications in parts.items():
-            flights = self._pending.setdefault(gateway_id, {})
+            job_ids = self._pending.setdefault(gateway_id, {})
             for publication in publications:
-                flights.setdefault((publication.flight_id, publication.epoch), []).append(publication)
+                job_ids.setdefault((publication.job_id, publication.epoch), []).append(publication)
                 self._count(1 + len(publication.events))
         if self._pending:
             self._filled.set()
@@ -73,7 +73,7 @@ class Publisher:
             self._filled.clear()
             batch, self._pending = self._pending, {}
             sent = self._events
-            await asyncio.gather(*(self._send(gateway_id, flights) for gateway_id, flights in batch.items()))
+            await asyncio.gather(*(self._send(gateway_id, job_ids) for gateway_id, job_ids in batch.items()))
             self._count(-sent)
             if not self._pending:
                 self._empty.set()
@@ -82,11 +82,11 @@ class Publisher:
         """Return when all that was put has been published."""
         await self._empty.wait()
 
-    async def _send(self, gateway_id: str, flights: Mapping[tuple[str, int], list[Publication]]) -> None:
-        left = [reduce(merged, steps) for steps in flights.values()]
-        while left:  # one epoch of each flight a call: an answer names flights, and an old epoch's is not the newer's
+    async def _send(self, gateway_id: str, job_ids: Mapping[tuple[str, int], list[Publication]]) -> None:
+        left = [reduce(merged, steps) for steps in job_ids.values()]
+        while left:  # one epoch of each job a call: an answer names jobs, and an old epoch's is not the newer's
             oldest: dict[str, Publication] = {}
-            left = [each for each in left if oldest.setdefault(each.flight_id, each) is not each]
+            left = [each for each in left if oldest.setdefault(each.job_id, each) is not each]
             publications = [*oldest.values()]
             self._serial += 1
             call = partial(self._publish, gateway_id, publications, str(self._serial))
@@ -100,7 +100,7 @@ class Publisher:
 
 
 def merged(older: Publication, newer: Publication) -> Publication:
-    """Two publications of one flight and epoch as one."""
+    """Two publications of one job and epoch as one."""
     events = list(older.events)
     for event in newer.events:
         _append(events, event)
@@ -139,7 +139,7 @@ def _append(events: list[Event], event: Event) -> None:
 
 def _joined(first: TokenDelta, second: TokenDelta) -> TokenDelta:
     return TokenDelta(
-        flight_id=first.flight_id,
+        job_id=first.job_id,
         epoch=first.epoch,
         choice=first.choice,
         first_index=first.first_index,
@@ -150,9 +150,9 @@ def _joined(first: TokenDelta, second: TokenDelta) -> TokenDelta:
     )
 
 
-class Flights:
+class Serials:
     """Kept by the event loop, which hears of the engine's turns in order: while it makes publications of one, the
-    engine computes the next. A flight leaves with its end, or silently."""
+    engine computes the next. A job leaves with its end, or silently."""
 
     def __init__(self, worker_id: str) -> None:
         self._worker_id = worker_id
@@ -165,26 +165,26 @@ class Flights:
             self._change(change, parts)
         tokens: dict[str, LaneTokens] = {}
         if turn.step is not None:
-            tokens = self._count(turn.step)  # before flights that ended leave
+            tokens = self._count(turn.step)  # before jobs that ended leave
             self._say(turn.step.events, turn.step.outcome.charges, turn.step.outcome.ended, parts)
-        return Report(turn.obeyed, parts, turn.capacity, turn.flights, turn.load, turn.step, tokens, turn.audited)
+        return Report(turn.obeyed, parts, turn.capacity, turn.jobs, turn.load, turn.step, tokens, turn.audited)
 
     def _change(self, change: Change, parts: dict[str, list[Publication]]) -> None:
         match change:
             case Lease():
-                self._leases[change.job.flight_id] = change
+                self._leases[change.job.job_id] = change
             case Ended():
                 self._say((), {}, (change,), parts)
             case Left():
-                self._leases.pop(change.flight_id, None)
+                self._leases.pop(change.job_id, None)
 
     def _count(self, step: StepReport) -> dict[str, LaneTokens]:
         """A step's tokens by lane."""
         leases, prefill = self._leases, Counter[str]()
         for row in step.plan.rows:
             if len(row.token_ids) > 1:
-                prefill[leases[row.seq.flight_id].job.lane] += len(row.token_ids)
-        output: Counter[str] = Counter([leases[produced.seq.flight_id].job.lane for produced in step.outcome.produced])
+                prefill[leases[row.seq.job_id].job.lane] += len(row.token_ids)
+        output: Counter[str] = Counter([leases[produced.seq.job_id].job.lane for produced in step.outcome.produced])
         return {lane: LaneTokens(prefill[lane], output[lane]) for lane in prefill.keys() | output.keys()}
 
     def _say(
@@ -194,25 +194,23 @@ class Flights:
         ended: Iterable[Ended],
         parts: dict[str, list[Publication]],
     ) -> None:
-        """Add to `parts` what these mean for each flight; those that ended leave."""
+        """Add to `parts` what these mean for each job; those that ended leave."""
         said: dict[str, list[Event]] = defaultdict(list)
         for event in events:
-            said[event.flight_id].append(event)
-        ends = {end.flight_id: end for end in ended}
-        for flight_id in dict.fromkeys([*said, *charges, *ends]):
-            lease = self._leases.get(flight_id)
+            said[event.job_id].append(event)
+        ends = {end.job_id: end for end in ended}
+        for job_id in dict.fromkeys([*said, *charges, *ends]):
+            lease = self._leases.get(job_id)
             if lease is not None:
-                publication = self._publication(
-                    lease, said[flight_id], charges.get(flight_id, 0.0), ends.get(flight_id)
-                )
+                publication = self._publication(lease, said[job_id], charges.get(job_id, 0.0), ends.get(job_id))
                 parts[lease.job.gateway_id].append(publication)
-        for flight_id in ends:
-            self._leases.pop(flight_id, None)
+        for job_id in ends:
+            self._leases.pop(job_id, None)
 
     def _publication(self, lease: Lease, said: list[Event], cost: float, end: Ended | None) -> Publication:
         events = (*said,) if end is None else (*said, self._finished(lease, end))
         return Publication(
-            flight_id=lease.job.flight_id,
+            job_id=lease.job.job_id,
             epoch=lease.epoch,
             events=events,
             tokens=token_runs(events),
@@ -222,7 +220,7 @@ class Flights:
 
     def _finished(self, lease: Lease, end: Ended) -> Finished:
         return Finished(
-            flight_id=lease.job.flight_id,
+            job_id=lease.job.job_id,
             epoch=lease.epoch,
             outcome=end.outcome,
             error=end.error,

@@ -80,7 +80,7 @@ class Server:
         self._outbox = Publisher(self._publish, link, on_settled=self._settled, on_full=self._hold)
         self._held = Holdings()
         self._too_large: deque[str] = deque(maxlen=MOST_TOO_LARGE)
-        """Flights that were handed back for that."""
+        """Jobs that were handed back for that."""
         self._last_turn_s = 0.0
         self._idle = asyncio.Event()
         self._undrained = asyncio.Event()
@@ -176,20 +176,20 @@ class Server:
     async def _holdable(self, leases: Sequence[Lease], capacity: Capacity) -> list[Lease]:
         """Those that could end here. `take` gives no others, but by a record that does not say what a job needs: that
         one goes back once, since another worker may hold it; the second time the planner says why it cannot be."""
-        large = [lease.job.flight_id for lease in leases if not capacity.holds(lease.job.n, lease.job.max_total_tokens)]
-        back = [flight_id for flight_id in large if flight_id not in self._too_large]
+        large = [lease.job.job_id for lease in leases if not capacity.holds(lease.job.n, lease.job.max_total_tokens)]
+        back = [job_id for job_id in large if job_id not in self._too_large]
         if back:
             log.warning("%d jobs need more than this worker holds: handed back", len(back))
             self._too_large.extend(back)
             await self._link.persist("release", partial(self._queue.release, self._worker_id, back))
-        return [lease for lease in leases if lease.job.flight_id not in back]
+        return [lease for lease in leases if lease.job.job_id not in back]
 
     async def _fresh(self, leases: Sequence[Lease]) -> list[Lease]:
         """Those that may begin. A store that forgot a take gives the job out again under the same epoch, and what was
         computed under the first one may still be on its way there: that job goes back, for another epoch."""
         known = self._held.known(leases)
         if known:
-            ids = [lease.job.flight_id for lease in known]
+            ids = [lease.job.job_id for lease in known]
             await self._link.persist("release", partial(self._queue.release, self._worker_id, ids))
             self._drop(self._held.epochs(ids))
         return [lease for lease in leases if lease not in known]
@@ -216,7 +216,7 @@ class Server:
         self._last_turn_s = asyncio.get_running_loop().time()
         self._outbox.put(report.parts)
         self._room.turned(report, self._engine.told)
-        if report.flights == 0 and report.obeyed >= self._engine.told:
+        if report.jobs == 0 and report.obeyed >= self._engine.told:
             self._idle.set()
         for observer in self._observers:
             observer.turned(report)
@@ -226,19 +226,19 @@ class Server:
 
     def _settled(self, publications: Sequence[Publication], refused: set[str]) -> None:
         """The store has heard these; of the refused ones the lease was lost."""
-        lost = [each for each in publications if each.flight_id in refused]
+        lost = [each for each in publications if each.job_id in refused]
         for each in publications:
             if each.ends:
-                self._held.let_go(each.flight_id, each.epoch)
-        self._drop([(each.flight_id, each.epoch) for each in lost])
+                self._held.let_go(each.job_id, each.epoch)
+        self._drop([(each.job_id, each.epoch) for each in lost])
 
     def _drop(self, lost: Sequence[tuple[str, int]]) -> None:
         if lost:
-            log.warning("%d flights were taken away from this worker: dropped", len(lost))
-        for flight_id, epoch in lost:
-            self._held.let_go(flight_id, epoch)
-        self._engine.tell(*(Drop(flight_id, epoch) for flight_id, epoch in lost))
-        self._tell_lost(flight_id for flight_id, _ in lost)
+            log.warning("%d jobs were taken away from this worker: dropped", len(lost))
+        for job_id, epoch in lost:
+            self._held.let_go(job_id, epoch)
+        self._engine.tell(*(Drop(job_id, epoch) for job_id, epoch in lost))
+        self._tell_lost(job_id for job_id, _ in lost)
 
     def _hold(self, held: bool) -> None:
         """The outbox is full, or no longer."""
@@ -250,7 +250,7 @@ class Server:
     async def _keep_leases(self) -> None:
         while True:
             if not await self._link.persist("renew", self._renew):
-                log.warning("the lease had lapsed: dropping the %d flights in hand", len(self._held))
+                log.warning("the lease had lapsed: dropping the %d jobs in hand", len(self._held))
                 await self._hand_back()
             self._room.woken()  # in case a wake-up was lost with the store
             self._check_engine()
@@ -276,17 +276,17 @@ class Server:
 
     async def _hand_back(self) -> None:
         """Publish what was computed and let go of everything in hand; the store ignores what is not ours."""
-        flight_ids = await self._engine.hand_back()
-        held = self._held.epochs(flight_ids)
+        job_ids = await self._engine.hand_back()
+        held = self._held.epochs(job_ids)
         await self._outbox.emptied()
-        if flight_ids:
-            await self._link.persist("release", partial(self._queue.release, self._worker_id, flight_ids))
-        for flight_id, epoch in held:
-            self._held.let_go(flight_id, epoch)
-        self._tell_lost(flight_ids)
+        if job_ids:
+            await self._link.persist("release", partial(self._queue.release, self._worker_id, job_ids))
+        for job_id, epoch in held:
+            self._held.let_go(job_id, epoch)
+        self._tell_lost(job_ids)
 
-    def _tell_lost(self, flight_ids: Iterable[str]) -> None:
-        lost = list(flight_ids)
+    def _tell_lost(self, job_ids: Iterable[str]) -> None:
+        lost = list(job_ids)
         for observer in self._observers:
             observer.lost(lost)
 

@@ -89,9 +89,9 @@ class PreemptionCosts:
     def took(self, leases: Iterable[Lease]) -> None:
         """Nothing to learn."""
 
-    def lost(self, flight_ids: Iterable[str]) -> None:
+    def lost(self, job_ids: Iterable[str]) -> None:
         """These will not come back."""
-        self._leave(flight_ids)
+        self._leave(job_ids)
 
     def turned(self, report: Report) -> None:
         """The engine has moved on."""
@@ -108,10 +108,10 @@ class PreemptionCosts:
             return
         for event in plan.events:
             if isinstance(event, Resumed):
-                self._resumed(SeqId(event.flight_id, event.choice), copy_ms)
+                self._resumed(SeqId(event.job_id, event.choice), copy_ms)
         for row in plan.rows:
             self._recomputed(row, plan, step.result.run_ms)
-        self._leave(ended.flight_id for ended in step.outcome.ended)
+        self._leave(ended.job_id for ended in step.outcome.ended)
 
     def _left(self, one: Yield, copy_ms: float) -> None:
         """Whose blocks went by the other mode before, begins anew: only what goes this way is compared."""
@@ -152,7 +152,7 @@ class PreemptionCosts:
         cost = PreemptionCost(away.mode, away.predicted_ms, away.actual_ms)
         _log.debug(
             "preemption of %s by %s: %.3f ms expected, %.3f ms found",
-            seq.flight_id,
+            seq.job_id,
             cost.mode,
             cost.predicted_ms,
             cost.actual_ms,
@@ -161,9 +161,9 @@ class PreemptionCosts:
         if self._on_found is not None:
             self._on_found(cost)
 
-    def _leave(self, flight_ids: Iterable[str]) -> None:
-        gone = set(flight_ids)
-        for seq in [seq for seq in self._away if seq.flight_id in gone]:
+    def _leave(self, job_ids: Iterable[str]) -> None:
+        gone = set(job_ids)
+        for seq in [seq for seq in self._away if seq.job_id in gone]:
             del self._away[seq]
 
 
@@ -237,9 +237,9 @@ class Metrics:
         """A preemption is over."""
         self.preemption_cost.labels(cost.mode).observe(cost.ratio)
 
-    def lost(self, flight_ids: Iterable[str]) -> None:
-        """Flights left without an end here."""
-        self.lost_jobs.inc(len(list(flight_ids)))
+    def lost(self, job_ids: Iterable[str]) -> None:
+        """Jobs left without an end here."""
+        self.lost_jobs.inc(len(list(job_ids)))
 
     def turned(self, report: Report) -> None:
         """The engine has moved on."""
@@ -292,7 +292,7 @@ class Metrics:
 
 @dataclass(slots=True)
 class _Trail:
-    """The spans of one flight here."""
+    """The spans of one job here."""
 
     lease: Lease
     span: trace.Span
@@ -304,7 +304,7 @@ class _Trail:
 
 
 class Traces:
-    """Spans of the flights in hand. Used from the event loop only."""
+    """Spans of the jobs in hand. Used from the event loop only."""
 
     def __init__(self, exporter: SpanExporter, *, worker_id: str, model: str) -> None:
         resource = Resource.create({SERVICE_NAME: "fairlane-worker", SERVICE_INSTANCE_ID: worker_id})
@@ -318,21 +318,21 @@ class Traces:
     def took(self, leases: Iterable[Lease]) -> None:
         """Jobs came in: their prefill begins."""
         for lease in leases:
-            self.lost([lease.job.flight_id])
-            self._trails[lease.job.flight_id] = _Trail(lease, self._start("prefill", lease))
+            self.lost([lease.job.job_id])
+            self._trails[lease.job.job_id] = _Trail(lease, self._start("prefill", lease))
 
     def turned(self, report: Report) -> None:
         """The engine has moved on."""
         if report.step is not None and report.ran:
-            self._count_step({row.seq.flight_id for row in report.step.plan.rows})
+            self._count_step({row.seq.job_id for row in report.step.plan.rows})
         for publications in report.parts.values():
             for publication in publications:
                 self._said(publication)
 
-    def lost(self, flight_ids: Iterable[str]) -> None:
-        """Flights that left without an end here."""
-        for flight_id in flight_ids:
-            trail = self._trails.pop(flight_id, None)
+    def lost(self, job_ids: Iterable[str]) -> None:
+        """Jobs that left without an end here."""
+        for job_id in job_ids:
+            trail = self._trails.pop(job_id, None)
             if trail is not None:
                 self._end(trail, "handed back")
 
@@ -344,7 +344,7 @@ class Traces:
         closing.join(CLOSE_S)
 
     def _said(self, publication: Publication) -> None:
-        trail = self._trails.get(publication.flight_id)
+        trail = self._trails.get(publication.job_id)
         if trail is None or trail.lease.epoch != publication.epoch:
             return
         for event in publication.events:
@@ -360,13 +360,13 @@ class Traces:
                     trail.span.add_event("paused", {"choice": event.choice})
                 case Finished():
                     trail.span.set_attribute("gen_ai.usage.cache_read.input_tokens", event.cached_tokens)
-                    self._end(self._trails.pop(publication.flight_id), event.outcome)
+                    self._end(self._trails.pop(publication.job_id), event.outcome)
 
-    def _count_step(self, flights: set[str]) -> None:
-        for flight_id, trail in self._trails.items():
+    def _count_step(self, job_ids: set[str]) -> None:
+        for job_id, trail in self._trails.items():
             if trail.output_tokens == 0:
                 trail.steps += 1
-                trail.prefill_steps += flight_id in flights
+                trail.prefill_steps += job_id in job_ids
 
     def _tokens(self, trail: _Trail, count: int) -> None:
         if trail.output_tokens == 0:
@@ -383,7 +383,7 @@ class Traces:
             "gen_ai.request.max_tokens": job.max_tokens,
             "gen_ai.request.choice.count": job.n,
             "gen_ai.usage.input_tokens": len(job.prompt),
-            "fairlane.flight_id": job.flight_id,
+            "fairlane.flight_id": job.job_id,
             "fairlane.lane": job.lane,
             "fairlane.epoch": lease.epoch,
             "fairlane.queued_ms": lease.arrived_ms_ago,

@@ -35,21 +35,21 @@ class WorkerLoad:
 
 
 class Left(NamedTuple):
-    """A flight that is here no longer, of which nothing is to be said."""
+    """A job that is here no longer, of which nothing is to be said."""
 
-    flight_id: str
+    job_id: str
 
 
 Change = Lease | Ended | Left
-"""What a command has done to a flight."""
+"""What a command has done to a job."""
 
 
 class Turn(NamedTuple):
-    """What the engine did, as its thread tells it; `Flights` makes a report of it, on the event loop."""
+    """What the engine did, as its thread tells it; `Jobs` makes a report of it, on the event loop."""
 
     obeyed: int
     """See `Report`, as of those below."""
-    flights: int
+    jobs: int
     capacity: Capacity
     load: WorkerLoad
     changes: Sequence[Change] = ()
@@ -66,14 +66,14 @@ class Report:
     """Commands obeyed since the start."""
     parts: Parts
     capacity: Capacity
-    flights: int
-    """Flights still in hand."""
+    jobs: int
+    """Jobs still in hand."""
     load: WorkerLoad
     step: StepReport | None = None
     tokens: Mapping[str, LaneTokens] = field(default_factory=dict)
     """The step's, by lane."""
     audited: bool = False
-    """Idle, the engine compared its KV blocks with what flights hold, and all were accounted for."""
+    """Idle, the engine compared its KV blocks with what jobs hold, and all were accounted for."""
 
     @property
     def ran(self) -> bool:
@@ -90,5 +90,5 @@ class Observer(Protocol):
     def turned(self, report: Report) -> None:
         """The engine has moved on."""
 
-    def lost(self, flight_ids: Iterable[str]) -> None:
-        """Flights left without an end here: refused by the store, or handed back."""
+    def lost(self, job_ids: Iterable[str]) -> None:
+        """Jobs left without an end here: refused by the store, or handed back."""

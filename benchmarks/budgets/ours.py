@@ -81,9 +81,9 @@ class Caller:
 
     async def _budget(self, number: int, tenant: int) -> None:
         """Reserve for one request, and settle it."""
-        name, flight_id = f"t{tenant}", f"flight-{number}"
+        name, reservation_id = f"t{tenant}", f"job-{number}"
         ask = Ask(
-            flight_id=flight_id,
+            reservation_id=reservation_id,
             root=name,
             tenant=name,
             key_id=self._key_id,
@@ -96,7 +96,7 @@ class Caller:
         )
         await self._quotas.reserve(ask)
         charge = Charge(prompt_tokens=PROMPT_TOKENS, output_tokens=OUTPUT_TOKENS, outcome="finished")
-        await self._quotas.settle(name, flight_id, charge)
+        await self._quotas.settle(name, reservation_id, charge)
 
     async def _twice(self, number: int, tenant: int) -> None:
         """Two of the least scripts, one after the other."""

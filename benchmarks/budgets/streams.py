@@ -35,7 +35,7 @@ class Stream:
     asks_at_ms: int = 0
 
     @property
-    def flight_id(self) -> str:
+    def reservation_id(self) -> str:
         """Of the request at hand."""
         return f"{self.name}-{self.number}"
 
@@ -48,7 +48,7 @@ class Stream:
             self.made_ms.append(self.now_ms())
         if self.published == MOST:
             charge = Charge(prompt_tokens=1, output_tokens=MOST, outcome="finished")
-            await self.store.settle(TENANT, self.flight_id, charge)
+            await self.store.settle(TENANT, self.reservation_id, charge)
             self.number, self.granted = self.number + 1, 0
             return HOP_MS
         is_low = self.granted - self.published <= max(1, self.portion // 2)
@@ -67,7 +67,7 @@ class Stream:
 
     def _ask(self) -> Ask:
         return Ask(
-            flight_id=self.flight_id,
+            reservation_id=self.reservation_id,
             root=TENANT,
             tenant=TENANT,
             key_id="",
@@ -83,7 +83,7 @@ class Stream:
         stuck = self.published == self.granted
         come = {"published": self.published, "prompt_tokens": 1, "known": self.granted}
         need = Need(**come, most=MOST, quantum=QUANTUM, stuck=stuck)
-        extension = await self.store.extend(TENANT, self.flight_id, need)
+        extension = await self.store.extend(TENANT, self.reservation_id, need)
         if extension.granted_tokens > self.granted:
             self.portion = extension.granted_tokens - self.granted
             self.granted = extension.granted_tokens

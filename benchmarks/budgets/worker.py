@@ -53,15 +53,20 @@ class Row:
         reason: FinishReason | None = "length" if is_over else None
         events: tuple[Event, ...] = (
             TokenDelta(
-                flight_id=job.flight_id, epoch=epoch, choice=0, first_index=index, token_ids=ids, finish_reason=reason
+                job_id=job.job_id,
+                epoch=epoch,
+                choice=0,
+                first_index=index,
+                token_ids=ids,
+                finish_reason=reason,
             ),
         )
         if is_over:
             events += (_finished(self.lease, Outcome.FINISHED),)
         elif not self.can_step:
-            events += (Paused(flight_id=job.flight_id, choice=0),)
+            events += (Paused(job_id=job.job_id, choice=0),)
         ends = Outcome.FINISHED if is_over else None
-        return Publication(job.flight_id, epoch, events, ((0, index, ids),), cost=1.0, ends=ends)
+        return Publication(job.job_id, epoch, events, ((0, index, ids),), cost=1.0, ends=ends)
 
 
 @dataclass
@@ -85,14 +90,14 @@ class Worker:
         while True:
             last_id, controls, _ = await self.news.read_control(WORKER_ID, last_id, IDLE_MS)
             for control in controls:
-                if isinstance(control, Grant) and control.flight_id in self.rows:
-                    self.rows[control.flight_id].granted = control.granted_until
-                elif isinstance(control, Cancel) and control.flight_id in self.rows:
-                    await self._cancel(self.rows.pop(control.flight_id).lease)
+                if isinstance(control, Grant) and control.job_id in self.rows:
+                    self.rows[control.job_id].granted = control.granted_until
+                elif isinstance(control, Cancel) and control.job_id in self.rows:
+                    await self._cancel(self.rows.pop(control.job_id).lease)
             free = SEQUENCES - len(self.rows)
             room = Capacity(sequences=dict.fromkeys(LaneName, free), kv_tokens=dict.fromkeys(LaneName, KV_TOKENS))
             for lease in await self.queue.take(WORKER_ID, room):
-                self.rows[lease.job.flight_id] = Row(lease, lease.job.granted_until)
+                self.rows[lease.job.job_id] = Row(lease, lease.job.granted_until)
             self.stirred.set()
 
     async def step(self) -> None:
@@ -113,24 +118,24 @@ class Worker:
         publications = [row.step(self.words) for row in rows]
         for row in rows:
             if row.made >= row.lease.job.max_tokens:
-                del self.rows[row.lease.job.flight_id]
+                del self.rows[row.lease.job.job_id]
         pipe = self.client.pipe
         assert pipe is not None  # noqa: S101 - `connections` gives it one
         refused, (seconds, microseconds) = await asyncio.gather(  # in one write, so that nothing comes between
             self.queue.publish(gateway_id, WORKER_ID, publications), pipe.call("TIME")
         )
-        for flight_id in refused:
-            self.rows.pop(flight_id, None)
+        for job_id in refused:
+            self.rows.pop(job_id, None)
         if not refused:
             self.made_ms += [int(seconds) * 1e3 + int(microseconds) / 1e3] * counted
 
     async def _cancel(self, lease: Lease) -> None:
-        end = Publication(lease.job.flight_id, lease.epoch, (_finished(lease, Outcome.CANCELLED),))
+        end = Publication(lease.job.job_id, lease.epoch, (_finished(lease, Outcome.CANCELLED),))
         await self.queue.publish(lease.job.gateway_id, WORKER_ID, [end._replace(ends=Outcome.CANCELLED)])
 
 
 def _finished(lease: Lease, outcome: Outcome) -> Finished:
-    return Finished(flight_id=lease.job.flight_id, epoch=lease.epoch, outcome=outcome, worker_id=WORKER_ID)
+    return Finished(job_id=lease.job.job_id, epoch=lease.epoch, outcome=outcome, worker_id=WORKER_ID)
 
 
 @asynccontextmanager

@@ -97,11 +97,11 @@ def serve(engine: Engine, requests: Sequence[Request], admit: Admit, arrivals_s:
             continue
         report = engine.step(time.monotonic() * 1e3)
         for one in report.outcome.produced:
-            found.outputs[one.seq.flight_id].append(one.token_id)
+            found.outputs[one.seq.job_id].append(one.token_id)
         found.preemptions += sum(isinstance(event, Preempted) for event in report.plan.events)
         for ended in report.outcome.ended:
             live -= 1
-            found.latencies_s.append(time.perf_counter() - began - came[int(ended.flight_id)])
+            found.latencies_s.append(time.perf_counter() - began - came[int(ended.job_id)])
     found.seconds = time.perf_counter() - began
     return found
 

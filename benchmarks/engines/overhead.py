@@ -63,8 +63,8 @@ class _Watch:
 
     def reported(self, report: Report) -> None:
         """A report came."""
-        self.begun = self.begun or report.flights > 0
-        if self.begun and report.flights == 0:
+        self.begun = self.begun or report.jobs > 0
+        if self.begun and report.jobs == 0:
             self.over.set()
 
     def failed(self, error: Exception) -> None:

@@ -47,7 +47,7 @@ def preempt(
         report = engine.step(number * STEP_MS)
         watch.stepped(report)
         for one in report.outcome.produced:
-            found.outputs[one.seq.flight_id].append(one.token_id)
+            found.outputs[one.seq.job_id].append(one.token_id)
     found.costs = [*watch.found]
     return found
 

@@ -47,8 +47,8 @@ def decode(engine: Engine, requests: Sequence[Request], steps: int) -> tuple[flo
     alone_ms = _steps(engine, steps)
     with _parts(engine), profile(activities=[ProfilerActivity.CPU]) as seen:
         watched_ms = _steps(engine, steps)
-    for flight_id in engine.planner.flights():
-        engine.cancel(flight_id)
+    for job_id in engine.planner.job_ids():
+        engine.cancel(job_id)
     found = {event.key: (event.self_cpu_time_total / 1e3 / steps, event.count / steps) for event in seen.key_averages()}
     return alone_ms, found, watched_ms
 

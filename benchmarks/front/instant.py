@@ -71,7 +71,7 @@ def card() -> ModelCard:
 class Row:
     """One sequence."""
 
-    flight_id: str
+    job_id: str
     epoch: int
     pace: int
     """Tokens that a step brings it."""
@@ -80,20 +80,18 @@ class Row:
 
     def step(self, text: tuple[int, ...]) -> Publication:
         """Its next tokens of a text, and its end with the last."""
-        flight_id, epoch, first = self.flight_id, self.epoch, self.made
+        job_id, epoch, first = self.job_id, self.epoch, self.made
         count = min(self.pace, self.left)
         ids = text[first : first + count]
         self.made += count
         self.left -= count
         reason: FinishReason | None = None if self.left else "length"
-        delta = TokenDelta(
-            flight_id=flight_id, epoch=epoch, choice=0, first_index=first, token_ids=ids, finish_reason=reason
-        )
+        delta = TokenDelta(job_id=job_id, epoch=epoch, choice=0, first_index=first, token_ids=ids, finish_reason=reason)
         published = ((0, first, ids),)
         if self.left:
-            return Publication(flight_id, epoch, (delta,), published, float(count))
-        end = Finished(flight_id=flight_id, epoch=epoch, outcome=Outcome.FINISHED, worker_id=WORKER_ID)
-        return Publication(flight_id, epoch, (delta, end), published, float(count), Outcome.FINISHED)
+            return Publication(job_id, epoch, (delta,), published, float(count))
+        end = Finished(job_id=job_id, epoch=epoch, outcome=Outcome.FINISHED, worker_id=WORKER_ID)
+        return Publication(job_id, epoch, (delta, end), published, float(count), Outcome.FINISHED)
 
 
 @dataclass
@@ -106,7 +104,7 @@ class Engine:
     text: tuple[int, ...]
     """What it answers, as long as an answer may be."""
     rows: dict[str, dict[str, Row]] = field(default_factory=dict)
-    """By gateway and flight."""
+    """By gateway and job."""
     filled: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def take_in(self) -> None:
@@ -116,13 +114,13 @@ class Engine:
             last_id, controls, _ = await self.news.read_control(WORKER_ID, last_id, IDLE_MS)
             for control in controls:
                 if isinstance(control, Cancel):
-                    await self._cancel(control.flight_id)
+                    await self._cancel(control.job_id)
             free = SEQUENCES - sum(map(len, self.rows.values()))
             room = Capacity(sequences=dict.fromkeys(LaneName, free), kv_tokens=dict.fromkeys(LaneName, BLOCKS * 16))
             for lease in await self.queue.take(WORKER_ID, room):
                 job = lease.job
-                row = Row(job.flight_id, lease.epoch, max(1, job.sampling.seed), job.max_tokens)
-                self.rows.setdefault(job.gateway_id, {})[job.flight_id] = row
+                row = Row(job.job_id, lease.epoch, max(1, job.sampling.seed), job.max_tokens)
+                self.rows.setdefault(job.gateway_id, {})[job.job_id] = row
                 self.filled.set()
 
     async def step(self) -> None:
@@ -133,18 +131,18 @@ class Engine:
                 step = [row.step(self.text) for row in rows.values()]
                 for publication in step:
                     if publication.ends is not None:
-                        del rows[publication.flight_id]
-                for flight_id in await self.queue.publish(gateway_id, WORKER_ID, step):
-                    rows.pop(flight_id, None)
+                        del rows[publication.job_id]
+                for job_id in await self.queue.publish(gateway_id, WORKER_ID, step):
+                    rows.pop(job_id, None)
             if not any(self.rows.values()):
                 self.filled.clear()
 
-    async def _cancel(self, flight_id: str) -> None:
+    async def _cancel(self, job_id: str) -> None:
         for gateway_id, rows in list(self.rows.items()):
-            row = rows.pop(flight_id, None)
+            row = rows.pop(job_id, None)
             if row is not None:
-                end = Finished(flight_id=flight_id, epoch=row.epoch, outcome=Outcome.CANCELLED, worker_id=WORKER_ID)
-                cancelled = Publication(flight_id, row.epoch, (end,), ends=Outcome.CANCELLED)
+                end = Finished(job_id=job_id, epoch=row.epoch, outcome=Outcome.CANCELLED, worker_id=WORKER_ID)
+                cancelled = Publication(job_id, row.epoch, (end,), ends=Outcome.CANCELLED)
                 await self.queue.publish(gateway_id, WORKER_ID, [cancelled])
 
 

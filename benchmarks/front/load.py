@@ -173,8 +173,8 @@ async def straight(order: Order) -> Seen:
     began = time.perf_counter()
     while time.perf_counter() - began < order.seconds:
         asked = time.perf_counter()
-        flight_id = f"{DIRECT}-{began}-{seen.requests}"
-        await queue.put(_job(flight_id, order.tokens))
+        job_id = f"{DIRECT}-{began}-{seen.requests}"
+        await queue.put(_job(job_id, order.tokens))
         over = False
         while not over:
             last_id, events = await queue.read_events(DIRECT, last_id, 1_000)
@@ -188,9 +188,9 @@ async def straight(order: Order) -> Seen:
     return seen
 
 
-def _job(flight_id: str, tokens: int) -> Job:
+def _job(job_id: str, tokens: int) -> Job:
     return Job(
-        flight_id=flight_id,
+        job_id=job_id,
         gateway_id=DIRECT,
         tenant=DIRECT,
         lane=LaneName.LATENCY,

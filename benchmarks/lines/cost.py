@@ -53,7 +53,7 @@ def job(number: int, draws: random.Random, prompt_tokens: int | None = None) -> 
     max_tokens = draws.randint(50, 300)
     lane = LaneName.LATENCY if draws.random() < 0.3 else LaneName.THROUGHPUT
     return Job(
-        flight_id=f"f{number:07d}",
+        job_id=f"f{number:07d}",
         gateway_id="gateway",
         tenant=f"t{draws.randrange(TENANTS)}",
         lane=lane,
@@ -115,7 +115,7 @@ async def _operations(store: redis.asyncio.Redis, jobs: int) -> dict[str, float]
 
     async def publish() -> None:
         lease = leases.pop()
-        ends = Publication(lease.job.flight_id, lease.epoch, cost=100.0, ends=Outcome.FINISHED)
+        ends = Publication(lease.job.job_id, lease.epoch, cost=100.0, ends=Outcome.FINISHED)
         await queue.publish("gateway", "worker", [ends])
 
     def some() -> str:
@@ -124,11 +124,11 @@ async def _operations(store: redis.asyncio.Redis, jobs: int) -> dict[str, float]
     operations: tuple[tuple[str, Callable[[int], Awaitable[object]]], ...] = (
         ("put", lambda number: queue.put(job(jobs + number, draws, 8), tenant_limit=jobs)),
         ("take", lambda _: take()),
-        ("release", lambda _: queue.release("worker", [leases.pop().job.flight_id])),
+        ("release", lambda _: queue.release("worker", [leases.pop().job.job_id])),
         ("take, of returned", lambda _: take()),
-        ("grant", lambda number: queue.grant(leases[number].job.flight_id, 1_000)),
+        ("grant", lambda number: queue.grant(leases[number].job.job_id, 1_000)),
         ("publish", lambda _: publish()),
-        ("renew", lambda _: queue.renew("worker", [lease.job.flight_id for lease in leases])),
+        ("renew", lambda _: queue.renew("worker", [lease.job.job_id for lease in leases])),
         ("cancel", lambda _: queue.cancel(some())),
         ("position", lambda _: queue.position(some())),
         ("record", lambda _: queue.record(some())),

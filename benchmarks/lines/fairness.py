@@ -86,20 +86,20 @@ class Newcomers:
         """A request came, and was let in."""
         if arrival.tenant == "newcomer":
             if not self._here:
-                self._since[arrival.flight_id] = 0
-            self._here.add(arrival.flight_id)
+                self._since[arrival.job_id] = 0
+            self._here.add(arrival.job_id)
 
     def stepped(self, step: Step) -> None:
         """A worker ran a step."""
-        for flight_id in self._since:
-            self._since[flight_id] += 1
+        for job_id in self._since:
+            self._since[job_id] += 1
         for produced in step.outcome.produced:
-            if produced.seq.flight_id in self._since:
-                self.steps.append(self._since.pop(produced.seq.flight_id))
+            if produced.seq.job_id in self._since:
+                self.steps.append(self._since.pop(produced.seq.job_id))
 
     def ended(self, record: Record) -> None:
         """A request that was let in is over."""
-        self._here.discard(record.arrival.flight_id)
+        self._here.discard(record.arrival.job_id)
 
 
 def newcomer_steps(case: Case) -> list[int]:

@@ -62,7 +62,7 @@ class Case(NamedTuple):
         early = self._asked(LIGHT, LIGHT_S, (False,))
         late = self._asked(self.load, self.duration_s, (True, False))
         asked = early + [replace(one, at_ms=one.at_ms + 1e3 * LIGHT_S) for one in late]
-        return [replace(one, flight_id=f"{number}/{one.flight_id}") for number, one in enumerate(asked)]
+        return [replace(one, job_id=f"{number}/{one.job_id}") for number, one in enumerate(asked)]
 
     def deaths(self) -> list[Death]:
         """The first worker's, if any."""
@@ -121,7 +121,7 @@ def play(
         seed=seed,
     )
     records = simulation.run()
-    promised = [records[flight_id] for flight_id in keeper.guaranteed]
+    promised = [records[job_id] for job_id in keeper.guaranteed]
     return Given(len(promised), sum(not in_time(record) for record in promised))
 
 

@@ -178,7 +178,7 @@ def _pacer(duration_s: float) -> Arrival:
     tokens = 1 + int(duration_s * 1e3 / GPU.step[0])
     return Arrival(
         at_ms=0.0,
-        flight_id="pacer",
+        job_id="pacer",
         tenant="pacer",
         lane=LaneName.LATENCY,
         prompt_tokens=1,

@@ -37,7 +37,7 @@ FIRST_MS, EVERY_MS, FLOOR_EVERY_MS = 5_000.0, 400.0, 2_500.0
 floor alone."""
 AT_LEAST = 2_000
 NEWCOMER = "newcomer-"
-"""How the flights of newcomers begin."""
+"""How the jobs of newcomers begin."""
 PAIRS = (
     (LaneName.LATENCY, LaneName.LATENCY),
     (LaneName.THROUGHPUT, LaneName.THROUGHPUT),
@@ -102,12 +102,12 @@ class Case(NamedTuple):
             number += 1
 
 
-def ask(at_ms: float, flight_id: str, tenant: str, name: LaneName, prompt: int, output: int, n: int) -> Arrival:
+def ask(at_ms: float, job_id: str, tenant: str, name: LaneName, prompt: int, output: int, n: int) -> Arrival:
     """A request with its lane's targets."""
     lane = DEFAULT_LANES[name]
     return Arrival(
         at_ms=at_ms,
-        flight_id=flight_id,
+        job_id=job_id,
         tenant=tenant,
         lane=name,
         prompt_tokens=prompt,
@@ -141,15 +141,15 @@ class Watch:
 
     def arrived(self, arrival: Arrival, now_ms: float) -> None:
         """A request came, and was let in."""
-        if arrival.flight_id.startswith(NEWCOMER):
-            self.waiting[arrival.flight_id] = arrival.at_ms
+        if arrival.job_id.startswith(NEWCOMER):
+            self.waiting[arrival.job_id] = arrival.at_ms
 
     def stepped(self, step: Step) -> None:
         """A worker ran a step."""
         self.longest_ms = max(self.longest_ms, step.run_ms + step.copy_ms if step.ended_ms > FIRST_MS else 0.0)
         self.tokens += sum([len(row.token_ids) for row in step.plan.rows])
         for one in step.outcome.produced:
-            since_ms = self.waiting.pop(one.seq.flight_id, None)
+            since_ms = self.waiting.pop(one.seq.job_id, None)
             if since_ms is not None:
                 self.waits_ms.append(step.ended_ms - since_ms)
 

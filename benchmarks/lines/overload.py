@@ -105,8 +105,8 @@ def play(case: Case) -> Kept:
 def kept(records: list[Record], promised: set[str], duration_s: float) -> Kept:
     """What these records amount to."""
     good = [record for record in records if attained(record) and in_time(record)]
-    names = {record.arrival.flight_id for record in good}
-    missed = [record.arrival.at_ms for record in records if record.arrival.flight_id not in names]
+    names = {record.arrival.job_id for record in good}
+    missed = [record.arrival.at_ms for record in records if record.arrival.job_id not in names]
     return Kept(
         goodput=sum(record.tokens for record in good) / duration_s,
         attained=len(good) / len(records),
@@ -115,7 +115,7 @@ def kept(records: list[Record], promised: set[str], duration_s: float) -> Kept:
         expired_tokens=sum(record.computed for record in records if record.outcome is Outcome.EXPIRED),
         computed_tokens=sum(record.computed for record in records),
         guaranteed=len(promised),
-        broken=len(promised - {record.arrival.flight_id for record in records if in_time(record)}),
+        broken=len(promised - {record.arrival.job_id for record in records if in_time(record)}),
         last_miss_ms=max(missed, default=0.0),
     )
 

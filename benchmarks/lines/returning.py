@@ -41,7 +41,7 @@ class Returning(NamedTuple):
 
     @staticmethod
     def _own(one: Arrival) -> Arrival:
-        return replace(one, tenant=TENANT) if one.flight_id.startswith(NEWCOMER) else one
+        return replace(one, tenant=TENANT) if one.job_id.startswith(NEWCOMER) else one
 
 
 def play(one: Returning) -> Seen:

@@ -159,7 +159,7 @@ def _request(name: str, at_ms: float, tenants: dict[str, float], longest: int, d
     output_tokens = draws.randint(1, longest)
     return Arrival(
         at_ms=at_ms,
-        flight_id=name,
+        job_id=name,
         tenant=tenant,
         weight=tenants[tenant],
         lane=lane.name,

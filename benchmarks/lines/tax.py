@@ -45,7 +45,7 @@ def batch(seed: int) -> list[Arrival]:
     return [
         Arrival(
             at_ms=0.0,
-            flight_id=f"r{row.row}",
+            job_id=f"r{row.row}",
             tenant="batch",
             lane=THROUGHPUT.name,
             prompt_tokens=row.prompt_tokens,

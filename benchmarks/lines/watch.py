@@ -100,9 +100,9 @@ class Watched:
             self.integrity += 1
 
     def _maybe_cancel(self) -> None:
-        flights = self.planner.flights()
-        if flights and self.draws.random() < CANCELLED:
-            ended = self.planner.cancel(self.draws.choice(flights))
+        job_ids = self.planner.job_ids()
+        if job_ids and self.draws.random() < CANCELLED:
+            ended = self.planner.cancel(self.draws.choice(job_ids))
             self._cancelled += [ended] if ended else []
 
     def _take_cancelled(self) -> tuple[Ended, ...]:
@@ -130,23 +130,23 @@ class Waits:
         """A worker ran a step."""
         self.longest_step_ms = max(self.longest_step_ms, step.ended_ms - step.started_ms)
         for row in step.plan.rows:
-            self._runs(row.seq.flight_id, step.started_ms)
-            self._ran_ms[row.seq.flight_id] = step.ended_ms
+            self._runs(row.seq.job_id, step.started_ms)
+            self._ran_ms[row.seq.job_id] = step.ended_ms
         self.standstill = 0 if step.outcome.produced or step.outcome.ended else self.standstill + 1
         self.standstills.append(self.standstill)
 
     def ended(self, record: Record) -> None:
         """A request that was let in is over."""
-        self.ends[record.arrival.flight_id] += 1
-        self._runs(record.arrival.flight_id, record.end_ms or 0.0)
+        self.ends[record.arrival.job_id] += 1
+        self._runs(record.arrival.job_id, record.end_ms or 0.0)
 
     def waited(self, record: Record) -> float:
         """How long a request waited for its first row, or its end without one, in parts of the bound."""
         arrival = record.arrival
         stated = [ms for ms in (arrival.hard_ttft_ms, arrival.deadline_ms) if ms is not None]
         bound_ms = min(stated, default=LANES[arrival.lane].max_wait_ms) + 2.0 * max(self.longest_step_ms, IDLE_MS)
-        return (self.begun_ms[arrival.flight_id] - arrival.at_ms) / bound_ms
+        return (self.begun_ms[arrival.job_id] - arrival.at_ms) / bound_ms
 
-    def _runs(self, flight_id: str, now_ms: float) -> None:
-        self.begun_ms.setdefault(flight_id, now_ms)
-        self.longest_pause_ms = max(self.longest_pause_ms, now_ms - self._ran_ms.get(flight_id, now_ms))
+    def _runs(self, job_id: str, now_ms: float) -> None:
+        self.begun_ms.setdefault(job_id, now_ms)
+        self.longest_pause_ms = max(self.longest_pause_ms, now_ms - self._ran_ms.get(job_id, now_ms))

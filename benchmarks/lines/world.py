@@ -52,7 +52,7 @@ class World:
                 costs=CostModel(),
                 window=window,
             )
-        lengths = {arrival.flight_id: arrival.output_tokens for arrival in arrivals}
+        lengths = {arrival.job_id: arrival.output_tokens for arrival in arrivals}
         setup = Setup(
             hardware=self.hardware,
             blocks=blocks,

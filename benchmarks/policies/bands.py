@@ -66,7 +66,7 @@ class Bands(FcfsSarathi):
         self._kv_limit = kv_limit
         self._half_life_ms = half_life_ms
         self._queued: set[str] = set()
-        """Flights that wait here, not in the engine."""
+        """Jobs that wait here, not in the engine."""
         order = sorted(setup.lanes.values(), key=lambda lane: lane.rank)
         self._bands: dict[LaneName, Band] = {lane.name: Band(lane.max_wait_ms) for lane in order}
 
@@ -82,7 +82,7 @@ class Bands(FcfsSarathi):
         flow.queue.append(request)
         band.waiting[request.job.tenant] = flow
         band.arrivals.append(request)
-        self._queued.add(request.id.flight_id)
+        self._queued.add(request.id.job_id)
 
     def _schedule(self, now_ms: float) -> None:
         for band in self._bands.values():
@@ -110,7 +110,7 @@ class Bands(FcfsSarathi):
         if not flow.queue:
             del band.waiting[tenant]
         flow.in_flight += 1
-        self._queued.discard(request.id.flight_id)
+        self._queued.discard(request.id.job_id)
         self._arrivals += 1
         request.number = self._arrivals  # for the engine it comes only now
         super()._enqueue(request, now_ms)
@@ -119,12 +119,12 @@ class Bands(FcfsSarathi):
         """End what has waited here for too long; `arrivals` also loses what was dispatched."""
         while band.arrivals:
             request = band.arrivals[0]
-            queued = request.id.flight_id in self._queued
+            queued = request.id.job_id in self._queued
             if queued and now_ms - request.arrived_ms <= band.max_wait_ms:
                 return
             band.arrivals.popleft()
             if queued:
-                self._queued.discard(request.id.flight_id)
+                self._queued.discard(request.id.job_id)
                 flow = band.flows[request.job.tenant]
                 flow.queue.remove(request)
                 if not flow.queue:

@@ -66,7 +66,7 @@ class Engine(ABC, Generic[R]):
         self._arrivals += 1
         arrived_ms = now_ms - lease.arrived_ms_ago
         request = self._kind(
-            id=SeqId(job.flight_id, 0),
+            id=SeqId(job.job_id, 0),
             job=job,
             epoch=lease.epoch,
             arrived_ms=arrived_ms,
@@ -79,9 +79,9 @@ class Engine(ABC, Generic[R]):
         )
         refusal = self._refusal(job)
         if refusal or finish_reason(job, request.output):
-            self._ended.append(Ended(job.flight_id, Outcome.FAILED if refusal else Outcome.FINISHED, refusal))
+            self._ended.append(Ended(job.job_id, Outcome.FAILED if refusal else Outcome.FINISHED, refusal))
             return
-        self._requests[job.flight_id] = request
+        self._requests[job.job_id] = request
         self._enqueue(request, now_ms)
 
     def plan(self, now_ms: float) -> StepPlan:
@@ -113,7 +113,7 @@ class Engine(ABC, Generic[R]):
                 charge += DECODE_WEIGHT
                 if reason is not None:
                     finished.append(request)
-            charges[row.seq.flight_id] = charge
+            charges[row.seq.job_id] = charge
         self._served(result, now_ms)
         if finished:
             self._finish(finished, now_ms)
@@ -225,7 +225,7 @@ class Engine(ABC, Generic[R]):
             self._account(count, end, 1)
 
     def _filled(self, row: Row) -> Row:
-        request = self._requests[row.seq.flight_id]
+        request = self._requests[row.seq.job_id]
         return row._replace(
             token_ids=request.token_ids(row.first_position, len(row.token_ids)),
             block_table=tuple(request.table[: self._blocks(row.context_length)]),
@@ -268,8 +268,8 @@ class Engine(ABC, Generic[R]):
         self._pool.release_slots(request.slots)
         if request.state is not State.FINISHED:
             request.move(State.FINISHED)
-        del self._requests[request.id.flight_id]
-        self._ended.append(Ended(request.id.flight_id, outcome, error, preemptions=request.preemptions))
+        del self._requests[request.id.job_id]
+        self._ended.append(Ended(request.id.job_id, outcome, error, preemptions=request.preemptions))
 
     def _blocks(self, tokens: int) -> int:
         return -(-tokens // self._block_size)

@@ -60,7 +60,7 @@ class Clairvoyant(Engine[Known]):
         return "" if job.n == 1 and job.prompt else "a policy runs one choice of a prompt that is not empty"
 
     def _enqueue(self, request: Known, now_ms: float) -> None:
-        due_ms = first_due_ms(request.job, request.arrived_ms, self._lengths(request.id.flight_id))
+        due_ms = first_due_ms(request.job, request.arrived_ms, self._lengths(request.id.job_id))
         request.first_due_ms = request.base_ms = due_ms
         insort(self._prompts, request, key=lambda one: (one.first_due_ms, one.number))
         self._arrived = True

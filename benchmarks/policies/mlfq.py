@@ -148,7 +148,7 @@ class Mlfq(Engine[Ticket]):
             request = passed.pop(0)
             batch.append((request, min(request.pending, self._tokens_left)))
         for request, _ in batch:
-            self._idle.pop(request.id.flight_id, None)
+            self._idle.pop(request.id.job_id, None)
         for request in reversed(passed):
             self._push_front(request)
         return batch
@@ -205,7 +205,7 @@ class Mlfq(Engine[Ticket]):
         return cut
 
     def _evict(self, victim: Ticket, now_ms: float) -> None:
-        self._idle.pop(victim.id.flight_id, None)
+        self._idle.pop(victim.id.job_id, None)
         if self._pool.can_swap_out(self._blocks(victim.num_computed)):
             self._swap_out(victim, now_ms)
             self._swapped += 1
@@ -223,7 +223,7 @@ class Mlfq(Engine[Ticket]):
             room = self._pool.free_blocks - self._ahead
             if request.state is State.SWAPPED and len(request.slots) <= room:
                 self._bring(request)
-                self._idle[request.id.flight_id] = request
+                self._idle[request.id.job_id] = request
 
     def _push_front(self, request: Ticket) -> None:
         self._first -= 1
@@ -231,7 +231,7 @@ class Mlfq(Engine[Ticket]):
         level = self._level(request.level)
         (level.fresh if request.state is State.WAITING else level.begun).appendleft(request)
         if request.is_resident:
-            self._idle[request.id.flight_id] = request
+            self._idle[request.id.job_id] = request
 
     def _promote(self, now_ms: float) -> None:
         """Move to the top whoever has not run for too long."""

@@ -65,7 +65,7 @@ class Niyama(Engine[Tiered]):
 
     def _expected_output(self, request: Tiered) -> int:
         if self._setup.output_tokens is not None:
-            return self._setup.output_tokens(request.id.flight_id)
+            return self._setup.output_tokens(request.id.job_id)
         if self._finished:
             return min(request.job.max_tokens, self._finished_tokens // self._finished)
         return request.job.max_tokens

@@ -26,7 +26,7 @@ class Setup:
     max_step_tokens: int = 8192
     lanes: Mapping[LaneName, Lane] = field(default_factory=lambda: DEFAULT_LANES)
     output_tokens: Callable[[str], int] | None = None
-    """How long a flight's output becomes, for the policies that are given an oracle."""
+    """How long a job's output becomes, for the policies that are given an oracle."""
     fills_rows: bool = False
     """Rows carry their tokens and block tables, for a model; a simulation reads neither."""
 

@@ -98,7 +98,7 @@ class Vtc(Engine[Request]):
     def _remaining(self, request: Request) -> int:
         if self._lengths is None:
             return request.remaining
-        return self._lengths(request.id.flight_id) - len(request.output)
+        return self._lengths(request.id.job_id) - len(request.output)
 
     def _footprint(self, request: Request) -> tuple[int, int]:
         """Tokens still to come, negative for the order, and tokens held, with what the last block may waste."""

@@ -124,7 +124,8 @@ async def _chunks(
 
 
 def _row(tenant: str, entry: LedgerEntry) -> list[object]:
-    return [tenant if name == "tenant" else getattr(entry, name) for name in FIELDS]
+    own = {"tenant": tenant, "flight_id": entry.reservation_id}
+    return [own[name] if name in own else getattr(entry, name) for name in FIELDS]
 
 
 def _csv(rows: Iterable[Iterable[object]]) -> bytes:

@@ -1,6 +1,6 @@
 """`POST /v1/chat/completions`: a conversation through the model's own template.
 
-`POST /v1/completions`: prompts as they are, one flight each; their choices stand one after the other.
+`POST /v1/completions`: prompts as they are, one job each; their choices stand one after the other.
 
 Log-probabilities in OpenAI's two shapes: a list of tokens for chat, parallel lists for plain completions.
 """

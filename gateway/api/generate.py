@@ -21,7 +21,7 @@ from fairlane.gateway.observability.metrics import PROVIDER, Telemetry, is_recor
 from fairlane.gateway.openai.responses import Answers, Logprobs, Piece, Rhythm, Speech, Usage
 from fairlane.gateway.requests.delivery import Dispatcher
 from fairlane.gateway.requests.prepare import Kind, Plan, Preparer, Request
-from fairlane.gateway.requests.request import Flight, Mailbox
+from fairlane.gateway.requests.request import LiveJob, Mailbox
 from fairlane.gateway.requests.settlement import Settlements
 from fairlane.gateway.requests.stream import TokenEvents
 from fairlane.gateway.requests.submit import Submitter
@@ -102,13 +102,13 @@ class Generate(Generic[Request]):
     async def _collect(self, plan: Plan, caller: Caller, journal: Journal) -> tuple[object, Headers]:
         """The whole answer, and its headers. What it was made of goes with this, before a slow client has taken it."""
         mailbox = Mailbox()
-        async with self._parts.launcher.launch(caller, plan.drafts, mailbox, journal.arrived_s) as flights:
-            generation, speech = self._begin(plan, flights, mailbox, journal)
+        async with self._parts.launcher.launch(caller, plan.drafts, mailbox, journal.arrived_s) as jobs:
+            generation, speech = self._begin(plan, jobs, mailbox, journal)
             try:
                 await generation.run(_Collector(speech), Rhythm())
             finally:
                 self._conclude(generation, speech, journal)
-            return speech.whole(), plan.headers(flights)
+            return speech.whole(), plan.headers(jobs)
 
     async def _stream(
         self, plan: Plan, caller: Caller, journal: Journal, disconnect: Disconnect, send: Send, push: Push
@@ -130,23 +130,21 @@ class Generate(Generic[Request]):
 
     async def _say(self, plan: Plan, caller: Caller, journal: Journal, out: EventStream) -> None:
         mailbox = Mailbox()
-        async with self._parts.launcher.launch(caller, plan.drafts, mailbox, journal.arrived_s) as flights:
-            out.lead_with(plan.headers(flights))
-            generation, speech = self._begin(plan, flights, mailbox, journal)
+        async with self._parts.launcher.launch(caller, plan.drafts, mailbox, journal.arrived_s) as jobs:
+            out.lead_with(plan.headers(jobs))
+            generation, speech = self._begin(plan, jobs, mailbox, journal)
             try:
                 await generation.run(_Teller(speech, out), self._parts.bounds.stream_rhythm)
             finally:
                 self._conclude(generation, speech, journal)
             await out.write(speech.ending())
 
-    def _begin(
-        self, plan: Plan, flights: list[Flight], mailbox: Mailbox, journal: Journal
-    ) -> tuple[TokenEvents, Speech]:
+    def _begin(self, plan: Plan, jobs: list[LiveJob], mailbox: Mailbox, journal: Journal) -> tuple[TokenEvents, Speech]:
         request, text = plan.request, plan.model.text
         if is_recording():
-            journal.notes["fairlane.class"] = plan.class_name(flights)
+            journal.notes["fairlane.class"] = plan.class_name(jobs)
         generation = TokenEvents(
-            flights=flights,
+            jobs=jobs,
             queue=self._parts.dispatcher.queue,
             mailbox=mailbox,
             settlements=self._parts.settlements,
@@ -161,14 +159,14 @@ class Generate(Generic[Request]):
         )
         answers = Answers(
             kind=self._kind.name,
-            id=f"{self._kind.id_prefix}{flights[0].id}",
+            id=f"{self._kind.id_prefix}{jobs[0].id}",
             model=plan.model.name,
             created_s=int(time.time()),
             service_tier=plan.terms.service_tier,
             include_usage=request.include_usage,
         )
         logprobs = None if request.logprobs is None else Logprobs(text, self._kind.logprobs)
-        return generation, Speech(answers, flights, logprobs)
+        return generation, Speech(answers, jobs, logprobs)
 
     def _note(self, journal: Journal, plan: Plan) -> None:
         request, terms = plan.request, plan.terms
@@ -233,6 +231,6 @@ def _used(generation: TokenEvents, usage: Usage) -> Notes:
     return {
         "gen_ai.usage.input_tokens": usage.prompt_tokens,
         "gen_ai.usage.output_tokens": usage.completion_tokens,
-        "fairlane.preemptions": sum(flight.preemptions for flight in generation.flights),
-        "fairlane.resumed_tokens": generation.flights[0].booking.ask.start.published if generation.flights else 0,
+        "fairlane.preemptions": sum(job.preemptions for job in generation.jobs),
+        "fairlane.resumed_tokens": generation.jobs[0].request.ask.start.published if generation.jobs else 0,
     }

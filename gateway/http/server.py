@@ -85,7 +85,7 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Steps 1 to 4."""
         grace_s = self._resources.settings.gateway.grace_s
-        log.info("shutting down: %d flights in the air", len(self._resources.dispatcher.flights))
+        log.info("shutting down: %d jobs running", len(self._resources.dispatcher.jobs))
         await self._resources.drain(grace_s)
         for acceptor in self._acceptors:
             acceptor.close()

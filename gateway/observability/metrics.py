@@ -148,9 +148,7 @@ class Telemetry:
         self.shadow_refusals = self._counter(
             "shadow_refusals", "Requests let in that a limit in shadow would have refused", *by_tenant, "limit"
         )
-        self.flights = self._counter(
-            "flights", "Jobs by how they ended; what was refused is no flight", "lane", "outcome"
-        )
+        self.jobs = self._counter("flights", "Jobs by how they ended; what was refused is none", "lane", "outcome")
         self.tokens = self._counter(
             "tokens", "Tokens charged; tenants beyond the first few count as `other`", *by_tenant, "lane", "kind"
         )
@@ -188,11 +186,11 @@ class Telemetry:
         return (tenant if tenant in self._tenants else _OTHER,)
 
     def charged(self, tenant: str, lane: str, charge: Charge) -> None:
-        """One flight's settlement."""
+        """One job's settlement."""
         whose = self._whose(tenant)
         self.tokens.add(*whose, lane, "prompt", by=charge.prompt_tokens)
         self.tokens.add(*whose, lane, "output", by=charge.output_tokens)
-        self.flights.add(lane, charge.outcome)
+        self.jobs.add(lane, charge.outcome)
         self.preemptions.add(lane, by=charge.preemptions)
 
     def shadowed(self, tenant: str, limits: Iterable[str]) -> None:

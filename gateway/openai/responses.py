@@ -14,7 +14,7 @@ import msgspec
 
 from fairlane.gateway.http import sse
 from fairlane.gateway.requests.prepare import Tokens, ToldLogprobs
-from fairlane.gateway.requests.request import Flight
+from fairlane.gateway.requests.request import LiveJob
 from fairlane.gateway.text.tokenizer import TextModel
 from fairlane.scheduler.protocol.messages import FinishReason, TokenLogprob
 
@@ -217,10 +217,10 @@ class _Told:
 class Speech:
     """One answer in the making."""
 
-    def __init__(self, answers: Answers, flights: Sequence[Flight], logprobs: Logprobs | None) -> None:
+    def __init__(self, answers: Answers, jobs: Sequence[LiveJob], logprobs: Logprobs | None) -> None:
         """`logprobs`: None where the request did not ask for them."""
         self._answers = answers
-        self._flights = flights
+        self._jobs = jobs
         self._logprobs = logprobs
         self._choices: dict[int, _Told] = {}
 
@@ -262,10 +262,10 @@ class Speech:
     def usage(self) -> Usage:
         """What the request is charged."""
         prompt, completion, cached = 0, 0, 0
-        for flight in self._flights:
-            prompt += flight.prompt_tokens
-            cached += flight.cached_tokens
-            for choice in flight.choices:
+        for job in self._jobs:
+            prompt += job.prompt_tokens
+            cached += job.cached_tokens
+            for choice in job.choices:
                 completion += choice.counted
         return Usage(prompt, completion, cached)
 
@@ -304,5 +304,5 @@ class Speech:
         if finish_reason != "length":
             return None
         return next(
-            (f.limited_by for f in self._flights if f.first_choice <= index < f.first_choice + len(f.choices)), None
+            (f.limited_by for f in self._jobs if f.first_choice <= index < f.first_choice + len(f.choices)), None
         )

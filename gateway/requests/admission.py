@@ -14,7 +14,7 @@ import msgspec
 from fairlane.gateway.errors import ApiError, LimitBlock, context_length
 from fairlane.gateway.fleet import ServedModel
 from fairlane.gateway.openai.rate_limits import queued_limits
-from fairlane.gateway.requests.request import Flight
+from fairlane.gateway.requests.request import LiveJob
 from fairlane.gateway.requests.service_level import ServiceLevel
 from fairlane.quotas.limits import LimitStatus, Scope
 from fairlane.quotas.tenants import Tenant
@@ -41,7 +41,7 @@ class Verdict(msgspec.Struct, frozen=True):
     guaranteed: bool
     expected_ttft_ms: float | None
     answers: Mapping[str, Admitted] = {}
-    """The door's word on each flight, by its id."""
+    """The door's word on each job, by its id."""
 
 
 def class_name(*, guaranteed: bool) -> str:
@@ -56,7 +56,7 @@ def too_long(least_tokens: int, max_tokens: int | None, model: ServedModel, *, p
 
 
 def measure(prompt_tokens: int, max_tokens: int | None, model: ServedModel, *, prompt_param: str) -> Size:
-    """The size of one prompt's flight. Raises ApiError `context_length_exceeded`."""
+    """The size of one prompt's job. Raises ApiError `context_length_exceeded`."""
     room = model.context_length - prompt_tokens
     if max_tokens is not None:
         if max_tokens > room:
@@ -81,12 +81,12 @@ def admit(
     now_ms: float,
     elapsed_ms: float,
 ) -> Verdict:
-    """Let the flights of one request in; the promise to it is the weakest of those to them.
+    """Let the jobs of one request in; the promise to it is the weakest of those to them.
 
     From here on they are among the door's commitments, by their ids: the next request finds them there, however long
     they take to the queue. Who does not put them withdraws them.
 
-    `sizes`: by flight id; `now_ms`: on the door's clock; `elapsed_ms`: since the request arrived, gone from its dues.
+    `sizes`: by job id; `now_ms`: on the door's clock; `elapsed_ms`: since the request arrived, gone from its dues.
 
     Raises ApiError: `no_worker`, `request_exceeds_limit`, `deadline_unattainable`.
     """
@@ -97,7 +97,7 @@ def admit(
     if min([ms for ms in (deadline_ms, ttft_ms, 1.0) if ms is not None]) <= 0:
         raise ApiError("The deadline passed before the request was read.", "deadline_unattainable")
     asked = {
-        flight_id: Request(
+        job_id: Request(
             lane=terms.lane.name,
             tenant=tenant.id,
             prompt_tokens=size.prompt_tokens,
@@ -108,7 +108,7 @@ def admit(
             ttft_ms=ttft_ms,
             exact=tenant.is_exact,
         )
-        for flight_id, size in sizes.items()
+        for job_id, size in sizes.items()
     }
     answers = _assess_all(asked, model, door, now_ms)
     expected = [answer.expected_ttft_ms for answer in answers.values() if answer.expected_ttft_ms is not None]
@@ -120,7 +120,7 @@ def _assess_all(
 ) -> dict[str, Admitted]:
     """The door's word on each, behind those before it. Raises ApiError at the first refusal; then none is in."""
     answers: dict[str, Admitted] = {}
-    for flight_id, request in asked.items():
+    for job_id, request in asked.items():
         answer = assess(request, workers=model.workers, commitments=door, now_ms=now_ms)
         if isinstance(answer, Refusal):
             for entered in answers:
@@ -128,8 +128,8 @@ def _assess_all(
             if answer.code == "deadline_unattainable" and answer.retry_after_ms is not None:
                 door.turned_away(request, now_ms)
             raise refused(answer, request)
-        door.enter(flight_id, request, guaranteed=answer.guaranteed, now_ms=now_ms, load=answer.load)
-        answers[flight_id] = answer
+        door.enter(job_id, request, guaranteed=answer.guaranteed, now_ms=now_ms, load=answer.load)
+        answers[job_id] = answer
     return answers
 
 
@@ -192,14 +192,14 @@ def queue_refused(full: LaneFull | TenantQueueFull | Unattainable, scope: Scope 
 
 
 class Doors:
-    """One for each queue; told of every flight as it is let in, put, gains tokens, and is over."""
+    """One for each queue; told of every job as it is let in, put, gains tokens, and is over."""
 
     def __init__(self, lanes: Mapping[LaneName, Lane], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._lanes = lanes
         self._clock = clock
         self._doors: dict[str, OpenRequests] = {}
         self._held: set[str] = set()
-        """Flights on their way to the queue."""
+        """Jobs on their way to the queue."""
         self._flying: set[str] = set()
         """Those that were put, and are not over."""
         self.idle = asyncio.Event()
@@ -218,54 +218,54 @@ class Doors:
             door = self._doors[queue] = OpenRequests(self._lanes)
         return door
 
-    def held(self, queue: str, flight_ids: Sequence[str]) -> "Hold":
-        """A block in which these flights may be let in; at its end those are withdrawn that were never put."""
-        self._held.update(flight_ids)
+    def held(self, queue: str, job_ids: Sequence[str]) -> "Hold":
+        """A block in which these jobs may be let in; at its end those are withdrawn that were never put."""
+        self._held.update(job_ids)
         self.idle.clear()
-        return Hold(self, queue, flight_ids)
+        return Hold(self, queue, job_ids)
 
-    def let_go(self, queue: str, flight_ids: Sequence[str]) -> None:
-        """Withdraw those of these flights that are on their way no more."""
-        for flight_id in self._held.intersection(flight_ids):
-            self._held.discard(flight_id)
-            self.at(queue).withdraw(flight_id, self.now_ms)
+    def let_go(self, queue: str, job_ids: Sequence[str]) -> None:
+        """Withdraw those of these jobs that are on their way no more."""
+        for job_id in self._held.intersection(job_ids):
+            self._held.discard(job_id)
+            self.at(queue).withdraw(job_id, self.now_ms)
         self._rest()
 
-    def entered(self, flight: Flight) -> None:
+    def entered(self, job: LiveJob) -> None:
         """Its job is about to be put: from now on it stays until it has `left`."""
-        self._held.discard(flight.id)
-        self._flying.add(flight.id)
+        self._held.discard(job.id)
+        self._flying.add(job.id)
         self.idle.clear()
 
-    def demoted(self, flight: Flight) -> None:
+    def demoted(self, job: LiveJob) -> None:
         """It was put as best effort after all."""
-        self.at(flight.queue).demote(flight.id, self.now_ms)
+        self.at(job.queue).demote(job.id, self.now_ms)
 
-    def placed(self, flight: Flight, place: int) -> None:
+    def placed(self, job: LiveJob, place: int) -> None:
         """Its job waits as the `place`-th of its tenant's in its lane, by the queue's word."""
-        self.at(flight.queue).placed(flight.id, place, self.now_ms)
+        self.at(job.queue).placed(job.id, place, self.now_ms)
 
-    def still_waits_ms(self, flight: Flight, place: int) -> float | None:
+    def still_waits_ms(self, job: LiveJob, place: int) -> float | None:
         """The same, and how long it still waits, by how fast places moved of late; None where that is not known."""
-        self.placed(flight, place)
-        ask = flight.booking.ask
-        return self.at(flight.queue).still_waits_ms(LaneName(ask.lane), ask.tenant, place)
+        self.placed(job, place)
+        ask = job.request.ask
+        return self.at(job.queue).still_waits_ms(LaneName(ask.lane), ask.tenant, place)
 
-    def heard(self, flight: Flight, *, ends: bool = False) -> None:
+    def heard(self, job: LiveJob, *, ends: bool = False) -> None:
         """It has more tokens; `ends`: a choice has its last."""
-        choices = flight.choices
+        choices = job.choices
         published = choices[0].published if len(choices) == 1 else sum(choice.published for choice in choices)
         are_last = ends and len(choices) == 1
-        door = self._doors[flight.queue]  # by which it came in
-        door.produced(flight.id, published // len(choices), self._clock() * 1e3, are_last=are_last)
+        door = self._doors[job.queue]  # by which it came in
+        door.produced(job.id, published // len(choices), self._clock() * 1e3, are_last=are_last)
 
-    def left(self, flight: Flight) -> None:
+    def left(self, job: LiveJob) -> None:
         """It is over, if it ever was put."""
-        if flight.job is None:
-            self.at(flight.queue).withdraw(flight.id, self.now_ms)
+        if job.message is None:
+            self.at(job.queue).withdraw(job.id, self.now_ms)
         else:
-            self.at(flight.queue).leave(flight.id, finished=flight.told)
-        self._flying.discard(flight.id)
+            self.at(job.queue).leave(job.id, finished=job.told)
+        self._flying.discard(job.id)
         self._rest()
 
     def _rest(self) -> None:
@@ -274,14 +274,14 @@ class Doors:
 
 
 class Hold:
-    """Flights on their way to a queue, as a context that holds them from when it is made until it ends."""
+    """Jobs on their way to a queue, as a context that holds them from when it is made until it ends."""
 
-    __slots__ = ("_doors", "_flight_ids", "_queue")
+    __slots__ = ("_doors", "_job_ids", "_queue")
 
-    def __init__(self, doors: Doors, queue: str, flight_ids: Sequence[str]) -> None:
+    def __init__(self, doors: Doors, queue: str, job_ids: Sequence[str]) -> None:
         self._doors = doors
         self._queue = queue
-        self._flight_ids = flight_ids
+        self._job_ids = job_ids
 
     def __enter__(self) -> None:
         """They are held already."""
@@ -291,4 +291,4 @@ class Hold:
 
     def release(self) -> None:
         """What was never put is withdrawn."""
-        self._doors.let_go(self._queue, self._flight_ids)
+        self._doors.let_go(self._queue, self._job_ids)

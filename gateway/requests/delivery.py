@@ -1,4 +1,4 @@
-"""News from the queues to the flights of this gateway, and this gateway's signs of life to the queues.
+"""News from the queues to the jobs of this gateway, and this gateway's signs of life to the queues.
 
 One line per queue: a task that reads this gateway's delta stream there on a connection of its own, and a task that
 each second says that the gateway lives, takes jobs back from dead workers, and forgets what is settled. No policy.
@@ -12,7 +12,7 @@ from itertools import takewhile
 from typing import Protocol
 
 from fairlane.gateway.requests.admission import Doors
-from fairlane.gateway.requests.request import Flight, Mailbox
+from fairlane.gateway.requests.request import LiveJob, Mailbox
 from fairlane.scheduler.protocol.messages import Event, Finished, Job, TokenDelta
 from fairlane.scheduler.queue.types import JobRecord, JobState, Published, Put
 from fairlane.store.client import BLOCK_S
@@ -33,7 +33,7 @@ class JobQueue(Protocol):
 
     async def put(
         self,
-        job: Job,
+        message: Job,
         *,
         tenant_limit: int | None = None,
         waited_ms: int = 0,
@@ -43,22 +43,22 @@ class JobQueue(Protocol):
         and whether it is promised. Raises LaneFull, TenantQueueFull,
         Unattainable."""
 
-    async def grant(self, flight_id: str, granted_until: int) -> bool:
+    async def grant(self, job_id: str, granted_until: int) -> bool:
         """Let each of its choices come to so many output tokens."""
 
-    async def cancel(self, flight_id: str) -> JobRecord | None:
+    async def cancel(self, job_id: str) -> JobRecord | None:
         """End a queued job, flag a leased one; the record as it is then."""
 
-    async def record(self, flight_id: str) -> JobRecord | None:
+    async def record(self, job_id: str) -> JobRecord | None:
         """What is known of a job."""
 
-    async def position(self, flight_id: str) -> int | None:
+    async def position(self, job_id: str) -> int | None:
         """Place in the queue; None once taken."""
 
-    async def published(self, flight_id: str) -> Published | None:
+    async def published(self, job_id: str) -> Published | None:
         """What there is to go on from of a job."""
 
-    async def forget(self, flight_ids: Iterable[str]) -> None:
+    async def forget(self, job_ids: Iterable[str]) -> None:
         """Drop the records of ended jobs."""
 
     async def keep(self, until_ms: Mapping[str, int]) -> None:
@@ -93,13 +93,13 @@ class _Line:
     strays: set[str] = field(default_factory=set)
     """Jobs that send tokens to nobody: to be cancelled."""
 
-    def note_end(self, flight_id: str) -> None:
+    def note_end(self, job_id: str) -> None:
         """Its record is not needed much longer."""
-        self.ended[flight_id] = asyncio.get_running_loop().time()
+        self.ended[job_id] = asyncio.get_running_loop().time()
 
 
 class Dispatcher:
-    """The flights of this gateway by id, and the lines that feed them. Use it as a context: it ends its tasks."""
+    """The jobs of this gateway by id, and the lines that feed them. Use it as a context: it ends its tasks."""
 
     def __init__(self, gateway_id: str, open_link: Callable[[str], Link], doors: Doors, *, kept_s: float) -> None:
         """`kept_s`: how long a job's record outlives its settlement. A store that crashes may take back what it has
@@ -108,21 +108,21 @@ class Dispatcher:
         self._kept_s = kept_s
         self._open_link = open_link
         self._doors = doors
-        self._flights: dict[str, Flight] = {}
+        self._jobs: dict[str, LiveJob] = {}
         self._wanted: dict[str, int] = {}
-        """Flights whose request was not answered and may be sent again, and until when, epoch ms by the store's clock:
+        """Jobs whose request was not answered and may be sent again, and until when, epoch ms by the store's clock:
         it goes on from their records."""
         self._left: set[str] = set()
-        """Flights that were left to a reaper before their jobs ended: it needs their records."""
+        """Jobs that were left to a reaper before their jobs ended: it needs their records."""
         self._lines: dict[str, _Line] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self.wasted_tokens = 0
-        """Published and charged to nobody: beyond a stop string, of a refused request, of a settled flight."""
+        """Published and charged to nobody: beyond a stop string, of a refused request, of a settled job."""
 
     @property
-    def flights(self) -> Mapping[str, Flight]:
+    def jobs(self) -> Mapping[str, LiveJob]:
         """All that are in the air, those that are being settled too."""
-        return self._flights
+        return self._jobs
 
     def queue(self, name: str) -> JobQueue:
         """The queue of that name; its line is opened where there is none."""
@@ -135,60 +135,60 @@ class Dispatcher:
         return line.link.calls
 
     def keep_lines(self, names: set[str]) -> None:
-        """Open lines to these queues, and close those to others that no flight needs."""
+        """Open lines to these queues, and close those to others that no job needs."""
         for name in names:
             self.queue(name)
-        needed = names | {flight.queue for flight in self._flights.values()}
+        needed = names | {job.queue for job in self._jobs.values()}
         for name in self._lines.keys() - needed:
             closing = asyncio.get_running_loop().create_task(self._close(self._lines.pop(name)))
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
 
-    def register(self, flight: Flight) -> None:
+    def register(self, job: LiveJob) -> None:
         """Deliver its events from now on; before its job is put."""
-        self.queue(flight.queue)
-        self._flights[flight.id] = flight
-        self._doors.entered(flight)
+        self.queue(job.queue)
+        self._jobs[job.id] = job
+        self._doors.entered(job)
 
-    def placed(self, flight: Flight, place: int) -> None:
+    def placed(self, job: LiveJob, place: int) -> None:
         """Its job is in the queue, behind so many less one of its tenant's."""
-        self._doors.placed(flight, place)
+        self._doors.placed(job, place)
 
-    def still_waits_ms(self, flight: Flight, place: int) -> float | None:
-        """How long a flight that is there now still waits; None where that is not known."""
-        return self._doors.still_waits_ms(flight, place)
+    def still_waits_ms(self, job: LiveJob, place: int) -> float | None:
+        """How long a job that is there now still waits; None where that is not known."""
+        return self._doors.still_waits_ms(job, place)
 
-    def move(self, flight: Flight, queue: str) -> None:
+    def move(self, job: LiveJob, queue: str) -> None:
         """Its job is about to be put into another queue: what is still said of it where it was is not heard."""
         self.queue(queue)
-        flight.queue = queue
+        job.queue = queue
 
-    def demote(self, flight: Flight) -> None:
+    def demote(self, job: LiveJob) -> None:
         """The queue did not promise what this gateway would have: other doors had."""
-        self._doors.demoted(flight)
+        self._doors.demoted(job)
 
-    def release(self, flight: Flight) -> None:
+    def release(self, job: LiveJob) -> None:
         """It is settled. Its record goes soon if the job has ended, else once the worker says so; that of a request
         with an idempotency key that was not answered stays as long as the key's own."""
-        self._drop(flight)
-        once, told = flight.booking.ask.once, [each.told for each in flight.booking.flights]
-        if once is not None and flight.job is not None and not all(told):
-            self._wanted[flight.id] = once.until_ms
-        if flight.finished is not None or flight.over:
-            self.forget(flight.queue, flight.id)
+        self._drop(job)
+        once, told = job.request.ask.once, [each.told for each in job.request.jobs]
+        if once is not None and job.message is not None and not all(told):
+            self._wanted[job.id] = once.until_ms
+        if job.finished is not None or job.over:
+            self.forget(job.queue, job.id)
 
-    def abandon(self, flight: Flight) -> None:
+    def abandon(self, job: LiveJob) -> None:
         """It is left to a reaper: its reservation is no longer renewed, its record stays."""
-        self._drop(flight)
-        if flight.finished is None:
-            self._left.add(flight.id)
+        self._drop(job)
+        if job.finished is None:
+            self._left.add(job.id)
 
-    def forget(self, queue: str, flight_id: str, *, until_ms: int = 0) -> None:
+    def forget(self, queue: str, job_id: str, *, until_ms: int = 0) -> None:
         """A job that ended and is settled, whoever's it was. `until_ms`: until when its tokens may be wanted."""
         if until_ms:
-            self._wanted[flight_id] = until_ms
+            self._wanted[job_id] = until_ms
         if queue in self._lines:
-            self._lines[queue].note_end(flight_id)
+            self._lines[queue].note_end(job_id)
 
     async def aclose(self) -> None:
         """End all tasks and connections."""
@@ -196,9 +196,9 @@ class Dispatcher:
             await self._close(self._lines.pop(name))
         await asyncio.gather(*self._closing)
 
-    def _drop(self, flight: Flight) -> None:
-        self._flights.pop(flight.id, None)
-        self._doors.left(flight)
+    def _drop(self, job: LiveJob) -> None:
+        self._jobs.pop(job.id, None)
+        self._doors.left(job)
 
     async def _close(self, line: _Line) -> None:
         for task in line.tasks:
@@ -215,7 +215,7 @@ class Dispatcher:
             while True:
                 last_id, events = await line.link.reader.read_events(self.gateway_id, last_id, int(BLOCK_S * 1e3))
                 self._deliver(line, events)
-                if len(self._flights) >= MANY_FLIGHTS:
+                if len(self._jobs) >= MANY_FLIGHTS:
                     await asyncio.sleep(GATHER_S)
 
         await every(RETRY_AFTER_S, "reading events", read)
@@ -224,50 +224,50 @@ class Dispatcher:
         """What came together is heard together: a token and the end that followed it, or all tokens that are late."""
         mailboxes: dict[Mailbox, None] = {}
         for event in events:
-            flight = self._flights.get(event.flight_id)
-            if flight is None or flight.queue != line.name:
+            job = self._jobs.get(event.job_id)
+            if job is None or job.queue != line.name:
                 self._note_stray(line, event)
                 continue
-            flight.accept(event)
-            mailboxes[flight.mailbox] = None
+            job.accept(event)
+            mailboxes[job.mailbox] = None
             if isinstance(event, TokenDelta):
-                self._doors.heard(flight, ends=event.finish_reason is not None)
+                self._doors.heard(job, ends=event.finish_reason is not None)
         for mailbox in mailboxes:
             mailbox.ring()
 
     def _note_stray(self, line: _Line, event: Event) -> None:
-        """News of a flight that is no longer in the air, or never was."""
+        """News of a job that is no longer in the air, or never was."""
         if isinstance(event, Finished):
-            line.strays.discard(event.flight_id)
-            if event.flight_id in self._left:
-                self._left.discard(event.flight_id)
+            line.strays.discard(event.job_id)
+            if event.job_id in self._left:
+                self._left.discard(event.job_id)
             else:
-                line.note_end(event.flight_id)
+                line.note_end(event.job_id)
         elif isinstance(event, TokenDelta):
             self.wasted_tokens += len(event.token_ids)
             if len(line.strays) < MAX_STRAYS:
-                line.strays.add(event.flight_id)
+                line.strays.add(event.job_id)
 
-    def _is_at(self, flight_id: str, line: _Line) -> bool:
-        flight = self._flights.get(flight_id)
-        return flight is not None and flight.queue == line.name
+    def _is_at(self, job_id: str, line: _Line) -> bool:
+        job = self._jobs.get(job_id)
+        return job is not None and job.queue == line.name
 
     async def _tend(self, line: _Line) -> None:
         queue = line.link.calls
         await line.link.reader.gateway_alive(self.gateway_id)  # which knows how far it has read
         await queue.reclaim()
-        here = {flight_id for flight_id in line.strays if self._is_at(flight_id, line)}
-        for flight_id in sorted(line.strays - here):
-            record = await queue.cancel(flight_id)
+        here = {job_id for job_id in line.strays if self._is_at(job_id, line)}
+        for job_id in sorted(line.strays - here):
+            record = await queue.cancel(job_id)
             if record is None or record.state is JobState.ENDED:
-                line.strays.discard(flight_id)
+                line.strays.discard(job_id)
         until_s = asyncio.get_running_loop().time() - self._kept_s
-        ended = [flight_id for flight_id, _ in takewhile(lambda one: one[1] <= until_s, line.ended.items())]
-        wanted = {flight_id: self._wanted[flight_id] for flight_id in ended if flight_id in self._wanted}
+        ended = [job_id for job_id, _ in takewhile(lambda one: one[1] <= until_s, line.ended.items())]
+        wanted = {job_id: self._wanted[job_id] for job_id in ended if job_id in self._wanted}
         if wanted:
             await queue.keep(wanted)
         if len(wanted) < len(ended):
-            await queue.forget([flight_id for flight_id in ended if flight_id not in wanted])
-        for flight_id in ended:
-            line.ended.pop(flight_id, None)
-            self._wanted.pop(flight_id, None)
+            await queue.forget([job_id for job_id in ended if job_id not in wanted])
+        for job_id in ended:
+            line.ended.pop(job_id, None)
+            self._wanted.pop(job_id, None)

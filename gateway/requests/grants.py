@@ -13,8 +13,8 @@ from contextlib import suppress
 
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.requests.delivery import Dispatcher
-from fairlane.gateway.requests.request import Booking, Choice, Flight
-from fairlane.quotas.store import Extension, FlightSettled, Need, QuotaStore
+from fairlane.gateway.requests.request import Choice, LiveJob, LiveRequest
+from fairlane.quotas.store import AlreadySettled, Extension, Need, QuotaStore
 from fairlane.store.connections import STORE_TROUBLE
 
 log = logging.getLogger(__name__)
@@ -24,25 +24,25 @@ MAX_PAUSE_S = 120.0
 LARGEST_QUANTUM = 1_024
 """Output tokens per choice: what is asked for doubles up to this, so that no more is held ahead than has come."""
 SOONEST_S, LATEST_S = 0.01, 1.0
-"""When to ask again: a paused flight that is not heard of for seconds loses its place."""
+"""When to ask again: a paused job that is not heard of for seconds loses its place."""
 
 
 class OutputGrants:
     """Of one request. `spoken` is called as its client hears tokens; `close` ends all, and may be called twice."""
 
-    def __init__(self, quotas: QuotaStore, dispatcher: Dispatcher, booking: Booking, quantum: int) -> None:
-        """The booking has its reservation. `quantum`: output tokens per choice."""
-        reservation = booking.reservation
+    def __init__(self, quotas: QuotaStore, dispatcher: Dispatcher, request: LiveRequest, quantum: int) -> None:
+        """The request has its reservation. `quantum`: output tokens per choice."""
+        reservation = request.reservation
         assert reservation is not None  # noqa: S101 - see above
         self._quotas = quotas
         self._dispatcher = dispatcher
-        self._booking = booking
+        self._request = request
         self._quantum = quantum
         self._most = reservation.most_tokens
         self._per_choice = reservation.granted_tokens
-        self._portion = reservation.granted_tokens - booking.ask.start.longest
+        self._portion = reservation.granted_tokens - request.ask.start.longest
         """What it got last, per choice: limits may leave less than a quantum."""
-        self._granted = booking.ask.start.reach(reservation.granted_tokens)
+        self._granted = request.ask.start.reach(reservation.granted_tokens)
         self._asks_from = self._low()
         """Tokens of a choice from which on the budget is asked for more; infinity: there is no more to ask for."""
         self._asking: asyncio.Task[None] | None = None
@@ -56,11 +56,11 @@ class OutputGrants:
         if choice.spoken >= self._asks_from:
             self._begin()
 
-    def paused(self, flight: Flight, choice: Choice) -> None:
+    def paused(self, job: LiveJob, choice: Choice) -> None:
         """A worker waits at the end of what it knows to be granted. A store that failed over may have lost a grant, and
         the worker that goes on knows no more than the store: it is told again."""
-        if choice.published < flight.granted:
-            flight.granted = choice.published
+        if choice.published < job.granted:
+            job.granted = choice.published
             self._begin()
 
     def _begin(self) -> None:
@@ -114,7 +114,7 @@ class OutputGrants:
         ended = self._ended()
         need = Need(
             published=sum(choice.spoken for choice in self._choices()),
-            prompt_tokens=sum(flight.prompt_tokens for flight in self._booking.flights if flight.begun),
+            prompt_tokens=sum(job.prompt_tokens for job in self._request.jobs if job.begun),
             known=self._granted,
             most=ended + len(going) * self._most,
             unit=len(going),
@@ -123,8 +123,8 @@ class OutputGrants:
             stuck=any(choice.spoken >= self._per_choice for choice in going),
         )
         try:
-            return await self._quotas.extend(self._booking.ask.root, self._booking.id, need)
-        except (*STORE_TROUBLE, FlightSettled):  # settled: it was taken from us, as its renewal says, which ends it
+            return await self._quotas.extend(self._request.ask.root, self._request.id, need)
+        except (*STORE_TROUBLE, AlreadySettled):  # settled: it was taken from us, as its renewal says, which ends it
             return None
 
     def _take(self, extension: Extension) -> bool:
@@ -141,29 +141,29 @@ class OutputGrants:
 
     async def _pass_on(self) -> bool:
         """Tell the workers; whether all of them know."""
-        for flight in self._booking.flights:
-            if flight.granted < self._per_choice and not flight.told:
+        for job in self._request.jobs:
+            if job.granted < self._per_choice and not job.told:
                 try:
-                    await self._dispatcher.queue(flight.queue).grant(flight.id, self._per_choice)
+                    await self._dispatcher.queue(job.queue).grant(job.id, self._per_choice)
                 except STORE_TROUBLE:
                     return False
-                flight.granted = self._per_choice
+                job.granted = self._per_choice
         return True
 
     def _end(self, limited_by: str) -> None:
         """Every choice ends where its grant does: nothing more is asked for."""
         self._most = self._per_choice
         self._asks_from = self._low()
-        for flight in self._booking.flights:
-            flight.cut(self._per_choice, limited_by)
+        for job in self._request.jobs:
+            job.cut(self._per_choice, limited_by)
 
     def _give_up(self) -> None:
-        for flight in self._booking.flights:
-            if not flight.settled:
-                flight.fail(ApiError("The budget gave no more tokens in time.", "quota_store_unavailable"))
+        for job in self._request.jobs:
+            if not job.settled:
+                job.fail(ApiError("The budget gave no more tokens in time.", "quota_store_unavailable"))
 
     def _choices(self) -> list[Choice]:
-        return [choice for flight in self._booking.flights for choice in flight.choices]
+        return [choice for job in self._request.jobs for choice in job.choices]
 
     def _going(self) -> list[Choice]:
         """Choices that may still bring tokens."""

@@ -3,7 +3,7 @@
     reserve ──the store answers──────────> its reservation     extend, settle: the store
             └─it does not, but limits may> the twin's          extend, settle: the twin ──backlog──> the store
 
-A flight stays where it was admitted. The backlog is written by flight id, `book` and then `settle`, both of which do
+A job stays where it was admitted. The backlog is written by job id, `book` and then `settle`, both of which do
 nothing twice: each charge arrives exactly once, in the windows of its arrival. It is kept in memory: a gateway that
 dies before the store is back takes with it what it admitted meanwhile.
 """
@@ -101,7 +101,7 @@ class GuardedQuotas:
 
     async def reserve(self, ask: Ask) -> Reservation:
         """Hold the tokens of one request, there or here: see QuotaStore."""
-        if ask.flight_id not in self._local:
+        if ask.reservation_id not in self._local:
             try:
                 reservation = await self._store.reserve(ask)
             except StoreUnavailable as error:
@@ -110,29 +110,29 @@ class GuardedQuotas:
             return reservation
         return await self._twin.reserve(ask)
 
-    async def extend(self, root: str, flight_id: str, need: Need) -> Extension:
-        """Hold more where the flight was admitted: see QuotaStore."""
-        store = self._twin if flight_id in self._local else self._store
-        return await store.extend(root, flight_id, need)
+    async def extend(self, root: str, reservation_id: str, need: Need) -> Extension:
+        """Hold more where the job was admitted: see QuotaStore."""
+        store = self._twin if reservation_id in self._local else self._store
+        return await store.extend(root, reservation_id, need)
 
-    async def settle(self, root: str, flight_id: str, charge: Charge) -> Settled:
-        """Charge a flight where it was admitted; here, to be reported: see QuotaStore."""
-        unasked = self._local.pop(flight_id, None)
+    async def settle(self, root: str, reservation_id: str, charge: Charge) -> Settled:
+        """Charge a job where it was admitted; here, to be reported: see QuotaStore."""
+        unasked = self._local.pop(reservation_id, None)
         if unasked is None:
-            return await self._store.settle(root, flight_id, charge)
-        settled = await self._twin.settle(root, flight_id, charge)
+            return await self._store.settle(root, reservation_id, charge)
+        settled = await self._twin.settle(root, reservation_id, charge)
         self._twin.ledger.clear()
         if unasked.may_be_stored or not charge.is_refund:
             self._backlog.append((unasked.ask, charge))
         return settled
 
     async def book(self, ask: Ask) -> bool:
-        """Note a flight that the store has forgotten: see QuotaStore."""
+        """Note a job that the store has forgotten: see QuotaStore."""
         return await self._store.book(ask)
 
-    async def renew(self, root: str, flight_ids: Iterable[str]) -> set[str]:
-        """Extend leases; those of flights that were admitted here do not end, but the store may hold them too."""
-        return await self._store.renew(root, flight_ids) - self._local.keys()
+    async def renew(self, root: str, reservation_ids: Iterable[str]) -> set[str]:
+        """Extend leases; those of jobs that were admitted here do not end, but the store may hold them too."""
+        return await self._store.renew(root, reservation_ids) - self._local.keys()
 
     async def expired(self, limit: int) -> list[Lapsed]:
         """Reservations whose lease has run out: see QuotaStore."""
@@ -158,7 +158,7 @@ class GuardedQuotas:
         except QuotaError as refused:
             refused.may_be_stored = may_be_stored
             raise
-        self._local[ask.flight_id] = _Unasked(ask, may_be_stored)
+        self._local[ask.reservation_id] = _Unasked(ask, may_be_stored)
         if self._away_since_s is None:
             self._away_since_s = self._clock()
             log.warning("budgets cannot be asked: requests are admitted by what is known of them here")
@@ -174,7 +174,7 @@ class GuardedQuotas:
                 with troubles:
                     if not charge.is_refund:
                         await self._store.book(ask)
-                    await self._store.settle(ask.root, ask.flight_id, charge)
+                    await self._store.settle(ask.root, ask.reservation_id, charge)
                     failed.discard(ask.root)
                     self._backlog.popleft()
                     continue
@@ -236,11 +236,11 @@ class GuardedQuotas:
 
 @dataclass(frozen=True, slots=True)
 class _Unasked:
-    """A flight that was admitted here."""
+    """A job that was admitted here."""
 
     ask: Ask
     may_be_stored: bool
-    """The store was asked and did not answer: it may hold the flight all the same."""
+    """The store was asked and did not answer: it may hold the job all the same."""
 
 
 class RememberedKeys:

@@ -23,7 +23,7 @@ from fairlane.gateway.errors import unavailable
 from fairlane.gateway.fleet import Directory, ServedModel
 from fairlane.gateway.requests.admission import Doors
 from fairlane.gateway.requests.delivery import Dispatcher
-from fairlane.gateway.requests.request import Flight
+from fairlane.gateway.requests.request import LiveJob
 from fairlane.scheduler.admission.decide import Admitted, assess
 from fairlane.scheduler.admission.open_requests import Request
 from fairlane.scheduler.protocol.lanes import LaneName
@@ -51,7 +51,7 @@ class OrphanQueue(Protocol):
     async def orphan(self, grace_ms: int) -> QueuePresence:
         """What has become of it; ends what cannot wait."""
 
-    async def withdraw(self, flight_id: str, grace_ms: int) -> bool | None:
+    async def withdraw(self, job_id: str, grace_ms: int) -> bool | None:
         """Take out a job without a token. False where it stays; None where it is unknown."""
 
 
@@ -112,47 +112,47 @@ class Orphans:
             case QueuePresence.EMPTY:
                 self._empty[name] = self.clock() + EMPTY_FOR_S
             case QueuePresence.ORPHANED:
-                flights = [flight for flight in self.dispatcher.flights.values() if flight.queue == name]
-                card = await self.registry.card(sha256) if flights else None
-                moved = sum([await self._help(flight, queue, card) for flight in flights])
+                jobs = [job for job in self.dispatcher.jobs.values() if job.queue == name]
+                card = await self.registry.card(sha256) if jobs else None
+                moved = sum([await self._help(job, queue, card) for job in jobs])
                 if moved:
                     log.info("%d requests went on from %s, which nobody serves, to a newer card", moved, name)
 
-    async def _help(self, flight: Flight, queue: OrphanQueue, card: ModelCard | None) -> bool:
+    async def _help(self, job: LiveJob, queue: OrphanQueue, card: ModelCard | None) -> bool:
         """Whether it was moved."""
-        job, waits = flight.job, flight.finished is None and not flight.settled
-        if job is None or not waits or flight.begun:
+        message, waits = job.message, job.finished is None and not job.settled
+        if message is None or not waits or job.begun:
             return False
-        target = self.directory.models.get(flight.booking.ask.model)
-        if card is None or target is None or target.queue == flight.queue or not _could_go(job, card, target):
-            if job.lane is LaneName.LATENCY:
-                flight.fail(unavailable())
+        target = self.directory.models.get(job.request.ask.model)
+        if card is None or target is None or target.queue == job.queue or not _could_go(message, card, target):
+            if message.lane is LaneName.LATENCY:
+                job.fail(unavailable())
             return False
-        is_in = await queue.withdraw(flight.id, self._grace_ms) is False  # where it is unknown, an answer was lost
-        return not is_in and not flight.settled and await self._move(flight, job, target)
+        is_in = await queue.withdraw(job.id, self._grace_ms) is False  # where it is unknown, an answer was lost
+        return not is_in and not job.settled and await self._move(job, message, target)
 
-    async def _move(self, flight: Flight, job: Job, target: ServedModel) -> bool:
+    async def _move(self, job: LiveJob, message: Job, target: ServedModel) -> bool:
         """Put a withdrawn job into another queue, or back where that is full; whether it went."""
-        old, door, request = flight.queue, self.doors.at(target.queue), _asked(job, _waited_ms(flight))
-        guaranteed = job.guaranteed and self._is_promised(request, target)
-        if not await self._put(flight, msgspec.structs.replace(job, guaranteed=guaranteed), target.queue):
-            if not await self._put(flight, job, old):
-                flight.fail(unavailable())
+        old, door, request = job.queue, self.doors.at(target.queue), _asked(message, _waited_ms(job))
+        guaranteed = message.guaranteed and self._is_promised(request, target)
+        if not await self._put(job, msgspec.structs.replace(message, guaranteed=guaranteed), target.queue):
+            if not await self._put(job, message, old):
+                job.fail(unavailable())
             return False
-        self.doors.at(old).withdraw(flight.id, self.doors.now_ms)
-        if flight.settled:  # meanwhile, and maybe before it was there to be cancelled
-            await self.dispatcher.queue(target.queue).cancel(flight.id)
+        self.doors.at(old).withdraw(job.id, self.doors.now_ms)
+        if job.settled:  # meanwhile, and maybe before it was there to be cancelled
+            await self.dispatcher.queue(target.queue).cancel(job.id)
         else:
-            door.enter(flight.id, request, guaranteed=guaranteed, now_ms=self.doors.now_ms)
+            door.enter(job.id, request, guaranteed=guaranteed, now_ms=self.doors.now_ms)
         return True
 
-    async def _put(self, flight: Flight, job: Job, queue: str) -> bool:
+    async def _put(self, job: LiveJob, message: Job, queue: str) -> bool:
         """However long the store takes, unless the request ends meanwhile. False where its lane is full there."""
-        flight.job = job
-        self.dispatcher.move(flight, queue)
-        while not flight.settled:
+        job.message = message
+        self.dispatcher.move(job, queue)
+        while not job.settled:
             try:
-                await self.dispatcher.queue(queue).put(job, waited_ms=round(_waited_ms(flight)))
+                await self.dispatcher.queue(queue).put(message, waited_ms=round(_waited_ms(job)))
                 break
             except QueueError:
                 return False
@@ -171,28 +171,30 @@ class Orphans:
         return round(self.grace_s * 1e3)
 
 
-def _could_go(job: Job, card: ModelCard, target: ServedModel) -> bool:
+def _could_go(message: Job, card: ModelCard, target: ServedModel) -> bool:
     """Another card's workers understand this job, and one of them could hold it."""
     new = target.text.card
     reads_alike = (card.tokenizer_json, card.eos_token_ids) == (new.tokenizer_json, new.eos_token_ids)
-    tokens = job.max_total_tokens
-    holds = target.is_served and tokens <= min(new.context_length, target.pool or 0) and job.n <= (target.widest or 0)
+    tokens = message.max_total_tokens
+    holds = (
+        target.is_served and tokens <= min(new.context_length, target.pool or 0) and message.n <= (target.widest or 0)
+    )
     return reads_alike and holds
 
 
-def _waited_ms(flight: Flight) -> float:
-    return (asyncio.get_running_loop().time() - flight.queued_s) * 1e3
+def _waited_ms(job: LiveJob) -> float:
+    return (asyncio.get_running_loop().time() - job.queued_s) * 1e3
 
 
-def _asked(job: Job, waited_ms: float) -> Request:
+def _asked(message: Job, waited_ms: float) -> Request:
     """What a door is asked for a job that has waited so long elsewhere."""
     return Request(
-        lane=job.lane,
-        tenant=job.tenant,
-        prompt_tokens=len(job.prompt),
-        max_tokens=job.max_tokens,
-        max_tokens_stated=job.guaranteed,  # or only the first token was promised, which does not depend on it
-        choices=job.n,
-        deadline_ms=None if job.deadline_ms is None else job.deadline_ms - waited_ms,
-        ttft_ms=None if job.hard_ttft_ms is None else job.hard_ttft_ms - waited_ms,
+        lane=message.lane,
+        tenant=message.tenant,
+        prompt_tokens=len(message.prompt),
+        max_tokens=message.max_tokens,
+        max_tokens_stated=message.guaranteed,  # or only the first token was promised, which does not depend on it
+        choices=message.n,
+        deadline_ms=None if message.deadline_ms is None else message.deadline_ms - waited_ms,
+        ttft_ms=None if message.hard_ttft_ms is None else message.hard_ttft_ms - waited_ms,
     )

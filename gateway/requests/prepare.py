@@ -22,7 +22,7 @@ from fairlane.gateway.http.sse import Headers
 from fairlane.gateway.observability.metrics import Telemetry, traceparent
 from fairlane.gateway.openai.requests import GenerationRequest
 from fairlane.gateway.requests.admission import Doors, Hold, Size, Verdict, admit, class_name, measure, too_long
-from fairlane.gateway.requests.request import Flight, flight_ids, mint
+from fairlane.gateway.requests.request import LiveJob, job_ids, mint
 from fairlane.gateway.requests.service_level import CLASS_HEADER, LANE_HEADER, ServiceLevel, agree
 from fairlane.gateway.requests.submit import JobSpec
 from fairlane.gateway.text.tokenizer import PromptTooLong, TextModel, TokenStream
@@ -58,7 +58,7 @@ class Kind(Generic[Request]):
     parse: Callable[[bytes, int], Request]
     """(body, token ids that it may hold) → the request."""
     prompts: Callable[[TextModel, Request], list[Tokens]]
-    """One flight each."""
+    """One job each."""
     logprobs: ToldLogprobs
 
 
@@ -72,14 +72,14 @@ class Plan(msgspec.Struct, frozen=True):
     drafts: tuple[JobSpec, ...]
     hold: Hold
 
-    def class_name(self, flights: Sequence[Flight]) -> str:
+    def class_name(self, jobs: Sequence[LiveJob]) -> str:
         """As the answer's header has it: the queue may have promised less than this door would."""
-        booked = all(flight.job is not None and flight.job.guaranteed for flight in flights)
+        booked = all(job.message is not None and job.message.guaranteed for job in jobs)
         return class_name(guaranteed=self.verdict.guaranteed and booked)
 
-    def headers(self, flights: Sequence[Flight]) -> Headers:
-        """What the answer says of how it was served; of its flights, once they are put."""
-        return [*_served_as(self.terms.lane.name, self.class_name(flights))]
+    def headers(self, jobs: Sequence[LiveJob]) -> Headers:
+        """What the answer says of how it was served; of its jobs, once they are put."""
+        return [*_served_as(self.terms.lane.name, self.class_name(jobs))]
 
 
 @cache  # of few lanes and two classes
@@ -124,11 +124,11 @@ class Preparer:
         refusal = self._refusal()
         if refusal is not None:  # it came before the last body, or while that was read
             raise refusal
-        ids = flight_ids(mint(), len(prompts))
+        ids = job_ids(mint(), len(prompts))
         hold = self._doors.held(model.queue, ids)
         try:
-            flights = dict(zip(ids, prompts, strict=True))
-            return self._plan(kind, request, model, flights, headers, caller, arrived_s, hold)
+            jobs = dict(zip(ids, prompts, strict=True))
+            return self._plan(kind, request, model, jobs, headers, caller, arrived_s, hold)
         except BaseException:
             hold.release()
             raise
@@ -149,8 +149,8 @@ class Preparer:
         elapsed_ms = (asyncio.get_running_loop().time() - arrived_s) * 1e3
         with self._telemetry.span("admit"):
             sizes = {
-                flight_id: measure(len(prompt), request.max_tokens, model, prompt_param=kind.prompt_param)
-                for flight_id, prompt in prompts.items()
+                job_id: measure(len(prompt), request.max_tokens, model, prompt_param=kind.prompt_param)
+                for job_id, prompt in prompts.items()
             }
             verdict = admit(
                 sizes,
@@ -164,15 +164,15 @@ class Preparer:
             )
         drafts = tuple(
             JobSpec(
-                self._job(flight_id, prompt, sizes[flight_id], request, model, terms, verdict, caller, number),
-                sizes[flight_id],
+                self._job(job_id, prompt, sizes[job_id], request, model, terms, verdict, caller, number),
+                sizes[job_id],
                 model.name,
                 model.queue,
                 prompt_param=kind.prompt_param,
                 output_param=kind.prompt_param if request.max_tokens is None else request.max_tokens_param,
                 reader=partial(TokenStream, model.text, request.stop, min_tokens=request.min_tokens),
             )
-            for number, (flight_id, prompt) in enumerate(prompts.items())
+            for number, (job_id, prompt) in enumerate(prompts.items())
         )
         return Plan(request, model, terms, verdict, drafts, hold)
 
@@ -208,7 +208,7 @@ class Preparer:
 
     def _job(
         self,
-        flight_id: str,
+        job_id: str,
         prompt: Tokens,
         size: Size,
         request: GenerationRequest,
@@ -218,10 +218,10 @@ class Preparer:
         caller: Caller,
         number: int,
     ) -> Job:
-        tenant, answer = caller.identity.tenant, verdict.answers[flight_id]
+        tenant, answer = caller.identity.tenant, verdict.answers[job_id]
         seed = _drawn_seed(caller.once, number) if request.seed is None else request.seed
         return Job(
-            flight_id=flight_id,
+            job_id=job_id,
             gateway_id=self._gateway_id,
             tenant=tenant.id,
             tenant_since=tenant.created_at,

@@ -1,12 +1,12 @@
 """Keeps what this gateway reserved, and settles what no gateway keeps any more.
 
-A reservation is a lease. `renew` extends those of our flights in batches; `reap` finds the lapsed ones of anyone, ends
-their jobs and charges what the job's record says was published. `watch` ends the flights of suspended tenants.
+A reservation is a lease. `renew` extends those of our jobs in batches; `reap` finds the lapsed ones of anyone, ends
+their jobs and charges what the job's record says was published. `watch` ends the jobs of suspended tenants.
 
-Looks for flights that nobody flies any more: a store that failed over or was damaged may have lost a job, or the
+Looks for jobs that nobody flies any more: a store that failed over or was damaged may have lost a job, or the
 news of its end, and a client would wait for either until its deadline.
 
-A flight of which nothing was heard for a round has its record looked up; if there is none, or it says that the job has
+A job of which nothing was heard for a round has its record looked up; if there is none, or it says that the job has
 ended, news has one more round to come.
 """
 
@@ -20,7 +20,7 @@ from typing import Protocol
 from fairlane.gateway.errors import ApiError, invalid_api_key
 from fairlane.gateway.fleet import Directory
 from fairlane.gateway.requests.delivery import Dispatcher
-from fairlane.gateway.requests.request import Booking, Flight, flight_ids, total
+from fairlane.gateway.requests.request import LiveJob, LiveRequest, job_ids, total
 from fairlane.gateway.requests.settlement import recorded
 from fairlane.quotas.store import TOMBSTONE_MS, Charge, Lapsed, QuotaStore
 from fairlane.quotas.tenants import Tenant
@@ -80,32 +80,32 @@ class Reaper:
                 tasks.create_task(every(period_s, what, work))
 
     async def renew(self) -> None:
-        """Extend the leases of all our bookings. One that a store has forgotten, as when it failed over, is noted anew;
+        """Extend the leases of all our requests. One that a store has forgotten, as when it failed over, is noted anew;
         one that was settled by others was taken from us, and ends."""
-        bookings = {flight.booking.id: flight.booking for flight in self._dispatcher.flights.values()}
+        requests = {job.request.id: job.request for job in self._dispatcher.jobs.values()}
         troubles, lost, began_s = Troubles(), set[str](), self._clock()
-        for root, ids in _by_root(bookings.values()).items():
+        for root, ids in _by_root(requests.values()).items():
             for start in range(0, len(ids), RENEW_BATCH):
                 with troubles:
                     lost |= await self._quotas.renew(root, ids[start : start + RENEW_BATCH])
         for booking_id in lost:
             with troubles:
-                await self._reassert(bookings[booking_id])
+                await self._reassert(requests[booking_id])
         troubles.tell()
         self._renewed_s = began_s
 
-    async def _reassert(self, booking: Booking) -> None:
+    async def _reassert(self, request: LiveRequest) -> None:
         """What others settled is marked for a while: after a longer silence of ours it may be unmarked again. One that
         was settled here while the store was asked is no longer ours to note."""
-        if not booking.flights:
+        if not request.jobs:
             return
         is_marked = self._clock() - self._renewed_s < TOMBSTONE_MS / 2e3
-        if is_marked and await self._quotas.book(booking.ask):
-            log.warning("the store had forgotten flight %s, which goes on", booking.id)
+        if is_marked and await self._quotas.book(request.ask):
+            log.warning("the store had forgotten job %s, which goes on", request.id)
             return
-        for flight in booking.flights:
-            if not flight.settled:
-                flight.fail(ApiError("The request's reservation was lost.", "quota_store_unavailable"))
+        for job in request.jobs:
+            if not job.settled:
+                job.fail(ApiError("The request's reservation was lost.", "quota_store_unavailable"))
 
     async def reap(self) -> None:
         """Settle what has lapsed. What a worker still holds is cancelled first and settled on a later round."""
@@ -113,25 +113,25 @@ class Reaper:
             return  # a job in a queue that is not known yet would pass for one that never was
         troubles = Troubles()
         for lapsed in await self._quotas.expired(REAP_BATCH):
-            if lapsed.flight_id not in self._dispatcher.flights:
+            if lapsed.reservation_id not in self._dispatcher.jobs:
                 with troubles:
                     await self._reap_one(lapsed)
         troubles.tell()
 
     async def watch(self) -> None:
-        """End the flights of tenants that were suspended or deleted, or are below one that was."""
-        flights, troubles = list(self._dispatcher.flights.values()), Troubles()
-        known = await self._look_up({flight.booking.ask.tenant for flight in flights}, troubles)
+        """End the jobs of tenants that were suspended or deleted, or are below one that was."""
+        jobs, troubles = list(self._dispatcher.jobs.values()), Troubles()
+        known = await self._look_up({job.request.ask.tenant for job in jobs}, troubles)
         above = {name for tenant in known.values() if tenant is not None for name in tenant.parents}
         known |= await self._look_up(above - known.keys(), troubles)
-        for flight in flights:
-            if flight.booking.ask.tenant not in known:
+        for job in jobs:
+            if job.request.ask.tenant not in known:
                 continue
-            tenant = known[flight.booking.ask.tenant]
+            tenant = known[job.request.ask.tenant]
             parents = tenant.parents if tenant else ()
-            error = _refusal(flight.booking, tenant, [known[name] for name in parents if name in known])
-            if error is not None and not flight.settled:
-                flight.fail(error)
+            error = _refusal(job.request, tenant, [known[name] for name in parents if name in known])
+            if error is not None and not job.settled:
+                job.fail(error)
         troubles.tell()
 
     async def _look_up(self, names: Iterable[str], troubles: Troubles) -> dict[str, Tenant | None]:
@@ -144,40 +144,40 @@ class Reaper:
 
     async def _reap_one(self, lapsed: Lapsed) -> None:
         found = []
-        for flight_id in flight_ids(lapsed.flight_id, lapsed.prompts):
+        for job_id in job_ids(lapsed.reservation_id, lapsed.prompts):
             for name in sorted(self._directory.queues_of(lapsed.model)):
-                record = await self._dispatcher.queue(name).cancel(flight_id)
+                record = await self._dispatcher.queue(name).cancel(job_id)
                 if record is not None:  # otherwise its gateway died before the job was put
-                    found.append((name, flight_id, record))
+                    found.append((name, job_id, record))
         if any(record.state is not JobState.ENDED for _, _, record in found):
             return
         await self._settle(lapsed, total(recorded(record) for _, _, record in found))
-        for name, flight_id, _ in found:
-            self._dispatcher.forget(name, flight_id, until_ms=lapsed.once_until_ms)
+        for name, job_id, _ in found:
+            self._dispatcher.forget(name, job_id, until_ms=lapsed.once_until_ms)
 
     async def _settle(self, lapsed: Lapsed, charge: Charge) -> None:
-        if (await self._quotas.settle(lapsed.root, lapsed.flight_id, charge)).first:
+        if (await self._quotas.settle(lapsed.root, lapsed.reservation_id, charge)).first:
             self.reaped += 1
             log.info(
-                "settled the lapsed flight %s of %s: %s, %d output tokens",
-                lapsed.flight_id,
+                "settled the lapsed reservation %s of %s: %s, %d output tokens",
+                lapsed.reservation_id,
                 lapsed.tenant,
                 charge.outcome,
                 charge.output_tokens,
             )
 
 
-def _by_root(bookings: Iterable[Booking]) -> dict[str, list[str]]:
-    """Ids of bookings by the root of their budgets."""
+def _by_root(requests: Iterable[LiveRequest]) -> dict[str, list[str]]:
+    """Ids of requests by the root of their budgets."""
     grouped: dict[str, list[str]] = defaultdict(list)
-    for booking in bookings:
-        grouped[booking.ask.root].append(booking.id)
+    for request in requests:
+        grouped[request.ask.root].append(request.id)
     return grouped
 
 
-def _refusal(booking: Booking, tenant: Tenant | None, above: Iterable[Tenant | None]) -> ApiError | None:
+def _refusal(request: LiveRequest, tenant: Tenant | None, above: Iterable[Tenant | None]) -> ApiError | None:
     """Why a running request ends, if so. `tenant`: who has its tenant's id now; `above`: the line of its parents."""
-    if tenant is None or tenant.created_at != booking.tenant_since:
+    if tenant is None or tenant.created_at != request.tenant_since:
         return invalid_api_key()
     if tenant.state != "active":
         return ApiError("This tenant is suspended.", "tenant_suspended")
@@ -192,16 +192,16 @@ MOST_LOOKS = 100
 
 
 class Lookout:
-    """One loop over the flights of a gateway. Nothing here is on a request's way."""
+    """One loop over the jobs of a gateway. Nothing here is on a request's way."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
         self._heard: Mapping[str, int] = {}
-        """How much had been heard of each flight in the last round."""
+        """How much had been heard of each job in the last round."""
         self._due: list[str] = []
-        """Quiet flights that are still to be looked up."""
+        """Quiet jobs that are still to be looked up."""
         self._missed: set[str] = set()
-        """Flights whose jobs were not found, or had ended, in the last round."""
+        """Jobs whose jobs were not found, or had ended, in the last round."""
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -209,30 +209,30 @@ class Lookout:
 
     async def look(self) -> None:
         """One round. Raises STORE_TROUBLE."""
-        flights = self._dispatcher.flights
-        heard = {flight.id: _heard(flight) for flight in flights.values() if _waits(flight)}
+        jobs = self._dispatcher.jobs
+        heard = {job.id: _heard(job) for job in jobs.values() if _waits(job)}
         quiet = {name for name, count in heard.items() if self._heard.get(name) == count}
         self._heard = heard
         for name in self._missed & quiet:
-            log.error("the job of flight %s is lost", name)
-            flights[name].fail(ApiError("The request's job was lost.", "internal_error"))
+            log.error("the job of job %s is lost", name)
+            jobs[name].fail(ApiError("The request's job was lost.", "internal_error"))
         self._missed = set()
         self._due = [name for name in self._due if name in quiet] or sorted(quiet)
         now, self._due = self._due[:MOST_LOOKS], self._due[MOST_LOOKS:]
         for name in now:
-            flight = flights.get(name)
-            if flight is not None and await self._is_gone(flight):
+            job = jobs.get(name)
+            if job is not None and await self._is_gone(job):
                 self._missed.add(name)
 
-    async def _is_gone(self, flight: Flight) -> bool:
-        record = await self._dispatcher.queue(flight.queue).record(flight.id)
+    async def _is_gone(self, job: LiveJob) -> bool:
+        record = await self._dispatcher.queue(job.queue).record(job.id)
         return record is None or record.state is JobState.ENDED
 
 
-def _waits(flight: Flight) -> bool:
+def _waits(job: LiveJob) -> bool:
     """Its job may be in the queue, and its end has not come."""
-    return flight.job is not None and flight.finished is None and not flight.settled
+    return job.message is not None and job.finished is None and not job.settled
 
 
-def _heard(flight: Flight) -> int:
-    return flight.preemptions + sum(choice.published for choice in flight.choices)
+def _heard(job: LiveJob) -> int:
+    return job.preemptions + sum(choice.published for choice in job.choices)

@@ -1,14 +1,14 @@
-"""One request in the air: a booking, and a flight for each of its prompts; what has arrived of each, and its one end.
+"""One request in the air: a request, and a job for each of its prompts; what has arrived of each, and its one end.
 
-The booking holds the budget: reserved once for all flights, settled once when the last of them has ended. Who owns a
-flight, and when it changes hands:
+The request holds the budget: reserved once for all jobs, settled once when the last of them has ended. Who owns a
+job, and when it changes hands:
 
-    launch       reserves its booking, puts its job into the queue; releases both where that fails half-way
+    launch       reserves its request, puts its job into the queue; releases both where that fails half-way
     generation   tells its tokens to the client, and ends it where it ends by itself
-    settlements  gets every flight that its generation leaves open (client gone, deadline, fault, shutdown): cancels
-                 the job, learns what was published; settles the booking with what all its flights came to
+    settlements  gets every job that its generation leaves open (client gone, deadline, fault, shutdown): cancels
+                 the job, learns what was published; settles the request with what all its jobs came to
 
-The dispatcher only delivers: `accept` is called by the one task that reads the flight's queue, in order.
+The dispatcher only delivers: `accept` is called by the one task that reads the job's queue, in order.
 """
 
 import asyncio
@@ -39,21 +39,21 @@ MAX_NOTICES = 256
 
 
 _GRAVITY = (Outcome.FINISHED, Outcome.CANCELLED, Outcome.EXPIRED, Outcome.UNAVAILABLE, Outcome.FAILED)
-"""How a request of several flights ends: as the one that fared worst."""
+"""How a request of several jobs ends: as the one that fared worst."""
 
 
 def mint() -> str:
-    """The id of a booking and of its first flight: 96 random bits, nothing of the caller's."""
+    """The id of a request and of its first job: 96 random bits, nothing of the caller's."""
     return random_id()
 
 
-def flight_ids(booking_id: str, prompts: int) -> list[str]:
-    """Ids of a booking's flights: whoever finds the reservation finds them all."""
+def job_ids(booking_id: str, prompts: int) -> list[str]:
+    """Ids of a request's jobs: whoever finds the reservation finds them all."""
     return [booking_id, *(f"{booking_id}-{number:03}" for number in range(1, prompts))]
 
 
 def total(charges: Iterable[Charge]) -> Charge:
-    """What a request comes to, from what each of its flights does."""
+    """What a request comes to, from what each of its jobs does."""
     owed = [charge for charge in charges if not charge.is_refund]
     if len(owed) <= 1:
         return owed[0] if owed else Charge.refund()
@@ -68,7 +68,7 @@ def total(charges: Iterable[Charge]) -> Charge:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why a flight cannot go on, where no worker says so."""
+    """Why a job cannot go on, where no worker says so."""
 
     error: ApiError
 
@@ -85,21 +85,21 @@ class Mailbox:
     def __init__(self) -> None:
         self.is_faulty = False
         """A fault has come, told or not."""
-        self._news: list[tuple[Flight, News]] = []
+        self._news: list[tuple[LiveJob, News]] = []
         self._reader: Callable[[], None] | None = None
 
-    def put(self, flight: "Flight", news: News) -> None:
+    def put(self, job: "LiveJob", news: News) -> None:
         """Deliver. What is no token and no end may be dropped where too much waits."""
         if len(self._news) > MAX_NOTICES and isinstance(news, _NOTICES):
             return
-        self._news.append((flight, news))
+        self._news.append((job, news))
 
     def ring(self) -> None:
         """All that came together is there: the reader may take it now."""
         if self._reader is not None:
             self._reader()
 
-    def take(self) -> "list[tuple[Flight, News]]":
+    def take(self) -> "list[tuple[LiveJob, News]]":
         """All that waits, in order."""
         taken, self._news = self._news, []
         return taken
@@ -133,7 +133,7 @@ class Grants(Protocol):
     def spoken(self, choice: "Choice") -> None:
         """A token of this choice was told: it may need more soon."""
 
-    def paused(self, flight: "Flight", choice: "Choice") -> None:
+    def paused(self, job: "LiveJob", choice: "Choice") -> None:
         """It has come to all that it was granted, and waits."""
 
     def close(self) -> None:
@@ -141,16 +141,16 @@ class Grants(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Booking:
+class LiveRequest:
     """What one request holds of its budget."""
 
     ask: Ask
     tenant_since: float = 0.0
     """When its tenant was made: one of the same id that was made later is another."""
-    flights: list["Flight"] = field(default_factory=list)
+    jobs: list["LiveJob"] = field(default_factory=list)
     reservation: Reservation | None = None
     charges: list[Charge] = field(default_factory=list)
-    """Of the flights that have ended."""
+    """Of the jobs that have ended."""
     allowance: "Grants | None" = None
     """Who asks for more output, where the reservation does not hold all that it may come to."""
     settled: bool = False
@@ -161,26 +161,26 @@ class Booking:
     @property
     def id(self) -> str:
         """The id that the budget knows it by."""
-        return self.ask.flight_id
+        return self.ask.reservation_id
 
     @property
     def published(self) -> int:
         """Tokens that have arrived, those beyond a stop string too."""
-        return sum([choice.published for flight in self.flights for choice in flight.choices])
+        return sum([choice.published for job in self.jobs for choice in job.choices])
 
     @property
     def landed(self) -> bool:
-        """What each of its flights came to is known."""
-        return len(self.charges) == len(self.flights)
+        """What each of its jobs came to is known."""
+        return len(self.charges) == len(self.jobs)
 
 
 @dataclass(slots=True, eq=False)
-class Flight:
+class LiveJob:
     """One job, keyed by its id everywhere."""
 
     id: str
     """What queue and trace know it by."""
-    booking: Booking = field(repr=False)
+    request: LiveRequest = field(repr=False)
     prompt_tokens: int
     queue: str
     """Name of the queue it is put into."""
@@ -193,7 +193,7 @@ class Flight:
     """Output tokens per choice that its worker may make, as far as it was told."""
     cut_at: int | None = None
     """Output tokens per choice at which it ends, since no more will be granted."""
-    job: Job | None = None
+    message: Job | None = None
     """Set before it is put: from then on it may be in the queue, whatever `put` answered."""
     queued_s: float = 0.0
     """When it was first put, on the event loop's clock."""
@@ -205,12 +205,12 @@ class Flight:
     over: bool = False
     """Its job has ended in the queue, as its record says."""
     settled: bool = False
-    """Its end is decided; it is charged exactly once, with its booking."""
+    """Its end is decided; it is charged exactly once, with its request."""
     _ended: asyncio.Event | None = field(default=None, repr=False)
     """Set with `finished`, where somebody waits for that."""
 
     def __post_init__(self) -> None:
-        self.choices = [Choice() for _ in range(self.booking.ask.n)]
+        self.choices = [Choice() for _ in range(self.request.ask.n)]
 
     @property
     def begun(self) -> bool:
@@ -258,7 +258,7 @@ class Flight:
         for number, choice in enumerate(self.choices):
             if choice.finish_reason is None and choice.published >= tokens:
                 end = TokenDelta(
-                    flight_id=self.id,
+                    job_id=self.id,
                     epoch=0,
                     choice=number,
                     first_index=choice.published,
@@ -269,13 +269,13 @@ class Flight:
         self.mailbox.ring()
 
     def fail(self, error: ApiError) -> None:
-        """End the request with this error; its generation hands the flight over."""
+        """End the request with this error; its generation hands the job over."""
         self.mailbox.is_faulty = True
         self.mailbox.put(self, Fault(error))
         self.mailbox.ring()
 
     def charge(self, outcome: Outcome, *, recorded: Sequence[int] = (), taken: bool = True) -> Charge:
-        """What the flight comes to at its end.
+        """What the job comes to at its end.
 
         `recorded`: published tokens per choice by the job's record, where that may be ahead of what was delivered.
         `taken`: a worker has begun with it; otherwise, and where it failed before its first token, nothing is owed.

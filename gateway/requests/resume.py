@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from fairlane.gateway.requests.delivery import Dispatcher, JobQueue
-from fairlane.gateway.requests.request import Flight, flight_ids, total
+from fairlane.gateway.requests.request import LiveJob, job_ids, total
 from fairlane.gateway.requests.settlement import recorded
 from fairlane.gateway.text.tokenizer import TokenStream
 from fairlane.quotas.runs import Once, Resumption
@@ -46,9 +46,9 @@ class Head(msgspec.Struct, frozen=True):
     stopped: bool
     """A stop string was completed."""
 
-    def end(self, job: Job) -> FinishReason | None:
+    def end(self, message: Job) -> FinishReason | None:
         """Why it is over; None where it goes on."""
-        return "stop" if self.stopped else finish_reason(job, list(self.token_ids))
+        return "stop" if self.stopped else finish_reason(message, list(self.token_ids))
 
     def __repr__(self) -> str:
         return f"Head({len(self.token_ids)} tokens, counted={self.counted})"
@@ -63,7 +63,7 @@ _NOTHING = Head((), 0, stopped=False)
 class Wanted:
     """One job that may go on from an earlier one."""
 
-    job: Job
+    message: Job
     queue: str
     reader: Callable[[], TokenStream]
     """Reads a choice from its first token."""
@@ -81,32 +81,32 @@ class Earlier:
     async def heads(self, root: str, once: Once, runs: Sequence[str], wanted: Sequence[Wanted]) -> list[Heads]:
         """Of each job, what its choices begin with, from the one of these runs that came furthest; empty: the request
         begins anew. Raises STORE_TROUBLE."""
-        if any(each.job.sampling.logprobs is not None for each in wanted):
+        if any(each.message.sampling.logprobs is not None for each in wanted):
             return []
-        until_s = asyncio.get_running_loop().time() + min([self.patience_s, *(_due_s(each.job) for each in wanted)])
+        until_s = asyncio.get_running_loop().time() + min([self.patience_s, *(_due_s(each.message) for each in wanted)])
         found = [await self._heads_of(root, once, run, wanted, until_s) for run in runs]
         furthest = max(found, key=_published, default=[])
         if not _published(furthest):
-            log.info("flight %s, sent again, begins anew", wanted[0].job.flight_id)
+            log.info("job %s, sent again, begins anew", wanted[0].message.job_id)
             return []
-        log.info("flight %s, sent again, goes on from %d tokens", wanted[0].job.flight_id, _published(furthest))
+        log.info("job %s, sent again, goes on from %d tokens", wanted[0].message.job_id, _published(furthest))
         return furthest
 
     async def _heads_of(self, root: str, once: Once, run: str, wanted: Sequence[Wanted], until_s: float) -> list[Heads]:
-        ids = flight_ids(run, len(wanted))
+        ids = job_ids(run, len(wanted))
         queues = [self.dispatcher.queue(each.queue) for each in wanted]
-        records = [await _ended(queue, flight_id, until_s) for queue, flight_id in zip(queues, ids, strict=True)]
+        records = [await _ended(queue, job_id, until_s) for queue, job_id in zip(queues, ids, strict=True)]
         known = [record for record in records if record is not None]
         if not known or any(record.state is not JobState.ENDED for record in known):
             return []
         heads, charges = [], []
-        for each, queue, flight_id, record in zip(wanted, queues, ids, records, strict=True):
-            own = _read(each, await queue.published(flight_id) if record is not None else None)
+        for each, queue, job_id, record in zip(wanted, queues, ids, records, strict=True):
+            own = _read(each, await queue.published(job_id) if record is not None else None)
             heads.append(own)
             if record is not None:
                 counted = tuple([head.counted for head in own])
                 charges.append(recorded(replace(record, generated=counted) if own else record))
-                self.dispatcher.forget(each.queue, flight_id, until_ms=once.until_ms)
+                self.dispatcher.forget(each.queue, job_id, until_ms=once.until_ms)
         if len(known) == len(ids):  # else a reaper looks for the others in other queues too
             await self.quotas.settle(root, run, total(charges))
         return heads
@@ -115,22 +115,22 @@ class Earlier:
 def resumption(jobs: Iterable[tuple[Job, Heads]]) -> Resumption:
     """What a request goes on from, in figures."""
     going, ended = list[int](), list[int]()
-    for job, heads in jobs:
-        for head in heads or (_NOTHING,) * job.n:
-            (going if head.end(job) is None else ended).append(head.counted)
+    for message, heads in jobs:
+        for head in heads or (_NOTHING,) * message.n:
+            (going if head.end(message) is None else ended).append(head.counted)
     published = sum(going) + sum(ended)
     return Resumption(published=published, ended=sum(ended), going=len(going), longest=max(going, default=0))
 
 
-def begin(flight: Flight, job: Job, heads: Heads) -> bool:
-    """Tell the flight what its choices begin with, as if it had just come; whether all of them are over with that."""
-    ends = [head.end(job) for head in heads]
+def begin(job: LiveJob, message: Job, heads: Heads) -> bool:
+    """Tell the job what its choices begin with, as if it had just come; whether all of them are over with that."""
+    ends = [head.end(message) for head in heads]
     for choice, (head, end) in enumerate(zip(heads, ends, strict=True)):
         if head.token_ids:
             told = None if head.stopped else end  # whoever reads the text finds the stop string
-            flight.accept(
+            job.accept(
                 TokenDelta(
-                    flight_id=flight.id,
+                    job_id=job.id,
                     epoch=0,
                     choice=choice,
                     first_index=0,
@@ -140,23 +140,23 @@ def begin(flight: Flight, job: Job, heads: Heads) -> bool:
             )
     is_over = bool(ends) and None not in ends
     if is_over:
-        flight.accept(Finished(flight_id=flight.id, epoch=0, outcome=Outcome.FINISHED))
+        job.accept(Finished(job_id=job.id, epoch=0, outcome=Outcome.FINISHED))
     return is_over
 
 
-async def _ended(queue: JobQueue, flight_id: str, until_s: float) -> JobRecord | None:
+async def _ended(queue: JobQueue, job_id: str, until_s: float) -> JobRecord | None:
     """Cancels a job; its record once it has ended, or as it is then on the event loop's clock."""
-    loop, record = asyncio.get_running_loop(), await queue.cancel(flight_id)
+    loop, record = asyncio.get_running_loop(), await queue.cancel(job_id)
     while record is not None and record.state is not JobState.ENDED and loop.time() < until_s:
         await asyncio.sleep(ASK_AGAIN_S)
-        record = await queue.record(flight_id)
+        record = await queue.record(job_id)
     return record
 
 
 def _read(wanted: Wanted, published: Published | None) -> Heads:
     """Of each choice; of a job that is not known, or had another prompt, none."""
-    job = wanted.job
-    if published is None or published.prompt_print != job.prompt_print or len(published.token_ids) != job.n:
+    message = wanted.message
+    if published is None or published.prompt_print != message.prompt_print or len(published.token_ids) != message.n:
         return ()
     return tuple(_head(wanted, token_ids) for token_ids in published.token_ids)
 
@@ -164,14 +164,14 @@ def _read(wanted: Wanted, published: Published | None) -> Heads:
 def _head(wanted: Wanted, token_ids: tuple[int, ...]) -> Head:
     reader = wanted.reader()
     piece = reader.push(token_ids)
-    if not piece.stopped and finish_reason(wanted.job, list(token_ids)) is not None:
+    if not piece.stopped and finish_reason(wanted.message, list(token_ids)) is not None:
         piece = reader.flush()
     return Head(token_ids, piece.counted, piece.stopped)
 
 
-def _due_s(job: Job) -> float:
+def _due_s(message: Job) -> float:
     """When its caller has no use for it any more."""
-    stated = [ms for ms in (job.deadline_ms, job.hard_ttft_ms) if ms is not None]
+    stated = [ms for ms in (message.deadline_ms, message.hard_ttft_ms) if ms is not None]
     return min(stated, default=math.inf) / 1e3
 
 

@@ -1,4 +1,4 @@
-"""The end of every flight, and exactly one settlement of their booking, whatever becomes of client, worker or store.
+"""The end of every job, and exactly one settlement of their request, whatever becomes of client, worker or store.
 
 No cancelled request takes its settlement along: what it cannot wait for goes on in a task of its own. While the store
 is away they wait for it; what this process leaves undone at its end is found by a reaper when its lease has run out.
@@ -17,7 +17,7 @@ import msgspec
 from fairlane.gateway.errors import ApiError, internal_error
 from fairlane.gateway.observability.metrics import Telemetry
 from fairlane.gateway.requests.delivery import Dispatcher
-from fairlane.gateway.requests.request import Booking, Flight, total
+from fairlane.gateway.requests.request import LiveJob, LiveRequest, total
 from fairlane.quotas.runs import Resumption
 from fairlane.quotas.store import Charge, QuotaStore, Settled
 from fairlane.scheduler.protocol.messages import CHARGED, Outcome
@@ -79,7 +79,7 @@ FIRST_DELAY_S, LONGEST_DELAY_S = 0.05, 2.0
 
 
 class Settlements:
-    """Ends flights, and settles a booking with the last of its own. Later calls for an ended flight do nothing."""
+    """Ends jobs, and settles a request with the last of its own. Later calls for an ended job do nothing."""
 
     def __init__(
         self,
@@ -102,43 +102,43 @@ class Settlements:
         """Settlements that have not come through yet."""
         return len(self._tasks)
 
-    async def settle(self, flight: Flight, outcome: Outcome) -> None:
-        """A flight that ended by itself: charge what was counted. Waits for the store at most INLINE_S.
+    async def settle(self, job: LiveJob, outcome: Outcome) -> None:
+        """A job that ended by itself: charge what was counted. Waits for the store at most INLINE_S.
 
         Whoever waits asks the store itself, which takes no task; where the answer does not come, a task asks again.
         """
-        if flight.settled:
+        if job.settled:
             return
-        if flight.finished is None:  # all was told before the worker was done: a stop string
-            self._spawn(self._cancel(flight))
-        flight.settled = True
-        booking, began_s = flight.booking, asyncio.get_running_loop().time()
+        if job.finished is None:  # all was told before the worker was done: a stop string
+            self._spawn(self._cancel(job))
+        job.settled = True
+        request, began_s = job.request, asyncio.get_running_loop().time()
         try:
-            booking.charges.append(flight.charge(outcome))
-            if not booking.landed:
+            request.charges.append(job.charge(outcome))
+            if not request.landed:
                 return
             with self._telemetry.span("settle"):
-                settled = await self._inline.wait(self._ask(booking))
+                settled = await self._inline.wait(self._ask(request))
         except (TimeoutError, asyncio.CancelledError) as error:
-            self._spawn(self._finish(booking))
+            self._spawn(self._finish(request))
             if isinstance(error, asyncio.CancelledError):
                 raise
         except STORE_TROUBLE:
             left_s = INLINE_S - (asyncio.get_running_loop().time() - began_s)
-            await _wait([self._spawn(self._finish(booking))], left_s)
+            await _wait([self._spawn(self._finish(request))], left_s)
         except Exception:
-            self._leave(booking)
+            self._leave(request)
             log.exception("a settlement failed; a reaper will do it")
         else:
-            self._conclude(booking, settled)
+            self._conclude(request, settled)
 
-    async def end(self, booking: Booking, outcome: Outcome) -> None:
-        """What is open of a booking has to end: cancel it, charge what was published. Waits for it at most INLINE_S."""
-        await _wait(self._begin_all(booking, outcome))
+    async def end(self, request: LiveRequest, outcome: Outcome) -> None:
+        """What is open of a request has to end: cancel it, charge what was published. Waits for it at most INLINE_S."""
+        await _wait(self._begin_all(request, outcome))
 
-    def hand_over(self, booking: Booking, outcome: Outcome) -> None:
+    def hand_over(self, request: LiveRequest, outcome: Outcome) -> None:
         """As `end`, and nobody waits for it."""
-        self._begin_all(booking, outcome)
+        self._begin_all(request, outcome)
 
     async def aclose(self, timeout_s: float) -> None:
         """Let what is in hand come through for so long; the rest is left to a reaper."""
@@ -150,85 +150,85 @@ class Settlements:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _begin_all(self, booking: Booking, outcome: Outcome) -> list[asyncio.Task[None]]:
-        left = [flight for flight in booking.flights if not flight.settled]
-        for flight in left:
-            flight.settled = True
-        return [self._spawn(self._carry_out(flight, outcome)) for flight in left]
+    def _begin_all(self, request: LiveRequest, outcome: Outcome) -> list[asyncio.Task[None]]:
+        left = [job for job in request.jobs if not job.settled]
+        for job in left:
+            job.settled = True
+        return [self._spawn(self._carry_out(job, outcome)) for job in left]
 
-    async def _carry_out(self, flight: Flight, outcome: Outcome) -> None:
-        booking = flight.booking
+    async def _carry_out(self, job: LiveJob, outcome: Outcome) -> None:
+        request = job.request
         try:
             with self._telemetry.span("settle"):
-                booking.charges.append(await self._learn(flight, outcome))
-                if booking.landed:
-                    await self._close(booking)
+                request.charges.append(await self._learn(job, outcome))
+                if request.landed:
+                    await self._close(request)
         except BaseException:
-            self._leave(booking)
+            self._leave(request)
             raise
 
-    async def _finish(self, booking: Booking) -> None:
-        """Settle a booking that has landed, however long the store takes."""
+    async def _finish(self, request: LiveRequest) -> None:
+        """Settle a request that has landed, however long the store takes."""
         try:
-            await self._close(booking)
+            await self._close(request)
         except BaseException:
-            self._leave(booking)
+            self._leave(request)
             raise
 
-    async def _close(self, booking: Booking) -> None:
-        self._conclude(booking, await self._persist(lambda: self._ask(booking)))
+    async def _close(self, request: LiveRequest) -> None:
+        self._conclude(request, await self._persist(lambda: self._ask(request)))
 
-    def _ask(self, booking: Booking) -> Awaitable[Settled]:
-        return self._quotas.settle(booking.ask.root, booking.id, total(booking.charges))
+    def _ask(self, request: LiveRequest) -> Awaitable[Settled]:
+        return self._quotas.settle(request.ask.root, request.id, total(request.charges))
 
-    def _conclude(self, booking: Booking, settled: Settled) -> None:
+    def _conclude(self, request: LiveRequest, settled: Settled) -> None:
         """The store has booked it."""
-        ask, charge = booking.ask, total(booking.charges)
-        booking.statuses = settled.statuses
-        booking.settled = True
-        self._dispatcher.wasted_tokens += max(0, booking.published - charge.output_tokens)
-        for flight in booking.flights:
-            self._dispatcher.release(flight)
-        booking.flights = []  # which hold it: else all of them would stay until the next collection
+        ask, charge = request.ask, total(request.charges)
+        request.statuses = settled.statuses
+        request.settled = True
+        self._dispatcher.wasted_tokens += max(0, request.published - charge.output_tokens)
+        for job in request.jobs:
+            self._dispatcher.release(job)
+        request.jobs = []  # which hold it: else all of them would stay until the next collection
         if not charge.is_refund:
             self._telemetry.charged(ask.tenant, ask.lane, _fresh(charge, ask.resumption))
 
-    def _leave(self, booking: Booking) -> None:
+    def _leave(self, request: LiveRequest) -> None:
         """To a reaper, who settles it whole: what still flies of it ends here."""
-        for flight in booking.flights:
-            self._dispatcher.abandon(flight)
-            if not flight.settled:
-                flight.fail(internal_error())
+        for job in request.jobs:
+            self._dispatcher.abandon(job)
+            if not job.settled:
+                job.fail(internal_error())
 
-    async def _learn(self, flight: Flight, outcome: Outcome) -> Charge:
+    async def _learn(self, job: LiveJob, outcome: Outcome) -> Charge:
         """Cancel the job and find out what it came to."""
-        if flight.job is None:
+        if job.message is None:
             return Charge.refund()
-        if flight.finished is None:
-            queue = self._dispatcher.queue(flight.queue)
-            record = await self._persist(lambda: queue.cancel(flight.id))
-            if record is None and not flight.begun:
+        if job.finished is None:
+            queue = self._dispatcher.queue(job.queue)
+            record = await self._persist(lambda: queue.cancel(job.id))
+            if record is None and not job.begun:
                 return Charge.refund()  # it never got into the queue
             if record is not None and record.state is not JobState.ENDED:
-                await self._confirmed(flight)
-                record = await self._persist(lambda: queue.record(flight.id))
-            flight.over = record is not None and record.state is JobState.ENDED
+                await self._confirmed(job)
+                record = await self._persist(lambda: queue.record(job.id))
+            job.over = record is not None and record.state is JobState.ENDED
             recorded = record.generated if record is not None else ()
             taken = record is None or record.epoch > 0
-            return flight.charge(outcome, recorded=recorded, taken=taken)
-        ended_well = flight.finished.outcome is Outcome.FINISHED and outcome is not Outcome.REJECTED
-        return flight.charge(Outcome.FINISHED if ended_well else outcome, taken=flight.finished.epoch > 0)
+            return job.charge(outcome, recorded=recorded, taken=taken)
+        ended_well = job.finished.outcome is Outcome.FINISHED and outcome is not Outcome.REJECTED
+        return job.charge(Outcome.FINISHED if ended_well else outcome, taken=job.finished.epoch > 0)
 
-    async def _confirmed(self, flight: Flight) -> None:
+    async def _confirmed(self, job: LiveJob) -> None:
         try:
             async with asyncio.timeout(self._confirm_s):
-                await flight.end()
+                await job.end()
         except TimeoutError:
-            log.warning("no worker confirmed the cancellation of flight %s; its record decides", flight.id)
+            log.warning("no worker confirmed the cancellation of job %s; its record decides", job.id)
 
-    async def _cancel(self, flight: Flight) -> None:
-        queue = self._dispatcher.queue(flight.queue)
-        await self._persist(lambda: queue.cancel(flight.id))
+    async def _cancel(self, job: LiveJob) -> None:
+        queue = self._dispatcher.queue(job.queue)
+        await self._persist(lambda: queue.cancel(job.id))
 
     async def _persist(self, call: Callable[[], Awaitable[T]]) -> T:
         """Repeat an idempotent call until the store answers."""
@@ -270,7 +270,7 @@ def _fresh(charge: Charge, resumption: Resumption | None) -> Charge:
 
 
 def outcome_of(error: Exception) -> Outcome:
-    """How a flight that was in the queue ends by the error that ended it."""
+    """How a job that was in the queue ends by the error that ended it."""
     return _OUTCOMES.get(error.code, Outcome.CANCELLED) if isinstance(error, ApiError) else Outcome.CANCELLED
 
 

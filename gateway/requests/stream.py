@@ -1,4 +1,4 @@
-"""What one request brings forth: news of its flights in, pieces for its answer out. Streams and plain answers alike.
+"""What one request brings forth: news of its jobs in, pieces for its answer out. Streams and plain answers alike.
 
 News is heard and told in the turn of the loop in which it comes, without waking the request's task: a stream has news
 for each token, and waking a task costs as much as telling it. The task does what has to be waited for.
@@ -14,7 +14,7 @@ from fairlane.gateway.errors import ApiError, internal_error, unavailable
 from fairlane.gateway.observability.tracing import Span
 from fairlane.gateway.openai.responses import Listener, Notice, Piece, Pulse, Rhythm, Said
 from fairlane.gateway.requests.delivery import JobQueue
-from fairlane.gateway.requests.request import Choice, Fault, Flight, Mailbox, News
+from fairlane.gateway.requests.request import Choice, Fault, LiveJob, Mailbox, News
 from fairlane.gateway.requests.service_level import ServiceLevel
 from fairlane.gateway.requests.settlement import Settlements, outcome_of
 from fairlane.gateway.text.tokenizer import TextModel, TokenStream
@@ -34,11 +34,11 @@ class Voice:
 
 @dataclass(slots=True)
 class TokenEvents:
-    """The flights of one request, all put. `run` once; whoever launched it ends what `run` leaves open."""
+    """The jobs of one request, all put. `run` once; whoever launched it ends what `run` leaves open."""
 
-    flights: Sequence[Flight]
+    jobs: Sequence[LiveJob]
     queue: Callable[[str], JobQueue]
-    """A queue by its name: a flight may change it before its first token."""
+    """A queue by its name: a job may change it before its first token."""
     mailbox: Mailbox
     settlements: Settlements
     text: TextModel
@@ -49,8 +49,8 @@ class TokenEvents:
     """Ends with the first token."""
     stop: tuple[str, ...] = ()
     min_tokens: int = 0
-    still_waits_ms: Callable[[Flight, int], float | None] = lambda _flight, _place: None
-    """How long a flight at a place of its tenant's queue waits from now; None where that is not known."""
+    still_waits_ms: Callable[[LiveJob, int], float | None] = lambda _job, _place: None
+    """How long a job at a place of its tenant's queue waits from now; None where that is not known."""
     eta_ms: float = 0.0
     """What admission expects the request to wait for its first token, from its arrival."""
     first_token_s: float | None = None
@@ -72,29 +72,29 @@ class TokenEvents:
     _resting: asyncio.Future[None] | None = None
     """What the request's task waits for."""
     _state: str = "generating"
-    _told: list[Flight] = field(default_factory=list)
-    """Flights of which the client has heard all, and that are not settled."""
+    _told: list[LiveJob] = field(default_factory=list)
+    """Jobs of which the client has heard all, and that are not settled."""
 
     def __post_init__(self) -> None:
-        for flight in self.flights:
-            for number, choice in enumerate(flight.choices):
+        for job in self.jobs:
+            for number, choice in enumerate(job.choices):
                 stream = TokenStream(self.text, self.stop, min_tokens=self.min_tokens)
-                self._voices[flight.id, number] = Voice(flight.first_choice + number, choice, stream)
+                self._voices[job.id, number] = Voice(job.first_choice + number, choice, stream)
 
     @property
     def seconds_per_token(self) -> float:
         """Mean time from one token of a choice to the next; NaN before the second, and after an earlier run."""
-        if any(flight.booking.ask.resumption is not None for flight in self.flights):
+        if any(job.request.ask.resumption is not None for job in self.jobs):
             return math.nan
-        steps = max([choice.published for flight in self.flights for choice in flight.choices], default=0) - 1
+        steps = max([choice.published for job in self.jobs for choice in job.choices], default=0) - 1
         if steps < 1 or self.first_token_s is None or self.last_token_s is None:
             return math.nan
         return (self.last_token_s - self.first_token_s) / steps
 
     async def run(self, listener: Listener, rhythm: Rhythm) -> None:
-        """Tell the listener all that comes, until every flight is settled.
+        """Tell the listener all that comes, until every job is settled.
 
-        Raises ApiError where a flight cannot be brought to its end: deadline, a worker's failure, a fault of ours.
+        Raises ApiError where a job cannot be brought to its end: deadline, a worker's failure, a fault of ours.
         """
         notice_at, every_s = self.arrived_s + rhythm.first_s, self._every_s(rhythm)
         self.mailbox.read_by(partial(self._listen, listener))
@@ -109,7 +109,7 @@ class TokenEvents:
                     raise self._fault
                 while self._told:
                     await self.settlements.settle(self._told.pop(), Outcome.FINISHED)
-                if not [flight for flight in self.flights if not flight.settled]:
+                if not [job for job in self.jobs if not job.settled]:
                     return
                 await self._rest(min(notice_at, self._deadline()))
                 if self._needs_care:
@@ -157,8 +157,8 @@ class TokenEvents:
         try:
             try:
                 if self._fault is None and (not self._is_behind or self.mailbox.is_faulty):
-                    for flight, item in self.mailbox.take():
-                        piece = self._hear(flight, item, now_s)
+                    for job, item in self.mailbox.take():
+                        piece = self._hear(job, item, now_s)
                         if piece is not None:
                             unsaid.append(piece)
             finally:  # tokens before a fault are said
@@ -168,37 +168,37 @@ class TokenEvents:
         except Exception as fault:  # noqa: BLE001 - the request's own: whoever rings must not suffer from it
             self._fault = fault
             if self._is_behind:  # the client may not hear of it for long, and nothing waits for that
-                self.settlements.hand_over(self.flights[0].booking, outcome_of(fault))
+                self.settlements.hand_over(self.jobs[0].request, outcome_of(fault))
         if self._needs_care:
             self._rouse()
 
     def _count_unheard(self) -> None:
         """A client that leaves before it has heard all pays no more than up to a stop string that had come."""
-        for flight, news in self.mailbox.take():
+        for job, news in self.mailbox.take():
             if isinstance(news, TokenDelta):
-                self._speak(flight, self._voices[flight.id, news.choice], news)
+                self._speak(job, self._voices[job.id, news.choice], news)
 
-    def _hear(self, flight: Flight, news: News, now_s: float) -> Piece | None:
+    def _hear(self, job: LiveJob, news: News, now_s: float) -> Piece | None:
         if isinstance(news, TokenDelta):
             self.last_token_s = now_s
             if self.first_token_s is None:
                 self.first_token_s = now_s
                 self.queue_span.end()
-            return self._speak(flight, self._voices[flight.id, news.choice], news)
+            return self._speak(job, self._voices[job.id, news.choice], news)
         match news:
             case Fault():
                 raise news.error
             case Finished():
-                self._check_end(flight, news)
+                self._check_end(job, news)
             case Preempted() | Resumed() | Paused():
-                allowance = flight.booking.allowance
+                allowance = job.request.allowance
                 if isinstance(news, Paused) and allowance is not None:
-                    allowance.paused(flight, flight.choices[news.choice])
+                    allowance.paused(job, job.choices[news.choice])
                 self._state = type(news).__name__.lower()
                 return Notice(self._state) if self.terms.tells_progress else None
         return None
 
-    def _speak(self, flight: Flight, voice: Voice, delta: TokenDelta) -> Said | None:
+    def _speak(self, job: LiveJob, voice: Voice, delta: TokenDelta) -> Said | None:
         choice = voice.choice
         if choice.finish_reason is not None:  # beyond its stop string, or told twice
             return None
@@ -215,18 +215,18 @@ class TokenEvents:
         choice.spoken = choice.counted if piece.stopped else delta.first_index + len(token_ids)
         if finish is not None:
             choice.finish_reason = finish
-            if flight.told and not flight.settled:
-                self._told.append(flight)
-        allowance = flight.booking.allowance
+            if job.told and not job.settled:
+                self._told.append(job)
+        allowance = job.request.allowance
         if allowance is not None:
             allowance.spoken(choice)
         if text or finish is not None or delta.token_ids:
             return Said(voice.index, text, token_ids, logprobs, finish)
         return None
 
-    def _check_end(self, flight: Flight, finished: Finished) -> None:
+    def _check_end(self, job: LiveJob, finished: Finished) -> None:
         """Whether the end that the queue tells is the one that the tokens told."""
-        if flight.told:
+        if job.told:
             return
         match finished.outcome:
             case Outcome.EXPIRED:
@@ -251,7 +251,7 @@ class TokenEvents:
 
     def _all_begun(self) -> bool:
         """Asked before each token: what has begun once is not looked at again."""
-        self._begun = self._begun or not [flight for flight in self.flights if not flight.begun]
+        self._begun = self._begun or not [job for job in self.jobs if not job.begun]
         return self._begun
 
     async def _check_deadlines(self, now_s: float) -> None:
@@ -268,9 +268,9 @@ class TokenEvents:
             self._max_wait_over = True
 
     async def _still_queued(self) -> bool:
-        """Whether any flight waits for a worker. Where the store does not say, it does not."""
+        """Whether any job waits for a worker. Where the store does not say, it does not."""
         try:
-            records = [await self.queue(flight.queue).record(flight.id) for flight in self.flights if not flight.begun]
+            records = [await self.queue(job.queue).record(job.id) for job in self.jobs if not job.begun]
         except STORE_TROUBLE:
             return False
         return any(record is not None and record.state is JobState.QUEUED for record in records)
@@ -287,7 +287,7 @@ class TokenEvents:
 
     async def _waiting(self) -> Notice:
         """What there is to tell of a wait."""
-        waiting = min((flight for flight in self.flights if not flight.told), key=lambda f: f.begun, default=None)
+        waiting = min((job for job in self.jobs if not job.told), key=lambda f: f.begun, default=None)
         if waiting is None:
             return Notice(self._state)
         try:

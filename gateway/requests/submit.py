@@ -16,7 +16,7 @@ from fairlane.gateway.observability.metrics import Telemetry
 from fairlane.gateway.requests.admission import Size, queue_refused, queued_limit
 from fairlane.gateway.requests.delivery import Dispatcher
 from fairlane.gateway.requests.grants import OutputGrants
-from fairlane.gateway.requests.request import Booking, Flight, Mailbox
+from fairlane.gateway.requests.request import LiveJob, LiveRequest, Mailbox
 from fairlane.gateway.requests.resume import Earlier, Heads, Wanted, begin, resumption
 from fairlane.gateway.requests.settlement import Settlements, outcome_of
 from fairlane.gateway.text.tokenizer import TokenStream
@@ -32,9 +32,9 @@ _OUTPUT_LIMITS = frozenset(rule.name for rule in RULES if {"output", "ceiling"} 
 
 
 class JobSpec(msgspec.Struct, frozen=True):
-    """One flight before its launch: the job with all but its budget."""
+    """One job before its launch: the job with all but its budget."""
 
-    job: Job
+    message: Job
     """Its durations count from the request's arrival here; `put` makes them count from its own."""
     size: Size
     model: str
@@ -48,7 +48,7 @@ class JobSpec(msgspec.Struct, frozen=True):
 
 
 class Submitter:
-    """Sends flights off. Use `launch` as a context: what is still open at its end is cancelled and settled."""
+    """Sends jobs off. Use `launch` as a context: what is still open at its end is cancelled and settled."""
 
     def __init__(
         self,
@@ -69,169 +69,169 @@ class Submitter:
         self._telemetry = telemetry
 
     def launch(self, caller: Caller, drafts: Sequence[JobSpec], mailbox: Mailbox, arrived_s: float) -> "Launch":
-        """The drafts' flights on their way. `arrived_s`: on the event loop's clock."""
-        return Launch(self, caller, self._book(caller, drafts, mailbox), drafts, arrived_s)
+        """The drafts' jobs on their way. `arrived_s`: on the event loop's clock."""
+        return Launch(self, caller, self._open(caller, drafts, mailbox), drafts, arrived_s)
 
-    def _book(self, caller: Caller, drafts: Sequence[JobSpec], mailbox: Mailbox) -> Booking:
-        """The request's booking; nothing is held by it yet."""
+    def _open(self, caller: Caller, drafts: Sequence[JobSpec], mailbox: Mailbox) -> LiveRequest:
+        """The request, with nothing held for it yet."""
         first = drafts[0]
         ask = Ask(
-            flight_id=first.job.flight_id,
+            reservation_id=first.message.job_id,
             root=caller.root,
-            tenant=first.job.tenant,
+            tenant=first.message.tenant,
             key_id=caller.key_id,
             model=first.model,
-            lane=first.job.lane,
+            lane=first.message.lane,
             prompts=tuple([draft.size.prompt_tokens for draft in drafts]),
             max_output_tokens=max([draft.size.max_tokens for draft in drafts]),
-            n=first.job.n,
+            n=first.message.n,
             explicit_max=first.size.stated,
             once=caller.once,
             quantum=self._quantum if caller.identity.tenant.reserve == "progressive" else None,
         )
-        booking = Booking(ask, caller.identity.tenant.created_at)
-        booking.flights = [
-            Flight(
-                draft.job.flight_id,
-                booking,
+        request = LiveRequest(ask, caller.identity.tenant.created_at)
+        request.jobs = [
+            LiveJob(
+                draft.message.job_id,
+                request,
                 draft.size.prompt_tokens,
                 draft.queue,
                 mailbox,
-                first_choice=number * first.job.n,
+                first_choice=number * first.message.n,
             )
             for number, draft in enumerate(drafts)
         ]
-        return booking
+        return request
 
-    async def end(self, caller: Caller, booking: Booking, error: BaseException | None, *, launched: bool) -> None:
-        """What is still open of a booking ends, by the error that ended it; settled first where that can be told."""
-        if booking.allowance is not None:
-            booking.allowance.close()
+    async def end(self, caller: Caller, request: LiveRequest, error: BaseException | None, *, launched: bool) -> None:
+        """What is still open of a request ends, by the error that ended it; settled first where that can be told."""
+        if request.allowance is not None:
+            request.allowance.close()
         try:
             if isinstance(error, ApiError):
-                await self._refuse(caller, booking, error, launched=launched)
+                await self._refuse(caller, request, error, launched=launched)
         finally:  # for a launch or a client that was cancelled: nobody waits for this
-            self._settlements.hand_over(booking, Outcome.CANCELLED if launched else Outcome.REJECTED)
-        if error is None and booking.settled:
-            caller.statuses = booking.statuses  # what was reserved and not used is free again
+            self._settlements.hand_over(request, Outcome.CANCELLED if launched else Outcome.REJECTED)
+        if error is None and request.settled:
+            caller.statuses = request.statuses  # what was reserved and not used is free again
 
-    async def _refuse(self, caller: Caller, booking: Booking, error: ApiError, *, launched: bool) -> None:
+    async def _refuse(self, caller: Caller, request: LiveRequest, error: ApiError, *, launched: bool) -> None:
         outcome = outcome_of(error) if launched else Outcome.REJECTED
         if error.code == "quota_store_unavailable":
-            self._settlements.hand_over(booking, outcome)
+            self._settlements.hand_over(request, outcome)
         else:
-            await self._settlements.end(booking, outcome)
-        caller.statuses = booking.statuses  # where the store has not said, whoever wants to tell them asks
+            await self._settlements.end(request, outcome)
+        caller.statuses = request.statuses  # where the store has not said, whoever wants to tell them asks
 
-    async def start(self, caller: Caller, booking: Booking, drafts: Sequence[JobSpec], arrived_s: float) -> None:
+    async def start(self, caller: Caller, request: LiveRequest, drafts: Sequence[JobSpec], arrived_s: float) -> None:
         """Reserve the tokens of all drafts, then put each. Raises ApiError."""
         heads = await self._heads(caller, drafts)
         if heads:
-            start = resumption((draft.job, own) for draft, own in zip(drafts, heads, strict=True))
-            booking.ask = msgspec.structs.replace(booking.ask, resumption=start)
+            start = resumption((draft.message, own) for draft, own in zip(drafts, heads, strict=True))
+            request.ask = msgspec.structs.replace(request.ask, resumption=start)
         with self._telemetry.span("reserve"):
-            booking.reservation = reservation = await self._reserve(booking, drafts[0])
+            request.reservation = reservation = await self._reserve(request, drafts[0])
             caller.statuses = reservation.statuses
         if reservation.shadowed:
             self._telemetry.shadowed(caller.tenant_id, reservation.shadowed)
-        if reservation.granted_tokens < reservation.most_tokens and booking.ask.start.going:
-            booking.allowance = OutputGrants(self._quotas, self._dispatcher, booking, self._quantum)
-        for flight, draft, own in zip(booking.flights, drafts, heads or [()] * len(drafts), strict=True):
-            flight.limited_by = _limited_by(draft.size, reservation)
-            flight.granted = reservation.granted_tokens
+        if reservation.granted_tokens < reservation.most_tokens and request.ask.start.going:
+            request.allowance = OutputGrants(self._quotas, self._dispatcher, request, self._quantum)
+        for job, draft, own in zip(request.jobs, drafts, heads or [()] * len(drafts), strict=True):
+            job.limited_by = _limited_by(draft.size, reservation)
+            job.granted = reservation.granted_tokens
             elapsed_ms = (asyncio.get_running_loop().time() - arrived_s) * 1e3
-            job = _granted(draft.job, reservation, elapsed_ms)
-            if not begin(flight, job, own):
-                await self._put(flight, job, reservation, own)
+            message = _granted(draft.message, reservation, elapsed_ms)
+            if not begin(job, message, own):
+                await self._put(job, message, reservation, own)
 
     async def _heads(self, caller: Caller, drafts: Sequence[JobSpec]) -> Sequence[Heads]:
         """What the choices of each begin with; empty: with nothing."""
         if caller.once is None or not caller.runs:
             return ()
-        wanted = [Wanted(job=draft.job, queue=draft.queue, reader=draft.reader) for draft in drafts]
+        wanted = [Wanted(message=draft.message, queue=draft.queue, reader=draft.reader) for draft in drafts]
         try:
             return await self._earlier.heads(caller.root, caller.once, caller.runs, wanted)
         except STORE_TROUBLE as error:
             raise store_unavailable() from error
 
-    async def _reserve(self, booking: Booking, draft: JobSpec) -> Reservation:
-        ask = booking.ask
+    async def _reserve(self, request: LiveRequest, draft: JobSpec) -> Reservation:
+        ask = request.ask
         try:
             return await self._quotas.reserve(ask)
         except (Denied, AccessDenied) as denied:
             if not denied.may_be_stored:
-                booking.flights = []  # nothing was written, so nothing has to be given back
+                request.jobs = []  # nothing was written, so nothing has to be given back
             if isinstance(denied, AccessDenied):
                 raise _access_denied(denied) from denied
             raise _limit_denied(denied, _exceeded_param(denied.status, ask, draft)) from denied
         except StoreAway as error:
-            booking.flights = []  # as above: nothing was asked
+            request.jobs = []  # as above: nothing was asked
             raise store_unavailable() from error
         except STORE_TROUBLE as error:
             raise store_unavailable() from error
 
-    async def _put(self, flight: Flight, job: Job, reservation: Reservation, heads: Heads) -> None:
-        flight.job, flight.queued_s = job, asyncio.get_running_loop().time()
-        self._dispatcher.register(flight)
-        limit = None if job.follows else queued_limit(reservation.statuses)
+    async def _put(self, job: LiveJob, message: Job, reservation: Reservation, heads: Heads) -> None:
+        job.message, job.queued_s = message, asyncio.get_running_loop().time()
+        self._dispatcher.register(job)
+        limit = None if message.follows else queued_limit(reservation.statuses)
         try:
-            queue = self._dispatcher.queue(flight.queue)
+            queue = self._dispatcher.queue(job.queue)
             generated = [head.token_ids for head in heads]
-            put = await queue.put(job, tenant_limit=None if limit is None else limit.limit, generated=generated)
+            put = await queue.put(message, tenant_limit=None if limit is None else limit.limit, generated=generated)
         except (LaneFull, TenantQueueFull, Unattainable) as full:
-            flight.job = None  # nothing was written
+            job.message = None  # nothing was written
             raise queue_refused(full, "tenant" if limit is None else limit.scope) from full
         except StoreAway as error:
-            flight.job = None  # as above
+            job.message = None  # as above
             raise store_unavailable() from error
         except STORE_TROUBLE as error:
             raise store_unavailable() from error
-        if job.guaranteed and not put.guaranteed:
-            flight.job = msgspec.structs.replace(job, guaranteed=False)
-            self._dispatcher.demote(flight)
-        self._dispatcher.placed(flight, put.position)
+        if message.guaranteed and not put.guaranteed:
+            job.message = msgspec.structs.replace(message, guaranteed=False)
+            self._dispatcher.demote(job)
+        self._dispatcher.placed(job, put.position)
 
 
 class Launch:
-    """Flights of one request as a context: at its beginning all are reserved and in the queue, at its end none is open.
+    """Jobs of one request as a context: at its beginning all are reserved and in the queue, at its end none is open.
 
     A class of its own, not a generator: it is entered once for each request.
     """
 
-    __slots__ = ("_arrived_s", "_booking", "_caller", "_drafts", "_launcher")
+    __slots__ = ("_arrived_s", "_caller", "_drafts", "_launcher", "_request")
 
     def __init__(
-        self, launcher: Submitter, caller: Caller, booking: Booking, drafts: Sequence[JobSpec], arrived_s: float
+        self, launcher: Submitter, caller: Caller, request: LiveRequest, drafts: Sequence[JobSpec], arrived_s: float
     ) -> None:
         self._launcher = launcher
         self._caller = caller
         self._drafts = drafts
-        self._booking = booking
+        self._request = request
         self._arrived_s = arrived_s
 
-    async def __aenter__(self) -> list[Flight]:
+    async def __aenter__(self) -> list[LiveJob]:
         """Raises ApiError where one is refused."""
         try:
-            await self._launcher.start(self._caller, self._booking, self._drafts, self._arrived_s)
+            await self._launcher.start(self._caller, self._request, self._drafts, self._arrived_s)
         except BaseException as error:
-            await self._launcher.end(self._caller, self._booking, error, launched=False)
+            await self._launcher.end(self._caller, self._request, error, launched=False)
             raise
-        return self._booking.flights
+        return self._request.jobs
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        await self._launcher.end(self._caller, self._booking, error, launched=True)
+        await self._launcher.end(self._caller, self._request, error, launched=True)
 
 
-def _granted(job: Job, reservation: Reservation, elapsed_ms: float) -> Job:
+def _granted(message: Job, reservation: Reservation, elapsed_ms: float) -> Job:
     """The job with the output that its budget holds, its durations counted from now."""
-    most = min(job.max_tokens, reservation.most_tokens)
+    most = min(message.max_tokens, reservation.most_tokens)
     return msgspec.structs.replace(
-        job,
+        message,
         max_tokens=most,
         granted_until=min(most, reservation.granted_tokens),
-        ttft_ms=max(1.0, job.ttft_ms - elapsed_ms),
-        deadline_ms=None if job.deadline_ms is None else max(1.0, job.deadline_ms - elapsed_ms),
-        hard_ttft_ms=None if job.hard_ttft_ms is None else max(1.0, job.hard_ttft_ms - elapsed_ms),
+        ttft_ms=max(1.0, message.ttft_ms - elapsed_ms),
+        deadline_ms=None if message.deadline_ms is None else max(1.0, message.deadline_ms - elapsed_ms),
+        hard_ttft_ms=None if message.hard_ttft_ms is None else max(1.0, message.hard_ttft_ms - elapsed_ms),
     )
 
 

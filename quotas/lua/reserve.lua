@@ -1,6 +1,6 @@
 -- Holds the tokens of one request against every limit of every level, all or nothing. Called by RedisQuotaStore.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
--- ARGV     1 flight, 2 tenant, 3 key or '', 4 model, 5 lane, 6 prompt tokens, 7 of them in the longest prompt,
+-- ARGV     1 reservation, 2 tenant, 3 key or '', 4 model, 5 lane, 6 prompt tokens, 7 of them in the longest prompt,
 --          8 prompts, 9 output tokens per choice, 10 choices of all prompts, 11 '1' where the caller stated 9,
 --          12 quantum per choice or 0 to hold all at once, 13 lease ms, 14 name of its idempotency key's request, or '',
 --          15 until when that is known, ms; what it goes on from: 16 output tokens, 17 those of choices that are over,
@@ -8,14 +8,14 @@
 -- Returns  {'granted', output tokens per choice held, the most per choice, numbers of the rules refused in shadow, now ms,
 --          how the levels stand}, or having written nothing: {'denied', number of the rule, requested, retry ms or -1,
 --          1 where it can never fit, now ms, how the level stands}, {'access', reason}, {'settled'}
-local prefix, flight_id, tenant, key = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
-local flight_key, now = prefix .. 'flight:' .. flight_id, now_ms()
+local prefix, reservation_id, tenant, key = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+local reservation_key, now = prefix .. 'reservation:' .. reservation_id, now_ms()
 
-local known = redis.call('GET', flight_key)
+local known = redis.call('GET', reservation_key)
 if known == SETTLED then return {'settled'} end
 if known then
-  local flight = unpack_flight(known)
-  return tell({'granted', flight[F_CHOICE], flight[F_CEILING], flight[F_SHADOWED], now}, levels_of(prefix, flight, now))
+  local reservation = unpack_reservation(known)
+  return tell({'granted', reservation[F_CHOICE], reservation[F_CEILING], reservation[F_SHADOWED], now}, levels_of(prefix, reservation, now))
 end
 local levels = open_levels(prefix, places_of(tenant, key), now, {})
 local others, named = others_of(levels[1], tenant, ARGV[4], ARGV[5])
@@ -43,9 +43,9 @@ for _, level in ipairs(levels) do
   hold(level, 1, ask.input, ask.output)
 end
 local granted = ask.start + ask.choice
-write_levels(prefix, levels, flight_key, struct.pack(FLIGHT, input, out_paid + ask.output, in_paid, out_paid, granted,
+write_levels(prefix, levels, reservation_key, struct.pack(RESERVATION, input, out_paid + ask.output, in_paid, out_paid, granted,
   ask.ceiling, ARGV[8], levels[1].current, 0, 0, 0, 0, tenant, key, ARGV[4], ARGV[5], shadowed, named, in_paid, out_paid,
   ARGV[14], ARGV[15]))
-note_run(prefix, ARGV[14], tonumber(ARGV[15]), flight_id, now)
-redis.call('ZADD', prefix .. 'leases', now + ARGV[13], flight_id)
+note_run(prefix, ARGV[14], tonumber(ARGV[15]), reservation_id, now)
+redis.call('ZADD', prefix .. 'leases', now + ARGV[13], reservation_id)
 return tell({'granted', granted, ask.ceiling, shadowed, now}, levels)

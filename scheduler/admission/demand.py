@@ -122,17 +122,17 @@ class DemandLedger:
         self.others: Mapping[Level, Sum] = {}
         """What other doors have let in."""
 
-    def put(self, flight_id: str, load: LaneLoad, now_ms: float) -> None:
+    def put(self, job_id: str, load: LaneLoad, now_ms: float) -> None:
         """It is open, and has come so far."""
-        self.remove(flight_id)
+        self.remove(job_id)
         if load.due_ms < math.inf:
             load = msgspec.structs.replace(load, due_ms=_rounded(load.due_ms, now_ms))
-        self._loads[flight_id] = load
+        self._loads[job_id] = load
         self._sums.setdefault(load.level, Sum()).add(load)
 
-    def remove(self, flight_id: str) -> None:
+    def remove(self, job_id: str) -> None:
         """It is over, if it ever was open."""
-        load = self._loads.pop(flight_id, None)
+        load = self._loads.pop(job_id, None)
         if load is not None:
             self._sums[load.level].add(load, -1)
 

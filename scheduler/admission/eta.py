@@ -76,29 +76,29 @@ class Waits:
     _seats: dict[str, _Seat] = field(default_factory=dict)
     _paces: dict[Own, _Pace] = field(default_factory=dict)
 
-    def seen(self, flight_id: str, rank: int, tenant: str, place: int, now_ms: float) -> None:
+    def seen(self, job_id: str, rank: int, tenant: str, place: int, now_ms: float) -> None:
         """It waits, and is now the `place`-th of its tenant's in its lane."""
-        seat = self._seats.get(flight_id)
+        seat = self._seats.get(job_id)
         if seat is None:
             own = Own(rank, tenant)
             self._make_room(own)
-            self._seats[flight_id] = _Seat(own, now_ms, place, now_ms)
+            self._seats[job_id] = _Seat(own, now_ms, place, now_ms)
             self._paces.setdefault(own, _Pace()).waiting += 1
         elif now_ms > seat.seen_ms:
             self._paces[seat.own].saw(seat.place - place, now_ms - seat.seen_ms, now_ms, begun=False)
             seat.place, seat.seen_ms = place, now_ms
 
-    def begun(self, flight_id: str, now_ms: float) -> None:
+    def begun(self, job_id: str, now_ms: float) -> None:
         """Its first token has come."""
-        seat = self._seats.get(flight_id)
+        seat = self._seats.get(job_id)
         if seat is not None:
             if now_ms - seat.entered_ms > AT_ONCE_MS:
                 self._paces[seat.own].saw(seat.place, now_ms - seat.seen_ms, now_ms, begun=True)
-            self.left(flight_id)
+            self.left(job_id)
 
-    def left(self, flight_id: str) -> None:
+    def left(self, job_id: str) -> None:
         """It waits no more, if it ever did."""
-        seat = self._seats.pop(flight_id, None)
+        seat = self._seats.pop(job_id, None)
         if seat is not None:
             self._paces[seat.own].waiting -= 1
 

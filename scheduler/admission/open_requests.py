@@ -153,8 +153,8 @@ class OpenRequests:
         is_first = self._priced is None
         if self._priced is None or self.tariff.differs(self._priced):
             self._priced = self.tariff
-            for flight_id, found in self._open.items():
-                self._price(flight_id, found, now_ms, self.tariff)
+            for job_id, found in self._open.items():
+                self._price(job_id, found, now_ms, self.tariff)
                 if is_first:
                     self._count_asked(found, now_ms)
 
@@ -191,64 +191,64 @@ class OpenRequests:
             rate.add(work_ms, now_ms)
 
     def enter(
-        self, flight_id: str, request: Request, *, guaranteed: bool, now_ms: float, load: LaneLoad | None = None
+        self, job_id: str, request: Request, *, guaranteed: bool, now_ms: float, load: LaneLoad | None = None
     ) -> None:
         """It is let in; instead of what went by this id before. `load`: what it was just found to ask for."""
-        self.withdraw(flight_id, now_ms)
-        found = self._open[flight_id] = _Open(request, guaranteed, now_ms)
+        self.withdraw(job_id, now_ms)
+        found = self._open[job_id] = _Open(request, guaranteed, now_ms)
         if self.tariff is not None:
-            self.ledger.put(flight_id, load or self._load(found, self.tariff), now_ms)
+            self.ledger.put(job_id, load or self._load(found, self.tariff), now_ms)
             self._count_asked(found, now_ms)
 
-    def withdraw(self, flight_id: str, now_ms: float) -> None:
+    def withdraw(self, job_id: str, now_ms: float) -> None:
         """What was let in is not put after all: as if it had never come."""
-        found = self._open.get(flight_id)
+        found = self._open.get(job_id)
         if found is not None:
             for rate in self._rates(found):
                 rate.take_back(found.asked_ms, found.arrived_ms, now_ms)
-            self.leave(flight_id, finished=False)
+            self.leave(job_id, finished=False)
 
-    def demote(self, flight_id: str, now_ms: float) -> None:
+    def demote(self, job_id: str, now_ms: float) -> None:
         """What was let in as guaranteed is best effort after all: other doors had promised the time."""
-        found = self._open.get(flight_id)
+        found = self._open.get(job_id)
         if found is None or not found.guaranteed:
             return
         self._promised[self._lanes[found.request.lane].rank].take_back(found.asked_ms, found.arrived_ms, now_ms)
         found.guaranteed = False
         if self.tariff is not None:
-            self._price(flight_id, found, now_ms, self.tariff)
+            self._price(job_id, found, now_ms, self.tariff)
 
-    def produced(self, flight_id: str, tokens: int, now_ms: float, *, are_last: bool = False) -> None:
+    def produced(self, job_id: str, tokens: int, now_ms: float, *, are_last: bool = False) -> None:
         """Each of its choices has so many tokens now. `are_last`: it is about to leave, so its price may stay."""
-        found = self._open.get(flight_id)
+        found = self._open.get(job_id)
         if found is None or tokens <= found.produced:
             return
         if not found.produced:
-            self._waits.begun(flight_id, now_ms)
+            self._waits.begun(job_id, now_ms)
         found.produced = tokens
         if found.counted and tokens < found.counted + COUNTED_EVERY:
             return
         self._count_output(found)
         if self.tariff is not None and not are_last:
-            self._price(flight_id, found, now_ms, self.tariff)
+            self._price(job_id, found, now_ms, self.tariff)
 
-    def leave(self, flight_id: str, *, finished: bool) -> None:
+    def leave(self, job_id: str, *, finished: bool) -> None:
         """It is over; `finished` by itself, so that its length says something of others'."""
-        found = self._open.pop(flight_id, None)
+        found = self._open.pop(job_id, None)
         if found is None:
             return
         request = found.request
         self._count_output(found)
-        self.ledger.remove(flight_id)
-        self._waits.left(flight_id)
+        self.ledger.remove(job_id)
+        self._waits.left(job_id)
         if finished:
             self._lengths.ended(request.lane, request.tenant, request.choices)
 
-    def placed(self, flight_id: str, place: int, now_ms: float) -> None:
+    def placed(self, job_id: str, place: int, now_ms: float) -> None:
         """It waits as the `place`-th of its tenant's in its lane, by the queue's word."""
-        found = self._open.get(flight_id)
+        found = self._open.get(job_id)
         if found is not None and not found.produced and place:
-            self._waits.seen(flight_id, self._lanes[found.request.lane].rank, found.request.tenant, place, now_ms)
+            self._waits.seen(job_id, self._lanes[found.request.lane].rank, found.request.tenant, place, now_ms)
 
     def still_waits_ms(self, lane: LaneName, tenant: str, place: int) -> float | None:
         """How long the `place`-th of a tenant's waits from now, by how fast places move; None where none has yet."""
@@ -322,8 +322,8 @@ class OpenRequests:
         rates = [self._asked[rank], self._let_in[rank, found.request.tenant]]
         return [*rates, self._promised[rank]] if found.guaranteed else rates
 
-    def _price(self, flight_id: str, found: _Open, now_ms: float, tariff: Tariff) -> None:
-        self.ledger.put(flight_id, self._load(found, tariff), now_ms)
+    def _price(self, job_id: str, found: _Open, now_ms: float, tariff: Tariff) -> None:
+        self.ledger.put(job_id, self._load(found, tariff), now_ms)
 
     def _load(self, found: _Open, tariff: Tariff) -> LaneLoad:
         request, produced = found.request, found.produced

@@ -24,7 +24,7 @@ from fairlane.scheduler.planner.placement import Placement
 from fairlane.scheduler.planner.preemption import lost
 from fairlane.scheduler.planner.priority import Ranking
 from fairlane.scheduler.planner.sequence import DECODE, FINISHED, PAUSED, Sequence, State
-from fairlane.scheduler.planner.sequence_group import Expiries, SequenceGroup, open_flight, refusal
+from fairlane.scheduler.planner.sequence_group import Expiries, SequenceGroup, open_group, refusal
 from fairlane.scheduler.planner.sequence_index import SequenceIndex
 from fairlane.scheduler.planner.step_budget import ample_budget, step_budget, survey
 from fairlane.scheduler.planner.step_builder import StepBuilder
@@ -70,7 +70,7 @@ class StepOrderError(RuntimeError):
 
 
 class Planner:
-    """Holds a worker's flights and decides each step. Pure: no clock, no I/O. Raises ValueError for parameters out of
+    """Holds a worker's jobs and decides each step. Pure: no clock, no I/O. Raises ValueError for parameters out of
     range.
 
     With a `prefix_share`, KV of earlier requests is found again: a tenant's own, and safe from others up to this part
@@ -108,8 +108,8 @@ class Planner:
         self._claims = HostClaims(self._pool, self._roster.idle)
         self._census = capacity.Census(self._roster)
         self._lengths = Lengths()
-        self._flights: dict[str, SequenceGroup] = {}
-        self._expiries = Expiries(self._flights)
+        self._groups: dict[str, SequenceGroup] = {}
+        self._expiries = Expiries(self._groups)
         self._ended: list[Ended] = []
         self._paused: list[Paused] = []
         self._forced: dict[SeqId, tuple[YieldMode, int | None]] = {}
@@ -123,44 +123,44 @@ class Planner:
     # What arrives between two steps.
 
     def add(self, lease: Lease, now_ms: float) -> None:
-        """Take in a leased job; a lease of a flight that is here already replaces it. What cannot be served ends as
+        """Take in a leased job; a lease of a job that is here already replaces it. What cannot be served ends as
         failed with the next outcome, what was complete already as finished."""
         self.land()
         job = lease.job
-        self.drop(job.flight_id)
-        flight = open_flight(lease, self._lanes[job.lane], now_ms - lease.arrived_ms_ago, self._pool.block_size)
+        self.drop(job.job_id)
+        group = open_group(lease, self._lanes[job.lane], now_ms - lease.arrived_ms_ago, self._pool.block_size)
         reason = refusal(job, self._pool)
         if reason:
-            self._ended.append(flight.ended(Outcome.FAILED, reason))
-        elif not flight.live:
-            self._ended.append(flight.ended(Outcome.FINISHED))
+            self._ended.append(group.ended(Outcome.FAILED, reason))
+        elif not group.live:
+            self._ended.append(group.ended(Outcome.FINISHED))
         else:
-            self._flights[job.flight_id] = flight
+            self._groups[job.job_id] = group
             self._claims.came(job)
-            for seq in flight.live:
+            for seq in group.live:
                 self._roster.file(seq)
-            self._expiries.watch(flight)
+            self._expiries.watch(group)
 
-    def cancel(self, flight_id: str) -> Ended | None:
-        """End a flight; its blocks are free at once. None if it is not here."""
+    def cancel(self, job_id: str) -> Ended | None:
+        """End a job; its blocks are free at once. None if it is not here."""
         self.land()
-        flight = self._flights.get(flight_id)
-        return None if flight is None else self._close(flight, Outcome.CANCELLED)
+        group = self._groups.get(job_id)
+        return None if group is None else self._close(group, Outcome.CANCELLED)
 
-    def grant(self, flight_id: str, granted_until: int) -> None:
+    def grant(self, job_id: str, granted_until: int) -> None:
         """Each choice may now produce this many output tokens in all; never fewer than before."""
         self.land()
-        flight = self._flights.get(flight_id)
-        for seq in flight.live if flight else ():
+        group = self._groups.get(job_id)
+        for seq in group.live if group else ():
             seq.grant(granted_until)
             self._roster.file(seq)
 
-    def drop(self, flight_id: str) -> None:
-        """Forget a flight without a word: its lease is somebody else's."""
+    def drop(self, job_id: str) -> None:
+        """Forget a job without a word: its lease is somebody else's."""
         self.land()
-        flight = self._flights.get(flight_id)
-        if flight is not None:
-            self._release(flight)
+        group = self._groups.get(job_id)
+        if group is not None:
+            self._release(group)
 
     def preempt(self, seq_id: SeqId, mode: YieldMode, blocks: int | None = None) -> None:
         """Make a sequence yield its last `blocks`, all by default, in the next plan, if it holds any then and, for a
@@ -171,19 +171,19 @@ class Planner:
     # The step.
 
     def plan(self, now_ms: float) -> StepPlan:
-        """Decide the next step. Expired flights end first. Raises StepOrderError while a result is owed."""
+        """Decide the next step. Expired jobs end first. Raises StepOrderError while a result is owed."""
         if not self._plan.is_empty:
             raise StepOrderError(f"the result of step {self._plan.number} has not been applied")
         self.land()
         self._pauses.begin(now_ms)
-        for flight, reason in self._expiries.passed(now_ms):
-            self._ended.append(self._close(flight, Outcome.EXPIRED, reason))
+        for group, reason in self._expiries.passed(now_ms):
+            self._ended.append(self._close(group, Outcome.EXPIRED, reason))
         reasons: dict[SeqId, WaitReason] = {}
         draft = StepBuilder(self._ample, self._pool, self._prefixes, self._roster, now_ms)
         if self._forced or not draft.run_all():
             draft, reasons = self._weigh_up(now_ms)
         draft.copy_ahead(self._copies_ahead)
-        events = [event for event in self._paused if event.flight_id in self._flights]
+        events = [event for event in self._paused if event.job_id in self._groups]
         self._plan, self._paused = draft.finish(self._plan.number + 1, events, self._costs, reasons), []
         self._in_flight = draft.running
         if self._plan.is_empty:
@@ -222,9 +222,9 @@ class Planner:
         for row, seq in zip(plan.rows, self._in_flight.values(), strict=True):
             if seq.state is not FINISHED:  # cancelled, dropped or failed while the step ran
                 charge = self._advance(seq, row, result, now_ms, produced)
-                charges[row.seq.flight_id] = charges.get(row.seq.flight_id, 0.0) + charge
+                charges[row.seq.job_id] = charges.get(row.seq.job_id, 0.0) + charge
         self._in_flight = {}
-        self._pauses.end(result.run_ms + result.copy_ms if self._flights else None)
+        self._pauses.end(result.run_ms + result.copy_ms if self._groups else None)
         return StepOutcome(tuple(produced), self.collect().ended, charges)
 
     def collect(self) -> StepOutcome:
@@ -262,8 +262,8 @@ class Planner:
 
     @property
     def has_work(self) -> bool:
-        """There are flights here, or ends to report. Paused ones count: their deadlines pass in `plan`."""
-        return bool(self._flights or self._ended)
+        """There are jobs here, or ends to report. Paused ones count: their deadlines pass in `plan`."""
+        return bool(self._groups or self._ended)
 
     @property
     def blocks_free(self) -> int:
@@ -280,9 +280,9 @@ class Planner:
         """Host slots that nobody holds."""
         return self._pool.free_slots
 
-    def flights(self) -> list[str]:
-        """Flights that are not over, in the order of their arrival here."""
-        return list(self._flights)
+    def job_ids(self) -> list[str]:
+        """Jobs that are not over, in the order of their arrival here."""
+        return list(self._groups)
 
     def counts(self) -> capacity.Counts:
         """Sequences running, waiting and preempted, by lane."""
@@ -297,30 +297,30 @@ class Planner:
     def check_integrity(self) -> None:
         """Compare blocks and states. Raises IntegrityError naming the invariant that is broken."""
         self.land()
-        live = [seq for flight in self._flights.values() for seq in flight.live]
+        live = [seq for group in self._groups.values() for seq in group.live]
         self._pool.check_integrity([seq.table for seq in live], [seq.slots for seq in live])
-        for flight in self._flights.values():
-            flight.check_integrity(self._pool)
+        for group in self._groups.values():
+            group.check_integrity(self._pool)
 
     def _yield_forced(self, draft: StepBuilder) -> None:
         for seq_id, (mode, blocks) in self._forced.items():
-            flight = self._flights.get(seq_id.flight_id)
-            if flight:
-                seq = flight.choices[seq_id.choice]
+            group = self._groups.get(seq_id.job_id)
+            if group:
+                seq = group.choices[seq_id.choice]
                 draft.force(seq, mode, blocks, self._claims.room().of(seq))
         self._forced = {}
 
-    def _close(self, flight: SequenceGroup, outcome: Outcome, error: str = "") -> Ended:
-        self._release(flight)
-        return flight.ended(outcome, error)
+    def _close(self, group: SequenceGroup, outcome: Outcome, error: str = "") -> Ended:
+        self._release(group)
+        return group.ended(outcome, error)
 
-    def _release(self, flight: SequenceGroup) -> None:
-        for seq in flight.live:
+    def _release(self, group: SequenceGroup) -> None:
+        for seq in group.live:
             self._free(seq)
             seq.move(State.FINISHED)
             self._roster.remove(seq)
-        del self._flights[flight.job.flight_id]
-        self._claims.left(flight.job)
+        del self._groups[group.job.job_id]
+        self._claims.left(group.job)
 
     def _free(self, seq: Sequence) -> None:
         self._pool.release(seq.table)
@@ -328,22 +328,22 @@ class Planner:
         self._claims.release(seq)
 
     def _fail(self, rows: tuple[Row, ...], result: StepResult) -> None:
-        """End the flights whose rows failed, or yielded no token where one was due."""
+        """End the jobs whose rows failed, or yielded no token where one was due."""
         for row in rows:
             missing = "the runner returned no token" if row.samples and row.seq not in result.tokens else ""
             reason = result.failed.get(row.seq, missing)
             if reason and self._in_flight[row.seq].state is not State.FINISHED:
-                self._ended.append(self._close(self._flights[row.seq.flight_id], Outcome.FAILED, reason))
+                self._ended.append(self._close(self._groups[row.seq.job_id], Outcome.FAILED, reason))
 
     def _advance(self, seq: Sequence, row: Row, result: StepResult, now_ms: float, produced: list[Produced]) -> float:
         """What came out of one row; its charge."""
         before, charge, cached = seq.state, DECODE_WEIGHT, 0
         seq.num_computed += len(row.token_ids)
         if before is not DECODE:  # else its prompt was charged, and shared
-            flight = self._flights[row.seq.flight_id]
-            charge, cached = flight.charge(row), 0 if row.output_index else flight.cached_tokens
+            group = self._groups[row.seq.job_id]
+            charge, cached = group.charge(row), 0 if row.output_index else group.cached_tokens
             self._roster.lanes[seq.job.lane].computed(seq, len(row.token_ids))
-            for sibling in flight.share_prefix(seq, self._pool, self._claims.may_begin):
+            for sibling in group.share_prefix(seq, self._pool, self._claims.may_begin):
                 self._roster.file(sibling)
         self._roster.charge(seq.job, charge)
         if row.samples:
@@ -351,18 +351,18 @@ class Planner:
             produced.append(Produced(row.seq, row.output_index, seq.output[-1], reason, cached))
             self._prefixes.leave(seq, row)
             if seq.state is not before:
-                self._moved(seq, self._flights[row.seq.flight_id])
+                self._moved(seq, self._groups[row.seq.job_id])
         return charge
 
-    def _moved(self, seq: Sequence, flight: SequenceGroup) -> None:
+    def _moved(self, seq: Sequence, group: SequenceGroup) -> None:
         """Its token ended a sequence, or its grant, or was its first."""
         if seq.state is FINISHED:
             self._roster.remove(seq)
             self._free(seq)
-            self._lengths.learn(flight.job, len(seq.output))
-            if not flight.live:
-                self._ended.append(self._close(flight, Outcome.FINISHED))
+            self._lengths.learn(group.job, len(seq.output))
+            if not group.live:
+                self._ended.append(self._close(group, Outcome.FINISHED))
             return
         self._roster.file(seq)
         if seq.state is PAUSED:
-            self._paused.append(Paused(flight_id=seq.id.flight_id, choice=seq.id.choice))
+            self._paused.append(Paused(job_id=seq.id.job_id, choice=seq.id.choice))

@@ -66,7 +66,7 @@ class Rank(NamedTuple):
     """Weighted tokens that its tenant has had, and foresees."""
     due_ms: float
     """When its first token is or was due."""
-    flight_id: str
+    job_id: str
     choice: int
 
     @property
@@ -137,7 +137,7 @@ class Ranking:
             urgency,
             counter + self._foresees(job),
             seq.first_due_ms,
-            job.flight_id,
+            job.job_id,
             seq.id.choice,
         )
         return Standing(rank, seq)

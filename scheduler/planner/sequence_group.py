@@ -1,6 +1,6 @@
 """One leased job in a worker: its choices, the prompt blocks that they share, and its deadlines.
 
-When to look whether a flight's time is over, so that no step asks all flights.
+When to look whether a job's time is over, so that no step asks all jobs.
 """
 
 import heapq
@@ -106,7 +106,7 @@ class SequenceGroup:
     def ended(self, outcome: Outcome, error: str = "") -> Ended:
         """How it ended, for the server."""
         preemptions = sum(seq.preemptions for seq in self.choices)
-        return Ended(self.job.flight_id, outcome, error, preemptions, self.cached_tokens)
+        return Ended(self.job.job_id, outcome, error, preemptions, self.cached_tokens)
 
 
 def refusal(job: Job, pool: BlockPool) -> str:
@@ -119,14 +119,14 @@ def refusal(job: Job, pool: BlockPool) -> str:
     return ""
 
 
-def open_flight(lease: Lease, lane: Lane, arrived_ms: float, block_size: int) -> SequenceGroup:
-    """The flight of a lease, going on from what earlier holders have published."""
+def open_group(lease: Lease, lane: Lane, arrived_ms: float, block_size: int) -> SequenceGroup:
+    """The job of a lease, going on from what earlier holders have published."""
     job = lease.job
     generated = [list(ids) for ids in lease.generated] + [[] for _ in range(job.n - len(lease.generated))]
     resumed = any(generated)
     choices = tuple(
         Sequence(
-            id=SeqId(job.flight_id, choice),
+            id=SeqId(job.job_id, choice),
             job=job,
             epoch=lease.epoch,
             arrived_ms=arrived_ms,
@@ -138,7 +138,7 @@ def open_flight(lease: Lease, lane: Lane, arrived_ms: float, block_size: int) ->
         )
         for choice, output in enumerate(generated)
     )
-    flight = SequenceGroup(
+    group = SequenceGroup(
         job=job,
         lane=lane,
         arrived_ms=arrived_ms,
@@ -147,48 +147,48 @@ def open_flight(lease: Lease, lane: Lane, arrived_ms: float, block_size: int) ->
         resumed=resumed,
         choices=choices,
     )
-    _choose_trunk(flight)
-    return flight
+    _choose_trunk(group)
+    return group
 
 
-def _choose_trunk(flight: SequenceGroup) -> None:
+def _choose_trunk(group: SequenceGroup) -> None:
     # The choice with the least output can run whenever any of them can, so nobody waits for one at its grant.
-    trunk = min(flight.live, key=lambda seq: len(seq.output), default=None)
-    for seq in flight.live:
-        seq.awaits_prefix = flight.shared_blocks > 0 and seq is not trunk
+    trunk = min(group.live, key=lambda seq: len(seq.output), default=None)
+    for seq in group.live:
+        seq.awaits_prefix = group.shared_blocks > 0 and seq is not trunk
 
 
 MOST_STALE = 8
-"""Noted times for each flight that is here, from which on those of flights that are over are thrown out."""
+"""Noted times for each job that is here, from which on those of jobs that are over are thrown out."""
 
 
 class Expiries:
-    """The times at which a deadline of a flight passes, or the longest wait of one that has not begun."""
+    """The times at which a deadline of a job passes, or the longest wait of one that has not begun."""
 
-    def __init__(self, flights: Mapping[str, SequenceGroup]) -> None:
-        """`flights`: those that are not over, as they are at each call."""
-        self._flights = flights
+    def __init__(self, job_ids: Mapping[str, SequenceGroup]) -> None:
+        """`jobs`: those that are not over, as they are at each call."""
+        self._groups = job_ids
         self._times: list[tuple[float, str]] = []
 
     def __len__(self) -> int:
         return len(self._times)
 
-    def watch(self, flight: SequenceGroup) -> None:
-        """Note a flight's times."""
-        for at_ms in flight.expiries():
-            heapq.heappush(self._times, (at_ms, flight.job.flight_id))
-        if len(self._times) > MOST_STALE * (1 + len(self._flights)):
-            self._times = [(at_ms, one.job.flight_id) for one in self._flights.values() for at_ms in one.expiries()]
+    def watch(self, group: SequenceGroup) -> None:
+        """Note a job's times."""
+        for at_ms in group.expiries():
+            heapq.heappush(self._times, (at_ms, group.job.job_id))
+        if len(self._times) > MOST_STALE * (1 + len(self._groups)):
+            self._times = [(at_ms, one.job.job_id) for one in self._groups.values() for at_ms in one.expiries()]
             heapq.heapify(self._times)
 
     def any_by(self, now_ms: float) -> bool:
-        """A noted time has passed; `passed` tells whether a flight's is over."""
+        """A noted time has passed; `passed` tells whether a job's is over."""
         return bool(self._times) and self._times[0][0] < now_ms
 
     def passed(self, now_ms: float) -> Iterator[tuple[SequenceGroup, str]]:
-        """Flights whose time is over, and why, in words; the caller ends them."""
+        """Jobs whose time is over, and why, in words; the caller ends them."""
         while self._times and self._times[0][0] < now_ms:
-            flight = self._flights.get(heapq.heappop(self._times)[1])
-            reason = flight.expired(now_ms) if flight else ""
-            if flight and reason:
-                yield flight, reason
+            group = self._groups.get(heapq.heappop(self._times)[1])
+            reason = group.expired(now_ms) if group else ""
+            if group and reason:
+                yield group, reason

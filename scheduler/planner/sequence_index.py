@@ -103,7 +103,7 @@ LENT = 0.25
 takes longer by more than that (`promises.MARGIN`)."""
 
 Filed = tuple[float, float, str, int, Sequence]
-"""A fresh sequence by class and a time in ms; flight and choice break ties."""
+"""A fresh sequence by class and a time in ms; job and choice break ties."""
 
 
 class LaneRoster:

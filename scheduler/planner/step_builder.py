@@ -131,7 +131,7 @@ class StepBuilder:
         if ran:
             self._events.append(
                 Preempted(
-                    flight_id=seq.id.flight_id,
+                    job_id=seq.id.job_id,
                     choice=seq.id.choice,
                     mode=victim.mode,
                     blocks=victim.blocks,
@@ -153,7 +153,7 @@ class StepBuilder:
             seq.set_aside(self._now_ms)
             self._roster.changes += 1
             self._events.append(
-                Preempted(flight_id=seq.id.flight_id, choice=seq.id.choice, mode="keep", blocks=0, predicted_ms=0.0)
+                Preempted(job_id=seq.id.job_id, choice=seq.id.choice, mode="keep", blocks=0, predicted_ms=0.0)
             )
 
     def run(self, seq: Sequence) -> None:
@@ -248,7 +248,7 @@ class StepBuilder:
     def _resume(self, seq: Sequence) -> None:
         if seq.stalled_since_ms is not None:
             stalled_ms = self._now_ms - seq.stalled_since_ms
-            self._events.append(Resumed(flight_id=seq.id.flight_id, choice=seq.id.choice, stalled_ms=stalled_ms))
+            self._events.append(Resumed(job_id=seq.id.job_id, choice=seq.id.choice, stalled_ms=stalled_ms))
             seq.stalled_since_ms = None
             self._roster.changes += 1
 

@@ -22,9 +22,9 @@ from fairlane.scheduler.protocol.messages import (
 
 
 class SeqId(NamedTuple):
-    """One choice of one flight: the unit that owns a block table."""
+    """One choice of one job: the unit that owns a block table."""
 
-    flight_id: str
+    job_id: str
     choice: int
 
 
@@ -156,7 +156,7 @@ class Produced(msgspec.Struct, frozen=True):
     token_id: int
     finish_reason: FinishReason | None
     cached_tokens: int = 0
-    """With its first token: of the flight's prompt, what the prefix cache had."""
+    """With its first token: of the job's prompt, what the prefix cache had."""
 
     def __repr__(self) -> str:
         return f"Produced({self.seq}[{self.index}], {self.finish_reason})"
@@ -164,9 +164,9 @@ class Produced(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A flight that is over in this worker; its blocks are free."""
+    """A job that is over in this worker; its blocks are free."""
 
-    flight_id: str
+    job_id: str
     outcome: Outcome
     error: str = ""
     preemptions: int = 0
@@ -180,7 +180,7 @@ class StepOutcome:
     produced: tuple[Produced, ...] = ()
     ended: tuple[Ended, ...] = ()
     charges: Mapping[str, float] = field(default_factory=dict)
-    """Weighted tokens computed in this step, by flight: what its tenant's counter is charged."""
+    """Weighted tokens computed in this step, by job: what its tenant's counter is charged."""
 
 
 @dataclass(frozen=True, slots=True)

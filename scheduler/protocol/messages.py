@@ -66,7 +66,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """One prompt on its way to a worker; leased and returned whole, prefilled once for `n` choices."""
 
-    flight_id: str
+    job_id: str
     gateway_id: str
     """Whose delta stream the answers go to."""
     tenant: str
@@ -120,7 +120,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return self.deadline_ms is not None or self.hard_ttft_ms is not None
 
     def __repr__(self) -> str:
-        return f"Job({self.flight_id}, {self.tenant}, {self.lane}, prompt={len(self.prompt)} tokens, n={self.n})"
+        return f"Job({self.job_id}, {self.tenant}, {self.lane}, prompt={len(self.prompt)} tokens, n={self.n})"
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,7 +153,7 @@ class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
 class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="token"):
     """New tokens of one choice. A gateway accepts only the next index of each choice."""
 
-    flight_id: str
+    job_id: str
     epoch: int
     choice: int
     first_index: int
@@ -161,16 +161,16 @@ class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     logprobs: tuple[TokenLogprob, ...] = ()
     finish_reason: FinishReason | None = None
     cached_tokens: int = 0
-    """Prompt tokens of the flight that the prefix cache had; said with a choice's first token."""
+    """Prompt tokens of the job that the prefix cache had; said with a choice's first token."""
 
     def __repr__(self) -> str:
-        return f"TokenDelta({self.flight_id}/{self.choice} from {self.first_index}, {len(self.token_ids)} tokens)"
+        return f"TokenDelta({self.job_id}/{self.choice} from {self.first_index}, {len(self.token_ids)} tokens)"
 
 
 class Preempted(msgspec.Struct, frozen=True, kw_only=True, tag="preempted"):
     """A choice had to yield its KV blocks; it will resume."""
 
-    flight_id: str
+    job_id: str
     choice: int
     mode: PreemptionMode
     blocks: int
@@ -181,7 +181,7 @@ class Preempted(msgspec.Struct, frozen=True, kw_only=True, tag="preempted"):
 class Resumed(msgspec.Struct, frozen=True, kw_only=True, tag="resumed"):
     """A preempted or paused choice runs again."""
 
-    flight_id: str
+    job_id: str
     choice: int
     stalled_ms: float
 
@@ -189,14 +189,14 @@ class Resumed(msgspec.Struct, frozen=True, kw_only=True, tag="resumed"):
 class Paused(msgspec.Struct, frozen=True, kw_only=True, tag="paused"):
     """A choice has used up its grant and waits for the next."""
 
-    flight_id: str
+    job_id: str
     choice: int
 
 
 class Finished(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="finished"):
     """The end of a job: nothing of it follows."""
 
-    flight_id: str
+    job_id: str
     epoch: int
     outcome: Outcome
     error: str = ""
@@ -213,15 +213,15 @@ Event = TokenDelta | Preempted | Resumed | Paused | Finished
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag="cancel"):
-    """Stop this flight within a step and free its blocks."""
+    """Stop this job within a step and free its blocks."""
 
-    flight_id: str
+    job_id: str
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True, tag="grant"):
-    """Each choice of this flight may now produce up to `granted_until` output tokens."""
+    """Each choice of this job may now produce up to `granted_until` output tokens."""
 
-    flight_id: str
+    job_id: str
     granted_until: int
 
 

@@ -5,13 +5,13 @@ weighted tokens. Under `fl:{queue}:`
 
 | key | type | holds |
 | --- | --- | --- |
-| `job:<flight>` | hash | the record: `body` (the encoded Job, until it ends) and the FIELDS of lua/base.lua |
-| `ids:<flight>:<choice>` | string | published token ids, 4 bytes each, little-endian |
-| `queue:<lane>:<tenant>` | sorted set | the tenant's waiting flights: returned, guaranteed, others; each by when due |
-| `heads:<lane>` | hash | tenant → its first flight that never ran, after what orders it (lua/places.lua) |
-| `waiting:<lane>` | sorted set | all waiting flights by when they were queued: depth, oldest wait, promotion |
-| `returned:<lane>` | sorted set | waiting flights that came back from a worker, in the same order |
-| `guaranteed:<lane>` | sorted set | guaranteed flights that wait and never ran, by when they are due |
+| `job:<job>` | hash | the record: `body` (the encoded Job, until it ends) and the FIELDS of lua/base.lua |
+| `ids:<job>:<choice>` | string | published token ids, 4 bytes each, little-endian |
+| `queue:<lane>:<tenant>` | sorted set | the tenant's waiting jobs: returned, guaranteed, others; each by when due |
+| `heads:<lane>` | hash | tenant → its first job that never ran, after what orders it (lua/places.lua) |
+| `waiting:<lane>` | sorted set | all waiting jobs by when they were queued: depth, oldest wait, promotion |
+| `returned:<lane>` | sorted set | waiting jobs that came back from a worker, in the same order |
+| `guaranteed:<lane>` | sorted set | guaranteed jobs that wait and never ran, by when they are due |
 | `promised:<lane>` | hash | when due, in buckets → microseconds that doors have promised and that have not begun |
 | `asked:<lane>` | hash | when, in buckets → microseconds of work that came to all doors of late |
 | `vouched:<lane>` | hash | tenant → weighted tokens that it was guaranteed and waits for |
@@ -21,11 +21,11 @@ weighted tokens. Under `fl:{queue}:`
 | `counters:<lane>` | sorted set | all tenants by counter |
 | `owed` | hash | lane → weighted tokens by which it is behind its share floor |
 | `level` | hash | lane → the counter at which all its tenants stood when last nobody waited |
-| `expiry` | sorted set | all waiting flights by when their time is over |
+| `expiry` | sorted set | all waiting jobs by when their time is over |
 | `workers`, `gateways` | sorted sets | ids by when their lease lapses |
-| `held:<worker>` | sorted set | flights leased to it, by how often their workers died |
+| `held:<worker>` | sorted set | jobs leased to it, by how often their workers died |
 | `lost` | sorted set | workers that have not heard yet that their jobs were taken away, by when |
-| `flights:<gateway>` | sorted set | its flights that have not ended, all scores 0 |
+| `jobs:<gateway>` | sorted set | its jobs that have not ended, all scores 0 |
 | `serials:<gateway>` | hash | worker → serial of its last publication; goes an hour after the last |
 | `pulse` | hash | `seen`: last renew or reclaim; `quiet_until`: until when reclaim does nothing; `served`: last renew |
 | `events:<gateway>` | stream | what workers say: each field of an entry is one encoded list of events |

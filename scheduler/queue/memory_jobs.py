@@ -38,21 +38,21 @@ class JobBook:
         self.entries: dict[str, Entry] = {}
         self.events: dict[str, list[Event]] = defaultdict(list)
         self.controls: dict[str, list[Control]] = defaultdict(list)
-        self.flights: dict[str, set[str]] = defaultdict(set)
-        """Flights of each gateway that have not ended, nor been told to for the gateway's loss."""
+        self.job_ids: dict[str, set[str]] = defaultdict(set)
+        """Jobs of each gateway that have not ended, nor been told to for the gateway's loss."""
         self._held: dict[str, set[str]] = defaultdict(set)
         self._expiry: list[Place] = []
         self._spent: dict[tuple[LaneName, str], list[float]] = {}
 
     def held(self, worker_id: str) -> list[Entry]:
         """What this worker holds, in one order for all: fewest losses first, ties by id."""
-        held = [self.entries[flight_id] for flight_id in self._held.get(worker_id, ())]
-        return sorted(held, key=lambda entry: (entry.losses, entry.job.flight_id))
+        held = [self.entries[job_id] for job_id in self._held.get(worker_id, ())]
+        return sorted(held, key=lambda entry: (entry.losses, entry.job.job_id))
 
     def late(self, now_ms: int) -> list[Entry]:
         """The first of the waiting jobs whose time is over."""
         count = bisect_right(self._expiry, float(now_ms), key=itemgetter(0))
-        return [self.entries[flight_id] for _, flight_id in self._expiry[: min(count, SWEEP)]]
+        return [self.entries[job_id] for _, job_id in self._expiry[: min(count, SWEEP)]]
 
     def add(self, arrived_ms: int, job: Job, now_ms: int, generated: Sequence[Sequence[int]]) -> Entry:
         """Seat a new job; best effort where what its door promised cannot be booked, or its tenant is outside Θ.
@@ -77,8 +77,8 @@ class JobBook:
         if bucket_ms is not None:
             entry.claim_us, entry.bucket_ms = claimed_us, bucket_ms
         entry.generated = [list(ids) for ids in generated] or [[] for _ in range(job.n)]
-        self.entries[job.flight_id] = entry
-        self.flights[job.gateway_id].add(job.flight_id)
+        self.entries[job.job_id] = entry
+        self.job_ids[job.gateway_id].add(job.job_id)
         self._seat(entry)
         return entry
 
@@ -88,7 +88,7 @@ class JobBook:
         entry.state, entry.worker_id, entry.taken_ms, entry.returned = JobState.LEASED, worker_id, now_ms, False
         entry.epoch += 1
         entry.credit = entry.provisional_cost
-        self._held[worker_id].add(entry.job.flight_id)
+        self._held[worker_id].add(entry.job.job_id)
         self._charge(entry, entry.credit)
         job = msgspec.structs.replace(entry.job, granted_until=entry.granted_until)
         generated = tuple(map(tuple, entry.generated))
@@ -100,7 +100,7 @@ class JobBook:
         What its holder says may not fit the record where a crash of the store took the record's end back: the job is
         lost to that worker, and whoever takes it next goes on from the record.
         """
-        entry = self.entries.get(item.flight_id)
+        entry = self.entries.get(item.job_id)
         if entry is None or entry.state is not JobState.LEASED or entry.epoch != item.epoch:
             return False
         if (entry.worker_id, entry.job.gateway_id) != (worker_id, gateway_id):
@@ -133,7 +133,7 @@ class JobBook:
         if entry.cancelled:
             self.end(entry, Outcome.CANCELLED)
             return
-        self._held[entry.worker_id].discard(entry.job.flight_id)
+        self._held[entry.worker_id].discard(entry.job.job_id)
         self._refund(entry)
         entry.state, entry.worker_id, entry.returned, entry.queued_ms = JobState.QUEUED, "", True, now_ms
         entry.epoch += 1
@@ -153,7 +153,7 @@ class JobBook:
             self.end(entry, Outcome.CANCELLED)
         elif entry.state is JobState.LEASED and not entry.cancelled:
             entry.cancelled = True
-            self.controls[entry.worker_id].append(Cancel(flight_id=entry.job.flight_id))
+            self.controls[entry.worker_id].append(Cancel(job_id=entry.job.job_id))
 
     def end(self, entry: Entry, outcome: Outcome, error: str = "", *, tell: bool = True) -> None:
         """End a job for good. `tell` its gateway, unless its worker has done so."""
@@ -161,18 +161,18 @@ class JobBook:
         if entry.state is JobState.QUEUED:
             self._unseat(entry)
         else:
-            self._held[entry.worker_id].discard(job.flight_id)
+            self._held[entry.worker_id].discard(job.job_id)
         self._refund(entry)
         self._release_claim(entry)
-        self.flights[job.gateway_id].discard(job.flight_id)
+        self.job_ids[job.gateway_id].discard(job.job_id)
         entry.state, entry.outcome = JobState.ENDED, outcome
         if tell:
-            finished = Finished(flight_id=job.flight_id, epoch=entry.epoch, outcome=outcome, error=error)
+            finished = Finished(job_id=job.job_id, epoch=entry.epoch, outcome=outcome, error=error)
             self.events[job.gateway_id].append(finished)
 
     def end_started(self, lane: LaneName) -> None:
         """End the first of the waiting jobs of a lane that have tokens: nobody goes on with them."""
-        waiting = [self.entries[flight_id] for flight_id in self.places[lane].all_returned()]
+        waiting = [self.entries[job_id] for job_id in self.places[lane].all_returned()]
         for entry in [entry for entry in waiting if entry.produced][:SWEEP]:
             self.end(entry, Outcome.UNAVAILABLE)
 
@@ -180,8 +180,8 @@ class JobBook:
         """Forget a waiting job that nobody has begun."""
         self._unseat(entry)
         self._release_claim(entry)
-        self.flights[entry.job.gateway_id].discard(entry.job.flight_id)
-        del self.entries[entry.job.flight_id]
+        self.job_ids[entry.job.gateway_id].discard(entry.job.job_id)
+        del self.entries[entry.job.job_id]
 
     def reset(self) -> None:
         """Forget what each tenant and lane has had."""
@@ -202,7 +202,7 @@ class JobBook:
 
     def _end_of_wait(self, entry: Entry) -> Place:
         max_wait_ms = self.places[entry.job.lane].lane.max_wait_ms
-        return entry.expires_ms(max_wait_ms), entry.job.flight_id
+        return entry.expires_ms(max_wait_ms), entry.job.job_id
 
     def _charge(self, entry: Entry, tokens: float) -> None:
         if tokens:

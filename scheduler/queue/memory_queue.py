@@ -86,9 +86,9 @@ class LaneQueue:
         each choice that an earlier run of the same request has published, from which it goes on; empty: none. Raises
         TenantQueueFull, LaneFull and Unattainable, and has then changed nothing.
         """
-        known = self._book.entries.get(job.flight_id)
+        known = self._book.entries.get(job.job_id)
         if known is not None:
-            return Put(self.position(job.flight_id) or 0, known.job.guaranteed)
+            return Put(self.position(job.job_id) or 0, known.job.guaranteed)
         own, places = self.waiting(job.tenant), self._book.places[job.lane]
         oldest_wait_ms = places.oldest_wait_ms(now_ms)
         if tenant_limit is not None and own >= tenant_limit:
@@ -99,28 +99,28 @@ class LaneQueue:
         self._gateways.setdefault(job.gateway_id, now_ms + GATEWAY_LEASES * self._lease_ms)
         return Put(places.position(entry), entry.job.guaranteed)
 
-    def cancel(self, flight_id: str) -> JobRecord | None:
+    def cancel(self, job_id: str) -> JobRecord | None:
         """End a waiting job, tell a leased one's holder to stop it. Idempotent; None where it is unknown."""
-        entry = self._book.entries.get(flight_id)
+        entry = self._book.entries.get(job_id)
         if entry is not None:
             self._book.stop(entry)
-        return self.record(flight_id)
+        return self.record(job_id)
 
-    def grant(self, flight_id: str, granted_until: int) -> bool:
+    def grant(self, job_id: str, granted_until: int) -> bool:
         """Raise what each choice may produce, in the record and at the holder, which may not have heard of what is said
         again. False: unknown or ended."""
-        entry = self._book.entries.get(flight_id)
+        entry = self._book.entries.get(job_id)
         if entry is None or entry.state is JobState.ENDED:
             return False
         if granted_until >= entry.granted_until:
             entry.granted_until = granted_until
             if entry.state is JobState.LEASED:
-                self.controls[entry.worker_id].append(Grant(flight_id=flight_id, granted_until=granted_until))
+                self.controls[entry.worker_id].append(Grant(job_id=job_id, granted_until=granted_until))
         return True
 
-    def record(self, flight_id: str) -> JobRecord | None:
+    def record(self, job_id: str) -> JobRecord | None:
         """What is known of a job; None if it was never put, or forgotten."""
-        entry = self._book.entries.get(flight_id)
+        entry = self._book.entries.get(job_id)
         if entry is None:
             return None
         return JobRecord(
@@ -137,26 +137,26 @@ class LaneQueue:
             guaranteed=entry.job.guaranteed,
         )
 
-    def published(self, flight_id: str) -> Published | None:
+    def published(self, job_id: str) -> Published | None:
         """What there is to go on from of a job; None where it is unknown."""
-        entry = self._book.entries.get(flight_id)
+        entry = self._book.entries.get(job_id)
         return None if entry is None else Published(entry.job.prompt_print, tuple(map(tuple, entry.generated)))
 
-    def credit(self, flight_id: str) -> float:
+    def credit(self, job_id: str) -> float:
         """Weighted tokens that a job's tenant was charged when it was taken and that are not computed yet."""
-        entry = self._book.entries.get(flight_id)
+        entry = self._book.entries.get(job_id)
         return 0.0 if entry is None else entry.credit
 
-    def forget(self, flight_ids: Iterable[str]) -> None:
+    def forget(self, job_ids: Iterable[str]) -> None:
         """Drop the records of jobs that have ended; others stay."""
-        for flight_id in flight_ids:
-            entry = self._book.entries.get(flight_id)
+        for job_id in job_ids:
+            entry = self._book.entries.get(job_id)
             if entry is not None and entry.state is JobState.ENDED:
-                del self._book.entries[flight_id]
+                del self._book.entries[job_id]
 
-    def position(self, flight_id: str) -> int | None:
+    def position(self, job_id: str) -> int | None:
         """1 + the tenant's own jobs ahead in the lane; None once it is not queued."""
-        entry = self._book.entries.get(flight_id)
+        entry = self._book.entries.get(job_id)
         if entry is None or entry.state is not JobState.QUEUED:
             return None
         return self._book.places[entry.job.lane].position(entry)
@@ -216,7 +216,7 @@ class LaneQueue:
     def renew(self, now_ms: int, worker_id: str, holding: Collection[str] | None = None) -> bool:
         """A worker's heartbeat, for all it holds. False, once: its lease had lapsed and its jobs were taken away.
 
-        `holding` names the flights that the worker knows of: a job leased to it for longer than one lease and not
+        `holding` names the jobs that the worker knows of: a job leased to it for longer than one lease and not
         among them was in a `take` whose answer got lost, and is given back.
         """
         self._is_quiet(now_ms)
@@ -224,14 +224,14 @@ class LaneQueue:
         self._served_ms = now_ms
         if holding is not None:
             for entry in self._book.held(worker_id):
-                if entry.job.flight_id not in holding and entry.taken_ms <= now_ms - self._lease_ms:
+                if entry.job.job_id not in holding and entry.taken_ms <= now_ms - self._lease_ms:
                     self._book.give_back(entry, now_ms)
         return self._lost.pop(worker_id, None) is None
 
     def publish(
         self, now_ms: int, gateway_id: str, worker_id: str, items: Sequence[Publication], *, serial: str = ""
     ) -> set[str]:
-        """Record what a step produced for one gateway's jobs; returns the flights that were refused.
+        """Record what a step produced for one gateway's jobs; returns the jobs that were refused.
 
         Refused: unknown, ended, not this worker's or this gateway's, a stale epoch, a gap in the tokens; the last goes
         back to the queue. A call with the same non-empty `serial` as the worker's last to this gateway is a repeat, and
@@ -240,14 +240,14 @@ class LaneQueue:
         if serial and self._last_serial.get((gateway_id, worker_id)) == serial:
             return set()
         self._last_serial[gateway_id, worker_id] = serial
-        refused = {item.flight_id for item in items if not self._book.publish(gateway_id, worker_id, item, now_ms)}
+        refused = {item.job_id for item in items if not self._book.publish(gateway_id, worker_id, item, now_ms)}
         self._book.settle()
         return refused
 
-    def release(self, now_ms: int, worker_id: str, flight_ids: Iterable[str]) -> None:
+    def release(self, now_ms: int, worker_id: str, job_ids: Iterable[str]) -> None:
         """Hand jobs back, on drain: to the head of their lane, not counted as a loss. What it does not hold stays."""
-        for flight_id in flight_ids:
-            entry = self._book.entries.get(flight_id)
+        for job_id in job_ids:
+            entry = self._book.entries.get(job_id)
             if entry is not None and entry.state is JobState.LEASED and entry.worker_id == worker_id:
                 self._book.give_back(entry, now_ms)
 
@@ -288,10 +288,10 @@ class LaneQueue:
         self._seen_ms, self._served_ms, self._quiet_until_ms = None, None, 0
         return QueuePresence.REMOVED
 
-    def withdraw(self, now_ms: int, flight_id: str, grace_ms: int) -> bool | None:
+    def withdraw(self, now_ms: int, job_id: str, grace_ms: int) -> bool | None:
         """Take a job that has no token yet out of an orphan (as `orphan` says), to be put elsewhere: nothing of it
         stays, nobody is told. False where it stays; None where it is unknown, as where this was done before."""
-        entry = self._book.entries.get(flight_id)
+        entry = self._book.entries.get(job_id)
         if entry is None:
             return None
         if entry.state is not JobState.QUEUED or entry.produced or not self._is_orphan(now_ms, grace_ms):
@@ -319,11 +319,11 @@ class LaneQueue:
 
     def _abandon(self, gateway_id: str) -> None:
         """Cancel what a dead gateway asked for, a part per call."""
-        flights = sorted(self._book.flights[gateway_id])[:SWEEP]
-        for flight_id in flights:
-            self._book.stop(self._book.entries[flight_id])
-            self._book.flights[gateway_id].discard(flight_id)
-        if len(flights) < SWEEP:
+        job_ids = sorted(self._book.job_ids[gateway_id])[:SWEEP]
+        for job_id in job_ids:
+            self._book.stop(self._book.entries[job_id])
+            self._book.job_ids[gateway_id].discard(job_id)
+        if len(job_ids) < SWEEP:
             del self._gateways[gateway_id]
 
     def _lose(self, worker_id: str, now_ms: int) -> int:

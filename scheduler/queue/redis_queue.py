@@ -1,7 +1,7 @@
 """The global queue in Redis: the rules of `scheduler.queue.memory_queue`, one script each, and the streams they write.
 
 Only conversion happens here. Keys: `scheduler.queue.keys`; rules: `scheduler.queue.memory_queue`; scripts:
-`scheduler/lua`. Every call is safe to repeat when its answer was lost: `put` knows the flight, `publish` its serial, a
+`scheduler/lua`. Every call is safe to repeat when its answer was lost: `put` knows the job, `publish` its serial, a
 job of a lost `take` comes back by `renew`. All methods raise `redis.RedisError` while the store is away.
 """
 
@@ -106,7 +106,7 @@ class RedisQueue:
         waited_ms: int = 0,
         generated: Sequence[Sequence[int]] = (),
     ) -> Put:
-        """Queue a job and wake workers. Idempotent by flight.
+        """Queue a job and wake workers. Idempotent by job.
 
         `waited_ms`: in another queue, from which it was withdrawn; it arrived so much earlier. `generated`: tokens of
         each choice that an earlier run of the same request has published, from which it goes on; empty: none. Raises
@@ -114,7 +114,7 @@ class RedisQueue:
         """
         limit = "" if tenant_limit is None else tenant_limit
         due = (due_after_ms(job), hard_first_ms(job), hard_end_ms(job))
-        args: list[Arg] = [job.flight_id, job.lane, job.tenant, limit, job.gateway_id, *due, *_record_fields(job)]
+        args: list[Arg] = [job.job_id, job.lane, job.tenant, limit, job.gateway_id, *due, *_record_fields(job)]
         known = work_us(job), job.token_ms
         answer = await self._call("put", *args, waited_ms, job.prompt_print, *known, *map(_packed, generated))
         match answer[0]:
@@ -126,38 +126,38 @@ class RedisQueue:
                 raise Unattainable(answer[1])
         return Put(int(answer[1]), bool(answer[2]))
 
-    async def cancel(self, flight_id: str) -> JobRecord | None:
+    async def cancel(self, job_id: str) -> JobRecord | None:
         """End a waiting job, tell a leased one's holder to stop it. Idempotent; None where it is unknown."""
-        return _record(await self._call("cancel", flight_id))
+        return _record(await self._call("cancel", job_id))
 
-    async def grant(self, flight_id: str, granted_until: int) -> bool:
+    async def grant(self, job_id: str, granted_until: int) -> bool:
         """Raise what each choice may produce, in the record and at the holder. False: unknown or ended."""
-        message = encode(Grant(flight_id=flight_id, granted_until=granted_until))
-        return bool(await self._call("grant", flight_id, granted_until, message))
+        message = encode(Grant(job_id=job_id, granted_until=granted_until))
+        return bool(await self._call("grant", job_id, granted_until, message))
 
-    async def record(self, flight_id: str) -> JobRecord | None:
+    async def record(self, job_id: str) -> JobRecord | None:
         """What is known of a job; None if it was never put, or forgotten, or ended more than KEPT_MS ago."""
-        return _record(await self._call("record", flight_id))
+        return _record(await self._call("record", job_id))
 
-    async def published(self, flight_id: str) -> Published | None:
+    async def published(self, job_id: str) -> Published | None:
         """What there is to go on from of a job; None where `record` knows none."""
-        answer = await self._call("published", flight_id)
+        answer = await self._call("published", job_id)
         return None if answer is None else Published(answer[0].decode(), tuple(map(_unpacked, answer[1:])))
 
-    async def forget(self, flight_ids: Iterable[str]) -> None:
+    async def forget(self, job_ids: Iterable[str]) -> None:
         """Drop the records of jobs that have ended; others stay."""
-        await self._call("forget", *flight_ids)
+        await self._call("forget", *job_ids)
 
     async def keep(self, until_ms: Mapping[str, int]) -> None:
         """Keep the records of jobs that have ended until these times, epoch ms by the store's clock, at the longest."""
         args: list[Arg] = []
-        for flight_id, until in until_ms.items():
-            args += (flight_id, until)
+        for job_id, until in until_ms.items():
+            args += (job_id, until)
         await self._call("keep", *args)
 
-    async def position(self, flight_id: str) -> int | None:
+    async def position(self, job_id: str) -> int | None:
         """1 + the tenant's own jobs ahead in the lane; None once it is not queued."""
-        answer = await self._call("position", flight_id)
+        answer = await self._call("position", job_id)
         return None if answer is None else int(answer)
 
     async def depths(self) -> dict[LaneName, LaneDepth]:
@@ -213,7 +213,7 @@ class RedisQueue:
     async def renew(self, worker_id: str, holding: Collection[str] | None = None) -> bool:
         """A worker's heartbeat, for all it holds. False, once: its lease had lapsed and its jobs were taken away.
 
-        `holding` names the flights that the worker knows of, publications not yet answered included: a job leased to
+        `holding` names the jobs that the worker knows of, publications not yet answered included: a job leased to
         it for longer than one lease and not among them was in a `take` whose answer got lost, and is given back.
         """
         known = [] if holding is None else ["1", *holding]
@@ -222,7 +222,7 @@ class RedisQueue:
     async def publish(
         self, gateway_id: str, worker_id: str, items: Sequence[Publication], *, serial: str | None = None
     ) -> set[str]:
-        """Record what a step produced for one gateway's jobs; returns the flights that were refused.
+        """Record what a step produced for one gateway's jobs; returns the jobs that were refused.
 
         Refused: unknown, ended, not this worker's or this gateway's, a stale epoch, a gap in the tokens; the last goes
         back to the queue. A caller that tries again after a lost answer gives the same `serial`, and the call is
@@ -232,11 +232,11 @@ class RedisQueue:
         args: list[Arg] = [gateway_id, worker_id, f"{self._nonce}:{own}"]
         for item in items:
             args += _publication(item)
-        return {flight.decode() for flight in await self._call("publish", *args)}
+        return {job_id.decode() for job_id in await self._call("publish", *args)}
 
-    async def release(self, worker_id: str, flight_ids: Iterable[str]) -> None:
+    async def release(self, worker_id: str, job_ids: Iterable[str]) -> None:
         """Hand jobs back, on drain: to the head of their lane, not counted as a loss. What it does not hold stays."""
-        await self._call("release", worker_id, *flight_ids)
+        await self._call("release", worker_id, *job_ids)
 
     async def read_control(self, worker_id: str, last_id: str, block_ms: int) -> tuple[str, list[Control], bool]:
         """What gateways say to this worker after `last_id`, the id to go on from, and whether jobs were queued.
@@ -270,9 +270,9 @@ class RedisQueue:
         """What becomes of it, as `LaneQueue.orphan` says. To be called after `reclaim`."""
         return QueuePresence((await self._call("orphan", grace_ms)).decode())
 
-    async def withdraw(self, flight_id: str, grace_ms: int) -> bool | None:
+    async def withdraw(self, job_id: str, grace_ms: int) -> bool | None:
         """Take out a job without a token. False where it stays; None where it is unknown, as if done before."""
-        answer = await self._call("withdraw", flight_id, grace_ms)
+        answer = await self._call("withdraw", job_id, grace_ms)
         return None if answer is None else bool(answer)
 
     async def _call(self, operation: str, *args: Arg) -> Any:  # noqa: ANN401  each script's own answer
@@ -323,8 +323,8 @@ def _record_fields(job: Job) -> list[Arg]:
 
 
 def _publication(item: Publication) -> list[Arg]:
-    flight_id, epoch, events, tokens, cost, ends = item
-    args: list[Arg] = [flight_id, epoch, cost, ends or "", _encoder.encode(events) if events else "", len(tokens)]
+    job_id, epoch, events, tokens, cost, ends = item
+    args: list[Arg] = [job_id, epoch, cost, ends or "", _encoder.encode(events) if events else "", len(tokens)]
     for choice, first_index, ids in tokens:
         args += (choice, first_index, _packed(ids))
     return args

@@ -1,5 +1,5 @@
 """The order in which one `take` hands out jobs: (owed, lane, returned, outside Θ, class, urgency, counter,
-due, flight_id).
+due, job_id).
 
 What is guaranteed is never outside: a promise holds whatever its tenant has had since.
 
@@ -100,7 +100,7 @@ class Entry:
 
 
 Place = tuple[float, str]
-"""(milliseconds, flight_id): orders a list as a Redis sorted set does, ties by id."""
+"""(milliseconds, job_id): orders a list as a Redis sorted set does, ties by id."""
 
 
 class Places:
@@ -126,14 +126,14 @@ class Places:
     def enter(self, entry: Entry) -> None:
         """Seat a job among its tenant's own: a returned one before all that never ran, what is guaranteed before what
         is not, then the earliest due first."""
-        tenant, flight = entry.job.tenant, entry.job.flight_id
+        tenant, job_id = entry.job.tenant, entry.job.job_id
         if not self._queues:
             self.level = self.counters.floor(())
             self.owed = max(0.0, self.owed)
         if tenant not in self._queues:
             self.counters.lift(tenant, self._queues)
         insort(self._queues.setdefault(tenant, []), _place(entry))
-        insort(self._waiting, (entry.queued_ms, flight))
+        insort(self._waiting, (entry.queued_ms, job_id))
         self._followers[tenant] += entry.job.follows
         if entry.returned:
             insort(self._returned, _place(entry))
@@ -143,11 +143,11 @@ class Places:
 
     def leave(self, entry: Entry) -> None:
         """Give up a job's seat, because it was taken or has ended."""
-        tenant, flight = entry.job.tenant, entry.job.flight_id
+        tenant, job_id = entry.job.tenant, entry.job.job_id
         _remove(self._queues[tenant], _place(entry))
         if not self._queues[tenant]:
             del self._queues[tenant]
-        _remove(self._waiting, (entry.queued_ms, flight))
+        _remove(self._waiting, (entry.queued_ms, job_id))
         self._followers[tenant] -= entry.job.follows
         if entry.returned:
             _remove(self._returned, _place(entry))
@@ -173,29 +173,29 @@ class Places:
         return 1 + bisect_left(self._queues[entry.job.tenant], _place(entry))
 
     def fresh(self, tenant: str, count: int) -> list[str]:
-        """The first of the tenant's flights that never ran, at most so many."""
+        """The first of the tenant's jobs that never ran, at most so many."""
         queue = self._queues[tenant]
         first = bisect_left(queue, (0, ""))
-        return [flight for _, flight in queue[first : first + count]]
+        return [job_id for _, job_id in queue[first : first + count]]
 
     def least_served(self) -> list[str]:
         """The backlogged tenants with the lowest counters, at most TENANTS_PER_TAKE."""
         return heapq.nsmallest(TENANTS_PER_TAKE, self._queues, key=lambda tenant: (self.counters.value(tenant), tenant))
 
     def returned(self) -> Iterator[str]:
-        """The first of the flights that came back from a worker."""
+        """The first of the jobs that came back from a worker."""
         return _first(self._returned)
 
     def all_returned(self) -> list[str]:
-        """All flights that came back from a worker, by when they are due."""
-        return [flight for _, flight in self._returned]
+        """All jobs that came back from a worker, by when they are due."""
+        return [job_id for _, job_id in self._returned]
 
     def guaranteed(self) -> Iterator[str]:
-        """The first due of the guaranteed flights that never ran, whosever they are."""
+        """The first due of the guaranteed jobs that never ran, whosever they are."""
         return _first(self._guaranteed)
 
     def promoted(self, now_ms: int) -> Iterator[str]:
-        """The eldest of the flights that have waited half the lane's maximum: they are ordered one lane higher."""
+        """The eldest of the jobs that have waited half the lane's maximum: they are ordered one lane higher."""
         old_ms = now_ms - self.lane.long_wait_ms
         return _first(takewhile(lambda place: place[0] <= old_ms, self._waiting))
 
@@ -231,12 +231,12 @@ class Places:
 
 
 def _place(entry: Entry) -> Place:
-    return place_ms(entry.due_ms, guaranteed=entry.job.guaranteed, returned=entry.returned), entry.job.flight_id
+    return place_ms(entry.due_ms, guaranteed=entry.job.guaranteed, returned=entry.returned), entry.job.job_id
 
 
 def _first(places: Iterable[Place]) -> Iterator[str]:
     """As many as are looked at."""
-    return (flight for _, flight in islice(places, LOOKS_PER_TAKE))
+    return (job_id for _, job_id in islice(places, LOOKS_PER_TAKE))
 
 
 def _remove(places: list[Place], place: Place) -> None:
@@ -453,9 +453,9 @@ class Order:
             return []
         return self._first(level, self._lanes[level].promoted(self._now_ms), ELDERS_PER_TAKE)
 
-    def _first(self, level: int, flights: Iterable[str], count: int) -> list[Entry]:
+    def _first(self, level: int, job_ids: Iterable[str], count: int) -> list[Entry]:
         """The first of these, at most so many, that could run here."""
-        entries = map(self._entries.__getitem__, flights)
+        entries = map(self._entries.__getitem__, job_ids)
         return list(islice((entry for entry in entries if self._could_run(level, entry)), count))
 
     def _could_run(self, level: int, entry: Entry) -> bool:
@@ -469,7 +469,7 @@ class Order:
         lead = counter - self._least[level]
         standing, urgency = self._prospects(entry, lead, self._lanes[level].lane.long_wait_ms)
         outside = lead > self._windows[level] and not job.guaranteed
-        return not entry.returned, outside, standing, urgency, counter, entry.due_ms, job.flight_id
+        return not entry.returned, outside, standing, urgency, counter, entry.due_ms, job.job_id
 
     def _prospects(self, entry: Entry, lead: float, long_wait_ms: float) -> tuple[int, float]:
         """Class and urgency. What came back from a worker has begun, and is as urgent as it is late."""

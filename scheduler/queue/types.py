@@ -23,7 +23,7 @@ LOOKS_PER_TAKE = 64
 """Of a list whose first jobs could not run in the worker that asks, how many are looked at for some that could. The
 tenants of a lane whose heads could not share as many."""
 SWEEP = 128
-"""Most workers, gateways, flights or expired jobs that one call clears away; the next call goes on."""
+"""Most workers, gateways, jobs or expired jobs that one call clears away; the next call goes on."""
 MAX_LOSSES = 5
 """A job whose workers died this often is poisoned: it ends as failed."""
 SUSPECT_LOSSES = 3
@@ -103,7 +103,7 @@ class Publication(NamedTuple):
     A publication that was not answered is sent again unchanged: tokens that are on record already are then skipped.
     """
 
-    flight_id: str
+    job_id: str
     epoch: int
     events: tuple[Event, ...] = ()
     tokens: tuple[tuple[int, int, tuple[int, ...]], ...] = ()
@@ -114,7 +114,7 @@ class Publication(NamedTuple):
 
     def __repr__(self) -> str:
         counts = [(choice, first, len(ids)) for choice, first, ids in self.tokens]
-        return f"Publication({self.flight_id}, epoch={self.epoch}, tokens={counts}, ends={self.ends})"
+        return f"Publication({self.job_id}, epoch={self.epoch}, tokens={counts}, ends={self.ends})"
 
 
 class Conference(NamedTuple):

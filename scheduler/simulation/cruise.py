@@ -55,7 +55,7 @@ class CoastObserver(Protocol):
         ...
 
     def landed(self, gained: Mapping[str, int]) -> None:
-        """So many tokens were gained by flights in the steps that `coasted` told of."""
+        """So many tokens were gained by jobs in the steps that `coasted` told of."""
         ...
 
 
@@ -77,7 +77,7 @@ class _Row(NamedTuple):
     def publication(self, cost: float, tokens: int = 0) -> Publication:
         ids = (self.record.arrival.own_token,) * tokens
         return Publication(
-            flight_id=self.seq.id.flight_id,
+            job_id=self.seq.id.job_id,
             epoch=self.epoch,
             tokens=((self.seq.id.choice, self.first, ids),) if tokens else (),
             cost=cost,
@@ -94,7 +94,7 @@ class Cruise:
         """Of the step under way."""
         self.run_ms = 0.0
         self._coast, self._queue = coast, queue
-        self._rows = [_row(seq, records[seq.id.flight_id], queue, held) for seq in coast.sequences]
+        self._rows = [_row(seq, records[seq.id.job_id], queue, held) for seq in coast.sequences]
         self._most = min([row.record.arrival.output_tokens - row.first for row in self._rows]) - 1
         self._ends_ms: list[float] = []
         payers = Counter([row.payer for row in self._rows])
@@ -139,14 +139,14 @@ class Cruise:
             row.record.computed += steps
             row.record.produced_at(row.first, self._ends_ms)
         for observer in observers:
-            observer.landed({row.seq.id.flight_id: steps for row in self._rows})
+            observer.landed({row.seq.id.job_id: steps for row in self._rows})
         if self._queue is not None:
             prepaid = [DECODE_WEIGHT * steps if row.spends_from >= steps else 0.0 for row in self._rows]
             published = [row.publication(cost, steps) for row, cost in zip(self._rows, prepaid, strict=True)]
             self._queue.publish(int(now_ms), "gateway", str(number), published)
 
     def _spent(self) -> list[Publication]:
-        """What the last step charges: one flight of a payer stands for all that have used up what was charged."""
+        """What the last step charges: one job of a payer stands for all that have used up what was charged."""
         steps = len(self._ends_ms)
         spent = [rows[0].publication(DECODE_WEIGHT * len(rows)) for rows in self._spending.values()]
         for row in self._starts.pop(steps - 1, ()):
@@ -156,8 +156,6 @@ class Cruise:
 
 
 def _row(seq: Choice, record: Record, queue: LaneQueue | None, held: Mapping[str, int]) -> _Row:
-    flight_id = seq.id.flight_id
-    credit = 0.0 if queue is None else queue.credit(flight_id)
-    return _Row(
-        seq, record, held.get(flight_id, 1), len(seq.output), int(credit // DECODE_WEIGHT) if credit else ALWAYS
-    )
+    job_id = seq.id.job_id
+    credit = 0.0 if queue is None else queue.credit(job_id)
+    return _Row(seq, record, held.get(job_id, 1), len(seq.output), int(credit // DECODE_WEIGHT) if credit else ALWAYS)

@@ -71,7 +71,7 @@ class ServiceMeter:
 
     def arrived(self, arrival: Arrival, now_ms: float) -> None:
         """A request came, and was let in."""
-        self._asked[arrival.flight_id] = _Asked(arrival)
+        self._asked[arrival.job_id] = _Asked(arrival)
         self._arriving.append((now_ms, arrival))
 
     def stepped(self, step: Step) -> None:
@@ -83,12 +83,12 @@ class ServiceMeter:
         self._join(step.ended_ms)
         bucket = int(step.ended_ms / self.bucket_ms)
         for row in step.plan.rows:
-            asked = self._asked[row.seq.flight_id]
+            asked = self._asked[row.seq.job_id]
             service = self._compute(asked, row)
             if service:
                 self._serve(asked.arrival, service, bucket)
         for produced in step.outcome.produced:
-            self._serve(self._asked[produced.seq.flight_id].arrival, DECODE_WEIGHT, bucket)
+            self._serve(self._asked[produced.seq.job_id].arrival, DECODE_WEIGHT, bucket)
         self._look(step.ended_ms)
 
     def coasted(self, step: Coasted) -> None:
@@ -102,14 +102,14 @@ class ServiceMeter:
         self._look(step.ended_ms)
 
     def landed(self, gained: Mapping[str, int]) -> None:
-        """Flights gained so many tokens while they coasted."""
-        for flight_id, tokens in gained.items():
-            self._asked[flight_id].reached += tokens
+        """Jobs gained so many tokens while they coasted."""
+        for job_id, tokens in gained.items():
+            self._asked[job_id].reached += tokens
 
     def ended(self, record: Record) -> None:
         """A request that was let in is over."""
         self._join(math.inf)
-        asked = self._asked.pop(record.arrival.flight_id)
+        asked = self._asked.pop(record.arrival.job_id)
         if asked.worker is None:
             self._gaps[record.arrival.lane].stop_waiting(record.arrival.tenant)
 
@@ -128,9 +128,9 @@ class ServiceMeter:
 
     def _turn(self, step: Step) -> None:
         """Rows run; what had one in this worker's last step and has none now waits again."""
-        running = {row.seq.flight_id for row in step.plan.rows}
-        for flight_id in self._rows.get(step.worker, set()) - running:
-            asked = self._asked.get(flight_id)
+        running = {row.seq.job_id for row in step.plan.rows}
+        for job_id in self._rows.get(step.worker, set()) - running:
+            asked = self._asked.get(job_id)
             if asked is not None:
                 asked.worker = None
                 self._gaps[asked.arrival.lane].wait(asked.arrival.tenant)

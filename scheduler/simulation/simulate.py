@@ -107,7 +107,7 @@ class _Worker:
     slept_ms: float = -math.inf
     """When it last found nothing to do."""
     held: dict[str, int] = field(default_factory=dict)
-    """Flights that it took from the queue and that are not over, with their epochs."""
+    """Jobs that it took from the queue and that are not over, with their epochs."""
     is_dead: bool = False
     cruise: Cruise | None = None
     """While it goes on without plans."""
@@ -159,9 +159,9 @@ class Simulation:
             worker.coaster = worker.policy if isinstance(worker.policy, Coaster) else None
 
     def run(self) -> dict[str, Record]:
-        """Play it to the end; the records by flight, in order of arrival.
+        """Play it to the end; the records by job, in order of arrival.
 
-        Raises StuckError, and ValueError where arrivals are out of order or share a flight.
+        Raises StuckError, and ValueError where arrivals are out of order or share a job.
         """
         self._let_coast()
         coming = iter(self.arrivals)
@@ -209,10 +209,10 @@ class Simulation:
             self._wake(self._draw_sleeper(), self.now_ms)
 
     def _arrive(self, arrival: Arrival) -> None:
-        if arrival.at_ms < self.now_ms or arrival.flight_id in self.records:
-            raise ValueError(f"{arrival.flight_id} arrives out of order, or twice")
+        if arrival.at_ms < self.now_ms or arrival.job_id in self.records:
+            raise ValueError(f"{arrival.job_id} arrives out of order, or twice")
         self.now_ms = arrival.at_ms
-        record = self.records[arrival.flight_id] = Record(arrival)
+        record = self.records[arrival.job_id] = Record(arrival)
         word = UNPROMISED if self.door is None else self.door(arrival, self.now_ms)
         if word is None or not self._let_in(arrival.job(word)):
             record.outcome, record.end_ms = Outcome.REJECTED, self.now_ms
@@ -323,7 +323,7 @@ class Simulation:
         started_ms, plan, run_ms, copy_ms = self._ends.pop(number)
         tokens, records = {}, self.records
         for row in plan.rows:
-            record = records[row.seq.flight_id]
+            record = records[row.seq.job_id]
             record.computed += len(row.token_ids)
             if row.samples:
                 arrival = record.arrival
@@ -332,7 +332,7 @@ class Simulation:
         result = StepResult(number=plan.number, tokens=tokens, run_ms=run_ms, copy_ms=copy_ms)
         outcome = self._workers[number].policy.apply(result, self.now_ms)
         for produced in outcome.produced:
-            record = records[produced.seq.flight_id]
+            record = records[produced.seq.job_id]
             record.produced(produced.index, self.now_ms)
             record.cached += produced.cached_tokens
         for observer in self.observers:
@@ -342,7 +342,7 @@ class Simulation:
 
     def _close(self, ended: Iterable[Ended]) -> None:
         for end in ended:
-            record = self.records[end.flight_id]
+            record = self.records[end.job_id]
             record.outcome, record.end_ms, record.preemptions = end.outcome, self.now_ms, end.preemptions
             for observer in self.observers:
                 observer.ended(record)
@@ -356,15 +356,15 @@ class Simulation:
             if leases:
                 self._land(number)
             for lease in leases:
-                self._workers[number].held[lease.job.flight_id] = lease.epoch
+                self._workers[number].held[lease.job.job_id] = lease.epoch
                 policy.add(lease, self.now_ms)
             more = self._hear(self.queue)
 
     def _hear(self, queue: LaneQueue) -> bool:
         """Close what expired in the queue. A `take` expires so many at most: True if the next may find more."""
         ends = [event for event in queue.events.pop("gateway", ()) if isinstance(event, Finished)]
-        self._close(Ended(end.flight_id, end.outcome, end.error) for end in ends)
-        queue.forget(end.flight_id for end in ends)
+        self._close(Ended(end.job_id, end.outcome, end.error) for end in ends)
+        queue.forget(end.job_id for end in ends)
         return bool(ends)
 
     @property
@@ -381,21 +381,21 @@ class Simulation:
             return
         held = self._workers[number].held
         self.queue.publish(int(self.now_ms), "gateway", str(number), list(_publications(outcome, held)))
-        self.queue.forget(end.flight_id for end in outcome.ended)
+        self.queue.forget(end.job_id for end in outcome.ended)
         for end in outcome.ended:
-            held.pop(end.flight_id, None)
+            held.pop(end.job_id, None)
 
 
 def _publications(outcome: StepOutcome, held: Mapping[str, int]) -> Iterator[Publication]:
-    ends = {end.flight_id: end.outcome for end in outcome.ended}
+    ends = {end.job_id: end.outcome for end in outcome.ended}
     tokens: dict[str, list[tuple[int, int, tuple[int, ...]]]] = {}
     for one in outcome.produced:
-        tokens.setdefault(one.seq.flight_id, []).append((one.seq.choice, one.index, (one.token_id,)))
-    for flight_id in {**outcome.charges, **ends}:
+        tokens.setdefault(one.seq.job_id, []).append((one.seq.choice, one.index, (one.token_id,)))
+    for job_id in {**outcome.charges, **ends}:
         yield Publication(
-            flight_id=flight_id,
-            epoch=held[flight_id],
-            tokens=tuple(tokens.get(flight_id, ())),
-            cost=outcome.charges.get(flight_id, 0.0),
-            ends=ends.get(flight_id),
+            job_id=job_id,
+            epoch=held[job_id],
+            tokens=tuple(tokens.get(job_id, ())),
+            cost=outcome.charges.get(job_id, 0.0),
+            ends=ends.get(job_id),
         )

@@ -53,7 +53,7 @@ class SimulatedAdmission:
         costs: CostModel | None = None,
     ) -> None:
         self.guaranteed: set[str] = set()
-        """Flights that were promised their deadlines."""
+        """Jobs that were promised their deadlines."""
         self._policies = policies
         self._blocks = kv_tokens // block_size
         self._block_size = block_size
@@ -82,7 +82,7 @@ class SimulatedAdmission:
         door, workers, asked = self._doors[number], self._workers_at(number, now_ms), _request(arrival)
         answer = assess(asked, workers=workers, commitments=door, now_ms=now_ms)
         if isinstance(answer, Admitted):
-            self._door_of[arrival.flight_id] = door
+            self._door_of[arrival.job_id] = door
             self._promised = answer.guaranteed
             return answer
         if answer.code == "deadline_unattainable" and answer.retry_after_ms is not None:
@@ -92,12 +92,12 @@ class SimulatedAdmission:
     def arrived(self, arrival: Arrival, now_ms: float) -> None:
         """The request that was decided upon last was let in, by the queue too."""
         if self._queue is not None:
-            record = self._queue.record(arrival.flight_id)
+            record = self._queue.record(arrival.job_id)
             self._promised = record is not None and record.guaranteed
         if self._promised:
-            self.guaranteed.add(arrival.flight_id)
-        door = self._door_of.setdefault(arrival.flight_id, self._doors[0])
-        door.enter(arrival.flight_id, _request(arrival), guaranteed=self._promised, now_ms=now_ms)
+            self.guaranteed.add(arrival.job_id)
+        door = self._door_of.setdefault(arrival.job_id, self._doors[0])
+        door.enter(arrival.job_id, _request(arrival), guaranteed=self._promised, now_ms=now_ms)
 
     def stepped(self, step: Step) -> None:
         """A worker ran a step: learn how fast it is, and how far its requests have come."""
@@ -105,15 +105,15 @@ class SimulatedAdmission:
         self._steps_ms = FADING * self._steps_ms + step.run_ms + step.copy_ms
         self._costs.observe(step.plan.features, step.run_ms, step.plan.copies, step.copy_ms)
         for produced in step.outcome.produced:
-            flight_id = produced.seq.flight_id
-            self._door_of[flight_id].produced(flight_id, produced.index + 1, step.ended_ms)
+            job_id = produced.seq.job_id
+            self._door_of[job_id].produced(job_id, produced.index + 1, step.ended_ms)
         if step.ended_ms >= self._beats[step.worker]:
             self._report(step.worker, step.ended_ms)
 
     def ended(self, record: Record) -> None:
         """A request that was let in is over."""
-        door = self._door_of.pop(record.arrival.flight_id)
-        door.leave(record.arrival.flight_id, finished=record.outcome is Outcome.FINISHED)
+        door = self._door_of.pop(record.arrival.job_id)
+        door.leave(record.arrival.job_id, finished=record.outcome is Outcome.FINISHED)
 
     def _workers_at(self, number: int, now_ms: float) -> Sequence[WorkerStatus]:
         """What this door knows of them now; where it looks anew, it hears of the other doors too."""

@@ -150,14 +150,14 @@ def flood(clients: Sequence[Client], duration_s: float, seed: int = 0) -> Iterat
 
 def _asked(client: Client, rows: Iterable[TraceRow]) -> Iterator[Arrival]:
     for row in rows:
-        flight_id = f"{client.tenant}/{row.row}"
-        yield _arrival(row, client.tier, flight_id, client.tenant, max_tokens_over(row), client.weight)
+        job_id = f"{client.tenant}/{row.row}"
+        yield _arrival(row, client.tier, job_id, client.tenant, max_tokens_over(row), client.weight)
 
 
-def _arrival(row: TraceRow, tier: Tier, flight_id: str, tenant: str, max_tokens: int, weight: float = 1.0) -> Arrival:
+def _arrival(row: TraceRow, tier: Tier, job_id: str, tenant: str, max_tokens: int, weight: float = 1.0) -> Arrival:
     return Arrival(
         at_ms=row.at_ms,
-        flight_id=flight_id,
+        job_id=job_id,
         tenant=tenant,
         lane=tier.lane,
         prompt_tokens=row.prompt_tokens,

@@ -206,7 +206,7 @@ class Arrival:
     """One request of a workload. Times are milliseconds; `at_ms` counts from the start of the simulation."""
 
     at_ms: float
-    flight_id: str
+    job_id: str
     tenant: str
     lane: LaneName
     prompt_tokens: int
@@ -231,7 +231,7 @@ class Arrival:
     def job(self, word: Admitted = UNPROMISED) -> Job:
         """As a gateway would queue it, after the door's word on its deadlines."""
         return Job(
-            flight_id=self.flight_id,
+            job_id=self.job_id,
             gateway_id="gateway",
             tenant=self.tenant,
             weight=self.weight,

@@ -19,7 +19,7 @@ HARDWARE = Hardware(step=(10.0, 0.1, 0.05, 0.001, 0.00001), copy=(0.1, 0.05), ov
 
 
 def request(
-    flight_id: str,
+    job_id: str,
     lane: LaneName = THROUGHPUT,
     *,
     at_ms: float = 0.0,
@@ -30,7 +30,7 @@ def request(
     ttft_ms: float | None = None,
 ) -> Arrival:
     """A request with its lane's targets."""
-    return asks(at_ms, flight_id, tenant, lane, prompt, output, max_tokens=max_tokens or output, ttft_ms=ttft_ms)
+    return asks(at_ms, job_id, tenant, lane, prompt, output, max_tokens=max_tokens or output, ttft_ms=ttft_ms)
 
 
 def crowd(seed: int, count: int = 60) -> list[Arrival]:
@@ -71,7 +71,7 @@ class Stage(Watcher):
 
     def setup(self) -> Setup:
         """What its policies are built from."""
-        lengths = {arrival.flight_id: arrival.output_tokens for arrival in self.arrivals}
+        lengths = {arrival.job_id: arrival.output_tokens for arrival in self.arrivals}
         return Setup(
             hardware=self.hardware,
             blocks=self.blocks,
@@ -102,22 +102,22 @@ class Stage(Watcher):
             assert sum(-(-row.context_length // self.block_size) for row in rows) <= self.blocks
 
     def firsts(self) -> list[str]:
-        """Flights in the order of their first tokens."""
+        """Jobs in the order of their first tokens."""
         return _by(self.records.values(), lambda record: record.first_ms)
 
     def ends(self) -> list[str]:
-        """Flights in the order of their ends."""
+        """Jobs in the order of their ends."""
         return _by(self.records.values(), lambda record: record.end_ms)
 
     def preempted(self) -> list[str]:
-        """Flights that were preempted."""
-        return [flight_id for flight_id, record in self.records.items() if record.preemptions]
+        """Jobs that were preempted."""
+        return [job_id for job_id, record in self.records.items() if record.preemptions]
 
     def tokens(self, step: Step) -> dict[str, int]:
-        """Tokens computed in a step, by flight."""
-        return {row.seq.flight_id: len(row.token_ids) for row in step.plan.rows}
+        """Tokens computed in a step, by job."""
+        return {row.seq.job_id: len(row.token_ids) for row in step.plan.rows}
 
 
 def _by(records: Iterable[Record], when: Callable[[Record], float | None]) -> list[str]:
-    times = [(when(record), record.arrival.flight_id) for record in records]
-    return [flight_id for at_ms, flight_id in sorted((at_ms, one) for at_ms, one in times if at_ms is not None)]
+    times = [(when(record), record.arrival.job_id) for record in records]
+    return [job_id for at_ms, job_id in sorted((at_ms, one) for at_ms, one in times if at_ms is not None)]

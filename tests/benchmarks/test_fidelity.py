@@ -76,20 +76,20 @@ def test_a_policy_with_filled_rows_runs_a_model_that_sees_what_it_should(name: s
         host_slots=HOST_SLOTS,
         max_sequences=4,
         max_step_tokens=16,
-        output_tokens=lambda flight_id: 10,
+        output_tokens=lambda job_id: 10,
         fills_rows=True,
     )
     policy = POLICIES[name](setup)
     for one in jobs:
         policy.add(Lease(job=one, epoch=1, arrived_ms_ago=0.0), 0.0)
 
-    outputs: dict[SeqId, list[int]] = {SeqId(one.flight_id, 0): [] for one in jobs}
+    outputs: dict[SeqId, list[int]] = {SeqId(one.job_id, 0): [] for one in jobs}
     for step in range(1, 400):
         outcome = policy.apply(runner.run(policy.plan(10.0 * step)), 10.0 * step)
         for produced in outcome.produced:
             outputs[produced.seq].append(produced.token_id)
 
     assert not policy.has_work
-    assert outputs == {SeqId(one.flight_id, 0): expected_output(one, 0) for one in jobs}
+    assert outputs == {SeqId(one.job_id, 0): expected_output(one, 0) for one in jobs}
     assert (policy.blocks_free, policy.host_slots_free) == (BLOCKS, HOST_SLOTS)
     assert not any(policy.counts().waiting.values())

@@ -20,7 +20,7 @@ DATED = Tier(name="dated", lane=LaneName.LATENCY, share=1.0, ttft_ms=1_000.0, tp
 def asked(clients: Iterable[Client], duration_s: float) -> list[Arrival]:
     """What they ask for; a tenant may be several of them."""
     arrivals = flood(list(clients), duration_s, seed=1)
-    return [replace(one, flight_id=f"{number}/{one.flight_id}") for number, one in enumerate(arrivals)]
+    return [replace(one, job_id=f"{number}/{one.job_id}") for number, one in enumerate(arrivals)]
 
 
 @pytest.mark.parametrize("deadlines", [{"hard_ttft_ms": 2_000.0}, {"deadline_ms": 20_000.0}])
@@ -55,10 +55,10 @@ def crowd(count: int) -> list[Arrival]:
     return early + [request(f"dated {number}", 20_000.0 + 2.0 * number, 5_500, 2_000.0) for number in range(count)]
 
 
-def request(flight_id: str, at_ms: float, prompt_tokens: int, hard_ttft_ms: float | None) -> Arrival:
+def request(job_id: str, at_ms: float, prompt_tokens: int, hard_ttft_ms: float | None) -> Arrival:
     return Arrival(
         at_ms=at_ms,
-        flight_id=flight_id,
+        job_id=job_id,
         tenant="acme",
         lane=LaneName.LATENCY,
         prompt_tokens=prompt_tokens,

@@ -64,9 +64,9 @@ def test_service_is_charged_once_however_often_it_is_recomputed(name: str) -> No
 
     crowded.play(POLICIES[name])
 
-    for flight_id, record in crowded.records.items():
+    for job_id, record in crowded.records.items():
         if record.outcome is Outcome.FINISHED:
-            charged = sum(step.outcome.charges.get(flight_id, 0.0) for step in crowded.steps)
+            charged = sum(step.outcome.charges.get(job_id, 0.0) for step in crowded.steps)
             assert charged == record.arrival.prompt_tokens + 2 * record.tokens
 
 

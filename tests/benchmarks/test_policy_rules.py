@@ -198,7 +198,7 @@ def test_bands_empty_the_upper_band_first_and_preempt_nothing() -> None:
     worker.play(Bands)
 
     order = worker.firsts()
-    assert max(order.index(chat.flight_id) for chat in chats) < order.index("batch7")
+    assert max(order.index(chat.job_id) for chat in chats) < order.index("batch7")
     assert order.index("chat0") > order.index("batch5"), "what the engine was given stays before it"
     assert worker.preempted() == []
 

@@ -28,7 +28,7 @@ def turns(*, budget: float, least: float, many: float) -> Turns:
 
 def row(max_tokens: int, granted: int) -> Row:
     job = Job(
-        flight_id="f1",
+        job_id="f1",
         gateway_id="g1",
         tenant="t1",
         lane=LaneName.LATENCY,

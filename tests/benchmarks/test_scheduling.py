@@ -153,7 +153,7 @@ def test_what_the_queue_refuses_was_not_promised_anything() -> None:
     assert decided.guaranteed
     assert keeper.guaranteed == before
     keeper.arrived(last, 60_000.0)
-    assert keeper.guaranteed == {*before, last.flight_id}
+    assert keeper.guaranteed == {*before, last.job_id}
 
 
 def test_a_policy_beats_ours_only_where_the_interval_leaves_no_doubt() -> None:

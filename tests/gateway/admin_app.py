@@ -141,15 +141,15 @@ class AdminBench:
 
     async def spend(self, tenant: str, *, lane: str = "latency", prompt: int = 10, output: int = 5) -> None:
         """Settle one request of a tenant."""
-        flight = f"flight-{await self.redis.incr('test:flights')}"
-        await self.budgets.reserve(ask(tenant, flight, lane=lane, prompts=(prompt,), max_output_tokens=output))
+        job = f"job-{await self.redis.incr('test:jobs')}"
+        await self.budgets.reserve(ask(tenant, job, lane=lane, prompts=(prompt,), max_output_tokens=output))
         charge = Charge(prompt_tokens=prompt, output_tokens=output, outcome="finished")
-        await self.budgets.settle(tenant, flight, charge)
+        await self.budgets.settle(tenant, job, charge)
 
 
-def ask(tenant: str, flight: str, **fields: Any) -> Ask:
+def ask(tenant: str, job: str, **fields: Any) -> Ask:
     """A request's reservation."""
-    return house.ask(flight, **{"root": tenant, "tenant": tenant, "model": "tiny", "max_output_tokens": 5, **fields})
+    return house.ask(job, **{"root": tenant, "tenant": tenant, "model": "tiny", "max_output_tokens": 5, **fields})
 
 
 def parts(redis: Redis, fleet: HandFleet, doors: Doors) -> AdminParts:

@@ -49,7 +49,7 @@ class HandWorker:
     words: str = "The capital of France is Paris."
     limit: int | None = None
     held: set[str] = field(default_factory=set)
-    """Flights that say nothing for now."""
+    """Jobs that say nothing for now."""
     taking: bool = True
     lease_ms: int = 6_000
     blocks: int = 256
@@ -115,10 +115,10 @@ class HandWorker:
             )
             for control in controls:
                 if isinstance(control, Grant):
-                    self.granted[control.flight_id] = control.granted_until
-                if isinstance(control, Cancel) and control.flight_id in self.leases:
-                    self.cancelled.append(control.flight_id)
-                    await self._end(self.leases.pop(control.flight_id), Outcome.CANCELLED)
+                    self.granted[control.job_id] = control.granted_until
+                if isinstance(control, Cancel) and control.job_id in self.leases:
+                    self.cancelled.append(control.job_id)
+                    await self._end(self.leases.pop(control.job_id), Outcome.CANCELLED)
             if self.taking:
                 await self._take()
             for lease in list(self.leases.values()):
@@ -128,8 +128,8 @@ class HandWorker:
         return IDLE_MS if all(self._is_held(lease) for lease in self.leases.values()) else 0
 
     def _is_held(self, lease: Lease) -> bool:
-        made, flight_id = len(self.produced[lease.job.flight_id]), lease.job.flight_id
-        if made >= self.granted.get(flight_id, lease.job.granted_until):
+        made, job_id = len(self.produced[lease.job.job_id]), lease.job.job_id
+        if made >= self.granted.get(job_id, lease.job.granted_until):
             return True
         return self.limit is not None and made >= self.limit
 
@@ -143,16 +143,16 @@ class HandWorker:
             if lease.job.max_total_tokens > pool:  # as an engine does
                 await self._end(lease, Outcome.FAILED, error=f"it needs more than {pool} tokens")
                 continue
-            self.leases[lease.job.flight_id] = lease
+            self.leases[lease.job.job_id] = lease
             already = lease.generated[0] if lease.generated else ()
-            self.produced[lease.job.flight_id] = list(already)
+            self.produced[lease.job.job_id] = list(already)
 
     async def _step(self, lease: Lease) -> None:
-        job, made = lease.job, self.produced[lease.job.flight_id]
+        job, made = lease.job, self.produced[lease.job.job_id]
         if self.fails:
-            await self._end(self.leases.pop(job.flight_id), Outcome.FAILED, error=self.fails)
+            await self._end(self.leases.pop(job.job_id), Outcome.FAILED, error=self.fails)
             return
-        if job.flight_id in self.held or self._is_held(lease):
+        if job.job_id in self.held or self._is_held(lease):
             return
         token = self._next(lease, len(made))
         made.append(token)
@@ -164,7 +164,7 @@ class HandWorker:
         logprobs = () if job.sampling.logprobs is None else (TokenLogprob(-0.5, ((token, -0.5),)),)
         deltas = tuple(
             TokenDelta(
-                flight_id=job.flight_id,
+                job_id=job.job_id,
                 epoch=lease.epoch,
                 choice=choice,
                 first_index=len(made) - 1,
@@ -176,15 +176,15 @@ class HandWorker:
         )
         tokens = tuple((choice, len(made) - 1, (token,)) for choice in range(job.n))
         if finish is None:
-            is_paused = len(made) == self.granted.get(job.flight_id, job.granted_until)
-            pauses = [Paused(flight_id=job.flight_id, choice=choice) for choice in range(job.n) if is_paused]
-            await self._publish(lease, Publication(job.flight_id, lease.epoch, (*deltas, *pauses), tokens, cost=1.0))
+            is_paused = len(made) == self.granted.get(job.job_id, job.granted_until)
+            pauses = [Paused(job_id=job.job_id, choice=choice) for choice in range(job.n) if is_paused]
+            await self._publish(lease, Publication(job.job_id, lease.epoch, (*deltas, *pauses), tokens, cost=1.0))
             return
-        del self.leases[job.flight_id]
-        end = Finished(flight_id=job.flight_id, epoch=lease.epoch, outcome=Outcome.FINISHED, worker_id=self.worker_id)
+        del self.leases[job.job_id]
+        end = Finished(job_id=job.job_id, epoch=lease.epoch, outcome=Outcome.FINISHED, worker_id=self.worker_id)
         await self._publish(
             lease,
-            Publication(job.flight_id, lease.epoch, (*deltas, end), tokens, cost=1.0, ends=Outcome.FINISHED),
+            Publication(job.job_id, lease.epoch, (*deltas, end), tokens, cost=1.0, ends=Outcome.FINISHED),
         )
 
     def _next(self, lease: Lease, index: int) -> int:
@@ -193,21 +193,21 @@ class HandWorker:
 
     async def _end(self, lease: Lease, outcome: Outcome, error: str = "") -> None:
         end = Finished(
-            flight_id=lease.job.flight_id, epoch=lease.epoch, outcome=outcome, error=error, worker_id=self.worker_id
+            job_id=lease.job.job_id, epoch=lease.epoch, outcome=outcome, error=error, worker_id=self.worker_id
         )
-        await self._publish(lease, Publication(lease.job.flight_id, lease.epoch, (end,), ends=outcome))
+        await self._publish(lease, Publication(lease.job.job_id, lease.epoch, (end,), ends=outcome))
 
     async def tell(self, event: Event) -> None:
         """Publish an event that brings no token, of a job in hand."""
-        lease = self.leases[event.flight_id]
-        await self._publish(lease, Publication(event.flight_id, lease.epoch, (event,)))
+        lease = self.leases[event.job_id]
+        await self._publish(lease, Publication(event.job_id, lease.epoch, (event,)))
 
     async def _publish(self, lease: Lease, publication: Publication) -> None:
         self.serial += 1
         publish = partial(self.queue.publish, serial=str(self.serial))
         refused = await self._sure(partial(publish, lease.job.gateway_id, self.worker_id, [publication]))
-        for flight_id in refused:
-            self.leases.pop(flight_id, None)
+        for job_id in refused:
+            self.leases.pop(job_id, None)
 
     async def _sure(self, call: Callable[[], Awaitable[T]]) -> T:
         """Ask again until the store answers."""

@@ -30,10 +30,10 @@ class Losing(RedisQuotaStore):
         self._answer("reserve")
         return reservation
 
-    async def settle(self, root: str, flight_id: str, charge: Charge) -> Settled:
+    async def settle(self, root: str, reservation_id: str, charge: Charge) -> Settled:
         if root in self.away_roots:
             raise StoreUnavailable(root)
-        settled = await super().settle(root, flight_id, charge)
+        settled = await super().settle(root, reservation_id, charge)
         self._answer("settle")
         return settled
 
@@ -86,8 +86,8 @@ class Bench:
     async def charged(self, tenant: str = "acme") -> list[tuple[str, int, int]]:
         """The ledger."""
         entries = await Ledger(self.store.patient).entries(tenant, tenant)
-        return [(entry.flight_id, entry.prompt_tokens, entry.output_tokens) for entry in entries]
+        return [(entry.reservation_id, entry.prompt_tokens, entry.output_tokens) for entry in entries]
 
 
-def ask(flight_id: str, output: int = 10, **changes: Any) -> Ask:
-    return house.ask(flight_id, **{"model": "tiny", "max_output_tokens": output, **changes})
+def ask(reservation_id: str, output: int = 10, **changes: Any) -> Ask:
+    return house.ask(reservation_id, **{"model": "tiny", "max_output_tokens": output, **changes})

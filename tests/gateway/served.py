@@ -128,8 +128,8 @@ class Served:
         return await Ledger(self.store).entries(tenant, tenant)
 
     async def landed(self) -> None:
-        """All flights are settled, and nothing of them is in hand."""
-        await until(lambda: not self.resources.dispatcher.flights and not self.resources.settlements.in_hand)
+        """All jobs are settled, and nothing of them is in hand."""
+        await until(lambda: not self.resources.dispatcher.jobs and not self.resources.settlements.in_hand)
 
     async def paused(self, tenant: str = "acme") -> None:
         """Wait until somebody waits for a full minute and has used all that it gave: for more is asked earlier."""

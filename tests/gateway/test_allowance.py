@@ -8,7 +8,7 @@ import pytest
 
 from fairlane.gateway.requests.delivery import Dispatcher
 from fairlane.gateway.requests.grants import OutputGrants
-from fairlane.gateway.requests.request import Booking, Flight, Mailbox
+from fairlane.gateway.requests.request import LiveJob, LiveRequest, Mailbox
 from fairlane.quotas.store import Extension, Need, QuotaStore, Reservation
 from fairlane.store.trouble import StoreUnavailable
 from tests.quotas.house import ask
@@ -45,19 +45,19 @@ class Workers:
         self.granted.put_nowait(tokens)
 
 
-def reserved(n: int = 1) -> tuple[Booking, Flight]:
+def reserved(n: int = 1) -> tuple[LiveRequest, LiveJob]:
     """A request of a hundred tokens per choice, of which it holds eight."""
-    booking = Booking(ask("f1", max_output_tokens=100, quantum=8, n=n))
-    flight = Flight("f1", booking, 1, "queue", Mailbox(), granted=8)
-    booking.flights = [flight]
-    booking.reservation = Reservation(granted_tokens=8, most_tokens=100, statuses=(), shadowed=())
-    return booking, flight
+    request = LiveRequest(ask("f1", max_output_tokens=100, quantum=8, n=n))
+    job = LiveJob("f1", request, 1, "queue", Mailbox(), granted=8)
+    request.jobs = [job]
+    request.reservation = Reservation(granted_tokens=8, most_tokens=100, statuses=(), shadowed=())
+    return request, job
 
 
 async def test_who_is_used_up_as_the_budget_has_just_answered_asks_again() -> None:
-    budget, (booking, flight) = Budget(), reserved()
-    allowance = OutputGrants(cast(QuotaStore, budget), cast(Dispatcher, Workers()), booking, 8)
-    (choice,) = flight.choices
+    budget, (request, job) = Budget(), reserved()
+    allowance = OutputGrants(cast(QuotaStore, budget), cast(Dispatcher, Workers()), request, 8)
+    (choice,) = job.choices
 
     def speak(tokens: int) -> None:
         choice.spoken = tokens
@@ -76,15 +76,15 @@ async def test_who_is_used_up_as_the_budget_has_just_answered_asks_again() -> No
 
 async def test_a_request_ends_only_where_its_worker_knows_its_grant_to() -> None:
     """What an ended choice left is another's; a worker that missed that would wait for more at the old grant."""
-    budget, workers, (booking, flight) = Budget(), Workers(deaf_to=1), reserved(n=2)
-    allowance = OutputGrants(cast(QuotaStore, budget), cast(Dispatcher, workers), booking, 8)
-    ended, going = flight.choices
+    budget, workers, (request, job) = Budget(), Workers(deaf_to=1), reserved(n=2)
+    allowance = OutputGrants(cast(QuotaStore, budget), cast(Dispatcher, workers), request, 8)
+    ended, going = job.choices
     ended.published = ended.spoken = 2
     ended.finish_reason = "stop"
     going.spoken = 8
 
     cut = asyncio.Event()
-    flight.mailbox.read_by(cut.set)
+    job.mailbox.read_by(cut.set)
 
     async with asyncio.timeout(10):
         allowance.spoken(going)
@@ -94,13 +94,13 @@ async def test_a_request_ends_only_where_its_worker_knows_its_grant_to() -> None
             answer.set_result(Extension(granted_tokens=16, limited_by="tokens_per_day", spent=True))
         await cut.wait()
 
-    assert (flight.cut_at, workers.granted.get_nowait(), workers.granted.empty()) == (14, 14, True)
+    assert (job.cut_at, workers.granted.get_nowait(), workers.granted.empty()) == (14, 14, True)
 
 
 async def test_a_worker_that_waits_at_an_old_grant_is_told_the_new_one_again() -> None:
-    budget, workers, (booking, flight) = Budget(), Workers(), reserved()
-    allowance = OutputGrants(cast(QuotaStore, budget), cast(Dispatcher, workers), booking, 8)
-    (choice,) = flight.choices
+    budget, workers, (request, job) = Budget(), Workers(), reserved()
+    allowance = OutputGrants(cast(QuotaStore, budget), cast(Dispatcher, workers), request, 8)
+    (choice,) = job.choices
     choice.published = choice.spoken = 8
 
     async with asyncio.timeout(10):
@@ -109,7 +109,7 @@ async def test_a_worker_that_waits_at_an_old_grant_is_told_the_new_one_again() -
         answer.set_result(Extension(granted_tokens=20))
         first = await workers.granted.get()
         await asyncio.sleep(0)  # the asking task comes to its end
-        allowance.paused(flight, choice)
+        allowance.paused(job, choice)
         again = await workers.granted.get()
 
     assert (first, again) == (20, 20)

@@ -109,7 +109,7 @@ async def test_a_body_is_given_back_once_it_is_prompts_and_not_when_they_are_ans
     long = {**ASKED, "metadata": {"padding": " " * 500}, "max_tokens": 4}
 
     asking = asyncio.create_task(served.post(CHAT, long, **headers))
-    await until(lambda: bool(served.resources.dispatcher.flights))
+    await until(lambda: bool(served.resources.dispatcher.jobs))
 
     assert held_bytes(served) == 0
     served.worker.limit = None

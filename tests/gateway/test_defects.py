@@ -51,8 +51,8 @@ async def test_a5_damage_in_a_stream_is_lost_and_every_answer_is_whole(
     asking = [asyncio.create_task(served.post(CHAT, {**ASKED, "stream": stream})) for stream in (True, False, True)]
     await until(lambda: in_hand(served, 3))
     events = f"{prefix(served.worker.queue.name)}events:{served.resources.dispatcher.gateway_id}"
-    stranger = Finished(flight_id="nobody", epoch=1, outcome=Outcome.FINISHED, worker_id="ghost")
-    off = TokenDelta(flight_id=served.worker.seen[0].job.flight_id, epoch=1, choice=7, first_index=0, token_ids=(1,))
+    stranger = Finished(job_id="nobody", epoch=1, outcome=Outcome.FINISHED, worker_id="ghost")
+    off = TokenDelta(job_id=served.worker.seen[0].job.job_id, epoch=1, choice=7, first_index=0, token_ids=(1,))
     damage = [b"", b"{not msgpack", b"\xc1", b"\x91\x81\xa4type\xa1\xff", b"\x93\xc0\x01\xc2", b"\xdd\xff\xff\xff\xff"]
 
     for blob in [*damage, msgspec.msgpack.encode([{"type": "later"}, stranger, off])]:
@@ -75,14 +75,14 @@ async def test_a13_a_queued_client_that_leaves_frees_its_place_at_once(served: S
     await served.tenant(limits={"queued_requests": 1, "concurrent_requests": 1})
     served.worker.taking = False
     gone = asyncio.create_task(served.post(CHAT, ASKED))
-    await until(lambda: any(flight.job for flight in served.resources.dispatcher.flights.values()))
+    await until(lambda: any(job.message for job in served.resources.dispatcher.jobs.values()))
 
     gone.cancel()
     await asyncio.gather(gone, return_exceptions=True)
     await served.landed()
     waiting = await served.worker.queue.waiting("acme")
     next_one = asyncio.create_task(served.post(CHAT, ASKED))
-    await until(lambda: bool(served.resources.dispatcher.flights))
+    await until(lambda: bool(served.resources.dispatcher.jobs))
     served.worker.taking = True
 
     assert waiting == 0
@@ -150,7 +150,7 @@ async def test_a14_a_worker_that_has_stopped_reporting_holds_nobody_up(served: S
     answers = await asyncio.gather(*(served.post(CHAT, ASKED) for _ in range(8)))
 
     assert [answer.status_code for answer in answers] == [200] * 8
-    assert {lease.job.flight_id for lease in served.worker.seen} == set(served.worker.produced)
+    assert {lease.job.job_id for lease in served.worker.seen} == set(served.worker.produced)
 
 
 @pytest.mark.parametrize(("method", "path"), [("POST", "/v1/batches"), ("GET", "/v1/batches"), ("POST", "/v1/files")])
@@ -174,7 +174,7 @@ async def test_a16_clients_that_leave_in_every_state_leave_no_state(served: Serv
 
     worker.taking = False
     queued = await asked(served, "acme", stream=False), await asked(served, "acme", stream=True)
-    await until(lambda: sum(flight.job is not None for flight in dispatcher.flights.values()) == 2)
+    await until(lambda: sum(job.message is not None for job in dispatcher.jobs.values()) == 2)
     await leave(served, *queued)
 
     worker.taking, worker.limit = True, 0

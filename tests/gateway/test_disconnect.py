@@ -58,7 +58,7 @@ async def test_a_client_that_goes_mid_way_pays_for_what_was_published(
 async def test_a_client_that_goes_while_it_waits_pays_nothing(served: Served, stream: bool) -> None:
     served.worker.taking = False
 
-    await leave(served, {**ASKED, "stream": stream}, once=lambda: bool(served.resources.dispatcher.flights))
+    await leave(served, {**ASKED, "stream": stream}, once=lambda: bool(served.resources.dispatcher.jobs))
 
     limits = await served.limits()
     assert limits["tokens_per_day"].used == limits["tokens_per_day"].reserved == 0
@@ -84,10 +84,10 @@ async def test_a_client_that_goes_amid_pipelined_requests_is_not_written_to(
     served.worker.taking = False
     request, writer = await by_hand(served)
     writer.write(2 * request)
-    await until(lambda: bool(served.resources.dispatcher.flights))
+    await until(lambda: bool(served.resources.dispatcher.jobs))
 
     writer.close()
-    await until(lambda: not served.resources.dispatcher.flights)
+    await until(lambda: not served.resources.dispatcher.jobs)
     await served.landed()
     await asyncio.sleep(0)
 
@@ -98,7 +98,7 @@ async def test_a_client_that_has_sent_its_next_request_is_heard_to_go(served: Se
     served.worker.taking = False
     request, writer = await by_hand(served)
     writer.write(request)
-    await until(lambda: bool(served.resources.dispatcher.flights))
+    await until(lambda: bool(served.resources.dispatcher.jobs))
     (connection,) = served.server.server_state.connections
     assert isinstance(connection, LimitedHttpProtocol)
     writer.write(request)
@@ -106,7 +106,7 @@ async def test_a_client_that_has_sent_its_next_request_is_heard_to_go(served: Se
 
     writer.close()
 
-    await until(lambda: not served.resources.dispatcher.flights)
+    await until(lambda: not served.resources.dispatcher.jobs)
 
 
 async def test_clients_that_go_at_any_moment_leave_nothing_behind(served: Served) -> None:
@@ -146,4 +146,4 @@ async def test_a_client_that_goes_at_every_token_index_pays_for_each_choice_what
 def has_said(served: Served, number: int, tokens: int) -> bool:
     """So many tokens of each choice of a job, by its number."""
     seen = served.worker.seen
-    return len(seen) > number and len(served.worker.produced[seen[number].job.flight_id]) == tokens
+    return len(seen) > number and len(served.worker.produced[seen[number].job.job_id]) == tokens

@@ -27,17 +27,17 @@ async def served(valkey_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
         yield opened
 
 
-async def forgotten(served: Served, flight_id: str) -> None:
+async def forgotten(served: Served, job_id: str) -> None:
     """The queue knows nothing of it any more."""
     async with asyncio.timeout(WAIT_S):
-        while await served.worker.queue.record(flight_id) is not None:  # noqa: ASYNC110 - polled from outside
+        while await served.worker.queue.record(job_id) is not None:  # noqa: ASYNC110 - polled from outside
             await asyncio.sleep(0.02)
 
 
 async def test_a_settled_jobs_record_goes(served: Served) -> None:
     await served.post(CHAT, ASKED)
 
-    await forgotten(served, served.worker.seen[0].job.flight_id)
+    await forgotten(served, served.worker.seen[0].job.job_id)
 
 
 async def test_a_job_stopped_by_a_string_is_cancelled_and_its_record_goes(served: Served) -> None:
@@ -45,21 +45,21 @@ async def test_a_job_stopped_by_a_string_is_cancelled_and_its_record_goes(served
     assert (await served.post(CHAT, {**ASKED, "stop": ["France"]})).status_code == 200
 
     await until(lambda: not served.worker.leases)
-    await forgotten(served, served.worker.seen[0].job.flight_id)
+    await forgotten(served, served.worker.seen[0].job.job_id)
 
 
-async def test_what_is_said_of_a_flight_where_it_is_no_longer_is_not_heard(served: Served) -> None:
+async def test_what_is_said_of_a_job_where_it_is_no_longer_is_not_heard(served: Served) -> None:
     """Its job was moved to another queue, and the store has given it out here all the same."""
     served.worker.limit = 2
     running = asyncio.create_task(served.post(CHAT, ASKED))
-    await until(lambda: [flight.begun for flight in served.resources.dispatcher.flights.values()] == [True])
-    (flight,) = served.resources.dispatcher.flights.values()
-    await until(lambda: flight.choices[0].published == 2)
+    await until(lambda: [job.begun for job in served.resources.dispatcher.jobs.values()] == [True])
+    (job,) = served.resources.dispatcher.jobs.values()
+    await until(lambda: job.choices[0].published == 2)
 
-    served.resources.dispatcher.move(flight, "tiny@elsewhere")
+    served.resources.dispatcher.move(job, "tiny@elsewhere")
     served.worker.limit = 3
-    await until(lambda: served.worker.cancelled == [flight.id])
-    heard = flight.choices[0].published, flight.finished
+    await until(lambda: served.worker.cancelled == [job.id])
+    heard = job.choices[0].published, job.finished
     running.cancel()
     await asyncio.wait({running})
 
@@ -70,7 +70,7 @@ async def test_a_job_that_speaks_to_nobody_is_cancelled(served: Served) -> None:
     """As one that was put by a call whose answer never came."""
     served.worker.limit = 2
     stray = Job(
-        flight_id="stray",
+        job_id="stray",
         gateway_id=served.resources.gateway_id,
         tenant="acme",
         lane=LaneName.LATENCY,
@@ -110,20 +110,20 @@ async def test_tokens_of_a_refused_request_are_wasted(served: Served, monkeypatc
 
 
 def booking_of(job: Job) -> str:
-    return job.flight_id.rpartition("-")[0]
+    return job.job_id.rpartition("-")[0]
 
 
-async def test_lines_follow_the_fleet_and_the_flights(served: Served) -> None:
+async def test_lines_follow_the_fleet_and_the_jobs(served: Served) -> None:
     dispatcher, name = served.resources.dispatcher, served.worker.queue.name
     served.worker.limit = 1
     running = asyncio.create_task(served.post(CHAT, ASKED))
-    await until(lambda: bool(dispatcher.flights) and bool(served.worker.leases))
+    await until(lambda: bool(dispatcher.jobs) and bool(served.worker.leases))
 
     dispatcher.keep_lines(set())
     served.worker.limit = None
 
     assert (await running).status_code == 200
-    record = await dispatcher.queue(name).record(served.worker.seen[0].job.flight_id)
+    record = await dispatcher.queue(name).record(served.worker.seen[0].job.job_id)
     assert record is None or record.state is JobState.ENDED
 
 
@@ -135,7 +135,7 @@ async def test_the_record_of_what_may_be_sent_again_stays_as_long_as_its_key(ser
     served.worker.fails = "out of order"
     await asking
     served.worker.fails, served.worker.limit = "", None
-    broken, queue = served.worker.seen[0].job.flight_id, served.worker.queue
+    broken, queue = served.worker.seen[0].job.job_id, served.worker.queue
     keys = [f"fl:{{{queue.name}}}:job:{broken}", f"fl:{{{queue.name}}}:ids:{broken}:0"]
 
     async with asyncio.timeout(WAIT_S):
@@ -144,5 +144,5 @@ async def test_the_record_of_what_may_be_sent_again_stays_as_long_as_its_key(ser
 
     assert min([await served.store.pttl(key) for key in keys]) > DAY_MS - 60_000
     await served.post(CHAT, ASKED, idempotency_key="again")
-    await forgotten(served, served.worker.seen[1].job.flight_id)
+    await forgotten(served, served.worker.seen[1].job.job_id)
     assert not [key async for key in served.store.scan_iter("fl:quota:*runs:*")]

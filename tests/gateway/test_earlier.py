@@ -9,7 +9,7 @@ import pytest
 from fairlane.gateway.requests.resume import Head, begin, resumption
 from fairlane.quotas.runs import Resumption
 from fairlane.scheduler.protocol.messages import Job, Sampling, TokenDelta
-from tests.gateway.one_flight import flight
+from tests.gateway.one_job import job as live
 from tests.gateway.sent_twice import KEY, begun_with, is_replay, kept, post, used
 from tests.gateway.served import ASKED, CHAT, COMPLETIONS, SAID, Served, error_of, serving, settings, until
 from tests.scheduler.queues import job
@@ -206,7 +206,7 @@ def job_of(max_tokens: int = 9, n: int = 3) -> Job:
 
 def test_choices_that_were_over_stay_over_and_others_go_on() -> None:
     heads = (Head((5, 6, 2), 3, stopped=False), Head((5, 6, 7, 8), 2, stopped=True), Head((5,), 1, stopped=False))
-    resumed = flight("f", n=3)
+    resumed = live("f", n=3)
 
     assert resumption([(job_of(), heads)]) == Resumption(published=6, ended=5, going=1, longest=1)
     assert not begin(resumed, job_of(), heads)
@@ -218,7 +218,7 @@ def test_choices_that_were_over_stay_over_and_others_go_on() -> None:
 
 def test_what_a_limit_leaves_no_more_for_is_over() -> None:
     heads = 2 * (Head((5, 6, 7), 3, stopped=False),)
-    resumed = flight("f", n=2)
+    resumed = live("f", n=2)
 
     assert begin(resumed, job_of(max_tokens=3, n=2), heads)
     told = [event for _, event in resumed.mailbox.take()]

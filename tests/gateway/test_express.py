@@ -10,7 +10,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from fairlane.gateway.app import Express, create_app, with_express
 from fairlane.gateway.config import GatewaySettings
 from fairlane.gateway.http.server import configure
-from fairlane.gateway.requests.request import Booking, Flight
+from fairlane.gateway.requests.request import LiveJob, LiveRequest
 from fairlane.gateway.runtime import Resources
 from tests.gateway.served import ASKED, CHAT, serving, settings
 
@@ -70,5 +70,5 @@ async def test_what_a_request_made_goes_with_its_last_reference(valkey_url: str,
         finally:
             gc.enable()
 
-    assert left[Flight] == left[Booking] == 0
+    assert left[LiveJob] == left[LiveRequest] == 0
     assert left[RequestResponseCycle] <= 1  # the connection has its last

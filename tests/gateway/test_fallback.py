@@ -128,14 +128,14 @@ class Fleet:
 
     async def _want(self, gateway: GuardedQuotas) -> None:
         self._asked += 1
-        flight_id = f"f{self._asked}"
+        job_id = f"f{self._asked}"
         try:
-            await gateway.reserve(ask(flight_id, prompts=(1,), output=self.output))
+            await gateway.reserve(ask(job_id, prompts=(1,), output=self.output))
         except Denied as denied:
             if denied.may_be_stored:
-                await gateway.settle("acme", flight_id, Charge.refund())
+                await gateway.settle("acme", job_id, Charge.refund())
             return
-        await gateway.settle("acme", flight_id, Charge(prompt_tokens=1, output_tokens=self.output, outcome="finished"))
+        await gateway.settle("acme", job_id, Charge(prompt_tokens=1, output_tokens=self.output, outcome="finished"))
         self.spent.append((self.now_ms, 1 + self.output))
 
     def in_window(self, end_ms: int, length_ms: int = 60_000) -> int:

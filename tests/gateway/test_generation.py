@@ -10,7 +10,7 @@ from fairlane.gateway.errors import ApiError
 from fairlane.gateway.observability.tracing import Span
 from fairlane.gateway.openai.responses import Notice, Piece, Rhythm, Said
 from fairlane.gateway.requests.delivery import JobQueue
-from fairlane.gateway.requests.request import Booking, Flight
+from fairlane.gateway.requests.request import LiveJob, LiveRequest
 from fairlane.gateway.requests.service_level import ServiceLevel
 from fairlane.gateway.requests.settlement import Settlements
 from fairlane.gateway.requests.stream import TokenEvents
@@ -18,7 +18,7 @@ from fairlane.gateway.text.tokenizer import TextModel
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
 from fairlane.scheduler.protocol.messages import Outcome, TokenDelta
 from tests.gateway.cards import byte_level_card
-from tests.gateway.one_flight import flight
+from tests.gateway.one_job import job
 
 pytestmark = pytest.mark.anyio
 
@@ -56,15 +56,15 @@ class Ends:
     def __init__(self) -> None:
         self.outcomes: list[Outcome] = []
 
-    def hand_over(self, _: Booking, outcome: Outcome) -> None:
+    def hand_over(self, _: LiveRequest, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
 
 
 def generation_of(
-    airborne: Flight, text: TextModel, *, settlements: object = None, stop: tuple[str, ...] = ()
+    airborne: LiveJob, text: TextModel, *, settlements: object = None, stop: tuple[str, ...] = ()
 ) -> TokenEvents:
     return TokenEvents(
-        flights=[airborne],
+        jobs=[airborne],
         queue=lambda _: cast(JobQueue, None),
         mailbox=airborne.mailbox,
         settlements=cast(Settlements, settlements),
@@ -77,13 +77,13 @@ def generation_of(
 
 
 async def test_a_stop_string_that_a_slow_client_left_unheard_is_charged_up_to_itself() -> None:
-    text, airborne = TextModel(byte_level_card()), flight(max_output_tokens=99)
+    text, airborne = TextModel(byte_level_card()), job(max_output_tokens=99)
     said = text.encode("one two three")
     generation = generation_of(airborne, text, stop=("two",))
     slow = Slow()
     running = asyncio.create_task(generation.run(slow, Rhythm()))
     for index, token in enumerate(said):
-        airborne.accept(TokenDelta(flight_id="f", epoch=1, choice=0, first_index=index, token_ids=(token,)))
+        airborne.accept(TokenDelta(job_id="f", epoch=1, choice=0, first_index=index, token_ids=(token,)))
         airborne.mailbox.ring()
         if not index:
             await slow.behind.wait()
@@ -96,10 +96,10 @@ async def test_a_stop_string_that_a_slow_client_left_unheard_is_charged_up_to_it
 
 
 async def test_what_has_to_end_does_so_before_a_client_that_does_not_read() -> None:
-    text, airborne, ends, slow = TextModel(byte_level_card()), flight(max_output_tokens=99), Ends(), Slow()
+    text, airborne, ends, slow = TextModel(byte_level_card()), job(max_output_tokens=99), Ends(), Slow()
     running = asyncio.create_task(generation_of(airborne, text, settlements=ends).run(slow, Rhythm()))
     for index, token in enumerate(text.encode("one two")):
-        airborne.accept(TokenDelta(flight_id="f", epoch=1, choice=0, first_index=index, token_ids=(token,)))
+        airborne.accept(TokenDelta(job_id="f", epoch=1, choice=0, first_index=index, token_ids=(token,)))
         airborne.mailbox.ring()
         await slow.behind.wait()
 
@@ -115,14 +115,14 @@ async def test_what_has_to_end_does_so_before_a_client_that_does_not_read() -> N
 
 
 class Third:
-    """A queue in which every flight is the third of its tenant's."""
+    """A queue in which every job is the third of its tenant's."""
 
     async def position(self, _: str) -> int:
         return 3
 
 
 async def test_a_comment_tells_the_wait_that_the_place_comes_to() -> None:
-    airborne, slow = flight(), Slow()
+    airborne, slow = job(), Slow()
     generation = generation_of(airborne, TextModel(byte_level_card()))
     generation.queue, generation.eta_ms = lambda _: cast(JobQueue, Third()), 60_000.0
     generation.still_waits_ms = lambda _, place: 700.5 * place

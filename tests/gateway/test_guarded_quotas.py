@@ -7,7 +7,7 @@ import pytest
 from fairlane.gateway.requests.guarded_quotas import TRUSTED_S, GuardedQuotas, RememberedKeys
 from fairlane.gateway.requests.quota_fallback import LOOK_EVERY_S, Modes
 from fairlane.quotas.api_keys import KeyStore
-from fairlane.quotas.store import Charge, Denied, FlightSettled, Need
+from fairlane.quotas.store import AlreadySettled, Charge, Denied, Need
 from fairlane.quotas.tenants import TenantStore
 from fairlane.store.client import server
 from fairlane.store.trouble import StoreUnavailable
@@ -89,12 +89,12 @@ async def test_a_store_that_flaps_gives_no_second_share(bench: Bench) -> None:
     assert (await bench.figures())["tokens_per_day"] == (80, 0)
 
 
-async def _admitted(gateway: GuardedQuotas, flight_id: str) -> bool:
+async def _admitted(gateway: GuardedQuotas, job_id: str) -> bool:
     try:
-        await gateway.reserve(ask(flight_id, output=30))
+        await gateway.reserve(ask(job_id, output=30))
     except Denied:
         return False
-    await gateway.settle("acme", flight_id, Charge(prompt_tokens=10, output_tokens=30, outcome="finished"))
+    await gateway.settle("acme", job_id, Charge(prompt_tokens=10, output_tokens=30, outcome="finished"))
     return True
 
 
@@ -155,7 +155,7 @@ async def test_a_root_that_cannot_be_charged_keeps_no_other_waiting(bench: Bench
     assert len(await bench.charged("beta")) == 2
 
 
-async def test_a_flight_goes_on_here_while_the_store_is_back_already(bench: Bench) -> None:
+async def test_a_job_goes_on_here_while_the_store_is_back_already(bench: Bench) -> None:
     gateway = await bench.knowing(SHARE, tokens_per_day=100)
     bench.leave()
     held = await gateway.reserve(ask("a", output=40, quantum=8))
@@ -169,7 +169,7 @@ async def test_a_flight_goes_on_here_while_the_store_is_back_already(bench: Benc
     await gateway.keep()
 
     assert (await bench.figures())["tokens_per_day"] == (15, 0)
-    with pytest.raises(FlightSettled):
+    with pytest.raises(AlreadySettled):
         await gateway.reserve(ask("a"))
 
 

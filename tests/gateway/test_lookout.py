@@ -22,13 +22,13 @@ async def served(valkey_url: str) -> AsyncIterator[Served]:
 
 
 async def begun(served: Served) -> "tuple[asyncio.Task[httpx.Response], str]":
-    """A request that has two tokens and waits for the next; and its flight."""
+    """A request that has two tokens and waits for the next; and its job."""
     served.worker.limit = 2
     running = asyncio.create_task(served.post(CHAT, ASKED))
     await until(lambda: [len(made) for made in served.worker.produced.values()] == [2])
-    (flight,) = served.resources.dispatcher.flights.values()
-    await until(lambda: flight.choices[0].published == 2)
-    return running, flight.id
+    (live,) = served.resources.dispatcher.jobs.values()
+    await until(lambda: live.choices[0].published == 2)
+    return running, live.id
 
 
 async def look(served: Served, times: int) -> None:
@@ -37,8 +37,8 @@ async def look(served: Served, times: int) -> None:
 
 
 async def test_a_job_that_the_queue_lost_ends_with_an_error_and_what_came_is_charged(served: Served) -> None:
-    running, flight_id = await begun(served)
-    lost = [key async for key in served.store.scan_iter(f"*{flight_id}*") if not key.startswith(b"fl:quota:")]
+    running, job_id = await begun(served)
+    lost = [key async for key in served.store.scan_iter(f"*{job_id}*") if not key.startswith(b"fl:quota:")]
 
     await served.store.delete(*lost)
     await look(served, times=3)
@@ -50,10 +50,10 @@ async def test_a_job_that_the_queue_lost_ends_with_an_error_and_what_came_is_cha
 
 
 async def test_a_job_whose_end_was_lost_ends_with_an_error_and_what_its_record_has_is_charged(served: Served) -> None:
-    running, flight_id = await begun(served)
-    lease = served.worker.leases.pop(flight_id)
+    running, job_id = await begun(served)
+    lease = served.worker.leases.pop(job_id)
 
-    unsaid = Publication(flight_id, lease.epoch, (), ends=Outcome.FINISHED)
+    unsaid = Publication(job_id, lease.epoch, (), ends=Outcome.FINISHED)
     assert await served.worker.queue.publish(lease.job.gateway_id, "hand", [unsaid]) == set()
     await look(served, times=3)
     answer = await running
@@ -65,12 +65,12 @@ async def test_a_job_whose_end_was_lost_ends_with_an_error_and_what_its_record_h
 
 async def test_a_token_that_the_store_lost_is_made_again_and_neither_heard_nor_charged_twice(served: Served) -> None:
     """A store that is killed may forget the last it answered, though a gateway has read it."""
-    running, flight_id = await begun(served)
+    running, job_id = await begun(served)
     keys = prefix(served.worker.queue.name)
 
-    made = await served.store.getrange(f"{keys}ids:{flight_id}:0", 0, 3)
-    await served.store.set(f"{keys}ids:{flight_id}:0", made)
-    await served.store.hset(f"{keys}job:{flight_id}", "generated", 1)
+    made = await served.store.getrange(f"{keys}ids:{job_id}:0", 0, 3)
+    await served.store.set(f"{keys}ids:{job_id}:0", made)
+    await served.store.hset(f"{keys}job:{job_id}", "generated", 1)
     served.worker.limit = None
     answer, undisturbed = await running, await served.post(CHAT, ASKED)
     await served.landed()
@@ -85,7 +85,7 @@ async def test_a_request_that_waits_or_speaks_is_left_alone(served: Served) -> N
     running, _ = await begun(served)
     served.worker.taking = False
     waiting = asyncio.create_task(served.post(CHAT, ASKED))
-    await until(lambda: len(served.resources.dispatcher.flights) == 2)
+    await until(lambda: len(served.resources.dispatcher.jobs) == 2)
 
     await look(served, times=6)
     served.worker.limit, served.worker.taking = None, True

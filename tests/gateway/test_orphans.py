@@ -67,13 +67,13 @@ class Rollout:
         running = self.ask(headers)
         if tokens:
             await until(lambda: [len(made) for made in worker.produced.values()] == [tokens])
-        await until(lambda: [flight.job is not None for flight in self.flights] == [True])
-        await until(lambda: self.flights[0].choices[0].published == tokens)
+        await until(lambda: [job.message is not None for job in self.jobs] == [True])
+        await until(lambda: self.jobs[0].choices[0].published == tokens)
         return running
 
     @property
-    def flights(self) -> list[Any]:
-        return list(self.served.resources.dispatcher.flights.values())
+    def jobs(self) -> list[Any]:
+        return list(self.served.resources.dispatcher.jobs.values())
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +95,7 @@ async def test_what_no_worker_began_goes_on_with_the_new_card(rollout: Rollout, 
     stated = {"x_fairlane_ttft_ms": "60000", **BATCH}
     async with rollout.worker(OLD, "old", taking=False, step_weights=MEASURED) as old:
         running = await rollout.asked(old, stated)
-        assert rollout.flights[0].job.guaranteed
+        assert rollout.jobs[0].message.guaranteed
     async with rollout.worker(NEW, "new", step_weights=MEASURED if is_promised else ()) as new:
         answer = await running
     await rollout.served.landed()
@@ -135,7 +135,7 @@ async def test_batch_work_that_has_begun_waits_for_its_own_weights(rollout: Roll
     async with rollout.worker(OLD, "old", limit=3) as old:
         running = await rollout.asked(old, tokens=3)
     async with rollout.worker(NEW, "new") as new:
-        queue = rollout.flights[0].queue
+        queue = rollout.jobs[0].queue
         await until(lambda: queue in rollout.served.resources.directory.orphans)
         for _ in range(3):
             await rollout.served.resources.orphans.tend()
@@ -151,7 +151,7 @@ async def test_nothing_moves_to_a_card_with_another_tokenizer(rollout: Rollout) 
     async with rollout.worker(OLD, "old", taking=False) as old:
         batch = await rollout.asked(old)
         chat = rollout.ask()
-        await until(lambda: [flight.job is not None for flight in rollout.flights] == [True, True])
+        await until(lambda: [job.message is not None for job in rollout.jobs] == [True, True])
     async with rollout.worker(OTHER_TOKENIZER, "new") as new:
         refused = await chat
         assert not batch.done()
@@ -168,10 +168,10 @@ async def test_what_finds_the_new_lane_full_waits_where_it_is(valkey_url: str) -
         rollout = Rollout(served)
         async with rollout.worker(OLD, "old", taking=False, lanes=lanes.lanes()) as old:
             early = await rollout.asked(old)
-        queue = rollout.flights[0].queue
+        queue = rollout.jobs[0].queue
         async with rollout.worker(NEW, "new", taking=False, lanes=lanes.lanes()) as new:
             late = rollout.ask(BATCH)
-            await until(lambda: len({flight.queue for flight in rollout.flights if flight.job is not None}) == 2)
+            await until(lambda: len({job.queue for job in rollout.jobs if job.message is not None}) == 2)
             first_put = await served.store.xrevrange(f"{prefix(queue)}wake", count=1)
             async with asyncio.timeout(WAIT_S):
                 # It is put back.
@@ -223,8 +223,8 @@ async def test_a_queue_that_the_store_forgot_is_noted_while_workers_serve_it(rol
 
 async def left_behind(served: Served, ago_ms: int, *, ends: bool) -> str:
     """Two tokens of a request whose gateway and worker, of a card that is gone, died so long ago; its record's key."""
-    flight_id = secrets.token_hex(12)
-    await served.resources.quotas.reserve(ask(flight_id, model="tiny", prompts=(3,), max_output_tokens=50))
+    job_id = secrets.token_hex(12)
+    await served.resources.quotas.reserve(ask(job_id, model="tiny", prompts=(3,), max_output_tokens=50))
     sha256 = await RedisRegistry(served.store).announce(OLD)
     then_ms = round(time.time() * 1e3) - ago_ms
     name, lanes = queue_name("tiny", sha256), dict(DEFAULT_LANES)
@@ -232,7 +232,7 @@ async def left_behind(served: Served, ago_ms: int, *, ends: bool) -> str:
     await queue.gateway_alive("dead")
     await queue.renew("w")
     job = Job(
-        flight_id=flight_id,
+        job_id=job_id,
         gateway_id="dead",
         tenant="acme",
         lane=LaneName.LATENCY,
@@ -245,13 +245,13 @@ async def left_behind(served: Served, ago_ms: int, *, ends: bool) -> str:
     await queue.put(job)
     [lease] = await queue.take("w", PLENTY)
     assert await queue.publish("dead", "w", [_said(lease, Outcome.FINISHED if ends else None)]) == set()
-    return f"{prefix(name)}job:{flight_id}"
+    return f"{prefix(name)}job:{job_id}"
 
 
 def _said(lease: Lease, ends: Outcome | None) -> Publication:
-    flight_id, epoch = lease.job.flight_id, lease.epoch
-    delta = TokenDelta(flight_id=flight_id, epoch=epoch, choice=0, first_index=0, token_ids=(8, 9))
-    return Publication(flight_id, epoch, (delta,), ((0, 0, (8, 9)),), ends=ends)
+    job_id, epoch = lease.job.job_id, lease.epoch
+    delta = TokenDelta(job_id=job_id, epoch=epoch, choice=0, first_index=0, token_ids=(8, 9))
+    return Publication(job_id, epoch, (delta,), ((0, 0, (8, 9)),), ends=ends)
 
 
 @pytest.mark.parametrize(("ends", "outcome"), [(True, "finished"), (False, "cancelled")])

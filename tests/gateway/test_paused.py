@@ -70,8 +70,8 @@ async def test_a_limit_that_is_lowered_holds_and_one_that_is_raised_lets_it_go_o
     asking = await paused(served, max_tokens=30)
     await served.resources.tenants.update("acme", {"limits": {**LIMITS, "tokens_per_minute": 3}})
     await forget_minute(served.store, "acme")
-    flight = served.worker.seen[-1].job.flight_id
-    await until(lambda: len(served.worker.produced[flight]) == 18)
+    job = served.worker.seen[-1].job.job_id
+    await until(lambda: len(served.worker.produced[job]) == 18)
     assert not asking.done()
     await served.resources.tenants.update("acme", {"limits": LIMITS})
 
@@ -139,7 +139,7 @@ async def test_its_worker_may_be_lost(valkey_url: str) -> None:
         await forget_minute(served.store, "acme")
 
         assert (await asking).json()["usage"]["completion_tokens"] == 30
-        assert [lease.job.flight_id for lease in served.worker.seen[1:]] == [lost.job.flight_id] * 2
+        assert [lease.job.job_id for lease in served.worker.seen[1:]] == [lost.job.job_id] * 2
         assert [len(made) for made in served.worker.produced.values()] == [23, 30]
         assert await settled(served) == ([("finished", 1, 30)], (31, 0))
 

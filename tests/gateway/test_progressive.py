@@ -86,7 +86,7 @@ async def test_a_full_minute_pauses_a_stream_which_goes_on_where_it_stopped(serv
 
     reading = asyncio.create_task(served.post(COMPLETIONS, body, x_fairlane_progress="1"))
     await served.paused()
-    made = len(served.worker.produced[served.worker.seen[-1].job.flight_id])
+    made = len(served.worker.produced[served.worker.seen[-1].job.job_id])
     await forget_minute(served.store, "acme")
     stream = (await reading).text
     await served.landed()
@@ -103,13 +103,13 @@ async def test_while_a_request_is_paused_new_ones_are_refused_and_it_goes_on_fir
     await served.tenant(limits={"tokens_per_minute": 16})
     old = asyncio.create_task(served.post(COMPLETIONS, ENDLESS | {"stream": True}))
     await until(lambda: bool(served.worker.leases))
-    flight = next(iter(served.worker.leases))
-    await until(lambda: len(served.worker.produced[flight]) == 15)
+    job = next(iter(served.worker.leases))
+    await until(lambda: len(served.worker.produced[job]) == 15)
     await served.paused()
 
     refused = await served.post(COMPLETIONS, {**ENDLESS, "max_tokens": 1})
     await forget_minute(served.store, "acme")
-    await until(lambda: len(served.worker.produced[flight]) > 15)
+    await until(lambda: len(served.worker.produced[job]) > 15)
     old.cancel()
     await served.landed()
 
@@ -161,10 +161,10 @@ async def test_a_budget_that_answers_again_lets_the_request_go_on(
     await served.tenant(limits={"tokens_per_day": 1_000})
     refusals, extend = iter(range(3)), RedisQuotaStore.extend
 
-    async def fails_thrice(store: RedisQuotaStore, root: str, flight_id: str, need: Need) -> Extension:
+    async def fails_thrice(store: RedisQuotaStore, root: str, job_id: str, need: Need) -> Extension:
         if next(refusals, None) is not None:
             raise StoreUnavailable("away")
-        return await extend(store, root, flight_id, need)
+        return await extend(store, root, job_id, need)
 
     monkeypatch.setattr(RedisQuotaStore, "extend", fails_thrice)
     answer = (await served.post(COMPLETIONS, {**ENDLESS, "max_tokens": 30})).json()
@@ -176,7 +176,7 @@ async def test_a_budget_that_answers_again_lets_the_request_go_on(
 async def test_a_budget_that_stays_away_ends_the_request_with_an_error(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fails(store: RedisQuotaStore, root: str, flight_id: str, need: Need) -> Extension:
+    async def fails(store: RedisQuotaStore, root: str, job_id: str, need: Need) -> Extension:
         raise StoreUnavailable("away")
 
     monkeypatch.setattr(allowance, "MAX_PAUSE_S", 0.3)
@@ -188,8 +188,8 @@ async def test_a_spent_day_is_told_once(served: Served, monkeypatch: pytest.Monk
     answers: list[bool] = []
     extend = RedisQuotaStore.extend
 
-    async def noted(store: RedisQuotaStore, root: str, flight_id: str, need: Need) -> Extension:
-        extension = await extend(store, root, flight_id, need)
+    async def noted(store: RedisQuotaStore, root: str, job_id: str, need: Need) -> Extension:
+        extension = await extend(store, root, job_id, need)
         answers.append(extension.spent)
         return extension
 
@@ -212,11 +212,11 @@ async def test_what_cannot_be_told_to_a_worker_is_not_asked_for_again(
 ) -> None:
     grants, grant = iter(range(6)), RedisQueue.grant
 
-    async def fails(queue: RedisQueue, flight_id: str, granted_until: int) -> bool:
+    async def fails(queue: RedisQueue, job_id: str, granted_until: int) -> bool:
         if next(grants, None) is not None:
             held.append((await used(served, "tokens_per_day"))[1])
             raise redis.ConnectionError("away")
-        return await grant(queue, flight_id, granted_until)
+        return await grant(queue, job_id, granted_until)
 
     held: list[int] = []
     monkeypatch.setattr(RedisQueue, "grant", fails)
@@ -232,7 +232,7 @@ async def test_what_cannot_be_told_to_a_worker_is_not_asked_for_again(
 async def test_a_worker_that_cannot_be_told_ends_the_request_with_an_error(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fails(queue: RedisQueue, flight_id: str, granted_until: int) -> bool:
+    async def fails(queue: RedisQueue, job_id: str, granted_until: int) -> bool:
         raise redis.ConnectionError("away")
 
     monkeypatch.setattr(allowance, "MAX_PAUSE_S", 0.3)
@@ -264,7 +264,7 @@ async def test_a_client_that_goes_at_any_token_is_charged_what_was_published(ser
         async with served.http as client, client.stream("POST", COMPLETIONS, json=body, headers=headers) as answer:
             lines = answer.aiter_lines()
             await anext(lines)
-            made = served.worker.produced[served.worker.seen[-1].job.flight_id]
+            made = served.worker.produced[served.worker.seen[-1].job.job_id]
             await until(partial(has, made, tokens))
         await served.landed()
 

@@ -28,7 +28,7 @@ async def test_a_promise_that_other_doors_leave_no_time_for_is_best_effort(serve
     served.worker.taking = False
     await another_door_promises(served, 7_000.0)
     answered = asyncio.create_task(served.post(CHAT, {**ASKED, "max_tokens": 5}, x_fairlane_ttft_ms="7000"))
-    await until(lambda: bool(served.resources.dispatcher.flights))
+    await until(lambda: bool(served.resources.dispatcher.jobs))
     served.worker.taking = True
     demoted = await answered
 
@@ -59,7 +59,7 @@ async def another_door_promises(served: Served, claim_ms: float) -> None:
     [model] = served.resources.directory.models.values()
     queue = RedisQueue(served.worker.redis, model.queue, DEFAULT_LANES)
     taken = Job(
-        flight_id="other",
+        job_id="other",
         tenant="other",
         gateway_id="other",
         lane=LaneName.LATENCY,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fairlane.gateway.requests.request import Flight
+from fairlane.gateway.requests.request import LiveJob
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.settings import LaneSettings, LanesSettings
 from tests.gateway.served import COMPLETIONS, Served, error_of, serving, settings, until
@@ -47,7 +47,7 @@ async def test_a_list_waits_as_one_request_until_its_first_job_is_taken(served: 
     await served.tenant(limits={"queued_requests": 2})
     served.worker.taking = False
     waiting = [asyncio.create_task(served.post(COMPLETIONS, THREE)) for _ in range(2)]
-    await until(lambda: sum(flight.job is not None for flight in served.resources.dispatcher.flights.values()) == 6)
+    await until(lambda: sum(job.message is not None for job in served.resources.dispatcher.jobs.values()) == 6)
 
     shown = (await served.get("/v1/limits")).json()["limits"]["queued_requests"]
     refused = await served.post(COMPLETIONS, THREE)
@@ -159,9 +159,9 @@ async def test_a_client_that_leaves_pays_for_what_all_prompts_published(served: 
 
 async def test_a_lost_reservation_ends_the_whole_request(served: Served) -> None:
     running = await half_done(served)
-    booking = next(iter(served.resources.dispatcher.flights.values())).booking
-    await until(lambda: bool(booking.charges))
-    await served.resources.quotas.settle("acme", booking.id, booking.charges[0])  # as another gateway's reaper would
+    request = next(iter(served.resources.dispatcher.jobs.values())).request
+    await until(lambda: bool(request.charges))
+    await served.resources.quotas.settle("acme", request.id, request.charges[0])  # as another gateway's reaper would
 
     await served.resources.reaper.renew()
     answer = await running
@@ -177,7 +177,7 @@ async def test_a_fault_of_ours_in_one_ends_all_and_leaves_them_to_the_reaper(
 ) -> None:
     async with serving(settings(valkey_url, section={"reservation_lease_s": 1.0}, lease_s=1.5)) as served:
         with monkeypatch.context() as broken:
-            broken.setattr(Flight, "charge", _at_fault)
+            broken.setattr(LiveJob, "charge", _at_fault)
             answer = await (await half_done(served))
             await served.landed()
 

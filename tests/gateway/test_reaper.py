@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 import pytest
 
 from fairlane.gateway.requests.recovery import Reaper
-from fairlane.gateway.requests.request import flight_ids
+from fairlane.gateway.requests.request import job_ids
 from fairlane.quotas import keyspace
 from fairlane.quotas.redis_store import RedisQuotaStore
 from fairlane.quotas.store import Charge
@@ -33,12 +33,12 @@ async def served(valkey_url: str) -> AsyncIterator[Served]:
 async def orphan(served: Served, *, max_tokens: tuple[int, ...] = (50,), unput: int = 0) -> None:
     """A request of a gateway that died: reserved, a job put for each of `max_tokens`, some not put; nobody's."""
     prompts = len(max_tokens) + unput
-    ids = flight_ids(secrets.token_hex(12), prompts)
+    ids = job_ids(secrets.token_hex(12), prompts)
     asked = ask(ids[0], model="tiny", prompts=(len(PROMPT),) * prompts, max_output_tokens=50)
     await served.resources.quotas.reserve(asked)
-    for flight_id, most in zip(ids, max_tokens, strict=False):
+    for job_id, most in zip(ids, max_tokens, strict=False):
         job = Job(
-            flight_id=flight_id,
+            job_id=job_id,
             gateway_id="dead",
             tenant="acme",
             lane=LaneName.LATENCY,
@@ -106,26 +106,26 @@ async def test_an_orphan_that_was_never_put_was_never_there(served: Served) -> N
     assert (await served.limits())["requests_per_minute"].used == 0
 
 
-async def test_a_flight_that_outlives_many_leases_is_renewed_and_left_alone(served: Served) -> None:
+async def test_a_job_that_outlives_many_leases_is_renewed_and_left_alone(served: Served) -> None:
     served.worker.limit = 2
     running = asyncio.create_task(served.post(CHAT, ASKED))
     await orphan(served)
 
     await until(lambda: served.resources.reaper.reaped > 0)
-    await asyncio.sleep(1.5)  # a lease and a half of the flight's own
+    await asyncio.sleep(1.5)  # a lease and a half of the job's own
     served.worker.limit = None
 
     assert (await running).status_code == 200
     assert b"fairlane_gateway_reaped_total 1.0" in served.resources.telemetry.exposition()
 
 
-async def test_a_flight_that_the_store_has_forgotten_is_noted_anew_and_charged(served: Served) -> None:
+async def test_a_job_that_the_store_has_forgotten_is_noted_anew_and_charged(served: Served) -> None:
     served.worker.limit = 2
     running = asyncio.create_task(served.post(CHAT, ASKED))
     await until(lambda: [len(made) for made in served.worker.produced.values()] == [2])
-    (flight_id,) = served.resources.dispatcher.flights
+    (job_id,) = served.resources.dispatcher.jobs
 
-    await lose_budgets(served, flight_id)
+    await lose_budgets(served, job_id)
     await served.resources.reaper.renew()
     held = (await served.limits())["concurrent_requests"].used
     served.worker.limit = None
@@ -140,20 +140,20 @@ async def test_a_flight_that_the_store_has_forgotten_is_noted_anew_and_charged(s
     assert limits["concurrent_requests"].used == limits["tokens_per_day"].reserved == 0
 
 
-async def test_a_flight_that_ends_while_its_lease_is_renewed_is_not_noted_anew(
+async def test_a_job_that_ends_while_its_lease_is_renewed_is_not_noted_anew(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served.worker.limit = 2
     running = asyncio.create_task(served.post(CHAT, ASKED))
     await until(lambda: [len(made) for made in served.worker.produced.values()] == [2])
-    (flight_id,) = served.resources.dispatcher.flights
+    (job_id,) = served.resources.dispatcher.jobs
 
-    async def renew(_: str, flight_ids: Iterable[str]) -> set[str]:
+    async def renew(_: str, job_ids: Iterable[str]) -> set[str]:
         served.worker.limit = None
         await running
         await served.landed()
-        await lose_budgets(served, flight_id)
-        return set(flight_ids)
+        await lose_budgets(served, job_id)
+        return set(job_ids)
 
     monkeypatch.setattr(served.resources.quotas, "renew", renew)
     await served.resources.reaper.renew()
@@ -161,14 +161,14 @@ async def test_a_flight_that_ends_while_its_lease_is_renewed_is_not_noted_anew(
     assert (await served.limits())["concurrent_requests"].used == 0
 
 
-async def test_a_flight_that_others_settled_ends(served: Served) -> None:
+async def test_a_job_that_others_settled_ends(served: Served) -> None:
     served.worker.limit = 2
     running = asyncio.create_task(served.post(CHAT, ASKED))
     await until(lambda: [len(made) for made in served.worker.produced.values()] == [2])
-    (flight_id,) = served.resources.dispatcher.flights
+    (job_id,) = served.resources.dispatcher.jobs
 
     charge = Charge(prompt_tokens=5, output_tokens=2, outcome="cancelled")
-    assert (await RedisQuotaStore(served.store).settle("acme", flight_id, charge)).first
+    assert (await RedisQuotaStore(served.store).settle("acme", job_id, charge)).first
     await served.resources.reaper.renew()
 
     assert error_of(await running) == (503, "quota_store_unavailable")
@@ -176,11 +176,11 @@ async def test_a_flight_that_others_settled_ends(served: Served) -> None:
     assert await served.ledger() == [("cancelled", 5, 2)]
 
 
-async def lose_budgets(served: Served, flight_id: str) -> None:
+async def lose_budgets(served: Served, job_id: str) -> None:
     """As a failover does with what was written last: the reservation, and what it holds."""
     root = keyspace.of_root("acme")
-    await served.store.zrem(f"{root}leases", flight_id)
-    await served.store.delete(f"{root}flight:{flight_id}", *await served.store.keys(f"{root}figures:*"))
+    await served.store.zrem(f"{root}leases", job_id)
+    await served.store.delete(f"{root}reservation:{job_id}", *await served.store.keys(f"{root}figures:*"))
 
 
 async def replace(tenants: TenantStore, tenant_id: str) -> None:
@@ -233,10 +233,10 @@ class PartlyAway:
     def __init__(self) -> None:
         self.renewed: list[str] = []
 
-    async def renew(self, root: str, flight_ids: Iterable[str]) -> set[str]:
+    async def renew(self, root: str, job_ids: Iterable[str]) -> set[str]:
         if root == "acme":
             raise StoreUnavailable(root)
-        self.renewed += [root, *flight_ids]
+        self.renewed += [root, *job_ids]
         return set()
 
     async def get(self, tenant_id: str) -> None:

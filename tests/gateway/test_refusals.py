@@ -76,7 +76,7 @@ async def test_what_the_quota_refuses_leaves_nothing_in_the_store(served: Served
     refused = [await served.post(COMPLETIONS, {**ONE_TOKEN, "max_tokens": 9}) for _ in range(3)]
 
     assert {answer.status_code for answer in refused} == {400}
-    assert not [key for key in set(await served.store.keys()) - before if b"flight:" in key]
+    assert not [key for key in set(await served.store.keys()) - before if b"reservation:" in key]
 
 
 async def test_what_could_never_fit_is_not_worth_a_retry(served: Served) -> None:
@@ -137,10 +137,10 @@ async def test_the_tenants_queue_is_capped_and_a_refusal_counts_nothing(served: 
     await served.tenant(limits={"queued_requests": 1, "requests_per_minute": 100})
     served.worker.taking = False
     waiting = asyncio.create_task(served.post(COMPLETIONS, ONE_TOKEN))
-    await until(lambda: any(flight.job for flight in served.resources.dispatcher.flights.values()))
+    await until(lambda: any(job.message for job in served.resources.dispatcher.jobs.values()))
 
     refused = await served.post(COMPLETIONS, ONE_TOKEN)
-    await until(lambda: len(served.resources.dispatcher.flights) == 1)
+    await until(lambda: len(served.resources.dispatcher.jobs) == 1)
     counted = await used(served, "requests_per_minute")
     told = (await served.get("/v1/limits")).json()["limits"]["queued_requests"]
     served.worker.taking = True
@@ -224,7 +224,7 @@ async def test_a_full_lane_is_overloaded_and_counts_nothing(valkey_url: str) -> 
         await served.tenant(limits={"requests_per_minute": 100})
         served.worker.taking = False
         waiting = asyncio.create_task(served.post(COMPLETIONS, ONE_TOKEN))
-        await until(lambda: any(flight.job for flight in served.resources.dispatcher.flights.values()))
+        await until(lambda: any(job.message for job in served.resources.dispatcher.jobs.values()))
 
         refused = await served.post(COMPLETIONS, ONE_TOKEN)
         counted = await used(served, "requests_per_minute")

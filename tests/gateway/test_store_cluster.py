@@ -85,9 +85,9 @@ async def test_budgets_of_roots_on_all_nodes_are_held_charged_and_reaped(masters
         await quotas.reserve(ask(f"{root}-lost", root=root, tenant=root))
         await quotas.settle(root, f"{root}-done", charge())
     async with asyncio.timeout(WAIT_S):
-        lapsed = {flight.flight_id for flight in await quotas.expired(100)}
+        lapsed = {live.reservation_id for live in await quotas.expired(100)}
         while len(lapsed) < len(roots):  # one look a lease
-            lapsed |= {flight.flight_id for flight in await quotas.expired(100)}
+            lapsed |= {live.reservation_id for live in await quotas.expired(100)}
 
     assert lapsed == {f"{root}-lost" for root in roots}
     assert [tenant.id for tenant in await tenants.list()] == sorted(roots)
@@ -130,8 +130,8 @@ async def test_a_queue_is_shared_with_workers(masters: Masters, store: Connectio
     _, said, is_woken = await worker.read_control("w1", "0-0", 1_000)
     _, events = await RedisQueue(reader, "tiny@0", DEFAULT_LANES).read_events("g1", "0-0", 10)
 
-    assert [lease.job.flight_id for lease in leases] == ["runs"]
-    assert said == [Cancel(flight_id="runs")]
+    assert [lease.job.job_id for lease in leases] == ["runs"]
+    assert said == [Cancel(job_id="runs")]
     assert is_woken
     assert events == []
     await reader.aclose()
@@ -273,7 +273,7 @@ async def test_a_replica_that_stands_in_is_found_by_gateways_and_workers(cluster
     taken = await link.persist("take", partial(worker.take, "w1", PLENTY))
     await link.persist("put", partial(gateway.put, job("after")))
 
-    assert [lease.job.flight_id for lease in taken] == ["before"]
+    assert [lease.job.job_id for lease in taken] == ["before"]
     assert store.breaker.is_whole
     await client.aclose()
     await store.aclose()

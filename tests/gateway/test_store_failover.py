@@ -96,15 +96,15 @@ class Worker:
         self._link = StoreLink(2.0)
         self._epochs: dict[str, int] = {}
 
-    async def takes(self, flight_id: str) -> None:
+    async def takes(self, job_id: str) -> None:
         """What is new is this job."""
         leases = await self._link.persist("take", partial(self._queue.take, "w1", PLENTY))
-        self._epochs |= {lease.job.flight_id: lease.epoch for lease in leases}
-        assert [lease.job.flight_id for lease in leases] == [flight_id]
+        self._epochs |= {lease.job.job_id: lease.epoch for lease in leases}
+        assert [lease.job.job_id for lease in leases] == [job_id]
 
-    async def refused(self, flight_id: str) -> set[str]:
+    async def refused(self, job_id: str) -> set[str]:
         """What the store no longer takes from it when it says that a job has ended."""
-        end = Publication(flight_id, self._epochs[flight_id], ends=Outcome.FINISHED)
+        end = Publication(job_id, self._epochs[job_id], ends=Outcome.FINISHED)
         publish = partial(self._queue.publish, "gw", "w1", [end], serial="1")
         return await self._link.persist("publish", publish)
 

@@ -170,12 +170,12 @@ async def test_a_preempted_stream_says_so_and_goes_on(served: Served) -> None:
     async with served.http as client, client.stream("POST", CHAT, json=body, headers=headers) as got:
         lines = (line async for line in got.aiter_lines() if line)
         await until(lambda: [len(made) for made in served.worker.produced.values()] == [2])
-        (flight_id,) = served.worker.leases
-        await served.worker.tell(Preempted(flight_id=flight_id, choice=0, mode="swap", blocks=3, predicted_ms=5.0))
+        (job_id,) = served.worker.leases
+        await served.worker.tell(Preempted(job_id=job_id, choice=0, mode="swap", blocks=3, predicted_ms=5.0))
         found: list[str] = []
         while found.count(": preempted") < 2:  # the event, then again for as long as it lasts
             found.append(await anext(lines))
-        await served.worker.tell(Resumed(flight_id=flight_id, choice=0, stalled_ms=5.0))
+        await served.worker.tell(Resumed(job_id=job_id, choice=0, stalled_ms=5.0))
         served.worker.limit = None
         rest = [line async for line in lines]
     await served.landed()

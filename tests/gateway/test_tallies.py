@@ -27,7 +27,7 @@ def test_a_counter_counts_by_its_labels() -> None:
 
 def test_a_gauge_goes_up_and_down() -> None:
     registry = CollectorRegistry()
-    in_flight = Tally(GaugeMetricFamily, "in_flight", "In flight", ("lane",), registry)
+    in_flight = Tally(GaugeMetricFamily, "in_flight", "In job", ("lane",), registry)
 
     for by in (1, 1, -1):
         in_flight.add("latency", by=by)

@@ -23,10 +23,10 @@ START_MS = int(datetime.fromisoformat("2026-11-21T10:00:00Z").timestamp()) * 100
 LEASE_MS = 30_000
 
 
-def ask(flight_id: str = "f1", **changes: object) -> Ask:
+def ask(reservation_id: str = "f1", **changes: object) -> Ask:
     """10 prompt tokens and 20 output tokens of tenant `acme`, without a key."""
     fields: dict[str, object] = {
-        "flight_id": flight_id,
+        "reservation_id": reservation_id,
         "root": "acme",
         "tenant": "acme",
         "key_id": "",
@@ -191,9 +191,9 @@ async def one(house: House, name: str, key_id: str | None = None) -> LimitStatus
     return next(status for status in found if status.name == name and status.scope == scope)
 
 
-async def refused(house: House, flight_id: str = "late", **changes: object) -> Denied:
+async def refused(house: House, reservation_id: str = "late", **changes: object) -> Denied:
     with pytest.raises(Denied) as caught:
-        await house.store.reserve(ask(flight_id, **changes))
+        await house.store.reserve(ask(reservation_id, **changes))
     return caught.value
 
 

@@ -47,7 +47,7 @@ async def test_a_key_works_until_the_moment_it_expires(house: House) -> None:
         await house.store.reserve(ask("f2", key_id="k1"))
 
 
-async def test_a_flight_in_the_air_is_settled_though_its_tenant_was_suspended(house: House) -> None:
+async def test_a_reservation_in_the_air_is_settled_though_its_tenant_was_suspended(house: House) -> None:
     await house.tenant(Limits(tokens_per_day=100))
     await house.store.reserve(ask())
     await house.tenant(Limits(tokens_per_day=100), barred="suspended")
@@ -59,7 +59,7 @@ async def test_a_flight_in_the_air_is_settled_though_its_tenant_was_suspended(ho
 
 @pytest.mark.parametrize("reason", ["suspended", "deleted"])
 @pytest.mark.parametrize("tenant", ["acme", "web"])
-async def test_a_flight_in_the_air_gets_nothing_more_once_its_tenant_is_barred(
+async def test_a_reservation_in_the_air_gets_nothing_more_once_its_tenant_is_barred(
     house: House, reason: Reason, tenant: str
 ) -> None:
     await house.tenant(Limits(output_tokens_per_minute=64))

@@ -1,6 +1,6 @@
 """A lease's arithmetic in tables: every call early, late, twice, under a clock that jumps; each figure by hand.
 
-A flight has 10 prompt tokens and holds 64 output tokens at a time. A row is a call, its answer, and all figures then.
+A job has 10 prompt tokens and holds 64 output tokens at a time. A row is a call, its answer, and all figures then.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import pytest
 
 from fairlane.quotas.limits import Limits
-from fairlane.quotas.store import TOMBSTONE_MS, Charge, FlightSettled, Need
+from fairlane.quotas.store import TOMBSTONE_MS, AlreadySettled, Charge, Need
 from tests.quotas.house import START_MS, House, ask, charge
 
 pytestmark = pytest.mark.anyio
@@ -85,7 +85,7 @@ async def called(house: House, tenant: str, call: Call) -> Answer:
             case Settle(output):
                 final = Charge.refund() if output is None else charge(output)
                 return (await house.store.settle(tenant, "f1", final)).first
-    except FlightSettled:
+    except AlreadySettled:
         return "settled"
 
 
@@ -236,7 +236,7 @@ CLOCKS = {
         Row(0, Settle(50), True, Figures(0, 60, 10, 60, 0, 0)),
         Row(60_250, Settle(50), False, Figures(0, 0, 10, 60, 0, 0)),
     ],
-    "a clock that leaps beyond the mark of a settled flight": [
+    "a clock that leaps beyond the mark of a settled reservation": [
         Row(0, Reserve(), 64, HELD),
         Row(0, Settle(20), True, Figures(1, 30, 30, 30, 0, 0)),
         Row(2 * HOUR, Settle(20), False, Figures(0, 0, 30, 30, 0, 0)),

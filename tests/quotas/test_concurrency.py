@@ -10,7 +10,7 @@ import redis.asyncio
 from fairlane.quotas.ledger import Ledger
 from fairlane.quotas.limits import Limits
 from fairlane.quotas.redis_store import RedisQuotaStore
-from fairlane.quotas.store import Ask, Charge, Denied, FlightSettled
+from fairlane.quotas.store import AlreadySettled, Ask, Charge, Denied
 from fairlane.quotas.tenants import TenantStore
 from tests.quotas.house import START_MS, House, ask, charge, one
 
@@ -22,7 +22,7 @@ async def try_to_reserve(house: House, asked: Ask, granted: list[str]) -> None:
         await house.store.reserve(asked)
     except Denied:
         return
-    granted.append(asked.flight_id)
+    granted.append(asked.reservation_id)
 
 
 @pytest.mark.parametrize("window", ["tokens_per_minute", "tokens_per_day", "tokens_per_month"])
@@ -41,7 +41,7 @@ async def test_of_200_concurrent_requests_exactly_the_20_that_the_budget_holds_a
     assert (status.used, status.reserved, status.remaining) == (0, 600, 0)
 
 
-async def test_retries_of_one_flight_at_once_hold_it_once_and_settle_it_once(house: House) -> None:
+async def test_retries_of_one_job_at_once_hold_it_once_and_settle_it_once(house: House) -> None:
     await house.tenant(Limits(tokens_per_day=1000))
     granted: list[str] = []
     settled: list[bool] = []
@@ -69,13 +69,13 @@ async def test_a_storm_of_requests_that_end_in_every_way_leaves_only_what_was_ch
     charged: list[int] = []
     most: list[int] = []
 
-    async def live(flight_id: str, outcome: str, output_tokens: int) -> None:
+    async def live(reservation_id: str, outcome: str, output_tokens: int) -> None:
         try:
-            await house.store.reserve(ask(flight_id, key_id="k1"))
+            await house.store.reserve(ask(reservation_id, key_id="k1"))
         except Denied:
             return
         most.append((await one(house, "concurrent_requests")).used)
-        await house.store.settle("acme", flight_id, charge(output_tokens, outcome=outcome))
+        await house.store.settle("acme", reservation_id, charge(output_tokens, outcome=outcome))
         charged.append(0 if outcome == "rejected" else 10 + output_tokens)
 
     async with anyio.create_task_group() as group:
@@ -105,8 +105,8 @@ async def test_several_gateways_share_one_budget_by_the_servers_own_clock(store:
     async with anyio.create_task_group() as group:
         for number in range(80):
             group.start_soon(attempt, number)
-    for number, flight_id in enumerate(granted):
-        await gateways[(number + 1) % 4].settle("acme", flight_id, charge(number))
+    for number, reservation_id in enumerate(granted):
+        await gateways[(number + 1) % 4].settle("acme", reservation_id, charge(number))
 
     (status,) = await gateways[0].statuses("acme", "acme")
     assert len(granted) == 20
@@ -118,12 +118,12 @@ async def test_a_reserve_and_its_give_up_may_arrive_in_either_order(house: House
     """After a time-out the caller settles at once, while the reservation may still be on its way."""
     await house.tenant(Limits(tokens_per_day=10**6, concurrent_requests=1000))
 
-    async def give_up(flight_id: str) -> None:
-        await house.store.settle("acme", flight_id, Charge.refund())
+    async def give_up(reservation_id: str) -> None:
+        await house.store.settle("acme", reservation_id, Charge.refund())
 
-    async def late(flight_id: str) -> None:
-        with contextlib.suppress(FlightSettled):
-            await house.store.reserve(ask(flight_id))
+    async def late(reservation_id: str) -> None:
+        with contextlib.suppress(AlreadySettled):
+            await house.store.reserve(ask(reservation_id))
 
     async with anyio.create_task_group() as group:
         for number in range(60):

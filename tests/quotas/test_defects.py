@@ -11,7 +11,7 @@ pytestmark = pytest.mark.anyio
 
 
 def need(published: int, known: int, *, stuck: bool = False) -> Need:
-    """More for a flight of one choice, 64 tokens at a time."""
+    """More for a job of one choice, 64 tokens at a time."""
     return Need(published=published, prompt_tokens=1_000, known=known, most=1_000, quantum=64, stuck=stuck)
 
 
@@ -79,8 +79,8 @@ async def test_a3_output_over_the_limit_weighs_on_the_next_request(house: House)
 
 async def test_a3_output_over_the_limit_weighs_on_the_extensions_of_others(house: House) -> None:
     await house.tenant(Limits(output_tokens_per_minute=100))
-    for flight_id in ("long", "other"):
-        await house.store.reserve(ask(flight_id, max_output_tokens=1_000, quantum=64, explicit_max=False))
+    for reservation_id in ("long", "other"):
+        await house.store.reserve(ask(reservation_id, max_output_tokens=1_000, quantum=64, explicit_max=False))
     await house.store.settle("acme", "long", charge(output_tokens=150))
 
     found = await house.store.extend("acme", "other", need(12, 12, stuck=True))
@@ -95,12 +95,12 @@ async def test_a4_concurrent_requests_never_pass_a_limit_together(house: House) 
     await house.tenant(Limits(requests_per_minute=5))
     granted: list[str] = []
 
-    async def attempt(flight_id: str) -> None:
+    async def attempt(reservation_id: str) -> None:
         try:
-            await house.store.reserve(ask(flight_id))
+            await house.store.reserve(ask(reservation_id))
         except Denied:
             return
-        granted.append(flight_id)
+        granted.append(reservation_id)
 
     async with anyio.create_task_group() as group:
         for number in range(100):
@@ -112,19 +112,19 @@ async def test_a4_concurrent_requests_never_pass_a_limit_together(house: House) 
 
 async def test_a4_concurrent_extensions_never_pass_a_limit_together(house: House) -> None:
     await house.tenant(Limits(tokens_per_day=400))
-    flights = [f"f{number}" for number in range(5)]
-    for flight_id in flights:
-        await house.store.reserve(ask(flight_id, max_output_tokens=1_000, quantum=64, explicit_max=False))
-    held = dict.fromkeys(flights, 64)
+    reservations = [f"f{number}" for number in range(5)]
+    for reservation_id in reservations:
+        await house.store.reserve(ask(reservation_id, max_output_tokens=1_000, quantum=64, explicit_max=False))
+    held = dict.fromkeys(reservations, 64)
 
-    async def extend(flight_id: str) -> None:
-        found = await house.store.extend("acme", flight_id, need(held[flight_id], held[flight_id]))
-        held[flight_id] = found.granted_tokens
+    async def extend(reservation_id: str) -> None:
+        found = await house.store.extend("acme", reservation_id, need(held[reservation_id], held[reservation_id]))
+        held[reservation_id] = found.granted_tokens
 
     for _ in range(3):
         async with anyio.create_task_group() as group:
-            for flight_id in flights:
-                group.start_soon(extend, flight_id)
+            for reservation_id in reservations:
+                group.start_soon(extend, reservation_id)
 
     status = await one(house, "tokens_per_day")
     assert sum(held.values()) + 5 * 10 == 400 == status.used + status.reserved

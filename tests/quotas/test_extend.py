@@ -3,7 +3,7 @@
 import pytest
 
 from fairlane.quotas.limits import Limits
-from fairlane.quotas.store import FlightSettled, Need
+from fairlane.quotas.store import AlreadySettled, Need
 from tests.quotas.house import START_MS, House, ask, charge, one, refused
 
 pytestmark = pytest.mark.anyio
@@ -15,10 +15,10 @@ def need(
     return Need(published=published, prompt_tokens=prompt, known=known, most=most, unit=unit, quantum=64, stuck=stuck)
 
 
-async def reserve(house: House, flight_id: str = "f1", **changes: object) -> int:
+async def reserve(house: House, reservation_id: str = "f1", **changes: object) -> int:
     """Output tokens that a progressive request holds at first."""
     fields = {"max_output_tokens": 1_000, "quantum": 64, "explicit_max": False} | changes
-    return (await house.store.reserve(ask(flight_id, **fields))).granted_tokens
+    return (await house.store.reserve(ask(reservation_id, **fields))).granted_tokens
 
 
 async def test_a_request_holds_a_quantum_whatever_it_may_come_to(house: House) -> None:
@@ -93,7 +93,7 @@ async def test_a_full_minute_pauses_and_says_when_to_ask_again(house: House) -> 
     assert (freed.paused, freed.granted_tokens) == (False, 8)
 
 
-async def test_while_a_flight_is_paused_new_requests_are_refused(house: House) -> None:
+async def test_while_a_reservation_is_paused_new_requests_are_refused(house: House) -> None:
     await house.tenant(Limits(tokens_per_minute=80))
     await reserve(house, "old", prompts=(70,))
     await house.store.extend("acme", "old", need(10, 10, stuck=True))
@@ -106,13 +106,13 @@ async def test_while_a_flight_is_paused_new_requests_are_refused(house: House) -
 
 async def test_who_comes_later_is_told_when_there_is_room_for_the_earlier_too(house: House) -> None:
     await house.tenant(Limits(output_tokens_per_minute=4))
-    for flight_id in ("a", "b"):
-        await reserve(house, flight_id, prompts=(1,))  # a token each
+    for reservation_id in ("a", "b"):
+        await reserve(house, reservation_id, prompts=(1,))  # a token each
     asked = []
-    for number, (flight_id, known) in enumerate((("a", 1), ("b", 1), ("a", 2), ("b", 2))):
+    for number, (reservation_id, known) in enumerate((("a", 1), ("b", 1), ("a", 2), ("b", 2))):
         await house.set_clock(START_MS + 250 * number)
         stuck = known == 2
-        asked.append(await house.store.extend("acme", flight_id, need(known, known, stuck=stuck)))
+        asked.append(await house.store.extend("acme", reservation_id, need(known, known, stuck=stuck)))
     *_, first, second = asked
 
     assert (first.paused, second.paused) == (True, True)
@@ -121,15 +121,15 @@ async def test_who_comes_later_is_told_when_there_is_room_for_the_earlier_too(ho
 
 async def test_who_comes_later_asks_soon_where_the_earlier_has_left_its_room(house: House) -> None:
     await house.tenant(Limits(output_tokens_per_minute=4))
-    for flight_id in ("a", "b"):
-        await reserve(house, flight_id, prompts=(1,))
-        await house.store.extend("acme", flight_id, need(1, 1))
-    for flight_id in ("a", "b"):
-        await house.store.extend("acme", flight_id, need(2, 2, stuck=True))
+    for reservation_id in ("a", "b"):
+        await reserve(house, reservation_id, prompts=(1,))
+        await house.store.extend("acme", reservation_id, need(1, 1))
+    for reservation_id in ("a", "b"):
+        await house.store.extend("acme", reservation_id, need(2, 2, stuck=True))
     for later_ms in range(4_000, 60_250, 4_000):  # both are heard of
         await house.set_clock(START_MS + later_ms)
-        for flight_id in ("a", "b"):
-            await house.store.extend("acme", flight_id, need(2, 2, stuck=True))
+        for reservation_id in ("a", "b"):
+            await house.store.extend("acme", reservation_id, need(2, 2, stuck=True))
     await house.set_clock(START_MS + 60_250)
 
     behind = await house.store.extend("acme", "b", need(2, 2, stuck=True))
@@ -137,21 +137,21 @@ async def test_who_comes_later_asks_soon_where_the_earlier_has_left_its_room(hou
     assert (behind.paused, behind.granted_tokens, behind.retry_after_s) == (True, 2, 0.5)
 
 
-async def test_room_goes_to_the_oldest_paused_flight_first(house: House) -> None:
+async def test_room_goes_to_the_oldest_paused_reservation_first(house: House) -> None:
     await house.tenant(Limits(output_tokens_per_minute=20))
-    for flight_id in ("a", "b"):
-        await reserve(house, flight_id, prompts=(1,))  # two tokens each
-    for flight_id, until in (("a", 10), ("b", 10)):
+    for reservation_id in ("a", "b"):
+        await reserve(house, reservation_id, prompts=(1,))  # two tokens each
+    for reservation_id, until in (("a", 10), ("b", 10)):
         for known in range(2, until, 2):
-            await house.store.extend("acme", flight_id, need(known, known))
+            await house.store.extend("acme", reservation_id, need(known, known))
     await house.set_clock(START_MS + 250)
     assert (await house.store.extend("acme", "b", need(10, 10, stuck=True))).paused
     await house.set_clock(START_MS + 500)
     assert (await house.store.extend("acme", "a", need(10, 10, stuck=True))).paused
 
     await house.set_clock(START_MS + 59_900)
-    for flight_id in ("a", "b"):
-        await house.store.extend("acme", flight_id, need(10, 10, stuck=True))
+    for reservation_id in ("a", "b"):
+        await house.store.extend("acme", reservation_id, need(10, 10, stuck=True))
     await house.set_clock(START_MS + 60_250)
     younger = await house.store.extend("acme", "a", need(10, 10, stuck=True))
     older = await house.store.extend("acme", "b", need(10, 10, stuck=True))
@@ -162,7 +162,7 @@ async def test_room_goes_to_the_oldest_paused_flight_first(house: House) -> None
     assert (then.paused, then.granted_tokens) == (False, 12)
 
 
-async def test_a_paused_flight_that_nobody_asks_for_gives_up_its_place(house: House) -> None:
+async def test_a_paused_reservation_that_nobody_asks_for_gives_up_its_place(house: House) -> None:
     await house.tenant(Limits(tokens_per_minute=80))
     await reserve(house, "dead", prompts=(70,))
     await house.store.extend("acme", "dead", need(10, 10, stuck=True))
@@ -237,14 +237,14 @@ async def test_what_is_given_is_the_same_for_each_choice(house: House) -> None:
     assert extension.granted_tokens == 99
 
 
-async def test_a_settled_flight_gets_nothing(house: House) -> None:
+async def test_a_settled_reservation_gets_nothing(house: House) -> None:
     await house.tenant(Limits())
     await reserve(house)
     await house.store.settle("acme", "f1", charge())
 
-    for flight_id in ("f1", "never-was"):
-        with pytest.raises(FlightSettled):
-            await house.store.extend("acme", flight_id, need(0, 0))
+    for reservation_id in ("f1", "never-was"):
+        with pytest.raises(AlreadySettled):
+            await house.store.extend("acme", reservation_id, need(0, 0))
 
 
 async def test_only_prompts_that_have_brought_tokens_are_charged_before_the_end(house: House) -> None:

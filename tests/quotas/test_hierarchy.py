@@ -11,8 +11,8 @@ pytestmark = pytest.mark.anyio
 MANY = Limits(tokens_per_day=1_000)
 
 
-def of_web(flight_id: str = "f1", **changes: object) -> Ask:
-    return ask(flight_id, tenant="web", **changes)
+def of_web(reservation_id: str = "f1", **changes: object) -> Ask:
+    return ask(reservation_id, tenant="web", **changes)
 
 
 async def organisation(house: House, limits: Limits, **of_parent: object) -> None:
@@ -119,7 +119,7 @@ async def test_limits_by_model_count_each_model_by_itself(house: House) -> None:
     assert (await refused(house, model="large")).status.reserved == 30
 
 
-async def test_a_flight_is_settled_at_the_levels_that_it_was_reserved_at(house: House) -> None:
+async def test_a_reservation_is_settled_at_the_levels_that_it_was_reserved_at(house: House) -> None:
     await house.tenant(MANY, limits_by={("smol", ""): Limits(concurrent_requests=1)})
     await house.store.reserve(ask("f1"))
     await house.tenant(MANY)

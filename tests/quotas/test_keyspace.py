@@ -141,7 +141,7 @@ def test_the_scripts_have_the_rules_of_limits_py() -> None:
         ("n", 0),
         ("n", 10_001),
         ("prompts", (1,) * 10_001),
-        ("flight_id", ""),
+        ("reservation_id", ""),
         ("model", "a\tb"),
         ("lane", "la\nne"),
         ("tenant", ""),

@@ -18,7 +18,7 @@ async def look_each_second(house: House, from_ms: int, until_ms: int) -> list[La
     return found
 
 
-async def test_a_lapsed_flight_is_found_and_stays_reserved_until_it_is_settled(house: House) -> None:
+async def test_a_lapsed_reservation_is_found_and_stays_reserved_until_it_is_settled(house: House) -> None:
     await house.tenant(Limits(tokens_per_day=100))
     await house.store.reserve(ask("f1", model="smol", lane="throughput", prompts=(3, 4)))
 
@@ -29,14 +29,14 @@ async def test_a_lapsed_flight_is_found_and_stays_reserved_until_it_is_settled(h
     settled = await one(house, "tokens_per_day")
 
     assert early == []
-    expected = Lapsed(root="acme", flight_id="f1", tenant="acme", model="smol", lane="throughput", prompts=2)
+    expected = Lapsed(root="acme", reservation_id="f1", tenant="acme", model="smol", lane="throughput", prompts=2)
     assert found == [expected]
     assert (reserved.used, reserved.reserved) == (0, 47)
     assert (settled.used, settled.reserved) == (10, 0)
     assert await house.store.expired(100) == []
 
 
-async def test_after_a_gateway_dies_and_its_flights_are_reaped_nothing_stays_reserved(house: House) -> None:
+async def test_after_a_gateway_dies_and_its_reservations_are_reaped_nothing_stays_reserved(house: House) -> None:
     every = Limits(tokens_per_minute=10**6, tokens_per_day=10**6, concurrent_requests=50, requests_per_minute=100)
     await house.tenant(every)
     await house.key("k1", every)
@@ -44,14 +44,14 @@ async def test_after_a_gateway_dies_and_its_flights_are_reaped_nothing_stays_res
         await house.store.reserve(ask(f"f{number}", key_id="k1"))
 
     for lapsed in await look_each_second(house, START_MS, START_MS + LEASE_MS):
-        await house.store.settle(lapsed.root, lapsed.flight_id, charge(0, 0, "cancelled"))
+        await house.store.settle(lapsed.root, lapsed.reservation_id, charge(0, 0, "cancelled"))
 
     for status in await house.store.statuses("acme", "acme", "k1"):
         held = (status.used if status.name == "concurrent_requests" else 0, status.reserved)
         assert held == (0, 0)
 
 
-async def test_a_renewed_flight_does_not_lapse(house: House) -> None:
+async def test_a_renewed_reservation_does_not_lapse(house: House) -> None:
     await house.tenant(Limits())
     await house.store.reserve(ask("f1"))
     await house.store.reserve(ask("f2"))
@@ -61,10 +61,10 @@ async def test_a_renewed_flight_does_not_lapse(house: House) -> None:
     found = await look_each_second(house, START_MS + 20_000, START_MS + 45_000)
 
     assert lost == set()
-    assert [lapsed.flight_id for lapsed in found] == ["f2"]
+    assert [lapsed.reservation_id for lapsed in found] == ["f2"]
 
 
-async def test_renewing_tells_which_flights_hold_nothing_any_more(house: House) -> None:
+async def test_renewing_tells_which_reservations_hold_nothing_any_more(house: House) -> None:
     await house.tenant(Limits())
     await house.store.reserve(ask("f1"))
     await house.store.reserve(ask("f2"))
@@ -83,18 +83,18 @@ async def test_expired_gives_at_most_what_was_asked_for_the_longest_gone_first(h
     await look_each_second(house, START_MS, START_MS + LEASE_MS)
     await house.set_clock(START_MS + LEASE_MS + 1000)
 
-    assert [lapsed.flight_id for lapsed in await house.store.expired(2)] == ["f4", "f3"]
+    assert [lapsed.reservation_id for lapsed in await house.store.expired(2)] == ["f4", "f3"]
     assert await house.store.expired(0) == []
 
 
-async def test_expired_finds_the_flights_of_every_root(house: House) -> None:
+async def test_expired_finds_the_reservations_of_every_root(house: House) -> None:
     for root in ("acme", "other", "third"):
         await house.tenant(Limits(), tenant=root)
         await house.store.reserve(ask(f"of-{root}", root=root, tenant=root))
 
     found = await look_each_second(house, START_MS, START_MS + LEASE_MS)
 
-    assert {(lapsed.root, lapsed.flight_id) for lapsed in found} == {
+    assert {(lapsed.root, lapsed.reservation_id) for lapsed in found} == {
         ("acme", "of-acme"),
         ("other", "of-other"),
         ("third", "of-third"),
@@ -115,7 +115,7 @@ async def test_after_a_pause_of_the_store_holders_have_a_whole_lease_to_renew(ho
     after = await look_each_second(house, resumed + LEASE_MS - 1000, resumed + LEASE_MS)
 
     assert at_once == during == []
-    assert "dead" in {lapsed.flight_id for lapsed in after}
+    assert "dead" in {lapsed.reservation_id for lapsed in after}
 
 
 async def test_leases_dated_by_a_clock_that_then_stepped_back_lapse_all_the_same(house: House) -> None:
@@ -125,7 +125,7 @@ async def test_leases_dated_by_a_clock_that_then_stepped_back_lapse_all_the_same
 
     found = await look_each_second(house, back, back + 2 * LEASE_MS)
 
-    assert [lapsed.flight_id for lapsed in found] == ["f1"]
+    assert [lapsed.reservation_id for lapsed in found] == ["f1"]
 
 
 async def test_a_clock_that_leapt_ahead_and_came_back_delays_the_reaper_by_no_more_than_a_lease(house: House) -> None:
@@ -138,7 +138,7 @@ async def test_a_clock_that_leapt_ahead_and_came_back_delays_the_reaper_by_no_mo
     found = await look_each_second(house, START_MS, START_MS + LEASE_MS)
 
     assert in_grace == []
-    assert [lapsed.flight_id for lapsed in found] == ["f1"]
+    assert [lapsed.reservation_id for lapsed in found] == ["f1"]
 
 
 async def test_the_late_settle_of_a_gateway_that_was_only_slow_changes_nothing(house: House) -> None:

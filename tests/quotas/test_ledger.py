@@ -30,12 +30,14 @@ def ledger(store: redis.asyncio.Redis) -> Ledger:
     return Ledger(store)
 
 
-async def serve(house: RedisHouse, flight_id: str, output_tokens: int, *, at_ms: int = START_MS, **asked: str) -> None:
+async def serve(
+    house: RedisHouse, reservation_id: str, output_tokens: int, *, at_ms: int = START_MS, **asked: str
+) -> None:
     await house.set_clock(at_ms)
-    await house.store.reserve(ask(flight_id, **asked))
+    await house.store.reserve(ask(reservation_id, **asked))
     await house.store.settle(
         "acme",
-        flight_id,
+        reservation_id,
         Charge(prompt_tokens=10, cached_tokens=4, output_tokens=output_tokens, outcome="finished", preemptions=2),
     )
 
@@ -161,7 +163,7 @@ async def test_each_settled_request_is_one_entry(house: RedisHouse, ledger: Ledg
 
     entries = await ledger.entries("acme", "acme")
 
-    assert [entry.flight_id for entry in entries] == ["f1", "f2", "f3", "f4"]
+    assert [entry.reservation_id for entry in entries] == ["f1", "f2", "f3", "f4"]
     first = entries[0]
     assert (first.at, first.key, first.model, first.lane) == (START_MS / 1000, "k1", "smol", "latency")
     assert (first.prompt_tokens, first.cached_tokens, first.output_tokens) == (10, 4, 1)
@@ -174,7 +176,7 @@ async def test_entries_are_read_page_by_page(house: RedisHouse, ledger: Ledger) 
     first = await ledger.entries("acme", "acme", limit=3)
     second = await ledger.entries("acme", "acme", limit=3, after=first[-1].id)
 
-    assert [entry.flight_id for entry in second] == ["f4"]
+    assert [entry.reservation_id for entry in second] == ["f4"]
     assert await ledger.entries("acme", "acme", after=second[-1].id) == []
 
 

@@ -15,11 +15,11 @@ def ms(moment: str) -> int:
     return int(datetime.fromisoformat(moment).timestamp()) * 1000
 
 
-async def spend(house: House, at_ms: int, flight_id: str, output_tokens: int) -> None:
+async def spend(house: House, at_ms: int, reservation_id: str, output_tokens: int) -> None:
     """One request of 10 prompt tokens, settled at once."""
     await house.set_clock(at_ms)
-    await house.store.reserve(ask(flight_id, max_output_tokens=output_tokens))
-    await house.store.settle("acme", flight_id, charge(output_tokens))
+    await house.store.reserve(ask(reservation_id, max_output_tokens=output_tokens))
+    await house.store.settle("acme", reservation_id, charge(output_tokens))
 
 
 async def test_usage_counts_for_sixty_seconds_and_at_most_a_slice_more(house: House) -> None:
@@ -116,7 +116,7 @@ async def test_a_month_begins_at_the_tenants_midnight_of_the_first(house: House)
     assert await house.store.reserve(ask("f2"))
 
 
-async def test_a_flight_over_midnight_is_charged_to_the_day_of_its_end(house: House) -> None:
+async def test_a_reservation_over_midnight_is_charged_to_the_day_of_its_end(house: House) -> None:
     await house.tenant(Limits(tokens_per_day=100))
     midnight = ms("2026-11-22T00:00:00Z")
     await house.set_clock(midnight - 1000)

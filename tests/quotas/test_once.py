@@ -20,10 +20,10 @@ async def used(house: House) -> int:
     return next(each.used for each in await house.store.statuses("acme", "acme") if each.name == "tokens_per_month")
 
 
-async def run(house: House, flight_id: str, output: int, once: Once | None = ONCE) -> None:
+async def run(house: House, reservation_id: str, output: int, once: Once | None = ONCE) -> None:
     """One whole run with a prompt of ten tokens."""
-    await house.store.reserve(ask(flight_id, prompts=(10,), max_output_tokens=50, once=once))
-    await house.store.settle("acme", flight_id, charge(prompt_tokens=10, output_tokens=output))
+    await house.store.reserve(ask(reservation_id, prompts=(10,), max_output_tokens=50, once=once))
+    await house.store.settle("acme", reservation_id, charge(prompt_tokens=10, output_tokens=output))
 
 
 @pytest.fixture
@@ -33,8 +33,8 @@ async def acme(house: House) -> House:
 
 
 async def test_a_later_run_pays_only_for_what_is_new(acme: House) -> None:
-    for flight_id, output, together in (("f1", 5, 15), ("f2", 3, 15), ("f3", 9, 19)):
-        await run(acme, flight_id, output)
+    for reservation_id, output, together in (("f1", 5, 15), ("f2", 3, 15), ("f3", 9, 19)):
+        await run(acme, reservation_id, output)
 
         assert await used(acme) == together
 
@@ -56,11 +56,11 @@ async def test_the_run_of_a_dead_gateway_may_be_settled_after_its_retry(acme: Ho
 
 
 async def test_what_is_charged_while_it_runs_is_credited_too(acme: House) -> None:
-    for flight_id in ("f1", "f2"):
-        await acme.store.reserve(ask(flight_id, prompts=(10,), max_output_tokens=50, quantum=8, once=ONCE))
+    for reservation_id in ("f1", "f2"):
+        await acme.store.reserve(ask(reservation_id, prompts=(10,), max_output_tokens=50, quantum=8, once=ONCE))
         for published in (4, 8):
             need = Need(published=published, prompt_tokens=10, known=8, most=50, quantum=8)
-            await acme.store.extend("acme", flight_id, need)
+            await acme.store.extend("acme", reservation_id, need)
     assert await used(acme) == 18
 
     await acme.store.settle("acme", "f1", charge(prompt_tokens=10, output_tokens=8))
@@ -88,10 +88,12 @@ async def test_what_it_was_charged_late_is_credited_no_longer_than_its_key_lasts
     assert await used(acme) == 30
 
 
-def resumed(flight_id: str, *, published: int, **fields: object) -> Ask:
+def resumed(reservation_id: str, *, published: int, **fields: object) -> Ask:
     """A run that goes on from so many tokens of its one choice."""
     start = Resumption(published=published, ended=0, going=1, longest=published)
-    return ask(flight_id, **({"prompts": (10,), "max_output_tokens": 50, "once": ONCE, "resumption": start} | fields))
+    return ask(
+        reservation_id, **({"prompts": (10,), "max_output_tokens": 50, "once": ONCE, "resumption": start} | fields)
+    )
 
 
 async def test_a_run_that_goes_on_holds_only_what_is_new(acme: House) -> None:
@@ -155,10 +157,10 @@ async def test_a_run_with_nothing_left_to_do_needs_no_budget(house: House) -> No
     assert await used(house) == 30
 
 
-async def run_within(house: House, flight_id: str) -> None:
+async def run_within(house: House, reservation_id: str) -> None:
     """A run that spends the limits whole."""
-    await house.store.reserve(ask(flight_id, max_output_tokens=20, once=ONCE))
-    await house.store.settle("acme", flight_id, charge(prompt_tokens=10, output_tokens=20))
+    await house.store.reserve(ask(reservation_id, max_output_tokens=20, once=ONCE))
+    await house.store.settle("acme", reservation_id, charge(prompt_tokens=10, output_tokens=20))
 
 
 async def test_a_run_that_goes_on_and_never_ran_is_given_back_whole(house: House) -> None:
@@ -200,13 +202,13 @@ async def test_the_ledger_has_of_each_run_what_it_paid(store: redis.asyncio.Redi
     assert [(each.prompt_tokens, each.output_tokens) for each in entries] == [(10, 5), (0, 4)]
 
 
-async def test_a_flight_of_an_older_gateway_is_settled_as_it_was(store: redis.asyncio.Redis) -> None:
+async def test_a_reservation_of_an_older_gateway_is_settled_as_it_was(store: redis.asyncio.Redis) -> None:
     """Its record ends before what runs under a key share."""
     house = RedisHouse(store)
     await house.set_clock(START_MS)
     await house.tenant(Limits(tokens_per_month=10_000))
     await house.store.reserve(ask("f1", prompts=(10,), max_output_tokens=50))
-    key = "fl:quota:{acme}:flight:f1"
+    key = "fl:quota:{acme}:reservation:f1"
     record = await store.execute_command("GET", key, NEVER_DECODE=True)  # type: ignore[no-untyped-call]
     await store.set(key, record[:-25])
 

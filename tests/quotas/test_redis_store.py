@@ -73,14 +73,14 @@ async def test_looking_writes_nothing(house: RedisHouse) -> None:
     assert await everything(house.client) == before
 
 
-async def test_a_settled_flight_leaves_only_its_mark_and_what_was_used(house: RedisHouse) -> None:
+async def test_a_settled_reservation_leaves_only_its_mark_and_what_was_used(house: RedisHouse) -> None:
     await house.tenant(Limits())
     await house.store.reserve(ask())
     await house.store.settle("acme", "f1", charge())
 
     root = keyspace.of_root("acme")
-    assert await house.client.get(f"{root}flight:f1") == b"settled"
-    assert 0 < await house.client.pttl(f"{root}flight:f1") <= TOMBSTONE_MS
+    assert await house.client.get(f"{root}reservation:f1") == b"settled"
+    assert 0 < await house.client.pttl(f"{root}reservation:f1") <= TOMBSTONE_MS
     assert not await house.client.exists(f"{root}leases")
     figures: Any = await house.client.get(f"{root}figures:tenant:acme")
     assert FIGURES.unpack_from(figures)[HELD : HELD + 3] == (0, 0, 0)
@@ -255,7 +255,7 @@ async def test_a_root_that_was_quiet_for_a_day_is_looked_at_no_more(house: Redis
     assert await house.client.zscore(keyspace.ROOTS, "acme") is None
 
 
-async def test_looking_for_lapsed_flights_goes_round_all_roots(
+async def test_looking_for_lapsed_reservations_goes_round_all_roots(
     house: RedisHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fairlane.quotas.active_roots.ROOTS_PER_LOOK", 2)
@@ -269,22 +269,22 @@ async def test_looking_for_lapsed_flights_goes_round_all_roots(
 
     found = set()
     for _ in range(4):
-        found |= {lapsed.flight_id for lapsed in await house.store.expired(10)}
+        found |= {lapsed.reservation_id for lapsed in await house.store.expired(10)}
 
     assert found == {"f0", "f1", "f2", "f3", "f4"}
 
 
-async def test_a_lease_whose_flight_the_store_has_lost_is_forgotten(house: RedisHouse) -> None:
+async def test_a_lease_whose_reservation_the_store_has_lost_is_forgotten(house: RedisHouse) -> None:
     await house.tenant(Limits())
     await house.store.reserve(ask())
-    await house.client.delete(f"{keyspace.of_root('acme')}flight:f1")
+    await house.client.delete(f"{keyspace.of_root('acme')}reservation:f1")
     await house.client.zadd(f"{keyspace.of_root('acme')}leases", {"f1": START_MS - 1})
 
     assert await house.store.expired(10) == []
     assert not await house.client.exists(f"{keyspace.of_root('acme')}leases")
 
 
-async def test_without_a_flight_in_the_air_nothing_stays_reserved_whatever_was_lost(house: RedisHouse) -> None:
+async def test_without_a_reservation_in_the_air_nothing_stays_reserved_whatever_was_lost(house: RedisHouse) -> None:
     await house.tenant(Limits(tokens_per_day=100))
     await house.store.reserve(ask())
     figures = f"{keyspace.of_root('acme')}figures:tenant:acme"

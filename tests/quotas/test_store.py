@@ -3,7 +3,7 @@
 import pytest
 
 from fairlane.quotas.limits import LIMIT_NAMES, Limits
-from fairlane.quotas.store import Charge, Denied, FlightSettled
+from fairlane.quotas.store import AlreadySettled, Charge, Denied
 from tests.quotas.house import House, ask, charge, one, refused
 
 pytestmark = pytest.mark.anyio
@@ -61,7 +61,7 @@ async def test_a_settlement_says_how_the_limits_stand_then(house: House, refund:
     assert (await house.store.settle("acme", "f1", charge())).statuses is None
 
 
-async def test_reserving_a_flight_twice_holds_it_once(house: House) -> None:
+async def test_reserving_a_reservation_twice_holds_it_once(house: House) -> None:
     await house.tenant(Limits(tokens_per_day=100, requests_per_minute=5))
 
     first = await house.store.reserve(ask())
@@ -72,12 +72,12 @@ async def test_reserving_a_flight_twice_holds_it_once(house: House) -> None:
     assert (await one(house, "requests_per_minute")).used == 1
 
 
-async def test_a_settled_flight_can_not_be_reserved_again(house: House) -> None:
+async def test_a_settled_reservation_can_not_be_reserved_again(house: House) -> None:
     await house.tenant(Limits())
     await house.store.reserve(ask())
     await house.store.settle("acme", "f1", charge())
 
-    with pytest.raises(FlightSettled):
+    with pytest.raises(AlreadySettled):
         await house.store.reserve(ask())
 
 
@@ -86,7 +86,7 @@ async def test_a_refund_that_comes_before_its_reservation_keeps_it_out(house: Ho
 
     assert not (await house.store.settle("acme", "f1", Charge.refund())).first
 
-    with pytest.raises(FlightSettled):
+    with pytest.raises(AlreadySettled):
         await house.store.reserve(ask())
     assert (await one(house, "tokens_per_day")).reserved == 0
 

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from fairlane.quotas.limits import LIMIT_NAMES, Limits
 from fairlane.quotas.runs import Once, Resumption
-from fairlane.quotas.store import TOMBSTONE_MS, AccessDenied, Charge, Denied, FlightSettled, Lapsed, Need, QuotaStore
+from fairlane.quotas.store import TOMBSTONE_MS, AccessDenied, AlreadySettled, Charge, Denied, Lapsed, Need, QuotaStore
 from tests.quotas.house import LEASE_MS, START_MS, MemoryHouse, RedisHouse, ask
 
 TENANTS = ("acme", "other")
@@ -23,7 +23,7 @@ PROJECTS = ("web", "jobs")
 ROOTS = {"acme": "acme", "other": "other", "web": "acme", "jobs": "acme"}
 PARENTS = {"acme": (), "other": (), "web": ("acme",), "jobs": ("web", "acme")}
 KEYS = ("", "k1", "k2")
-FLIGHTS = [f"f{number}" for number in range(12)]
+RESERVATIONS = [f"f{number}" for number in range(12)]
 ZONES = ("UTC", "Europe/Berlin", "America/St_Johns", "Pacific/Auckland")
 DAY_MS = 86_400_000
 EXAMPLES = int(os.environ.get("FAIRLANE_TEST_EXAMPLES", "25"))
@@ -53,13 +53,13 @@ async def answer(store: QuotaStore, name: str, *args: object) -> object:
         return await getattr(store, name)(*args)
     except Denied as denied:
         return ("denied", denied.status, denied.requested, denied.retry_after_s, denied.kind)
-    except (AccessDenied, FlightSettled) as refusal:
+    except (AccessDenied, AlreadySettled) as refusal:
         return (type(refusal).__name__, str(refusal))
 
 
 async def lapsed(store: QuotaStore, limit: int) -> dict[tuple[str, str], Lapsed]:
     """What `expired` finds; the order between roots is each store's own."""
-    return {(found.root, found.flight_id): found for found in await store.expired(limit)}
+    return {(found.root, found.reservation_id): found for found in await store.expired(limit)}
 
 
 def resumption(begun: Sequence[int], going: int) -> Resumption:
@@ -136,7 +136,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.move(by_ms)
 
     @rule(
-        flight_id=st.sampled_from(FLIGHTS),
+        reservation_id=st.sampled_from(RESERVATIONS),
         tenant=st.sampled_from(list(ROOTS)),
         key_id=st.sampled_from(KEYS),
         lane=st.sampled_from(["latency", "throughput"]),
@@ -151,17 +151,17 @@ class StoreMachine(RuleBasedStateMachine):
         going=st.integers(0, 3),
     )
     def reserve(
-        self, flight_id: str, tenant: str, once: str, until_ms: int, begun: list[int], going: int, **changes: Any
+        self, reservation_id: str, tenant: str, once: str, until_ms: int, begun: list[int], going: int, **changes: Any
     ) -> None:
         if once:
             changes["once"] = Once(once, START_MS + until_ms)
             choices = changes["n"] * len(changes["prompts"])
             changes["resumption"] = resumption((*begun, 0, 0, 0)[:choices], going) if begun else None
-        asked = ask(self.living(flight_id), root=ROOTS[tenant], tenant=tenant, **changes)
+        asked = ask(self.living(reservation_id), root=ROOTS[tenant], tenant=tenant, **changes)
         self.both("reserve", asked)
 
     @rule(
-        flight_id=st.sampled_from(FLIGHTS),
+        reservation_id=st.sampled_from(RESERVATIONS),
         tenant=st.sampled_from(TENANTS),
         published=st.sampled_from([0, 1, 2, 20, 60, 100]),
         prompt_tokens=st.sampled_from([0, 10, 29, 100]),
@@ -172,28 +172,30 @@ class StoreMachine(RuleBasedStateMachine):
         quantum=st.sampled_from([1, 8, 64]),
         stuck=st.booleans(),
     )
-    def extend(self, flight_id: str, tenant: str, **figures: Any) -> None:
-        self.both("extend", tenant, self.living(flight_id), Need(**figures))
+    def extend(self, reservation_id: str, tenant: str, **figures: Any) -> None:
+        self.both("extend", tenant, self.living(reservation_id), Need(**figures))
 
     @rule(
-        flight_id=st.sampled_from(FLIGHTS),
+        reservation_id=st.sampled_from(RESERVATIONS),
         tenant=st.sampled_from(TENANTS),
         prompt_tokens=st.sampled_from([0, 10, 29]),
         output_tokens=st.sampled_from([0, 1, 20, 200]),
         outcome=st.sampled_from(["finished", "cancelled", "rejected"]),
     )
-    def settle(self, flight_id: str, tenant: str, outcome: str, **figures: int) -> None:
-        flight_id = self.living(flight_id)
-        self.both("settle", tenant, flight_id, Charge(outcome=outcome, **figures))
-        self.last_settled_ms[flight_id] = self.now_ms
+    def settle(self, reservation_id: str, tenant: str, outcome: str, **figures: int) -> None:
+        reservation_id = self.living(reservation_id)
+        self.both("settle", tenant, reservation_id, Charge(outcome=outcome, **figures))
+        self.last_settled_ms[reservation_id] = self.now_ms
 
-    @rule(flight_id=st.sampled_from(FLIGHTS), tenant=st.sampled_from(list(ROOTS)), key_id=st.sampled_from(KEYS))
-    def book(self, flight_id: str, tenant: str, key_id: str) -> None:
-        self.both("book", ask(self.living(flight_id), root=ROOTS[tenant], tenant=tenant, key_id=key_id))
+    @rule(
+        reservation_id=st.sampled_from(RESERVATIONS), tenant=st.sampled_from(list(ROOTS)), key_id=st.sampled_from(KEYS)
+    )
+    def book(self, reservation_id: str, tenant: str, key_id: str) -> None:
+        self.both("book", ask(self.living(reservation_id), root=ROOTS[tenant], tenant=tenant, key_id=key_id))
 
-    @rule(tenant=st.sampled_from(TENANTS), flights=st.lists(st.sampled_from(FLIGHTS), max_size=4))
-    def renew(self, tenant: str, flights: list[str]) -> None:
-        self.both("renew", tenant, [self.living(flight_id) for flight_id in flights])
+    @rule(tenant=st.sampled_from(TENANTS), reservations=st.lists(st.sampled_from(RESERVATIONS), max_size=4))
+    def renew(self, tenant: str, reservations: list[str]) -> None:
+        self.both("renew", tenant, [self.living(reservation_id) for reservation_id in reservations])
 
     @rule(limit=st.sampled_from([0, 100]))
     def look_for_lapsed(self, limit: int) -> None:
@@ -208,12 +210,12 @@ class StoreMachine(RuleBasedStateMachine):
                     assert status.used >= 0
                     assert status.reserved >= 0
 
-    def living(self, flight_id: str) -> str:
+    def living(self, reservation_id: str) -> str:
         """A name that no store may have forgotten: the twin's memory runs by this clock, the real one's does not."""
-        settled_ms = self.last_settled_ms.get(flight_id)
+        settled_ms = self.last_settled_ms.get(reservation_id)
         if settled_ms is not None and self.now_ms - settled_ms >= TOMBSTONE_MS:
-            return f"{flight_id}-after-{settled_ms}"
-        return flight_id
+            return f"{reservation_id}-after-{settled_ms}"
+        return reservation_id
 
 
 @pytest.mark.parametrize("server", ["valkey", "redis_server"])

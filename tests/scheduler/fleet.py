@@ -27,14 +27,14 @@ class Watcher:
 
 
 def asks(
-    at_ms: float, flight_id: str, tenant: str, lane: LaneName, prompt: int, output: int, *,
+    at_ms: float, job_id: str, tenant: str, lane: LaneName, prompt: int, output: int, *,
     max_tokens: int = 0, ttft_ms: float | None = None,
 ) -> Arrival:  # fmt: skip
     """Its output may be as long as `max_tokens`, and is no longer than it may be."""
     targets = DEFAULT_LANES[lane]
     return Arrival(
         at_ms=at_ms,
-        flight_id=flight_id,
+        job_id=job_id,
         tenant=tenant,
         lane=lane,
         prompt_tokens=prompt,

@@ -19,7 +19,7 @@ LATENCY, THROUGHPUT = LaneName.LATENCY, LaneName.THROUGHPUT
 
 
 def job(
-    flight_id: str,
+    job_id: str,
     lane: LaneName = THROUGHPUT,
     *,
     prompt: int = 8,
@@ -36,10 +36,10 @@ def job(
     text: str = "",
     share_group: str = "",
 ) -> Job:
-    """A job whose prompt is `prompt` tokens that no other flight's prompt begins with; those of a `text`, if given."""
-    start = sum((text or flight_id).encode())
+    """A job whose prompt is `prompt` tokens that no other job's prompt begins with; those of a `text`, if given."""
+    start = sum((text or job_id).encode())
     return Job(
-        flight_id=flight_id,
+        job_id=job_id,
         gateway_id="gateway",
         tenant=tenant,
         lane=lane,
@@ -72,7 +72,7 @@ class Owners:
         self._slots |= {copy.target: self._blocks[copy.source] for copy in plan.swap_out}
         self._blocks |= {copy.target: self._slots[copy.source] for copy in plan.swap_in}
         for row in plan.rows:
-            scope = scope_of(self.jobs[row.seq.flight_id])
+            scope = scope_of(self.jobs[row.seq.job_id])
             for block in row.block_table[row.first_position // self._block_size :]:
                 self._blocks[block] = scope
             assert {self._blocks[block] for block in row.block_table} == {scope}, "reads another tenant's tokens"
@@ -123,10 +123,10 @@ class World:
         )
 
     def add(self, one: Job, *, generated: tuple[tuple[int, ...], ...] = (), arrived_ms_ago: float = 0.0) -> None:
-        self.owners.jobs[one.flight_id] = one
+        self.owners.jobs[one.job_id] = one
         lease = Lease(job=one, epoch=1, arrived_ms_ago=arrived_ms_ago, generated=generated)
         for choice in range(one.n):
-            self.outputs[SeqId(one.flight_id, choice)] = list(generated[choice]) if generated else []
+            self.outputs[SeqId(one.job_id, choice)] = list(generated[choice]) if generated else []
         self.planner.add(lease, self.now_ms)
 
     def step(self, failing: Mapping[SeqId, str] | None = None) -> tuple[StepPlan, StepOutcome]:
@@ -146,11 +146,11 @@ class World:
             if not self.planner.has_work:
                 return count
             self.step()
-        raise AssertionError(f"still at work after {limit} steps: {self.planner.flights()}")
+        raise AssertionError(f"still at work after {limit} steps: {self.planner.job_ids()}")
 
     def rows(self) -> list[str]:
-        """Flights that had a row in the last step."""
-        return [row.seq.flight_id for row in self.plans[-1].rows]
+        """Jobs that had a row in the last step."""
+        return [row.seq.job_id for row in self.plans[-1].rows]
 
     def events(self, kind: type[E]) -> list[E]:
         """All events of a kind so far."""
@@ -159,13 +159,13 @@ class World:
     def check_outputs(self, *jobs: Job) -> None:
         """Every choice of these jobs produced exactly what it had to."""
         for one in jobs:
-            assert self.ended[one.flight_id].outcome is Outcome.FINISHED
+            assert self.ended[one.job_id].outcome is Outcome.FINISHED
             for choice in range(one.n):
-                assert self.outputs[SeqId(one.flight_id, choice)] == expected_output(one, choice)
+                assert self.outputs[SeqId(one.job_id, choice)] == expected_output(one, choice)
 
     def _record(self, plan: StepPlan, outcome: StepOutcome) -> None:
         self.plans.append(plan)
-        yielded = {(event.flight_id, event.choice) for event in plan.events if isinstance(event, Preempted)}
+        yielded = {(event.job_id, event.choice) for event in plan.events if isinstance(event, Preempted)}
         assert not yielded & {tuple(row.seq) for row in plan.rows}, "preempted and run in one step"
         swapped = [(one.first // self.block_size, one.end) for one in plan.yields if one.mode == "swap"]
         left = sum(-(-end // self.block_size) - first for first, end in swapped)
@@ -176,5 +176,5 @@ class World:
             assert one.index == len(self.outputs[one.seq]), "a gap or a repetition"
             self.outputs[one.seq].append(one.token_id)
         for end in outcome.ended:
-            assert end.flight_id not in self.ended, "ended twice"
-            self.ended[end.flight_id] = end
+            assert end.job_id not in self.ended, "ended twice"
+            self.ended[end.job_id] = end

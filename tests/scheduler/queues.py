@@ -60,23 +60,23 @@ class MemoryQueue:
     ) -> set[str]:
         return self._queue.publish(self._clock(), gateway_id, worker_id, items, serial=serial or "")
 
-    async def cancel(self, flight_id: str) -> JobRecord | None:
-        return self._queue.cancel(flight_id)
+    async def cancel(self, job_id: str) -> JobRecord | None:
+        return self._queue.cancel(job_id)
 
-    async def grant(self, flight_id: str, granted_until: int) -> bool:
-        return self._queue.grant(flight_id, granted_until)
+    async def grant(self, job_id: str, granted_until: int) -> bool:
+        return self._queue.grant(job_id, granted_until)
 
-    async def record(self, flight_id: str) -> JobRecord | None:
-        return self._queue.record(flight_id)
+    async def record(self, job_id: str) -> JobRecord | None:
+        return self._queue.record(job_id)
 
-    async def published(self, flight_id: str) -> Published | None:
-        return self._queue.published(flight_id)
+    async def published(self, job_id: str) -> Published | None:
+        return self._queue.published(job_id)
 
-    async def forget(self, flight_ids: Iterable[str]) -> None:
-        self._queue.forget(flight_ids)
+    async def forget(self, job_ids: Iterable[str]) -> None:
+        self._queue.forget(job_ids)
 
-    async def position(self, flight_id: str) -> int | None:
-        return self._queue.position(flight_id)
+    async def position(self, job_id: str) -> int | None:
+        return self._queue.position(job_id)
 
     async def depths(self) -> dict[LaneName, LaneDepth]:
         return self._queue.depths(self._clock())
@@ -90,8 +90,8 @@ class MemoryQueue:
     async def reclaim(self) -> int:
         return self._queue.reclaim(self._clock())
 
-    async def release(self, worker_id: str, flight_ids: Iterable[str]) -> None:
-        self._queue.release(self._clock(), worker_id, flight_ids)
+    async def release(self, worker_id: str, job_ids: Iterable[str]) -> None:
+        self._queue.release(self._clock(), worker_id, job_ids)
 
     async def gateway_alive(self, gateway_id: str) -> None:
         self._queue.gateway_alive(self._clock(), gateway_id)
@@ -99,8 +99,8 @@ class MemoryQueue:
     async def orphan(self, grace_ms: int) -> QueuePresence:
         return self._queue.orphan(self._clock(), grace_ms)
 
-    async def withdraw(self, flight_id: str, grace_ms: int) -> bool | None:
-        return self._queue.withdraw(self._clock(), flight_id, grace_ms)
+    async def withdraw(self, job_id: str, grace_ms: int) -> bool | None:
+        return self._queue.withdraw(self._clock(), job_id, grace_ms)
 
     async def events(self, gateway_id: str) -> list[Event]:
         return self._queue.events.pop(gateway_id, [])
@@ -148,7 +148,7 @@ def lanes(**changes: dict[str, Any]) -> dict[LaneName, Lane]:
     return {name: dataclasses.replace(lane, **changes.get(name, {})) for name, lane in DEFAULT_LANES.items()}
 
 
-def job(flight_id: str, tenant: str = "acme", lane: LaneName = LaneName.LATENCY, **fields: Any) -> Job:
+def job(job_id: str, tenant: str = "acme", lane: LaneName = LaneName.LATENCY, **fields: Any) -> Job:
     """A job of ten prompt tokens, due by its lane's target."""
     defaults: dict[str, Any] = {
         "gateway_id": "gw",
@@ -158,7 +158,7 @@ def job(flight_id: str, tenant: str = "acme", lane: LaneName = LaneName.LATENCY,
         "ttft_ms": DEFAULT_LANES[lane].ttft_ms,
         "tpot_ms": DEFAULT_LANES[lane].tpot_ms,
     }
-    return Job(flight_id=flight_id, tenant=tenant, lane=lane, **(defaults | fields))
+    return Job(job_id=job_id, tenant=tenant, lane=lane, **(defaults | fields))
 
 
 def room(
@@ -185,15 +185,15 @@ def tokens(
     lease: Lease, *ids: int, first: int = 0, choice: int = 0, cost: float = 0.0, ends: Outcome | None = None
 ) -> Publication:
     """What a worker that holds this lease says after it sampled `ids`."""
-    flight_id, epoch = lease.job.flight_id, lease.epoch
+    job_id, epoch = lease.job.job_id, lease.epoch
     said: list[Event] = []
     if ids:
-        delta = TokenDelta(flight_id=flight_id, epoch=epoch, choice=choice, first_index=first, token_ids=ids)
+        delta = TokenDelta(job_id=job_id, epoch=epoch, choice=choice, first_index=first, token_ids=ids)
         said.append(delta)
     if ends:
-        said.append(Finished(flight_id=flight_id, epoch=epoch, outcome=ends))
+        said.append(Finished(job_id=job_id, epoch=epoch, outcome=ends))
     runs = ((choice, first, ids),) if ids else ()
-    return Publication(flight_id, epoch, tuple(said), runs, cost, ends)
+    return Publication(job_id, epoch, tuple(said), runs, cost, ends)
 
 
 async def take_one(queue: Queue, worker_id: str = "w1", lane: LaneName = LaneName.LATENCY) -> Lease:
@@ -204,8 +204,8 @@ async def take_one(queue: Queue, worker_id: str = "w1", lane: LaneName = LaneNam
 
 
 async def taken(queue: Queue, capacity: Capacity = PLENTY, worker_id: str = "w1") -> list[str]:
-    """The flights that a worker gets, in order."""
-    return [lease.job.flight_id for lease in await queue.take(worker_id, capacity)]
+    """The jobs that a worker gets, in order."""
+    return [lease.job.job_id for lease in await queue.take(worker_id, capacity)]
 
 
 async def stay_alive(queue: Queue, clock: Clock, ms: int, *workers: str, gateways: Sequence[str] = ("gw",)) -> int:

@@ -28,14 +28,14 @@ class Watched(Planner):
     @property
     def has_work(self) -> bool:
         busy = super().has_work
-        assert busy or not [one.flight_id for one in self.arrivals if self.could_run(one) and self.waits(one)]
+        assert busy or not [one.job_id for one in self.arrivals if self.could_run(one) and self.waits(one)]
         return busy
 
     def could_run(self, one: Arrival) -> bool:
         return one.choices <= self.slots and one.prompt_tokens + one.max_tokens <= self.pool_tokens
 
     def waits(self, one: Arrival) -> bool:
-        record = self.queue.record(one.flight_id)
+        record = self.queue.record(one.job_id)
         return record is not None and record.state is JobState.QUEUED
 
 

@@ -29,13 +29,13 @@ def planner(*, blocks: int = BLOCKS, host_slots: int = 32, max_sequences: int = 
 
 
 def arrival(
-    flight_id: str, at_ms: float = 0.0, *, tenant: str = "acme", lane: LaneName = LaneName.LATENCY, prompt: int = 8,
+    job_id: str, at_ms: float = 0.0, *, tenant: str = "acme", lane: LaneName = LaneName.LATENCY, prompt: int = 8,
     output: int = 4, max_tokens: int = 16, ttft_ms: float = 1_000.0, tpot_ms: float = 100.0, weight: float = 1.0,
     deadline_ms: float | None = None,
 ) -> Arrival:  # fmt: skip
     return Arrival(
         at_ms=at_ms,
-        flight_id=flight_id,
+        job_id=job_id,
         tenant=tenant,
         lane=lane,
         prompt_tokens=prompt,

@@ -42,8 +42,8 @@ def flood(world: World, requests: int = 12, *, guaranteed: bool = False) -> None
         )
 
 
-def gave(world: World, flight_id: str) -> bool:
-    return any(one.seq.flight_id == flight_id for plan in world.plans for one in plan.yields)
+def gave(world: World, job_id: str) -> bool:
+    return any(one.seq.job_id == job_id for plan in world.plans for one in plan.yields)
 
 
 def test_whoever_fits_the_floor_begins_while_the_lane_above_holds_all_blocks() -> None:
@@ -57,7 +57,7 @@ def test_whoever_fits_the_floor_begins_while_the_lane_above_holds_all_blocks() -
     world.step()
 
     assert "batch" in world.rows()
-    assert {one.seq.flight_id for one in world.plans[-1].yields} < {f"chat-{number:02}" for number in range(12)}
+    assert {one.seq.job_id for one in world.plans[-1].yields} < {f"chat-{number:02}" for number in range(12)}
 
 
 def test_what_fits_the_floor_goes_on_beside_whatever_comes_above() -> None:

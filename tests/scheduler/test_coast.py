@@ -122,8 +122,8 @@ def test_what_coasts_tells_the_same_as_what_is_planned(world: dict[str, Any]) ->
         one.check_integrity()
     assert coasting.now_ms == pytest.approx(planned.now_ms)
     assert list(coasting.records) == list(planned.records)
-    for flight_id, record in planned.records.items():
-        assert astuple(coasting.records[flight_id])[1:] == pytest.approx(astuple(record)[1:]), flight_id
+    for job_id, record in planned.records.items():
+        assert astuple(coasting.records[job_id])[1:] == pytest.approx(astuple(record)[1:]), job_id
     for figure in ("service", "curve", "max_gap", "computed_tokens", "recomputed_tokens", "run_ms", "copy_ms"):
         assert getattr(meter, figure) == _near(getattr(planned_meter, figure)), figure
     assert counters(coasting, planners) == pytest.approx(counters(planned, others))

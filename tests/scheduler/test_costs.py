@@ -8,7 +8,7 @@ from fairlane.scheduler.planner.steps import NO_WORK, Row, SeqId, StepFeatures, 
 
 def row(tokens: int, first: int) -> Row:
     return Row(
-        seq=SeqId("flight", 0),
+        seq=SeqId("job", 0),
         token_ids=(1,) * tokens,
         first_position=first,
         block_table=(),

@@ -14,7 +14,7 @@ LONGEST_MS = max(lane.long_wait_ms for lane in DEFAULT_LANES.values())
 def sequence(number: int, lane: LaneName, tenant: str, arrived_ms: float) -> Sequence:
     one = job(f"f{number}", lane=lane, tenant=tenant)
     promoted_ms = arrived_ms + DEFAULT_LANES[lane].long_wait_ms
-    return Sequence(SeqId(one.flight_id, 0), one, 1, arrived_ms, 1_000.0, promoted_ms, granted_until=4)
+    return Sequence(SeqId(one.job_id, 0), one, 1, arrived_ms, 1_000.0, promoted_ms, granted_until=4)
 
 
 def regrouped(decoding: dict[int, Sequence], now_ms: float) -> dict[Kind, set[SeqId]]:

@@ -26,7 +26,7 @@ OF_REQUESTS = {
     "expiry",
     "backlog",
     "held",
-    "flights",
+    "jobs",
 }
 """Keys of a queue that are there for single requests (scheduler/queue/keys.py)."""
 
@@ -53,17 +53,17 @@ async def test_a9_jobs_put_through_two_gateways_at_once_are_each_taken_once_and_
     async def take_half(queue: StoredQueue, worker_id: str) -> list[str]:
         mine: list[str] = []
         while len(mine) < 60:
-            mine += [lease.job.flight_id for lease in await queue.take(worker_id, room(latency=1))]
+            mine += [lease.job.job_id for lease in await queue.take(worker_id, room(latency=1))]
         return mine
 
     takes = asyncio.gather(*(take_half(queue, f"w-{name}") for name, queue in gateways))
     await asyncio.gather(*(put(name, queue, tenant) for name, queue in gateways for tenant in "ab"))
 
     found = await takes
-    assert len({flight for mine in found for flight in mine}) == 120
+    assert len({job_id for mine in found for job_id in mine}) == 120
     for mine in found:
-        for tenant in {flight.rpartition("-")[0] for flight in mine}:
-            own = [flight for flight in mine if flight.startswith(f"{tenant}-")]
+        for tenant in {job_id.rpartition("-")[0] for job_id in mine}:
+            own = [job_id for job_id in mine if job_id.startswith(f"{tenant}-")]
             assert own == sorted(own)
 
 
@@ -93,16 +93,16 @@ async def test_a16_jobs_that_are_left_in_every_state_leave_no_place_and_no_debt(
     """Elsewhere what was abandoned counted as in flight for good, and its program was passed over ever after."""
     queue = StoredQueue(store, DEFAULT_LANES, lease_ms=LEASE_MS, window=4096.0, clock=(clock := Clock()))
     states = ("queued", "taken", "released", "begun", "orphaned", "lost")
-    for flight in states[1:]:
-        await queue.put(job(flight, "eve", gateway_id="dead" if flight == "orphaned" else "gw"))
-    leases = {lease.job.flight_id: lease for lease in await queue.take("w1", PLENTY)}
+    for job_id in states[1:]:
+        await queue.put(job(job_id, "eve", gateway_id="dead" if job_id == "orphaned" else "gw"))
+    leases = {lease.job.job_id: lease for lease in await queue.take("w1", PLENTY)}
     await queue.release("w1", ["released"])
     await queue.publish("gw", "w1", [tokens(leases["begun"], 5, cost=JOB)])
     await queue.put(job("queued", "eve"))
 
-    for flight in ("queued", "taken", "released", "begun"):
-        await queue.cancel(flight)
-    ends = [tokens(leases[flight], ends=Outcome.CANCELLED) for flight in ("taken", "begun")]
+    for job_id in ("queued", "taken", "released", "begun"):
+        await queue.cancel(job_id)
+    ends = [tokens(leases[job_id], ends=Outcome.CANCELLED) for job_id in ("taken", "begun")]
     await queue.publish("gw", "w1", ends)
     await stay_alive(queue, clock, 8 * LEASE_MS)  # neither the worker nor the other gateway says that it lives
     await queue.cancel("lost")

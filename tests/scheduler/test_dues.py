@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fairlane.scheduler.planner.ordering import first_due_ms
-from fairlane.scheduler.planner.sequence_group import open_flight
+from fairlane.scheduler.planner.sequence_group import open_group
 from fairlane.scheduler.protocol.lanes import LATENCY
 from fairlane.scheduler.protocol.messages import Lease
 from fairlane.scheduler.queue.types import due_after_ms
@@ -28,7 +28,7 @@ def test_it_is_the_earliest_of_target_statement_and_what_a_stated_end_leaves(
 ) -> None:
     asked = job("a", **fields)
 
-    flight = open_flight(Lease(job=asked, epoch=1, arrived_ms_ago=0.0), LATENCY, arrived_ms=7.0, block_size=16)
+    job_id = open_group(Lease(job=asked, epoch=1, arrived_ms_ago=0.0), LATENCY, arrived_ms=7.0, block_size=16)
 
     assert first_due_ms(asked) == due_after_ms(asked) == due_ms
-    assert flight.choices[0].first_due_ms == 7.0 + due_ms
+    assert job_id.choices[0].first_due_ms == 7.0 + due_ms

@@ -27,46 +27,46 @@ class Told(Watcher):
     queue: LaneQueue
     waits: Waits = field(default_factory=Waits)
     told: list[tuple[str, float, float]] = field(default_factory=list)
-    """Flight, when it was told, and what, in milliseconds."""
+    """Job, when it was told, and what, in milliseconds."""
     unknown: int = 0
     first_ms: dict[str, float] = field(default_factory=dict)
     _next_ms: dict[str, float] = field(default_factory=dict)
     _arrivals: dict[str, Arrival] = field(default_factory=dict)
 
     def arrived(self, arrival: Arrival, now_ms: float) -> None:
-        self._arrivals[arrival.flight_id] = arrival
-        self._next_ms[arrival.flight_id] = now_ms + FIRST_MS
+        self._arrivals[arrival.job_id] = arrival
+        self._next_ms[arrival.job_id] = now_ms + FIRST_MS
         self._see(arrival, now_ms)
 
     def _see(self, arrival: Arrival, now_ms: float) -> int | None:
-        place = self.queue.position(arrival.flight_id)
+        place = self.queue.position(arrival.job_id)
         if place is not None:
-            self.waits.seen(arrival.flight_id, DEFAULT_LANES[arrival.lane].rank, arrival.tenant, place, now_ms)
+            self.waits.seen(arrival.job_id, DEFAULT_LANES[arrival.lane].rank, arrival.tenant, place, now_ms)
         return place
 
     def stepped(self, step: Step) -> None:
         now_ms = step.ended_ms
         for one in step.outcome.produced:
-            flight_id = one.seq.flight_id
-            if self._next_ms.pop(flight_id, None) is not None:
-                self.first_ms[flight_id] = now_ms
-                self.waits.begun(flight_id, now_ms)
-        for flight_id in [flight_id for flight_id, at_ms in self._next_ms.items() if at_ms <= now_ms]:
-            arrival = self._arrivals[flight_id]
-            self._next_ms[flight_id] = now_ms + EVERY_MS
+            job_id = one.seq.job_id
+            if self._next_ms.pop(job_id, None) is not None:
+                self.first_ms[job_id] = now_ms
+                self.waits.begun(job_id, now_ms)
+        for job_id in [job_id for job_id, at_ms in self._next_ms.items() if at_ms <= now_ms]:
+            arrival = self._arrivals[job_id]
+            self._next_ms[job_id] = now_ms + EVERY_MS
             place = self._see(arrival, now_ms)
             if place is not None:
                 eta_ms = self.waits.eta_ms(DEFAULT_LANES[arrival.lane].rank, arrival.tenant, place)
                 self.unknown += eta_ms is None
                 if eta_ms is not None:
-                    self.told.append((flight_id, now_ms, eta_ms))
+                    self.told.append((job_id, now_ms, eta_ms))
 
     def ended(self, record: Record) -> None:
-        self.waits.left(record.arrival.flight_id)
+        self.waits.left(record.arrival.job_id)
 
     def honest(self) -> list[bool]:
         """Of all that was said of waits that were not short, whether it was within a factor of two."""
-        waits = [(self.first_ms[flight_id] - at_ms, eta_ms) for flight_id, at_ms, eta_ms in self.told]
+        waits = [(self.first_ms[job_id] - at_ms, eta_ms) for job_id, at_ms, eta_ms in self.told]
         return [left_ms / 2 <= eta_ms <= 2 * left_ms for left_ms, eta_ms in waits if left_ms > SHORT_MS]
 
 

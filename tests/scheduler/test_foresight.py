@@ -77,7 +77,7 @@ def test_nothing_is_told_where_the_cache_would_have_to_let_a_block_go(
 
 
 @given(
-    flights=st.lists(
+    job_ids=st.lists(
         st.tuples(st.integers(0, 9), st.sampled_from([LATENCY, THROUGHPUT]), st.integers(1, 14), st.integers(1, 10)),
         min_size=1,
         max_size=8,
@@ -86,11 +86,11 @@ def test_nothing_is_told_where_the_cache_would_have_to_let_a_block_go(
     prefix_share=st.sampled_from([None, 0.5]),
 )
 def test_telling_changes_no_plan(
-    flights: list[tuple[int, str, int, int]], blocks: int, prefix_share: float | None
+    job_ids: list[tuple[int, str, int, int]], blocks: int, prefix_share: float | None
 ) -> None:
     worlds = [World(blocks=blocks, block_size=3, prefix_share=prefix_share, foresees=one) for one in (False, True)]
     for step in range(10):
-        for number, (at, lane, prompt, tokens) in enumerate(flights):
+        for number, (at, lane, prompt, tokens) in enumerate(job_ids):
             if at == step:
                 for world in worlds:
                     chosen = LATENCY if lane == LATENCY else THROUGHPUT

@@ -35,7 +35,7 @@ def stepped(steps: int) -> None:
     planner = World().policy("fairlane", [])
     for number in range(STREAMS):
         job = Job(
-            flight_id=f"f{number}",
+            job_id=f"f{number}",
             gateway_id="gateway",
             tenant="acme",
             lane=LaneName.LATENCY,

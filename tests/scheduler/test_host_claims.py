@@ -53,15 +53,15 @@ def to_job(number: int, one: Asked, *, exact: bool) -> Job:
 def step(world: World, jobs: list[Job]) -> None:
     """One step, and what must hold in each."""
     plan, _ = world.step()
-    exact = {one.flight_id for one in jobs if one.exact}
-    again = [one for one in plan.yields if one.seq.flight_id in exact and one.mode == "recompute"]
+    exact = {one.job_id for one in jobs if one.exact}
+    again = [one for one in plan.yields if one.seq.job_id in exact and one.mode == "recompute"]
     assert all(one.first >= one.end for one in again), "exact work is to be computed again"
     held = Counter[str]()
-    for flight in world.planner._flights.values():
-        for seq in flight.live:
+    for group in world.planner._groups.values():
+        for seq in group.live:
             if not (seq.is_runnable or seq.job.exact):
                 held[seq.job.tenant] += len(seq.slots)
-    here = {flight.job.tenant: flight.job.weight for flight in world.planner._flights.values()}
+    here = {group.job.tenant: group.job.weight for group in world.planner._groups.values()}
     for tenant, slots in held.items():
         assert slots <= world.host_slots * here[tenant] / sum(here.values()), "paused work holds more than its share"
 
@@ -94,7 +94,7 @@ def test_whatever_comes_both_promises_hold_and_nothing_leaks(
     for _ in range(10):  # paused work has not gone away
         step(world, jobs)
     for one in jobs:
-        world.planner.grant(one.flight_id, one.max_tokens)
+        world.planner.grant(one.job_id, one.max_tokens)
     for _ in range(2_000):
         if not world.planner.has_work:
             break
@@ -105,8 +105,8 @@ def test_whatever_comes_both_promises_hold_and_nothing_leaks(
     assert world.planner._claims.owed == 0
 
 
-def state_of(world: World, flight_id: str) -> State:
-    return world.planner._flights[flight_id].choices[0].state
+def state_of(world: World, job_id: str) -> State:
+    return world.planner._groups[job_id].choices[0].state
 
 
 def pause_all(world: World, *jobs: Job) -> None:
@@ -127,7 +127,7 @@ def test_a_tenants_paused_work_is_dropped_beyond_its_share() -> None:
     pause_all(world, *paused)
 
     # 3 x 4 blocks of acme's, whose share beside the other tenant is 4 slots
-    states = Counter(state_of(world, one.flight_id) for one in paused)
+    states = Counter(state_of(world, one.job_id) for one in paused)
     assert states == {State.SWAPPED: 1, State.DROPPED: 2}
     assert sum(len(plan.swap_out) for plan in world.plans) <= 4, "copied, and then dropped"
 
@@ -139,7 +139,7 @@ def test_a_tenant_alone_keeps_all_and_gives_back_when_another_comes() -> None:
         world.add(one)
         for _ in range(3):
             world.step()
-        world.planner.preempt(SeqId(one.flight_id, 0), "swap")
+        world.planner.preempt(SeqId(one.job_id, 0), "swap")
         world.step()
     assert {state_of(world, "first"), state_of(world, "second")} == {State.SWAPPED}
 
@@ -148,7 +148,7 @@ def test_a_tenant_alone_keeps_all_and_gives_back_when_another_comes() -> None:
 
     assert (state_of(world, "first"), state_of(world, "second")) == (State.SWAPPED, State.DROPPED)
     for one in (first, second):
-        world.planner.grant(one.flight_id, one.max_tokens)
+        world.planner.grant(one.job_id, one.max_tokens)
     world.finish()
     world.check_outputs(first, second)
 
@@ -185,7 +185,7 @@ def test_paused_exact_work_yields_its_blocks_to_whoever_runs() -> None:
 
     assert "chat" in world.rows()
     assert {event.mode for event in world.events(Preempted)} <= {"swap"}
-    assert all(state_of(world, one.flight_id) in (State.SWAPPED, State.PAUSED) for one in paused)
+    assert all(state_of(world, one.job_id) in (State.SWAPPED, State.PAUSED) for one in paused)
 
 
 def test_what_is_not_exact_leaves_the_host_for_exact_work_that_stands_above_it() -> None:

@@ -108,7 +108,7 @@ def test_the_planner_copies_only_what_is_new_of_one_that_was_away_before() -> No
     for chat in chats:
         world.step()
         world.add(chat)
-        while chat.flight_id not in world.ended:
+        while chat.job_id not in world.ended:
             world.step()
     world.finish()
 
@@ -136,7 +136,7 @@ def test_copies_go_ahead_of_those_who_may_be_asked_to_yield_and_of_nobody_else()
 
     (yielded,) = world.events(Preempted)
     (given,) = plan.yields
-    assert (yielded.flight_id, yielded.mode) == ("batch", "swap")
+    assert (yielded.job_id, yielded.mode) == ("batch", "swap")
     assert given.copied == len(plan.swap_out) <= 2, "what it has filled since"
     world.finish()
     world.check_outputs(batch, chat, urgent)

@@ -19,7 +19,7 @@ async def test_position_counts_the_tenants_own_jobs_ahead_in_the_lane(queue: Que
     await queue.put(job("a2", lane=LaneName.THROUGHPUT))
 
     assert (await queue.put(job("a3"))).position == 2
-    assert [await queue.position(flight) for flight in ("a1", "b1", "a2", "a3")] == [1, 1, 1, 2]
+    assert [await queue.position(job_id) for job_id in ("a1", "b1", "a2", "a3")] == [1, 1, 1, 2]
 
 
 async def test_a_stated_deadline_goes_before_a_tenants_earlier_jobs(queue: Queue) -> None:
@@ -30,7 +30,7 @@ async def test_a_stated_deadline_goes_before_a_tenants_earlier_jobs(queue: Queue
     assert await taken(queue) == ["hard", "urgent", "patient"]
 
 
-async def test_putting_the_same_flight_again_changes_nothing(queue: Queue) -> None:
+async def test_putting_the_same_job_again_changes_nothing(queue: Queue) -> None:
     await queue.put(job("a"))
     await queue.put(job("b"))
 
@@ -92,8 +92,8 @@ async def test_the_jobs_of_one_request_count_once_and_as_long_as_the_first_waits
 
     assert (before, await queue.waiting("acme")) == (1, 0)
     assert (await queue.put(job("a2"), tenant_limit=1)).position == 3
-    for flight_id in ("a1-1", "a1-2"):
-        await queue.cancel(flight_id)
+    for job_id in ("a1-1", "a1-2"):
+        await queue.cancel(job_id)
     assert await queue.waiting("acme") == 1
 
 
@@ -143,7 +143,7 @@ async def test_a_record_follows_its_job(queue: Queue) -> None:
     assert (record.state, record.outcome, record.worker_id) == (JobState.ENDED, Outcome.FINISHED, "w1")
 
 
-async def test_nothing_is_known_of_a_flight_that_was_never_put(queue: Queue) -> None:
+async def test_nothing_is_known_of_a_job_that_was_never_put(queue: Queue) -> None:
     assert await queue.record("ghost") is None
     assert await queue.position("ghost") is None
     assert await queue.cancel("ghost") is None
@@ -173,7 +173,7 @@ async def test_cancelling_a_waiting_job_ends_it_and_tells_its_gateway(queue: Que
 
     assert record is not None
     assert (record.state, record.outcome) == (JobState.ENDED, Outcome.CANCELLED)
-    assert await queue.events("gw") == [Finished(flight_id="a", epoch=0, outcome=Outcome.CANCELLED)]
+    assert await queue.events("gw") == [Finished(job_id="a", epoch=0, outcome=Outcome.CANCELLED)]
     assert await taken(queue) == ["b"]
 
 
@@ -187,7 +187,7 @@ async def test_cancelling_a_leased_job_tells_its_holder_once(queue: Queue) -> No
     assert records[0] is not None
     assert records[0].cancelled
     assert records[0].state is JobState.LEASED
-    assert await queue.controls("w1") == [Cancel(flight_id="a")]
+    assert await queue.controls("w1") == [Cancel(job_id="a")]
     assert await queue.events("gw") == []
 
 
@@ -221,7 +221,7 @@ async def test_a_grant_reaches_the_holder(queue: Queue) -> None:
 
     assert await queue.grant("a", 32)
 
-    assert await queue.controls("w1") == [Grant(flight_id="a", granted_until=32)]
+    assert await queue.controls("w1") == [Grant(job_id="a", granted_until=32)]
 
 
 async def test_a_grant_that_is_said_again_is_told_again(queue: Queue) -> None:
@@ -230,7 +230,7 @@ async def test_a_grant_that_is_said_again_is_told_again(queue: Queue) -> None:
 
     assert [await queue.grant("a", 32) for _ in range(2)] == [True, True]
 
-    assert await queue.controls("w1") == [Grant(flight_id="a", granted_until=32)] * 2
+    assert await queue.controls("w1") == [Grant(job_id="a", granted_until=32)] * 2
 
 
 async def test_a_grant_for_a_waiting_job_is_in_its_lease(queue: Queue) -> None:
@@ -266,7 +266,7 @@ async def test_a_job_expires_when_its_lanes_longest_wait_has_passed(queue: Queue
 
     await stay_alive(queue, clock, 1_000)
 
-    assert await queue.events("gw") == [Finished(flight_id="a", epoch=0, outcome=Outcome.EXPIRED)]
+    assert await queue.events("gw") == [Finished(job_id="a", epoch=0, outcome=Outcome.EXPIRED)]
     assert await taken(queue) == ["b"]
 
 
@@ -282,7 +282,7 @@ async def test_a_job_expires_in_the_queue_at_its_stated_deadline(
     clock.advance(1)
 
     assert await taken(queue) == []
-    assert await queue.events("gw") == [Finished(flight_id="a", epoch=0, outcome=Outcome.EXPIRED)]
+    assert await queue.events("gw") == [Finished(job_id="a", epoch=0, outcome=Outcome.EXPIRED)]
 
 
 @pytest.mark.parametrize("stated", [{"deadline_ms": 90_000.0}, {"hard_ttft_ms": 90_000.0}])
@@ -320,8 +320,8 @@ async def test_the_jobs_of_a_silent_gateway_are_cancelled(queue: Queue, clock: C
 
     await stay_alive(queue, clock, 3 * LEASE_MS, "w1", gateways=["gw2"])
 
-    assert await queue.events("gw") == [Finished(flight_id="waiting", epoch=0, outcome=Outcome.CANCELLED)]
-    assert await queue.controls("w1") == [Cancel(flight_id="running")]
+    assert await queue.events("gw") == [Finished(job_id="waiting", epoch=0, outcome=Outcome.CANCELLED)]
+    assert await queue.controls("w1") == [Cancel(job_id="running")]
     assert await queue.position("others") == 1
 
 

@@ -86,8 +86,8 @@ async def test_a_worker_that_lost_nothing_is_not_told_so(queue: Queue, clock: Cl
 
 
 async def test_returned_jobs_stand_at_the_head_of_their_lane(queue: Queue, clock: Clock) -> None:
-    for flight in ("a", "b"):
-        await queue.put(job(flight))
+    for job_id in ("a", "b"):
+        await queue.put(job(job_id))
     await queue.put(job("batch", lane=LaneName.THROUGHPUT))
     await taken(queue)
     await queue.put(job("pressed", "blue", ttft_ms=1.0, guaranteed=True))
@@ -95,7 +95,7 @@ async def test_returned_jobs_stand_at_the_head_of_their_lane(queue: Queue, clock
 
     await queue.release("w1", ["b", "a", "batch"])
 
-    assert [await queue.position(flight) for flight in ("a", "b", "mine")] == [1, 2, 3]
+    assert [await queue.position(job_id) for job_id in ("a", "b", "mine")] == [1, 2, 3]
     assert await taken(queue) == ["a", "b", "pressed", "mine", "batch"]
 
 
@@ -128,7 +128,7 @@ async def test_a_cancelled_job_of_a_lost_worker_ends_as_cancelled(queue: Queue, 
 
     await kill(queue, clock)
 
-    assert await queue.events("gw") == [Finished(flight_id="a", epoch=lease.epoch, outcome=Outcome.CANCELLED)]
+    assert await queue.events("gw") == [Finished(job_id="a", epoch=lease.epoch, outcome=Outcome.CANCELLED)]
     assert await taken(queue, worker_id="w2") == []
 
 
@@ -160,29 +160,29 @@ async def test_a_poisoned_job_fails_after_bounded_retries(queue: Queue, clock: C
 
 async def test_the_poisoned_one_fails_alone(queue: Queue, clock: Clock) -> None:
     """A worker dies whenever it holds the poison; the jobs that were beside it all finish."""
-    flights = ["poison", *(f"fine{index}" for index in range(6))]
-    for flight in flights:
-        await queue.put(job(flight, deadline_ms=1e7))
+    job_ids = ["poison", *(f"fine{index}" for index in range(6))]
+    for job_id in job_ids:
+        await queue.put(job(job_id, deadline_ms=1e7))
 
     outcomes: dict[str, Outcome | None] = {}
     for life in range(40):
         worker = f"w{life}"
         leases = await queue.take(worker, room(latency=8))
-        if any(lease.job.flight_id == "poison" for lease in leases):
+        if any(lease.job.job_id == "poison" for lease in leases):
             await kill(queue, clock)
         else:
             await queue.publish("gw", worker, [tokens(lease, ends=Outcome.FINISHED) for lease in leases])
-    for flight in flights:
-        record = await queue.record(flight)
-        outcomes[flight] = record.outcome if record else None
+    for job_id in job_ids:
+        record = await queue.record(job_id)
+        outcomes[job_id] = record.outcome if record else None
 
     assert outcomes.pop("poison") is Outcome.FAILED
     assert set(outcomes.values()) == {Outcome.FINISHED}
 
 
 async def test_one_suspect_at_a_time_and_the_others_beside_it(queue: Queue, clock: Clock) -> None:
-    for flight in ("a", "b"):
-        await queue.put(job(flight, deadline_ms=1e7))
+    for job_id in ("a", "b"):
+        await queue.put(job(job_id, deadline_ms=1e7))
     for loss in range(SUSPECT_LOSSES):
         await taken(queue, worker_id=f"dead{loss}")
         await kill(queue, clock)
@@ -272,7 +272,7 @@ async def test_a_worker_that_dies_as_the_clock_steps_back_has_one_lease_and_not_
 
     assert await stay_alive(queue, clock, LEASE_MS, "w2") == 0
     assert await stay_alive(queue, clock, 2_000, "w2") == 1
-    assert (await take_one(queue, "w2")).job.flight_id == "a"
+    assert (await take_one(queue, "w2")).job.job_id == "a"
 
 
 async def test_a_gateway_that_dies_as_the_clock_steps_back_is_missed_after_its_leases(

@@ -62,7 +62,7 @@ class Twins(RuleBasedStateMachine):
         figures: dict[str, Any] = {"lease_ms": LEASE_MS, "window": 300.0, "clock": self.clock}
         self.memory, self.stored = MemoryQueue(FIGURES, **figures), StoredQueue(self.store, FIGURES, **figures)
         self.numbers = itertools.count()
-        self.flights: list[str] = []
+        self.job_ids: list[str] = []
         self.followers: set[str] = set()
         self.leases: list[Lease] = []
         self.epochs: dict[str, int] = defaultdict(int)
@@ -92,16 +92,16 @@ class Twins(RuleBasedStateMachine):
         assert got == expected
         return got
 
-    def some_flights(self, rng: Random) -> list[str]:
-        return rng.sample(self.flights[-16:], min(len(self.flights), rng.randint(0, 4)))
+    def some_jobs(self, rng: Random) -> list[str]:
+        return rng.sample(self.job_ids[-16:], min(len(self.job_ids), rng.randint(0, 4)))
 
     @rule(rng=randoms)
     def put(self, rng: Random) -> None:
         """Mostly a new job; sometimes one that was put before."""
-        again = self.flights and rng.random() < 0.1
-        flight = rng.choice(self.flights) if again else f"f{next(self.numbers)}"
+        again = self.job_ids and rng.random() < 0.1
+        job_id = rng.choice(self.job_ids) if again else f"f{next(self.numbers)}"
         sent = job(
-            flight,
+            job_id,
             rng.choice(TENANTS),
             rng.choice(list(LaneName)),
             prompt=tuple(range(rng.choice([1, 10, 10, 30, 300]))),
@@ -126,8 +126,8 @@ class Twins(RuleBasedStateMachine):
         generated = [tuple(range(rng.choice([0, 1, 40]))) for _ in range(sent.n)] if rng.random() < 0.2 else ()
         answer = self.both(lambda queue: queue.put(sent, tenant_limit=limit, waited_ms=waited_ms, generated=generated))
         if not again and isinstance(answer, Put):
-            self.flights.append(flight)
-            self.followers |= {flight} if sent.follows else set()
+            self.job_ids.append(job_id)
+            self.followers |= {job_id} if sent.follows else set()
 
     @rule(rng=randoms)
     def take(self, rng: Random) -> None:
@@ -145,8 +145,8 @@ class Twins(RuleBasedStateMachine):
         leases = self.both(lambda queue: queue.take(worker, capacity))
         for lease in leases:
             assert capacity.holds(lease.job.n, lease.job.max_total_tokens)
-            assert lease.epoch > self.epochs[lease.job.flight_id]
-            self.epochs[lease.job.flight_id] = lease.epoch
+            assert lease.epoch > self.epochs[lease.job.job_id]
+            self.epochs[lease.job.job_id] = lease.epoch
         self.leases += leases
 
     @rule(rng=randoms)
@@ -155,14 +155,14 @@ class Twins(RuleBasedStateMachine):
         if not self.leases:
             return
         lease = rng.choice(self.leases[-8:])
-        flight = lease.job.flight_id
-        record = self.both(lambda queue: queue.record(flight))
+        job_id = lease.job.job_id
+        record = self.both(lambda queue: queue.record(job_id))
         known = rng.random() < 0.8 and record is not None
         holder = record.worker_id if known else rng.choice(WORKERS)
         choice = rng.randrange(lease.job.n)
         first = max(0, (record.generated[choice] if record else 0) + rng.choice([0, 0, 0, 0, 0, -1, 1]))
         item = _step(lease, choice, first, rng)
-        items = [item, Publication("ghost", 1, (Paused(flight_id="ghost", choice=0),))][: rng.randint(1, 2)]
+        items = [item, Publication("ghost", 1, (Paused(job_id="ghost", choice=0),))][: rng.randint(1, 2)]
         self.serial += 1
         for _ in range(rng.choice([1, 1, 2])):
             serial = str(self.serial if rng.random() < 0.8 else self.serial - 1)
@@ -170,24 +170,24 @@ class Twins(RuleBasedStateMachine):
 
     @rule(rng=randoms)
     def renew(self, rng: Random) -> None:
-        worker, known = rng.choice(WORKERS), rng.choice([None, self.some_flights(rng)])
+        worker, known = rng.choice(WORKERS), rng.choice([None, self.some_jobs(rng)])
         self.both(lambda queue: queue.renew(worker, known))
 
     @rule(rng=randoms)
     def release(self, rng: Random) -> None:
-        worker, given = rng.choice(WORKERS), self.some_flights(rng)
+        worker, given = rng.choice(WORKERS), self.some_jobs(rng)
         self.both(lambda queue: queue.release(worker, given))
 
     @rule(rng=randoms)
     def cancel(self, rng: Random) -> None:
-        for flight in self.some_flights(rng)[:1]:
-            self.both(lambda queue: queue.cancel(flight))  # noqa: B023
+        for job_id in self.some_jobs(rng)[:1]:
+            self.both(lambda queue: queue.cancel(job_id))  # noqa: B023
 
     @rule(rng=randoms)
     def grant(self, rng: Random) -> None:
         until = rng.randint(5, 20)
-        for flight in self.some_flights(rng):
-            self.both(lambda queue: queue.grant(flight, until))  # noqa: B023
+        for job_id in self.some_jobs(rng):
+            self.both(lambda queue: queue.grant(job_id, until))  # noqa: B023
 
     @rule(rng=randoms)
     def confer(self, rng: Random) -> None:
@@ -197,13 +197,13 @@ class Twins(RuleBasedStateMachine):
 
     @rule(rng=randoms)
     def forget(self, rng: Random) -> None:
-        given = self.some_flights(rng)
+        given = self.some_jobs(rng)
         self.both(lambda queue: queue.forget(given))
-        for flight in given:
-            if self.both(lambda queue: queue.record(flight)) is None:  # noqa: B023
-                self.flights.remove(flight)
-                self.epochs.pop(flight, None)
-                self.leases = [lease for lease in self.leases if lease.job.flight_id != flight]
+        for job_id in given:
+            if self.both(lambda queue: queue.record(job_id)) is None:  # noqa: B023
+                self.job_ids.remove(job_id)
+                self.epochs.pop(job_id, None)
+                self.leases = [lease for lease in self.leases if lease.job.job_id != job_id]
 
     @rule(rng=randoms)
     def orphan(self, rng: Random) -> None:
@@ -215,11 +215,11 @@ class Twins(RuleBasedStateMachine):
             self.both(lambda queue: queue.reclaim())
         grace_ms = rng.choice([1, 1_000, 3_000])
         self.both(lambda queue: queue.orphan(grace_ms))
-        for flight in self.some_flights(rng):
-            if self.both(lambda queue: queue.withdraw(flight, grace_ms)):  # noqa: B023
-                self.flights.remove(flight)
-                self.epochs.pop(flight, None)
-                self.leases = [lease for lease in self.leases if lease.job.flight_id != flight]
+        for job_id in self.some_jobs(rng):
+            if self.both(lambda queue: queue.withdraw(job_id, grace_ms)):  # noqa: B023
+                self.job_ids.remove(job_id)
+                self.epochs.pop(job_id, None)
+                self.leases = [lease for lease in self.leases if lease.job.job_id != job_id]
 
     @rule(rng=randoms)
     def live_on(self, rng: Random) -> None:
@@ -247,34 +247,34 @@ class Twins(RuleBasedStateMachine):
 
     @rule()
     def look(self) -> None:
-        """All that can be read is the same, a flight has one place, and one end."""
+        """All that can be read is the same, a job has one place, and one end."""
         for gateway in GATEWAYS:
             for event in self.both(lambda queue: queue.events(gateway)):  # noqa: B023
-                self.ends[event.flight_id] += isinstance(event, Finished)
+                self.ends[event.job_id] += isinstance(event, Finished)
         for worker in WORKERS:
             self.both(lambda queue: queue.controls(worker))  # noqa: B023
         waiting: set[str] = set()
-        for flight in self.flights:
-            record = self.both(lambda queue: queue.record(flight))  # noqa: B023
-            published = self.both(lambda queue: queue.published(flight))  # noqa: B023
+        for job_id in self.job_ids:
+            record = self.both(lambda queue: queue.record(job_id))  # noqa: B023
+            published = self.both(lambda queue: queue.published(job_id))  # noqa: B023
             assert tuple(map(len, published.token_ids)) == record.generated
-            position = self.both(lambda queue: queue.position(flight))  # noqa: B023
+            position = self.both(lambda queue: queue.position(job_id))  # noqa: B023
             assert (position is not None) == (record.state is JobState.QUEUED)
-            assert self.ends[flight] == (record.state is JobState.ENDED)
-            waiting |= {flight} if position is not None else set()
+            assert self.ends[job_id] == (record.state is JobState.ENDED)
+            waiting |= {job_id} if position is not None else set()
         requests = sum(self.both(lambda queue: queue.waiting(tenant)) for tenant in TENANTS)  # noqa: B023
         assert len(waiting - self.followers) == requests
         assert len(waiting) == sum(depth.queued for depth in self.both(lambda queue: queue.depths()).values())
 
 
 def _step(lease: Lease, choice: int, first: int, rng: Random) -> Publication:
-    flight, epoch = lease.job.flight_id, lease.epoch
+    job_id, epoch = lease.job.job_id, lease.epoch
     ids = tuple(range(first, first + rng.randint(0, 2)))
     end = rng.choice([None, None, None, Outcome.FINISHED, Outcome.CANCELLED])
-    events: list[Event] = [TokenDelta(flight_id=flight, epoch=epoch, choice=choice, first_index=first, token_ids=ids)]
-    events += [Finished(flight_id=flight, epoch=epoch, outcome=end)] if end else []
+    events: list[Event] = [TokenDelta(job_id=job_id, epoch=epoch, choice=choice, first_index=first, token_ids=ids)]
+    events += [Finished(job_id=job_id, epoch=epoch, outcome=end)] if end else []
     cost = rng.choice([0.0, 2.0, 0.1, 500.3, 3_000.0])
-    return Publication(flight, epoch, tuple(events), ((choice, first, ids),), cost, end)
+    return Publication(job_id, epoch, tuple(events), ((choice, first, ids),), cost, end)
 
 
 @pytest.mark.parametrize("server", ["valkey", "redis_server"])

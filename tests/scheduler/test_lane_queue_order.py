@@ -1,5 +1,5 @@
 """Which job a worker gets next: (owed, lane, returned, outside Θ, class, urgency, counter, due,
-flight_id)."""
+job_id)."""
 
 import pytest
 
@@ -34,8 +34,8 @@ async def test_the_latency_lane_goes_first(queue: Queue) -> None:
 
 
 async def test_ties_are_broken_by_flight_id(queue: Queue) -> None:
-    for flight, tenant in (("d", "t9"), ("b", "t1"), ("a", "t2"), ("c", "t0"), ("B", "t3"), ("a1", "t4")):
-        await queue.put(job(flight, tenant))
+    for job_id, tenant in (("d", "t9"), ("b", "t1"), ("a", "t2"), ("c", "t0"), ("B", "t3"), ("a1", "t4")):
+        await queue.put(job(job_id, tenant))
 
     assert await taken(queue) == ["d", "B", "a", "a1", "b", "c"], "the first waited before the others came''"
 
@@ -118,15 +118,15 @@ async def test_guaranteed_work_of_a_tenant_outside_its_window_goes_before_best_e
     await queue.put(job("a", "greedy", prompt=tuple(range(1_000))))
     for number in range(TENANTS_PER_TAKE + 1):
         await queue.put(job(f"early {number}", f"t{number}"))
-    assert (await take_one(queue)).job.flight_id == "a"
+    assert (await take_one(queue)).job.job_id == "a"
     await queue.put(job("promised", "greedy", hard_ttft_ms=900.0, guaranteed=True))
 
-    assert (await take_one(queue)).job.flight_id == "promised"
+    assert (await take_one(queue)).job.job_id == "promised"
 
 
 async def test_what_came_back_goes_before_guaranteed_work(queue: Queue) -> None:
     await queue.put(job("plain"))
-    await queue.release("w1", [lease.job.flight_id for lease in await queue.take("w1", room(latency=1))])
+    await queue.release("w1", [lease.job.job_id for lease in await queue.take("w1", room(latency=1))])
     await queue.put(job("promised", guaranteed=True))
 
     assert await taken(queue) == ["plain", "promised"]
@@ -233,11 +233,9 @@ async def test_what_was_charged_in_advance_and_not_computed_comes_back(make_queu
         await queue.put(job(f"a{index}", "a"))
         await queue.put(job(f"b{index}", "b"))
     both = await queue.take("w1", room(latency=2))
-    assert [lease.job.flight_id for lease in both] == ["a0", "b0"]
+    assert [lease.job.job_id for lease in both] == ["a0", "b0"]
     costs = {"a0": 0.0, "b0": 200.0}
-    await queue.publish(
-        "gw", "w1", [tokens(each, cost=costs[each.job.flight_id], ends=Outcome.FINISHED) for each in both]
-    )
+    await queue.publish("gw", "w1", [tokens(each, cost=costs[each.job.job_id], ends=Outcome.FINISHED) for each in both])
 
     assert await taken(queue, room(latency=2)) == ["a1", "a2"]
 
@@ -281,10 +279,10 @@ async def test_the_heads_of_the_32_least_served_are_compared_for_each_job(queue:
         await queue.put(job(f"f{index:02}", f"t{index:02}"))
     await queue.put(job("pressed", "t39", ttft_ms=10.0))
 
-    flights = await taken(queue)
+    job_ids = await taken(queue)
 
-    assert flights[:9] == [*(f"f{index:02}" for index in range(8)), "pressed"]
-    assert len(flights) == 40
+    assert job_ids[:9] == [*(f"f{index:02}" for index in range(8)), "pressed"]
+    assert len(job_ids) == 40
 
 
 async def test_of_what_came_back_the_first_8_are_compared_for_each_job(queue: Queue) -> None:
@@ -322,8 +320,8 @@ async def test_a_lane_pays_nothing_back_for_what_it_had_before_anybody_of_it_wai
 
 
 async def test_of_tenants_that_were_served_alike_the_first_due_goes_first(queue: Queue, clock: Clock) -> None:
-    for flight, tenant in (("z", "t1"), ("m", "t2"), ("a", "t3")):
-        await queue.put(job(flight, tenant, BATCH, ttft_ms=600_000.0))
+    for job_id, tenant in (("z", "t1"), ("m", "t2"), ("a", "t3")):
+        await queue.put(job(job_id, tenant, BATCH, ttft_ms=600_000.0))
         clock.advance(10)
 
     assert await taken(queue, room(throughput=9, prefill_ms=1.0)) == ["z", "m", "a"], "with plenty of time"
@@ -334,9 +332,9 @@ async def test_a_lane_gets_no_more_than_its_floor_out_of_turn(queue: Queue) -> N
         await queue.put(job(f"chat{index:02}"))
         await queue.put(job(f"batch{index:02}", lane=BATCH))
 
-    order = [flight for _ in range(38) for flight in await taken(queue, room(latency=1, throughput=1))]
+    order = [job_id for _ in range(38) for job_id in await taken(queue, room(latency=1, throughput=1))]
 
-    assert sum(flight.startswith("batch") for flight in order) == 1  # one in twenty
+    assert sum(job_id.startswith("batch") for job_id in order) == 1  # one in twenty
 
 
 async def test_long_waiting_work_is_promoted_one_lane(make_queue: MakeQueue, clock: Clock) -> None:
@@ -402,7 +400,7 @@ async def test_of_many_tenants_with_one_request_each_none_waits_for_ever_for_its
         order += await taken(queue, room(latency=1))
 
     assert order.count("old-00") == 1
-    assert sum(flight.startswith("old") for flight in order) == TENANTS_PER_TAKE + 8
+    assert sum(job_id.startswith("old") for job_id in order) == TENANTS_PER_TAKE + 8
 
 
 async def test_what_has_waited_long_goes_first_however_many_tenants_wait(make_queue: MakeQueue, clock: Clock) -> None:

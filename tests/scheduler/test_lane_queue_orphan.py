@@ -22,17 +22,17 @@ async def abandoned(queue: Queue, clock: Clock, ms: int = GRACE_MS, *gateways: s
         await queue.reclaim()
 
 
-async def begun(queue: Queue, *flights: str, lane: LaneName) -> None:
+async def begun(queue: Queue, *job_ids: str, lane: LaneName) -> None:
     """Jobs with three tokens each, in the hands of a worker."""
     await queue.renew("w1")
-    for flight in flights:
-        await queue.put(job(flight, lane=lane))
+    for job_id in job_ids:
+        await queue.put(job(job_id, lane=lane))
         [lease] = await queue.take("w1", room(latency=1, throughput=1))
         assert await queue.publish("gw", "w1", [tokens(lease, 7, 8, 9)]) == set()
 
 
 def ends(events: list[Event]) -> dict[str, Outcome]:
-    return {event.flight_id: event.outcome for event in events if isinstance(event, Finished)}
+    return {event.job_id: event.outcome for event in events if isinstance(event, Finished)}
 
 
 async def test_a_queue_is_no_orphan_before_its_grace_is_over(queue: Queue, clock: Clock) -> None:
@@ -81,7 +81,7 @@ async def test_a_worker_that_comes_back_goes_on_with_what_waits(queue: Queue, cl
     await queue.renew("w2")
     [lease] = await queue.take("w2", room(throughput=1))
 
-    assert (lease.job.flight_id, lease.generated) == ("essay", ((7, 8, 9),))
+    assert (lease.job.job_id, lease.generated) == ("essay", ((7, 8, 9),))
     assert await queue.orphan(GRACE_MS) is QueuePresence.SERVED
 
 
@@ -112,7 +112,7 @@ async def test_what_was_withdrawn_keeps_its_age_elsewhere(queue: Queue, clock: C
     assert await queue.position("moved") == 1
     await queue.renew("w1")
     leases = await queue.take("w1", room(latency=3, throughput=3))
-    assert {lease.job.flight_id: lease.arrived_ms_ago for lease in leases} == {
+    assert {lease.job.job_id: lease.arrived_ms_ago for lease in leases} == {
         "moved too": 9_500,
         "moved": 9_500,
         "later": 500,

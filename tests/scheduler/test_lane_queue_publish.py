@@ -10,13 +10,13 @@ from tests.scheduler.queues import LEASE_MS, PLENTY, Clock, Queue, job, stay_ali
 pytestmark = pytest.mark.anyio
 
 
-async def leased(queue: Queue, flight_id: str = "a", worker_id: str = "w1") -> Lease:
-    await queue.put(job(flight_id))
+async def leased(queue: Queue, job_id: str = "a", worker_id: str = "w1") -> Lease:
+    await queue.put(job(job_id))
     return await take_one(queue, worker_id)
 
 
-async def generated(queue: Queue, flight_id: str = "a") -> tuple[int, ...]:
-    record = await queue.record(flight_id)
+async def generated(queue: Queue, job_id: str = "a") -> tuple[int, ...]:
+    record = await queue.record(job_id)
     assert record is not None
     return record.generated
 
@@ -28,21 +28,21 @@ async def test_what_is_published_reaches_the_gateway_and_the_record(queue: Queue
     assert await queue.publish("gw", "w1", [tokens(lease, 7, first=2, ends=Outcome.FINISHED)]) == set()
 
     assert await queue.events("gw") == [
-        TokenDelta(flight_id="a", epoch=1, choice=0, first_index=0, token_ids=(5, 6)),
-        TokenDelta(flight_id="a", epoch=1, choice=0, first_index=2, token_ids=(7,)),
-        Finished(flight_id="a", epoch=1, outcome=Outcome.FINISHED),
+        TokenDelta(job_id="a", epoch=1, choice=0, first_index=0, token_ids=(5, 6)),
+        TokenDelta(job_id="a", epoch=1, choice=0, first_index=2, token_ids=(7,)),
+        Finished(job_id="a", epoch=1, outcome=Outcome.FINISHED),
     ]
     assert await generated(queue) == (3,)
 
 
 async def test_one_step_of_many_jobs_comes_in_order(queue: Queue) -> None:
-    for flight in "abc":
-        await queue.put(job(flight, n=2))
+    for job_id in "abc":
+        await queue.put(job(job_id, n=2))
     leases = await queue.take("w1", PLENTY)
 
     await queue.publish("gw", "w1", [tokens(lease, 9, choice=1) for lease in leases])
 
-    assert [event.flight_id for event in await queue.events("gw")] == ["a", "b", "c"]
+    assert [event.job_id for event in await queue.events("gw")] == ["a", "b", "c"]
     assert await generated(queue, "c") == (0, 1)
 
 
@@ -181,7 +181,7 @@ async def test_tokens_that_only_partly_are_on_record_are_refused(queue: Queue) -
 
 async def test_a_repeated_call_doubles_not_even_an_event_without_tokens(queue: Queue) -> None:
     lease = await leased(queue)
-    paused = Publication("a", lease.epoch, (Paused(flight_id="a", choice=0),), cost=9.0)
+    paused = Publication("a", lease.epoch, (Paused(job_id="a", choice=0),), cost=9.0)
 
     for _ in range(3):
         assert await queue.publish("gw", "w1", [paused], serial="17") == set()
@@ -212,7 +212,7 @@ async def test_serials_of_different_workers_and_gateways_do_not_meet(queue: Queu
     await queue.publish("gw2", "w1", [tokens(second, 1)], serial="1")
     await queue.publish("gw", "w2", [tokens(third, 1)], serial="1")
 
-    assert [await generated(queue, flight) for flight in "abc"] == [(1,), (1,), (1,)]
+    assert [await generated(queue, job_id) for job_id in "abc"] == [(1,), (1,), (1,)]
 
 
 async def test_an_end_without_tokens_or_events_is_enough(queue: Queue) -> None:

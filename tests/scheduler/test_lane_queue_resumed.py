@@ -52,8 +52,8 @@ async def test_room_is_asked_for_its_tokens_too(queue: Queue) -> None:
 
 
 async def test_it_has_its_first_token_in_time(queue: Queue, clock: Clock) -> None:
-    for flight, generated in (("begun", ((7,),)), ("fresh", ())):
-        await queue.put(job(flight, hard_ttft_ms=2_000.0), generated=generated)
+    for job_id, generated in (("begun", ((7,),)), ("fresh", ())):
+        await queue.put(job(job_id, hard_ttft_ms=2_000.0), generated=generated)
     await stay_alive(queue, clock, LEASE_MS, "w1")
 
     begun, fresh = await queue.record("begun"), await queue.record("fresh")

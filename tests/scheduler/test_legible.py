@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fairlane.scheduler.protocol.messages import Cancel, Event, TokenDelta, controls_of, encode, events_of
 
 DELTAS: list[Event] = [
-    TokenDelta(flight_id=f"f{number}", epoch=1, choice=0, first_index=0, token_ids=(number,)) for number in range(3)
+    TokenDelta(job_id=f"f{number}", epoch=1, choice=0, first_index=0, token_ids=(number,)) for number in range(3)
 ]
 
 
@@ -26,7 +26,7 @@ def test_one_damaged_event_of_a_step_is_left_out_and_the_others_are_read(caplog:
 
 
 def test_a_damaged_command_is_left_out() -> None:
-    cancel = Cancel(flight_id="f1")
+    cancel = Cancel(job_id="f1")
 
     assert controls_of([b"\xff\xff", encode(cancel), b"\x81\xa4type\xa1\xff"]) == [cancel]
 
@@ -36,4 +36,4 @@ def test_whatever_stands_in_a_stream_what_is_sound_comes_through(garbage: list[b
     sound = msgspec.msgpack.encode([DELTAS[0]])
 
     assert DELTAS[0] in events_of([*garbage, sound])
-    assert Cancel(flight_id="f1") in controls_of([*garbage, encode(Cancel(flight_id="f1"))])
+    assert Cancel(job_id="f1") in controls_of([*garbage, encode(Cancel(job_id="f1"))])

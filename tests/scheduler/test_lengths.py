@@ -9,7 +9,7 @@ from tests.scheduler.planner_world import LATENCY, THROUGHPUT, job
 
 def expected(lengths: Lengths, one: Job, produced: int = 0) -> int:
     seq = Sequence(
-        id=SeqId(one.flight_id, 0),
+        id=SeqId(one.job_id, 0),
         job=one,
         epoch=1,
         arrived_ms=0.0,

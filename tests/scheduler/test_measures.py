@@ -18,14 +18,14 @@ from tests.scheduler.simulated import arrival, simulation
 
 
 def record(
-    flight_id: str = "a",
+    job_id: str = "a",
     *,
     outcome: Outcome | None = Outcome.FINISHED,
     times_ms: tuple[float, ...] = (),
     **fields: float,
 ) -> Record:
     """A request that came at 0, whose tokens came at these times."""
-    made = Record(arrival(flight_id, **{"ttft_ms": 100.0, "tpot_ms": 10.0, **fields}))  # type: ignore[arg-type]
+    made = Record(arrival(job_id, **{"ttft_ms": 100.0, "tpot_ms": 10.0, **fields}))  # type: ignore[arg-type]
     for index, time_ms in enumerate(times_ms):
         made.produced(index, time_ms)
     made.outcome, made.end_ms = outcome, times_ms[-1] if times_ms else 50.0
@@ -117,10 +117,9 @@ def test_a_summary_is_written_as_json() -> None:
 
 
 def step(ended_ms: float, *rows: tuple[str, int, int], out: int = 0, copy_ms: float = 0.0, worker: int = 0) -> Step:
-    """A step of 10 ms; rows are (flight, first position, tokens), and the first yields `out` tokens."""
+    """A step of 10 ms; rows are (job, first position, tokens), and the first yields `out` tokens."""
     made = tuple(
-        Row(SeqId(flight_id, 0), (0,) * count, first, (), samples=False, output_index=0)
-        for flight_id, first, count in rows
+        Row(SeqId(job_id, 0), (0,) * count, first, (), samples=False, output_index=0) for job_id, first, count in rows
     )
     produced = tuple(Produced(made[0].seq, index, 0, None) for index in range(out))
     return Step(
@@ -199,27 +198,27 @@ class PlainGap:
         return self._service["a"] - self._service["b"]
 
     def arrived(self, one: Arrival, now_ms: float) -> None:
-        self._there[one.flight_id] = one
+        self._there[one.job_id] = one
 
     def stepped(self, step: Step) -> None:
-        running = {row.seq.flight_id for row in step.plan.rows}
-        waiting = [one for flight_id, one in self._there.items() if flight_id not in running]
+        running = {row.seq.job_id for row in step.plan.rows}
+        waiting = [one for job_id, one in self._there.items() if job_id not in running]
         if len({one.tenant for one in waiting if one.at_ms <= step.started_ms}) < 2:
             self._began = None
         if self._began is None and len({one.tenant for one in waiting}) == 2:
             self._began = self._apart
         for row in step.plan.rows:
-            one = self._there[row.seq.flight_id]
+            one = self._there[row.seq.job_id]
             reached = min(one.prompt_tokens, row.context_length)
-            self._service[one.tenant] += max(0, reached - self._reached[one.flight_id])
-            self._reached[one.flight_id] = max(reached, self._reached[one.flight_id])
+            self._service[one.tenant] += max(0, reached - self._reached[one.job_id])
+            self._reached[one.job_id] = max(reached, self._reached[one.job_id])
         for produced in step.outcome.produced:
-            self._service[self._there[produced.seq.flight_id].tenant] += 2.0
+            self._service[self._there[produced.seq.job_id].tenant] += 2.0
         if self._began is not None:
             self.most = max(self.most, abs(self._apart - self._began))
 
     def ended(self, record: Record) -> None:
-        del self._there[record.arrival.flight_id]
+        del self._there[record.arrival.job_id]
 
 
 @pytest.mark.parametrize("seed", [1, 3, 4])

@@ -30,7 +30,7 @@ from fairlane.scheduler.protocol.messages import (
 SECRET = 424_242
 LOGPROBS = (TokenLogprob(-0.5, ((SECRET, -0.5), (7, -1.5))),)
 JOB = Job(
-    flight_id="f1",
+    job_id="f1",
     gateway_id="gw",
     tenant="acme",
     weight=0.1,
@@ -49,14 +49,14 @@ JOB = Job(
     traceparent="00-ab-cd-01",
 )
 EVENTS: list[Event] = [
-    TokenDelta(flight_id="f1", epoch=3, choice=1, first_index=7, token_ids=(SECRET,), logprobs=LOGPROBS),
-    TokenDelta(flight_id="f1", epoch=3, choice=0, first_index=0, token_ids=(), finish_reason="stop"),
-    Preempted(flight_id="f1", choice=0, mode="swap", blocks=4, predicted_ms=1.25),
-    Resumed(flight_id="f1", choice=0, stalled_ms=80.0),
-    Paused(flight_id="f1", choice=0),
-    Finished(flight_id="f1", epoch=3, outcome=Outcome.FAILED, error="worker lost", preemptions=2),
+    TokenDelta(job_id="f1", epoch=3, choice=1, first_index=7, token_ids=(SECRET,), logprobs=LOGPROBS),
+    TokenDelta(job_id="f1", epoch=3, choice=0, first_index=0, token_ids=(), finish_reason="stop"),
+    Preempted(job_id="f1", choice=0, mode="swap", blocks=4, predicted_ms=1.25),
+    Resumed(job_id="f1", choice=0, stalled_ms=80.0),
+    Paused(job_id="f1", choice=0),
+    Finished(job_id="f1", epoch=3, outcome=Outcome.FAILED, error="worker lost", preemptions=2),
 ]
-CONTROLS: list[Control] = [Cancel(flight_id="f1"), Grant(flight_id="f1", granted_until=64), Drain()]
+CONTROLS: list[Control] = [Cancel(job_id="f1"), Grant(job_id="f1", granted_until=64), Drain()]
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
@@ -106,9 +106,9 @@ def test_what_is_no_event_is_refused(data: bytes) -> None:
 
 
 def test_a_message_of_a_later_release_is_understood_without_its_new_fields() -> None:
-    later = msgspec.msgpack.encode({"type": "cancel", "flight_id": "f1", "reason": "tenant suspended"})
+    later = msgspec.msgpack.encode({"type": "cancel", "job_id": "f1", "reason": "tenant suspended"})
 
-    assert decode_control(later) == Cancel(flight_id="f1")
+    assert decode_control(later) == Cancel(job_id="f1")
 
 
 def test_messages_cannot_be_changed() -> None:

@@ -44,7 +44,7 @@ async def test_a_full_worker_asks_for_a_tenant_of_which_it_has_nothing(queue: Qu
     await queue.put(queued("new-1", "new"))
     await queue.put(queued("new-2", "new"))
 
-    assert [lease.job.flight_id for lease in await queue.take("w1", full("crowd"))] == ["new-1"]
+    assert [lease.job.job_id for lease in await queue.take("w1", full("crowd"))] == ["new-1"]
     assert await queue.take("w1", full("crowd", waiting=("new",))) == [], "one of each tenant waits there for others"
 
 
@@ -57,7 +57,7 @@ async def test_nothing_is_yielded_to_who_was_served_more_than_all_there(queue: Q
     await queue.publish("gw", "w1", [tokens(lease, 5, cost=costs[lease.job.tenant]) for lease in leases])
     await queue.put(queued("heavy-2", "heavy"))
 
-    assert [lease.job.flight_id for lease in await queue.take("w2", full("crowd"))] == ["third"]
+    assert [lease.job.job_id for lease in await queue.take("w2", full("crowd"))] == ["third"]
     assert await queue.take("w2", full("crowd")) == []
 
 
@@ -81,7 +81,7 @@ async def test_who_asked_for_less_while_nobody_waited_is_in_no_credit_for_it(que
     await queue.take("w2", room(latency=1))
     await queue.put(queued("new-1", "new"))
 
-    assert [lease.job.flight_id for lease in await queue.take("w1", full("quiet"))] == ["new-1"]
+    assert [lease.job.job_id for lease in await queue.take("w1", full("quiet"))] == ["new-1"]
 
 
 async def test_who_is_behind_by_more_than_the_window_is_asked_for_one_at_a_time(queue: Queue) -> None:
@@ -114,10 +114,10 @@ async def test_jobs_of_who_was_served_most_that_wait_there_keep_nobody_from_bein
 
     asked = await queue.take("w1", full("crowd", "late", "later", waiting=("crowd",), jobs=0))
 
-    assert [lease.job.flight_id for lease in asked] == ["later-1"], "one at a time, the least served first"
+    assert [lease.job.job_id for lease in asked] == ["later-1"], "one at a time, the least served first"
     assert await queue.take("w1", full("crowd", "late", "later", waiting=("crowd", "later"), jobs=0)) == []
     asked = await queue.take("w1", full("crowd", "late", "later", waiting=("crowd",), jobs=0))
-    assert [lease.job.flight_id for lease in asked] == ["late-1"]
+    assert [lease.job.job_id for lease in asked] == ["late-1"]
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ async def test_what_a_share_floor_is_behind_for_gathers_room_from_the_lanes_abov
     nearly = Capacity({LATENCY: 4, THROUGHPUT: 1}, {LATENCY: 8, THROUGHPUT: 8}, max_sequences=8, pool_tokens=1_000)
     assert await queue.take("w1", nearly) == [], "eight tokens more, and it fits"
     enough = replace(nearly, kv_tokens={LATENCY: 16, THROUGHPUT: 16})
-    assert (await queue.take("w1", enough))[0].job.flight_id == "batch"
+    assert (await queue.take("w1", enough))[0].job.job_id == "batch"
 
 
 def test_a_full_worker_says_what_its_work_would_yield() -> None:
@@ -222,7 +222,7 @@ def test_who_has_less_than_a_quarter_of_anothers_rows_takes_one_within_the_windo
         world.add(job(f"crowd-{number}", LATENCY, tenant="crowd", max_tokens=200))
     for _ in range(8):
         world.step()
-    assert sum(flight.startswith("crowd") for flight in world.rows()) >= 5
+    assert sum(job_id.startswith("crowd") for job_id in world.rows()) >= 5
     own = world.planner.capacity().yielding[LATENCY]
     assert (own.begun, own.jobs) == (("crowd",), 8), "the person is asked for as who has nothing is"
     for number in range(2, 8):
@@ -233,7 +233,7 @@ def test_who_has_less_than_a_quarter_of_anothers_rows_takes_one_within_the_windo
     assert "person-2" in world.rows()
     for _ in range(8):
         world.step()
-    assert sum(flight.startswith("person") for flight in world.rows()) < 4, "who has a quarter takes no more"
+    assert sum(job_id.startswith("person") for job_id in world.rows()) < 4, "who has a quarter takes no more"
 
 
 def test_who_has_little_is_evened_out_within_the_window_where_no_deadline_presses() -> None:
@@ -386,19 +386,19 @@ def test_nobody_is_in_credit_for_having_asked_for_less() -> None:
 
 @dataclass
 class FirstTokens(Watcher):
-    """By flight, how long after its arrival its first token came."""
+    """By job, how long after its arrival its first token came."""
 
     waits_ms: dict[str, float] = field(default_factory=dict)
     _arrived: dict[str, float] = field(default_factory=dict)
 
     def arrived(self, arrival: Arrival, now_ms: float) -> None:
-        self._arrived[arrival.flight_id] = now_ms
+        self._arrived[arrival.job_id] = now_ms
 
     def stepped(self, step: Step) -> None:
         for one in step.outcome.produced:
-            flight_id = one.seq.flight_id
-            if flight_id not in self.waits_ms:
-                self.waits_ms[flight_id] = step.ended_ms - self._arrived[flight_id]
+            job_id = one.seq.job_id
+            if job_id not in self.waits_ms:
+                self.waits_ms[job_id] = step.ended_ms - self._arrived[job_id]
 
 
 def first_tokens(arrivals: Iterable[Arrival], *, workers: int, blocks: int) -> FirstTokens:

@@ -101,7 +101,7 @@ def test_a_flood_is_in_order_at_the_rates_asked_for() -> None:
     }
     assert {one.output_tokens for one in made if one.tenant == "b"} == set(range(10, 21))
     assert {one.weight for one in made if one.tenant == "b"} == {2.0}
-    assert len({one.flight_id for one in made}) == len(made)
+    assert len({one.job_id for one in made}) == len(made)
 
 
 def test_a_client_asks_the_same_whoever_else_does() -> None:

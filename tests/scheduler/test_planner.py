@@ -1,4 +1,4 @@
-"""A flight's life in a worker: how it runs, in choices, from grant to grant, and goes on from elsewhere."""
+"""A job's life in a worker: how it runs, in choices, from grant to grant, and goes on from elsewhere."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from fairlane.scheduler.protocol.messages import Outcome, Paused, Preempted, Res
 from tests.scheduler.kv_runner import expected_output
 from tests.scheduler.planner_world import LATENCY, World, job
 
-# How one flight runs.
+# How one job runs.
 
 
 def test_a_prompt_is_prefilled_in_chunks_and_then_decoded_token_by_token() -> None:
@@ -32,7 +32,7 @@ def test_prefill_and_decode_share_a_step() -> None:
 
     plan, _ = world.step()
 
-    assert [(row.seq.flight_id, len(row.token_ids)) for row in plan.rows] == [("a", 1), ("b", 15)]
+    assert [(row.seq.job_id, len(row.token_ids)) for row in plan.rows] == [("a", 1), ("b", 15)]
 
 
 def test_an_empty_worker_plans_nothing() -> None:
@@ -117,7 +117,7 @@ def test_choices_share_the_prompt_even_if_the_first_ends_with_its_prefill() -> N
     world.check_outputs(one)
 
 
-def test_a_flight_ends_with_its_last_choice() -> None:
+def test_a_job_ends_with_its_last_choice() -> None:
     world = World(max_sequences=1)
     one = job("a", n=2, prompt=4, max_tokens=2)
     world.add(one)
@@ -142,13 +142,13 @@ def test_at_its_grant_a_choice_pauses_gives_up_its_slot_and_resumes_with_the_nex
     world.step()
     world.step()
     plan, _ = world.step()
-    assert plan.events == (Paused(flight_id="a", choice=0),)
+    assert plan.events == (Paused(job_id="a", choice=0),)
     assert world.rows() == ["b"]
     assert world.plans[-1].waits == {"grant": 1}
 
     world.planner.grant("a", 6)
     plan, _ = world.step()
-    assert [(event.flight_id, type(event)) for event in plan.events] == [("a", Resumed), ("b", Preempted)]
+    assert [(event.job_id, type(event)) for event in plan.events] == [("a", Resumed), ("b", Preempted)]
     world.finish()
     world.check_outputs(one, other)
 
@@ -180,7 +180,7 @@ def test_paused_work_yields_its_blocks_to_anybody() -> None:
 # Work that began elsewhere.
 
 
-def test_a_flight_goes_on_from_what_was_published_elsewhere() -> None:
+def test_a_job_goes_on_from_what_was_published_elsewhere() -> None:
     world = World()
     one = job("a", prompt=8, max_tokens=6)
     world.add(one, generated=(tuple(expected_output(one, 0)[:3]),))
@@ -204,7 +204,7 @@ def test_choices_that_had_ended_are_not_run_again() -> None:
     world.check_outputs(one)
 
 
-def test_a_flight_that_was_complete_ends_at_once() -> None:
+def test_a_job_that_was_complete_ends_at_once() -> None:
     world = World()
     one = job("a", max_tokens=4)
     world.add(one, generated=(tuple(expected_output(one, 0)),))
@@ -213,7 +213,7 @@ def test_a_flight_that_was_complete_ends_at_once() -> None:
     plan, outcome = world.step()
 
     assert plan.is_empty
-    assert [(end.flight_id, end.outcome) for end in outcome.ended] == [("a", Outcome.FINISHED)]
+    assert [(end.job_id, end.outcome) for end in outcome.ended] == [("a", Outcome.FINISHED)]
     assert not world.planner.has_work
 
 
@@ -222,11 +222,11 @@ def test_ends_without_a_step_can_be_collected() -> None:
     one = job("a", max_tokens=4)
     world.add(one, generated=(tuple(expected_output(one, 0)),))
 
-    assert [end.flight_id for end in world.planner.collect().ended] == ["a"]
+    assert [end.job_id for end in world.planner.collect().ended] == ["a"]
     assert world.planner.collect().ended == ()
 
 
-def test_taking_a_flight_again_replaces_it() -> None:
+def test_taking_a_job_again_replaces_it() -> None:
     world = World()
     one = job("a", max_tokens=4)
     world.add(one)

@@ -1,4 +1,4 @@
-"""How a flight ends, what it is charged, and what the worker reports of all of them."""
+"""How a job ends, what it is charged, and what the worker reports of all of them."""
 
 from dataclasses import replace
 
@@ -10,10 +10,10 @@ from fairlane.scheduler.protocol.messages import Outcome, Paused
 from tests.scheduler.kv_runner import expected_output
 from tests.scheduler.planner_world import LATENCY, THROUGHPUT, World, job
 
-# How a flight ends.
+# How a job ends.
 
 
-def test_a_cancelled_flight_frees_its_blocks_at_once() -> None:
+def test_a_cancelled_job_frees_its_blocks_at_once() -> None:
     world = World()
     world.add(job("a", n=2))
     world.step()
@@ -26,7 +26,7 @@ def test_a_cancelled_flight_frees_its_blocks_at_once() -> None:
     assert world.planner.cancel("a") is None
 
 
-def test_nothing_is_said_of_a_flight_after_its_end() -> None:
+def test_nothing_is_said_of_a_job_after_its_end() -> None:
     world = World()
     world.add(job("a", granted_until=1))
     world.add(job("b"))
@@ -38,7 +38,7 @@ def test_nothing_is_said_of_a_flight_after_its_end() -> None:
     assert [event for event in plan.events if isinstance(event, Paused)] == []
 
 
-def test_tokens_of_a_flight_cancelled_while_its_step_runs_are_dropped() -> None:
+def test_tokens_of_a_job_cancelled_while_its_step_runs_are_dropped() -> None:
     world = World()
     world.add(job("a"))
     world.add(job("b"))
@@ -48,11 +48,11 @@ def test_tokens_of_a_flight_cancelled_while_its_step_runs_are_dropped() -> None:
 
     outcome = world.planner.apply(result, 1.0)
 
-    assert [token.seq.flight_id for token in outcome.produced] == ["b"]
+    assert [token.seq.job_id for token in outcome.produced] == ["b"]
     world.planner.check_integrity()
 
 
-def test_a_dropped_flight_leaves_without_a_word() -> None:
+def test_a_dropped_job_leaves_without_a_word() -> None:
     world = World()
     world.add(job("a"))
     world.step()
@@ -63,7 +63,7 @@ def test_a_dropped_flight_leaves_without_a_word() -> None:
     assert world.planner.collect().ended == ()
 
 
-def test_a_failed_row_ends_its_flight_and_no_other() -> None:
+def test_a_failed_row_ends_its_job_and_no_other() -> None:
     world = World(max_step_tokens=64)
     bad, good = job("bad", n=2), job("good")
     world.add(bad)
@@ -73,12 +73,12 @@ def test_a_failed_row_ends_its_flight_and_no_other() -> None:
     _, outcome = world.step({SeqId("bad", 1): "logits are not finite"})
 
     assert [(end.outcome, end.error) for end in outcome.ended] == [(Outcome.FAILED, "logits are not finite")]
-    assert {token.seq.flight_id for token in outcome.produced} == {"good"}
+    assert {token.seq.job_id for token in outcome.produced} == {"good"}
     world.finish()
     world.check_outputs(good)
 
 
-def test_a_row_without_its_token_fails_its_flight() -> None:
+def test_a_row_without_its_token_fails_its_job() -> None:
     world = World()
     world.add(job("a"))
     plan = world.planner.plan(0.0)
@@ -117,7 +117,7 @@ def test_what_fits_exactly_runs_alone_to_its_end() -> None:
         ({"hard_ttft_ms": 45.0}, "no token within 45 ms"),
     ],
 )
-def test_a_stated_deadline_ends_a_waiting_flight(deadlines: dict[str, float], error: str) -> None:
+def test_a_stated_deadline_ends_a_waiting_job(deadlines: dict[str, float], error: str) -> None:
     world = World(max_sequences=1)
     world.add(job("a", LATENCY, max_tokens=30))
     world.add(job("b", **deadlines))  # type: ignore[arg-type]
@@ -152,7 +152,7 @@ def test_a_first_token_in_time_satisfies_its_deadline() -> None:
     world.check_outputs(one)
 
 
-def test_a_deadline_ends_a_running_flight() -> None:
+def test_a_deadline_ends_a_running_job() -> None:
     world = World()
     world.add(job("a", deadline_ms=45.0, max_tokens=20))
 
@@ -221,7 +221,7 @@ def test_our_own_recompute_is_free_of_charge() -> None:
     assert total == 12.0 + 6 * 2.0
 
 
-def test_a_flight_taken_over_pays_only_for_new_tokens() -> None:
+def test_a_job_taken_over_pays_only_for_new_tokens() -> None:
     world = World()
     one = job("a", prompt=12, max_tokens=6)
     world.add(one, generated=(tuple(expected_output(one, 0)[:4]),))
@@ -288,7 +288,7 @@ def test_the_same_calls_give_the_same_plans() -> None:
         world = World(blocks=12, host_slots=4)
         for number in range(6):
             lane = LATENCY if number % 3 == 2 else THROUGHPUT
-            world.add(job(f"flight-{number}", lane, prompt=9 + number, n=1 + number % 2, tenant=f"t{number % 2}"))
+            world.add(job(f"job-{number}", lane, prompt=9 + number, n=1 + number % 2, tenant=f"t{number % 2}"))
             world.step()
         world.finish()
         return world.plans

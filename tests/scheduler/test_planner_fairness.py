@@ -41,22 +41,22 @@ class Spread:
 
     def arrived(self, arrival: Arrival, now_ms: float) -> None:
         """It waits."""
-        self._unbegun[arrival.tenant].add(arrival.flight_id)
+        self._unbegun[arrival.tenant].add(arrival.job_id)
 
     def ended(self, record: Record) -> None:
         """It holds nothing any more."""
-        self._resident[record.arrival.tenant].discard(record.arrival.flight_id)
+        self._resident[record.arrival.tenant].discard(record.arrival.job_id)
 
     def stepped(self, step: Step) -> None:
         """Count the service, and compare."""
         for event in step.plan.events:
             if isinstance(event, Preempted) and event.mode != "keep":
-                self._resident[event.flight_id[0]].discard(event.flight_id)
+                self._resident[event.job_id[0]].discard(event.job_id)
         for row in step.plan.rows:
-            self._resident[row.seq.flight_id[0]].add(row.seq.flight_id)
-        for flight_id, tokens in step.outcome.charges.items():
-            self._unbegun[flight_id[0]].discard(flight_id)
-            self.served[flight_id[0]] += tokens / self.weights[flight_id[0]]
+            self._resident[row.seq.job_id[0]].add(row.seq.job_id)
+        for job_id, tokens in step.outcome.charges.items():
+            self._unbegun[job_id[0]].discard(job_id)
+            self.served[job_id[0]] += tokens / self.weights[job_id[0]]
         before, self._gap = self._gap, abs(self.served["a"] - self.served["b"])
         behind = min(self.served, key=self.served.__getitem__)
         if all(self._unbegun.values()) and self._gap > max(before, self.bound) and not self._fills_the_pool(behind):
@@ -132,7 +132,7 @@ def test_who_has_no_rows_is_not_taken_for_somebody_who_has() -> None:
     served: Counter[str] = Counter()
     for _ in range(40):
         world.step()
-        served.update(flight[0] for flight in world.rows())
+        served.update(job_id[0] for job_id in world.rows())
 
     assert abs(served["a"] - served["b"]) <= 3 * 8, "all that decode have their turn"
 
@@ -157,7 +157,7 @@ def arrival(tenant: str, number: int, sizes: tuple[int, int], weight: float) -> 
     prompt, output = sizes
     return Arrival(
         at_ms=0.0,
-        flight_id=f"{tenant}-{number:03}",
+        job_id=f"{tenant}-{number:03}",
         tenant=tenant,
         weight=weight,
         lane=THROUGHPUT,

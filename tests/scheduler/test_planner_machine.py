@@ -60,7 +60,7 @@ class PlannerMachine(RuleBasedStateMachine):
 
     @property
     def live(self) -> list[str]:
-        return self.world.planner.flights()
+        return self.world.planner.job_ids()
 
     @precondition(lambda self: len(self.live) < MOST_FLIGHTS)
     @rule(
@@ -92,7 +92,7 @@ class PlannerMachine(RuleBasedStateMachine):
     ) -> None:
         granted = max_tokens // 2 if part_granted else max_tokens
         one = job(
-            f"flight-{len(self.jobs)}",
+            f"job-{len(self.jobs)}",
             LATENCY if lane == LATENCY else THROUGHPUT,
             n=n,
             prompt=prompt,
@@ -105,8 +105,8 @@ class PlannerMachine(RuleBasedStateMachine):
             text=text,
             share_group="both" if grouped else "",
         )
-        self.jobs[one.flight_id] = one
-        self.granted[one.flight_id] = granted
+        self.jobs[one.job_id] = one
+        self.granted[one.job_id] = granted
         self.world.add(one)
 
     @precondition(lambda self: self.live)
@@ -119,7 +119,7 @@ class PlannerMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def step_with_a_failing_row(self, data: st.DataObject) -> None:
         one = self.jobs[data.draw(st.sampled_from(self.live))]
-        self._step({SeqId(one.flight_id, data.draw(st.integers(0, one.n - 1))): "NaN"})
+        self._step({SeqId(one.job_id, data.draw(st.integers(0, one.n - 1))): "NaN"})
 
     def _step(self, failing: dict[SeqId, str]) -> None:
         runnable = self._something_can_run()
@@ -134,20 +134,20 @@ class PlannerMachine(RuleBasedStateMachine):
         ended = self.world.planner.cancel(data.draw(st.sampled_from(self.live)))
         assert ended is not None
         assert ended.outcome is Outcome.CANCELLED
-        self.world.ended[ended.flight_id] = ended
+        self.world.ended[ended.job_id] = ended
         self.world.planner.check_integrity()
 
     @precondition(lambda self: self.live)
     @rule(data=st.data(), more=st.integers(0, 6))
     def grant(self, data: st.DataObject, more: int) -> None:
-        flight_id = data.draw(st.sampled_from(self.live))
-        self._grant(flight_id, self.granted[flight_id] + more)
+        job_id = data.draw(st.sampled_from(self.live))
+        self._grant(job_id, self.granted[job_id] + more)
 
     @precondition(lambda self: self.live)
     @rule(data=st.data(), mode=st.sampled_from(["swap", "recompute"]), blocks=st.none() | st.integers(1, 5))
     def preempt(self, data: st.DataObject, mode: YieldMode, blocks: int | None) -> None:
         one = self.jobs[data.draw(st.sampled_from(self.live))]
-        self.world.planner.preempt(SeqId(one.flight_id, data.draw(st.integers(0, one.n - 1))), mode, blocks)
+        self.world.planner.preempt(SeqId(one.job_id, data.draw(st.integers(0, one.n - 1))), mode, blocks)
         self.forced = True
 
     @precondition(lambda self: self.live)
@@ -155,17 +155,17 @@ class PlannerMachine(RuleBasedStateMachine):
     def lose_and_take_again(self, data: st.DataObject) -> None:
         """Its lease lapsed, and this worker takes it again with what was published."""
         one = self.jobs[data.draw(st.sampled_from(self.live))]
-        published = tuple(tuple(self.world.outputs[SeqId(one.flight_id, choice)]) for choice in range(one.n))
-        self.world.planner.drop(one.flight_id)
+        published = tuple(tuple(self.world.outputs[SeqId(one.job_id, choice)]) for choice in range(one.n))
+        self.world.planner.drop(one.job_id)
         self.world.planner.check_integrity()
         self.world.add(one, generated=published)
-        self._grant(one.flight_id, self.granted[one.flight_id])
+        self._grant(one.job_id, self.granted[one.job_id])
 
     def teardown(self) -> None:
         if not hasattr(self, "world"):
             return
         for one in self.jobs.values():
-            self._grant(one.flight_id, one.max_tokens)
+            self._grant(one.job_id, one.max_tokens)
         self.world.finish(STEPS_TO_END)
         assert self.world.planner.blocks_free == self.world.blocks
         assert self.world.planner.host_slots_free == self.world.host_slots
@@ -173,29 +173,29 @@ class PlannerMachine(RuleBasedStateMachine):
             self._check_end(one)
 
     def _check_end(self, one: Job) -> None:
-        outcome = self.world.ended[one.flight_id].outcome
+        outcome = self.world.ended[one.job_id].outcome
         if -(-one.max_total_tokens // self.world.block_size) > self.world.blocks:
             assert outcome is Outcome.FAILED
         for choice in range(one.n):
             expected = expected_output(one, choice)
-            output = self.world.outputs[SeqId(one.flight_id, choice)]
+            output = self.world.outputs[SeqId(one.job_id, choice)]
             assert output == (expected if outcome is Outcome.FINISHED else expected[: len(output)])
 
-    def _grant(self, flight_id: str, granted_until: int) -> None:
-        self.granted[flight_id] = max(self.granted[flight_id], granted_until)
-        self.world.planner.grant(flight_id, granted_until)
+    def _grant(self, job_id: str, granted_until: int) -> None:
+        self.granted[job_id] = max(self.granted[job_id], granted_until)
+        self.world.planner.grant(job_id, granted_until)
 
-    def _keeps_its_blocks(self, flight_id: str) -> bool:
+    def _keeps_its_blocks(self, job_id: str) -> bool:
         """Exact work at its grant may not be computed again, and perhaps there is no room in the host."""
-        made = (len(self.world.outputs[SeqId(flight_id, choice)]) for choice in range(self.jobs[flight_id].n))
-        return self.jobs[flight_id].exact and max(made) >= self.granted[flight_id]
+        made = (len(self.world.outputs[SeqId(job_id, choice)]) for choice in range(self.jobs[job_id].n))
+        return self.jobs[job_id].exact and max(made) >= self.granted[job_id]
 
     def _something_can_run(self) -> bool:
         return any(
-            len(self.world.outputs[SeqId(flight_id, choice)])
-            < min(self.granted[flight_id], len(expected_output(self.jobs[flight_id], choice)))
-            for flight_id in self.live
-            for choice in range(self.jobs[flight_id].n)
+            len(self.world.outputs[SeqId(job_id, choice)])
+            < min(self.granted[job_id], len(expected_output(self.jobs[job_id], choice)))
+            for job_id in self.live
+            for choice in range(self.jobs[job_id].n)
         )
 
 

@@ -56,7 +56,7 @@ def test_a_guaranteed_end_of_the_lower_lane_is_kept_whatever_comes_above() -> No
         world.step()
 
     assert world.now_ms <= 9_000.0
-    assert sum(flight.startswith("chat") for flight in world.ended) < 200, "the flood is here still"
+    assert sum(job_id.startswith("chat") for job_id in world.ended) < 200, "the flood is here still"
 
 
 def test_newcomers_go_before_promised_work_as_far_as_it_has_the_time() -> None:
@@ -72,9 +72,9 @@ def test_newcomers_go_before_promised_work_as_far_as_it_has_the_time() -> None:
         world.add(job(f"n{number:02}", prompt=40, max_tokens=1, tenant=f"new{number:02}"))
 
     computed = Counter[bool]()
-    while any(flight.startswith("p") for flight in world.planner.flights()):
+    while any(job_id.startswith("p") for job_id in world.planner.job_ids()):
         for row in world.step()[0].rows:
-            computed[row.seq.flight_id.startswith("n")] += len(row.token_ids)
+            computed[row.seq.job_id.startswith("n")] += len(row.token_ids)
 
     assert 0 < computed[True] <= LENT * computed[False] + 64
     assert "n00" in world.ended
@@ -136,8 +136,8 @@ def test_a_flood_of_one_tenant_does_not_keep_another_from_its_share() -> None:
     gaps = []
     while sum(name.startswith("small") for name in world.ended) < 10:
         _, outcome = world.step()
-        for flight_id, tokens in outcome.charges.items():
-            served[flight_id.split("-")[0]] += tokens
+        for job_id, tokens in outcome.charges.items():
+            served[job_id.split("-")[0]] += tokens
         gaps.append(abs(served["flood"] - served["small"]))
 
     most_in_a_step = 32 + 2 * 2
@@ -295,7 +295,7 @@ def test_beside_a_pace_a_lower_lane_prefills_no_more_than_its_share_of_the_step(
 
     for _ in range(4):
         plan, _ = world.step()
-        chunks = {row.seq.flight_id: len(row.token_ids) for row in plan.rows}
+        chunks = {row.seq.job_id: len(row.token_ids) for row in plan.rows}
         assert chunks["flood"] > 100, "which fills the time"
         in_time = STRETCH * DEFAULT_LANES[LATENCY].tpot_ms / 0.5
         assert 0.8 <= chunks["batch"] / (DEFAULT_LANES[THROUGHPUT].share_floor * in_time) <= 1.0

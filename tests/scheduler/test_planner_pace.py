@@ -21,14 +21,14 @@ def known_costs(token_ms: float = 2.0) -> CostModel:
     return costs
 
 
-def paced(flight_id: str, *, tpot_ms: float) -> Job:
+def paced(job_id: str, *, tpot_ms: float) -> Job:
     """A chat whose tokens are due so far apart."""
-    return msgspec.structs.replace(job(flight_id, LATENCY, max_tokens=40), tpot_ms=tpot_ms)
+    return msgspec.structs.replace(job(job_id, LATENCY, max_tokens=40), tpot_ms=tpot_ms)
 
 
-def prefilled(world: World, flight_id: str) -> int:
-    """Prompt tokens of a flight in the last step."""
-    return sum(len(row.token_ids) for row in world.plans[-1].rows if row.seq.flight_id == flight_id)
+def prefilled(world: World, job_id: str) -> int:
+    """Prompt tokens of a job in the last step."""
+    return sum(len(row.token_ids) for row in world.plans[-1].rows if row.seq.job_id == job_id)
 
 
 def test_a_prompt_of_the_first_lane_may_use_the_time_that_chats_are_ahead() -> None:
@@ -202,7 +202,7 @@ def test_one_stall_between_steps_does_not_take_the_time_of_the_next_ones(stall_m
     assert costs.between_ms < 1.0 + OUTLIER * 10.0 * 0.1
 
 
-def test_ended_flights_leave_no_deadlines_behind() -> None:
+def test_ended_jobs_leave_no_deadlines_behind() -> None:
     world = World()
     for number in range(500):
         world.add(job(f"f{number}", deadline_ms=60_000.0))

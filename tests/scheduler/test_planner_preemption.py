@@ -24,10 +24,10 @@ def test_it_takes_the_slot_of_running_throughput_work_which_keeps_its_blocks() -
 
     assert world.rows()[0] == "chat"
     assert len(world.rows()) == 2
-    assert [(event.flight_id, event.mode, event.blocks) for event in world.events(Preempted)] == [("b2", "keep", 0)]
+    assert [(event.job_id, event.mode, event.blocks) for event in world.events(Preempted)] == [("b2", "keep", 0)]
     assert world.planner.counts().preempted[THROUGHPUT] == 1
     world.finish()
-    assert [event.flight_id for event in world.events(Resumed)] == ["b2"], "said once, however long it waited"
+    assert [event.job_id for event in world.events(Resumed)] == ["b2"], "said once, however long it waited"
     world.check_outputs(chat, *batch)
 
 
@@ -42,7 +42,7 @@ def test_it_takes_the_blocks_of_running_throughput_work() -> None:
 
     plan, _ = world.step()
 
-    assert [event.flight_id for event in plan.events if isinstance(event, Preempted)] == ["b2"]
+    assert [event.job_id for event in plan.events if isinstance(event, Preempted)] == ["b2"]
     assert world.rows() == ["chat", "b1"]
     world.finish()
     world.check_outputs(chat, *batch)
@@ -58,7 +58,7 @@ def test_it_takes_the_blocks_of_a_prefill_in_progress() -> None:
 
     plan, _ = world.step()
 
-    assert [(event.flight_id, event.blocks) for event in world.events(Preempted)] == [("batch", 4)]
+    assert [(event.job_id, event.blocks) for event in world.events(Preempted)] == [("batch", 4)]
     assert not plan.swap_out, "nothing was computed in these blocks yet"
     assert world.rows() == ["chat"]
     world.finish()
@@ -116,7 +116,7 @@ def test_victims_yield_by_the_cheaper_mode(costs: CostModel, mode: YieldMode) ->
 
     world.step()
 
-    assert [(event.flight_id, event.mode) for event in world.events(Preempted)] == [("batch", mode)]
+    assert [(event.job_id, event.mode) for event in world.events(Preempted)] == [("batch", mode)]
     world.finish()
     world.check_outputs(*jobs)
 
@@ -195,7 +195,7 @@ def test_growth_takes_from_the_last_ranked_of_the_same_lane() -> None:
 
     world.finish()
 
-    assert {event.flight_id for event in world.events(Preempted)} == {"b"}
+    assert {event.job_id for event in world.events(Preempted)} == {"b"}
     assert list(world.ended) == ["a", "b"]
     world.check_outputs(*jobs)
 
@@ -263,7 +263,7 @@ def test_many_streams_on_a_small_pool_all_finish_with_their_own_tokens(host_slot
     ]
     for one in jobs:
         world.add(one)
-        if len(world.planner.flights()) > 12:
+        if len(world.planner.job_ids()) > 12:
             world.step()
 
     world.finish()

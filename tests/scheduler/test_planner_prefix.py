@@ -6,7 +6,7 @@ import pytest
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.kv.blocks import BlockPool
 from fairlane.scheduler.planner.kv.prefix_reuse import Prefixes
-from fairlane.scheduler.planner.sequence_group import open_flight
+from fairlane.scheduler.planner.sequence_group import open_group
 from fairlane.scheduler.planner.sequence_index import SequenceIndex
 from fairlane.scheduler.planner.step_budget import Budget, Price
 from fairlane.scheduler.planner.step_builder import StepBuilder
@@ -20,9 +20,9 @@ def world(blocks: int = 64, *, max_step_tokens: int = 64, max_sequences: int = 4
     return World(blocks=blocks, max_step_tokens=max_step_tokens, max_sequences=max_sequences, prefix_share=0.5)
 
 
-def computed(plans: list[StepPlan], flight_id: str) -> int:
-    """Tokens that were computed for a flight."""
-    return sum(len(row.token_ids) for plan in plans for row in plan.rows if row.seq.flight_id == flight_id)
+def computed(plans: list[StepPlan], job_id: str) -> int:
+    """Tokens that were computed for a job."""
+    return sum(len(row.token_ids) for plan in plans for row in plan.rows if row.seq.job_id == job_id)
 
 
 def serve(in_world: World, *jobs: Job) -> list[int]:
@@ -31,11 +31,11 @@ def serve(in_world: World, *jobs: Job) -> list[int]:
         in_world.add(one)
         in_world.finish()
     in_world.check_outputs(*jobs)
-    return [computed(in_world.plans, one.flight_id) for one in jobs]
+    return [computed(in_world.plans, one.job_id) for one in jobs]
 
 
-def cached(in_world: World, flight_id: str) -> int:
-    return in_world.ended[flight_id].cached_tokens
+def cached(in_world: World, job_id: str) -> int:
+    return in_world.ended[job_id].cached_tokens
 
 
 def test_a_prompt_that_was_there_before_computes_only_what_no_full_block_holds() -> None:
@@ -59,7 +59,7 @@ def test_the_next_turn_of_a_chat_finds_the_answer_too() -> None:
     first = job("a", prompt=10, max_tokens=10)
     serve(here, first)
     prompt = (*first.prompt, *here.outputs[SeqId("a", 0)], 1, 2, 3)
-    turn = msgspec.structs.replace(first, flight_id="b", prompt=prompt)
+    turn = msgspec.structs.replace(first, job_id="b", prompt=prompt)
 
     serve(here, turn)
 
@@ -83,7 +83,7 @@ def test_a_tenant_that_was_made_anew_finds_nothing_of_the_one_before() -> None:
     here = world()
     gone = job("a", prompt=18, text="x")
 
-    serve(here, gone, *(msgspec.structs.replace(gone, flight_id=name, tenant_since=2.0) for name in ("b", "c")))
+    serve(here, gone, *(msgspec.structs.replace(gone, job_id=name, tenant_since=2.0) for name in ("b", "c")))
 
     assert (cached(here, "b"), cached(here, "c")) == (0, 16)
 
@@ -188,7 +188,7 @@ def test_what_waits_behind_the_head_is_not_looked_up_in_each_step(monkeypatch: p
     monkeypatch.setattr(BlockPool, "adopt", counting)
     plan, _ = here.step()
 
-    assert [row.seq.flight_id for row in plan.rows] == ["holder"]
+    assert [row.seq.job_id for row in plan.rows] == ["holder"]
     assert adopted == [10]
     here.finish()
     here.check_outputs(*alike)
@@ -203,7 +203,7 @@ def test_a_prefill_goes_on_behind_what_another_has_computed_meanwhile() -> None:
     here.finish()
 
     here.check_outputs(*alike)
-    assert sum(computed(here.plans, one.flight_id) for one in alike) < 40 + 3 * 12
+    assert sum(computed(here.plans, one.job_id) for one in alike) < 40 + 3 * 12
 
 
 def test_a_dropped_sequence_finds_its_own_blocks_again() -> None:
@@ -255,7 +255,7 @@ def test_a_hit_that_makes_the_next_token_dear_still_leaves_one_to_compute() -> N
     pool = BlockPool(blocks=8, block_size=4, host_slots=0)
     draft = StepBuilder(budget, pool, Prefixes(pool, enabled=True), SequenceIndex(DEFAULT_LANES, window=1.0), 0.0)
     lease = Lease(job=job("a", prompt=18), epoch=1, arrived_ms_ago=0.0)
-    (seq,) = open_flight(lease, DEFAULT_LANES[THROUGHPUT], 0.0, 4).choices
+    (seq,) = open_group(lease, DEFAULT_LANES[THROUGHPUT], 0.0, 4).choices
     assert draft.tokens_left(seq) == 2
 
     pool.allocate(seq.table, 2)
@@ -269,7 +269,7 @@ def test_what_was_found_in_vain_is_not_borrowed() -> None:
     pool = BlockPool(blocks=8, block_size=4, host_slots=0)
     prefixes = Prefixes(pool, enabled=True)
     mine, other = (
-        open_flight(Lease(job=one, epoch=1, arrived_ms_ago=0.0), DEFAULT_LANES[THROUGHPUT], 0.0, 4).choices[0]
+        open_group(Lease(job=one, epoch=1, arrived_ms_ago=0.0), DEFAULT_LANES[THROUGHPUT], 0.0, 4).choices[0]
         for one in (job("a", prompt=18, text="x"), job("b", prompt=18, text="x"))
     )
     for seq, blocks in ((mine, 2), (other, 4)):  # the second holds the first one's, and two that follow

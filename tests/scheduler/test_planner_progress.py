@@ -54,7 +54,7 @@ class Played:
         for number in range(steps):
             while coming and coming[0][0] <= number:
                 one = coming.pop(0)[1]
-                came_ms[one.flight_id] = self.world.now_ms
+                came_ms[one.job_id] = self.world.now_ms
                 self.world.add(one)
             if not coming and not self.world.planner.has_work:
                 return self
@@ -62,8 +62,8 @@ class Played:
             plan, outcome = self.world.step()
             still = 0 if is_idle or outcome.produced or outcome.ended else still + 1
             self.standstill = max(self.standstill, still)
-            for flight_id in (*(row.seq.flight_id for row in plan.rows), *(end.flight_id for end in outcome.ended)):
-                self.waited_ms.setdefault(flight_id, self.world.now_ms - came_ms[flight_id])
+            for job_id in (*(row.seq.job_id for row in plan.rows), *(end.job_id for end in outcome.ended)):
+                self.waited_ms.setdefault(job_id, self.world.now_ms - came_ms[job_id])
         raise AssertionError(f"still at work after {steps} steps")
 
 
@@ -115,13 +115,13 @@ def test_nobody_waits_longer_than_the_lane_lets_them_whatever_comes(asked: list[
     }
     world = World(blocks=10, host_slots=host_slots, max_sequences=2, max_step_tokens=8, lanes=lanes)
     arrivals = jobs(asked)
-    lane_of = {one.flight_id: one.lane for _, one in arrivals}
+    lane_of = {one.job_id: one.lane for _, one in arrivals}
 
     waited_ms = Played(world).through(arrivals).waited_ms
 
     assert waited_ms.keys() == lane_of.keys() == world.ended.keys()
-    for flight_id, ms in waited_ms.items():
-        assert ms <= lanes[lane_of[flight_id]].max_wait_ms + STEP_MS
+    for job_id, ms in waited_ms.items():
+        assert ms <= lanes[lane_of[job_id]].max_wait_ms + STEP_MS
 
 
 def test_work_of_the_lower_lane_begins_under_an_endless_flood_of_the_upper_one() -> None:

@@ -19,11 +19,11 @@ def test_a_dropped_end_is_all_that_is_computed_again() -> None:
 
     world.step()
     (yielded,) = world.events(Preempted)
-    while not any(row.seq.flight_id == "b" for row in world.step()[0].rows):
+    while not any(row.seq.job_id == "b" for row in world.step()[0].rows):
         assert world.planner.counts().preempted[THROUGHPUT] == 1
 
-    (row,) = (row for row in world.plans[-1].rows if row.seq.flight_id == "b")
-    assert (yielded.flight_id, yielded.mode) == ("b", "recompute")
+    (row,) = (row for row in world.plans[-1].rows if row.seq.job_id == "b")
+    assert (yielded.job_id, yielded.mode) == ("b", "recompute")
     assert sum(one.end - one.first for plan in world.plans for one in plan.yields) == 24 - 16
     assert (row.first_position, len(row.token_ids)) == (16, 9), "two blocks: for the chat, and for a's next token"
     world.finish()
@@ -42,7 +42,7 @@ def test_a_swapped_end_is_all_that_is_copied() -> None:
     plan, _ = world.step()
 
     (yielded,) = world.events(Preempted)
-    assert (yielded.flight_id, yielded.mode) == ("b", "swap")
+    assert (yielded.job_id, yielded.mode) == ("b", "swap")
     assert len(plan.swap_out) == 16 - world.planner.host_slots_free == 2, "one for the chat, one for a's next token"
     world.finish()
     assert sum(len(plan.swap_in) for plan in world.plans) == sum(len(plan.swap_out) for plan in world.plans)
@@ -61,7 +61,7 @@ def test_those_that_hold_the_pool_and_do_not_run_give_way_to_the_first_of_them(h
     chat = job("chat", LATENCY, prompt=16, max_tokens=2)
     world.add(chat)
     for one in jobs:
-        world.planner.grant(one.flight_id, 20)
+        world.planner.grant(one.job_id, 20)
 
     world.finish()
 

@@ -15,7 +15,7 @@ PROMPT = tuple(range(800))
 """With what taking it is charged for its output, more than a fifth of the queue's window."""
 
 
-async def promised(queue: Queue, flight_id: str, claim_ms: float, due_ms: float = 2_000.0, **fields: Any) -> bool:
+async def promised(queue: Queue, job_id: str, claim_ms: float, due_ms: float = 2_000.0, **fields: Any) -> bool:
     known: dict[str, Any] = {
         "claim_ms": claim_ms,
         "work_ms": 1e-3,
@@ -23,7 +23,7 @@ async def promised(queue: Queue, flight_id: str, claim_ms: float, due_ms: float 
         "pace_ms": 50.0,
         "ttft_ms": 9e5,
     }
-    asked = job(flight_id, guaranteed=True, **known, **fields)
+    asked = job(job_id, guaranteed=True, **known, **fields)
     try:
         return (await queue.put(asked)).guaranteed
     except Unattainable:

@@ -29,22 +29,22 @@ def deltas(events: list[Event]) -> list[int]:
 
 async def test_two_takers_never_get_the_same_job(store: redis.asyncio.Redis) -> None:
     queues = [RedisQueue(store, "model@1", DEFAULT_LANES) for _ in range(8)]
-    flights = [f"f{index:03}" for index in range(120)]
-    for index, flight in enumerate(flights):
-        await queues[0].put(job(flight, f"t{index % 7}"))
+    job_ids = [f"f{index:03}" for index in range(120)]
+    for index, job_id in enumerate(job_ids):
+        await queues[0].put(job(job_id, f"t{index % 7}"))
 
     async def drain(number: int) -> list[str]:
         mine: list[str] = []
         while leases := await queues[number].take(f"w{number}", room(latency=3)):
-            mine += [lease.job.flight_id for lease in leases]
+            mine += [lease.job.job_id for lease in leases]
         return mine
 
-    taken = Counter(flight for mine in await asyncio.gather(*map(drain, range(8))) for flight in mine)
+    taken = Counter(job_id for mine in await asyncio.gather(*map(drain, range(8))) for job_id in mine)
 
-    assert taken == Counter(flights)
+    assert taken == Counter(job_ids)
 
 
-async def test_racing_puts_of_one_flight_queue_it_once(queue: RedisQueue) -> None:
+async def test_racing_puts_of_one_job_queue_it_once(queue: RedisQueue) -> None:
     answers = await asyncio.gather(*(queue.put(job("a")) for _ in range(20)))
 
     assert {answer.position for answer in answers} == {1}
@@ -58,7 +58,7 @@ async def test_cancel_and_take_at_once_have_one_winner(queue: RedisQueue) -> Non
     taking = asyncio.create_task(queue.take("w1", room(latency=15)))
     await asyncio.gather(*(queue.cancel(f"f{index}") for index in range(30)))
 
-    leased = {lease.job.flight_id for lease in await taking}
+    leased = {lease.job.job_id for lease in await taking}
     for index in range(30):
         record = await queue.record(f"f{index}")
         assert record is not None
@@ -119,7 +119,7 @@ async def test_a_take_whose_answer_was_lost_comes_back(store: redis.asyncio.Redi
     while await queue.position("a") is None:
         assert await queue.renew("w1", holding=[])
 
-    assert [lease.job.flight_id for lease in await queue.take("w1", PLENTY)] == ["a"]
+    assert [lease.job.job_id for lease in await queue.take("w1", PLENTY)] == ["a"]
 
 
 async def test_serials_of_two_lives_of_a_worker_do_not_meet(store: redis.asyncio.Redis) -> None:
@@ -154,7 +154,7 @@ async def test_leases_run_on_the_servers_clock(store: redis.asyncio.Redis) -> No
     while not await queue.reclaim():
         await queue.gateway_alive("gw")
 
-    assert [lease.job.flight_id for lease in await queue.take("w2", PLENTY)] == ["a"]
+    assert [lease.job.job_id for lease in await queue.take("w2", PLENTY)] == ["a"]
     assert not await queue.renew("w1")
 
 
@@ -167,8 +167,8 @@ async def test_queues_of_different_models_do_not_meet(store: redis.asyncio.Redis
 
 
 async def test_every_key_has_the_queues_hash_tag(queue: RedisQueue, store: redis.asyncio.Redis) -> None:
-    for flight in "abc":
-        await queue.put(job(flight))
+    for job_id in "abc":
+        await queue.put(job(job_id))
     leases = await queue.take("w1", room(latency=2))
     await queue.publish("gw", "w1", [tokens(leases[0], 5)])
     await queue.grant("b", 500)
@@ -180,8 +180,8 @@ async def test_every_key_has_the_queues_hash_tag(queue: RedisQueue, store: redis
 
 
 async def test_nothing_is_left_of_jobs_that_were_forgotten(queue: RedisQueue, store: redis.asyncio.Redis) -> None:
-    for flight in "abc":
-        await queue.put(job(flight, n=2))
+    for job_id in "abc":
+        await queue.put(job(job_id, n=2))
     for lease in await queue.take("w1", PLENTY):
         await queue.publish("gw", "w1", [tokens(lease, 5, ends=Outcome.FINISHED)])
 
@@ -206,9 +206,9 @@ async def test_nothing_is_left_of_jobs_that_were_forgotten(queue: RedisQueue, st
 
 async def test_a_record_is_kept_no_longer_than_it_is_told_to_be(store: redis.asyncio.Redis, clock: Clock) -> None:
     queue = StoredQueue(store, DEFAULT_LANES, lease_ms=LEASE_MS, window=4096.0, clock=clock)
-    for flight in ("ended", "running"):
-        await queue.put(job(flight, n=2))
-    leases = {lease.job.flight_id: lease for lease in await queue.take("w1", PLENTY)}
+    for job_id in ("ended", "running"):
+        await queue.put(job(job_id, n=2))
+    leases = {lease.job.job_id: lease for lease in await queue.take("w1", PLENTY)}
     await queue.publish("gw", "w1", [tokens(leases["ended"], 5, ends=Outcome.FAILED), tokens(leases["running"], 6)])
 
     for ms in (60_000, 90_000):  # the second is longer, and changes nothing
@@ -225,14 +225,14 @@ async def test_a_record_that_the_store_dropped_does_not_stop_the_clearing_up(
     store: redis.asyncio.Redis, clock: Clock
 ) -> None:
     queue = StoredQueue(store, DEFAULT_LANES, lease_ms=LEASE_MS, window=4096.0, clock=clock)
-    for flight in ("gone", "here"):
-        await queue.put(job(flight, lane=LaneName.THROUGHPUT))
+    for job_id in ("gone", "here"):
+        await queue.put(job(job_id, lane=LaneName.THROUGHPUT))
     await queue.take("w1", PLENTY)
-    for flight in ("waiting", "evicted"):
-        await queue.put(job(flight, tenant=flight))
+    for job_id in ("waiting", "evicted"):
+        await queue.put(job(job_id, tenant=job_id))
     await store.delete("fl:{model@1}:job:gone", "fl:{model@1}:job:evicted")
 
     assert await stay_alive(queue, clock, LEASE_MS + 1_000) == 2
     assert await queue.position("here") == 1
-    assert [lease.job.flight_id for lease in await queue.take("w2", PLENTY)] == ["waiting", "here"]
+    assert [lease.job.job_id for lease in await queue.take("w2", PLENTY)] == ["waiting", "here"]
     await stay_alive(queue, clock, 60_000, gateways=[])  # expiry and the gateway's end pass over it, too

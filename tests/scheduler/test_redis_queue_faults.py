@@ -74,7 +74,7 @@ async def test_a_killed_store_keeps_queue_leases_epochs_and_streams(
     assert [event.first_index for event in before + missed if isinstance(event, TokenDelta)] == [0, 1]
     assert await queue.renew("w1", holding=["running"])
     assert await queue.publish("gw", "w1", [tokens(lease, 7, first=2, ends=Outcome.FINISHED)]) == set()
-    assert [taken.job.flight_id for taken in await queue.take("w1", PLENTY)] == ["waiting"]
+    assert [taken.job.job_id for taken in await queue.take("w1", PLENTY)] == ["waiting"]
     record = await queue.record("batch")
     assert record is not None
     assert record.outcome is Outcome.CANCELLED
@@ -97,8 +97,8 @@ async def test_a_stale_epoch_stays_stale_over_a_restart(
 async def test_after_a_long_outage_the_living_keep_their_jobs_and_the_dead_lose_theirs(
     server: EmbeddedStore, client: redis.asyncio.Redis, queue: StoredQueue, clock: Clock
 ) -> None:
-    for flight in ("kept", "lost"):
-        await queue.put(job(flight))
+    for job_id in ("kept", "lost"):
+        await queue.put(job(job_id))
     await queue.take("living", room(latency=1))
     await queue.take("dead", room(latency=1))
     await queue.reclaim()

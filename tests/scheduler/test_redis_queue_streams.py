@@ -62,8 +62,8 @@ async def test_reading_from_now_on_loses_nothing_between_two_reads(queue: RedisQ
 
 
 async def test_one_step_is_one_entry_for_each_gateway(queue: RedisQueue, store: redis.asyncio.Redis) -> None:
-    for flight in "abcdef":
-        await queue.put(job(flight))
+    for job_id in "abcdef":
+        await queue.put(job(job_id))
     leases = await queue.take("w1", PLENTY)
 
     await queue.publish("gw", "w1", [tokens(lease, 1) for lease in leases])
@@ -146,4 +146,4 @@ async def test_commands_reach_the_holder_in_order(queue: RedisQueue) -> None:
 
     _, second, _ = await queue.read_control("w1", last_id, 0)
 
-    assert first + second == [Grant(flight_id="a", granted_until=10), Cancel(flight_id="a")]
+    assert first + second == [Grant(job_id="a", granted_until=10), Cancel(job_id="a")]

@@ -10,9 +10,9 @@ from tests.scheduler.planner_world import job
 def sequence(
     *, prompt: int = 4, max_tokens: int = 4, granted_until: int = 4, min_tokens: int = 0, stop: tuple[int, ...] = ()
 ) -> Sequence:
-    one = job("flight", prompt=prompt, max_tokens=max_tokens, stop=stop, min_tokens=min_tokens)
+    one = job("job", prompt=prompt, max_tokens=max_tokens, stop=stop, min_tokens=min_tokens)
     return Sequence(
-        id=SeqId("flight", 0),
+        id=SeqId("job", 0),
         job=one,
         epoch=1,
         arrived_ms=0.0,
@@ -180,7 +180,7 @@ def test_a_stall_lasts_from_the_first_of_pause_and_preemption() -> None:
     ],
 )
 def test_why_a_choice_ends(output: list[int], min_tokens: int, reason: str | None) -> None:
-    one = job("flight", max_tokens=4, stop=(9,), min_tokens=min_tokens)
+    one = job("job", max_tokens=4, stop=(9,), min_tokens=min_tokens)
 
     assert finish_reason(one, output) == reason
 
@@ -188,4 +188,4 @@ def test_why_a_choice_ends(output: list[int], min_tokens: int, reason: str | Non
 def test_what_is_shown_of_a_sequence_holds_no_token() -> None:
     seq = decoding(sequence())
 
-    assert repr(seq) == "Sequence(SeqId(flight_id='flight', choice=0), decode, 4/5 tokens)"
+    assert repr(seq) == "Sequence(SeqId(job_id='job', choice=0), decode, 4/5 tokens)"

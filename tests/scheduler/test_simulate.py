@@ -39,13 +39,13 @@ class Watcher:
         self.steps: list[Step] = []
 
     def arrived(self, arrival: Arrival, now_ms: float) -> None:
-        self.came.append(arrival.flight_id)
+        self.came.append(arrival.job_id)
 
     def stepped(self, step: Step) -> None:
         self.steps.append(step)
 
     def ended(self, record: Record) -> None:
-        self.over.append(record.arrival.flight_id)
+        self.over.append(record.arrival.job_id)
 
 
 def test_a_request_takes_what_its_steps_cost() -> None:
@@ -135,8 +135,8 @@ def test_what_the_door_refuses_is_rejected_and_never_runs() -> None:
     watcher, seen = Watcher(), []
 
     def door(one: Arrival, now_ms: float) -> Admitted | None:
-        seen.append((one.flight_id, now_ms))
-        return None if one.flight_id == "b" else Admitted(guaranteed=True, expected_ttft_ms=None)
+        seen.append((one.job_id, now_ms))
+        return None if one.job_id == "b" else Admitted(guaranteed=True, expected_ttft_ms=None)
 
     records = simulation([arrival("a"), arrival("b", 3.0)], door=door, observers=[watcher]).run()
 
@@ -178,7 +178,7 @@ def test_it_stops_when_told_to() -> None:
     records = stopped.run()
 
     assert stopped.now_ms <= 300.0
-    assert list(records) == [one.flight_id for one in arrivals if one.at_ms <= 300.0]
+    assert list(records) == [one.job_id for one in arrivals if one.at_ms <= 300.0]
     assert any(record.outcome is None for record in records.values())
 
 
@@ -198,4 +198,4 @@ def test_jobs_in_the_queue_are_forgotten_when_they_end() -> None:
 
     records = Simulation(many(), [planner(), planner()], HARDWARE, queue=queue).run()
 
-    assert all(queue.record(flight_id) is None for flight_id in records)
+    assert all(queue.record(job_id) is None for job_id in records)

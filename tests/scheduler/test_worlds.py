@@ -38,13 +38,13 @@ class Ends(Watcher):
     counts: Counter[str] = field(default_factory=Counter)
 
     def arrived(self, arrival: Arrival, now_ms: float) -> None:
-        assert not self.counts[arrival.flight_id]
+        assert not self.counts[arrival.job_id]
 
     def stepped(self, step: Step) -> None:
-        assert not [one for one in step.outcome.produced if self.counts[one.seq.flight_id]]
+        assert not [one for one in step.outcome.produced if self.counts[one.seq.job_id]]
 
     def ended(self, record: Record) -> None:
-        self.counts[record.arrival.flight_id] += 1
+        self.counts[record.arrival.job_id] += 1
 
 
 @bounded

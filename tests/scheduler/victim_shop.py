@@ -89,7 +89,7 @@ class Shop:
 
 def names(victims: list[Victim] | None) -> list[str]:
     assert victims is not None
-    return [victim.seq.id.flight_id for victim in victims]
+    return [victim.seq.id.job_id for victim in victims]
 
 
 def modes(victims: list[Victim] | None) -> list[YieldMode]:
@@ -99,4 +99,4 @@ def modes(victims: list[Victim] | None) -> list[YieldMode]:
 
 def given(victims: list[Victim] | None) -> dict[str, int]:
     assert victims is not None
-    return {victim.seq.id.flight_id: victim.blocks for victim in victims}
+    return {victim.seq.id.job_id: victim.blocks for victim in victims}

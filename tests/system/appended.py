@@ -9,7 +9,7 @@ from fairlane.quotas.packing import FIGURES, HELD, MONTH_SUM
 Command = tuple[bytes, ...]
 ENTRY = [
     "at_ms",
-    "flight",
+    "job",
     "key",
     "model",
     "lane",
@@ -74,7 +74,7 @@ class Account:
     limit: int
     """Of the month."""
     published: dict[str, int] = field(default_factory=dict)
-    """By flight."""
+    """By job."""
     ledger: dict[str, dict[str, str]] = field(default_factory=dict)
     """By booking."""
     settled: set[str] = field(default_factory=set)
@@ -95,23 +95,23 @@ class Account:
     def _take(self, command: Command) -> None:
         verb, key = command[0].upper(), command[1].decode() if len(command) > 1 else ""
         if verb == b"APPEND" and ":ids:" in key:
-            flight = key.split(":ids:")[1].rsplit(":", 1)[0]
-            self.published[flight] = self.published.get(flight, 0) + len(command[2]) // 4
+            job_id = key.split(":ids:")[1].rsplit(":", 1)[0]
+            self.published[job_id] = self.published.get(job_id, 0) + len(command[2]) // 4
         elif verb in (b"SET", b"MSET"):
             for name, value in zip(command[1::2], command[2::2], strict=False):
                 self._set(name.decode(), value)
         elif verb == b"XADD" and key.endswith(f":ledger:{self.tenant}"):
             entry = _entry(command[command.index(b"entry") + 1].decode())
-            assert entry["flight"] not in self.ledger, "settled twice"
-            self.ledger[entry["flight"]] = entry
+            assert entry["job"] not in self.ledger, "settled twice"
+            self.ledger[entry["job"]] = entry
 
     def _set(self, name: str, value: bytes) -> None:
         if name.endswith(f":figures:tenant:{self.tenant}"):
             figures = FIGURES.unpack_from(value)
             _, prompt, output = figures[HELD : HELD + 3]
             self.held, self.spent = int(prompt + output), int(figures[MONTH_SUM])
-        elif ":flight:" in name and value == b"settled":
-            self.settled.add(name.split(":flight:")[1])
+        elif ":job:" in name and value == b"settled":
+            self.settled.add(name.split(":job:")[1])
 
     @property
     def given_back(self) -> set[str]:
@@ -119,8 +119,8 @@ class Account:
         return self.settled - self.ledger.keys()
 
     def published_of(self, booking: str) -> int:
-        """Tokens of all its flights."""
-        return sum(count for flight, count in self.published.items() if flight.split("-")[0] == booking)
+        """Tokens of all its jobs."""
+        return sum(count for job_id, count in self.published.items() if job_id.split("-")[0] == booking)
 
 
 def _entry(line: str) -> dict[str, str]:

@@ -42,6 +42,6 @@ async def test_what_was_charged_is_what_was_published_whoever_is_killed(tmp_path
         entries = account.ledger.values()
         charged = {booking: int(entry["output_tokens"]) for booking, entry in account.ledger.items()}
         assert charged == {booking: account.published_of(booking) for booking in charged}
-        assert {flight.split("-")[0] for flight in account.published} <= charged.keys() | account.given_back
+        assert {job_id.split("-")[0] for job_id in account.published} <= charged.keys() | account.given_back
         assert account.spent == sum(int(entry["prompt_tokens"]) + int(entry["output_tokens"]) for entry in entries)
         assert account.worst <= limit

@@ -14,11 +14,11 @@ GREEDY = Sampling(temperature=0.0)
 
 
 def lease(
-    flight_id: str, prompt: Sequence[int], *, sampling: Sampling = GREEDY, n: int = 1, max_tokens: int = 64,
+    job_id: str, prompt: Sequence[int], *, sampling: Sampling = GREEDY, n: int = 1, max_tokens: int = 64,
     generated: tuple[tuple[int, ...], ...] = (), lane: LaneName = LaneName.LATENCY,
 ) -> Lease:  # fmt: skip
     job = Job(
-        flight_id=flight_id,
+        job_id=job_id,
         gateway_id="gateway",
         tenant="tenant",
         lane=lane,
@@ -61,7 +61,7 @@ class Hand:
         if choice == 0:
             self.runner.register(lease)
         generated = lease.generated[choice] if lease.generated else ()
-        return Line(SeqId(lease.job.flight_id, choice), lease.job.prompt, [*lease.job.prompt, *generated])
+        return Line(SeqId(lease.job.job_id, choice), lease.job.prompt, [*lease.job.prompt, *generated])
 
     def row(self, line: Line, count: int | None = None) -> Row:
         """The next `count` tokens of the line, or all that are not computed yet."""

@@ -41,13 +41,13 @@ class Listener:
         if self.fault is not None:
             raise self.fault
 
-    async def ended(self, *flight_ids: str) -> None:
-        """Wait for the end of these flights."""
-        await self.until(lambda: self.ends.keys() >= set(flight_ids))
+    async def ended(self, *job_ids: str) -> None:
+        """Wait for the end of these jobs."""
+        await self.until(lambda: self.ends.keys() >= set(job_ids))
 
-    def count(self, flight_id: str, choice: int = 0) -> int:
+    def count(self, job_id: str, choice: int = 0) -> int:
         """Tokens of a choice so far."""
-        return len(self.tokens[flight_id, choice])
+        return len(self.tokens[job_id, choice])
 
     async def listen(self) -> None:
         """Read for ever, through outages of the store."""
@@ -74,15 +74,15 @@ class Listener:
         self.events.append(event)
         match event:
             case TokenDelta():
-                heard = self.tokens[event.flight_id, event.choice]
+                heard = self.tokens[event.job_id, event.choice]
                 if event.first_index != len(heard):
                     self.fault = AssertionError(f"{event} after {len(heard)} tokens")
                 heard.extend(event.token_ids)
-                self.epochs[event.flight_id].add(event.epoch)
+                self.epochs[event.job_id].add(event.epoch)
             case Finished():
-                if event.flight_id in self.ends:
-                    self.fault = AssertionError(f"{event.flight_id} ended twice")
-                self.ends[event.flight_id] = event
+                if event.job_id in self.ends:
+                    self.fault = AssertionError(f"{event.job_id} ended twice")
+                self.ends[event.job_id] = event
 
 
 @asynccontextmanager

@@ -38,7 +38,7 @@ class ScriptedRunner:
     def register(self, lease: Lease) -> None:
         pass
 
-    def forget(self, flight_id: str) -> None:
+    def forget(self, job_id: str) -> None:
         pass
 
     def run(self, plan: StepPlan, on_forward: Callable[[], None], foresee: Foresee) -> StepResult:
@@ -67,11 +67,11 @@ def engine(runner: ScriptedRunner, *, blocks: int = 64, max_sequences: int = 8) 
 
 
 def job(
-    flight_id: str = "flight", *, max_tokens: int = 4, gateway_id: str = "gateway", n: int = 1,
+    job_id: str = "job", *, max_tokens: int = 4, gateway_id: str = "gateway", n: int = 1,
     granted_until: int | None = None, lane: LaneName = LaneName.LATENCY,
 ) -> Job:  # fmt: skip
     return Job(
-        flight_id=flight_id,
+        job_id=job_id,
         gateway_id=gateway_id,
         tenant="tenant",
         lane=lane,
@@ -84,5 +84,5 @@ def job(
     )
 
 
-def lease(flight_id: str = "flight", *, epoch: int = 1, max_tokens: int = 4, gateway_id: str = "gateway") -> Lease:
-    return Lease(job=job(flight_id, max_tokens=max_tokens, gateway_id=gateway_id), epoch=epoch, arrived_ms_ago=0.0)
+def lease(job_id: str = "job", *, epoch: int = 1, max_tokens: int = 4, gateway_id: str = "gateway") -> Lease:
+    return Lease(job=job(job_id, max_tokens=max_tokens, gateway_id=gateway_id), epoch=epoch, arrived_ms_ago=0.0)

@@ -13,7 +13,7 @@ from fairlane.worker.engine.engine import StepReport
 from fairlane.worker.heartbeat import CostReport
 from fairlane.worker.updates import Report, WorkerLoad
 
-ROW = Row(SeqId("flight", 0), (51,), 0, (0,), samples=True, output_index=0)
+ROW = Row(SeqId("job", 0), (51,), 0, (0,), samples=True, output_index=0)
 
 
 class Bench:
@@ -26,13 +26,13 @@ class Bench:
             self.costs.observe(StepFeatures(rows % 5 + 1, 0, 0, 0), 10.0, 0, 0.0)
         self.report = CostReport(self.costs, clock=lambda: self.now_ms / 1e3, blocks=7, max_sequences=3)
 
-    def step(self, run_ms: float, *, between_ms: float = 0.0, predicted_ms: float = 10.0, flights: int = 1) -> None:
+    def step(self, run_ms: float, *, between_ms: float = 0.0, predicted_ms: float = 10.0, jobs: int = 1) -> None:
         self.now_ms += between_ms + run_ms
         plan = StepPlan(number=1, rows=(ROW,), predicted_ms=predicted_ms)
-        self.turn(StepReport(plan, StepResult(number=1, run_ms=run_ms), StepOutcome(), ()), flights)
+        self.turn(StepReport(plan, StepResult(number=1, run_ms=run_ms), StepOutcome(), ()), jobs)
 
-    def turn(self, step: StepReport | None, flights: int) -> None:
-        self.report.turned(Report(1, {}, Capacity({}, {}), flights, WorkerLoad(), step))
+    def turn(self, step: StepReport | None, jobs: int) -> None:
+        self.report.turned(Report(1, {}, Capacity({}, {}), jobs, WorkerLoad(), step))
 
 
 def test_costs_and_sizes_are_the_workers_own() -> None:
@@ -52,7 +52,7 @@ def test_the_time_between_steps_is_measured_while_they_follow_each_other() -> No
     for _ in range(5):
         bench.step(10.0, between_ms=2.0)
     bench.turn(None, 1)  # a command obeyed
-    bench.step(10.0, between_ms=2.0, flights=0)
+    bench.step(10.0, between_ms=2.0, jobs=0)
     bench.now_ms += 60_000.0
     bench.step(10.0)
     bench.turn(StepReport(StepPlan(number=2), StepResult(number=2), StepOutcome(), ()), 1)  # nothing could run

@@ -55,10 +55,10 @@ class Client:
         self.events += report.events
         for event in report.events:
             if isinstance(event, TokenDelta):
-                assert event.first_index == len(self.tokens[SeqId(event.flight_id, event.choice)])
-                self.tokens[SeqId(event.flight_id, event.choice)] += event.token_ids
+                assert event.first_index == len(self.tokens[SeqId(event.job_id, event.choice)])
+                self.tokens[SeqId(event.job_id, event.choice)] += event.token_ids
                 self.deltas.append(event)
-        self.ended |= {ended.flight_id: ended for ended in report.outcome.ended}
+        self.ended |= {ended.job_id: ended for ended in report.outcome.ended}
         return report
 
     def run(self, before_step: Callable[[int], None] = lambda number: None) -> None:
@@ -73,7 +73,7 @@ class Client:
         assert self.cache.host_slots == self.engine.planner.host_slots_free
 
 
-def test_each_flight_gets_what_it_would_get_alone(tiny: PagedModel) -> None:
+def test_each_job_gets_what_it_would_get_alone(tiny: PagedModel) -> None:
     client = Client(tiny)
     for index, prompt in enumerate(PROMPTS):
         client.add(lease(str(index), prompt, max_tokens=10))
@@ -99,10 +99,10 @@ def test_preemption_at_any_step_changes_nothing(
         disturbed.add(job)
 
     def disturb(_: int) -> None:
-        for flight_id in disturbed.engine.planner.flights():
+        for job_id in disturbed.engine.planner.job_ids():
             if chooser.random() < 0.3:
                 kind: YieldMode = mode or ("swap" if chooser.random() < 0.5 else "recompute")
-                disturbed.engine.planner.preempt(SeqId(flight_id, 0), kind)
+                disturbed.engine.planner.preempt(SeqId(job_id, 0), kind)
 
     undisturbed.run()
     disturbed.run(disturb)
@@ -135,7 +135,7 @@ def test_a_pool_for_a_third_of_the_work_serves_it_all(tiny: PagedModel, host_slo
     assert any(isinstance(event, Preempted) for event in client.events)
     assert {Outcome.FINISHED} == {ended.outcome for ended in client.ended.values()}
     for job in jobs:
-        assert alone(tiny, list(job.job.prompt), 16) == client.tokens[SeqId(job.job.flight_id, 0)]
+        assert alone(tiny, list(job.job.prompt), 16) == client.tokens[SeqId(job.job.job_id, 0)]
 
 
 @pytest.mark.parametrize("mode", ["swap", "recompute"])
@@ -194,7 +194,7 @@ def test_deltas_carry_epoch_index_logprobs_and_the_end(tiny: PagedModel) -> None
     assert all(len(delta.logprobs) == 1 and len(delta.logprobs[0].top) == 2 for delta in client.deltas)
 
 
-def test_a_flight_taken_over_continues_after_what_was_published(tiny: PagedModel) -> None:
+def test_a_job_taken_over_continues_after_what_was_published(tiny: PagedModel) -> None:
     sampling = Sampling(seed=4)
     whole = Client(tiny)
     whole.add(lease("a", PROMPTS[3], max_tokens=12, sampling=sampling))
@@ -209,7 +209,7 @@ def test_a_flight_taken_over_continues_after_what_was_published(tiny: PagedModel
     assert whole.tokens == heir.tokens
 
 
-def test_a_cancel_frees_the_blocks_at_once_and_silences_the_flight(tiny: PagedModel) -> None:
+def test_a_cancel_frees_the_blocks_at_once_and_silences_the_job(tiny: PagedModel) -> None:
     client = Client(tiny)
     client.add(lease("a", PROMPTS[2], max_tokens=30))
     client.add(lease("b", PROMPTS[1], max_tokens=5))
@@ -228,7 +228,7 @@ def test_a_cancel_frees_the_blocks_at_once_and_silences_the_flight(tiny: PagedMo
     assert client.engine.cancel("a") is None
 
 
-def test_a_dropped_flight_says_nothing_more(tiny: PagedModel) -> None:
+def test_a_dropped_job_says_nothing_more(tiny: PagedModel) -> None:
     client = Client(tiny)
     client.add(lease("a", PROMPTS[2], max_tokens=30))
     client.step()
@@ -239,7 +239,7 @@ def test_a_dropped_flight_says_nothing_more(tiny: PagedModel) -> None:
     assert "a" not in client.ended
 
 
-def test_a_flight_that_cannot_be_computed_fails_and_the_others_go_on(tiny: PagedModel) -> None:
+def test_a_job_that_cannot_be_computed_fails_and_the_others_go_on(tiny: PagedModel) -> None:
     client = Client(tiny)
     client.add(lease("bad", [1, 500, 2], max_tokens=5))
     client.add(lease("good", PROMPTS[2], max_tokens=5))
@@ -251,7 +251,7 @@ def test_a_flight_that_cannot_be_computed_fails_and_the_others_go_on(tiny: Paged
     assert alone(tiny, PROMPTS[2], 5) == client.tokens[SeqId("good", 0)]
 
 
-def test_without_a_grant_a_flight_pauses_and_with_one_it_goes_on(tiny: PagedModel) -> None:
+def test_without_a_grant_a_job_pauses_and_with_one_it_goes_on(tiny: PagedModel) -> None:
     job = lease("a", PROMPTS[1], max_tokens=8)
     client = Client(tiny)
     client.add(msgspec.structs.replace(job, job=msgspec.structs.replace(job.job, granted_until=3)))

@@ -41,12 +41,12 @@ class Desk:
     def said(self) -> list[Publication]:
         return [each for report in self.reports for parts in report.parts.values() for each in parts]
 
-    def tokens(self, flight_id: str, epoch: int = 1) -> list[int]:
-        publications = [each for each in self.said if (each.flight_id, each.epoch) == (flight_id, epoch)]
+    def tokens(self, job_id: str, epoch: int = 1) -> list[int]:
+        publications = [each for each in self.said if (each.job_id, each.epoch) == (job_id, epoch)]
         return [token for each in publications for run in each.tokens for token in run[2]]
 
     def ends(self) -> dict[str, Outcome]:
-        return {each.flight_id: each.ends for each in self.said if each.ends}
+        return {each.job_id: each.ends for each in self.said if each.ends}
 
     async def heard(self) -> Report:
         """The first report that has obeyed all that was told."""
@@ -75,9 +75,9 @@ async def test_a_job_runs_to_its_end_and_every_token_is_reported_once() -> None:
     async with desk() as it:
         it.thread.tell(lease(max_tokens=3))
         await it.until(it.ends)
-        assert it.tokens("flight") == [100, 101, 102]
-        assert it.ends() == {"flight": Outcome.FINISHED}
-        assert it.reports[-1].flights == 0
+        assert it.tokens("job") == [100, 101, 102]
+        assert it.ends() == {"job": Outcome.FINISHED}
+        assert it.reports[-1].jobs == 0
         finished = [event for each in it.said for event in each.events if isinstance(event, Finished)]
         assert [(event.epoch, event.worker_id) for event in finished] == [(1, "worker")]
         assert sum(each.cost for each in it.said) == 5 + 3 * 2.0
@@ -94,18 +94,18 @@ async def test_a_steps_tokens_are_reported_while_the_next_step_computes() -> Non
     async with desk(gated=True) as it:
         it.thread.tell(lease(max_tokens=50))
         it.runner.allow()
-        await it.until(lambda: it.tokens("flight") == [100])
+        await it.until(lambda: it.tokens("job") == [100])
         it.runner.allow()
-        await it.until(lambda: it.tokens("flight") == [100, 101])
+        await it.until(lambda: it.tokens("job") == [100, 101])
         assert it.runner.steps == 2
 
 
-async def test_a_cancelled_flight_ends_before_the_next_step_and_its_blocks_are_free() -> None:
+async def test_a_cancelled_job_ends_before_the_next_step_and_its_blocks_are_free() -> None:
     async with desk(gated=True) as it:
         it.thread.tell(lease("doomed", max_tokens=50))
         it.runner.allow()
         await it.until(lambda: it.tokens("doomed"))
-        it.thread.tell(Cancel(flight_id="doomed"))
+        it.thread.tell(Cancel(job_id="doomed"))
         it.runner.allow()
         await it.until(it.ends)
         assert it.ends() == {"doomed": Outcome.CANCELLED}
@@ -113,14 +113,14 @@ async def test_a_cancelled_flight_ends_before_the_next_step_and_its_blocks_are_f
         assert it.reports[-1].load.blocks_free == 64
 
 
-async def test_a_grant_lets_a_paused_flight_go_on() -> None:
+async def test_a_grant_lets_a_paused_job_go_on() -> None:
     async with desk() as it:
         it.thread.tell(Lease(job=job(max_tokens=4, granted_until=2), epoch=1, arrived_ms_ago=0.0))
         await it.until(lambda: any(isinstance(event, Paused) for each in it.said for event in each.events))
-        assert it.tokens("flight") == [100, 101]
-        it.thread.tell(Grant(flight_id="flight", granted_until=4))
+        assert it.tokens("job") == [100, 101]
+        it.thread.tell(Grant(job_id="job", granted_until=4))
         await it.until(it.ends)
-        assert it.tokens("flight") == [100, 101, 102, 103]
+        assert it.tokens("job") == [100, 101, 102, 103]
 
 
 async def test_an_idle_engine_audits_its_blocks_once_until_it_has_worked_again() -> None:
@@ -148,29 +148,29 @@ async def test_a_paused_engine_rests() -> None:
         assert asyncio.get_running_loop().time() - began > 0.1
 
 
-async def test_a_dropped_flight_is_silent_and_only_its_own_epoch_is_dropped() -> None:
+async def test_a_dropped_job_is_silent_and_only_its_own_epoch_is_dropped() -> None:
     async with desk(gated=True) as it:
         it.thread.tell(lease(epoch=2, max_tokens=50))
         it.runner.allow()
-        await it.until(lambda: it.tokens("flight", 2))
-        it.thread.tell(Drop("flight", epoch=1))
+        await it.until(lambda: it.tokens("job", 2))
+        it.thread.tell(Drop("job", epoch=1))
         it.runner.allow()
-        assert (await it.heard()).flights == 1
-        it.thread.tell(Drop("flight", epoch=2))
+        assert (await it.heard()).jobs == 1
+        it.thread.tell(Drop("job", epoch=2))
         it.runner.allow()
-        assert (await it.heard()).flights == 0
+        assert (await it.heard()).jobs == 0
         assert it.ends() == {}
 
 
-async def test_a_lease_of_a_newer_epoch_replaces_the_flight() -> None:
+async def test_a_lease_of_a_newer_epoch_replaces_the_job() -> None:
     async with desk(gated=True) as it:
         it.thread.tell(lease(epoch=1, max_tokens=50))
         it.runner.allow()
-        await it.until(lambda: it.tokens("flight", 1))
+        await it.until(lambda: it.tokens("job", 1))
         it.thread.tell(lease(epoch=3, max_tokens=2))
         it.runner.open()
         await it.until(it.ends)
-        assert it.tokens("flight", 3) == [100, 101]
+        assert it.tokens("job", 3) == [100, 101]
         assert {each.epoch for each in it.said if each.ends} == {3}
 
 
@@ -184,7 +184,7 @@ async def test_handing_back_names_what_is_left_after_all_that_was_said_of_it() -
         it.runner.allow(1)
         assert await asyncio.wait_for(handed_back, LIMIT_S) == ["a", "b"]
         assert len(it.tokens("a")) == len(it.tokens("b")) >= 2
-        assert it.reports[-1].flights == 0
+        assert it.reports[-1].jobs == 0
         assert it.reports[-1].load.blocks_free == 64
 
 
@@ -192,7 +192,7 @@ async def test_a_held_engine_obeys_but_does_not_step() -> None:
     async with desk() as it:
         it.thread.hold(True)
         it.thread.tell(lease())
-        assert (await it.heard()).flights == 1
+        assert (await it.heard()).jobs == 1
         assert it.runner.steps == 0
         it.thread.hold(False)
         await it.until(it.ends)

@@ -5,7 +5,7 @@ from fairlane.worker.leases import Holdings
 from tests.worker.scripted import lease
 
 
-def test_a_flight_is_held_from_its_take_until_it_is_let_go() -> None:
+def test_a_job_is_held_from_its_take_until_it_is_let_go() -> None:
     holdings = Holdings()
     holdings.took([lease("a"), lease("b")])
     assert holdings.ids() == ["a", "b"]
@@ -14,19 +14,19 @@ def test_a_flight_is_held_from_its_take_until_it_is_let_go() -> None:
     assert len(holdings) == 1
 
 
-def test_a_flight_that_has_come_again_is_not_let_go_for_its_former_life() -> None:
+def test_a_job_that_has_come_again_is_not_let_go_for_its_former_life() -> None:
     holdings = Holdings()
     holdings.took([lease(epoch=1)])
-    before = holdings.epochs(["flight", "unknown"])
+    before = holdings.epochs(["job", "unknown"])
     holdings.took([lease(epoch=3)])
-    for flight_id, epoch in before:
-        holdings.let_go(flight_id, epoch)
-    assert holdings.ids() == ["flight"]
+    for job_id, epoch in before:
+        holdings.let_go(job_id, epoch)
+    assert holdings.ids() == ["job"]
 
 
 def test_a_word_that_overtakes_the_answer_of_a_take_is_heard_behind_it() -> None:
     holdings = Holdings()
-    cancel, grant = Cancel(flight_id="flight"), Grant(flight_id="flight", granted_until=7)
+    cancel, grant = Cancel(job_id="job"), Grant(job_id="job", granted_until=7)
     assert not holdings.hears(grant)
     assert not holdings.hears(cancel)
     assert holdings.took([lease()]) == [grant, cancel]
@@ -35,15 +35,15 @@ def test_a_word_that_overtakes_the_answer_of_a_take_is_heard_behind_it() -> None
 
 def test_a_word_about_what_the_take_did_not_bring_is_forgotten_with_it() -> None:
     holdings = Holdings()
-    holdings.hears(Cancel(flight_id="flight"))
+    holdings.hears(Cancel(job_id="job"))
     assert holdings.took([]) == []
     assert holdings.took([lease()]) == []
 
 
-def test_a_word_about_a_flight_that_is_taken_anew_is_heard_behind_it_again() -> None:
+def test_a_word_about_a_job_that_is_taken_anew_is_heard_behind_it_again() -> None:
     holdings = Holdings()
     holdings.took([lease(epoch=1)])
-    grant = Grant(flight_id="flight", granted_until=7)
+    grant = Grant(job_id="job", granted_until=7)
     assert holdings.hears(grant)
     assert holdings.took([lease(epoch=3)]) == [grant]
 

@@ -53,15 +53,15 @@ def at(fleet: Fleet) -> AbstractAsyncContextManager[Listener]:
     return listening(fleet.store.url, fleet.queue, lease_s=LEASE_S, gateway_id=secrets.token_hex(4))
 
 
-async def put(listener: Listener, flight_id: str, *, max_tokens: int = LONG, tokens: int = 0) -> None:
+async def put(listener: Listener, job_id: str, *, max_tokens: int = LONG, tokens: int = 0) -> None:
     """Queue a job, and wait for so many of its tokens."""
-    await listener.queue.put(job(flight_id, max_tokens, listener.gateway_id))
-    await listener.until(lambda: listener.count(flight_id) >= tokens)
+    await listener.queue.put(job(job_id, max_tokens, listener.gateway_id))
+    await listener.until(lambda: listener.count(job_id) >= tokens)
 
 
-def job(flight_id: str, max_tokens: int, gateway_id: str) -> Job:
+def job(job_id: str, max_tokens: int, gateway_id: str) -> Job:
     return Job(
-        flight_id=flight_id,
+        job_id=job_id,
         gateway_id=gateway_id,
         tenant="tenant",
         lane=LaneName.THROUGHPUT,
@@ -74,9 +74,9 @@ def job(flight_id: str, max_tokens: int, gateway_id: str) -> Job:
     )
 
 
-async def holder(listener: Listener, fleet: Fleet, flight_id: str) -> Process:
-    """The process that holds a flight now."""
-    record = await listener.queue.record(flight_id)
+async def holder(listener: Listener, fleet: Fleet, job_id: str) -> Process:
+    """The process that holds a job now."""
+    record = await listener.queue.record(job_id)
     assert record is not None
     return fleet.of(record.worker_id)
 
@@ -145,7 +145,7 @@ async def test_a_store_that_restarts_in_mid_stream_loses_nothing(fleet: Fleet) -
     assert said_of_the_store(fleet) - before <= 2 * len(fleet.alive(1))  # away, and back
 
 
-async def test_a_cancelled_flight_frees_its_blocks(fleet: Fleet) -> None:
+async def test_a_cancelled_job_frees_its_blocks(fleet: Fleet) -> None:
     fleet.alive(1)
     async with at(fleet) as listener:
         await put(listener, "cancelled", tokens=20)

@@ -17,17 +17,17 @@ pytestmark = pytest.mark.anyio
 LIMIT_S = 5.0
 
 
-def delta(first_index: int, *token_ids: int, choice: int = 0, flight_id: str = "f") -> TokenDelta:
-    return TokenDelta(flight_id=flight_id, epoch=1, choice=choice, first_index=first_index, token_ids=token_ids)
+def delta(first_index: int, *token_ids: int, choice: int = 0, job_id: str = "f") -> TokenDelta:
+    return TokenDelta(job_id=job_id, epoch=1, choice=choice, first_index=first_index, token_ids=token_ids)
 
 
 def step(*events: Event, cost: float = 2.0, ends: Outcome | None = None, epoch: int = 1) -> Publication:
-    flight_id = events[0].flight_id
-    return Publication(flight_id, epoch, tuple(events), token_runs(events), cost, ends)
+    job_id = events[0].job_id
+    return Publication(job_id, epoch, tuple(events), token_runs(events), cost, ends)
 
 
-PREEMPTED = Preempted(flight_id="f", choice=0, mode="swap", blocks=3, predicted_ms=1.0)
-FINISHED = Finished(flight_id="f", epoch=1, outcome=Outcome.FINISHED)
+PREEMPTED = Preempted(job_id="f", choice=0, mode="swap", blocks=3, predicted_ms=1.0)
+FINISHED = Finished(job_id="f", epoch=1, outcome=Outcome.FINISHED)
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Store:
         await self.gate.wait()
         if self.failures:
             raise self.failures.pop(0)
-        return {each.flight_id for each in publications} & self.refuse
+        return {each.job_id for each in publications} & self.refuse
 
 
 @dataclass
@@ -62,7 +62,7 @@ class Post:
         self.outbox = Publisher(
             self.store.publish,
             StoreLink(5.0),
-            on_settled=lambda sent, refused: self.settled.append(([each.flight_id for each in sent], refused)),
+            on_settled=lambda sent, refused: self.settled.append(([each.job_id for each in sent], refused)),
             on_full=self.full.append,
             most_events=self.most_events,
         )
@@ -76,7 +76,7 @@ class Post:
 
 async def test_a_step_is_one_call_per_gateway() -> None:
     post = Post(Store())
-    post.outbox.put({"g1": [step(delta(0, 7)), step(delta(0, 8, flight_id="f2"))], "g2": [step(delta(0, 9))]})
+    post.outbox.put({"g1": [step(delta(0, 7)), step(delta(0, 8, job_id="f2"))], "g2": [step(delta(0, 9))]})
     await post.emptied()
     assert sorted((gateway, len(items)) for gateway, items, _ in post.store.calls) == [("g1", 2), ("g2", 1)]
 
@@ -104,20 +104,20 @@ async def test_a_failed_call_is_repeated_unchanged_and_before_all_later_ones() -
     assert last[2] != first[2]
 
 
-async def test_refused_flights_are_told_to_the_owner() -> None:
+async def test_refused_jobs_are_told_to_the_owner() -> None:
     post = Post(Store(refuse=frozenset({"f"})))
-    post.outbox.put({"g": [step(delta(0, 5)), step(delta(0, 5, flight_id="f2"))]})
+    post.outbox.put({"g": [step(delta(0, 5)), step(delta(0, 5, job_id="f2"))]})
     await post.emptied()
     assert post.settled == [(["f", "f2"], {"f"})]
 
 
-async def test_two_epochs_of_a_flight_go_in_order_and_have_an_answer_each() -> None:
-    """Refused by its flight's id alone, the older one would take the newer one's lease with it."""
+async def test_two_epochs_of_a_job_go_in_order_and_have_an_answer_each() -> None:
+    """Refused by its job's id alone, the older one would take the newer one's lease with it."""
     post = Post(Store())
-    post.outbox.put({"g": [step(delta(4, 5)), step(delta(0, 8, flight_id="f2"))]})
+    post.outbox.put({"g": [step(delta(4, 5)), step(delta(0, 8, job_id="f2"))]})
     post.outbox.put({"g": [step(delta(2, 9), epoch=2)]})
     await post.emptied()
-    assert [[(each.flight_id, each.epoch) for each in sent] for _, sent, _ in post.store.calls] == [
+    assert [[(each.job_id, each.epoch) for each in sent] for _, sent, _ in post.store.calls] == [
         [("f", 1), ("f2", 1)],
         [("f", 2)],
     ]

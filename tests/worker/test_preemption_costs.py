@@ -23,19 +23,19 @@ BLOCK_SIZE = 16
 
 
 def yields(
-    flight_id: str, mode: YieldMode, first: int, end: int, predicted_ms: float, *, saved: int = 0
+    job_id: str, mode: YieldMode, first: int, end: int, predicted_ms: float, *, saved: int = 0
 ) -> Yield:  # fmt: skip
     """`saved`: blocks that the host has already."""
     copied = -(-end // BLOCK_SIZE) - first // BLOCK_SIZE - saved if mode == "swap" else 0
-    return Yield(SeqId(flight_id, 0), mode, first, end, predicted_ms, copied)
+    return Yield(SeqId(job_id, 0), mode, first, end, predicted_ms, copied)
 
 
-def resumed(flight_id: str) -> Resumed:
-    return Resumed(flight_id=flight_id, choice=0, stalled_ms=5.0)
+def resumed(job_id: str) -> Resumed:
+    return Resumed(job_id=job_id, choice=0, stalled_ms=5.0)
 
 
-def row(flight_id: str, tokens: int, *, first: int = 0, samples: bool = True) -> Row:
-    return Row(SeqId(flight_id, 0), (1,) * tokens, first, (0,) * 40, samples, 0)
+def row(job_id: str, tokens: int, *, first: int = 0, samples: bool = True) -> Row:
+    return Row(SeqId(job_id, 0), (1,) * tokens, first, (0,) * 40, samples, 0)
 
 
 def report(

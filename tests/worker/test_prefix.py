@@ -37,9 +37,9 @@ def test_hits_change_no_token_whatever_is_preempted_between(tiny: PagedModel, bl
     def disturb(number: int) -> None:
         if number % 2 == 0 and number // 2 < len(prompts):
             client.add(lease(str(number // 2), prompts[number // 2], max_tokens=8))
-        for flight_id in client.engine.planner.flights():
+        for job_id in client.engine.planner.job_ids():
             if chooser.random() < 0.15:
-                client.engine.planner.preempt(SeqId(flight_id, 0), chooser.choice(("swap", "recompute")))
+                client.engine.planner.preempt(SeqId(job_id, 0), chooser.choice(("swap", "recompute")))
 
     client.add(lease("first", LONG, max_tokens=4))
     client.run(disturb)
@@ -51,8 +51,8 @@ def test_hits_change_no_token_whatever_is_preempted_between(tiny: PagedModel, bl
 def test_sampling_goes_on_as_if_all_had_been_computed(tiny: PagedModel) -> None:
     sampling = Sampling(seed=3, frequency_penalty=0.4, repetition_penalty=1.2)
     client = Caching(tiny)
-    for flight_id in ("cold", "warm"):
-        client.add(lease(flight_id, LONG, max_tokens=12, n=2, sampling=sampling))
+    for job_id in ("cold", "warm"):
+        client.add(lease(job_id, LONG, max_tokens=12, n=2, sampling=sampling))
         client.run()
 
     assert client.ended["warm"].cached_tokens == 36

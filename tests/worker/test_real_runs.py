@@ -18,7 +18,7 @@ def test_every_request_comes_and_ends_with_all_its_tokens(tiny: PagedModel, name
 
     records = bench.play(policy(name, 1_024), ARRIVALS, learner)
 
-    assert list(records) == [arrival.flight_id for arrival in ARRIVALS]
+    assert list(records) == [arrival.job_id for arrival in ARRIVALS]
     for record in records.values():
         assert record.outcome is Outcome.FINISHED
         assert record.tokens == record.arrival.output_tokens

@@ -17,7 +17,7 @@ def room_for(sequences: int, kv_tokens: int = 100) -> Capacity:
 
 
 def report(capacity: Capacity, obeyed: int = 0) -> Report:
-    return Report(obeyed=obeyed, parts={}, capacity=capacity, flights=0, load=WorkerLoad())
+    return Report(obeyed=obeyed, parts={}, capacity=capacity, jobs=0, load=WorkerLoad())
 
 
 async def asks(room: TakeRoom) -> Capacity | None:

@@ -222,7 +222,7 @@ def test_a_plan_that_does_not_continue_the_history_is_refused(tiny: PagedModel) 
         hand.step([line])
 
 
-def test_a_forgotten_flight_leaves_nothing(tiny: PagedModel) -> None:
+def test_a_forgotten_job_leaves_nothing(tiny: PagedModel) -> None:
     hand = Hand(tiny)
     hand.start(lease("a", PROMPTS[1], n=2))
 

@@ -26,16 +26,16 @@ async def begun(listener: Listener, worker: Worker, tokens: int, *, max_tokens: 
     """A job is put, and has so many of its tokens; the runner makes no more before it is allowed to."""
     await listener.queue.put(job(max_tokens=max_tokens))
     worker.runner.allow(tokens)
-    await listener.until(lambda: listener.count("flight") == tokens)
+    await listener.until(lambda: listener.count("job") == tokens)
 
 
 async def test_a_job_that_is_put_is_served_at_once(valkey_url: str) -> None:
     async with gateway(valkey_url) as listener, working(valkey_url):
         await listener.queue.put(job(max_tokens=5))
-        await listener.ended("flight")
-        assert listener.tokens["flight", 0] == script(5)
-        assert listener.ends["flight"].outcome is Outcome.FINISHED
-        record = await listener.queue.record("flight")
+        await listener.ended("job")
+        assert listener.tokens["job", 0] == script(5)
+        assert listener.ends["job"].outcome is Outcome.FINISHED
+        record = await listener.queue.record("job")
         assert record is not None
         assert (record.state, record.outcome, record.generated) == (JobState.ENDED, Outcome.FINISHED, (5,))
 
@@ -43,8 +43,8 @@ async def test_a_job_that_is_put_is_served_at_once(valkey_url: str) -> None:
 async def test_every_choice_is_served(valkey_url: str) -> None:
     async with gateway(valkey_url) as listener, working(valkey_url):
         await listener.queue.put(job(max_tokens=5, n=3))
-        await listener.ended("flight")
-        assert [listener.tokens["flight", choice] for choice in range(3)] == [script(5)] * 3
+        await listener.ended("job")
+        assert [listener.tokens["job", choice] for choice in range(3)] == [script(5)] * 3
 
 
 async def test_jobs_of_several_gateways_go_each_to_its_own(valkey_url: str) -> None:
@@ -54,27 +54,27 @@ async def test_jobs_of_several_gateways_go_each_to_its_own(valkey_url: str) -> N
         await listener.ended("ours")
         assert listener.ends.keys() == {"ours"}
         _, events = await listener.queue.read_events("another", "0-0", 5_000)
-        assert {event.flight_id for event in events} == {"theirs"}
+        assert {event.job_id for event in events} == {"theirs"}
 
 
-async def test_a_cancelled_flight_ends_within_a_step(valkey_url: str) -> None:
+async def test_a_cancelled_job_ends_within_a_step(valkey_url: str) -> None:
     async with gateway(valkey_url) as listener, working(valkey_url, runner=ScriptedRunner(gated=True)) as worker:
         await begun(listener, worker, 1, max_tokens=50)
-        await listener.queue.cancel("flight")
+        await listener.queue.cancel("job")
         worker.runner.allow()
-        await listener.ended("flight")
-        assert listener.ends["flight"].outcome is Outcome.CANCELLED
-        assert listener.count("flight") <= 2
+        await listener.ended("job")
+        assert listener.ends["job"].outcome is Outcome.CANCELLED
+        assert listener.count("job") <= 2
 
 
-async def test_a_grant_lets_a_paused_flight_go_on(valkey_url: str) -> None:
+async def test_a_grant_lets_a_paused_job_go_on(valkey_url: str) -> None:
     async with gateway(valkey_url) as listener, working(valkey_url):
         await listener.queue.put(job(max_tokens=6, granted_until=2))
         await listener.until(lambda: any(isinstance(event, Paused) for event in listener.events))
-        assert listener.count("flight") == 2
-        await listener.queue.grant("flight", 6)
-        await listener.ended("flight")
-        assert listener.tokens["flight", 0] == script(6)
+        assert listener.count("job") == 2
+        await listener.queue.grant("job", 6)
+        await listener.ended("job")
+        assert listener.tokens["job", 0] == script(6)
 
 
 async def test_a_busy_worker_asks_for_work_only_when_there_is_room(valkey_url: str) -> None:
@@ -100,8 +100,8 @@ async def test_a_take_whose_answer_was_lost_is_served_after_a_lease(valkey_url: 
     async with gateway(valkey_url, lease_s=0.4) as listener, working(valkey_url, lease_s=0.4) as worker:
         worker.queue.lose_next_take = True
         await listener.queue.put(job())
-        await listener.ended("flight")
-        assert listener.tokens["flight", 0] == script(4)
+        await listener.ended("job")
+        assert listener.tokens["job", 0] == script(4)
         assert listener.reclaimed == 0
 
 
@@ -115,9 +115,9 @@ async def test_what_a_store_gives_out_again_after_it_forgot_goes_back_for_anothe
                 await listener.queue.read_control("somebody else", "$", 10)
         worker.runner.open()
         await listener.ended("other")
-        await listener.ended("flight")
-        assert listener.tokens["flight", 0] == script(12)
-        assert len(listener.epochs["flight"]) == 2
+        await listener.ended("job")
+        assert listener.tokens["job", 0] == script(12)
+        assert len(listener.epochs["job"]) == 2
 
 
 async def test_what_a_worker_cannot_hold_it_hands_back_for_one_that_can(valkey_url: str) -> None:
@@ -129,8 +129,8 @@ async def test_what_a_worker_cannot_hold_it_hands_back_for_one_that_can(valkey_u
         async with asyncio.timeout(10):
             while not (leases := await listener.queue.take("large", PLENTY)):
                 await listener.queue.read_control("somebody else", "$", 10)
-        record = await listener.queue.record("flight")
-        assert [lease.job.flight_id for lease in leases] == ["flight"]
+        record = await listener.queue.record("job")
+        assert [lease.job.job_id for lease in leases] == ["job"]
         assert record is not None
         assert (record.state, record.worker_id) == (JobState.LEASED, "large")
 
@@ -140,9 +140,9 @@ async def test_what_comes_back_though_it_cannot_be_held_ends_with_a_reason(valke
     async with gateway(valkey_url) as listener, working(valkey_url) as worker:
         worker.queue.overstates = 2
         await listener.queue.put(job(max_tokens=300))
-        await listener.ended("flight")
-        assert listener.ends["flight"].outcome is Outcome.FAILED
-        assert "the worker holds 256" in listener.ends["flight"].error
+        await listener.ended("job")
+        assert listener.ends["job"].outcome is Outcome.FAILED
+        assert "the worker holds 256" in listener.ends["job"].error
 
 
 async def test_a_registry_that_is_away_costs_no_lease(valkey_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,18 +163,18 @@ async def test_a_registry_that_is_away_costs_no_lease(valkey_url: str, monkeypat
         for _ in range(2):  # which is longer than two leases
             await listener.queue.read_control("somebody else", "$", 1_250)
         worker.runner.open()
-        await listener.ended("flight")
-        assert len(listener.epochs["flight"]) == 1
+        await listener.ended("job")
+        assert len(listener.epochs["job"]) == 1
 
 
-async def test_a_flight_that_was_taken_away_is_dropped_and_may_come_again(valkey_url: str) -> None:
+async def test_a_job_that_was_taken_away_is_dropped_and_may_come_again(valkey_url: str) -> None:
     async with gateway(valkey_url) as listener, working(valkey_url, runner=ScriptedRunner(gated=True)) as worker:
         await begun(listener, worker, 3, max_tokens=12)
-        await listener.queue.release("worker", ["flight"])
+        await listener.queue.release("worker", ["job"])
         worker.runner.open()
-        await listener.ended("flight")
-        assert listener.tokens["flight", 0] == script(12)
-        assert len(listener.epochs["flight"]) == 2
+        await listener.ended("job")
+        assert listener.tokens["job", 0] == script(12)
+        assert len(listener.epochs["job"]) == 2
 
 
 async def test_stopping_lets_what_runs_finish_and_takes_no_more(valkey_url: str) -> None:
@@ -198,24 +198,24 @@ async def test_what_does_not_finish_in_time_is_handed_back_with_its_tokens(valke
         async with working(valkey_url, runner=ScriptedRunner(gated=True), drain_s=0.0, worker_id="old") as old:
             await listener.queue.put(job(max_tokens=9))
             old.runner.allow(4)
-            await listener.until(lambda: listener.count("flight") == 4)
+            await listener.until(lambda: listener.count("job") == 4)
             old.server.stop()
             await old.told(2)  # the job, and to hand it back
             old.runner.allow()
             assert await old.ended() == 0
-        record = await listener.queue.record("flight")
+        record = await listener.queue.record("job")
         assert record is not None
         assert (record.state, record.generated) == (JobState.QUEUED, (5,))
         async with working(valkey_url, worker_id="new"):
-            await listener.ended("flight")
-        assert listener.tokens["flight", 0] == script(9)
-        assert listener.ends["flight"].worker_id == "new"
+            await listener.ended("job")
+        assert listener.tokens["job", 0] == script(9)
+        assert listener.ends["job"].worker_id == "new"
 
 
 async def test_a_drained_worker_stays_until_it_is_stopped(valkey_url: str) -> None:
     async with gateway(valkey_url, lease_s=0.4) as listener, working(valkey_url, lease_s=0.4) as worker:
         await listener.queue.put(job())
-        await listener.ended("flight")
+        await listener.ended("job")
         assert await worker.registry.drain("worker")
         async with asyncio.timeout(10):
             while not (await worker.status()).draining:
@@ -232,7 +232,7 @@ async def test_a_drained_worker_stays_until_it_is_stopped(valkey_url: str) -> No
 async def test_a_drained_worker_takes_jobs_again_once_it_is_undrained(valkey_url: str) -> None:
     async with gateway(valkey_url, lease_s=0.4) as listener, working(valkey_url, lease_s=0.4) as worker:
         await listener.queue.put(job())
-        await listener.ended("flight")
+        await listener.ended("job")
         for number in range(3):
             assert await worker.registry.drain("worker")
             async with asyncio.timeout(10):
@@ -253,14 +253,14 @@ async def test_what_runs_goes_on_where_a_drain_is_taken_back(valkey_url: str) ->
     async with gateway(valkey_url) as listener, working(valkey_url, runner=runner) as worker:
         await listener.queue.put(job(max_tokens=9))
         runner.allow(3)
-        await listener.until(lambda: listener.count("flight") == 3)
+        await listener.until(lambda: listener.count("job") == 3)
         worker.server.drain()
         worker.server.undrain()
         await listener.queue.put(job("late"))
         runner.open()
-        await listener.ended("flight")
+        await listener.ended("job")
         await listener.ended("late")
-        assert listener.tokens["flight", 0] == script(9)
+        assert listener.tokens["job", 0] == script(9)
 
 
 async def test_an_engine_that_breaks_ends_the_worker_and_its_jobs_go_on_elsewhere(valkey_url: str) -> None:
@@ -269,13 +269,13 @@ async def test_an_engine_that_breaks_ends_the_worker_and_its_jobs_go_on_elsewher
         async with working(valkey_url, lease_s=0.4, runner=runner, worker_id="broken") as broken:
             await listener.queue.put(job(max_tokens=9))
             runner.allow(3)
-            await listener.until(lambda: listener.count("flight") == 3)
+            await listener.until(lambda: listener.count("job") == 3)
             runner.error = RuntimeError("the device is gone")
             runner.open()
             assert await broken.ended() == 1
         async with working(valkey_url, lease_s=0.4, worker_id="next"):
-            await listener.ended("flight")
-        assert listener.tokens["flight", 0] == script(9)
+            await listener.ended("job")
+        assert listener.tokens["job", 0] == script(9)
         assert listener.reclaimed == 1
 
 
@@ -291,7 +291,7 @@ async def test_a_worker_announces_its_model(valkey_url: str) -> None:
     async with gateway(valkey_url) as listener, working(valkey_url) as worker:
         await worker.status()
         await listener.queue.put(job())
-        await listener.ended("flight")
+        await listener.ended("job")
         entry = (await worker.registry.models())["tiny"]
         assert await worker.registry.card(entry.card_sha256) == CARD
 
@@ -307,9 +307,9 @@ async def test_a_store_that_goes_and_comes_back_loses_no_token(tmp_path: Path) -
             worker.runner.allow(10)  # tokens that only the worker knows of
             store.start()
             worker.runner.open()
-            await listener.ended("flight")
-            assert listener.tokens["flight", 0] == script(30)
-            assert len(listener.epochs["flight"]) == 1
+            await listener.ended("job")
+            assert listener.tokens["job", 0] == script(30)
+            assert len(listener.epochs["job"]) == 1
     finally:
         store.stop()
 

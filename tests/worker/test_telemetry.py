@@ -34,9 +34,9 @@ ABOUT = WorkerStatus(
     worker_id="worker", model="tiny", queue="tiny@0", card_sha256="0", started_at_ms=0.0,
     blocks_total=64, host_slots_total=16,
 )  # fmt: skip
-PREEMPTED = Preempted(flight_id="flight", choice=0, mode="swap", blocks=3, predicted_ms=7.0)
-RESUMED = Resumed(flight_id="flight", choice=0, stalled_ms=250.0)
-FINISHED = Finished(flight_id="flight", epoch=1, outcome=Outcome.FINISHED, cached_tokens=16)
+PREEMPTED = Preempted(job_id="job", choice=0, mode="swap", blocks=3, predicted_ms=7.0)
+RESUMED = Resumed(job_id="job", choice=0, stalled_ms=250.0)
+FINISHED = Finished(job_id="job", epoch=1, outcome=Outcome.FINISHED, cached_tokens=16)
 
 
 def lease(epoch: int = 1) -> Lease:
@@ -45,16 +45,16 @@ def lease(epoch: int = 1) -> Lease:
 
 
 def delta(first_index: int, *token_ids: int) -> TokenDelta:
-    return TokenDelta(flight_id="flight", epoch=1, choice=0, first_index=first_index, token_ids=token_ids)
+    return TokenDelta(job_id="job", epoch=1, choice=0, first_index=first_index, token_ids=token_ids)
 
 
 def report(*events: Event, epoch: int = 1, step: StepReport | None = None, output: int = 0) -> Report:
-    said = Publication("flight", epoch, events, token_runs(events))
+    said = Publication("job", epoch, events, token_runs(events))
     return Report(
         obeyed=1,
         parts={"gateway": [said]} if events else {},
         capacity=Capacity({}, {}),
-        flights=1,
+        jobs=1,
         load=WorkerLoad(
             running={"latency": 2},
             waiting={"latency": 1},
@@ -69,7 +69,7 @@ def report(*events: Event, epoch: int = 1, step: StepReport | None = None, outpu
 
 
 def step() -> StepReport:
-    row = Row(SeqId("flight", 0), (51, 52), 0, (0,), samples=True, output_index=0)
+    row = Row(SeqId("job", 0), (51, 52), 0, (0,), samples=True, output_index=0)
     plan = StepPlan(number=1, rows=(row,), waits={"blocks": 3}, predicted_ms=30.0)
     return StepReport(plan, StepResult(number=1, run_ms=16.0, copy_ms=4.0), StepOutcome(), ())
 
@@ -120,7 +120,7 @@ def test_a_preemption_and_the_way_back_are_events_of_the_span() -> None:
     ]
 
 
-def test_a_flight_that_leaves_without_an_end_closes_its_span() -> None:
+def test_a_job_that_leaves_without_an_end_closes_its_span() -> None:
     (prefill,) = spans([], taken=lease())
     assert prefill.attributes is not None
     assert prefill.attributes["fairlane.outcome"] == "handed back"
@@ -151,7 +151,7 @@ def test_a_step_and_its_events_are_counted() -> None:
     metrics = Metrics(ABOUT)
     metrics.took([lease()])
     metrics.turned(report(PREEMPTED, RESUMED, FINISHED, step=step(), output=2))
-    metrics.lost(["flight"])
+    metrics.lost(["job"])
     shown = generate_latest(metrics.registry).decode()
     for line in (
         'fairlane_worker_tokens_total{kind="prefill",lane="latency"} 32.0',

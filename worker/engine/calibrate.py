@@ -86,7 +86,7 @@ def _prefill(tokens: int, cache: KVCache) -> tuple[Row, ...]:
 
 def _lease(choices: int) -> Lease:
     job = Job(
-        flight_id=_FLIGHT,
+        job_id=_FLIGHT,
         gateway_id="",
         tenant="",
         lane=LaneName.THROUGHPUT,

@@ -40,9 +40,9 @@ class StepReport:
         logprobs = self.result.logprobs
         events: list[Event] = [*self.plan.events]
         for produced, epoch in zip(self.outcome.produced, self.epochs, strict=True):
-            flight_id, choice = produced.seq
+            job_id, choice = produced.seq
             delta = TokenDelta(
-                flight_id=flight_id,
+                job_id=job_id,
                 epoch=epoch,
                 choice=choice,
                 first_index=produced.index,
@@ -72,27 +72,27 @@ class Engine:
         """Take up a job; its tokens come out of later steps."""
         self.planner.add(lease, now_ms)
         self.runner.register(lease)
-        self._epochs[lease.job.flight_id] = lease.epoch
+        self._epochs[lease.job.job_id] = lease.epoch
 
-    def cancel(self, flight_id: str) -> Ended | None:
-        """End a flight; its blocks are free at once. None if it is unknown."""
-        ended = self.planner.cancel(flight_id)
+    def cancel(self, job_id: str) -> Ended | None:
+        """End a job; its blocks are free at once. None if it is unknown."""
+        ended = self.planner.cancel(job_id)
         if ended is not None:  # else it is unknown, or its end is yet to be told
-            self._forget(flight_id)
+            self._forget(job_id)
         return ended
 
-    def grant(self, flight_id: str, granted_until: int) -> None:
-        """Let a flight produce up to so many tokens per choice."""
-        self.planner.grant(flight_id, granted_until)
+    def grant(self, job_id: str, granted_until: int) -> None:
+        """Let a job produce up to so many tokens per choice."""
+        self.planner.grant(job_id, granted_until)
 
-    def drop(self, flight_id: str) -> None:
-        """Forget a flight that is no longer ours, silently."""
-        self.planner.drop(flight_id)
-        self._forget(flight_id)
+    def drop(self, job_id: str) -> None:
+        """Forget a job that is no longer ours, silently."""
+        self.planner.drop(job_id)
+        self._forget(job_id)
 
     @property
     def epochs(self) -> Mapping[str, int]:
-        """The flights in hand, the oldest first, and the epoch of each; a view."""
+        """The jobs in hand, the oldest first, and the epoch of each; a view."""
         return self._epochs
 
     @property
@@ -107,15 +107,15 @@ class Engine:
         result = self.runner.run(plan, on_forward, self.planner.foresee)
         outcome = self.planner.apply(result, now_ms + result.copy_ms + result.run_ms)
         epochs = self._epochs
-        report = StepReport(plan, result, outcome, tuple([epochs[one.seq.flight_id] for one in outcome.produced]))
+        report = StepReport(plan, result, outcome, tuple([epochs[one.seq.job_id] for one in outcome.produced]))
         if outcome.ended:
-            self._forget(*(ended.flight_id for ended in outcome.ended))
+            self._forget(*(ended.job_id for ended in outcome.ended))
         return report
 
-    def _forget(self, *flight_ids: str) -> None:
-        for flight_id in flight_ids:
-            self._epochs.pop(flight_id, None)
-            self.runner.forget(flight_id)
+    def _forget(self, *job_ids: str) -> None:
+        for job_id in job_ids:
+            self._epochs.pop(job_id, None)
+            self.runner.forget(job_id)
 
 
 def build_engine(

@@ -99,7 +99,7 @@ class _Choice:
 
 
 class Runner:
-    """Executes plans on one model and one cache, and keeps what sampling needs to know of each flight."""
+    """Executes plans on one model and one cache, and keeps what sampling needs to know of each job."""
 
     def __init__(self, model: Model, cache: KVCache, *, looks_ahead: bool | None = None) -> None:
         """`looks_ahead`: make the next step ready while a pass is under way; None: where the host is idle then."""
@@ -117,17 +117,17 @@ class Runner:
         return self._cache
 
     def register(self, lease: Lease) -> None:
-        """Remember how this flight samples, and what it has generated so far, wherever that was."""
+        """Remember how this job samples, and what it has generated so far, wherever that was."""
         job = lease.job
         for choice in range(job.n):
             generated = lease.generated[choice] if choice < len(lease.generated) else ()
             history = None if is_plain(job.sampling) else TokenHistory(job.prompt, generated)
-            self._choices[SeqId(job.flight_id, choice)] = _Choice(choice, job.sampling, len(generated), history)
+            self._choices[SeqId(job.job_id, choice)] = _Choice(choice, job.sampling, len(generated), history)
 
-    def forget(self, flight_id: str) -> None:
-        """Drop what `register` remembered; nothing happens for an unknown flight."""
+    def forget(self, job_id: str) -> None:
+        """Drop what `register` remembered; nothing happens for an unknown job."""
         for choice in count():
-            if self._choices.pop(SeqId(flight_id, choice), None) is None:
+            if self._choices.pop(SeqId(job_id, choice), None) is None:
                 return
 
     @torch.inference_mode()

@@ -11,13 +11,13 @@ local ZEROS = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0' -- three double
 local NO_CARD = ZEROS .. NONE .. NONE .. NONE .. NONE .. NONE .. NONE .. NONE .. NONE .. NONE .. NONE
 
 -- Figures, by their place. A slice and the minute have three: requests, input, output.
-local HELD = 0 -- before what flights in the air hold: requests, input, output
+local HELD = 0 -- before what open reservations hold: requests, input, output
 local AT, SLICE = 4, 4 -- the number of the newest slice, and before its three
 local MINUTE = 7 -- before the sums of all slices that count
 local OLDEST, FIRST, LAST = 11, 12, 13 -- slices: the oldest that counts; from which to which they stand in a hash
 local DAY_SUM, MONTH_SUM, DAY = 14, 15, 16 -- tokens charged; which day: 20261121
 local DAY_BEGINS, DAY_ENDS, MONTH_ENDS, ZONE = 17, 18, 19, 20
-local PAUSED = 21 -- 1 where flights may wait here
+local PAUSED = 21 -- 1 where reservations may wait here
 local ZERO = 22 -- always 0; not stored
 local FIGURES, FIGURES_BYTES = '<ddddddddddddddddddddd', 168
 local NO_FIGURES = ZEROS .. ZEROS .. ZEROS .. ZEROS .. ZEROS .. ZEROS .. ZEROS
@@ -68,13 +68,13 @@ local function amount_of(ask, rule)
   return (ask[counts[1]] or 0) + (ask[counts[2]] or 0)
 end
 
--- A flight's record, one packed value; `settled` once it is over.
+-- A reservation's record, one packed value; `settled` once it is over.
 -- Numbers: tokens reserved from first to last (those per choice times choices), of these what was charged, …; texts: …,
 -- the numbers of the rules refused in shadow, and the places beyond tenant and key as JSON, or ''; last, of what was
 -- charged, tokens that an earlier run under its idempotency key had paid for, the name of that key's request, or '', and
 -- until when that is known, ms.
 local SETTLED = 'settled'
-local FLIGHT, FLIGHT_FIELDS = '<ddddddddddddssssssddsd', 22
+local RESERVATION, RESERVATION_FIELDS = '<ddddddddddddssssssddsd', 22
 -- Behind a record of an older gateway; behind others it is not read.
 local NO_CREDIT = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
 local F_INPUT, F_OUTPUT, F_CHARGED_INPUT, F_CHARGED_OUTPUT, F_CHOICE, F_CEILING = 1, 2, 3, 4, 5, 6
@@ -82,14 +82,14 @@ local F_PROMPTS, F_SLICE, F_IS_PAUSED, F_SINCE, F_SERVED, F_ASKED = 7, 8, 9, 10,
 local F_TENANT, F_KEY, F_MODEL, F_LANE, F_SHADOWED, F_OTHERS = 13, 14, 15, 16, 17, 18
 local F_CREDIT_INPUT, F_CREDIT_OUTPUT, F_ONCE, F_ONCE_UNTIL = 19, 20, 21, 22
 
-local function unpack_flight(record) return {struct.unpack(FLIGHT, record .. NO_CREDIT)} end
+local function unpack_reservation(record) return {struct.unpack(RESERVATION, record .. NO_CREDIT)} end
 
-local function pack_flight(flight) return struct.pack(FLIGHT, unpack(flight, 1, FLIGHT_FIELDS)) end
+local function pack_reservation(reservation) return struct.pack(RESERVATION, unpack(reservation, 1, RESERVATION_FIELDS)) end
 
--- What a flight still holds.
-local function held_input(flight) return math.max(0, flight[F_INPUT] - flight[F_CHARGED_INPUT]) end
+-- What a reservation still holds.
+local function held_input(reservation) return math.max(0, reservation[F_INPUT] - reservation[F_CHARGED_INPUT]) end
 
-local function held_output(flight) return math.max(0, flight[F_OUTPUT] - flight[F_CHARGED_OUTPUT]) end
+local function held_output(reservation) return math.max(0, reservation[F_OUTPUT] - reservation[F_CHARGED_OUTPUT]) end
 
 -- A day's sums of a lane, model and key: requests, prompt, cached and output tokens.
 local USAGE, NO_USAGE = '<dddd',

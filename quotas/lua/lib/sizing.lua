@@ -1,4 +1,4 @@
--- Stands before reserve and extend, after levels.lua: flights that wait for a level's minute to have room, oldest first.
+-- Stands before reserve and extend, after levels.lua: reservations that wait for a level's minute to have room, oldest first.
 -- One that nobody has asked for lately is nobody's any more: its gateway died, and a reaper will settle it.
 local FORGOTTEN_MS, MOST_FORGOTTEN = 5000, 16
 
@@ -14,8 +14,8 @@ local function oldest_paused(prefix, level, now)
       level.figures[PAUSED] = 0
       return nil
     end
-    local record = redis.call('GET', prefix .. 'flight:' .. head[1])
-    local asked = record and record ~= SETTLED and unpack_flight(record)[F_ASKED]
+    local record = redis.call('GET', prefix .. 'reservation:' .. head[1])
+    local asked = record and record ~= SETTLED and unpack_reservation(record)[F_ASKED]
     if asked and now - asked <= FORGOTTEN_MS then return {tonumber(head[2]), head[1]} end
     redis.call('ZREM', paused, head[1])
   end

@@ -31,10 +31,10 @@ local function write_beside(prefix, level)
   end
 end
 
--- Writes levels and, where given, a flight's record. Without a flight in the air nothing can be held: what a lost
+-- Writes levels and, where given, a reservation's record. Without a reservation in the air nothing can be held: what a lost
 -- write left behind ends here. Figures of a level that is no more do not stay for ever.
-local function write_levels(prefix, levels, flight_key, record)
-  local values, size = {flight_key, record, false, false, false, false}, 2
+local function write_levels(prefix, levels, reservation_key, record)
+  local values, size = {reservation_key, record, false, false, false, false}, 2
   for _, level in ipairs(levels) do
     if level.figures[HELD + 1] < 1 then clear(level.figures, HELD) end
     if level.is_rebuilt or level.left or level.closing or #level.older > MOST_BESIDE then write_beside(prefix, level) end
@@ -63,14 +63,14 @@ local function tell(reply, levels)
   return reply
 end
 
--- A flight's levels, and its charge.
+-- A reservation's levels, and its charge.
 
-local function levels_of(prefix, flight, now)
-  local levels = open_levels(prefix, places_of(flight[F_TENANT], flight[F_KEY]), now, {})
-  return flight[F_OTHERS] == '' and levels or open_levels(prefix, cjson.decode(flight[F_OTHERS]), now, levels)
+local function levels_of(prefix, reservation, now)
+  local levels = open_levels(prefix, places_of(reservation[F_TENANT], reservation[F_KEY]), now, {})
+  return reservation[F_OTHERS] == '' and levels or open_levels(prefix, cjson.decode(reservation[F_OTHERS]), now, levels)
 end
 
--- Adds to what a level's flights hold.
+-- Adds to what a level's reservations hold.
 local function hold(level, requests, input, output) add_to(level.figures, HELD, requests, input, output) end
 
 -- What runs under an idempotency key have paid for: input, output, until when that is known.
@@ -82,28 +82,28 @@ local function paid_for(prefix, once, now)
   return tonumber(paid[1]), tonumber(paid[2]), tonumber(paid[3])
 end
 
--- Of tokens that are to be charged to a flight beyond what it was, those that no run under its idempotency key has paid
+-- Of tokens that are to be charged to a reservation beyond what it was, those that no run under its idempotency key has paid
 -- for: together all its runs pay for the one that came furthest.
-local function unpaid(prefix, flight, input, output, now)
-  if flight[F_ONCE] == '' then return input, output end
-  local in_paid, out_paid, until_ms = paid_for(prefix, flight[F_ONCE], now)
-  local in_all, out_all = flight[F_CHARGED_INPUT] + input, flight[F_CHARGED_OUTPUT] + output
+local function unpaid(prefix, reservation, input, output, now)
+  if reservation[F_ONCE] == '' then return input, output end
+  local in_paid, out_paid, until_ms = paid_for(prefix, reservation[F_ONCE], now)
+  local in_all, out_all = reservation[F_CHARGED_INPUT] + input, reservation[F_CHARGED_OUTPUT] + output
   local in_due = math.max(0, math.min(input, in_all - in_paid))
   local out_due = math.max(0, math.min(output, out_all - out_paid))
-  local key = prefix .. 'paid:' .. flight[F_ONCE]
-  until_ms = math.max(until_ms, flight[F_ONCE_UNTIL])
+  local key = prefix .. 'paid:' .. reservation[F_ONCE]
+  until_ms = math.max(until_ms, reservation[F_ONCE_UNTIL])
   redis.call('HSET', key, 'input', math.max(in_all, in_paid), 'output', math.max(out_all, out_paid), 'until_ms', until_ms)
   redis.call('PEXPIRE', key, math.max(0, until_ms - now) + KEPT_MORE_MS)
-  flight[F_CREDIT_INPUT] = flight[F_CREDIT_INPUT] + input - in_due
-  flight[F_CREDIT_OUTPUT] = flight[F_CREDIT_OUTPUT] + output - out_due
+  reservation[F_CREDIT_INPUT] = reservation[F_CREDIT_INPUT] + input - in_due
+  reservation[F_CREDIT_OUTPUT] = reservation[F_CREDIT_OUTPUT] + output - out_due
   return in_due, out_due
 end
 
 -- Notes a run under an idempotency key: the next one goes on from what it publishes.
-local function note_run(prefix, once, until_ms, flight_id, now)
+local function note_run(prefix, once, until_ms, reservation_id, now)
   if once == '' or until_ms <= now then return end
   local runs = prefix .. 'runs:' .. once
-  redis.call('ZADD', runs, now, flight_id)
+  redis.call('ZADD', runs, now, reservation_id)
   redis.call('ZREMRANGEBYRANK', runs, 0, -1 - MOST_RUNS)
   redis.call('PEXPIRE', runs, until_ms - now)
 end

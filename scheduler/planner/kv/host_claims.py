@@ -30,7 +30,7 @@ class HostClaims:
     def __init__(self, pool: BlockPool, idle: Mapping[SeqId, Sequence]) -> None:
         self._pool = pool
         self._idle = idle
-        self._flights: Counter[str] = Counter()
+        self._groups: Counter[str] = Counter()
         """Of each tenant that has any here."""
         self._weights: dict[str, float] = {}
         self._leaving: dict[SeqId, Sequence] = {}
@@ -39,15 +39,15 @@ class HostClaims:
         """Exact work that yields only what the host has room for just then."""
 
     def came(self, job: Job) -> None:
-        """A flight is here from now on."""
-        self._flights[job.tenant] += 1
+        """A job is here from now on."""
+        self._groups[job.tenant] += 1
         self._weights[job.tenant] = job.weight
 
     def left(self, job: Job) -> None:
         """It is here no longer."""
-        self._flights[job.tenant] -= 1
-        if not self._flights[job.tenant]:
-            del self._flights[job.tenant], self._weights[job.tenant]
+        self._groups[job.tenant] -= 1
+        if not self._groups[job.tenant]:
+            del self._groups[job.tenant], self._weights[job.tenant]
 
     def share(self, tenant: str) -> int:
         """Host slots that a tenant's paused work may keep."""

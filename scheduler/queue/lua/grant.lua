@@ -1,10 +1,10 @@
 -- Raise what each choice of a job may produce; its holder may not have heard of what is said again. Called by
 -- RedisQueue.grant, for gateways.
--- ARGV: clock, flight, granted_until (tokens), the encoded Grant. Returns 0 where the job is unknown or has ended.
+-- ARGV: clock, job_id, granted_until (tokens), the encoded Grant. Returns 0 where the job is unknown or has ended.
 local job, granted_until = load(ARGV[2]), tonumber(ARGV[3])
 if not job or job.state == 'ended' then return 0 end
 if granted_until >= job.granted then
-  call('HSET', key('job', job.flight), 'granted', granted_until)
+  call('HSET', key('job', job.job_id), 'granted', granted_until)
   if job.state == 'leased' then tell(key('control', job.worker), 'c', ARGV[4]) end
 end
 return 1

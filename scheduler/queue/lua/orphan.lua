@@ -7,8 +7,8 @@ if not is_orphan(grace_ms) then return 'served' end
 
 local function end_started()
   local ended = 0
-  for _, flight in ipairs(call('ZRANGE', key('returned', LATENCY), 0, -1)) do
-    local job = ended < SWEEP and load(flight)
+  for _, job_id in ipairs(call('ZRANGE', key('returned', LATENCY), 0, -1)) do
+    local job = ended < SWEEP and load(job_id)
     if job and job.generated > 0 then
       finish(job, 'unavailable')
       ended = ended + 1

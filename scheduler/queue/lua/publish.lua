@@ -1,7 +1,7 @@
 -- Record one step of one worker for one gateway's jobs: the only way for tokens. Called by RedisQueue.publish.
--- ARGV: clock, gateway, worker, serial, then per job: flight, epoch, cost, outcome ('' = goes on), its events (one
+-- ARGV: clock, gateway, worker, serial, then per job: job_id, epoch, cost, outcome ('' = goes on), its events (one
 --   encoded list, '' = none), number of choices with tokens, and for each: choice, first index, ids (4 bytes each).
--- A call with the serial of the worker's last to this gateway is a repeat and does nothing. Returns refused flights.
+-- A call with the serial of the worker's last to this gateway is a repeat and does nothing. Returns refused jobs.
 -- What its holder publishes may not fit the record where a crash took the record's end back: others then go on from it.
 local gateway, worker, serial = ARGV[2], ARGV[3], ARGV[4]
 local PUBLISHING = {'lane', 'tenant', 'gateway', 'state', 'worker', 'epoch', 'n', 'weight', 'credit', 'generated',
@@ -15,7 +15,7 @@ local function compare(job, first_arg, last_arg)
   for i = first_arg, last_arg, 3 do
     if tonumber(ARGV[i]) >= job.n then return 'gap' end
     local first = tonumber(ARGV[i + 1])
-    local recorded = job.n == 1 and job.generated or call('STRLEN', key('ids', job.flight, ARGV[i])) / 4
+    local recorded = job.n == 1 and job.generated or call('STRLEN', key('ids', job.job_id, ARGV[i])) / 4
     is_new = is_new and first == recorded
     is_repeat = is_repeat and first + #ARGV[i + 2] / 4 <= recorded
   end
@@ -25,7 +25,7 @@ end
 local function accept(job, i, last_arg)
   local produced, cost = 0, tonumber(ARGV[i + 2])
   for arg = i + 6, last_arg, 3 do
-    call('APPEND', key('ids', job.flight, ARGV[arg]), ARGV[arg + 2])
+    call('APPEND', key('ids', job.job_id, ARGV[arg]), ARGV[arg + 2])
     produced = produced + #ARGV[arg + 2] / 4
   end
   if ARGV[i + 4] ~= '' then entry[#entry + 1], entry[#entry + 2] = #entry, ARGV[i + 4] end
@@ -38,7 +38,7 @@ local function accept(job, i, last_arg)
     job.credit = 0
     finish(job, ARGV[i + 3], '', true)
   elseif produced > 0 or covered > 0 then
-    call('HSET', key('job', job.flight), 'generated', job.generated, 'credit', job.credit)
+    call('HSET', key('job', job.job_id), 'generated', job.generated, 'credit', job.credit)
   end
 end
 

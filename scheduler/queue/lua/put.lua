@@ -1,5 +1,5 @@
--- Queue a job. Called by RedisQueue.put, for gateways. Idempotent by flight; a refusal writes nothing.
--- ARGV: clock, flight, lane, tenant, tenant_limit ('' = none), gateway, first_due, hard_first, hard_end (ms from
+-- Queue a job. Called by RedisQueue.put, for gateways. Idempotent by job_id; a refusal writes nothing.
+-- ARGV: clock, job_id, lane, tenant, tenant_limit ('' = none), gateway, first_due, hard_first, hard_end (ms from
 --   arrival), body, weight, n, prompt, guaranteed, granted, follows, whole (KV tokens that a choice can grow to),
 --   claim (us of all workers, 0: none), when that is due (ms from arrival), waited (ms that it has waited in another
 --   queue), what tells its prompt from others, work (us of all workers that it will take), ms that a token of a prompt
@@ -8,12 +8,12 @@
 -- Returns {'ok', 1 + the tenant's own ahead in the lane (0: no longer queued), guaranteed},
 --   {'tenant', depth, retry_after_ms}, {'lane', depth, retry_after_ms}
 --   or {'late', ms by which it would miss its stated deadline}.
-local flight, lane, tenant, tenant_limit, gateway = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
-local record, queue, waiting = key('job', flight), key('queue', lane, tenant), key('waiting', lane)
+local job_id, lane, tenant, tenant_limit, gateway = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local record, queue, waiting = key('job', job_id), key('queue', lane, tenant), key('waiting', lane)
 
 local known = call('HMGET', record, 'lane', 'tenant', 'guaranteed')
 if known[1] then
-  return {'ok', (call('ZRANK', key('queue', known[1], known[2]), flight) or -1) + 1, tonumber(known[3])}
+  return {'ok', (call('ZRANK', key('queue', known[1], known[2]), job_id) or -1) + 1, tonumber(known[3])}
 end
 
 -- When one of so many places frees, at the rate at which the lane drains now.
@@ -33,7 +33,7 @@ if depth >= LANE[lane].max_queued then
 end
 
 local arrived = NOW - ARGV[20]
-local job = {flight = flight, lane = lane, tenant = tenant, queued = arrived, generated = 0, returned = 0,
+local job = {job_id = job_id, lane = lane, tenant = tenant, queued = arrived, generated = 0, returned = 0,
   due = arrived + ARGV[7], hard_first = arrived + ARGV[8], hard_end = arrived + ARGV[9], n = tonumber(ARGV[12]),
   prompt = tonumber(ARGV[13]), guaranteed = tonumber(ARGV[14]), follows = tonumber(ARGV[16]), whole = tonumber(ARGV[17]),
   claim = tonumber(ARGV[18]), bucket = 0}
@@ -50,7 +50,7 @@ end
 ask(lane, tonumber(ARGV[22]))
 for i = 24, #ARGV do
   job.generated = job.generated + #ARGV[i] / 4
-  if ARGV[i] ~= '' then call('SET', key('ids', flight, i - 24), ARGV[i]) end
+  if ARGV[i] ~= '' then call('SET', key('ids', job_id, i - 24), ARGV[i]) end
 end
 call('HSET', record, 'lane', lane, 'tenant', tenant, 'gateway', gateway, 'state', 'queued', 'worker', '', 'outcome', '',
   'due', job.due, 'hard_first', job.hard_first, 'hard_end', job.hard_end, 'epoch', 0, 'arrived', arrived,
@@ -58,8 +58,8 @@ call('HSET', record, 'lane', lane, 'tenant', tenant, 'gateway', gateway, 'state'
   'body', ARGV[10], 'weight', ARGV[11], 'n', job.n, 'prompt', job.prompt, 'guaranteed', job.guaranteed,
   'granted', ARGV[15], 'follows', job.follows, 'whole', job.whole, 'claim', job.claim, 'bucket', job.bucket,
   'print', ARGV[21])
-call('ZADD', key('flights', gateway), 0, flight)
+call('ZADD', key('jobs', gateway), 0, job_id)
 call('ZADD', key('gateways'), 'NX', NOW + GATEWAY_LEASES * LEASE_MS, gateway)
 seat(job)
 wake()
-return {'ok', call('ZRANK', queue, flight) + 1, job.guaranteed}
+return {'ok', call('ZRANK', queue, job_id) + 1, job.guaranteed}

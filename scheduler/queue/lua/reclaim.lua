@@ -9,25 +9,25 @@ expire()
 
 -- Cancel what a dead gateway asked for, a part per call.
 local function abandon(gateway)
-  local flights = call('ZRANGE', key('flights', gateway), 0, SWEEP - 1)
-  for _, flight in ipairs(flights) do
-    local job = load(flight)
+  local jobs = call('ZRANGE', key('jobs', gateway), 0, SWEEP - 1)
+  for _, job_id in ipairs(jobs) do
+    local job = load(job_id)
     if job then stop(job) end
-    call('ZREM', key('flights', gateway), flight)
+    call('ZREM', key('jobs', gateway), job_id)
   end
-  if #flights < SWEEP then call('ZREM', key('gateways'), gateway) end
+  if #jobs < SWEEP then call('ZREM', key('gateways'), gateway) end
 end
 
 local function bury(worker)
-  local flights = call('ZRANGE', key('held', worker), 0, -1)
-  for _, flight in ipairs(flights) do
-    local job = load(flight)
+  local jobs = call('ZRANGE', key('held', worker), 0, -1)
+  for _, job_id in ipairs(jobs) do
+    local job = load(job_id)
     if job then lose(job) end
   end
   call('DEL', key('held', worker))
   call('ZREM', key('workers'), worker)
-  if #flights > 0 then call('ZADD', key('lost'), NOW, worker) end
-  return #flights
+  if #jobs > 0 then call('ZADD', key('lost'), NOW, worker) end
+  return #jobs
 end
 
 -- A lease further away than any reaches was dated by a clock that has stepped back since: it starts anew.

@@ -1,5 +1,5 @@
 -- A worker's heartbeat, for all it holds. Called by RedisQueue.renew, for workers.
--- ARGV: clock, worker, '1' if the flights it holds follow or '', those flights.
+-- ARGV: clock, worker, '1' if the jobs it holds follow or '', those jobs.
 -- A job leased to it for more than one lease that is not among them was in an answer that got lost: it is given back.
 -- Returns 0, once, if its lease had lapsed and its jobs were taken away; else 1.
 local worker, known, returned = ARGV[2], {}, false
@@ -8,8 +8,8 @@ call('HSET', key('pulse'), 'served', NOW)
 call('ZADD', key('workers'), NOW + LEASE_MS, worker)
 if ARGV[3] == '1' then
   for i = 4, #ARGV do known[ARGV[i]] = true end
-  for _, flight in ipairs(call('ZRANGE', key('held', worker), 0, -1)) do
-    local job = not known[flight] and load(flight)
+  for _, job_id in ipairs(call('ZRANGE', key('held', worker), 0, -1)) do
+    local job = not known[job_id] and load(job_id)
     if job and job.taken <= NOW - LEASE_MS then
       give_back(job)
       returned = true

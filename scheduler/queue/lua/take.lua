@@ -12,7 +12,7 @@ local function take()
   open_room(worker, 4)
   local job = pick()
   while job do
-    local whole = load(job.flight, TAKING)
+    local whole = load(job.job_id, TAKING)
     if whole then
       occupy(job)
       taken[#taken + 1] = lease(whole, worker, provisional_cost(job))

@@ -31,11 +31,11 @@ local FIELDS = {'lane', 'tenant', 'gateway', 'state', 'worker', 'outcome', 'weig
 local IS_TEXT = {body = true, lane = true, tenant = true, gateway = true, state = true, worker = true, outcome = true}
 
 -- A job's record, or some fields of it; nil where it is unknown. A number that an older release did not note is 0.
-local function load(flight, fields)
+local function load(job_id, fields)
   fields = fields or FIELDS
-  local values = call('HMGET', key('job', flight), unpack(fields))
+  local values = call('HMGET', key('job', job_id), unpack(fields))
   if not values[1] then return nil end
-  local job = {flight = flight}
+  local job = {job_id = job_id}
   for i = 1, #fields do
     local field = fields[i]
     job[field] = IS_TEXT[field] and values[i] or tonumber(values[i] or 0)
@@ -47,7 +47,7 @@ end
 local function describe(job)
   local answer = {job.state, job.outcome, job.prompt, job.worker, job.tenant, job.lane, job.gateway, job.cancelled,
     job.epoch, job.guaranteed}
-  for choice = 0, job.n - 1 do answer[11 + choice] = call('STRLEN', key('ids', job.flight, choice)) / 4 end
+  for choice = 0, job.n - 1 do answer[11 + choice] = call('STRLEN', key('ids', job.job_id, choice)) / 4 end
   return answer
 end
 

@@ -1,7 +1,7 @@
 -- Prelude: seats in the lanes (scheduler/queue/take_order.py states the rules). After `base` and `shares`.
 local HEAD_FIELDS = {'lane', 'due', 'queued', 'hard_first', 'hard_end', 'prompt', 'n', 'guaranteed', 'whole',
   'generated'}
-local HEAD_FORMAT = '<dddI4I2BI4' -- when it expires, queued, due, prompt, n, guaranteed, whole; its flight follows
+local HEAD_FORMAT = '<dddI4I2BI4' -- when it expires, queued, due, prompt, n, guaranteed, whole; its job_id follows
 local RESUMES = 2 -- added to `guaranteed` where the job has tokens already: its record says what else orders it
 
 -- When a waiting job's time is over: at its hard deadline; where none was stated, after the lane's maximum wait.
@@ -20,7 +20,7 @@ local function file_head(lane, tenant, job)
   if not job then return call('HDEL', key('heads', lane), tenant) end
   local guaranteed = job.guaranteed + (job.generated > 0 and RESUMES or 0)
   local packed = struct.pack(HEAD_FORMAT, expires(job), job.queued, job.due, job.prompt, job.n, guaranteed, job.whole)
-  call('HSET', key('heads', lane), tenant, packed .. job.flight)
+  call('HSET', key('heads', lane), tenant, packed .. job.job_id)
 end
 
 -- Where a job stands among its tenant's own: what came back first, then what is guaranteed, then the earliest due.
@@ -69,17 +69,17 @@ local function seat(job)
     call('ZADD', backlog, counter, job.tenant)
   end
   local place = place_of(job)
-  call('ZADD', key('queue', lane, job.tenant), place, job.flight)
-  call('ZADD', key('waiting', lane), job.queued, job.flight)
+  call('ZADD', key('queue', lane, job.tenant), place, job.job_id)
+  call('ZADD', key('waiting', lane), job.queued, job.job_id)
   if job.follows == 1 then call('HINCRBY', key('followers'), job.tenant, 1) end
   if job.returned == 1 then
-    call('ZADD', key('returned', lane), place, job.flight)
+    call('ZADD', key('returned', lane), place, job.job_id)
   elseif job.guaranteed == 1 then
-    call('ZADD', key('guaranteed', lane), place, job.flight)
+    call('ZADD', key('guaranteed', lane), place, job.job_id)
     vouch(job, 1)
   end
-  call('ZADD', key('expiry'), expires(job), job.flight)
-  if head_of(lane, job.tenant) == job.flight then file_head(lane, job.tenant, job) end
+  call('ZADD', key('expiry'), expires(job), job.job_id)
+  if head_of(lane, job.tenant) == job.job_id then file_head(lane, job.tenant, job) end
   IS_BACKLOGGED[lane] = true
 end
 
@@ -93,20 +93,20 @@ end
 -- Free a job's seat.
 local function unseat(job)
   local queue = key('queue', job.lane, job.tenant)
-  call('ZREM', queue, job.flight)
+  call('ZREM', queue, job.job_id)
   local head = head_of(job.lane, job.tenant)
   if not head and call('EXISTS', queue) == 0 then call('ZREM', key('backlog', job.lane), job.tenant) end
-  call('ZREM', key('waiting', job.lane), job.flight)
+  call('ZREM', key('waiting', job.lane), job.job_id)
   if job.follows == 1 and call('HINCRBY', key('followers'), job.tenant, -1) == 0 then
     call('HDEL', key('followers'), job.tenant)
   end
   if job.returned == 1 then
-    call('ZREM', key('returned', job.lane), job.flight)
+    call('ZREM', key('returned', job.lane), job.job_id)
   elseif job.guaranteed == 1 then
-    call('ZREM', key('guaranteed', job.lane), job.flight)
+    call('ZREM', key('guaranteed', job.lane), job.job_id)
     vouch(job, -1)
   end
-  call('ZREM', key('expiry'), job.flight)
+  call('ZREM', key('expiry'), job.job_id)
   file_head(job.lane, job.tenant, head and load(head, HEAD_FIELDS))
   IS_BACKLOGGED[job.lane] = nil
 end
@@ -122,26 +122,26 @@ end
 -- End a job for good; `silent` where its worker tells the gateway. The prompt goes at once, the rest
 -- when it is forgotten, or where no gateway lives to do that, at last by itself.
 local function finish(job, outcome, message, silent)
-  if job.state == 'queued' then unseat(job) else call('ZREM', key('held', job.worker), job.flight) end
+  if job.state == 'queued' then unseat(job) else call('ZREM', key('held', job.worker), job.job_id) end
   refund(job)
   release_claim(job)
-  call('ZREM', key('flights', job.gateway), job.flight)
+  call('ZREM', key('jobs', job.gateway), job.job_id)
   job.state, job.outcome = 'ended', outcome
-  local record = key('job', job.flight)
+  local record = key('job', job.job_id)
   call('HSET', record, 'state', 'ended', 'outcome', outcome, 'credit', 0, 'generated', job.generated)
   call('HDEL', record, 'body')
   call('PEXPIRE', record, KEPT_MS)
-  for choice = 0, job.n - 1 do call('PEXPIRE', key('ids', job.flight, choice), KEPT_MS) end
+  for choice = 0, job.n - 1 do call('PEXPIRE', key('ids', job.job_id, choice), KEPT_MS) end
   if silent then return end
-  local event = {type = 'finished', flight_id = job.flight, epoch = job.epoch, outcome = outcome, error = message or ''}
+  local event = {type = 'finished', job_id = job.job_id, epoch = job.epoch, outcome = outcome, error = message or ''}
   tell(key('events', job.gateway), 'e', cmsgpack.pack({event}))
 end
 
 -- End the first of the waiting jobs whose time is over.
 local function expire()
-  for _, flight in ipairs(call('ZRANGEBYSCORE', key('expiry'), '-inf', NOW, 'LIMIT', 0, SWEEP)) do
-    local job = load(flight)
-    if job then finish(job, 'expired') else call('ZREM', key('expiry'), flight) end
+  for _, job_id in ipairs(call('ZRANGEBYSCORE', key('expiry'), '-inf', NOW, 'LIMIT', 0, SWEEP)) do
+    local job = load(job_id)
+    if job then finish(job, 'expired') else call('ZREM', key('expiry'), job_id) end
   end
 end
 
@@ -151,14 +151,14 @@ end
 local function lease(job, worker, cost)
   unseat(job)
   job.epoch, job.credit = job.epoch + 1, cost
-  call('ZADD', key('held', worker), job.losses, job.flight)
-  local record = key('job', job.flight)
+  call('ZADD', key('held', worker), job.losses, job.job_id)
+  local record = key('job', job.job_id)
   call('HSET', record, 'state', 'leased', 'worker', worker, 'taken', NOW, 'returned', 0, 'epoch', job.epoch,
     'credit', cost)
   charge(job, cost)
   local answer = {job.body, job.epoch, NOW - job.arrived, job.granted, job.guaranteed}
   for choice = 0, job.n - 1 do
-    answer[6 + choice] = job.generated > 0 and call('GET', key('ids', job.flight, choice)) or ''
+    answer[6 + choice] = job.generated > 0 and call('GET', key('ids', job.job_id, choice)) or ''
   end
   return answer
 end
@@ -166,10 +166,10 @@ end
 -- Return a leased job to the head of its lane; one that was told to stop ends instead.
 local function give_back(job)
   if job.cancelled == 1 then return finish(job, 'cancelled') end
-  call('ZREM', key('held', job.worker), job.flight)
+  call('ZREM', key('held', job.worker), job.job_id)
   refund(job)
   job.state, job.worker, job.returned, job.queued, job.epoch = 'queued', '', 1, NOW, job.epoch + 1
-  call('HSET', key('job', job.flight), 'state', 'queued', 'worker', '', 'returned', 1, 'queued', NOW,
+  call('HSET', key('job', job.job_id), 'state', 'queued', 'worker', '', 'returned', 1, 'queued', NOW,
     'epoch', job.epoch, 'credit', 0, 'losses', job.losses)
   seat(job)
 end
@@ -186,8 +186,8 @@ local function stop(job)
     finish(job, 'cancelled')
   elseif job.state == 'leased' and job.cancelled == 0 then
     job.cancelled = 1
-    call('HSET', key('job', job.flight), 'cancelled', 1)
-    tell(key('control', job.worker), 'c', cmsgpack.pack({type = 'cancel', flight_id = job.flight}))
+    call('HSET', key('job', job.job_id), 'cancelled', 1)
+    tell(key('control', job.worker), 'c', cmsgpack.pack({type = 'cancel', job_id = job.job_id}))
   end
 end
 

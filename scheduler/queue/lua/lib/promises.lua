@@ -90,6 +90,6 @@ local function release_claim(job)
   if job.claim == 0 then return end
   local name, bucket = key('promised', job.lane), string.format('%.0f', job.bucket)
   if call('HINCRBY', name, bucket, string.format('%.0f', -job.claim)) <= 0 then call('HDEL', name, bucket) end
-  call('HSET', key('job', job.flight), 'claim', 0)
+  call('HSET', key('job', job.job_id), 'claim', 0)
   job.claim = 0
 end

@@ -184,14 +184,14 @@ local function measured(job)
   return job
 end
 
--- A waiting job of a lane by its flight; nil where the store has dropped its record, or its time is over.
-local function find(flight, lane)
-  local job = CANDIDATES[flight] or load(flight, RANKING)
+-- A waiting job of a lane by its job_id; nil where the store has dropped its record, or its time is over.
+local function find(job_id, lane)
+  local job = CANDIDATES[job_id] or load(job_id, RANKING)
   if not job then
-    for _, kind in ipairs({'returned', 'guaranteed', 'waiting'}) do call('ZREM', key(kind, lane.name), flight) end
+    for _, kind in ipairs({'returned', 'guaranteed', 'waiting'}) do call('ZREM', key(kind, lane.name), job_id) end
     return nil
   end
-  CANDIDATES[flight] = CANDIDATES[flight] or measured(job)
+  CANDIDATES[job_id] = CANDIDATES[job_id] or measured(job)
   return expires(job) > NOW and job or nil
 end
 
@@ -201,7 +201,7 @@ local function unpack_head(packed, lane, tenant)
   if not job then
     local ends, queued, due, prompt, n, guaranteed, whole, first = struct.unpack(HEAD_FORMAT, packed)
     if guaranteed >= RESUMES then return find(packed:sub(first), lane) end
-    job = {flight = packed:sub(first), lane = lane.name, tenant = tenant, ends = ends, queued = queued, due = due,
+    job = {job_id = packed:sub(first), lane = lane.name, tenant = tenant, ends = ends, queued = queued, due = due,
       prompt = prompt, n = n, guaranteed = guaranteed, whole = whole, generated = 0, returned = 0, losses = 0}
     CANDIDATES[packed] = measured(job)
   end
@@ -220,12 +220,12 @@ local function first_here(set, lane, least, most, looks, count)
   local found, seen = {}, 0
   while #found < count and seen < looks do -- more are read only where some of the first could not
     local part = math.min(ELDERS_PER_TAKE, looks - seen)
-    local flights = call('ZRANGEBYSCORE', set, least, most, 'LIMIT', seen, part)
-    for _, flight in ipairs(flights) do
-      local job = #found < count and find(flight, lane)
+    local jobs = call('ZRANGEBYSCORE', set, least, most, 'LIMIT', seen, part)
+    for _, job_id in ipairs(jobs) do
+      local job = #found < count and find(job_id, lane)
       if job and could_hold(job) then found[#found + 1] = job end
     end
-    if #flights < part then break end
+    if #jobs < part then break end
     seen = seen + part
   end
   return found
@@ -300,7 +300,7 @@ local function precedes(a, b)
   if a.urgency ~= b.urgency then return a.urgency < b.urgency end
   if a.counter ~= b.counter then return a.counter < b.counter end
   if a.due ~= b.due then return a.due < b.due end
-  return is_before(a.flight, b.flight)
+  return is_before(a.job_id, b.job_id)
 end
 
 -- The first of these jobs that fits. One that is due and could fit once closes its lane, up to `lane`, to those behind.
