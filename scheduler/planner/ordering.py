@@ -66,9 +66,8 @@ BEHIND = 1.0
 with one request each, all of which start where those before them did, the first would else be whoever's name is."""
 
 
-LAST_CALL = 1.25
-"""A guaranteed end counts for the lane above from when less than this many times the time is left that all its tokens
-take."""
+HELD_BACK = 0.25
+"""Part of the time until it is due for which guaranteed work of a lower lane waits behind the lanes above."""
 
 
 class Counters:
@@ -158,12 +157,11 @@ def promised_due_ms(job: Job) -> float:
 
 
 def promoted_ms(job: Job, lane: Lane) -> float:
-    """From a job's arrival to when it counts for the lane above: once it has waited long, or once the tokens that were
-    guaranteed by a deadline of the end have little more time than they need."""
-    if not job.guaranteed or job.deadline_ms is None:
+    """From a job's arrival to when it counts for the lane above: once it has waited long; or, of what was guaranteed,
+    once a part of the time until its first token has passed."""
+    if not job.guaranteed:
         return lane.long_wait_ms
-    needed_ms = job.max_tokens * (job.pace_ms or job.tpot_ms)
-    return min(lane.long_wait_ms, max(0.0, job.deadline_ms - LAST_CALL * needed_ms))
+    return min(lane.long_wait_ms, HELD_BACK * promised_due_ms(job))
 
 
 def next_due_ms(ttft_ms: float | None, end_ms: float | None, tokens: int, pace_ms: float) -> float:
