@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from benchmarks.engines.turns import Answer, Order, answer_turns, timed
+from benchmarks.common.turns import Answer, Order, answer_turns, timed
 
 
 def build(options: Mapping[str, Any]) -> Callable[[Order], Answer]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from benchmarks.policies import Engine, Setup
+from benchmarks.scheduling.policies import Engine, Setup
 from fairlane.scheduler.planner.steps import features
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.simulation.simulate import Simulation, Step

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.engines import programme as p
-from benchmarks.engines.bound import bound, least_slowdown, steps_in_order
-from benchmarks.engines.footprint import MIB, Footprint
-from benchmarks.engines.lines import alone, footprint, overhead, pressure, scheduling, throughput
-from benchmarks.engines.turns import Answer, Contender, TurnError
-from benchmarks.engines.work import demand_tokens, draw_w1, draw_w2, equal, load
-from benchmarks.lines.line import Line
+from benchmarks.common.line import Line
+from benchmarks.common.turns import Answer, Contender, TurnError
+from benchmarks.engine import programme as p
+from benchmarks.engine.bound import bound, least_slowdown, steps_in_order
+from benchmarks.engine.footprint import MIB, Footprint
+from benchmarks.engine.lines import alone, footprint, overhead, pressure, scheduling, throughput
+from benchmarks.engine.work import demand_tokens, draw_w1, draw_w2, equal, load
 
 WEIGHTS = (10.0, 0.0, 0.0, 0.0, 0.0)
 

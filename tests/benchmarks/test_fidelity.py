@@ -2,8 +2,8 @@
 
 import pytest
 
-from benchmarks.lines.fidelity import NAMES, Found, Latency, asked, bar, error, lines, repeat_error
-from benchmarks.policies import POLICIES, Setup
+from benchmarks.scheduling.lines.fidelity import NAMES, Found, Latency, asked, bar, error, lines, repeat_error
+from benchmarks.scheduling.policies import POLICIES, Setup
 from fairlane.scheduler.planner.steps import SeqId
 from fairlane.scheduler.protocol.messages import Lease
 from fairlane.scheduler.simulation.calibration import Calibration

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.front import compare
-from benchmarks.front.instant import card
-from benchmarks.front.load import Order, Seen, request_bytes, tokens_of
-from benchmarks.front.mock import answer
-from benchmarks.gateway import ALONE, DIRECT, LOADS, PLAIN, STREAM, Turn, lines, main, peer_loads
+from benchmarks.gateway import compare
+from benchmarks.gateway.__main__ import ALONE, DIRECT, LOADS, PLAIN, STREAM, Turn, lines, main, peer_loads
+from benchmarks.gateway.instant import card
+from benchmarks.gateway.load import Order, Seen, request_bytes, tokens_of
+from benchmarks.gateway.mock import answer
 from fairlane.gateway.text.tokenizer import TextModel
 
 OK = b"HTTP/1.1 200 OK\r\n\r\n"

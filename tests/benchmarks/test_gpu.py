@@ -6,8 +6,8 @@ import pytest
 import torch
 import transformers
 
-from benchmarks import gpu
-from benchmarks.gpu_stand import BLOCK_SIZE, SHAPES, Ceilings, Stand
+from benchmarks.gpu import __main__ as gpu
+from benchmarks.gpu.stand import BLOCK_SIZE, SHAPES, Ceilings, Stand
 from fairlane.worker.engine.kv_cache import KVCache
 from fairlane.worker.engine.runner import Runner
 from fairlane.worker.model.fused import LeanModel

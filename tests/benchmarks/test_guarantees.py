@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.lines.guarantees import Case, play, play_case
+from benchmarks.scheduling.lines.guarantees import Case, play, play_case
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.simulation.synthetic_tenants import Client, Tier, flood, lane_tiers
 from fairlane.scheduler.simulation.workload import Arrival

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from benchmarks import hour
+from benchmarks.common import hour
 
 
 def test_the_hour_is_told_in_figures_and_leaves_the_process_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:

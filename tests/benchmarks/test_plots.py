@@ -6,15 +6,15 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.lines.line import C, R, Table
-from benchmarks.lines.world import OURS
-from benchmarks.scheduling import main
+from benchmarks.common.line import C, R, Table
+from benchmarks.scheduling.__main__ import main
+from benchmarks.scheduling.lines.world import OURS
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.simulation.results import spread
 
 MOST_BYTES = 60_000
 
-plots = pytest.importorskip("benchmarks.plots")
+plots = pytest.importorskip("benchmarks.scheduling.plots")
 
 
 class Little:
@@ -77,7 +77,7 @@ def test_what_cannot_be_written_is_refused_before_anything_runs(
 def test_without_matplotlib_it_says_what_to_install(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("benchmarks.scheduling.find_spec", lambda name: None)
+    monkeypatch.setattr("benchmarks.scheduling.__main__.find_spec", lambda name: None)
 
     with pytest.raises(SystemExit, match="2"):
         main(["--plots", str(tmp_path / "plots")])

@@ -6,17 +6,17 @@ from collections.abc import Callable
 
 import pytest
 
-from benchmarks.policies import POLICIES, Setup
-from benchmarks.policies.bands import Bands
-from benchmarks.policies.clairvoyant import Clairvoyant
-from benchmarks.policies.fcfs_sarathi import FcfsSarathi
-from benchmarks.policies.fcfs_vllm import FcfsVllm
-from benchmarks.policies.hygen import HyGen
-from benchmarks.policies.mlfq import Mlfq
-from benchmarks.policies.niyama import Niyama
-from benchmarks.policies.priority_sglang import PrioritySglang
-from benchmarks.policies.setup import prefill_within
-from benchmarks.policies.vtc import Vtc
+from benchmarks.scheduling.policies import POLICIES, Setup
+from benchmarks.scheduling.policies.bands import Bands
+from benchmarks.scheduling.policies.clairvoyant import Clairvoyant
+from benchmarks.scheduling.policies.fcfs_sarathi import FcfsSarathi
+from benchmarks.scheduling.policies.fcfs_vllm import FcfsVllm
+from benchmarks.scheduling.policies.hygen import HyGen
+from benchmarks.scheduling.policies.mlfq import Mlfq
+from benchmarks.scheduling.policies.niyama import Niyama
+from benchmarks.scheduling.policies.priority_sglang import PrioritySglang
+from benchmarks.scheduling.policies.setup import prefill_within
+from benchmarks.scheduling.policies.vtc import Vtc
 from fairlane.scheduler.planner.steps import StepFeatures
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.protocol.messages import Outcome

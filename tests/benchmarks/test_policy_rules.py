@@ -2,17 +2,17 @@
 
 import pytest
 
-from benchmarks.policies.bands import Bands
-from benchmarks.policies.clairvoyant import Clairvoyant
-from benchmarks.policies.edf import Edf
-from benchmarks.policies.fcfs_sarathi import FcfsSarathi
-from benchmarks.policies.fcfs_vllm import FcfsVllm
-from benchmarks.policies.hygen import HyGen
-from benchmarks.policies.mlfq import Mlfq
-from benchmarks.policies.niyama import Niyama
-from benchmarks.policies.priority_sglang import PrioritySglang
-from benchmarks.policies.priority_vllm import PriorityVllm
-from benchmarks.policies.vtc import Vtc
+from benchmarks.scheduling.policies.bands import Bands
+from benchmarks.scheduling.policies.clairvoyant import Clairvoyant
+from benchmarks.scheduling.policies.edf import Edf
+from benchmarks.scheduling.policies.fcfs_sarathi import FcfsSarathi
+from benchmarks.scheduling.policies.fcfs_vllm import FcfsVllm
+from benchmarks.scheduling.policies.hygen import HyGen
+from benchmarks.scheduling.policies.mlfq import Mlfq
+from benchmarks.scheduling.policies.niyama import Niyama
+from benchmarks.scheduling.policies.priority_sglang import PrioritySglang
+from benchmarks.scheduling.policies.priority_vllm import PriorityVllm
+from benchmarks.scheduling.policies.vtc import Vtc
 from fairlane.scheduler.protocol.messages import Outcome
 from fairlane.scheduler.simulation.workload import Hardware
 from tests.benchmarks.stage import HARDWARE, LATENCY, THROUGHPUT, Stage, request

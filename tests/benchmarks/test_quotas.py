@@ -4,11 +4,11 @@ import itertools
 
 import pytest
 
-from benchmarks.budgets.crowd import Share
-from benchmarks.budgets.drive import drive
-from benchmarks.budgets.rates import BUDGET, FEW, FLAT_CONCURRENCY, LEAST, MANY, Load, Turn, Turns, lines, loads, table
-from benchmarks.budgets.worker import Row
-from benchmarks.report import summary
+from benchmarks.common.report import summary
+from benchmarks.quotas.crowd import Share
+from benchmarks.quotas.drive import drive
+from benchmarks.quotas.rates import BUDGET, FEW, FLAT_CONCURRENCY, LEAST, MANY, Load, Turn, Turns, lines, loads, table
+from benchmarks.quotas.worker import Row
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Finished, Job, Lease, Paused, TokenDelta
 

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from benchmarks.lines.safety import HARDWARE, Case, crowd, digest_elsewhere, play
-from benchmarks.lines.watch import Waits, Watched
+from benchmarks.scheduling.lines.safety import HARDWARE, Case, crowd, digest_elsewhere, play
+from benchmarks.scheduling.lines.watch import Waits, Watched
 from fairlane.scheduler.planner.kv.blocks import IntegrityError
 from fairlane.scheduler.planner.planner import Planner
 from fairlane.scheduler.protocol.messages import Outcome

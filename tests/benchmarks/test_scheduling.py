@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.intervals import highest, interval
-from benchmarks.lines import capacity, fairness, gauntlet, overload
-from benchmarks.lines.line import at_least, at_most, unmeasured
-from benchmarks.lines.world import BLOCK_SIZE, OURS, THETA, World
-from benchmarks.scheduling import main
+from benchmarks.common.intervals import highest, interval
+from benchmarks.common.line import at_least, at_most, unmeasured
+from benchmarks.scheduling.__main__ import main
+from benchmarks.scheduling.lines import capacity, fairness, gauntlet, overload
+from benchmarks.scheduling.lines.world import BLOCK_SIZE, OURS, THETA, World
 from fairlane.scheduler.planner.planner import Planner
 from fairlane.scheduler.protocol.messages import Outcome
 from fairlane.scheduler.simulation.simulated_admission import SimulatedAdmission

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.budgets.streams import LIMIT, MINUTE_MS, contend, most_within
+from benchmarks.quotas.streams import LIMIT, MINUTE_MS, contend, most_within
 from tests.quotas.house import START_MS
 
 pytestmark = pytest.mark.anyio

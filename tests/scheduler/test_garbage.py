@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from benchmarks.lines.world import World
+from benchmarks.scheduling.lines.world import World
 from fairlane.scheduler.planner.steps import StepResult
 from fairlane.scheduler.protocol.gc_tuning import OF_A_WORKER, collect_seldom, no_collection
 from fairlane.scheduler.protocol.lanes import LaneName

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.lines.fairness import HARDER, Case, share
-from benchmarks.lines.world import OURS, THETA
+from benchmarks.scheduling.lines.fairness import HARDER, Case, share
+from benchmarks.scheduling.lines.world import OURS, THETA
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.planner import Planner
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES

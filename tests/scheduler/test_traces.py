@@ -7,7 +7,7 @@ import pytest
 from fairlane.scheduler.simulation.workload import TraceError, TraceRow, read_trace, scale_load, slice_trace
 
 HEADER = "arrival_s,prompt_tokens,output_tokens"
-SHIPPED = Path(__file__).parents[2] / "benchmarks" / "traces"
+SHIPPED = Path(__file__).parents[2] / "benchmarks" / "scheduling" / "traces"
 
 
 def csv_of(*rows: str) -> list[str]:

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from benchmarks.engines.ours import admission, serve
-from benchmarks.engines.overhead import TimedModel, overhead
-from benchmarks.engines.preempting import preempt
-from benchmarks.engines.profile import decode
-from benchmarks.engines.programme import arrivals_s
-from benchmarks.exactness import make_prompts
-from benchmarks.forced import Agreement, served_logits
+from benchmarks.engine.exactness import make_prompts
+from benchmarks.engine.forced import Agreement, served_logits
+from benchmarks.engine.ours import admission, serve
+from benchmarks.engine.overhead import TimedModel, overhead
+from benchmarks.engine.preempting import preempt
+from benchmarks.engine.profile import decode
+from benchmarks.engine.programme import arrivals_s
 from fairlane.worker.model.interface import PagedModel
 from tests.worker.test_engine import Client
 

@@ -1,10 +1,10 @@
-"""A small part of `benchmarks/exactness.py`, on the default model; and that the proof can fail."""
+"""A small part of `benchmarks/engine/exactness.py`, on the default model; and that the proof can fail."""
 
 from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.exactness import WAYS, Way, compare, generate, load_reference, make_prompts, serve
+from benchmarks.engine.exactness import WAYS, Way, compare, generate, load_reference, make_prompts, serve
 from fairlane.worker.model.files import ModelFiles
 from fairlane.worker.model.fused import LeanModel
 from fairlane.worker.model.interface import PagedModel

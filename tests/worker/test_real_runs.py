@@ -2,9 +2,9 @@
 
 import pytest
 
-from benchmarks.lines.fidelity import BLOCKS, HOST_SLOTS, NAMES, asked, policy
-from benchmarks.lines.world import BLOCK_SIZE
-from benchmarks.real_runs import Bench, Learner
+from benchmarks.scheduling.lines.fidelity import BLOCKS, HOST_SLOTS, NAMES, asked, policy
+from benchmarks.scheduling.lines.world import BLOCK_SIZE
+from benchmarks.scheduling.real_runs import Bench, Learner
 from fairlane.scheduler.protocol.messages import Outcome
 from fairlane.worker.model.interface import PagedModel
 

@@ -1,0 +1,1 @@
+"""Our engine on one GPU beside what the GPU can do."""
