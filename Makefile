@@ -15,7 +15,7 @@ serve: $(VENV)/.serve ## Store, gateway and worker on http://127.0.0.1:8000
 test: check unit ## Lint, types, import rules, and the whole suite
 
 fast: $(VENV)/.dev ## Tests that need neither a store nor the model
-	$(BIN)/pytest --numprocesses 2 --dist loadfile -m "not slow" tests/test_docs.py tests/gateway tests/quotas tests/scheduler
+	$(BIN)/pytest --numprocesses 2 --dist loadfile -m "not slow" tests/test_docs.py tests/gateway tests/quotas tests/scheduler tests/store
 
 format: $(VENV)/.dev ## Format, and mend what can be mended
 	$(BIN)/ruff format .

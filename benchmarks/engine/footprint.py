@@ -16,7 +16,7 @@ import psutil
 
 from benchmarks.gateway.load import Order, Seen, over_http
 from benchmarks.gateway.stand import LIMITS
-from tests.system.harness import MODEL, Server
+from tests.support.system.harness import MODEL, Server
 
 MIB = 2**20
 POOL_BYTES = 64 * MIB

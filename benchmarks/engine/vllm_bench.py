@@ -24,8 +24,8 @@ from rich.table import Table
 
 from benchmarks.common.machine import describe
 from fairlane.worker.model.files import resolve
-from tests.ports import free_port
-from tests.system.harness import MODEL, Server
+from tests.support.ports import free_port
+from tests.support.system.harness import MODEL, Server
 
 START_LIMIT_S, RUN_LIMIT_S = 600.0, 1_800.0
 BENCH_SERVE = """

@@ -25,7 +25,7 @@ from fairlane.gateway.processes import die_with_parent
 from fairlane.quotas.api_keys import KeyStore
 from fairlane.quotas.tenants import TenantStore
 from fairlane.scheduler.queue.registry import RedisRegistry, queue_name
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 TRACE_SAMPLE = 0.1
 READY_TIMEOUT_S = 60.0

@@ -24,7 +24,7 @@ from benchmarks.common.report import conclude, say
 from benchmarks.scheduling.crowd import FLOODS, Crowd, words
 from fairlane.scheduler.protocol.lanes import LATENCY
 from fairlane.scheduler.simulation.results import Spread, spread
-from tests.system.harness import MODEL, Server
+from tests.support.system.harness import MODEL, Server
 
 WORST_MS = 500.0
 """P99 of another tenant's first token, beside a flood in its own lane."""

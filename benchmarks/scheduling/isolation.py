@@ -21,8 +21,8 @@ from rich.progress import track
 from benchmarks.common.line import Line, at_most
 from benchmarks.common.machine import describe
 from benchmarks.common.report import conclude, say
-from tests.system.harness import MODEL, Server
-from tests.system.otlp import receiving
+from tests.support.system.harness import MODEL, Server
+from tests.support.system.otlp import receiving
 
 LINE = 5
 WORST_WAIT_STEPS = 2

@@ -11,8 +11,8 @@ the counters of tenants that go on waiting differ by at most Θ + Δ; neither KV
 serves the others too where rows are free, and takes their blocks and rows away gradually up to 3 Θ: there counters
 differ by at most 3 Θ + 2 Δ, Δ being a step's prefill tokens and twice its sequences, divided by the smallest weight;
 but for what a tenant cannot use, because its own requests leave the pool no room for its next one
-(tests/scheduler/test_planner_fairness.py hunts for a violation). Who yields, and who comes back, is chosen with what
-running rows will add in the next steps counted in (`ranking.FORESIGHT`), which keeps the usual gap near Θ. Without
+(tests/scheduler/planner/test_planner_fairness.py hunts for a violation). Who yields, and who comes back, is chosen with
+what running rows will add in the next steps counted in (`ranking.FORESIGHT`), which keeps the usual gap near Θ. Without
 host slots the leader's remaining cost comes on top; over several workers each adds what it has taken and not reported
 yet, a quantum and a batch of reports. Θ is that of the lane (`Lane.window`): where deadlines press, what a worker
 computes in `Lane.burst_ms` at least.

@@ -45,7 +45,7 @@ def test_demand_counts_whole_blocks() -> None:
 
 
 def test_a_process_serves_turn_by_turn_and_says_what_it_is_made_of(tmp_path: Path) -> None:
-    with Contender("echo", "tests.benchmarks.echo", {"less": 0}, tmp_path / "log") as echo:
+    with Contender("echo", "tests.support.benchmarks.echo", {"less": 0}, tmp_path / "log") as echo:
         assert echo.serve(equal(2, 3, 4))["tokens"] == 8
         assert echo.serve(equal(1, 3, 1), twice=True)["order"] == ["requests", "twice"]
 
@@ -54,7 +54,7 @@ def test_a_process_serves_turn_by_turn_and_says_what_it_is_made_of(tmp_path: Pat
 
 def test_an_engine_that_makes_too_few_tokens_has_no_figure(tmp_path: Path) -> None:
     with (
-        Contender("echo", "tests.benchmarks.echo", {"less": 1}, tmp_path / "log") as echo,
+        Contender("echo", "tests.support.benchmarks.echo", {"less": 1}, tmp_path / "log") as echo,
         pytest.raises(TurnError, match="echo made 7 tokens of 8"),
     ):
         echo.serve(equal(2, 3, 4))
@@ -62,7 +62,7 @@ def test_an_engine_that_makes_too_few_tokens_has_no_figure(tmp_path: Path) -> No
 
 def test_an_engine_that_breaks_is_named_with_the_end_of_its_log(tmp_path: Path) -> None:
     with (
-        Contender("echo", "tests.benchmarks.echo", {}, tmp_path / "log") as echo,
+        Contender("echo", "tests.support.benchmarks.echo", {}, tmp_path / "log") as echo,
         pytest.raises(TurnError, match=r"(?s)echo ended: .*KeyError: 'less'"),
     ):
         echo.serve(equal(2, 3, 4))
@@ -71,7 +71,7 @@ def test_an_engine_that_breaks_is_named_with_the_end_of_its_log(tmp_path: Path) 
 def test_all_take_turns_and_another_begins_each_round(tmp_path: Path) -> None:
     entries = [p.Entry("a", "echo"), p.Entry("b", "echo", {"twice": True})]
     turns: list[str] = []
-    with Contender("echo", "tests.benchmarks.echo", {"less": 0}, tmp_path / "log") as echo:
+    with Contender("echo", "tests.support.benchmarks.echo", {"less": 0}, tmp_path / "log") as echo:
         results = p.take_turns({"echo": echo}, [p.Load("L", equal(1, 2, 3), entries, repeats=3)], 2, turns.append)
 
     assert turns == ["L: a", "L: b", "L: b", "L: a"]
@@ -80,14 +80,16 @@ def test_all_take_turns_and_another_begins_each_round(tmp_path: Path) -> None:
 
 
 def test_who_is_absent_takes_no_part_and_quick_leaves_out_what_takes_long(tmp_path: Path) -> None:
-    ours = {p.OURS: Contender(p.OURS, "tests.benchmarks.echo", {}, tmp_path / "log")}
+    ours = {p.OURS: Contender(p.OURS, "tests.support.benchmarks.echo", {}, tmp_path / "log")}
 
     assert {entry.contender for one in p.loads(ours, quick=False) for entry in one.entries} == {p.OURS}
     assert [one.name for one in p.loads(ours, quick=True)] == [p.FIRST, p.ALONE, p.PRESSURE]
 
 
 def test_transformers_may_serve_the_first_requests_only_with_ours_beside_it(tmp_path: Path) -> None:
-    present = {name: Contender(name, "tests.benchmarks.echo", {}, tmp_path / name) for name in (p.OURS, p.PLAIN)}
+    present = {
+        name: Contender(name, "tests.support.benchmarks.echo", {}, tmp_path / name) for name in (p.OURS, p.PLAIN)
+    }
 
     cut = {one.name: one for one in p.loads(present, quick=False, plain_requests=100)}
 

@@ -7,9 +7,9 @@ from benchmarks.scheduling.policies import POLICIES, Setup
 from fairlane.scheduler.planner.steps import SeqId
 from fairlane.scheduler.protocol.messages import Lease
 from fairlane.scheduler.simulation.calibration import Calibration
-from tests.benchmarks.stage import HARDWARE, LATENCY, THROUGHPUT
-from tests.scheduler.kv_runner import KvRunner, expected_output
-from tests.scheduler.planner_world import job
+from tests.support.benchmarks.stage import HARDWARE, LATENCY, THROUGHPUT
+from tests.support.scheduler.kv_runner import KvRunner, expected_output
+from tests.support.scheduler.planner_world import job
 
 BLOCKS, HOST_SLOTS = 12, 12
 

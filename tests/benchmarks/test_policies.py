@@ -22,7 +22,7 @@ from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.protocol.messages import Outcome
 from fairlane.scheduler.queue.memory_queue import LaneQueue
 from fairlane.scheduler.simulation.simulate import Simulation
-from tests.benchmarks.stage import HARDWARE, Stage, crowd, request
+from tests.support.benchmarks.stage import HARDWARE, Stage, crowd, request
 
 every_policy = pytest.mark.parametrize("name", list(POLICIES))
 

@@ -15,7 +15,7 @@ from benchmarks.scheduling.policies.priority_vllm import PriorityVllm
 from benchmarks.scheduling.policies.vtc import Vtc
 from fairlane.scheduler.protocol.messages import Outcome
 from fairlane.scheduler.simulation.workload import Hardware
-from tests.benchmarks.stage import HARDWARE, LATENCY, THROUGHPUT, Stage, request
+from tests.support.benchmarks.stage import HARDWARE, LATENCY, THROUGHPUT, Stage, request
 
 
 def test_vllm_preempts_the_last_admitted() -> None:

@@ -17,7 +17,7 @@ from fairlane.scheduler.protocol.messages import Outcome
 from fairlane.scheduler.simulation.simulated_admission import SimulatedAdmission
 from fairlane.scheduler.simulation.synthetic_tenants import Client, flood
 from fairlane.scheduler.simulation.workload import Record
-from tests.benchmarks.stage import LATENCY, request
+from tests.support.benchmarks.stage import LATENCY, request
 
 
 def test_an_interval_is_students_t_around_the_mean() -> None:

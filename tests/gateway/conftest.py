@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.gateway.admin_app import AdminBench, admin_bench
+from tests.support.gateway.admin_app import AdminBench, admin_bench
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from fairlane.gateway.fleet import Directory
 from fairlane.gateway.http.server import Server
 from fairlane.store.trouble import StoreUnavailable
-from tests.gateway.served import (
+from tests.support.gateway.served import (
     ADMIN_KEY,
     ASKED,
     CHAT,

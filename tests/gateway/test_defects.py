@@ -1,7 +1,7 @@
 """Defects found in other gateways, each kept out by name, over HTTP and a real store (research notes, appendix A).
 
-Those of budgets stand in tests/quotas/test_defects.py, those of the queue in tests/scheduler/test_defects.py; A8 in
-test_every_limit.py.
+Those of budgets stand in tests/quotas/test_defects.py, those of the queue in tests/scheduler/queue/test_defects.py; A8
+in test_every_limit.py.
 """
 
 import asyncio
@@ -20,8 +20,8 @@ from fairlane.quotas.store import Charge
 from fairlane.scheduler.protocol.messages import Finished, Outcome, TokenDelta
 from fairlane.scheduler.queue.keys import prefix
 from fairlane.scheduler.queue.registry import RedisRegistry
-from tests.gateway.served import ASKED, CHAT, COMPLETIONS, SAID, WAIT_S, Served, serving, settings, until
-from tests.scheduler.test_commitments import BEST_EFFORT, PROMISED, WORKERS
+from tests.scheduler.admission.test_open_requests import BEST_EFFORT, PROMISED, WORKERS
+from tests.support.gateway.served import ASKED, CHAT, COMPLETIONS, SAID, WAIT_S, Served, serving, settings, until
 
 pytestmark = pytest.mark.anyio
 

@@ -10,8 +10,8 @@ import redis.asyncio
 
 from fairlane.cli.embedded_store import EmbeddedStore
 from fairlane.quotas.ledger import Ledger
-from tests.gateway.served import ASKED, CHAT, SAID, WAIT_S, Served, error_of, serving, settings, until
-from tests.store_proxy import proxied
+from tests.support.gateway.served import ASKED, CHAT, SAID, WAIT_S, Served, error_of, serving, settings, until
+from tests.support.store.proxy import proxied
 
 pytestmark = pytest.mark.anyio
 

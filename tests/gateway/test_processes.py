@@ -12,8 +12,8 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.gateway.served import ASKED, CHAT, OPERATOR, WAIT_S, Served, serving, settings
-from tests.gateway.spawned import process
+from tests.support.gateway.served import ASKED, CHAT, OPERATOR, WAIT_S, Served, serving, settings
+from tests.support.gateway.spawned import process
 
 pytestmark = pytest.mark.anyio
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import openai
 import pytest
 
-from tests.gateway.served import ASKED, CHAT, SAID, Served, serving, settings, until
+from tests.support.gateway.served import ASKED, CHAT, SAID, Served, serving, settings, until
 
 pytestmark = pytest.mark.anyio
 

@@ -7,7 +7,7 @@ import redis
 import redis.asyncio
 
 from fairlane.cli.embedded_store import EmbeddedStore
-from tests.quotas.house import START_MS, House, MemoryHouse, RedisHouse
+from tests.support.quotas.house import START_MS, House, MemoryHouse, RedisHouse
 
 
 @pytest.fixture(params=["memory", "valkey", "redis_server"])

@@ -4,7 +4,7 @@ import pytest
 
 from fairlane.quotas.limits import Limits
 from fairlane.quotas.store import AccessDenied, Need, Reason
-from tests.quotas.house import START_MS, House, ask, charge, one
+from tests.support.quotas.house import START_MS, House, ask, charge, one
 
 pytestmark = pytest.mark.anyio
 

@@ -10,7 +10,7 @@ import pytest
 
 from fairlane.quotas.limits import Limits
 from fairlane.quotas.store import TOMBSTONE_MS, AlreadySettled, Charge, Need
-from tests.quotas.house import START_MS, House, ask, charge
+from tests.support.quotas.house import START_MS, House, ask, charge
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,7 @@ from fairlane.quotas.limits import Limits
 from fairlane.quotas.redis_store import RedisQuotaStore
 from fairlane.quotas.store import AlreadySettled, Ask, Charge, Denied
 from fairlane.quotas.tenants import TenantStore
-from tests.quotas.house import START_MS, House, ask, charge, one
+from tests.support.quotas.house import START_MS, House, ask, charge, one
 
 pytestmark = pytest.mark.anyio
 

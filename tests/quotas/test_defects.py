@@ -5,7 +5,7 @@ import pytest
 
 from fairlane.quotas.limits import Limits
 from fairlane.quotas.store import Charge, Denied, Need
-from tests.quotas.house import START_MS, House, ask, charge, one, refused
+from tests.support.quotas.house import START_MS, House, ask, charge, one, refused
 
 pytestmark = pytest.mark.anyio
 

@@ -4,7 +4,7 @@ import pytest
 
 from fairlane.quotas.limits import Limits
 from fairlane.quotas.store import AccessDenied, Ask
-from tests.quotas.house import House, ask, charge, refused
+from tests.support.quotas.house import House, ask, charge, refused
 
 pytestmark = pytest.mark.anyio
 

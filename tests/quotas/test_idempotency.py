@@ -11,7 +11,7 @@ from fairlane.quotas.limits import Limits
 from fairlane.quotas.scripts import Database
 from fairlane.quotas.sealing import Seal
 from fairlane.quotas.store import Charge
-from tests.quotas.house import CLOCK_KEY, CLOCK_LUA, LEASE_MS, START_MS, RedisHouse, ask
+from tests.support.quotas.house import CLOCK_KEY, CLOCK_LUA, LEASE_MS, START_MS, RedisHouse, ask
 
 pytestmark = pytest.mark.anyio
 

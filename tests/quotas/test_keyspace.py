@@ -15,7 +15,7 @@ from fairlane.quotas.packing import FIGURES
 from fairlane.quotas.scripts import FUNCTIONS, LIBRARY, LUA, PARTS, Database
 from fairlane.quotas.store import Charge
 from fairlane.quotas.tenants import TenantStore
-from tests.quotas.house import START_MS, RedisHouse, ask, charge
+from tests.support.quotas.house import START_MS, RedisHouse, ask, charge
 
 SCRIPTS = sorted(LUA.values())
 

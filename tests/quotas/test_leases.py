@@ -4,7 +4,7 @@ import pytest
 
 from fairlane.quotas.limits import Limits
 from fairlane.quotas.store import Charge, Lapsed
-from tests.quotas.house import LEASE_MS, START_MS, House, ask, charge, one
+from tests.support.quotas.house import LEASE_MS, START_MS, House, ask, charge, one
 
 pytestmark = pytest.mark.anyio
 

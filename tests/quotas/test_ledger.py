@@ -9,7 +9,7 @@ from fairlane.quotas.field_checks import FieldError
 from fairlane.quotas.ledger import Ledger, Usage
 from fairlane.quotas.limits import Limits
 from fairlane.quotas.store import Charge, Need
-from tests.quotas.house import START_MS, RedisHouse, ask, charge
+from tests.support.quotas.house import START_MS, RedisHouse, ask, charge
 
 pytestmark = pytest.mark.anyio
 DAY = date(2026, 11, 21)

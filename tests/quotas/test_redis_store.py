@@ -22,7 +22,7 @@ from fairlane.quotas.scripts import Database
 from fairlane.quotas.store import TOMBSTONE_MS, AccessDenied, Charge, Denied
 from fairlane.quotas.tenants import TenantStore
 from fairlane.store.trouble import StoreUnavailable
-from tests.quotas.house import LEASE_MS, START_MS, RedisHouse, ask, charge
+from tests.support.quotas.house import LEASE_MS, START_MS, RedisHouse, ask, charge
 
 pytestmark = pytest.mark.anyio
 NEVER = Retry(NoBackoff(), 0)

@@ -12,7 +12,7 @@ from fairlane.quotas.ledger import Ledger, RollUp, Usage
 from fairlane.quotas.limits import Limits
 from fairlane.quotas.store import Charge
 from fairlane.quotas.tenants import TenantStore
-from tests.quotas.house import RedisHouse, ask
+from tests.support.quotas.house import RedisHouse, ask
 
 pytestmark = pytest.mark.anyio
 

@@ -4,7 +4,7 @@ import pytest
 
 from fairlane.quotas.limits import LIMIT_NAMES, Limits
 from fairlane.quotas.store import AlreadySettled, Charge, Denied
-from tests.quotas.house import House, ask, charge, one, refused
+from tests.support.quotas.house import House, ask, charge, one, refused
 
 pytestmark = pytest.mark.anyio
 

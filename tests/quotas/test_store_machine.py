@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from fairlane.quotas.limits import LIMIT_NAMES, Limits
 from fairlane.quotas.runs import Once, Resumption
 from fairlane.quotas.store import TOMBSTONE_MS, AccessDenied, AlreadySettled, Charge, Denied, Lapsed, Need, QuotaStore
-from tests.quotas.house import LEASE_MS, START_MS, MemoryHouse, RedisHouse, ask
+from tests.support.quotas.house import LEASE_MS, START_MS, MemoryHouse, RedisHouse, ask
 
 TENANTS = ("acme", "other")
 PROJECTS = ("web", "jobs")

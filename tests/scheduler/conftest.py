@@ -8,8 +8,8 @@ import redis.asyncio
 
 from fairlane.scheduler.planner.kv.blocks import BlockPool
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
-from tests.scheduler.pools import small_pool
-from tests.scheduler.queues import LEASE_MS, Clock, MemoryQueue, Queue, StoredQueue, lanes
+from tests.support.scheduler.pools import small_pool
+from tests.support.scheduler.queues import LEASE_MS, Clock, MemoryQueue, Queue, StoredQueue, lanes
 
 MakeQueue = Callable[..., Queue]
 

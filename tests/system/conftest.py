@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.harness import Server
+from tests.support.system.harness import Server
 
 StartServer = Callable[..., Server]
 

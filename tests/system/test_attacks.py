@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.system.harness import MODEL, Server
 from tests.system.attacks import cookies, crowds, numbers, paths, permissions, pipelining, scopes, shapes, tokens
 from tests.system.attacks.bodies import Target, attack
 from tests.system.attacks.measured import MOST_BYTES, forget_peak, peak_bytes
 from tests.system.attacks.permissions import umask_of_nobody
 from tests.system.attacks.rows import Row
 from tests.system.attacks.target import settings
-from tests.system.harness import MODEL, Server
 
 pytestmark = pytest.mark.system
 HELD = 60

@@ -10,9 +10,9 @@ import pytest
 import redis.asyncio
 
 from fairlane.quotas import keyspace
-from tests.quotas.house import forget_minute
+from tests.support.quotas.house import forget_minute
+from tests.support.system.harness import MODEL, Server
 from tests.system.conftest import StartServer
-from tests.system.harness import MODEL, Server
 
 pytestmark = [pytest.mark.system, pytest.mark.anyio]
 

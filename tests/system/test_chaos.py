@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.appended import Account
-from tests.system.chaos import World
+from tests.support.system.appended import Account
+from tests.support.system.chaos import World
 
 pytestmark = [pytest.mark.system, pytest.mark.anyio]
 

@@ -8,8 +8,8 @@ import httpx
 import openai
 import pytest
 
+from tests.support.system.harness import MODEL, Server
 from tests.system.conftest import StartServer
-from tests.system.harness import MODEL, Server
 
 pytestmark = pytest.mark.system
 

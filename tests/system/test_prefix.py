@@ -5,7 +5,7 @@ import random
 import openai
 import pytest
 
-from tests.system.harness import MODEL, Server
+from tests.support.system.harness import MODEL, Server
 
 pytestmark = pytest.mark.system
 

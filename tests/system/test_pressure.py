@@ -11,9 +11,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from tests.ports import free_port
+from tests.support.ports import free_port
+from tests.support.system.harness import MODEL, Server
 from tests.system.conftest import StartServer
-from tests.system.harness import MODEL, Server
 
 pytestmark = [pytest.mark.system, pytest.mark.anyio]
 

@@ -3,7 +3,7 @@
 import openai
 import pytest
 
-from tests.system.harness import MODEL, Server
+from tests.support.system.harness import MODEL, Server
 
 pytestmark = pytest.mark.system
 

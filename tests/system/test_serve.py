@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.ports import free_port
+from tests.support.ports import free_port
+from tests.support.system.harness import ADMIN_KEY, MODEL, Server
 from tests.system.conftest import StartServer
-from tests.system.harness import ADMIN_KEY, MODEL, Server
 
 pytestmark = pytest.mark.system
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.system.harness import MODEL, Server
-from tests.system.otlp import receiving
+from tests.support.system.harness import MODEL, Server
+from tests.support.system.otlp import receiving
 
 pytestmark = pytest.mark.system
 

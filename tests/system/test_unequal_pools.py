@@ -6,8 +6,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.gateway.served import COMPLETIONS, Served, gateway, settings, until
-from tests.system.script_workers import LEASE_S, script_worker
+from tests.support.gateway.served import COMPLETIONS, Served, gateway, settings, until
+from tests.support.system.script_workers import LEASE_S, script_worker
 
 pytestmark = pytest.mark.anyio
 SMALL, LARGE = 4, 32

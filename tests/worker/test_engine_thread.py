@@ -11,7 +11,7 @@ from fairlane.scheduler.protocol.messages import Cancel, Finished, Grant, Lease,
 from fairlane.scheduler.queue.types import Publication
 from fairlane.worker.engine_thread import Drop, EngineThread
 from fairlane.worker.updates import LaneTokens, Report
-from tests.worker.scripted import LIMIT_S, ScriptedRunner, engine, job, lease
+from tests.support.worker.scripted import LIMIT_S, ScriptedRunner, engine, job, lease
 
 pytestmark = pytest.mark.anyio
 

@@ -25,9 +25,9 @@ from fairlane.scheduler.protocol.messages import Job, Outcome, Sampling
 from fairlane.scheduler.queue.registry import card_sha256, queue_name
 from fairlane.worker.model.files import ModelFiles, model_card
 from fairlane.worker.model.fingerprint import fingerprint, weights_digest
-from tests.worker.fleet import Fleet, Process
-from tests.worker.listener import Listener, listening
-from tests.worker.tiny_model import VOCABULARY, write_tiny_model
+from tests.support.worker.fleet import Fleet, Process
+from tests.support.worker.listener import Listener, listening
+from tests.support.worker.tiny_model import VOCABULARY, write_tiny_model
 
 pytestmark = pytest.mark.anyio
 LEASE_S = 1.0

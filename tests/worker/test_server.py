@@ -9,10 +9,10 @@ import redis
 from fairlane.cli.embedded_store import EmbeddedStore
 from fairlane.scheduler.protocol.messages import Outcome, Paused
 from fairlane.scheduler.queue.types import JobState
-from tests.scheduler.queues import PLENTY
-from tests.worker.listener import Listener
-from tests.worker.scripted import ScriptedRunner, job
-from tests.worker.serving import CARD, Worker, gateway, working
+from tests.support.scheduler.queues import PLENTY
+from tests.support.worker.listener import Listener
+from tests.support.worker.scripted import ScriptedRunner, job
+from tests.support.worker.serving import CARD, Worker, gateway, working
 
 pytestmark = pytest.mark.anyio
 

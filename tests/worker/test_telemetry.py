@@ -27,7 +27,7 @@ from fairlane.worker.heartbeat import Vitals
 from fairlane.worker.publisher import token_runs
 from fairlane.worker.telemetry import Metrics, Traces, open_traces
 from fairlane.worker.updates import LaneTokens, Report, WorkerLoad
-from tests.worker.scripted import job
+from tests.support.worker.scripted import job
 
 TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 ABOUT = WorkerStatus(

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
+from tests.support.system.harness import Server
 from tests.system.attacks import cookies, crowds, numbers, paths, permissions, pipelining, scopes, shapes, tokens
 from tests.system.attacks.floods import FLOODS
 from tests.system.attacks.measured import measure
 from tests.system.attacks.permissions import umask_of_nobody
 from tests.system.attacks.rows import Row, markdown
 from tests.system.attacks.target import settings
-from tests.system.harness import Server
 
 KINDS: Mapping[str, Callable[[Server], Iterable[Row]]] = {
     each.KIND: each.rows for each in (shapes, pipelining, paths, scopes, cookies, permissions, tokens, numbers, crowds)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import httpx
 
+from tests.support.system.harness import MODEL
 from tests.system.attacks.target import Address, address_of
-from tests.system.harness import MODEL
 
 BODY_BYTES = 8 * 2**20
 PATH = "/v1/completions"

@@ -5,9 +5,9 @@ from contextlib import closing
 
 import httpx
 
+from tests.support.system.harness import ADMIN_KEY, Server
 from tests.system.attacks.rows import Row, compared
 from tests.system.attacks.target import bearer, heard, operators, request, tenants
-from tests.system.harness import ADMIN_KEY, Server
 
 KIND = "cookies"
 TENANTS, SESSION = "/admin/v1/tenants", "/console/session"

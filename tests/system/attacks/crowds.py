@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
+from tests.support.system.harness import MODEL, Server
 from tests.system.attacks.rows import Row
 from tests.system.attacks.target import (
     KEPT_OPEN,
@@ -20,7 +21,6 @@ from tests.system.attacks.target import (
     room_for,
     tenants,
 )
-from tests.system.harness import MODEL, Server
 
 KIND = "connections"
 TENANT = "crowd"

@@ -12,11 +12,11 @@ from pathlib import Path
 import httpx
 import psutil
 
+from tests.support.system.harness import MODEL, Server
 from tests.system.attacks.crowds import PROBES
 from tests.system.attacks.floods import FLOODS
 from tests.system.attacks.rows import Row
 from tests.system.attacks.target import PERSON, PROXY, bearer, heard, request, tenants
-from tests.system.harness import MODEL, Server
 
 QUIET_REQUESTS = 100
 PROBE_EVERY = 20

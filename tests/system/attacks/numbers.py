@@ -4,10 +4,10 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from tests.support.system.harness import MODEL, Server
 from tests.system.attacks.bodies import BODIES
 from tests.system.attacks.rows import Row, compared
 from tests.system.attacks.target import bearer, heard, request, tenants
-from tests.system.harness import MODEL, Server
 
 KIND = "numbers"
 PATH = "/v1/completions"

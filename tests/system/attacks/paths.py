@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
+from tests.support.system.harness import ADMIN_KEY, MODEL, Server
 from tests.system.attacks.rows import Row, compared
 from tests.system.attacks.target import Address, bearer, heard, metrics, operators, request, tenants
-from tests.system.harness import ADMIN_KEY, MODEL, Server
 
 KIND = "paths"
 Port = Literal["tenants", "operators", "metrics"]

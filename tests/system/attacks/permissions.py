@@ -10,9 +10,9 @@ from pathlib import Path
 
 import httpx
 
+from tests.support.system.harness import ADMIN_KEY, MODEL, Server
 from tests.system.attacks.rows import Row, compared
 from tests.system.attacks.target import bearer
-from tests.system.harness import ADMIN_KEY, MODEL, Server
 
 KIND = "permissions"
 _OTHERS = 0o077

@@ -3,9 +3,9 @@
 import json
 from collections.abc import Iterator
 
+from tests.support.system.harness import MODEL, Server
 from tests.system.attacks.rows import Row
 from tests.system.attacks.target import KEPT_OPEN, bearer, heard, request, tenants
-from tests.system.harness import MODEL, Server
 
 KIND = "pipelining"
 SENT = 1_000

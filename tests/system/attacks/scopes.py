@@ -5,9 +5,9 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tests.support.system.harness import ADMIN_KEY, MODEL, Server
 from tests.system.attacks.rows import Row, compared
 from tests.system.attacks.target import PERSON, PROXY, STRANGER, bearer, heard, operators, request, tenants
-from tests.system.harness import ADMIN_KEY, MODEL, Server
 
 KIND = "scopes"
 MODELS, COMPLETIONS = "/v1/models", "/v1/completions"

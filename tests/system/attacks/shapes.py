@@ -5,9 +5,9 @@ Each shape ends its connection where it is served, so one that is read as two re
 
 from collections.abc import Iterator, Mapping
 
+from tests.support.system.harness import Server
 from tests.system.attacks.rows import Row, compared
 from tests.system.attacks.target import heard, tenants
-from tests.system.harness import Server
 
 KIND = "HTTP shapes"
 _HEAD = "GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"

@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from tests.ports import free_port
-from tests.system.harness import Server
+from tests.support.ports import free_port
+from tests.support.system.harness import Server
 
 PERSON, STRANGER, PROXY = "127.0.0.1", "127.0.0.2", "127.0.0.3"
 """Loopback addresses: who asks for something, who attacks, and a proxy whose word counts."""

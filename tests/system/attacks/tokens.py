@@ -5,9 +5,9 @@ from typing import Any
 
 import httpx
 
+from tests.support.system.harness import MODEL, Server
 from tests.system.attacks.rows import Row
 from tests.system.attacks.target import bearer
-from tests.system.harness import MODEL, Server
 
 KIND = "tokens"
 NAMES = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<repo_name>")

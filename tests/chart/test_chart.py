@@ -1,0 +1,79 @@
+"""The chart as a whole, in every mode of `helm/ci`."""
+
+import subprocess
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from tests.chart.conftest import Render
+from tests.support.chart import CHART, MODES, Chart
+
+KUBERNETES = ("1.30", "1.34", kubernetes_validate.latest_version())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_lint_finds_nothing_to_say(helm: Path, mode: str) -> None:
+    values = CHART / "ci" / f"{mode}-values.yaml"
+
+    done = subprocess.run([helm, "lint", CHART, "--strict", "--values", values], capture_output=True, check=False)
+
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("version", KUBERNETES)
+@pytest.mark.parametrize("mode", MODES)
+def test_every_object_is_valid_in_the_kubernetes_that_the_chart_claims(render: Render, mode: str, version: str) -> None:
+    for manifest in render(mode).manifests:
+        kubernetes_validate.validate(manifest, version, strict=True)
+
+
+def test_no_template_renders_two_objects() -> None:
+    for template in CHART.rglob("templates/**/*.yaml"):
+        assert template.read_text().count("\nkind: ") <= 1, template
+
+
+def test_values_and_templates_stay_short_enough_to_read() -> None:
+    assert len((CHART / "values.yaml").read_text().splitlines()) <= 250
+    for template in CHART.rglob("templates/**/*"):
+        assert template.is_dir() or len(template.read_text().splitlines()) <= 200, template
+
+
+def test_the_chart_has_the_version_of_the_product() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+
+    assert f'version = "{chart["appVersion"]}"' in (CHART.parent / "pyproject.toml").read_text()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_selector_meets_the_labels_of_its_own_pods_only(render: Render, mode: str) -> None:
+    chart = render(mode)
+    pods = {
+        component: chart.one("Deployment", component)["spec"]["template"]["metadata"]["labels"]
+        for component in ("gateway", "worker")
+    }
+
+    for owner, selector in _selectors(chart):
+        assert {owner} == {component for component, labels in pods.items() if selector.items() <= labels.items()}
+
+
+def _selectors(chart: Chart) -> list[tuple[str, dict[str, str]]]:
+    found = [("gateway", service["spec"]["selector"]) for service in chart.all("Service")]
+    for kind in ("Deployment", "PodDisruptionBudget"):
+        for manifest in chart.all(kind):
+            component = manifest["metadata"]["labels"]["app.kubernetes.io/component"]
+            found.append((component, manifest["spec"]["selector"]["matchLabels"]))
+    return found
+
+
+def test_a_release_named_otherwise_keeps_its_name_in_every_object(render: Render) -> None:
+    names = {manifest["metadata"]["name"] for manifest in render(release="blue").manifests}
+
+    assert all(name.startswith("blue-fairlane") for name in names)
+
+
+def test_a_long_release_name_still_gives_valid_names(render: Render) -> None:
+    names = {manifest["metadata"]["name"] for manifest in render(release="a" * 53).manifests}
+
+    assert all(len(name) <= 63 for name in names)

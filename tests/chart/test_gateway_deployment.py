@@ -1,0 +1,47 @@
+"""`templates/gateway/deployment.yaml`."""
+
+from tests.chart.conftest import Render
+
+
+def test_the_gateway_alone_holds_the_admin_key(render: Render) -> None:
+    chart = render()
+
+    assert chart.env("gateway")["FAIRLANE_ADMIN_KEY"] == {"secretKeyRef": {"name": "fairlane-admin", "key": "key"}}
+    assert "FAIRLANE_ADMIN_KEY" not in chart.env("worker")
+
+
+def test_the_gateway_alone_knows_a_store_of_the_budgets_own(render: Render) -> None:
+    chart = render(values={"quotaStore": {"existingSecret": "budgets"}})
+
+    assert chart.env("gateway")["FAIRLANE_QUOTA_REDIS_URL"] == {"secretKeyRef": {"name": "budgets", "key": "url"}}
+    assert "FAIRLANE_QUOTA_REDIS_URL" not in chart.env("worker")
+    assert "FAIRLANE_QUOTA_REDIS_URL" not in render().env("gateway")
+
+
+def test_alive_and_ready_are_asked_apart(render: Render) -> None:
+    container = render().container("gateway")
+
+    assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "metrics"}
+    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "metrics"}
+
+
+def test_the_ports_are_those_of_the_settings(render: Render) -> None:
+    chart = render(values={"config": {"port": 9000, "metrics_port": 9001, "admin_port": 9002}})
+
+    assert chart.container("gateway")["ports"] == [
+        {"name": "http", "containerPort": 9000},
+        {"name": "metrics", "containerPort": 9001},
+        {"name": "admin", "containerPort": 9002},
+    ]
+    settings = chart.settings()
+    assert (settings["port"], settings["metrics_port"], settings["admin_port"]) == (9000, 9001, 9002)
+
+
+def test_the_endpoints_forget_a_pod_before_it_stops_accepting(render: Render) -> None:
+    assert render().container("gateway")["lifecycle"]["preStop"] == {"sleep": {"seconds": 5}}
+
+
+def test_a_rollout_never_has_fewer_gateways_than_asked(render: Render) -> None:
+    rolling = render().one("Deployment", "gateway")["spec"]["strategy"]["rollingUpdate"]
+
+    assert rolling == {"maxSurge": 1, "maxUnavailable": 0}

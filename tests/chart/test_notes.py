@@ -1,0 +1,25 @@
+"""`templates/NOTES.txt`: what an operator reads after an install."""
+
+import subprocess
+from pathlib import Path
+
+from tests.support.chart import CHART
+
+
+def _notes(helm: Path, mode: str) -> str:
+    command = [str(helm), "install", "fairlane", str(CHART), "--dry-run=client", "--namespace", "llm"]
+    values = str(CHART / "ci" / f"{mode}-values.yaml")
+    done = subprocess.run([*command, "--values", values], capture_output=True, text=True, check=True)
+    return done.stdout.partition("NOTES:")[2]
+
+
+def test_the_notes_lead_to_a_first_key(helm: Path) -> None:
+    notes = _notes(helm, "minimal")
+
+    assert "port-forward service/fairlane 8000:8000" in notes
+    assert "get secret fairlane-admin" in notes
+    assert "$ADMIN_URL/admin/v1/tenants" in notes
+
+
+def test_the_notes_name_the_ingress_where_there_is_one(helm: Path) -> None:
+    assert "URL=https://llm.example.com" in _notes(helm, "production")

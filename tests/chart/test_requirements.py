@@ -1,0 +1,65 @@
+"""Values that could not work are refused with a sentence that names them."""
+
+from typing import Any
+
+import pytest
+
+from tests.chart.conftest import Render
+from tests.support.chart import RefusedError
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"store": {"existingSecret": ""}}, "store.existingSecret is required: name the Secret"),
+        ({"admin": {"existingSecret": ""}}, "admin.existingSecret is required: name the Secret"),
+        ({"gateway": {"image": {"repository": ""}}}, "gateway.image.repository is required"),
+        ({"worker": {"image": {"repository": ""}}}, "worker.image.repository is required"),
+        ({"gateway": {"image": {"tag": "latest"}}}, "gateway.image.tag must not be latest"),
+        ({"worker": {"image": {"tag": "latest"}}}, "worker.image.tag must not be latest"),
+        ({"config": {"redis_url": "redis://:pw@h"}}, "config.redis_url would put a secret into a ConfigMap"),
+        ({"config": {"quota_redis_url": "redis://:pw@h"}}, "config.quota_redis_url would put a secret .* quotaStore"),
+        ({"config": {"admin_key": "k"}}, "config.admin_key would put a secret into a ConfigMap"),
+        ({"config": {"data_dir": "/data"}}, "config.data_dir belongs to the chart"),
+        ({"ingress": {"enabled": True}}, "ingress.host is required where ingress.enabled is true"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_a_sentence(render: Render, values: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(RefusedError, match=sentence):
+        render(values=values)
+
+
+@pytest.mark.parametrize(
+    ("values", "place"),
+    [
+        ({"gatway": {}}, "gatway"),
+        ({"gateway": {"replica": 2}}, "gateway"),
+        ({"gateway": {"replicas": -1}}, "gateway/replicas"),
+        ({"gateway": {"replicas": "two"}}, "gateway/replicas"),
+        ({"gateway": {"image": {"digest": "abc"}}}, "gateway/image/digest"),
+        ({"gateway": {"service": {"type": "Magic"}}}, "gateway/service/type"),
+        ({"worker": {"startSeconds": 0}}, "worker/startSeconds"),
+        ({"config": {"port": 80}}, "config/port"),
+        ({"config": {"gateway": {"grace_s": -1}}}, "config/gateway/grace_s"),
+        ({"config": {"gateway": {"processes": 0}}}, "config/gateway/processes"),
+        ({"config": {"worker": {"metrics_port": 0}}}, "config/worker/metrics_port"),
+        ({"config": {"log_level": "loud"}}, "config/log_level"),
+        ({"otlpEndpoint": "collector:4318"}, "otlpEndpoint"),
+        ({"store": {"existingSecret": "not a name"}}, "store/existingSecret"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_refused_by_the_schema(render: Render, values: dict[str, Any], place: str) -> None:
+    with pytest.raises(RefusedError, match=place):
+        render(values=values)
+
+
+def test_latest_is_allowed_beside_a_digest_because_the_digest_wins(render: Render) -> None:
+    digest = "sha256:" + "0" * 64
+
+    chart = render(values={"worker": {"image": {"tag": "latest", "digest": digest}}})
+
+    assert chart.container("worker")["image"].endswith(f"@{digest}")
+
+
+def test_requirements_render_nothing(render: Render) -> None:
+    assert all(manifest["kind"] and manifest["metadata"]["name"] for manifest in render().manifests)

@@ -1,0 +1,118 @@
+"""Workers and lanes through the admin API."""
+
+import pytest
+
+from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.scheduler.queue.types import LaneDepth
+from fairlane.store.trouble import StoreUnavailable
+from tests.support.gateway.admin_app import AdminBench, worker
+from tests.support.quotas.auditing import failing
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_each_worker_says_how_full_it_is(bench: AdminBench) -> None:
+    (only,) = (await bench.done("GET", "/workers"))["data"]
+
+    assert only["id"] == "w1"
+    assert only["model"] == "tiny"
+    assert (only["blocks_total"], only["blocks_free"]) == (100, 50)
+    assert only["started_at"] == 1_700_000_000
+    assert only["running"] == {"latency": 1, "throughput": 2}
+
+
+async def test_workers_come_in_pages_by_id(bench: AdminBench) -> None:
+    bench.fleet.statuses = [worker(name) for name in ("w3", "w1", "w2")]
+
+    first = await bench.done("GET", "/workers?limit=2")
+    rest = await bench.done("GET", f"/workers?limit=2&after={first['last_id']}")
+
+    assert [each["id"] for each in [*first["data"], *rest["data"]]] == ["w1", "w2", "w3"]
+    assert (first["has_more"], rest["has_more"]) == (True, False)
+
+
+async def test_a_drained_worker_is_told_and_noted_once(bench: AdminBench) -> None:
+    answer = await bench.done("POST", "/workers/w1/drain")
+    bench.fleet.statuses = [worker("w1", draining=True)]
+    await bench.done("POST", "/workers/w1/drain")
+
+    assert answer["draining"] is True
+    assert bench.fleet.drained == ["w1", "w1"]
+    assert [(entry["action"], entry["target"]) for entry in await bench.audit()] == [("worker.drain", "w1")]
+
+
+async def test_an_undrained_worker_is_told_and_noted_once(bench: AdminBench) -> None:
+    bench.fleet.statuses = [worker("w1", draining=True)]
+    answer = await bench.done("POST", "/workers/w1/undrain")
+    bench.fleet.statuses = [worker("w1")]
+    await bench.done("POST", "/workers/w1/undrain")
+
+    assert answer["draining"] is False
+    assert bench.fleet.undrained == ["w1", "w1"]
+    assert [(entry["action"], entry["target"]) for entry in await bench.audit()] == [("worker.undrain", "w1")]
+
+
+async def test_a_drain_that_could_not_be_noted_is_in_the_log(
+    bench: AdminBench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failing(monkeypatch, StoreUnavailable("away"), only="audit_write")
+
+    refused = await bench.refused("POST", "/workers/w1/drain")
+
+    assert refused[:2] == (503, "quota_store_unavailable")
+    assert bench.fleet.drained == ["w1"]
+    assert "the drain of w1 from 127.0.0.1" in caplog.text
+
+
+async def test_a_worker_that_is_not_there_is_404_and_told_nothing(bench: AdminBench) -> None:
+    assert await bench.refused("POST", "/workers/w9/drain") == (404, "not_found", None)
+    assert await bench.refused("POST", "/workers/w9/undrain") == (404, "not_found", None)
+    assert bench.fleet.drained == []
+    assert await bench.audit() == []
+
+
+async def test_a_lane_adds_up_over_workers(bench: AdminBench) -> None:
+    bench.fleet.statuses = [worker("w1"), worker("w2")]
+    bench.fleet.depth = {LaneName.THROUGHPUT: LaneDepth(7, 1500)}
+
+    latency, throughput = (await bench.done("GET", "/lanes"))["data"]
+
+    assert latency == {
+        "lane": "latency",
+        "queued": 0,
+        "oldest_wait_ms": 0,
+        "running": 2,
+        "preempted": 0,
+        "tokens_per_s": 20.0,
+        "ttft_target_ms": 1_000.0,
+        "tpot_target_ms": 100.0,
+    }
+    assert throughput == {
+        "lane": "throughput",
+        "queued": 7,
+        "oldest_wait_ms": 1500,
+        "running": 4,
+        "preempted": 2,
+        "tokens_per_s": 61.0,
+        "ttft_target_ms": 600_000.0,
+        "tpot_target_ms": 1_000.0,
+    }
+
+
+async def test_lanes_are_there_without_any_worker(bench: AdminBench) -> None:
+    bench.fleet.statuses = []
+
+    lanes = (await bench.done("GET", "/lanes"))["data"]
+
+    assert [(lane["lane"], lane["running"]) for lane in lanes] == [("latency", 0), ("throughput", 0)]
+    assert (await bench.done("GET", "/workers"))["data"] == []
+
+
+async def test_a_lane_tells_the_target_that_its_slowest_worker_sets(bench: AdminBench) -> None:
+    bench.fleet.statuses = [worker("w1", single_stream_ms=12.0), worker("w2", single_stream_ms=16.0)]
+
+    latency, throughput = (await bench.done("GET", "/lanes"))["data"]
+    told = [one["single_stream_ms"] for one in (await bench.done("GET", "/workers"))["data"]]
+
+    assert (latency["tpot_target_ms"], throughput["tpot_target_ms"]) == (48.0, 1_000.0)
+    assert told == [12.0, 16.0]

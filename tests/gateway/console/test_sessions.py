@@ -1,0 +1,121 @@
+"""The console's sessions: signed in once, by a cookie that no script reads and no other site can use."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from fairlane.gateway.console.sessions import LASTS_S, Sessions
+from fairlane.gateway.operators import AdminKeys
+from tests.support.gateway.admin_app import HEADERS, AdminBench, HandFleet, application
+
+pytestmark = pytest.mark.anyio
+
+OWN = {"origin": "http://gateway", "x-fairlane-csrf": "1"}
+TENANTS = "/admin/v1/tenants"
+
+
+async def signed_in(bench: AdminBench, **headers: str) -> dict[str, str]:
+    """The cookie of a new session."""
+    answer = await bench.http.post("/console/session", headers={**HEADERS, **OWN, **headers})
+    bench.http.cookies.clear()
+    assert answer.status_code == 204, answer.text
+    return {"cookie": "a=b; " + answer.headers["set-cookie"].partition(";")[0]}
+
+
+async def status(bench: AdminBench, method: str, path: str, headers: dict[str, str], **options: Any) -> int:
+    answer = await bench.http.request(method, path, headers=headers, **options)
+    bench.http.cookies.clear()
+    return answer.status_code
+
+
+async def test_a_session_is_as_good_as_the_key_until_it_is_ended(bench: AdminBench) -> None:
+    session = await signed_in(bench)
+
+    assert await status(bench, "GET", TENANTS, session) == 200
+    assert await status(bench, "POST", TENANTS, session | OWN, json={"id": "acme"}) == 201
+    assert await status(bench, "DELETE", "/console/session", session | OWN) == 204
+    assert await status(bench, "GET", TENANTS, session) == 401
+
+
+async def test_the_cookie_is_for_this_site_alone_and_no_script(bench: AdminBench) -> None:
+    answer = await bench.http.post("/console/session", headers=HEADERS | OWN)
+    name, *attributes = answer.headers["set-cookie"].split("; ")
+
+    assert name.startswith("fairlane=")
+    assert attributes == ["Path=/", f"Max-Age={LASTS_S}", "HttpOnly", "SameSite=Strict"]
+    assert answer.headers["cache-control"] == "no-store"
+
+
+async def test_under_tls_the_cookie_is_bound_to_it(bench: AdminBench) -> None:
+    transport = httpx.ASGITransport(application(bench.redis, HandFleet()))
+    async with httpx.AsyncClient(transport=transport, base_url="https://gateway") as http:
+        answer = await http.post("/console/session", headers={**HEADERS, **OWN, "origin": "https://gateway"})
+        assert (await http.post("/console/session", headers=HEADERS | OWN)).status_code == 403
+
+    name, *attributes = answer.headers["set-cookie"].split("; ")
+    assert name.startswith("__Host-fairlane=")
+    assert attributes == ["Path=/", f"Max-Age={LASTS_S}", "HttpOnly", "SameSite=Strict", "Secure"]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"x-fairlane-csrf": "1"},
+        {"origin": "http://gateway"},
+        {"origin": "http://elsewhere", "x-fairlane-csrf": "1"},
+        {"origin": "http://gateway.elsewhere", "x-fairlane-csrf": "1"},
+        {"origin": "null", "x-fairlane-csrf": "1"},
+        {"origin": "http://gateway", "x-fairlane-csrf": ""},
+    ],
+)
+async def test_another_site_changes_nothing_with_it(bench: AdminBench, headers: dict[str, str]) -> None:
+    session = await signed_in(bench)
+
+    assert await status(bench, "POST", TENANTS, session | headers, json={"id": "acme"}) == 403
+    assert await status(bench, "DELETE", "/console/session", session | headers) == 403
+    assert await status(bench, "POST", "/console/session", HEADERS | headers) == 403
+    assert await status(bench, "GET", TENANTS, session) == 200
+    assert (await bench.done("GET", "/tenants"))["data"] == []
+
+
+async def test_only_the_key_signs_in(bench: AdminBench) -> None:
+    session = await signed_in(bench)
+
+    assert await status(bench, "POST", "/console/session", {"authorization": "Bearer wrong", **OWN}) == 401
+    assert await status(bench, "POST", "/console/session", session | OWN) == 401, "a session does not renew itself"
+
+
+async def test_a_key_that_is_sent_counts_and_not_the_cookie(bench: AdminBench) -> None:
+    session = await signed_in(bench)
+
+    assert await status(bench, "GET", TENANTS, session | {"authorization": "Bearer wrong"}) == 401
+    assert await status(bench, "GET", TENANTS, {"cookie": "fairlane=nonsense"}) == 401
+    assert await status(bench, "GET", TENANTS, {"cookie": "fairlane="}) == 401
+
+
+async def test_the_store_has_neither_session_nor_key_and_forgets_after_eight_hours(bench: AdminBench) -> None:
+    session = (await signed_in(bench))["cookie"].partition("fairlane=")[2]
+    (place,) = [name async for name in bench.redis.scan_iter("fl:session:*")]
+
+    kept = place + await bench.redis.get(place)
+    assert session.encode() not in kept
+    assert LASTS_S - 60 <= await bench.redis.ttl(place) <= LASTS_S
+
+
+@pytest.mark.parametrize("configured", [True, False])
+async def test_any_gateway_knows_it_and_with_another_key_none_does(bench: AdminBench, configured: bool) -> None:
+    key = "k" * 32 if configured else None
+    here, there = (AdminKeys(bench.redis, key) for _ in range(2))
+    await here.ensure()
+    session = await Sessions(bench.redis, here).begin()
+    await Sessions(bench.redis, there).check(session)
+
+    if configured:
+        there = AdminKeys(bench.redis, "another" * 8)
+    else:
+        await bench.redis.delete(AdminKeys.STORED_AT)
+        await there.ensure()
+    with pytest.raises(Exception, match="No valid API key"):
+        await Sessions(bench.redis, there).check(session)

@@ -1,0 +1,178 @@
+"""The OpenAPI document: whole, well-formed, and true."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jsonschema
+import msgspec
+import pytest
+from jsonschema import Draft202012Validator
+from starlette.routing import BaseRoute, Mount, Route
+
+from fairlane.gateway.admin.inputs import LimitsBody
+from fairlane.gateway.app import create_app
+from fairlane.gateway.config import GatewaySettings
+from fairlane.gateway.errors import TABLE
+from fairlane.gateway.openai.wire import NEUTRAL_CHAT
+from fairlane.gateway.openapi import document as openapi
+from fairlane.gateway.runtime import Resources
+from fairlane.quotas.limits import LIMIT_NAMES
+from tests.support.gateway.admin_app import AdminBench
+from tests.support.gateway.served import ASKED, CHAT, serving, settings
+
+pytestmark = pytest.mark.anyio
+
+DOCUMENT = openapi.document()
+METHODS = {"get", "put", "post", "patch", "delete"}
+
+
+def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, item in DOCUMENT["paths"].items():
+        for method, operation in item.items():
+            yield path, method, operation
+
+
+def routed(routes: Sequence[BaseRoute], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Method and path of every route, as OpenAPI writes them."""
+    for route in routes:
+        if isinstance(route, Mount):
+            yield from routed(route.routes, prefix + route.path)
+        elif isinstance(route, Route):
+            path = re.sub(r":\w+}", "}", prefix + route.path)
+            yield from ((method, path) for method in (route.methods or set()) - {"HEAD"})
+
+
+def nodes(value: object) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        yield value
+        for inner in value.values():
+            yield from nodes(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from nodes(inner)
+
+
+def schema(name: str) -> Draft202012Validator:
+    """A component, able to check documents."""
+    whole = {"$ref": f"#/components/schemas/{name}", "components": DOCUMENT["components"]}
+    return Draft202012Validator(whole)
+
+
+async def test_the_gateway_serves_the_document(bench: AdminBench) -> None:
+    answer = await bench.http.get("/openapi.json")
+
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.json() == msgspec.to_builtins(DOCUMENT)
+
+
+async def test_the_document_and_the_application_have_the_same_routes() -> None:
+    app = create_app(Resources(GatewaySettings(redis_url="unix:///nowhere")))
+
+    documented = {(method.upper(), path) for path, method, _ in operations()}
+
+    assert documented == {found for found in routed(app.routes) if not found[1].startswith("/console/")}
+
+
+async def test_the_document_says_its_version_and_knows_only_real_methods() -> None:
+    assert re.fullmatch(r"3\.1\.\d+", DOCUMENT["openapi"])
+    assert DOCUMENT["info"].keys() >= {"title", "version"}
+    assert {method for _, method, _ in operations()} <= METHODS
+
+
+async def test_every_reference_leads_somewhere() -> None:
+    for node in nodes(DOCUMENT):
+        if "$ref" in node:
+            prefix, _, name = node["$ref"].rpartition("/")
+            assert prefix in ("#/components/schemas", "#/components/headers")
+            assert name in DOCUMENT["components"][prefix.rpartition("/")[2]]
+
+
+async def test_every_schema_is_valid_json_schema() -> None:
+    for name, component in DOCUMENT["components"]["schemas"].items():
+        Draft202012Validator.check_schema(component)
+        assert component.get("description"), name
+
+
+async def test_every_operation_is_whole() -> None:
+    names = [operation["operationId"] for _, _, operation in operations()]
+    security = DOCUMENT["components"]["securitySchemes"]
+
+    assert len(names) == len(set(names))
+    for path, _, operation in operations():
+        in_path = [field["name"] for field in operation["parameters"] if field["in"] == "path"]
+        assert in_path == re.findall(r"{(\w+)}", path)
+        assert operation["summary"]
+        assert any(status.startswith("2") for status in operation["responses"])
+        assert all(response["description"] for response in operation["responses"].values())
+        assert all(scheme in security for needed in operation["security"] for scheme in needed)
+
+
+async def test_what_needs_a_key_says_so() -> None:
+    for path, _, operation in operations():
+        is_admin = path.startswith(("/admin/", "/v1/organization/", "/metrics"))
+        who = "admin" if is_admin else "tenant" if path.startswith("/v1/") else None
+        assert operation["security"] == ([{who: []}] if who else [])
+        assert ("401" in operation["responses"]) == bool(who)
+
+
+async def test_refusals_are_those_of_the_one_table() -> None:
+    for _, _, operation in operations():
+        for status, response in operation["responses"].items():
+            for code in response["description"].split(" | ") if not status.startswith("2") else []:
+                assert TABLE[code].status == int(status)
+
+
+async def test_every_limit_is_in_the_document() -> None:
+    assert tuple(LimitsBody.model_fields) == LIMIT_NAMES
+
+
+async def test_a_chat_body_may_name_what_is_not_served_yet_at_neutral_values() -> None:
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}]}
+    neutral = {name: values[0] if values else None for name, values in NEUTRAL_CHAT.items()}
+
+    schema("ChatBody").validate({**body, **neutral})
+
+    with pytest.raises(jsonschema.ValidationError):
+        schema("ChatBody").validate({**body, "tools": [{"type": "function"}]})
+    with pytest.raises(jsonschema.ValidationError):
+        schema("ChatBody").validate({**body, "nonsense": 1})
+
+
+async def test_the_admin_api_answers_as_documented(bench: AdminBench) -> None:
+    await bench.done("POST", "/tenants", json={"id": "acme", "limits": {"tokens_per_day": 100}})
+    await bench.spend("acme")
+    sizes = {"prompt_tokens": 1000, "max_output_tokens": 5, "lane": "latency"}
+
+    answers = {
+        "NewKeyView": await bench.done("POST", "/tenants/acme/keys", json={"name": "k"}),
+        "Page_TenantView_": await bench.done("GET", "/tenants"),
+        "Page_KeyView_": await bench.done("GET", "/tenants/acme/keys"),
+        "QuotaView": await bench.done("GET", "/tenants/acme/quota"),
+        "UsageView": await bench.done("GET", "/tenants/acme/usage?group_by=lane,day"),
+        "ExplainView": await bench.done("POST", "/tenants/acme/explain", json=sizes),
+        "Page_WorkerView_": await bench.done("GET", "/workers"),
+        "Page_LaneView_": await bench.done("GET", "/lanes"),
+        "Page_AuditView_": await bench.done("GET", "/audit"),
+        "Deleted": await bench.done("DELETE", "/tenants/acme"),
+        "Error": (await bench.call("GET", "/tenants/acme")).json(),
+    }
+
+    for name, answer in answers.items():
+        schema(name).validate(answer)
+
+
+async def test_answers_have_the_headers_that_the_document_names(valkey_url: str) -> None:
+    async with serving(settings(valkey_url)) as served:
+        await served.tenant(limits={"requests_per_minute": 1, "tokens_per_day": 1000})
+        asked = {parameter["name"] for parameter in DOCUMENT["paths"][CHAT]["post"]["parameters"]}
+        done = await served.post(CHAT, ASKED, x_fairlane_lane="latency", x_fairlane_ttft_ms="60000")
+        spent, wrong = await served.post(CHAT, ASKED), await served.post(CHAT, b"{")
+
+    assert asked >= {"x-fairlane-lane", "x-fairlane-deadline-ms", "x-fairlane-ttft-ms", "x-request-id"}
+    may_be_absent = {200: {"idempotent-replayed"}, 429: {"x-should-retry"}}
+    for answer in (done, spent, wrong):
+        named = DOCUMENT["paths"][CHAT]["post"]["responses"][str(answer.status_code)]["headers"].keys()
+        given = {name for name in answer.headers if name.startswith(("x-", "retry-"))}
+        assert given == named - {"x-fairlane-degraded"} - may_be_absent.get(answer.status_code, set())
+        assert "x-fairlane-degraded" in named

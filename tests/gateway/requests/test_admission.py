@@ -1,0 +1,204 @@
+"""The door: sizes, the KV pool, width, deadlines."""
+
+import math
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from fairlane.gateway.errors import ApiError, LimitBlock
+from fairlane.gateway.fleet import ServedModel
+from fairlane.gateway.requests.admission import Size, Verdict, admit, measure
+from fairlane.gateway.requests.service_level import ServiceLevel
+from fairlane.gateway.text.tokenizer import TextModel
+from fairlane.quotas.tenants import Tenant
+from fairlane.scheduler.admission.demand import Level
+from fairlane.scheduler.admission.open_requests import OpenRequests
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LATENCY, LaneName
+from fairlane.scheduler.protocol.messages import WorkerStatus
+from fairlane.scheduler.queue.types import LaneDepth
+from tests.support.gateway.cards import byte_level_card
+
+ACME = Tenant(id="acme", root="acme")
+CONTEXT = 512
+PROMISED, BEST_EFFORT = Level(0, best_effort=False), Level(0, best_effort=True)
+WEIGHTS = (10.0, 0.0, 1.0, 0.0, 0.0)
+
+
+def worker(**fields: Any) -> WorkerStatus:
+    known = {
+        "worker_id": "w",
+        "model": "tiny",
+        "queue": "tiny@0",
+        "card_sha256": "0",
+        "started_at_ms": 0.0,
+        "blocks_total": 64,
+        "max_sequences": 8,
+    }
+    return WorkerStatus(**{**known, **fields})
+
+
+def model(*workers: WorkerStatus) -> ServedModel:
+    depths = {lane: LaneDepth(queued=0, oldest_wait_ms=0) for lane in LaneName}
+    return ServedModel("tiny", "tiny@0", TextModel(byte_level_card()), workers, depths)
+
+
+def terms(deadline_ms: float | None = None, hard_ttft_ms: float | None = None) -> ServiceLevel:
+    return ServiceLevel(
+        lane=LATENCY,
+        service_tier="default",
+        deadline_ms=deadline_ms,
+        hard_ttft_ms=hard_ttft_ms,
+        max_wait_ms=math.inf,
+    )
+
+
+def known() -> OpenRequests:
+    return OpenRequests(DEFAULT_LANES)
+
+
+def let_in(
+    *sizes: Size, of: ServedModel, agreed: ServiceLevel | None = None, n: int = 1, elapsed_ms: float = 0.0
+) -> Verdict:
+    return at(known(), *sizes, of=of, agreed=agreed, n=n, elapsed_ms=elapsed_ms)
+
+
+def at(
+    door: OpenRequests,
+    *sizes: Size,
+    of: ServedModel,
+    agreed: ServiceLevel | None = None,
+    n: int = 1,
+    elapsed_ms: float = 0.0,
+    ids: str = "f",
+) -> Verdict:
+    named = {f"{ids}{number}": size for number, size in enumerate(sizes)}
+    return admit(named, n, of, agreed or terms(), door, tenant=ACME, now_ms=0.0, elapsed_ms=elapsed_ms)
+
+
+def refusal(
+    size: Size, of: ServedModel, agreed: ServiceLevel | None = None, *, n: int = 1, elapsed_ms: float = 0.0
+) -> ApiError:
+    with pytest.raises(ApiError) as refused:
+        let_in(size, of=of, agreed=agreed, n=n, elapsed_ms=elapsed_ms)
+    return refused.value
+
+
+def test_absent_max_tokens_is_what_the_context_leaves() -> None:
+    assert measure(12, None, model(worker()), prompt_param="messages") == Size(12, CONTEXT - 12, stated=False)
+    assert measure(12, None, model(), prompt_param="messages").max_tokens == CONTEXT - 12
+
+
+def test_a_smaller_kv_pool_leaves_less_and_is_named() -> None:
+    assert measure(12, None, model(worker(blocks_total=4)), prompt_param="messages") == Size(
+        12, 64 - 12, stated=False, limited_by="kv_pool"
+    )
+
+
+@pytest.mark.parametrize(
+    ("prompt", "asked", "param"),
+    [(12, CONTEXT - 11, "max_tokens"), (CONTEXT, 1, "max_tokens"), (CONTEXT, None, "messages")],
+)
+def test_more_than_the_context_names_what_to_shorten(prompt: int, asked: int | None, param: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        measure(prompt, asked, model(worker()), prompt_param="messages")
+
+    assert (refused.value.code, refused.value.param) == ("context_length_exceeded", param)
+    assert str(CONTEXT) in refused.value.message
+
+
+def test_what_can_never_fit_the_kv_pool_is_refused_with_its_size() -> None:
+    error = refusal(Size(12, 100, stated=True), model(worker(blocks_total=4), worker(blocks_total=6)))
+
+    assert (error.code, error.param) == ("request_exceeds_limit", "max_tokens")
+    assert "96" in error.message
+    assert error.limit == LimitBlock("kv_pool", "worker", 96, 0, 0, 112, None)
+
+
+def test_more_choices_than_fit_at_once_are_refused() -> None:
+    wide, thin = Size(12, 20, stated=True), Size(60, 4, stated=True)
+
+    too_many, too_large = refusal(wide, model(worker()), n=9), refusal(thin, model(worker(blocks_total=4)), n=5)
+
+    assert (too_many.param, too_many.limit) == ("n", LimitBlock("max_sequences", "worker", 8, 0, 0, 9, None))
+    assert (too_large.param, too_large.limit) == ("n", LimitBlock("kv_pool", "worker", 64, 0, 0, 65, None))
+
+
+@pytest.mark.parametrize("of", [model(), model(worker(draining=True))])
+def test_without_a_worker_nothing_is_admitted(of: ServedModel) -> None:
+    error = refusal(Size(12, 20, stated=True), of)
+
+    assert error.code == "no_worker"
+    assert error.retry_after_s is not None
+
+
+def test_a_deadline_that_cannot_be_met_says_when_it_could() -> None:
+    served, size = model(worker(step_weights=WEIGHTS, step_ms=10.0)), Size(12, 2, stated=True)
+    other, door = known(), known()
+    for number in range(100):
+        at(other, Size(12, 100, stated=True), of=served, agreed=terms(deadline_ms=1e7), ids=f"other{number}")
+    door.hear([(other.report(0.0), 0)], {}, 0.0)
+
+    with pytest.raises(ApiError) as refused:
+        at(door, size, of=served, agreed=terms(deadline_ms=1_000.0))
+    error = refused.value
+    assert error.code == "deadline_unattainable"
+    assert error.retry_after_s is not None
+    assert error.retry_after_s > 1
+    with pytest.raises(ApiError) as hopeless:
+        at(door, Size(12, 400, stated=True), of=served, agreed=terms(deadline_ms=1_000.0))
+    assert hopeless.value.retry_after_s is None
+    assert not at(door, size, of=served).guaranteed
+
+
+def test_a_stated_deadline_with_room_is_guaranteed() -> None:
+    idle = model(worker(step_weights=WEIGHTS, step_ms=10.0))
+
+    verdict = let_in(Size(12, 2, stated=True), of=idle, agreed=terms(deadline_ms=60_000.0))
+
+    assert verdict.guaranteed
+    assert verdict.expected_ttft_ms is not None
+
+
+def test_a_deadline_that_passed_while_the_body_came_is_refused() -> None:
+    error = refusal(Size(12, 2, stated=True), model(worker()), terms(deadline_ms=50.0), elapsed_ms=60.0)
+
+    assert (error.code, error.retry_after_s) == ("deadline_unattainable", None)
+
+
+def test_the_prompts_of_one_request_stand_behind_each_other() -> None:
+    idle, size = model(worker(step_weights=WEIGHTS, step_ms=10.0)), Size(100, 2, stated=True)
+
+    assert let_in(*[size] * 2, of=idle, agreed=terms(hard_ttft_ms=500.0)).guaranteed
+    with pytest.raises(ApiError) as refused:
+        let_in(*[size] * 9, of=idle, agreed=terms(hard_ttft_ms=500.0))
+    assert refused.value.code == "deadline_unattainable"
+
+
+def test_requests_on_their_way_to_the_queue_count_for_those_that_come_meanwhile() -> None:
+    idle, size, door = model(worker(step_weights=WEIGHTS, step_ms=10.0)), Size(100, 2, stated=True), known()
+    asked = terms(hard_ttft_ms=2_000.0)
+
+    verdicts: list[Verdict] = []
+    with suppress(ApiError):
+        verdicts.extend(at(door, size, of=idle, agreed=asked, ids=f"{number}-") for number in range(100))
+
+    assert 0 < sum(verdict.guaranteed for verdict in verdicts) < 20
+
+
+def test_a_request_of_which_one_prompt_is_refused_leaves_nothing_at_the_door() -> None:
+    idle, size, door = model(worker(step_weights=WEIGHTS, step_ms=10.0)), Size(100, 2, stated=True), known()
+
+    with pytest.raises(ApiError):
+        at(door, *[size] * 9, of=idle, agreed=terms(hard_ttft_ms=500.0))
+
+    assert door.ledger.at(PROMISED).loads == 0
+    assert door.promised(LaneName.LATENCY, 0.0) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_an_unstated_length_enters_as_such() -> None:
+    idle, door = model(worker(blocks_total=4_000, step_weights=WEIGHTS, step_ms=10.0)), known()
+
+    at(door, Size(100, 400, stated=False), of=idle)
+
+    assert door.ledger.at(BEST_EFFORT).work_ms < 200.0

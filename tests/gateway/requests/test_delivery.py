@@ -1,0 +1,148 @@
+"""The dispatcher over a real queue: strays are cancelled, ended records go, lines open and close."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from fairlane.gateway import runtime as resources
+from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.scheduler.protocol.messages import Job
+from fairlane.scheduler.queue.redis_queue import RedisQueue
+from fairlane.scheduler.queue.types import JobState, LaneFull, Put
+from tests.support.gateway.served import ASKED, CHAT, COMPLETIONS, WAIT_S, Served, error_of, serving, settings, until
+
+pytestmark = pytest.mark.anyio
+
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+async def served(valkey_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
+    monkeypatch.setattr(resources, "KEPT_LEASES", 0.0)  # else a record stays for more than a minute
+    monkeypatch.setattr(resources, "KEPT_MORE_S", 0.0)
+    async with serving(settings(valkey_url)) as opened:
+        await opened.tenant()
+        yield opened
+
+
+async def forgotten(served: Served, job_id: str) -> None:
+    """The queue knows nothing of it any more."""
+    async with asyncio.timeout(WAIT_S):
+        while await served.worker.queue.record(job_id) is not None:  # noqa: ASYNC110 - polled from outside
+            await asyncio.sleep(0.02)
+
+
+async def test_a_settled_jobs_record_goes(served: Served) -> None:
+    await served.post(CHAT, ASKED)
+
+    await forgotten(served, served.worker.seen[0].job.job_id)
+
+
+async def test_a_job_stopped_by_a_string_is_cancelled_and_its_record_goes(served: Served) -> None:
+    served.worker.words = "The capital of France is Paris. " * 8
+    assert (await served.post(CHAT, {**ASKED, "stop": ["France"]})).status_code == 200
+
+    await until(lambda: not served.worker.leases)
+    await forgotten(served, served.worker.seen[0].job.job_id)
+
+
+async def test_what_is_said_of_a_job_where_it_is_no_longer_is_not_heard(served: Served) -> None:
+    """Its job was moved to another queue, and the store has given it out here all the same."""
+    served.worker.limit = 2
+    running = asyncio.create_task(served.post(CHAT, ASKED))
+    await until(lambda: [job.begun for job in served.resources.dispatcher.jobs.values()] == [True])
+    (job,) = served.resources.dispatcher.jobs.values()
+    await until(lambda: job.choices[0].published == 2)
+
+    served.resources.dispatcher.move(job, "tiny@elsewhere")
+    served.worker.limit = 3
+    await until(lambda: served.worker.cancelled == [job.id])
+    heard = job.choices[0].published, job.finished
+    running.cancel()
+    await asyncio.wait({running})
+
+    assert heard == (2, None)
+
+
+async def test_a_job_that_speaks_to_nobody_is_cancelled(served: Served) -> None:
+    """As one that was put by a call whose answer never came."""
+    served.worker.limit = 2
+    stray = Job(
+        job_id="stray",
+        gateway_id=served.resources.gateway_id,
+        tenant="acme",
+        lane=LaneName.LATENCY,
+        prompt=(5,),
+        max_tokens=50,
+        granted_until=50,
+        ttft_ms=1_000.0,
+        tpot_ms=100.0,
+    )
+    await served.worker.queue.put(stray)
+
+    await until(lambda: served.worker.cancelled == ["stray"])
+    await forgotten(served, "stray")
+    assert served.resources.dispatcher.wasted_tokens == 2
+
+
+async def test_tokens_of_a_refused_request_are_wasted(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    put = RedisQueue.put
+
+    async def full_for_the_second(queue: RedisQueue, job: Job, **given: Any) -> Put:
+        if job.follows:
+            await until(lambda: len(served.worker.produced.get(booking_of(job), ())) == 3)
+            raise LaneFull(job.lane, 1, 1_000)
+        return await put(queue, job, **given)
+
+    served.worker.limit = 3
+    monkeypatch.setattr(RedisQueue, "put", full_for_the_second)
+    body = {"model": "tiny", "prompt": [[5], [6]], "max_tokens": 9}
+
+    refused = await served.post(COMPLETIONS, body)
+    await served.landed()
+
+    assert error_of(refused) == (429, "overloaded")
+    assert await served.ledger() == []
+    assert served.resources.dispatcher.wasted_tokens == 3
+    assert b"fairlane_gateway_wasted_tokens_total 3.0" in served.resources.telemetry.exposition()
+
+
+def booking_of(job: Job) -> str:
+    return job.job_id.rpartition("-")[0]
+
+
+async def test_lines_follow_the_fleet_and_the_jobs(served: Served) -> None:
+    dispatcher, name = served.resources.dispatcher, served.worker.queue.name
+    served.worker.limit = 1
+    running = asyncio.create_task(served.post(CHAT, ASKED))
+    await until(lambda: bool(dispatcher.jobs) and bool(served.worker.leases))
+
+    dispatcher.keep_lines(set())
+    served.worker.limit = None
+
+    assert (await running).status_code == 200
+    record = await dispatcher.queue(name).record(served.worker.seen[0].job.job_id)
+    assert record is None or record.state is JobState.ENDED
+
+
+async def test_the_record_of_what_may_be_sent_again_stays_as_long_as_its_key(served: Served) -> None:
+    """Where it was not answered; what was answered is replayed, and goes at once."""
+    served.worker.limit = 2
+    asking = asyncio.create_task(served.post(CHAT, ASKED, idempotency_key="again"))
+    await until(lambda: [len(made) for made in served.worker.produced.values()] == [2])
+    served.worker.fails = "out of order"
+    await asking
+    served.worker.fails, served.worker.limit = "", None
+    broken, queue = served.worker.seen[0].job.job_id, served.worker.queue
+    keys = [f"fl:{{{queue.name}}}:job:{broken}", f"fl:{{{queue.name}}}:ids:{broken}:0"]
+
+    async with asyncio.timeout(WAIT_S):
+        while max([await served.store.pttl(key) for key in keys]) > DAY_MS:  # noqa: ASYNC110 - polled from outside
+            await asyncio.sleep(0.02)
+
+    assert min([await served.store.pttl(key) for key in keys]) > DAY_MS - 60_000
+    await served.post(CHAT, ASKED, idempotency_key="again")
+    await forgotten(served, served.worker.seen[1].job.job_id)
+    assert not [key async for key in served.store.scan_iter("fl:quota:*runs:*")]

@@ -1,0 +1,116 @@
+"""When a running request asks its budget for more, where the turns of the loop decide."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import cast
+
+import pytest
+
+from fairlane.gateway.requests.delivery import Dispatcher
+from fairlane.gateway.requests.grants import OutputGrants
+from fairlane.gateway.requests.request import LiveJob, LiveRequest, Mailbox
+from fairlane.quotas.store import Extension, Need, QuotaStore, Reservation
+from fairlane.store.trouble import StoreUnavailable
+from tests.support.quotas.house import ask
+
+pytestmark = pytest.mark.anyio
+
+
+@dataclass
+class Budget:
+    """Answers one question after the other, as it is told."""
+
+    asked: "asyncio.Queue[tuple[Need, asyncio.Future[Extension]]]" = field(default_factory=asyncio.Queue)
+
+    async def extend(self, _: str, __: str, need: Need) -> Extension:
+        answer = asyncio.get_running_loop().create_future()
+        self.asked.put_nowait((need, answer))
+        return cast(Extension, await answer)
+
+
+@dataclass
+class Workers:
+    """Take every grant but the first few."""
+
+    deaf_to: int = 0
+    granted: "asyncio.Queue[int]" = field(default_factory=asyncio.Queue)
+
+    def queue(self, _: str) -> "Workers":
+        return self
+
+    async def grant(self, _: str, tokens: int) -> None:
+        self.deaf_to -= 1
+        if self.deaf_to >= 0:
+            raise StoreUnavailable("away")
+        self.granted.put_nowait(tokens)
+
+
+def reserved(n: int = 1) -> tuple[LiveRequest, LiveJob]:
+    """A request of a hundred tokens per choice, of which it holds eight."""
+    request = LiveRequest(ask("f1", max_output_tokens=100, quantum=8, n=n))
+    job = LiveJob("f1", request, 1, "queue", Mailbox(), granted=8)
+    request.jobs = [job]
+    request.reservation = Reservation(granted_tokens=8, most_tokens=100, statuses=(), shadowed=())
+    return request, job
+
+
+async def test_who_is_used_up_as_the_budget_has_just_answered_asks_again() -> None:
+    budget, (request, job) = Budget(), reserved()
+    allowance = OutputGrants(cast(QuotaStore, budget), cast(Dispatcher, Workers()), request, 8)
+    (choice,) = job.choices
+
+    def speak(tokens: int) -> None:
+        choice.spoken = tokens
+        allowance.spoken(choice)
+
+    async with asyncio.timeout(10):
+        speak(4)
+        _, answer = await budget.asked.get()
+        answer.set_result(Extension(granted_tokens=16))
+        asyncio.get_running_loop().call_soon(speak, 16)  # right after the asking task has seen that all is well
+        need, _ = await budget.asked.get()
+
+    assert (need.published, need.stuck) == (16, True)
+    allowance.close()
+
+
+async def test_a_request_ends_only_where_its_worker_knows_its_grant_to() -> None:
+    """What an ended choice left is another's; a worker that missed that would wait for more at the old grant."""
+    budget, workers, (request, job) = Budget(), Workers(deaf_to=1), reserved(n=2)
+    allowance = OutputGrants(cast(QuotaStore, budget), cast(Dispatcher, workers), request, 8)
+    ended, going = job.choices
+    ended.published = ended.spoken = 2
+    ended.finish_reason = "stop"
+    going.spoken = 8
+
+    cut = asyncio.Event()
+    job.mailbox.read_by(cut.set)
+
+    async with asyncio.timeout(10):
+        allowance.spoken(going)
+        for spoken in (8, 11):
+            _, answer = await budget.asked.get()
+            going.spoken = spoken
+            answer.set_result(Extension(granted_tokens=16, limited_by="tokens_per_day", spent=True))
+        await cut.wait()
+
+    assert (job.cut_at, workers.granted.get_nowait(), workers.granted.empty()) == (14, 14, True)
+
+
+async def test_a_worker_that_waits_at_an_old_grant_is_told_the_new_one_again() -> None:
+    budget, workers, (request, job) = Budget(), Workers(), reserved()
+    allowance = OutputGrants(cast(QuotaStore, budget), cast(Dispatcher, workers), request, 8)
+    (choice,) = job.choices
+    choice.published = choice.spoken = 8
+
+    async with asyncio.timeout(10):
+        allowance.spoken(choice)
+        _, answer = await budget.asked.get()
+        answer.set_result(Extension(granted_tokens=20))
+        first = await workers.granted.get()
+        await asyncio.sleep(0)  # the asking task comes to its end
+        allowance.paused(job, choice)
+        again = await workers.granted.get()
+
+    assert (first, again) == (20, 20)
+    allowance.close()

@@ -1,0 +1,93 @@
+"""Jobs that a store has lost, or whose end was: their clients hear of it, and pay for what was published."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from fairlane.scheduler.protocol.messages import Outcome
+from fairlane.scheduler.queue.keys import prefix
+from fairlane.scheduler.queue.types import Publication
+from tests.support.gateway.served import ASKED, CHAT, Served, error_of, serving, settings, until
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def served(valkey_url: str) -> AsyncIterator[Served]:
+    async with serving(settings(valkey_url)) as opened:
+        await opened.tenant(limits={"tokens_per_day": 100_000})
+        yield opened
+
+
+async def begun(served: Served) -> "tuple[asyncio.Task[httpx.Response], str]":
+    """A request that has two tokens and waits for the next; and its job."""
+    served.worker.limit = 2
+    running = asyncio.create_task(served.post(CHAT, ASKED))
+    await until(lambda: [len(made) for made in served.worker.produced.values()] == [2])
+    (live,) = served.resources.dispatcher.jobs.values()
+    await until(lambda: live.choices[0].published == 2)
+    return running, live.id
+
+
+async def look(served: Served, times: int) -> None:
+    for _ in range(times):
+        await served.resources.lookout.look()
+
+
+async def test_a_job_that_the_queue_lost_ends_with_an_error_and_what_came_is_charged(served: Served) -> None:
+    running, job_id = await begun(served)
+    lost = [key async for key in served.store.scan_iter(f"*{job_id}*") if not key.startswith(b"fl:quota:")]
+
+    await served.store.delete(*lost)
+    await look(served, times=3)
+    answer = await running
+    await served.landed()
+
+    assert error_of(answer) == (500, "internal_error")
+    assert [output for _, _, output in await served.ledger()] == [2]
+
+
+async def test_a_job_whose_end_was_lost_ends_with_an_error_and_what_its_record_has_is_charged(served: Served) -> None:
+    running, job_id = await begun(served)
+    lease = served.worker.leases.pop(job_id)
+
+    unsaid = Publication(job_id, lease.epoch, (), ends=Outcome.FINISHED)
+    assert await served.worker.queue.publish(lease.job.gateway_id, "hand", [unsaid]) == set()
+    await look(served, times=3)
+    answer = await running
+    await served.landed()
+
+    assert error_of(answer) == (500, "internal_error")
+    assert [output for _, _, output in await served.ledger()] == [2]
+
+
+async def test_a_token_that_the_store_lost_is_made_again_and_neither_heard_nor_charged_twice(served: Served) -> None:
+    """A store that is killed may forget the last it answered, though a gateway has read it."""
+    running, job_id = await begun(served)
+    keys = prefix(served.worker.queue.name)
+
+    made = await served.store.getrange(f"{keys}ids:{job_id}:0", 0, 3)
+    await served.store.set(f"{keys}ids:{job_id}:0", made)
+    await served.store.hset(f"{keys}job:{job_id}", "generated", 1)
+    served.worker.limit = None
+    answer, undisturbed = await running, await served.post(CHAT, ASKED)
+    await served.landed()
+
+    assert answer.json()["choices"] == undisturbed.json()["choices"]
+    assert [lease.generated for lease in served.worker.seen] == [((),), ((served.worker.script[0],),), ((),)]
+    charged, expected = await served.ledger()
+    assert charged == expected
+
+
+async def test_a_request_that_waits_or_speaks_is_left_alone(served: Served) -> None:
+    running, _ = await begun(served)
+    served.worker.taking = False
+    waiting = asyncio.create_task(served.post(CHAT, ASKED))
+    await until(lambda: len(served.resources.dispatcher.jobs) == 2)
+
+    await look(served, times=6)
+    served.worker.limit, served.worker.taking = None, True
+
+    assert [(await each).status_code for each in (running, waiting)] == [200, 200]

@@ -1,0 +1,135 @@
+"""A generation by itself: what its client is told of, and what it comes to for one that does not listen."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import cast
+
+import pytest
+
+from fairlane.gateway.errors import ApiError
+from fairlane.gateway.observability.tracing import Span
+from fairlane.gateway.openai.responses import Notice, Piece, Rhythm, Said
+from fairlane.gateway.requests.delivery import JobQueue
+from fairlane.gateway.requests.request import LiveJob, LiveRequest
+from fairlane.gateway.requests.service_level import ServiceLevel
+from fairlane.gateway.requests.settlement import Settlements
+from fairlane.gateway.requests.stream import TokenEvents
+from fairlane.gateway.text.tokenizer import TextModel
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
+from fairlane.scheduler.protocol.messages import Outcome, TokenDelta
+from tests.support.gateway.cards import byte_level_card
+from tests.support.gateway.one_job import job
+
+pytestmark = pytest.mark.anyio
+
+LANE = DEFAULT_LANES[LaneName.LATENCY]
+TERMS = ServiceLevel(
+    lane=LANE,
+    service_tier="default",
+    deadline_ms=None,
+    hard_ttft_ms=None,
+    max_wait_ms=LANE.max_wait_ms,
+    tells_progress=True,
+)
+
+
+class Slow:
+    """Takes nothing after the first piece, before it reads on."""
+
+    def __init__(self) -> None:
+        self.behind = asyncio.Event()
+        self.reads = asyncio.Event()
+        self.heard: list[Piece] = []
+
+    def hear(self, pieces: Sequence[Piece]) -> bool:
+        self.heard += pieces
+        return self.reads.is_set()
+
+    async def catch_up(self) -> None:
+        self.behind.set()
+        await self.reads.wait()
+
+
+class Ends:
+    """Notes how a request was handed over."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[Outcome] = []
+
+    def hand_over(self, _: LiveRequest, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
+
+
+def generation_of(
+    airborne: LiveJob, text: TextModel, *, settlements: object = None, stop: tuple[str, ...] = ()
+) -> TokenEvents:
+    return TokenEvents(
+        jobs=[airborne],
+        queue=lambda _: cast(JobQueue, None),
+        mailbox=airborne.mailbox,
+        settlements=cast(Settlements, settlements),
+        text=text,
+        terms=TERMS,
+        arrived_s=asyncio.get_running_loop().time(),
+        queue_span=Span(),
+        stop=stop,
+    )
+
+
+async def test_a_stop_string_that_a_slow_client_left_unheard_is_charged_up_to_itself() -> None:
+    text, airborne = TextModel(byte_level_card()), job(max_output_tokens=99)
+    said = text.encode("one two three")
+    generation = generation_of(airborne, text, stop=("two",))
+    slow = Slow()
+    running = asyncio.create_task(generation.run(slow, Rhythm()))
+    for index, token in enumerate(said):
+        airborne.accept(TokenDelta(job_id="f", epoch=1, choice=0, first_index=index, token_ids=(token,)))
+        airborne.mailbox.ring()
+        if not index:
+            await slow.behind.wait()
+
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+    assert airborne.choices[0].published == len(said)
+    assert airborne.choices[0].counted == len(text.encode("one two"))
+
+
+async def test_what_has_to_end_does_so_before_a_client_that_does_not_read() -> None:
+    text, airborne, ends, slow = TextModel(byte_level_card()), job(max_output_tokens=99), Ends(), Slow()
+    running = asyncio.create_task(generation_of(airborne, text, settlements=ends).run(slow, Rhythm()))
+    for index, token in enumerate(text.encode("one two")):
+        airborne.accept(TokenDelta(job_id="f", epoch=1, choice=0, first_index=index, token_ids=(token,)))
+        airborne.mailbox.ring()
+        await slow.behind.wait()
+
+    airborne.fail(ApiError("This tenant is suspended.", "tenant_suspended"))
+
+    assert ends.outcomes == [Outcome.CANCELLED]
+    assert "".join(piece.text for piece in slow.heard if isinstance(piece, Said)) == "o"
+    slow.reads.set()
+    with pytest.raises(ApiError, match="suspended"):
+        await running
+    assert "".join(piece.text for piece in slow.heard if isinstance(piece, Said)) == "one two"
+    assert ends.outcomes == [Outcome.CANCELLED]
+
+
+class Third:
+    """A queue in which every job is the third of its tenant's."""
+
+    async def position(self, _: str) -> int:
+        return 3
+
+
+async def test_a_comment_tells_the_wait_that_the_place_comes_to() -> None:
+    airborne, slow = job(), Slow()
+    generation = generation_of(airborne, TextModel(byte_level_card()))
+    generation.queue, generation.eta_ms = lambda _: cast(JobQueue, Third()), 60_000.0
+    generation.still_waits_ms = lambda _, place: 700.5 * place
+    running = asyncio.create_task(generation.run(slow, Rhythm(first_s=0.0, every_s=1.0)))
+    await slow.behind.wait()
+
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+    assert slow.heard == [Notice("queued position=3 eta_ms=2102")]

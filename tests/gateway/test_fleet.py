@@ -1,0 +1,148 @@
+"""The picture of the fleet: which card is spoken for, what is left out, and when it is too old."""
+
+from dataclasses import dataclass, field
+
+import msgspec
+import pytest
+
+from fairlane.gateway.fleet import Depths, Directory
+from fairlane.scheduler.protocol.messages import ModelCard, WorkerStatus
+from fairlane.scheduler.queue.registry import ModelEntry, queue_name
+from tests.support.gateway.cards import byte_level_card, metaspace_card
+
+pytestmark = pytest.mark.anyio
+OLD, NEW, BROKEN = "a" * 64, "b" * 64, "c" * 64
+
+
+def worker(sha256: str, *, draining: bool = False) -> WorkerStatus:
+    return WorkerStatus(
+        worker_id=sha256[:4],
+        model="tiny",
+        queue=queue_name("tiny", sha256),
+        card_sha256=sha256,
+        started_at_ms=0.0,
+        draining=draining,
+    )
+
+
+@dataclass
+class HandRegistry:
+    """What serves, as a test says."""
+
+    newest: str = NEW
+    alive: list[WorkerStatus] = field(default_factory=list)
+    stored: dict[str, str] = field(default_factory=dict)
+    cards: dict[str, ModelCard] = field(
+        default_factory=lambda: {
+            OLD: metaspace_card(),
+            NEW: byte_level_card(),
+            BROKEN: ModelCard(
+                model="tiny",
+                tokenizer_json="{}",
+                chat_template=None,
+                context_length=1,
+                vocab_size=1,
+                eos_token_ids=(),
+            ),
+        }
+    )
+
+    async def workers(self) -> list[WorkerStatus]:
+        return self.alive
+
+    async def models(self) -> dict[str, ModelEntry]:
+        return {"tiny": ModelEntry(queue_name("tiny", self.newest), self.newest)}
+
+    async def queues(self) -> dict[str, str]:
+        return self.stored
+
+    async def card(self, sha256: str) -> ModelCard | None:
+        return self.cards.get(sha256)
+
+
+async def no_depths(_: str) -> Depths:
+    return {}
+
+
+async def looked(registry: HandRegistry, now: list[float] | None = None) -> Directory:
+    clock = now if now is not None else [100.0]
+    directory = Directory(registry, no_depths, clock=lambda: clock[0])
+    await directory.refresh()
+    return directory
+
+
+async def test_the_newest_card_is_spoken_for() -> None:
+    directory = await looked(HandRegistry(alive=[worker(OLD), worker(NEW)]))
+
+    assert directory.models["tiny"].queue == queue_name("tiny", NEW)
+    assert [status.card_sha256 for status in directory.models["tiny"].workers] == [NEW]
+
+
+@pytest.mark.parametrize("beginners", [[], [worker(NEW, draining=True)]])
+async def test_an_earlier_card_is_spoken_for_while_only_its_workers_serve(beginners: list[WorkerStatus]) -> None:
+    directory = await looked(HandRegistry(alive=[worker(OLD), *beginners]))
+
+    assert directory.models["tiny"].queue == queue_name("tiny", OLD)
+    assert directory.models["tiny"].is_served
+
+
+async def test_a_model_without_a_worker_is_known_and_not_served() -> None:
+    directory = await looked(HandRegistry())
+
+    assert not directory.models["tiny"].is_served
+
+
+async def test_a_card_that_cannot_be_read_is_left_out() -> None:
+    directory = await looked(HandRegistry(newest=BROKEN))
+
+    assert directory.models == {}
+
+
+@pytest.mark.parametrize(
+    ("template", "told"),
+    [
+        (None, ["model tiny serves no chat: it has no chat template"]),
+        ("{% for %}", ["model tiny serves no chat: the chat template cannot be compiled (TemplateSyntaxError)"]),
+        ("{{ messages }}", []),
+    ],
+)
+async def test_operators_are_told_once_why_a_model_serves_no_chat(
+    caplog: pytest.LogCaptureFixture, template: str | None, told: list[str]
+) -> None:
+    registry = HandRegistry(cards={NEW: msgspec.structs.replace(byte_level_card(), chat_template=template)})
+    directory = await looked(registry)
+    await directory.refresh()
+
+    assert caplog.messages == told
+
+
+async def test_queues_of_earlier_cards_are_remembered_for_the_reaper() -> None:
+    registry = HandRegistry(alive=[worker(OLD)])
+    directory = await looked(registry)
+    registry.alive = []
+    await directory.refresh()
+
+    assert directory.queues == {queue_name("tiny", NEW)}
+    assert directory.queues_of("tiny") == {queue_name("tiny", OLD), queue_name("tiny", NEW)}
+    assert directory.queues_of("other") == set()
+
+
+async def test_queues_of_cards_that_this_process_never_saw_are_known_from_the_store() -> None:
+    old, new = queue_name("tiny", OLD), queue_name("tiny", NEW)
+    directory = await looked(HandRegistry(alive=[worker(NEW)], stored={old: OLD, new: NEW, "tiny/other@0": BROKEN}))
+
+    assert directory.queues_of("tiny") == {old, new}
+    assert directory.orphans == {old: OLD, "tiny/other@0": BROKEN}
+    assert directory.queues == {new}  # no line of its own to a queue that nobody serves
+
+
+async def test_a_picture_grows_stale() -> None:
+    now = [100.0]
+    directory = await looked(HandRegistry(), now)
+    fresh = [directory.is_fresh]
+
+    now[0] += 60
+    fresh.append(directory.is_fresh)
+
+    assert fresh == [True, False]
+    assert "tiny" in directory.models

@@ -1,0 +1,154 @@
+"""What becomes of a tenant's keys, requests and budget when it is changed, suspended or deleted."""
+
+import pytest
+import redis.asyncio
+
+from fairlane.quotas.api_keys import KeyStore
+from fairlane.quotas.idempotency import EndedRun, IdempotencyRecords, Mine, Name
+from fairlane.quotas.redis_store import RedisQuotaStore
+from fairlane.quotas.scripts import Database, Reply
+from fairlane.quotas.sealing import Seal
+from fairlane.quotas.store import AccessDenied, Denied
+from fairlane.quotas.tenants import TenantNotFound, TenantStore
+from fairlane.store.trouble import StoreUnavailable
+from tests.support.quotas.house import ask, charge
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def tenants(store: redis.asyncio.Redis) -> TenantStore:
+    return TenantStore(store)
+
+
+async def test_a_change_holds_for_the_next_request(tenants: TenantStore, store: redis.asyncio.Redis) -> None:
+    quotas = RedisQuotaStore(store)
+    await tenants.create({"id": "acme"})
+    await quotas.reserve(ask("f1"))
+
+    await tenants.update("acme", {"limits": {"tokens_per_day": 40}})
+    with pytest.raises(Denied):
+        await quotas.reserve(ask("f2"))
+    await tenants.update("acme", {"shadow": ["tokens_per_day"]})
+
+    assert (await quotas.reserve(ask("f2"))).shadowed == ("tokens_per_day",)
+
+
+async def test_a_limit_that_was_taken_away_binds_no_more(tenants: TenantStore, store: redis.asyncio.Redis) -> None:
+    quotas = RedisQuotaStore(store)
+    await tenants.create({"id": "acme", "limits": {"tokens_per_day": 40}, "shadow": ["tokens_per_day"]})
+    await quotas.reserve(ask("f1"))
+
+    await tenants.update("acme", {"limits": {"tokens_per_day": None, "concurrent_requests": 9}})
+
+    assert [status.name for status in (await quotas.reserve(ask("f2"))).statuses] == ["concurrent_requests"]
+
+
+async def test_a_suspended_tenant_is_turned_away_until_it_is_resumed(
+    tenants: TenantStore, store: redis.asyncio.Redis
+) -> None:
+    quotas = RedisQuotaStore(store)
+    await tenants.create({"id": "acme"})
+
+    suspended = await tenants.suspend("acme")
+    with pytest.raises(AccessDenied, match="suspended"):
+        await quotas.reserve(ask())
+    again = await tenants.suspend("acme")
+    resumed = await tenants.resume("acme")
+
+    assert (suspended.state, again.state, resumed.state) == ("suspended", "suspended", "active")
+    assert await quotas.reserve(ask())
+
+
+async def test_a_suspended_tenant_stays_so_when_it_is_changed(tenants: TenantStore) -> None:
+    await tenants.create({"id": "acme"})
+    await tenants.suspend("acme")
+
+    assert (await tenants.update("acme", {"name": "x"})).state == "suspended"
+
+
+async def test_deleting_ends_the_tenant_and_its_keys_at_once(tenants: TenantStore, store: redis.asyncio.Redis) -> None:
+    quotas, keys = RedisQuotaStore(store), KeyStore(store)
+    tenant = await tenants.create({"id": "acme", "limits": {"tokens_per_day": 10**6}})
+    made = [await keys.create(tenant, {"name": f"k{n}"}) for n in range(3)]
+    await quotas.reserve(ask("f1", key_id=made[0].key.id))
+
+    await tenants.delete("acme")
+
+    assert await tenants.get("acme") is None
+    assert await tenants.list() == []
+    assert await quotas.statuses("acme", "acme") == []
+    assert [await keys.lookup(new.secret) for new in made] == [None, None, None]
+    with pytest.raises(AccessDenied, match="deleted"):
+        await quotas.reserve(ask("f2", key_id=made[0].key.id))
+    assert (await quotas.settle("acme", "f1", charge())).first
+    with pytest.raises(TenantNotFound):
+        await tenants.delete("acme")
+
+
+async def test_a_tenant_made_anew_has_neither_the_old_keys_nor_a_fresh_budget(
+    tenants: TenantStore, store: redis.asyncio.Redis
+) -> None:
+    quotas, keys = RedisQuotaStore(store), KeyStore(store)
+    tenant = await tenants.create({"id": "acme", "limits": {"tokens_per_month": 1000}})
+    old = await keys.create(tenant, {})
+    await quotas.reserve(ask())
+    await quotas.settle("acme", "f1", charge())
+    await tenants.delete("acme")
+
+    anew = await tenants.create({"id": "acme", "limits": {"tokens_per_month": 1000}})
+
+    assert anew.version > tenant.version
+    assert await keys.lookup(old.secret) is None
+    assert await keys.list(anew) == []
+    new = await keys.create(anew, {})
+    assert await keys.list(anew, limit=1) == [new.key]
+    assert (await quotas.statuses("acme", "acme"))[0].used == 30
+
+
+async def test_where_a_deleted_tenants_ledger_stands_is_still_known(tenants: TenantStore) -> None:
+    await tenants.create({"id": "acme"})
+    await tenants.delete("acme")
+
+    assert await tenants.root("acme") == "acme"
+    assert await tenants.root("nobody") is None
+
+
+async def test_answers_that_were_kept_go_with_their_tenant_and_nobody_elses(
+    tenants: TenantStore, store: redis.asyncio.Redis
+) -> None:
+    kept, said = (
+        IdempotencyRecords(store, lease_ms=30_000, most_bytes=10**6),
+        EndedRun(status=200, headers=(), body=b"yes"),
+    )
+    keys, seal = KeyStore(store), Seal("fl-k-secret")
+    for name in ("acme", "zeta"):
+        made = await keys.create(await tenants.create({"id": name}), {"name": "k"})
+        for number in range(120):
+            record = Name(name, made.key.id, f"d{number}")
+            assert isinstance(await kept.begin(record, "owner", "print", seal), Mine)
+            assert number > 110 or await kept.finish(record, "owner", said, seal)
+
+    await tenants.delete("acme")
+
+    left = {str(key) for key in await store.keys("*")}
+    assert not [key for key in left if "{acme}" in key and any(word in key for word in ("idem", "answers", "kept"))]
+    assert len([key for key in left if "{zeta}:idem:" in key]) == 120
+    assert not await kept.finish(Name("acme", made.key.id, "d119"), "owner", said, seal)
+
+
+async def test_a_deleted_tenant_is_told_even_if_nothing_else_can_be_done(
+    tenants: TenantStore, store: redis.asyncio.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await KeyStore(store).create(await tenants.create({"id": "acme"}), {"name": "k"})
+    call = Database.call
+
+    async def fails(database: Database, *command: str | int) -> Reply:
+        if command[0] in ("DEL", "UNLINK"):
+            raise StoreUnavailable("away")
+        return await call(database, *command)
+
+    monkeypatch.setattr(Database, "call", fails)
+    await tenants.delete("acme")
+
+    assert await tenants.get("acme") is None

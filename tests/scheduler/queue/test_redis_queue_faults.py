@@ -1,0 +1,155 @@
+"""The store is killed and comes back; the queue goes on where it was."""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis.asyncio
+from redis.exceptions import ConnectionError as StoreGoneError
+
+from fairlane.cli.embedded_store import EmbeddedStore, valkey_binary
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
+from fairlane.scheduler.protocol.messages import Outcome, TokenDelta
+from fairlane.scheduler.queue.memory_queue import JobState
+from fairlane.scheduler.queue.redis_queue import RedisQueue
+from tests.support.scheduler.queues import LEASE_MS, PLENTY, Clock, StoredQueue, job, room, stay_alive, tokens
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=["valkey", "redis_server"])
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EmbeddedStore]:
+    """A store of this test's own, to be killed; every answer of it is on disk."""
+    request.getfixturevalue(request.param)  # skips, or fails, where it is not installed
+    binary = valkey_binary() if request.param == "valkey" else shutil.which("redis-server")
+    store = EmbeddedStore(tmp_path, binary=binary)
+    store.start()
+    yield store
+    store.stop()
+
+
+@pytest.fixture
+async def client(server: EmbeddedStore) -> AsyncIterator[redis.asyncio.Redis]:
+    client = redis.asyncio.from_url(server.url)
+    await client.config_set("appendfsync", "always")
+    yield client
+    await client.aclose()
+
+
+@pytest.fixture
+def queue(client: redis.asyncio.Redis, clock: Clock) -> StoredQueue:
+    return StoredQueue(client, DEFAULT_LANES, lease_ms=LEASE_MS, window=4096.0, clock=clock)
+
+
+def kill(server: EmbeddedStore) -> None:
+    server.process.kill()
+    server.process.wait()
+
+
+async def restart(server: EmbeddedStore, client: redis.asyncio.Redis) -> None:
+    """Kill the store and start it on what it left behind."""
+    kill(server)
+    await asyncio.to_thread(server.start)
+    await client.connection_pool.disconnect()
+
+
+async def test_a_killed_store_keeps_queue_leases_epochs_and_streams(
+    server: EmbeddedStore, client: redis.asyncio.Redis, queue: StoredQueue
+) -> None:
+    await queue.put(job("running", deadline_ms=90_000.0))
+    [lease] = await queue.take("w1", PLENTY)
+    await queue.publish("gw", "w1", [tokens(lease, 5, cost=500.0)])
+    await queue.put(job("waiting"))
+    await queue.put(job("batch", lane=LaneName.THROUGHPUT))
+    await queue.cancel("batch")
+    last_id, before = await queue.read_events("gw", "0-0", 0)
+    await queue.publish("gw", "w1", [tokens(lease, 6, first=1)])
+
+    await restart(server, client)
+
+    _, missed = await queue.read_events("gw", last_id, 0)
+    assert [event.first_index for event in before + missed if isinstance(event, TokenDelta)] == [0, 1]
+    assert await queue.renew("w1", holding=["running"])
+    assert await queue.publish("gw", "w1", [tokens(lease, 7, first=2, ends=Outcome.FINISHED)]) == set()
+    assert [taken.job.job_id for taken in await queue.take("w1", PLENTY)] == ["waiting"]
+    record = await queue.record("batch")
+    assert record is not None
+    assert record.outcome is Outcome.CANCELLED
+
+
+async def test_a_stale_epoch_stays_stale_over_a_restart(
+    server: EmbeddedStore, client: redis.asyncio.Redis, queue: StoredQueue
+) -> None:
+    await queue.put(job("a"))
+    [old] = await queue.take("w1", PLENTY)
+    await queue.release("w1", ["a"])
+    [new] = await queue.take("w2", PLENTY)
+
+    await restart(server, client)
+
+    assert await queue.publish("gw", "w1", [tokens(old, 5)]) == {"a"}
+    assert await queue.publish("gw", "w2", [tokens(new, 5)]) == set()
+
+
+async def test_after_a_long_outage_the_living_keep_their_jobs_and_the_dead_lose_theirs(
+    server: EmbeddedStore, client: redis.asyncio.Redis, queue: StoredQueue, clock: Clock
+) -> None:
+    for job_id in ("kept", "lost"):
+        await queue.put(job(job_id))
+    await queue.take("living", room(latency=1))
+    await queue.take("dead", room(latency=1))
+    await queue.reclaim()
+
+    clock.advance(20 * LEASE_MS)
+    await restart(server, client)
+
+    assert await queue.reclaim() == 0
+    assert await stay_alive(queue, clock, LEASE_MS + 1_000, "living") == 1
+    kept, lost = await queue.record("kept"), await queue.record("lost")
+    assert kept is not None
+    assert lost is not None
+    assert (kept.state, lost.state) == (JobState.LEASED, JobState.QUEUED)
+
+
+async def test_a_stream_over_a_killed_store_has_every_token_once(
+    server: EmbeddedStore, client: redis.asyncio.Redis
+) -> None:
+    queue = RedisQueue(client, "model@1", DEFAULT_LANES)
+    await queue.put(job("a"))
+    [lease] = await queue.take("w1", PLENTY)
+    halfway = asyncio.Event()
+
+    async def publish() -> None:
+        for index in range(100):
+            step = [tokens(lease, index, first=index, ends=Outcome.FINISHED if index == 99 else None)]
+            if index == 50:
+                halfway.set()
+            assert await _insist(queue.publish, "gw", "w1", step, serial=str(index)) == set()
+
+    publishing = asyncio.create_task(publish())
+    await halfway.wait()
+    kill(server)
+    await asyncio.to_thread(server.start)
+    await publishing
+
+    seen: list[int] = []
+    last_id = "0-0"
+    while len(seen) < 100:
+        last_id, events = await queue.read_events("gw", last_id, 100)
+        seen += [token for event in events if isinstance(event, TokenDelta) for token in event.token_ids]
+    assert seen == list(range(100))
+    record = await queue.record("a")
+    assert record is not None
+    assert (record.generated, record.outcome) == ((100,), Outcome.FINISHED)
+
+
+async def _insist(call: Any, *args: Any, **options: Any) -> object:
+    """Repeat until an answer comes, as a worker does."""
+    while True:
+        try:
+            return await call(*args, **options)
+        except StoreGoneError:
+            await asyncio.sleep(0)  # lets the other task start the store

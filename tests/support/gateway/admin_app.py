@@ -1,0 +1,197 @@
+"""The admin API over a real store, with a fleet that tests write by hand."""
+
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+from redis.asyncio import Redis
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from fairlane.gateway import errors
+from fairlane.gateway.admin import routes as admin
+from fairlane.gateway.admin.openai import routes as openai_admin
+from fairlane.gateway.admin.router import AdminParts, mount
+from fairlane.gateway.console import routes as console_routes
+from fairlane.gateway.console.sessions import Sessions
+from fairlane.gateway.fleet import Door
+from fairlane.gateway.openapi import document as openapi
+from fairlane.gateway.operators import AdminKeys, Guesses
+from fairlane.gateway.requests.admission import Doors
+from fairlane.quotas.api_keys import KeyStore
+from fairlane.quotas.audit import Audit
+from fairlane.quotas.ledger import Ledger
+from fairlane.quotas.redis_store import RedisQuotaStore
+from fairlane.quotas.store import Ask, Charge
+from fairlane.quotas.tenants import TenantStore
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
+from fairlane.scheduler.protocol.messages import WorkerStatus
+from fairlane.scheduler.queue.types import LaneDepth
+from tests.support.quotas import house
+
+ADMIN_KEY = "the-admin-key-of-these-tests-0123456789"
+QUEUE = "tiny@0123456789ab"
+CONTEXT = 3000
+"""Tokens of the only model, more than its only worker holds."""
+HEADERS = {"authorization": f"Bearer {ADMIN_KEY}"}
+
+
+def worker(worker_id: str = "w1", **fields: Any) -> WorkerStatus:
+    """A worker that is half full."""
+    known: dict[str, Any] = {
+        "worker_id": worker_id,
+        "model": "tiny",
+        "queue": QUEUE,
+        "card_sha256": "0" * 64,
+        "started_at_ms": 1_700_000_000_000.0,
+        "blocks_total": 100,
+        "blocks_free": 50,
+        "host_slots_total": 20,
+        "host_slots_free": 20,
+        "max_sequences": 8,
+        "running": {"latency": 1, "throughput": 2},
+        "preempted": {"throughput": 1},
+        "tokens_per_s": {"latency": 10.0, "throughput": 30.5},
+        "step_ms": 20.0,
+        "prefill_tokens_per_s": 1000.0,
+        "step_weights": (20.0, 0.0, 1.0, 0.0, 0.0),
+    }
+    return WorkerStatus(**{**known, **fields})
+
+
+@dataclass
+class HandFleet:
+    """What serves, as a test says."""
+
+    statuses: list[WorkerStatus] = field(default_factory=lambda: [worker()])
+    depth: dict[LaneName, LaneDepth] = field(default_factory=dict)
+    queued: dict[str, int] = field(default_factory=dict)
+    """Waiting jobs by tenant."""
+    drained: list[str] = field(default_factory=list)
+    undrained: list[str] = field(default_factory=list)
+
+    async def workers(self) -> list[WorkerStatus]:
+        return self.statuses
+
+    async def drain(self, worker_id: str) -> bool:
+        self.drained.append(worker_id)
+        return any(status.worker_id == worker_id for status in self.statuses)
+
+    async def undrain(self, worker_id: str) -> bool:
+        self.undrained.append(worker_id)
+        return any(status.worker_id == worker_id for status in self.statuses)
+
+    async def depths(self) -> Mapping[LaneName, LaneDepth]:
+        return self.depth
+
+    async def doors(self, tenant: str, allowed: Collection[str] | None) -> list[Door]:
+        if allowed is not None and "tiny" not in allowed:
+            return []
+        door = Door(
+            model="tiny",
+            queue=QUEUE,
+            context_length=CONTEXT,
+            workers=self.statuses,
+            depths=self.depth,
+            waiting=await self.waiting(tenant),
+        )
+        return [door]
+
+    async def waiting(self, tenant: str) -> int:
+        return self.queued.get(tenant, 0)
+
+
+@dataclass
+class AdminBench:
+    """A gateway's admin side, open for one test."""
+
+    http: httpx.AsyncClient
+    redis: Redis
+    fleet: HandFleet
+    budgets: RedisQuotaStore
+    keys: KeyStore
+    doors: Doors
+
+    async def call(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """One call as the operator."""
+        return await self.http.request(method, f"/admin/v1{path}", headers=HEADERS, **options)
+
+    async def done(self, method: str, path: str, **options: Any) -> Any:
+        """A call that must succeed; its JSON."""
+        answer = await self.call(method, path, **options)
+        assert answer.is_success, answer.text
+        return answer.json()
+
+    async def refused(self, method: str, path: str, **options: Any) -> tuple[int, str, str | None]:
+        """A call that must fail; its status, code and param."""
+        answer = await self.call(method, path, **options)
+        assert answer.is_error, answer.text
+        error = answer.json()["error"]
+        assert error.keys() >= {"message", "type", "param", "code"}
+        return answer.status_code, error["code"], error["param"]
+
+    async def audit(self) -> list[dict[str, Any]]:
+        """The audit log, oldest first."""
+        entries: list[dict[str, Any]] = (await self.done("GET", "/audit"))["data"]
+        return entries[::-1]
+
+    async def spend(self, tenant: str, *, lane: str = "latency", prompt: int = 10, output: int = 5) -> None:
+        """Settle one request of a tenant."""
+        job = f"job-{await self.redis.incr('test:jobs')}"
+        await self.budgets.reserve(ask(tenant, job, lane=lane, prompts=(prompt,), max_output_tokens=output))
+        charge = Charge(prompt_tokens=prompt, output_tokens=output, outcome="finished")
+        await self.budgets.settle(tenant, job, charge)
+
+
+def ask(tenant: str, job: str, **fields: Any) -> Ask:
+    """A request's reservation."""
+    return house.ask(job, **{"root": tenant, "tenant": tenant, "model": "tiny", "max_output_tokens": 5, **fields})
+
+
+def parts(redis: Redis, fleet: HandFleet, doors: Doors) -> AdminParts:
+    """What the admin API works on, over one store."""
+    admin_keys = AdminKeys(redis, ADMIN_KEY, Guesses(free=1000))
+    return AdminParts(
+        admin_keys=admin_keys,
+        sessions=Sessions(redis, admin_keys),
+        tenants=TenantStore(redis),
+        keys=KeyStore(redis),
+        budgets=RedisQuotaStore(redis),
+        ledger=Ledger(redis),
+        audit=Audit(redis),
+        fleet=fleet,
+        lanes=DEFAULT_LANES,
+        doors=doors,
+        changed=lambda: None,
+    )
+
+
+def application(redis: Redis, fleet: HandFleet, doors: Doors | None = None) -> Starlette:
+    """The admin API, its document and its console."""
+    made = parts(redis, fleet, doors or Doors(DEFAULT_LANES))
+    routes = [
+        *(mount(api.PREFIX, api.OPERATIONS, made) for api in (admin, openai_admin)),
+        openapi.route(),
+        *console_routes.routes(),
+        console_routes.session_route(made),
+    ]
+    return Starlette(routes=routes, exception_handlers={HTTPException: _unrouted})
+
+
+async def _unrouted(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return errors.response(errors.of_http_exception(error))
+
+
+@asynccontextmanager
+async def admin_bench(url: str) -> AsyncIterator[AdminBench]:
+    """The admin API over the store at `url`, spoken to in this process."""
+    fleet, doors = HandFleet(), Doors(DEFAULT_LANES)
+    async with Redis.from_url(url) as redis:
+        transport = httpx.ASGITransport(application(redis, fleet, doors))
+        async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
+            yield AdminBench(http, redis, fleet, RedisQuotaStore(redis), KeyStore(redis), doors)

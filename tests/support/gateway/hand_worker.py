@@ -1,0 +1,218 @@
+"""A worker for tests: the real queue and registry, a written script instead of a model."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+import redis.asyncio
+
+from fairlane.gateway.text.tokenizer import TextModel
+from fairlane.scheduler.planner.steps import Capacity
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, Lane, LaneName
+from fairlane.scheduler.protocol.messages import (
+    Cancel,
+    Event,
+    Finished,
+    FinishReason,
+    Grant,
+    Lease,
+    ModelCard,
+    Outcome,
+    Paused,
+    TokenDelta,
+    TokenLogprob,
+    WorkerStatus,
+)
+from fairlane.scheduler.queue.redis_queue import RedisQueue
+from fairlane.scheduler.queue.registry import RedisRegistry, queue_name
+from fairlane.scheduler.queue.types import Publication
+from fairlane.store.connections import STORE_TROUBLE
+from tests.support.gateway.cards import byte_level_card
+
+IDLE_MS = 20
+
+T = TypeVar("T")
+
+
+@dataclass
+class HandWorker:
+    """Says the same words to everyone, a token of each choice per step, and then ends the choice.
+
+    `limit` holds every choice after so many tokens, until it is raised or None.
+    """
+
+    redis: redis.asyncio.Redis
+    card: ModelCard = field(default_factory=byte_level_card)
+    worker_id: str = "hand"
+    words: str = "The capital of France is Paris."
+    limit: int | None = None
+    held: set[str] = field(default_factory=set)
+    """Jobs that say nothing for now."""
+    taking: bool = True
+    lease_ms: int = 6_000
+    blocks: int = 256
+    lanes: dict[LaneName, Lane] = field(default_factory=lambda: dict(DEFAULT_LANES))
+    step_weights: tuple[float, ...] = ()
+    single_stream_ms: float = 0.0
+    fails: str = ""
+    """With this reason each job ends as failed, before its first token."""
+    leases: dict[str, Lease] = field(default_factory=dict)
+    produced: dict[str, list[int]] = field(default_factory=dict)
+    known: asyncio.Event = field(default_factory=asyncio.Event)
+    """The registry has its first heartbeat."""
+    serial: int = 0
+    seen: list[Lease] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
+    granted: dict[str, int] = field(default_factory=dict)
+    """Output tokens per choice that it may make, where that was raised."""
+
+    @property
+    def script(self) -> Sequence[int]:
+        """What every choice says, its end token included."""
+        return (*TextModel(self.card).encode(self.words), self.card.eos_token_ids[0])
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        registry = RedisRegistry(self.redis)
+        sha256 = await self._sure(partial(registry.announce, self.card))
+        self.queue = RedisQueue(self.redis, queue_name(self.card.model, sha256), self.lanes, lease_ms=self.lease_ms)
+        beating = asyncio.create_task(self._beat(registry, sha256))
+        try:
+            await self._serve()
+        finally:
+            beating.cancel()
+            await asyncio.gather(beating, return_exceptions=True)
+
+    async def _beat(self, registry: RedisRegistry, sha256: str) -> None:
+        while True:
+            status = WorkerStatus(
+                worker_id=self.worker_id,
+                model=self.card.model,
+                queue=queue_name(self.card.model, sha256),
+                card_sha256=sha256,
+                started_at_ms=0.0,
+                block_size=16,
+                blocks_total=self.blocks,
+                blocks_free=self.blocks,
+                max_sequences=8,
+                step_weights=self.step_weights,
+                single_stream_ms=self.single_stream_ms,
+                step_ms=1.0,
+            )
+            await self._sure(partial(registry.beat, status, self.lease_ms))
+            await self._sure(partial(self.queue.renew, self.worker_id, holding=list(self.leases)))
+            self.known.set()
+            await asyncio.sleep(self.lease_ms / 4e3)
+
+    async def _serve(self) -> None:
+        self._script = self.script
+        last_id = "0-0"
+        while True:
+            last_id, controls, _ = await self._sure(
+                partial(self.queue.read_control, self.worker_id, last_id, self._patience_ms())
+            )
+            for control in controls:
+                if isinstance(control, Grant):
+                    self.granted[control.job_id] = control.granted_until
+                if isinstance(control, Cancel) and control.job_id in self.leases:
+                    self.cancelled.append(control.job_id)
+                    await self._end(self.leases.pop(control.job_id), Outcome.CANCELLED)
+            if self.taking:
+                await self._take()
+            for lease in list(self.leases.values()):
+                await self._step(lease)
+
+    def _patience_ms(self) -> int:
+        return IDLE_MS if all(self._is_held(lease) for lease in self.leases.values()) else 0
+
+    def _is_held(self, lease: Lease) -> bool:
+        made, job_id = len(self.produced[lease.job.job_id]), lease.job.job_id
+        if made >= self.granted.get(job_id, lease.job.granted_until):
+            return True
+        return self.limit is not None and made >= self.limit
+
+    async def _take(self) -> None:
+        pool = 16 * self.blocks
+        room = Capacity(
+            sequences=dict.fromkeys(LaneName, 8 - len(self.leases)), kv_tokens=dict.fromkeys(LaneName, pool)
+        )
+        for lease in await self._sure(partial(self.queue.take, self.worker_id, room)):
+            self.seen.append(lease)
+            if lease.job.max_total_tokens > pool:  # as an engine does
+                await self._end(lease, Outcome.FAILED, error=f"it needs more than {pool} tokens")
+                continue
+            self.leases[lease.job.job_id] = lease
+            already = lease.generated[0] if lease.generated else ()
+            self.produced[lease.job.job_id] = list(already)
+
+    async def _step(self, lease: Lease) -> None:
+        job, made = lease.job, self.produced[lease.job.job_id]
+        if self.fails:
+            await self._end(self.leases.pop(job.job_id), Outcome.FAILED, error=self.fails)
+            return
+        if job.job_id in self.held or self._is_held(lease):
+            return
+        token = self._next(lease, len(made))
+        made.append(token)
+        finish: FinishReason | None = None
+        if token in job.sampling.stop_token_ids:
+            finish = "stop"
+        elif len(made) >= job.max_tokens:
+            finish = "length"
+        logprobs = () if job.sampling.logprobs is None else (TokenLogprob(-0.5, ((token, -0.5),)),)
+        deltas = tuple(
+            TokenDelta(
+                job_id=job.job_id,
+                epoch=lease.epoch,
+                choice=choice,
+                first_index=len(made) - 1,
+                token_ids=(token,),
+                logprobs=logprobs,
+                finish_reason=finish,
+            )
+            for choice in range(job.n)
+        )
+        tokens = tuple((choice, len(made) - 1, (token,)) for choice in range(job.n))
+        if finish is None:
+            is_paused = len(made) == self.granted.get(job.job_id, job.granted_until)
+            pauses = [Paused(job_id=job.job_id, choice=choice) for choice in range(job.n) if is_paused]
+            await self._publish(lease, Publication(job.job_id, lease.epoch, (*deltas, *pauses), tokens, cost=1.0))
+            return
+        del self.leases[job.job_id]
+        end = Finished(job_id=job.job_id, epoch=lease.epoch, outcome=Outcome.FINISHED, worker_id=self.worker_id)
+        await self._publish(
+            lease,
+            Publication(job.job_id, lease.epoch, (*deltas, end), tokens, cost=1.0, ends=Outcome.FINISHED),
+        )
+
+    def _next(self, lease: Lease, index: int) -> int:
+        """The script; where a job ignores its end token, again and again."""
+        return self._script[index % len(self._script)]
+
+    async def _end(self, lease: Lease, outcome: Outcome, error: str = "") -> None:
+        end = Finished(
+            job_id=lease.job.job_id, epoch=lease.epoch, outcome=outcome, error=error, worker_id=self.worker_id
+        )
+        await self._publish(lease, Publication(lease.job.job_id, lease.epoch, (end,), ends=outcome))
+
+    async def tell(self, event: Event) -> None:
+        """Publish an event that brings no token, of a job in hand."""
+        lease = self.leases[event.job_id]
+        await self._publish(lease, Publication(event.job_id, lease.epoch, (event,)))
+
+    async def _publish(self, lease: Lease, publication: Publication) -> None:
+        self.serial += 1
+        publish = partial(self.queue.publish, serial=str(self.serial))
+        refused = await self._sure(partial(publish, lease.job.gateway_id, self.worker_id, [publication]))
+        for job_id in refused:
+            self.leases.pop(job_id, None)
+
+    async def _sure(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Ask again until the store answers."""
+        while True:
+            try:
+                return await call()
+            except STORE_TROUBLE:
+                await asyncio.sleep(IDLE_MS / 1e3)

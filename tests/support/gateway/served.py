@@ -1,0 +1,197 @@
+"""A whole gateway for one test: real uvicorn on loopback, a real store, and a worker that speaks from a script."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import openai
+import redis.asyncio
+from opentelemetry.sdk.trace import SpanProcessor
+
+from fairlane.gateway.config import GatewaySection, GatewaySettings
+from fairlane.gateway.http.server import Server, configure
+from fairlane.gateway.runtime import Resources
+from fairlane.quotas import keyspace
+from fairlane.quotas.ledger import Ledger, LedgerEntry
+from fairlane.quotas.redis_store import RedisQuotaStore
+from fairlane.quotas.store import LimitStatus
+from fairlane.quotas.windows import MINUTE, Slicing
+from fairlane.store.connections import connections
+from tests.support.gateway.hand_worker import HandWorker
+
+ADMIN_KEY = "the-admin-key-of-these-tests-0123456789"
+OPERATOR = {"authorization": f"Bearer {ADMIN_KEY}"}
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+ASKED = {"model": "tiny", "messages": [{"role": "user", "content": "What is the capital of France?"}]}
+SAID = "The capital of France is Paris."
+WAIT_S = 20.0
+
+
+def settings(url: str, *, section: dict[str, Any] | None = None, **shared: Any) -> GatewaySettings:
+    """Settings that suit a slow machine: the store may take its time."""
+    known = {"store_timeout_s": 8.0, "reservation_lease_s": 30.0, "grace_s": 2.0, "max_tenant_labels": 100}
+    return GatewaySettings(
+        redis_url=url, port=0, admin_key=ADMIN_KEY, gateway=GatewaySection(**{**known, **(section or {})}), **shared
+    )
+
+
+def error_of(answer: httpx.Response) -> tuple[int, str]:
+    """Status and code; every error has the same form."""
+    error = answer.json()["error"]
+    assert set(error) >= {"message", "type", "param", "code"}
+    return answer.status_code, error["code"]
+
+
+class QuickServer(Server):
+    """Looks for its end more often than ten times a second."""
+
+    async def main_loop(self) -> None:
+        while not self.should_exit:  # noqa: ASYNC110 - uvicorn's own way
+            await asyncio.sleep(0.005)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait until something is so; the loop goes on meanwhile."""
+    async with asyncio.timeout(WAIT_S):
+        while not holds():  # noqa: ASYNC110 - polled: what is waited for has no event of its own
+            await asyncio.sleep(0.005)
+
+
+@dataclass
+class Served:
+    """One gateway that answers on a port of its own."""
+
+    resources: Resources
+    server: Server
+    serving: "asyncio.Task[None]"
+    worker: HandWorker
+    store: redis.asyncio.Redis
+    keys: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        host, port = self.server.servers[0].sockets[0].getsockname()[:2]
+        return f"http://{host}:{port}"
+
+    async def metrics(self) -> str:
+        """What Prometheus reads."""
+        async with self.http as client:
+            answer = await client.get("/metrics", headers=OPERATOR)
+        assert answer.status_code == 200, answer.text
+        return answer.text
+
+    @property
+    def http(self) -> httpx.AsyncClient:
+        """A client for one use."""
+        return httpx.AsyncClient(base_url=self.url, timeout=WAIT_S)
+
+    async def tenant(self, name: str = "acme", *, scopes: dict[str, Any] | None = None, **document: Any) -> str:
+        """Make a tenant with one key; the key."""
+        tenant = await self.resources.tenants.create({"id": name, **document})
+        made = await self.resources.keys.create(tenant, {"name": "test", "scopes": scopes})
+        self.keys[name] = made.secret
+        return made.secret
+
+    async def post(self, path: str, body: Any, *, tenant: str = "acme", **headers: str) -> httpx.Response:
+        """One request of a tenant. Headers by their names with `_` for `-`."""
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        content = {"content": body} if isinstance(body, bytes) else {"json": body}
+        async with self.http as client:
+            return await client.post(path, headers={"authorization": f"Bearer {self.keys[tenant]}", **given}, **content)
+
+    async def get(self, path: str, *, tenant: str = "acme") -> httpx.Response:
+        """One GET of a tenant."""
+        async with self.http as client:
+            return await client.get(path, headers={"authorization": f"Bearer {self.keys[tenant]}"})
+
+    def sdk(self, tenant: str = "acme", **options: Any) -> openai.AsyncOpenAI:
+        """The official SDK."""
+        return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key=self.keys[tenant], max_retries=0, **options)
+
+    async def limits(self, tenant: str = "acme") -> dict[str, LimitStatus]:
+        """The tenant's limits as they stand."""
+        statuses = await RedisQuotaStore(self.store).statuses(tenant, tenant)
+        return {status.name: status for status in statuses}
+
+    async def ledger(self, tenant: str = "acme") -> list[tuple[str, int, int]]:
+        """What was settled: outcome, prompt and output tokens, sorted."""
+        entries = await self.entries(tenant)
+        return sorted((entry.outcome, entry.prompt_tokens, entry.output_tokens) for entry in entries)
+
+    async def entries(self, tenant: str = "acme") -> list[LedgerEntry]:
+        """The same, whole and in order."""
+        return await Ledger(self.store).entries(tenant, tenant)
+
+    async def landed(self) -> None:
+        """All jobs are settled, and nothing of them is in hand."""
+        await until(lambda: not self.resources.dispatcher.jobs and not self.resources.settlements.in_hand)
+
+    async def paused(self, tenant: str = "acme") -> None:
+        """Wait until somebody waits for a full minute and has used all that it gave: for more is asked earlier."""
+        waiting = f"{keyspace.of_root(tenant)}paused:tenant:{tenant}"
+        async with asyncio.timeout(WAIT_S):
+            while True:
+                held = (await self.limits(tenant))["tokens_per_minute"].reserved
+                if not held and await self.store.zcard(waiting):
+                    return
+                await asyncio.sleep(0.005)
+
+    async def stop(self) -> None:
+        """As SIGTERM does."""
+        self.server.should_exit = True
+        await self.serving
+
+
+@asynccontextmanager
+async def gateway(
+    chosen: GatewaySettings,
+    processor: SpanProcessor | None = None,
+    direct: str | None = None,
+    *,
+    slicing: Slicing = MINUTE,
+) -> AsyncIterator[Served]:
+    """A gateway and its store, without a worker; `served.worker` is not running. `direct`: see `serving`."""
+    resources = Resources(chosen, processor, slicing=slicing)
+    server = QuickServer(configure(chosen, resources), resources)
+    serving = asyncio.create_task(server.serve())
+    # No socket_timeout: redis-py would send under asyncio.wait_for, which can lose the worker's cancellation.
+    connected = connections(direct or chosen.store_url, timeout_s=WAIT_S, limit=16)
+    store = connected.short
+    await until(lambda: server.started or serving.done())
+    served = Served(resources, server, serving, HandWorker(store, lease_ms=round(chosen.lease_s * 1e3)), store)
+    try:
+        yield served
+    finally:
+        if not serving.done():
+            await served.stop()
+        await connected.aclose()
+
+
+@asynccontextmanager
+async def serving(
+    chosen: GatewaySettings,
+    processor: SpanProcessor | None = None,
+    direct: str | None = None,
+    *,
+    slicing: Slicing = MINUTE,
+) -> AsyncIterator[Served]:
+    """A gateway with a worker that is known to it. `direct`: where worker and test find the store, if elsewhere."""
+    async with aclosing(connections(direct or chosen.store_url, timeout_s=WAIT_S, limit=16)) as connected:
+        lanes = chosen.lanes.lanes()
+        worker = HandWorker(connected.short, lease_ms=round(chosen.lease_s * 1e3), lanes=lanes)
+        working = asyncio.create_task(worker.run())
+        await worker.known.wait()
+        try:
+            async with gateway(chosen, processor, direct, slicing=slicing) as served:
+                served.worker = worker
+                await until(lambda: any(model.is_served for model in served.resources.directory.models.values()))
+                yield served
+        finally:
+            while not working.done():  # redis-py can lose a cancellation on Python 3.11, so once may not do
+                working.cancel()
+                await asyncio.wait({working}, timeout=0.1)

@@ -1,0 +1,104 @@
+"""The lean path beside transformers' modules: the same tokens, however a plan cuts and orders the rows."""
+
+import dataclasses
+
+import pytest
+import torch
+import transformers
+
+from fairlane.worker.engine.sampling import BROKEN_LOGITS
+from fairlane.worker.model.fused import LeanModel
+from fairlane.worker.model.interface import Model, PagedModel
+from fairlane.worker.model.select import lean_path
+from tests.support.worker.hand import Hand, lease
+from tests.worker.engine.test_runner import PROMPTS
+from tests.worker.model.test_support import GROUPED, random_model
+
+FAMILY = {
+    "llama": transformers.LlamaConfig(**GROUPED),
+    "llama with biases": transformers.LlamaConfig(**GROUPED, attention_bias=True, mlp_bias=True),
+    "llama with tied embeddings": transformers.LlamaConfig(**GROUPED, tie_word_embeddings=True),
+    "llama with stretched positions": transformers.LlamaConfig(
+        **GROUPED,
+        rope_parameters={
+            "rope_type": "llama3",
+            "rope_theta": 1e4,
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 16,
+        },
+    ),
+    "mistral": transformers.MistralConfig(**GROUPED, sliding_window=None),
+    "qwen2": transformers.Qwen2Config(**GROUPED),
+    "qwen3": transformers.Qwen3Config(**GROUPED, head_dim=8),
+    "one layer": transformers.LlamaConfig(**GROUPED | {"num_hidden_layers": 1}),
+}
+
+
+@pytest.fixture(scope="module")
+def lean(tiny: PagedModel) -> LeanModel:
+    found = lean_path(tiny)
+    assert found is not None
+    return found
+
+
+def generate(model: Model, *, count: int | None = None) -> list[list[int]]:
+    hand = Hand(model)
+    return hand.generate(
+        [hand.start(lease(str(index), prompt)) for index, prompt in enumerate(PROMPTS)], 12, count=count
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("config", FAMILY.values(), ids=FAMILY.keys())
+def test_each_of_the_family_is_proven(config: transformers.PreTrainedConfig, dtype: torch.dtype) -> None:
+    assert lean_path(random_model(config, dtype)) is not None
+
+
+@pytest.mark.parametrize("config", FAMILY.values(), ids=FAMILY.keys())
+def test_tokens_are_those_of_the_reference(config: transformers.PreTrainedConfig) -> None:
+    reference = random_model(config)
+    lean = lean_path(reference)
+
+    assert lean is not None
+    assert generate(reference) == generate(lean)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 16])
+def test_a_prompt_may_be_computed_in_chunks_of_any_size(tiny: PagedModel, lean: LeanModel, count: int) -> None:
+    assert generate(tiny) == generate(lean, count=count)
+
+
+def test_a_swapped_sequence_resumes_with_the_same_tokens(tiny: PagedModel, lean: LeanModel) -> None:
+    hand = Hand(lean)
+    lines = [hand.start(lease(str(index), prompt)) for index, prompt in enumerate(PROMPTS)]
+    hand.generate(lines, 3)
+    victim, *others = lines
+    slots = range(len(victim.table))
+
+    hand.step(others, swap_out=hand.park(victim, slots))
+    hand.step([victim, *others], swap_in=hand.fetch(victim, slots))
+
+    assert generate(tiny) == hand.generate(lines, 12)
+
+
+def test_a_step_in_which_nothing_samples_only_fills_the_cache(lean: LeanModel) -> None:
+    hand = Hand(lean)
+
+    result = hand.step([hand.start(lease("a", PROMPTS[2]))], count=4)
+
+    assert (result.tokens, result.failed) == ({}, {})
+
+
+def test_a_nan_fails_its_row_alone(tiny: PagedModel, lean: LeanModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    poisoned = lean._weights.embedding.clone()
+    poisoned[96] = float("nan")
+    monkeypatch.setattr(lean, "_weights", dataclasses.replace(lean._weights, embedding=poisoned))
+    hand = Hand(lean)
+    bad, good = hand.start(lease("bad", [96] * 9)), hand.start(lease("good", PROMPTS[3]))
+
+    result = hand.step([bad, good])
+
+    assert {bad.seq: BROKEN_LOGITS} == result.failed
+    assert good.seq in result.tokens
