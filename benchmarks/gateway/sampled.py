@@ -16,7 +16,7 @@ from types import FrameType
 from fairlane.gateway.__main__ import main
 
 EVERY_S = 0.001
-OURS = ("gateway", "quotas", "scheduler")
+OURS = "fairlane"
 HERE = Path(__file__).parents[2]
 
 
@@ -36,7 +36,7 @@ class Samples:
 
     def _note(self, _: int, frame: FrameType | None) -> None:
         self._running[_package(frame)] += 1
-        while frame is not None and _package(frame) not in OURS:
+        while frame is not None and _package(frame) != OURS:
             frame = frame.f_back
         self._ours[_place(frame)] += 1
 
