@@ -12,7 +12,7 @@ import yaml
 
 from fairlane.gateway.http.ports import PortName
 from fairlane.gateway.http.protocol import HttpLimits
-from fairlane.gateway.requests.quota_fallback import Mode
+from fairlane.gateway.requests.guarded_quotas import Mode
 from fairlane.quotas.limits import LIMIT_NAMES
 from fairlane.scheduler.protocol.settings import ByteSize, Count, Seconds, SettingsError, Share, SharedSettings, load
 from fairlane.store import urls

@@ -13,7 +13,6 @@ from opentelemetry.sdk.trace import SpanProcessor
 
 from fairlane.gateway.auth import Authenticator
 from fairlane.gateway.config import GatewaySettings, Member
-from fairlane.gateway.console.sessions import Sessions
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.fleet import Depths, Directory, StoredFleet
 from fairlane.gateway.http.body_budget import BodyBudget, BodyRoom
@@ -21,16 +20,14 @@ from fairlane.gateway.http.connections import Crowd
 from fairlane.gateway.http.memory import Trimmer
 from fairlane.gateway.http.refusals import Malformed
 from fairlane.gateway.middleware.idempotent_run import Runs
-from fairlane.gateway.middleware.refused_requests import RefusedRequests
-from fairlane.gateway.observability.metrics import Telemetry
-from fairlane.gateway.observability.process_metrics import Siblings
-from fairlane.gateway.operators import AdminKeys
+from fairlane.gateway.middleware.tenant import RefusedRequests
+from fairlane.gateway.observability.metrics import Siblings, Telemetry
+from fairlane.gateway.operators import AdminKeys, Sessions
 from fairlane.gateway.requests.admission import Doors
 from fairlane.gateway.requests.delivery import Dispatcher, Link
-from fairlane.gateway.requests.guarded_quotas import GuardedQuotas, RememberedKeys
+from fairlane.gateway.requests.guarded_quotas import GuardedQuotas, Modes, RememberedKeys
 from fairlane.gateway.requests.orphans import Orphans
 from fairlane.gateway.requests.prepare import Preparer
-from fairlane.gateway.requests.quota_fallback import Modes
 from fairlane.gateway.requests.recovery import Lookout, Reaper
 from fairlane.gateway.requests.resume import Earlier
 from fairlane.gateway.requests.settlement import Settlements

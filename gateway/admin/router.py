@@ -16,14 +16,13 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route, Router
 
 from fairlane.gateway import errors
-from fairlane.gateway.console.sessions import Sessions, check_origin, session_of
 from fairlane.gateway.errors import ApiError, Code, invalid, not_found
 from fairlane.gateway.fleet import Door
 from fairlane.gateway.http import body_budget
 from fairlane.gateway.http.body import read_body
 from fairlane.gateway.http.connections import OPERATORS, vouch
 from fairlane.gateway.openai.wire import checked, checked_fields
-from fairlane.gateway.operators import AdminKeys
+from fairlane.gateway.operators import AdminKeys, Sessions, check_origin, session_of
 from fairlane.gateway.requests.admission import Doors
 from fairlane.quotas.api_keys import KeyNotFound, KeyStore
 from fairlane.quotas.audit import Audit, Note

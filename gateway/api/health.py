@@ -10,7 +10,7 @@ from starlette.routing import Route
 from fairlane.gateway import errors
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.fleet import Directory
-from fairlane.gateway.observability.process_metrics import Siblings
+from fairlane.gateway.observability.metrics import Siblings
 from fairlane.store.circuit_breaker import Availability
 
 

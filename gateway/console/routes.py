@@ -10,8 +10,8 @@ from starlette.routing import Route
 
 from fairlane.gateway import errors
 from fairlane.gateway.admin.router import AdminParts, refusal_of, with_key
-from fairlane.gateway.console.sessions import check_origin, cookie, session_of
 from fairlane.gateway.errors import ApiError
+from fairlane.gateway.operators import check_origin, cookie, session_of
 from fairlane.store.connections import STORE_TROUBLE
 
 FILES = {

@@ -32,11 +32,9 @@ from uvicorn.server import ServerState
 
 from fairlane.gateway.errors import ApiError, headers_too_large, invalid, request_timeout
 from fairlane.gateway.http import body_budget, connections, response
-from fairlane.gateway.http.addresses import forwarded_for
 from fairlane.gateway.http.body_budget import BodyBudget, BodyHold
-from fairlane.gateway.http.connections import Crowd, Place
+from fairlane.gateway.http.connections import Crowd, Heads, Place, forwarded_for
 from fairlane.gateway.http.disconnect import STATE, Disconnect
-from fairlane.gateway.http.heads import Heads
 from fairlane.gateway.http.refusals import Malformed, answer_bytes, refusal_of
 from fairlane.gateway.http.response import Answer
 from fairlane.scheduler.protocol.settings import Networks

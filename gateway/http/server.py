@@ -22,9 +22,8 @@ from starlette.types import ASGIApp
 
 from fairlane.gateway.app import admin_app, create_app, metrics_app, with_express
 from fairlane.gateway.config import GatewaySettings
-from fairlane.gateway.http.accept import Acceptor
 from fairlane.gateway.http.connections import Crowd
-from fairlane.gateway.http.ports import BACKLOG, PortName, Sockets
+from fairlane.gateway.http.ports import BACKLOG, Acceptor, PortName, Sockets
 from fairlane.gateway.http.protocol import limited_protocol
 from fairlane.gateway.runtime import Resources
 

@@ -13,8 +13,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticCustomError
 
 from fairlane.gateway.errors import ApiError, invalid
-from fairlane.gateway.http.body import is_unicode, read_object, shown_name
-from fairlane.gateway.http.json_lists import MAX_TOKEN_ID
+from fairlane.gateway.http.body import MAX_TOKEN_ID, is_unicode, read_object, shown_name
 
 MAX_CHOICES = 16
 """Choices that one prompt may ask for."""

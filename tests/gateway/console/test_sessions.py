@@ -5,8 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
-from fairlane.gateway.console.sessions import LASTS_S, Sessions
-from fairlane.gateway.operators import AdminKeys
+from fairlane.gateway.operators import LASTS_S, AdminKeys, Sessions
 from tests.support.gateway.admin_app import HEADERS, AdminBench, HandFleet, application
 
 pytestmark = pytest.mark.anyio

@@ -8,8 +8,8 @@ from contextlib import closing
 
 import pytest
 
-from fairlane.gateway.http import accept
-from fairlane.gateway.http.accept import Acceptor
+from fairlane.gateway.http import ports as accept
+from fairlane.gateway.http.ports import Acceptor
 
 pytestmark = pytest.mark.anyio
 LIMIT_S = 10.0

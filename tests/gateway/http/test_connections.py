@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlane.gateway.http.addresses import forwarded_for
-from fairlane.gateway.http.connections import RESERVED, Crowd, Place
+from fairlane.gateway.http.connections import RESERVED, Crowd, Place, forwarded_for
 from fairlane.scheduler.protocol.settings import Networks
 from tests.support.gateway.served import CHAT, WAIT_S, Served, error_of, gateway, settings, until
 

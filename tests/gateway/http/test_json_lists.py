@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.http.body import LARGE_BODY_BYTES, read_object
-from fairlane.gateway.http.json_lists import MAX_TOKEN_ID, PIECE_BYTES, Lifted, NoTokenIds
+from fairlane.gateway.http.body import LARGE_BODY_BYTES, MAX_TOKEN_ID, PIECE_BYTES, Lifted, NoTokenIds, read_object
 from fairlane.gateway.openai.requests import parse_completion
 
 PADDING = {"padding": "x" * LARGE_BODY_BYTES}

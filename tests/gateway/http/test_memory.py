@@ -8,7 +8,7 @@ import pytest
 from starlette.types import Message
 
 from fairlane.gateway.http.body import read_body
-from fairlane.gateway.http.heads import Heads
+from fairlane.gateway.http.connections import Heads
 from fairlane.gateway.http.protocol import LimitedHttpProtocol
 from tests.gateway.http.test_protocol import GET, IMPATIENT, POST, serving
 from tests.support.gateway.served import until

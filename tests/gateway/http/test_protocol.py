@@ -19,8 +19,7 @@ from fairlane.gateway.errors import ApiError
 from fairlane.gateway.http import protocol as http_limits
 from fairlane.gateway.http.body import read_body
 from fairlane.gateway.http.body_budget import BodyBudget
-from fairlane.gateway.http.connections import Crowd
-from fairlane.gateway.http.heads import Heads
+from fairlane.gateway.http.connections import Crowd, Heads
 from fairlane.gateway.http.protocol import HttpLimits, limited_protocol
 from fairlane.gateway.http.refusals import TELL_EVERY_S, Malformed
 from fairlane.gateway.middleware.request_id import RequestIdMiddleware

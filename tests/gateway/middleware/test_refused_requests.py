@@ -3,7 +3,7 @@
 import pytest
 
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.middleware.refused_requests import MINUTE_S, RefusedRequests
+from fairlane.gateway.middleware.tenant import MINUTE_S, RefusedRequests
 from tests.support.gateway.served import ASKED, CHAT, error_of, serving, settings
 
 MIB = 2**20

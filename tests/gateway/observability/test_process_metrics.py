@@ -9,9 +9,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from fairlane.gateway.config import Member
-from fairlane.gateway.observability import process_metrics as siblings
-from fairlane.gateway.observability.metrics import Telemetry
-from fairlane.gateway.observability.process_metrics import Siblings
+from fairlane.gateway.observability import metrics as siblings
+from fairlane.gateway.observability.metrics import Siblings, Telemetry
 
 pytestmark = pytest.mark.anyio
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]

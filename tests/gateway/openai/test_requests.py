@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.http.json_lists import MAX_PARTS
+from fairlane.gateway.http.body import MAX_PARTS
 from fairlane.gateway.openai.requests import ChatRequest, CompletionRequest, Turn, parse_chat, parse_completion
 from fairlane.gateway.openai.wire import (
     MAX_CHOICES,

@@ -4,8 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from fairlane.gateway.requests.guarded_quotas import TRUSTED_S, GuardedQuotas, RememberedKeys
-from fairlane.gateway.requests.quota_fallback import LOOK_EVERY_S, Modes
+from fairlane.gateway.requests.guarded_quotas import LOOK_EVERY_S, TRUSTED_S, GuardedQuotas, Modes, RememberedKeys
 from fairlane.quotas.api_keys import KeyStore
 from fairlane.quotas.store import AlreadySettled, Charge, Denied, Need
 from fairlane.quotas.tenants import TenantStore

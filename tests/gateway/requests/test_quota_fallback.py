@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from fairlane.gateway.requests.guarded_quotas import GuardedQuotas
-from fairlane.gateway.requests.quota_fallback import LOOK_EVERY_S, Modes
+from fairlane.gateway.requests.guarded_quotas import LOOK_EVERY_S, GuardedQuotas, Modes
 from fairlane.quotas.api_keys import KeyStore
 from fairlane.quotas.presence import GatewayPresence
 from fairlane.quotas.redis_store import RedisQuotaStore

@@ -17,10 +17,9 @@ from fairlane.gateway.admin import routes as admin
 from fairlane.gateway.admin.openai import routes as openai_admin
 from fairlane.gateway.admin.router import AdminParts, mount
 from fairlane.gateway.console import routes as console_routes
-from fairlane.gateway.console.sessions import Sessions
 from fairlane.gateway.fleet import Door
 from fairlane.gateway.openapi import document as openapi
-from fairlane.gateway.operators import AdminKeys, Guesses
+from fairlane.gateway.operators import AdminKeys, Guesses, Sessions
 from fairlane.gateway.requests.admission import Doors
 from fairlane.quotas.api_keys import KeyStore
 from fairlane.quotas.audit import Audit

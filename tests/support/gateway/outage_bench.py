@@ -3,8 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from fairlane.gateway.requests.guarded_quotas import GuardedQuotas
-from fairlane.gateway.requests.quota_fallback import Modes
+from fairlane.gateway.requests.guarded_quotas import GuardedQuotas, Modes
 from fairlane.quotas.api_keys import KeyStore
 from fairlane.quotas.ledger import Ledger
 from fairlane.quotas.presence import GatewayPresence
