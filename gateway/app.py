@@ -29,14 +29,14 @@ from fairlane.gateway.api.models import ListModels, ShowLimits, ShowModel
 from fairlane.gateway.console import routes as console_routes
 from fairlane.gateway.middleware.idempotency import Idempotent
 from fairlane.gateway.middleware.request_id import FaultMiddleware, RequestIdMiddleware
-from fairlane.gateway.middleware.tenant import Degraded, TenantRim
+from fairlane.gateway.middleware.tenant import DegradedMiddleware, TenantMiddleware
 from fairlane.gateway.openai.responses import Rhythm
 from fairlane.gateway.openapi import document as openapi
 from fairlane.gateway.requests.prepare import Kind
 from fairlane.gateway.runtime import Resources
 
 
-class Express:
+class FastPath:
     """Serves some routes itself and leaves all else to the application."""
 
     def __init__(self, app: ASGIApp, routes: Mapping[tuple[str, str], ASGIApp]) -> None:
@@ -59,10 +59,10 @@ class Express:
 
 def create_app(resources: Resources) -> Starlette:
     """What is served on the tenants' port; its lifespan opens and closes the gateway's parts."""
-    generation = _generation(resources)
+    events = _generation(resources)
 
     def tenant(method: str, path: str, endpoint: ASGIApp) -> Route:
-        rim = TenantRim(
+        wrapped = TenantMiddleware(
             endpoint,
             path,
             authenticator=resources.authenticator,
@@ -72,11 +72,11 @@ def create_app(resources: Resources) -> Starlette:
             refusal=resources.refusal,
             refused=resources.refused,
         )
-        return Route(path, Degraded(rim, resources.missing), methods=[method])
+        return Route(path, DegradedMiddleware(wrapped, resources.missing), methods=[method])
 
     def once(path: str, kind: Kind[Any]) -> ASGIApp:
-        bounds, prompts = generation.bounds, kind.most_prompts
-        endpoint = Generate(kind, generation)
+        bounds, prompts = events.bounds, kind.most_prompts
+        endpoint = Generate(kind, events)
         return Idempotent(endpoint, path, resources.runs, bounds, resources.telemetry, most_prompts=prompts)
 
     @asynccontextmanager
@@ -88,8 +88,8 @@ def create_app(resources: Resources) -> Starlette:
         [
             tenant("POST", completions.CHAT_PATH, once(completions.CHAT_PATH, completions.CHAT)),
             tenant("POST", completions.COMPLETION_PATH, once(completions.COMPLETION_PATH, completions.COMPLETION)),
-            tenant("GET", "/v1/models", ListModels(resources.directory)),
-            tenant("GET", "/v1/models/{model:path}", ShowModel(resources.directory)),
+            tenant("GET", "/v1/models", ListModels(resources.fleet_cache)),
+            tenant("GET", "/v1/models/{model:path}", ShowModel(resources.fleet_cache)),
             tenant("GET", "/v1/limits", ShowLimits(resources.quotas, resources.fleet.waiting)),
             *_told(resources),
             *([] if resources.settings.admin_port else _operators(resources)),
@@ -135,14 +135,14 @@ def _operators(resources: Resources) -> list[BaseRoute]:
 
 
 def _health(resources: Resources) -> Health:
-    return Health(resources.directory, resources.siblings, resources.availability, resources.refusal)
+    return Health(resources.fleet_cache, resources.processes, resources.availability, resources.refusal)
 
 
-def with_express(app: Starlette) -> ASGIApp:
-    """The application as it is served: generation goes the short way: its rim does the rest."""
+def with_fast_path(app: Starlette) -> ASGIApp:
+    """The application as it is served: generation goes the short way: the tenant middleware does the rest."""
     paths = (completions.CHAT_PATH, completions.COMPLETION_PATH)
     found = [route for route in app.routes if isinstance(route, Route) and route.path in paths]
-    return Express(app, {("POST", route.path): route.app for route in found})
+    return FastPath(app, {("POST", route.path): route.app for route in found})
 
 
 def _generation(resources: Resources) -> Parts:
@@ -157,7 +157,7 @@ def _generation(resources: Resources) -> Parts:
             ),
         ),
         preparer=resources.preparer,
-        launcher=resources.launcher,
+        submitter=resources.submitter,
         dispatcher=resources.dispatcher,
         settlements=resources.settlements,
         telemetry=resources.telemetry,
@@ -175,7 +175,7 @@ def _admin(resources: Resources) -> AdminParts:
         audit=resources.audit,
         fleet=resources.fleet,
         lanes=resources.lanes,
-        doors=resources.doors,
+        open_requests=resources.open_requests,
         changed=resources.authenticator.forget,
     )
 

@@ -128,7 +128,7 @@ class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How many there are, from index 0 on."""
     sockets: dict[PortName, tuple[int, ...]]
     """File descriptors that listen on each port, the same for all processes."""
-    directory: str
+    fleet_cache: str
     """Where they reach each other."""
 
     @property
@@ -138,7 +138,7 @@ class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def path(self, index: int) -> Path:
         """Where one of them is asked for its metrics."""
-        return Path(self.directory) / f"{index}.sock"
+        return Path(self.fleet_cache) / f"{index}.sock"
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,7 @@ class ServedModel:
         return max((worker.kv_tokens for worker in self.workers if not worker.draining), default=None)
 
 
-class Directory:
+class FleetCache:
     """The last picture of the fleet. Between refreshes nothing changes, and nothing here waits for the store."""
 
     def __init__(
@@ -262,10 +262,10 @@ class Door:
 class StoredFleet:
     """The whole fleet. Every call may raise what the store raises."""
 
-    def __init__(self, registry: WorkerRegistry, directory: Directory, queue: Callable[[str], WatchedQueue]) -> None:
+    def __init__(self, registry: WorkerRegistry, fleet_cache: FleetCache, queue: Callable[[str], WatchedQueue]) -> None:
         """`queue`: a model's queue by its name."""
         self._registry = registry
-        self._directory = directory
+        self._fleet_cache = fleet_cache
         self._queue = queue
 
     async def workers(self) -> list[WorkerStatus]:
@@ -282,7 +282,7 @@ class StoredFleet:
 
     async def depths(self) -> Mapping[LaneName, LaneDepth]:
         """What waits in each lane, over all models."""
-        found = [await self._queue(name).depths() for name in sorted(self._directory.queues)]
+        found = [await self._queue(name).depths() for name in sorted(self._fleet_cache.queues)]
         return {
             lane: LaneDepth(
                 queued=sum(depths[lane].queued for depths in found if lane in depths),
@@ -291,7 +291,7 @@ class StoredFleet:
             for lane in LaneName
         }
 
-    async def doors(self, tenant: str, allowed: Collection[str] | None) -> list[Door]:
+    async def open_requests(self, tenant: str, allowed: Collection[str] | None) -> list[Door]:
         """Each model that a tenant may use (None: all), as its next request finds it. Raises as `find` does."""
         return [
             Door(
@@ -302,9 +302,9 @@ class StoredFleet:
                 depths=await self._queue(model.queue).depths(),
                 waiting=await self._queue(model.queue).waiting(tenant),
             )
-            for model in self._directory.find(allowed)
+            for model in self._fleet_cache.find(allowed)
         ]
 
     async def waiting(self, tenant: str) -> int:
         """How many requests of a tenant wait where most of them do: its `queued_requests` bounds each model's queue."""
-        return max([await self._queue(name).waiting(tenant) for name in sorted(self._directory.queues)], default=0)
+        return max([await self._queue(name).waiting(tenant) for name in sorted(self._fleet_cache.queues)], default=0)

@@ -187,8 +187,8 @@ async def run(settings: GatewaySettings, arguments: Sequence[str], sockets: Sock
     by_port = {name: tuple(found.fileno() for found in each) for name, each in sockets.items()}
     numbers = tuple(number for each in by_port.values() for number in each)
     section = settings.gateway
-    with tempfile.TemporaryDirectory(prefix="fairlane-") as directory:
-        members = [Member(index, section.processes, by_port, directory) for index in range(section.processes)]
+    with tempfile.TemporaryDirectory(prefix="fairlane-") as fleet_cache:
+        members = [Member(index, section.processes, by_port, fleet_cache) for index in range(section.processes)]
         children = [
             Child(
                 "fairlane.gateway",

@@ -14,21 +14,21 @@ from opentelemetry.sdk.trace import SpanProcessor
 from fairlane.gateway.auth import Authenticator
 from fairlane.gateway.config import GatewaySettings, Member
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.fleet import Depths, Directory, StoredFleet
+from fairlane.gateway.fleet import Depths, FleetCache, StoredFleet
 from fairlane.gateway.http.body_budget import BodyBudget, BodyRoom
 from fairlane.gateway.http.connections import Crowd
 from fairlane.gateway.http.memory import Trimmer
 from fairlane.gateway.http.refusals import Malformed
 from fairlane.gateway.middleware.idempotent_run import Runs
 from fairlane.gateway.middleware.tenant import RefusedRequests
-from fairlane.gateway.observability.metrics import Siblings, Telemetry
+from fairlane.gateway.observability.metrics import ProcessMetrics, Telemetry
 from fairlane.gateway.operators import AdminKeys, Sessions
-from fairlane.gateway.requests.admission import Doors
+from fairlane.gateway.requests.admission import AllOpenRequests
 from fairlane.gateway.requests.delivery import Dispatcher, Link
 from fairlane.gateway.requests.guarded_quotas import GuardedQuotas, Modes, RememberedKeys
 from fairlane.gateway.requests.orphans import Orphans
 from fairlane.gateway.requests.prepare import Preparer
-from fairlane.gateway.requests.recovery import Lookout, Reaper
+from fairlane.gateway.requests.recovery import LostJobs, Reaper
 from fairlane.gateway.requests.resume import Earlier
 from fairlane.gateway.requests.settlement import Settlements
 from fairlane.gateway.requests.submit import Submitter
@@ -85,7 +85,7 @@ class Resources:
         )
         self.refused = RefusedRequests(section.refused_per_minute)
         self.telemetry = Telemetry(processor, sample=section.trace_sample, max_tenants=section.max_tenant_labels)
-        self.siblings = Siblings(member, self.telemetry.exposition)
+        self.processes = ProcessMetrics(member, self.telemetry.exposition)
         self._span_processor = processor
         self.store: Connections = connections(
             settings.store_url, timeout_s=section.store_timeout_s, limit=section.store_connections
@@ -119,13 +119,13 @@ class Resources:
         self.authenticator = Authenticator(RememberedKeys(keys) if self.guard else keys)
         self.registry = RedisRegistry(self.store.patient)
         self._queues: dict[str, RedisQueue] = {}
-        self.doors = Doors(self.lanes)
+        self.open_requests = AllOpenRequests(self.lanes)
         kept_s = KEPT_LEASES * section.reservation_lease_s + KEPT_MORE_S
-        self.dispatcher = Dispatcher(self.gateway_id, self._open_link, self.doors, kept_s=kept_s)
-        self.directory = Directory(
+        self.dispatcher = Dispatcher(self.gateway_id, self._open_link, self.open_requests, kept_s=kept_s)
+        self.fleet_cache = FleetCache(
             self.registry, self._depths, read=partial(TextModel, raw_prompts=section.completions_special_tokens)
         )
-        self.fleet = StoredFleet(self.registry, self.directory, self._calls)
+        self.fleet = StoredFleet(self.registry, self.fleet_cache, self._calls)
         self.settlements = Settlements(
             self.quotas,
             self.dispatcher,
@@ -133,7 +133,7 @@ class Resources:
             confirm_s=CONFIRM_LEASES * settings.lease_s,
         )
         earlier = Earlier(self.quotas, self.dispatcher, patience_s=CONFIRM_LEASES * settings.lease_s)
-        self.launcher = Submitter(
+        self.submitter = Submitter(
             self.quotas,
             self.dispatcher,
             self.settlements,
@@ -143,24 +143,30 @@ class Resources:
         )
         self.body_room = BodyRoom(
             min(section.max_body_bytes, section.tenant_body_bytes, self.bodies.most_large_bytes),
-            self.directory.longest_context,
+            self.fleet_cache.longest_context,
         )
         self.preparer = Preparer(
-            self.gateway_id, self.lanes, self.directory, self.doors, self.telemetry, self.refusal, self.body_room
+            self.gateway_id,
+            self.lanes,
+            self.fleet_cache,
+            self.open_requests,
+            self.telemetry,
+            self.refusal,
+            self.body_room,
         )
         self.reaper = Reaper(
             self.quotas,
             self.tenants,
             self.dispatcher,
-            self.directory,
+            self.fleet_cache,
             lease_s=section.reservation_lease_s,
         )
-        self.lookout = Lookout(self.dispatcher)
+        self.lost_jobs = LostJobs(self.dispatcher)
         self.orphans = Orphans(
             self.registry,
-            self.directory,
+            self.fleet_cache,
             self.dispatcher,
-            self.doors,
+            self.open_requests,
             self._calls,
             lease_s=settings.lease_s,
             grace_s=settings.orphan_grace_s,
@@ -227,16 +233,16 @@ class Resources:
             stack.push_async_callback(self.settlements.aclose, SETTLE_GRACE_S)
             stack.push_async_callback(self.runs.aclose, SETTLE_GRACE_S)
             tasks = [
-                asyncio.create_task(self.directory.run(self._fleet_changed), name="directory"),
+                asyncio.create_task(self.fleet_cache.run(self._fleet_changed), name="directory"),
                 asyncio.create_task(self.reaper.run(), name="reaper"),
-                asyncio.create_task(self.lookout.run(), name="lookout"),
+                asyncio.create_task(self.lost_jobs.run(), name="lookout"),
                 asyncio.create_task(self.orphans.run(), name="orphans"),
                 asyncio.create_task(self._roll_up(), name="roll-up"),
             ]
             if self.guard is not None:
                 tasks.append(asyncio.create_task(self.guard.run(), name="guard"))
             stack.push_async_callback(_end, tasks)
-            await stack.enter_async_context(self.siblings.answering())
+            await stack.enter_async_context(self.processes.answering())
             with suppress(TimeoutError):
                 async with asyncio.timeout(FIRST_LOOK_S):
                     await self._looked.wait()
@@ -250,7 +256,7 @@ class Resources:
     async def _landed(self, within_s: float) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
-                await self.doors.idle.wait()
+                await self.open_requests.idle.wait()
 
     def _open_link(self, name: str) -> Link:
         reader = self.store.reader()
@@ -258,10 +264,10 @@ class Resources:
 
     async def _depths(self, name: str) -> Depths:
         """How full a queue's lanes are; its doors tell each other what they have let in."""
-        queue, door = self._calls(name), self.doors.at(name)
-        said = encode(door.report(self.doors.now_ms))
+        queue, door = self._calls(name), self.open_requests.at(name)
+        said = encode(door.report(self.open_requests.now_ms))
         heard = await queue.confer(self.gateway_id, said, door.refused_us())
-        door.hear(decode(heard.reports), heard.asked, self.doors.now_ms)
+        door.hear(decode(heard.reports), heard.asked, self.open_requests.now_ms)
         return await queue.depths()
 
     def _calls(self, name: str) -> RedisQueue:
@@ -274,8 +280,8 @@ class Resources:
 
     def _fleet_changed(self) -> None:
         self._looked.set()
-        self.dispatcher.keep_lines(self.directory.queues)
-        self.telemetry.observe_fleet(self.directory.models.values())
+        self.dispatcher.keep_lines(self.fleet_cache.queues)
+        self.telemetry.observe_fleet(self.fleet_cache.models.values())
 
     def _tell_when_asked(self) -> None:
         """Metrics that are read when they are asked for."""

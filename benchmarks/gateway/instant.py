@@ -37,7 +37,7 @@ SEQUENCES = 512
 CONTEXT_TOKENS = 8_192
 BLOCKS = 65_536
 STEP_WEIGHTS = (0.05, 0.0005, 0.0001, 0.0, 0.0)
-"""What it says that its steps cost, so that the door weighs every request as it would before a real engine."""
+"""What it says that its steps cost, so that admission weighs every request as it would before a real engine."""
 IDLE_MS = 1_000
 STORE_TIMEOUT_S = 5.0
 SPECIAL = ("<|im_start|>", "<|im_end|>")

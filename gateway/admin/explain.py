@@ -17,7 +17,7 @@ from fairlane.gateway.admin.tenants import the_tenant
 from fairlane.gateway.admin.views import ExplainView
 from fairlane.gateway.errors import ApiError, LimitBlock, context_length, limit_denied, model_not_found
 from fairlane.gateway.fleet import Door
-from fairlane.gateway.requests.admission import Doors, queue_refused, queued_limit, refused
+from fairlane.gateway.requests.admission import AllOpenRequests, queue_refused, queued_limit, refused
 from fairlane.quotas.limits import RULES, Demand, LimitStatus
 from fairlane.quotas.sizing import Refusal, heaviest
 from fairlane.quotas.store import LARGEST_ASK
@@ -43,12 +43,14 @@ async def explain(call: Call, body: ExplainBody) -> ExplainView:
         deadline_ms=body.deadline_ms,
         exact=tenant.is_exact,
     )
-    doors = await call.parts.fleet.doors(tenant.id, tenant.models if body.model is None else [body.model])
+    open_requests = await call.parts.fleet.open_requests(
+        tenant.id, tenant.models if body.model is None else [body.model]
+    )
     above = [await call.parts.tenants.get(parent) for parent in tenant.parents]
-    access = access_refusal(tenant, above, body) if doors or body.model is None else model_not_found()
+    access = access_refusal(tenant, above, body) if open_requests or body.model is None else model_not_found()
     found = []
-    for door in doors or [NOWHERE]:
-        at_door, wait_ms = door_verdict(door, asked, call.parts.doors)
+    for door in open_requests or [NOWHERE]:
+        at_door, wait_ms = door_verdict(door, asked, call.parts.open_requests)
         statuses = await call.parts.budgets.statuses(tenant.root, tenant.id, model=door.model, lane=body.lane)
         limited = limit_refusal(statuses, first_demand(tenant, body))
         queue = queue_refusal(door, call.parts.lanes[asked.lane], statuses)
@@ -76,12 +78,12 @@ def first_demand(tenant: Tenant, body: ExplainBody) -> Demand:
     return Demand(input=body.prompt_tokens, ceiling=most, choice=first, choices=1)
 
 
-def door_verdict(door: Door, asked: Request, doors: Doors) -> tuple[ApiError | None, float | None]:
-    """What the door of one model would say, and the expected wait for the first token where it lets the request in."""
+def door_verdict(door: Door, asked: Request, open_requests: AllOpenRequests) -> tuple[ApiError | None, float | None]:
+    """What admission of one model would say, and the expected wait for the first token where it lets the request in."""
     if asked.prompt_tokens + asked.max_tokens > door.context_length:
         return context_length(door.context_length, asked.prompt_tokens, asked.max_tokens), None
-    let_in = doors.at(door.queue)
-    verdict = assess(asked, workers=door.workers, commitments=let_in, now_ms=doors.now_ms)
+    let_in = open_requests.at(door.queue)
+    verdict = assess(asked, workers=door.workers, commitments=let_in, now_ms=open_requests.now_ms)
     if not isinstance(verdict, Admitted):
         return refused(verdict, asked), None
     still_ms = let_in.still_waits_ms(asked.lane, asked.tenant, door.waiting + 1) if door.waiting else None
@@ -89,7 +91,7 @@ def door_verdict(door: Door, asked: Request, doors: Doors) -> tuple[ApiError | N
 
 
 def queue_refusal(door: Door, lane: Lane, statuses: Iterable[LimitStatus]) -> ApiError | None:
-    """What the queue behind the door would say: the tenant's own limit first, then the lane's cap."""
+    """What the queue behind admission would say: the tenant's own limit first, then the lane's cap."""
     limit, depth = queued_limit(statuses), door.depths.get(lane.name, LaneDepth(0, 0))
     if limit is not None and door.waiting >= limit.limit:
         full = TenantQueueFull(limit.limit, door.waiting, drain_ms(door.waiting, depth.oldest_wait_ms))

@@ -23,7 +23,7 @@ from fairlane.gateway.http.body import read_body
 from fairlane.gateway.http.connections import OPERATORS, vouch
 from fairlane.gateway.openai.wire import checked, checked_fields
 from fairlane.gateway.operators import AdminKeys, Sessions, check_origin, session_of
-from fairlane.gateway.requests.admission import Doors
+from fairlane.gateway.requests.admission import AllOpenRequests
 from fairlane.quotas.api_keys import KeyNotFound, KeyStore
 from fairlane.quotas.audit import Audit, Note
 from fairlane.quotas.field_checks import FieldError
@@ -101,7 +101,7 @@ class Fleet(Protocol):
     async def depths(self) -> Mapping[LaneName, LaneDepth]:
         """What waits in each lane, over all models."""
 
-    async def doors(self, tenant: str, allowed: Collection[str] | None) -> Sequence[Door]:
+    async def open_requests(self, tenant: str, allowed: Collection[str] | None) -> Sequence[Door]:
         """Each model that a tenant may use (None: all), as its next request finds it. Raises ApiError where that is not
         known."""
 
@@ -122,7 +122,7 @@ class AdminParts:
     audit: Audit
     fleet: Fleet
     lanes: Mapping[LaneName, Lane]
-    doors: Doors
+    open_requests: AllOpenRequests
     """What this gateway has let in."""
     changed: Callable[[], None]
     """To be called once a call may have changed a tenant or a key, before it is answered."""

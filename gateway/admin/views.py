@@ -195,7 +195,7 @@ class ExplainView(TypedDict):
     retry_after_s: float | None
     """By when it would fit at the latest; null where that is not known, or never."""
     expected_wait_ms: float | None
-    """Until the first token; null where it is refused at the door, or nothing was measured yet."""
+    """Until the first token; null where it is refused at admission, or nothing was measured yet."""
 
 
 class AuditView(TypedDict):

@@ -1,4 +1,6 @@
-"""The endpoint of generation, inside its rim: read → prepare → launch → say. Streams and plain answers alike."""
+"""The endpoint of generation, inside its tenant middleware: read → prepare → launch → say. Streams and plain answers
+alike.
+"""
 
 import math
 import time
@@ -15,10 +17,10 @@ from fairlane.gateway.http.body import read_body
 from fairlane.gateway.http.body_budget import BodyRoom
 from fairlane.gateway.http.disconnect import STATE, Disconnect
 from fairlane.gateway.http.response import Channel
-from fairlane.gateway.http.sse import Connection, EventStream, Headers, Push, send_json
+from fairlane.gateway.http.sse import ClientConnection, EventStream, Headers, Push, send_json
 from fairlane.gateway.middleware.tenant import Journal, Notes
 from fairlane.gateway.observability.metrics import PROVIDER, Telemetry, is_recording
-from fairlane.gateway.openai.responses import Answers, Logprobs, Piece, Rhythm, Speech, Usage
+from fairlane.gateway.openai.responses import AnswerBuilder, AnswerChunk, Answers, Logprobs, Rhythm, Usage
 from fairlane.gateway.requests.delivery import Dispatcher
 from fairlane.gateway.requests.prepare import Kind, Plan, Preparer, Request
 from fairlane.gateway.requests.request import LiveJob, Mailbox
@@ -43,7 +45,7 @@ class Parts:
 
     bounds: Bounds
     preparer: Preparer
-    launcher: Submitter
+    submitter: Submitter
     dispatcher: Dispatcher
     settlements: Settlements
     telemetry: Telemetry
@@ -63,7 +65,7 @@ class Generate(Generic[Request]):
         disconnect = scope["state"][STATE]
         plan = await self._read(scope, receive, answer, caller, journal)
         with plan.hold:
-            journal.lane = plan.terms.lane.name
+            journal.lane = plan.service_level.lane.name
             if is_recording():
                 self._note(journal, plan)
             in_flight = self._parts.telemetry.in_flight
@@ -95,26 +97,26 @@ class Generate(Generic[Request]):
             hold.release()
 
     async def _plain(self, plan: Plan, caller: Caller, journal: Journal, disconnect: Disconnect, send: Send) -> None:
-        with Connection(disconnect):
+        with ClientConnection(disconnect):
             answer, headers = await self._collect(plan, caller, journal)
         await send_json(send, answer, headers)
 
     async def _collect(self, plan: Plan, caller: Caller, journal: Journal) -> tuple[object, Headers]:
         """The whole answer, and its headers. What it was made of goes with this, before a slow client has taken it."""
         mailbox = Mailbox()
-        async with self._parts.launcher.launch(caller, plan.drafts, mailbox, journal.arrived_s) as jobs:
-            generation, speech = self._begin(plan, jobs, mailbox, journal)
+        async with self._parts.submitter.submit(caller, plan.specs, mailbox, journal.arrived_s) as jobs:
+            events, builder = self._begin(plan, jobs, mailbox, journal)
             try:
-                await generation.run(_Collector(speech), Rhythm())
+                await events.run(_Collector(builder), Rhythm())
             finally:
-                self._conclude(generation, speech, journal)
-            return speech.whole(), plan.headers(jobs)
+                self._conclude(events, builder, journal)
+            return builder.whole(), plan.headers(jobs)
 
     async def _stream(
         self, plan: Plan, caller: Caller, journal: Journal, disconnect: Disconnect, send: Send, push: Push
     ) -> None:
         fault: Exception | None = None
-        with Connection(disconnect) as connection:
+        with ClientConnection(disconnect) as connection:
             timeout_s = self._parts.bounds.write_timeout_s
             with EventStream(send, push, [], connection, write_timeout_s=timeout_s) as out:
                 try:
@@ -126,30 +128,32 @@ class Generate(Generic[Request]):
                     await out.write(sse.data(error_body(error if isinstance(error, ApiError) else internal_error())))
         await out.close()
         if fault is not None:
-            raise fault  # for the rim's record
+            raise fault  # for the tenant middleware's record
 
     async def _say(self, plan: Plan, caller: Caller, journal: Journal, out: EventStream) -> None:
         mailbox = Mailbox()
-        async with self._parts.launcher.launch(caller, plan.drafts, mailbox, journal.arrived_s) as jobs:
+        async with self._parts.submitter.submit(caller, plan.specs, mailbox, journal.arrived_s) as jobs:
             out.lead_with(plan.headers(jobs))
-            generation, speech = self._begin(plan, jobs, mailbox, journal)
+            events, builder = self._begin(plan, jobs, mailbox, journal)
             try:
-                await generation.run(_Teller(speech, out), self._parts.bounds.stream_rhythm)
+                await events.run(_Teller(builder, out), self._parts.bounds.stream_rhythm)
             finally:
-                self._conclude(generation, speech, journal)
-            await out.write(speech.ending())
+                self._conclude(events, builder, journal)
+            await out.write(builder.ending())
 
-    def _begin(self, plan: Plan, jobs: list[LiveJob], mailbox: Mailbox, journal: Journal) -> tuple[TokenEvents, Speech]:
+    def _begin(
+        self, plan: Plan, jobs: list[LiveJob], mailbox: Mailbox, journal: Journal
+    ) -> tuple[TokenEvents, AnswerBuilder]:
         request, text = plan.request, plan.model.text
         if is_recording():
             journal.notes["fairlane.class"] = plan.class_name(jobs)
-        generation = TokenEvents(
+        events = TokenEvents(
             jobs=jobs,
             queue=self._parts.dispatcher.queue,
             mailbox=mailbox,
             settlements=self._parts.settlements,
             text=text,
-            terms=plan.terms,
+            service_level=plan.service_level,
             arrived_s=journal.arrived_s,
             queue_span=self._parts.telemetry.span("queue"),
             stop=request.stop,
@@ -162,14 +166,14 @@ class Generate(Generic[Request]):
             id=f"{self._kind.id_prefix}{jobs[0].id}",
             model=plan.model.name,
             created_s=int(time.time()),
-            service_tier=plan.terms.service_tier,
+            service_tier=plan.service_level.service_tier,
             include_usage=request.include_usage,
         )
         logprobs = None if request.logprobs is None else Logprobs(text, self._kind.logprobs)
-        return generation, Speech(answers, jobs, logprobs)
+        return events, AnswerBuilder(answers, jobs, logprobs)
 
     def _note(self, journal: Journal, plan: Plan) -> None:
-        request, terms = plan.request, plan.terms
+        request, service_level = plan.request, plan.service_level
         journal.notes |= {
             "gen_ai.operation.name": self._kind.operation,
             "gen_ai.provider.name": PROVIDER,
@@ -178,21 +182,21 @@ class Generate(Generic[Request]):
             "gen_ai.request.temperature": request.draw.temperature,
             "gen_ai.request.choice.count": request.n,
             "openai.request.service_tier": request.service_tier,
-            "openai.response.service_tier": terms.service_tier,
-            "fairlane.lane": terms.lane.name.value,
-            "fairlane.deadline_ms": terms.deadline_ms,
+            "openai.response.service_tier": service_level.service_tier,
+            "fairlane.lane": service_level.lane.name.value,
+            "fairlane.deadline_ms": service_level.deadline_ms,
         }
 
-    def _conclude(self, generation: TokenEvents, speech: Speech, journal: Journal) -> None:
+    def _conclude(self, events: TokenEvents, builder: AnswerBuilder, journal: Journal) -> None:
         """What metrics and trace keep of a generation, however it ended."""
-        usage = speech.usage()
-        if generation.first_token_s is None:
-            generation.queue_span.end()
-        journal.first_token_s = generation.first_token_s
+        usage = builder.usage()
+        if events.first_token_s is None:
+            events.queue_span.end()
+        journal.first_token_s = events.first_token_s
         journal.prompt_tokens, journal.output_tokens = usage.prompt_tokens, usage.completion_tokens
         if is_recording():
-            journal.notes |= _used(generation, usage)
-        pace_s = generation.seconds_per_token
+            journal.notes |= _used(events, usage)
+        pace_s = events.seconds_per_token
         if math.isfinite(pace_s):
             self._parts.telemetry.time_per_output_token.observe(journal.lane, pace_s)
 
@@ -200,12 +204,12 @@ class Generate(Generic[Request]):
 class _Collector:
     """Keeps all that is said for one whole answer."""
 
-    def __init__(self, speech: Speech) -> None:
-        self._speech = speech
+    def __init__(self, builder: AnswerBuilder) -> None:
+        self._builder = builder
 
-    def hear(self, pieces: Sequence[Piece]) -> bool:
+    def hear(self, pieces: Sequence[AnswerChunk]) -> bool:
         """A part of it."""
-        self._speech.collect(pieces)
+        self._builder.collect(pieces)
         return True
 
     async def catch_up(self) -> None:
@@ -215,22 +219,22 @@ class _Collector:
 class _Teller:
     """Says all in a stream."""
 
-    def __init__(self, speech: Speech, out: EventStream) -> None:
-        self._speech = speech
+    def __init__(self, builder: AnswerBuilder, out: EventStream) -> None:
+        self._builder = builder
         self._out = out
         self.catch_up = out.catch_up
 
-    def hear(self, pieces: Sequence[Piece]) -> bool:
+    def hear(self, pieces: Sequence[AnswerChunk]) -> bool:
         """What is ready in one go, as one write."""
-        frames = self._speech.frames(pieces)
+        frames = self._builder.frames(pieces)
         return (self._out.started and not frames) or self._out.put(frames)
 
 
-def _used(generation: TokenEvents, usage: Usage) -> Notes:
+def _used(events: TokenEvents, usage: Usage) -> Notes:
     """What a trace keeps of a generation."""
     return {
         "gen_ai.usage.input_tokens": usage.prompt_tokens,
         "gen_ai.usage.output_tokens": usage.completion_tokens,
-        "fairlane.preemptions": sum(job.preemptions for job in generation.jobs),
-        "fairlane.resumed_tokens": generation.jobs[0].request.ask.start.published if generation.jobs else 0,
+        "fairlane.preemptions": sum(job.preemptions for job in events.jobs),
+        "fairlane.resumed_tokens": events.jobs[0].request.ask.start.published if events.jobs else 0,
     }

@@ -9,26 +9,26 @@ from starlette.routing import Route
 
 from fairlane.gateway import errors
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.fleet import Directory
-from fairlane.gateway.observability.metrics import Siblings
+from fairlane.gateway.fleet import FleetCache
+from fairlane.gateway.observability.metrics import ProcessMetrics
 from fairlane.store.circuit_breaker import Availability
 
 
 class Health:
-    """What the process says of itself, and of its siblings only by `/metrics`: each answers probes for itself.
+    """What the process says of itself, and of its other processes only by `/metrics`: each answers probes for itself.
 
     `refusal`: why it serves no request any more, if so.
     """
 
     def __init__(
         self,
-        directory: Directory,
-        siblings: Siblings,
+        fleet_cache: FleetCache,
+        processes: ProcessMetrics,
         availability: Availability,
         refusal: Callable[[], ApiError | None],
     ) -> None:
-        self._directory = directory
-        self._siblings = siblings
+        self._fleet_cache = fleet_cache
+        self._processes = processes
         self._availability = availability
         self._refusal = refusal
 
@@ -48,16 +48,16 @@ class Health:
 
     async def metrics(self, _: Request) -> Response:
         """Prometheus' text, of all processes behind the port."""
-        return Response(await self._siblings.exposition(), media_type=CONTENT_TYPE_LATEST)
+        return Response(await self._processes.exposition(), media_type=CONTENT_TYPE_LATEST)
 
     def _missing(self) -> ApiError | None:
         refusal = self._refusal()
         if refusal is not None:
             return refusal
-        if self._availability.is_away or not self._directory.is_fresh:
+        if self._availability.is_away or not self._fleet_cache.is_fresh:
             return ApiError("The store does not answer.", "quota_store_unavailable", retry_after_s=1.0)
-        if not self._directory.models:
+        if not self._fleet_cache.models:
             return ApiError("No model has been announced.", "no_worker", retry_after_s=1.0)
-        if not any(model.is_served for model in self._directory.models.values()):
+        if not any(model.is_served for model in self._fleet_cache.models.values()):
             return ApiError("No worker serves any model.", "no_worker", retry_after_s=1.0)
         return None

@@ -5,7 +5,7 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 
 from fairlane.gateway.auth import Caller
-from fairlane.gateway.fleet import Directory, ServedModel
+from fairlane.gateway.fleet import FleetCache, ServedModel
 from fairlane.gateway.http.sse import send_json
 from fairlane.gateway.openai import rate_limits
 from fairlane.gateway.openai.rate_limits import Waiting
@@ -18,25 +18,27 @@ OWNER = "fairlane"
 class ListModels:
     """Every known model that the key may use, by name; one without a worker too."""
 
-    def __init__(self, directory: Directory) -> None:
-        self._directory = directory
+    def __init__(self, fleet_cache: FleetCache) -> None:
+        self._fleet_cache = fleet_cache
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One ASGI call, inside its rim. Raises ApiError where no model is known yet."""
+        """One ASGI call, inside its tenant middleware. Raises ApiError where no model is known yet."""
         caller: Caller = scope["state"]["caller"]
-        data = [_shown(model) for model in self._directory.find() if may_use(caller, model.name)]
+        data = [_shown(model) for model in self._fleet_cache.find() if may_use(caller, model.name)]
         await send_json(send, {"object": "list", "data": data}, [])
 
 
 class ShowModel:
     """One model by its name, which may hold slashes."""
 
-    def __init__(self, directory: Directory) -> None:
-        self._directory = directory
+    def __init__(self, fleet_cache: FleetCache) -> None:
+        self._fleet_cache = fleet_cache
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One ASGI call, inside its rim. Raises ApiError for a model that is not there or not the caller's."""
-        model = allowed_model(self._directory, scope["path_params"]["model"], scope["state"]["caller"])
+        """One ASGI call, inside its tenant middleware. Raises ApiError for a model that is not there or not the
+        caller's.
+        """
+        model = allowed_model(self._fleet_cache, scope["path_params"]["model"], scope["state"]["caller"])
         await send_json(send, _shown(model), [])
 
 
@@ -48,7 +50,7 @@ class ShowLimits:
         self._waiting = waiting
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One ASGI call, inside its rim. Raises StoreUnavailable."""
+        """One ASGI call, inside its tenant middleware. Raises StoreUnavailable."""
         caller: Caller = scope["state"]["caller"]
         statuses = await self._quotas.statuses(caller.root, caller.tenant_id, caller.key_id)
         caller.statuses = await rate_limits.with_queue(statuses, caller.tenant_id, self._waiting)

@@ -78,7 +78,7 @@ _LOOKED_AT = 16
 """Of the oldest, to find one that is not being answered."""
 
 
-class Connection(Protocol):
+class HttpConnection(Protocol):
     """What has a place."""
 
     def is_answering(self) -> bool:
@@ -93,7 +93,7 @@ class Place:
 
     __slots__ = ("_crowd", "connection", "holder", "is_spare", "is_stranger")
 
-    def __init__(self, crowd: "Crowd", connection: Connection) -> None:
+    def __init__(self, crowd: "Crowd", connection: HttpConnection) -> None:
         self._crowd = crowd
         self.connection = connection
         self.holder = ""
@@ -156,7 +156,7 @@ class Crowd:
         own = self._by_holder.get(holder_of(address), ())
         return len(own) < self._most_of_an_address and self.count < self.most + RESERVED
 
-    def enter(self, connection: Connection, address: str | None) -> Place | None:
+    def enter(self, connection: HttpConnection, address: str | None) -> Place | None:
         """A place for who has connected; None: there is none. `address`: None for a proxy, which has no limit."""
         place = Place(self, connection)
         if self.count >= self.most and not (self._make_room(self._strangers) or self._take_from_callers()):

@@ -47,7 +47,7 @@ Headers = list[tuple[bytes, bytes]]
 Push = Callable[[bytes], bool]
 
 
-class Connection:
+class ClientConnection:
     """A request's client, as a context that ends with ClientDisconnect as soon as the client goes.
 
     Only for a request whose body was read.
@@ -61,7 +61,7 @@ class Connection:
         self._cancelled_before = task.cancelling()
         self._is_gone = False
 
-    def __enter__(self) -> "Connection":
+    def __enter__(self) -> "ClientConnection":
         self._disconnect.tell(self.gone)
         return self
 
@@ -86,7 +86,7 @@ class EventStream:
     """
 
     def __init__(
-        self, send: Send, push: Push, headers: Headers, connection: Connection, *, write_timeout_s: float
+        self, send: Send, push: Push, headers: Headers, connection: ClientConnection, *, write_timeout_s: float
     ) -> None:
         """`push`: sends a further part at once, if it can; what it cannot goes through `send`, which may wait."""
         self._send = send

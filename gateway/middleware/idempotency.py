@@ -1,4 +1,5 @@
-"""`Idempotency-Key`: a request that is sent twice runs once. Wraps an endpoint of generation, inside its rim.
+"""`Idempotency-Key`: a request that is sent twice runs once. Wraps an endpoint of generation, inside its tenant
+middleware.
 
 The key is the API key's own for 24 hours. The same request again joins the one that runs, on whichever gateway, or is
 told how it ended, byte for byte; any other request with that key is refused. What counts as the same: path, body, and
@@ -23,7 +24,7 @@ from fairlane.gateway.http import body_budget, response, sse
 from fairlane.gateway.http.body import LARGE_BODY_BYTES, read_body
 from fairlane.gateway.http.body_budget import BodyHold
 from fairlane.gateway.http.disconnect import STATE, Disconnect
-from fairlane.gateway.http.sse import Connection
+from fairlane.gateway.http.sse import ClientConnection
 from fairlane.gateway.middleware.idempotent_run import HEADER, Lost, Recording, Run, Runs, Spoken, not_kept
 from fairlane.gateway.middleware.tenant import Journal
 from fairlane.gateway.observability.metrics import Telemetry
@@ -225,7 +226,7 @@ class Idempotent:
             write_timeout_s=bounds.write_timeout_s,
         )
         try:
-            with Connection(state[STATE]), run.heard():
+            with ClientConnection(state[STATE]), run.heard():
                 await listener.listen()
         finally:
             journal.lane = _lane(run.recording) or journal.lane

@@ -1,4 +1,4 @@
-"""The rim of every tenant path: who calls, the limits in the answer's headers, errors in their form, one record.
+"""The middleware of every tenant path: who calls, the limits in the answer's headers, errors in their form, one record.
 
 A header on every answer to a tenant that says which store is away, so that nobody has to guess from the refusals.
 """
@@ -101,7 +101,7 @@ class Journal:
     """Attributes of its span."""
 
 
-class TenantRim:
+class TenantMiddleware:
     """Wraps one endpoint. What it raises is answered here, and nowhere else."""
 
     def __init__(
@@ -251,7 +251,7 @@ class _Answer:
 DEGRADED_HEADER = b"x-fairlane-degraded"
 
 
-class Degraded:
+class DegradedMiddleware:
     """Wraps one endpoint. While nothing is away it costs one call of `missing`."""
 
     def __init__(self, app: ASGIApp, missing: Callable[[], str]) -> None:

@@ -41,7 +41,7 @@ from fairlane.quotas.store import Charge
 Labels = tuple[str, ...]
 
 
-class Tally(Collector):
+class FastCounter(Collector):
     """Sums by their labels: a counter, or a gauge that goes up and down."""
 
     def __init__(
@@ -160,7 +160,7 @@ class Telemetry:
             "tokens", "Tokens charged; tenants beyond the first few count as `other`", *by_tenant, "lane", "kind"
         )
         self.preemptions = self._counter("preemptions", "Preemptions that jobs went through", "lane")
-        self.in_flight = Tally(
+        self.in_flight = FastCounter(
             GaugeMetricFamily, f"{_PREFIX}in_flight", "Requests admitted and not ended", ("lane",), self.registry
         )
         self.time_to_first_token = self._histogram(
@@ -213,8 +213,8 @@ class Telemetry:
                 self.queued.labels(model.name, lane.value).set(depth.queued)
                 self.oldest_wait.labels(model.name, lane.value).set(depth.oldest_wait_ms / 1e3)
 
-    def _counter(self, name: str, documentation: str, *labels: str) -> Tally:
-        return Tally(CounterMetricFamily, f"{_PREFIX}{name}", documentation, labels, self.registry)
+    def _counter(self, name: str, documentation: str, *labels: str) -> FastCounter:
+        return FastCounter(CounterMetricFamily, f"{_PREFIX}{name}", documentation, labels, self.registry)
 
     def _total(self, name: str, documentation: str) -> Total:
         return Total(f"{_PREFIX}{name}", documentation, self.registry)
@@ -310,7 +310,7 @@ _FAMILY = re.compile(rb"^(?=# HELP )", re.MULTILINE)
 _SAMPLE = re.compile(rb"^(\w+)(\{?)", re.MULTILINE)
 
 
-class Siblings:
+class ProcessMetrics:
     """One process among those behind a port, or one that is alone."""
 
     def __init__(self, member: Member | None, own: Callable[[], bytes]) -> None:
@@ -321,7 +321,7 @@ class Siblings:
 
     @asynccontextmanager
     async def answering(self) -> AsyncIterator[None]:
-        """Tell the siblings, until the block ends."""
+        """Tell the other processes, until the block ends."""
         if self._member is None:
             yield
             return

@@ -19,7 +19,7 @@ from fairlane.gateway.text.tokenizer import TextModel
 from fairlane.scheduler.protocol.messages import FinishReason, TokenLogprob
 
 
-class Said(msgspec.Struct, frozen=True):
+class TextChunk(msgspec.Struct, frozen=True):
     """New output of one choice. Its last one has the finish reason."""
 
     index: int
@@ -44,13 +44,13 @@ class Pulse(msgspec.Struct, frozen=True):
     """Nothing to tell, but the connection lives."""
 
 
-Piece = Said | Notice | Pulse
+AnswerChunk = TextChunk | Notice | Pulse
 
 
 class Listener(Protocol):
     """Whom a generation tells what it brings forth."""
 
-    def hear(self, pieces: Sequence[Piece]) -> bool:
+    def hear(self, pieces: Sequence[AnswerChunk]) -> bool:
         """What is ready in one go; nothing, where the answer shall only begin. False where it could not be passed on:
         nothing more comes before `catch_up`."""
 
@@ -214,7 +214,7 @@ class _Told:
     """What stands around a text in a frame of the stream that tells nothing else."""
 
 
-class Speech:
+class AnswerBuilder:
     """One answer in the making."""
 
     def __init__(self, answers: Answers, jobs: Sequence[LiveJob], logprobs: Logprobs | None) -> None:
@@ -224,11 +224,11 @@ class Speech:
         self._logprobs = logprobs
         self._choices: dict[int, _Told] = {}
 
-    def frames(self, pieces: Iterable[Piece]) -> bytes:
+    def frames(self, pieces: Iterable[AnswerChunk]) -> bytes:
         """Their part of the stream."""
         frames: list[bytes] = []
         for piece in pieces:
-            if isinstance(piece, Said):
+            if isinstance(piece, TextChunk):
                 told = self._choices.get(piece.index) or self._begun(piece.index, frames)
                 frames += self._news(piece, told)
             else:
@@ -240,10 +240,10 @@ class Speech:
         usage = sse.data(self._answers.usage_chunk(self.usage())) if self._answers.include_usage else b""
         return usage + sse.DONE
 
-    def collect(self, pieces: Iterable[Piece]) -> None:
+    def collect(self, pieces: Iterable[AnswerChunk]) -> None:
         """Keep what they say for `whole`."""
         for piece in pieces:
-            if isinstance(piece, Said):
+            if isinstance(piece, TextChunk):
                 told = self._choices.setdefault(piece.index, _Told())
                 told.text.append(piece.text)
                 told.token_ids += piece.token_ids
@@ -277,7 +277,7 @@ class Speech:
         told = self._choices[index] = _Told(frame=self._answers.text_frame(index))
         return told
 
-    def _news(self, said: Said, told: _Told) -> list[bytes]:
+    def _news(self, said: TextChunk, told: _Told) -> list[bytes]:
         logprobs = None
         if self._logprobs is not None and said.token_ids:
             logprobs = self._logprobs.told(said.token_ids, said.logprobs, told.characters)

@@ -74,7 +74,7 @@ def admit(
     sizes: Mapping[str, Size],
     n: int,
     model: ServedModel,
-    terms: ServiceLevel,
+    service_level: ServiceLevel,
     door: OpenRequests,
     *,
     tenant: Tenant,
@@ -83,22 +83,22 @@ def admit(
 ) -> Verdict:
     """Let the jobs of one request in; the promise to it is the weakest of those to them.
 
-    From here on they are among the door's commitments, by their ids: the next request finds them there, however long
+    From here on they are among the open requests, by their ids: the next request finds them there, however long
     they take to the queue. Who does not put them withdraws them.
 
-    `sizes`: by job id; `now_ms`: on the door's clock; `elapsed_ms`: since the request arrived, gone from its dues.
+    `sizes`: by job id; `now_ms`: on admission's clock; `elapsed_ms`: since the request arrived, gone from its dues.
 
     Raises ApiError: `no_worker`, `request_exceeds_limit`, `deadline_unattainable`.
     """
     for size in sizes.values():
         _check_width(size, n, model)
-    deadline_ms = None if terms.deadline_ms is None else terms.deadline_ms - elapsed_ms
-    ttft_ms = None if terms.hard_ttft_ms is None else terms.hard_ttft_ms - elapsed_ms
+    deadline_ms = None if service_level.deadline_ms is None else service_level.deadline_ms - elapsed_ms
+    ttft_ms = None if service_level.hard_ttft_ms is None else service_level.hard_ttft_ms - elapsed_ms
     if min([ms for ms in (deadline_ms, ttft_ms, 1.0) if ms is not None]) <= 0:
         raise ApiError("The deadline passed before the request was read.", "deadline_unattainable")
     asked = {
         job_id: Request(
-            lane=terms.lane.name,
+            lane=service_level.lane.name,
             tenant=tenant.id,
             prompt_tokens=size.prompt_tokens,
             max_tokens=size.max_tokens,
@@ -191,13 +191,13 @@ def queue_refused(full: LaneFull | TenantQueueFull | Unattainable, scope: Scope 
     return ApiError(message, "queue_full", limit=block, retry_after_s=full.retry_after_ms / 1e3)
 
 
-class Doors:
+class AllOpenRequests:
     """One for each queue; told of every job as it is let in, put, gains tokens, and is over."""
 
     def __init__(self, lanes: Mapping[LaneName, Lane], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._lanes = lanes
         self._clock = clock
-        self._doors: dict[str, OpenRequests] = {}
+        self._open_requests: dict[str, OpenRequests] = {}
         self._held: set[str] = set()
         """Jobs on their way to the queue."""
         self._flying: set[str] = set()
@@ -213,9 +213,9 @@ class Doors:
 
     def at(self, queue: str) -> OpenRequests:
         """What was let into a queue."""
-        door = self._doors.get(queue)
+        door = self._open_requests.get(queue)
         if door is None:
-            door = self._doors[queue] = OpenRequests(self._lanes)
+            door = self._open_requests[queue] = OpenRequests(self._lanes)
         return door
 
     def held(self, queue: str, job_ids: Sequence[str]) -> "Hold":
@@ -256,7 +256,7 @@ class Doors:
         choices = job.choices
         published = choices[0].published if len(choices) == 1 else sum(choice.published for choice in choices)
         are_last = ends and len(choices) == 1
-        door = self._doors[job.queue]  # by which it came in
+        door = self._open_requests[job.queue]  # by which it came in
         door.produced(job.id, published // len(choices), self._clock() * 1e3, are_last=are_last)
 
     def left(self, job: LiveJob) -> None:
@@ -276,10 +276,10 @@ class Doors:
 class Hold:
     """Jobs on their way to a queue, as a context that holds them from when it is made until it ends."""
 
-    __slots__ = ("_doors", "_job_ids", "_queue")
+    __slots__ = ("_job_ids", "_open_requests", "_queue")
 
-    def __init__(self, doors: Doors, queue: str, job_ids: Sequence[str]) -> None:
-        self._doors = doors
+    def __init__(self, open_requests: AllOpenRequests, queue: str, job_ids: Sequence[str]) -> None:
+        self._open_requests = open_requests
         self._queue = queue
         self._job_ids = job_ids
 
@@ -291,4 +291,4 @@ class Hold:
 
     def release(self) -> None:
         """What was never put is withdrawn."""
-        self._doors.let_go(self._queue, self._job_ids)
+        self._open_requests.let_go(self._queue, self._job_ids)

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import takewhile
 from typing import Protocol
 
-from fairlane.gateway.requests.admission import Doors
+from fairlane.gateway.requests.admission import AllOpenRequests
 from fairlane.gateway.requests.request import LiveJob, Mailbox
 from fairlane.scheduler.protocol.messages import Event, Finished, Job, TokenDelta
 from fairlane.scheduler.queue.types import JobRecord, JobState, Published, Put
@@ -101,13 +101,15 @@ class _Line:
 class Dispatcher:
     """The jobs of this gateway by id, and the lines that feed them. Use it as a context: it ends its tasks."""
 
-    def __init__(self, gateway_id: str, open_link: Callable[[str], Link], doors: Doors, *, kept_s: float) -> None:
+    def __init__(
+        self, gateway_id: str, open_link: Callable[[str], Link], open_requests: AllOpenRequests, *, kept_s: float
+    ) -> None:
         """`kept_s`: how long a job's record outlives its settlement. A store that crashes may take back what it has
         answered last, a settlement too: whoever then finds the reservation lapsed charges what the record says."""
         self.gateway_id = gateway_id
         self._kept_s = kept_s
         self._open_link = open_link
-        self._doors = doors
+        self._open_requests = open_requests
         self._jobs: dict[str, LiveJob] = {}
         self._wanted: dict[str, int] = {}
         """Jobs whose request was not answered and may be sent again, and until when, epoch ms by the store's clock:
@@ -148,15 +150,15 @@ class Dispatcher:
         """Deliver its events from now on; before its job is put."""
         self.queue(job.queue)
         self._jobs[job.id] = job
-        self._doors.entered(job)
+        self._open_requests.entered(job)
 
     def placed(self, job: LiveJob, place: int) -> None:
         """Its job is in the queue, behind so many less one of its tenant's."""
-        self._doors.placed(job, place)
+        self._open_requests.placed(job, place)
 
     def still_waits_ms(self, job: LiveJob, place: int) -> float | None:
         """How long a job that is there now still waits; None where that is not known."""
-        return self._doors.still_waits_ms(job, place)
+        return self._open_requests.still_waits_ms(job, place)
 
     def move(self, job: LiveJob, queue: str) -> None:
         """Its job is about to be put into another queue: what is still said of it where it was is not heard."""
@@ -165,7 +167,7 @@ class Dispatcher:
 
     def demote(self, job: LiveJob) -> None:
         """The queue did not promise what this gateway would have: other doors had."""
-        self._doors.demoted(job)
+        self._open_requests.demoted(job)
 
     def release(self, job: LiveJob) -> None:
         """It is settled. Its record goes soon if the job has ended, else once the worker says so; that of a request
@@ -198,7 +200,7 @@ class Dispatcher:
 
     def _drop(self, job: LiveJob) -> None:
         self._jobs.pop(job.id, None)
-        self._doors.left(job)
+        self._open_requests.left(job)
 
     async def _close(self, line: _Line) -> None:
         for task in line.tasks:
@@ -231,7 +233,7 @@ class Dispatcher:
             job.accept(event)
             mailboxes[job.mailbox] = None
             if isinstance(event, TokenDelta):
-                self._doors.heard(job, ends=event.finish_reason is not None)
+                self._open_requests.heard(job, ends=event.finish_reason is not None)
         for mailbox in mailboxes:
             mailbox.ring()
 

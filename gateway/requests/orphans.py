@@ -20,8 +20,8 @@ from typing import Protocol
 import msgspec
 
 from fairlane.gateway.errors import unavailable
-from fairlane.gateway.fleet import Directory, ServedModel
-from fairlane.gateway.requests.admission import Doors
+from fairlane.gateway.fleet import FleetCache, ServedModel
+from fairlane.gateway.requests.admission import AllOpenRequests
 from fairlane.gateway.requests.delivery import Dispatcher
 from fairlane.gateway.requests.request import LiveJob
 from fairlane.scheduler.admission.decide import Admitted, assess
@@ -73,9 +73,9 @@ class Orphans:
     """One loop over the queues that no worker serves. Nothing here is on a request's way."""
 
     registry: CardRegistry
-    directory: Directory
+    fleet_cache: FleetCache
     dispatcher: Dispatcher
-    doors: Doors
+    open_requests: AllOpenRequests
     calls: Callable[[str], OrphanQueue]
     """A queue by its name, without a line to it."""
     lease_s: float
@@ -92,8 +92,8 @@ class Orphans:
 
     async def tend(self) -> None:
         """One round. Raises STORE_TROUBLE."""
-        orphans, troubles = self.directory.orphans, Troubles()
-        for name, sha256 in self.directory.unlisted.items():  # workers of an older release; a store that failed over
+        orphans, troubles = self.fleet_cache.orphans, Troubles()
+        for name, sha256 in self.fleet_cache.unlisted.items():  # workers of an older release; a store that failed over
             with troubles:
                 await self.registry.note_queue(name, sha256)
         self._empty = {name: until_s for name, until_s in self._empty.items() if name in orphans}
@@ -123,7 +123,7 @@ class Orphans:
         message, waits = job.message, job.finished is None and not job.settled
         if message is None or not waits or job.begun:
             return False
-        target = self.directory.models.get(job.request.ask.model)
+        target = self.fleet_cache.models.get(job.request.ask.model)
         if card is None or target is None or target.queue == job.queue or not _could_go(message, card, target):
             if message.lane is LaneName.LATENCY:
                 job.fail(unavailable())
@@ -133,17 +133,17 @@ class Orphans:
 
     async def _move(self, job: LiveJob, message: Job, target: ServedModel) -> bool:
         """Put a withdrawn job into another queue, or back where that is full; whether it went."""
-        old, door, request = job.queue, self.doors.at(target.queue), _asked(message, _waited_ms(job))
+        old, door, request = job.queue, self.open_requests.at(target.queue), _asked(message, _waited_ms(job))
         guaranteed = message.guaranteed and self._is_promised(request, target)
         if not await self._put(job, msgspec.structs.replace(message, guaranteed=guaranteed), target.queue):
             if not await self._put(job, message, old):
                 job.fail(unavailable())
             return False
-        self.doors.at(old).withdraw(job.id, self.doors.now_ms)
+        self.open_requests.at(old).withdraw(job.id, self.open_requests.now_ms)
         if job.settled:  # meanwhile, and maybe before it was there to be cancelled
             await self.dispatcher.queue(target.queue).cancel(job.id)
         else:
-            door.enter(job.id, request, guaranteed=guaranteed, now_ms=self.doors.now_ms)
+            door.enter(job.id, request, guaranteed=guaranteed, now_ms=self.open_requests.now_ms)
         return True
 
     async def _put(self, job: LiveJob, message: Job, queue: str) -> bool:
@@ -162,7 +162,7 @@ class Orphans:
 
     def _is_promised(self, request: Request, target: ServedModel) -> bool:
         """The workers of its new card keep its deadline, by what their door has let in."""
-        door, now_ms = self.doors.at(target.queue), self.doors.now_ms
+        door, now_ms = self.open_requests.at(target.queue), self.open_requests.now_ms
         answer = assess(request, workers=target.workers, commitments=door, now_ms=now_ms)
         return isinstance(answer, Admitted) and answer.guaranteed
 

@@ -15,13 +15,22 @@ import msgspec
 
 from fairlane.gateway.auth import Caller
 from fairlane.gateway.errors import ApiError, invalid, model_not_found
-from fairlane.gateway.fleet import Directory, ServedModel
+from fairlane.gateway.fleet import FleetCache, ServedModel
 from fairlane.gateway.http.body import LARGE_BODY_BYTES
 from fairlane.gateway.http.body_budget import BodyRoom
 from fairlane.gateway.http.sse import Headers
 from fairlane.gateway.observability.metrics import Telemetry, traceparent
 from fairlane.gateway.openai.requests import GenerationRequest
-from fairlane.gateway.requests.admission import Doors, Hold, Size, Verdict, admit, class_name, measure, too_long
+from fairlane.gateway.requests.admission import (
+    AllOpenRequests,
+    Hold,
+    Size,
+    Verdict,
+    admit,
+    class_name,
+    measure,
+    too_long,
+)
 from fairlane.gateway.requests.request import LiveJob, job_ids, mint
 from fairlane.gateway.requests.service_level import CLASS_HEADER, LANE_HEADER, ServiceLevel, agree
 from fairlane.gateway.requests.submit import JobSpec
@@ -67,9 +76,9 @@ class Plan(msgspec.Struct, frozen=True):
 
     request: GenerationRequest
     model: ServedModel
-    terms: ServiceLevel
+    service_level: ServiceLevel
     verdict: Verdict
-    drafts: tuple[JobSpec, ...]
+    specs: tuple[JobSpec, ...]
     hold: Hold
 
     def class_name(self, jobs: Sequence[LiveJob]) -> str:
@@ -79,7 +88,7 @@ class Plan(msgspec.Struct, frozen=True):
 
     def headers(self, jobs: Sequence[LiveJob]) -> Headers:
         """What the answer says of how it was served; of its jobs, once they are put."""
-        return [*_served_as(self.terms.lane.name, self.class_name(jobs))]
+        return [*_served_as(self.service_level.lane.name, self.class_name(jobs))]
 
 
 @cache  # of few lanes and two classes
@@ -94,8 +103,8 @@ class Preparer:
         self,
         gateway_id: str,
         lanes: Mapping[LaneName, Lane],
-        directory: Directory,
-        doors: Doors,
+        fleet_cache: FleetCache,
+        open_requests: AllOpenRequests,
         telemetry: Telemetry,
         refusal: Callable[[], ApiError | None],
         room: BodyRoom,
@@ -104,8 +113,8 @@ class Preparer:
         self._room = room
         self._gateway_id = gateway_id
         self._lanes = lanes
-        self._directory = directory
-        self._doors = doors
+        self._fleet_cache = fleet_cache
+        self._open_requests = open_requests
         self._telemetry = telemetry
         self._refusal = refusal
         self._huge_turns = asyncio.Semaphore(HUGE_AT_ONCE)
@@ -113,7 +122,7 @@ class Preparer:
     async def prepare(
         self, kind: Kind[Request], body: bytes, headers: Headers, caller: Caller, arrived_s: float
     ) -> Plan:
-        """The plan of one request. Enter its `hold`: what is not launched within that is withdrawn from the door.
+        """The plan of one request. Enter its `hold`: what is not launched within that is withdrawn from admission.
 
         `headers`: the ASGI scope's; `arrived_s`: on the event loop's clock.
         """
@@ -125,7 +134,7 @@ class Preparer:
         if refusal is not None:  # it came before the last body, or while that was read
             raise refusal
         ids = job_ids(mint(), len(prompts))
-        hold = self._doors.held(model.queue, ids)
+        hold = self._open_requests.held(model.queue, ids)
         try:
             jobs = dict(zip(ids, prompts, strict=True))
             return self._plan(kind, request, model, jobs, headers, caller, arrived_s, hold)
@@ -145,7 +154,7 @@ class Preparer:
         hold: Hold,
     ) -> Plan:
         """Let the request in. Nothing is awaited here: no other request comes between its assessment and its entry."""
-        terms = agree(request, headers, caller.identity, self._lanes)
+        service_level = agree(request, headers, caller.identity, self._lanes)
         elapsed_ms = (asyncio.get_running_loop().time() - arrived_s) * 1e3
         with self._telemetry.span("admit"):
             sizes = {
@@ -156,15 +165,15 @@ class Preparer:
                 sizes,
                 request.n,
                 model,
-                terms,
-                self._doors.at(model.queue),
+                service_level,
+                self._open_requests.at(model.queue),
                 tenant=caller.identity.tenant,
-                now_ms=self._doors.now_ms,
+                now_ms=self._open_requests.now_ms,
                 elapsed_ms=elapsed_ms,
             )
-        drafts = tuple(
+        specs = tuple(
             JobSpec(
-                self._job(job_id, prompt, sizes[job_id], request, model, terms, verdict, caller, number),
+                self._job(job_id, prompt, sizes[job_id], request, model, service_level, verdict, caller, number),
                 sizes[job_id],
                 model.name,
                 model.queue,
@@ -174,7 +183,7 @@ class Preparer:
             )
             for number, (job_id, prompt) in enumerate(prompts.items())
         )
-        return Plan(request, model, terms, verdict, drafts, hold)
+        return Plan(request, model, service_level, verdict, specs, hold)
 
     async def _understood_aside(
         self, kind: Kind[Request], body: bytes, caller: Caller
@@ -197,7 +206,7 @@ class Preparer:
         self, kind: Kind[Request], body: bytes, caller: Caller
     ) -> tuple[Request, ServedModel, list[Tokens]]:
         request = kind.parse(body, self._room.most_token_ids(kind.most_prompts))
-        model = allowed_model(self._directory, request.model, caller)
+        model = allowed_model(self._fleet_cache, request.model, caller)
         try:
             prompts = kind.prompts(model.text, request)
         except PromptTooLong as long:
@@ -213,7 +222,7 @@ class Preparer:
         size: Size,
         request: GenerationRequest,
         model: ServedModel,
-        terms: ServiceLevel,
+        service_level: ServiceLevel,
         verdict: Verdict,
         caller: Caller,
         number: int,
@@ -227,16 +236,16 @@ class Preparer:
             tenant_since=tenant.created_at,
             weight=tenant.weight,
             share_group=tenant.share_group,
-            lane=terms.lane.name,
+            lane=service_level.lane.name,
             prompt=prompt,
             n=request.n,
             max_tokens=size.max_tokens,
             granted_until=size.max_tokens,
             sampling=request.sampling(seed, model.text.card.eos_token_ids),
-            ttft_ms=terms.ttft_ms,
-            tpot_ms=terms.lane.tpot_on(model.single_stream_ms),
-            deadline_ms=terms.deadline_ms,
-            hard_ttft_ms=terms.hard_ttft_ms,
+            ttft_ms=service_level.ttft_ms,
+            tpot_ms=service_level.lane.tpot_on(model.single_stream_ms),
+            deadline_ms=service_level.deadline_ms,
+            hard_ttft_ms=service_level.hard_ttft_ms,
             guaranteed=verdict.guaranteed,
             pace_ms=answer.pace_ms,
             claim_ms=answer.claim_ms,
@@ -262,9 +271,9 @@ def _print_of(prompt: Tokens) -> str:
     return hashlib.sha256(array("I", prompt).tobytes()).hexdigest()[:_PRINT]
 
 
-def allowed_model(directory: Directory, name: str, caller: Caller) -> ServedModel:
+def allowed_model(fleet_cache: FleetCache, name: str, caller: Caller) -> ServedModel:
     """A model that the caller may use. Raises ApiError `model_not_found`, `model_not_allowed`, and as `find` does."""
-    found = directory.find((name,))
+    found = fleet_cache.find((name,))
     if not found:
         raise model_not_found()
     if not may_use(caller, name):

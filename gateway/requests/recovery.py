@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from fairlane.gateway.errors import ApiError, invalid_api_key
-from fairlane.gateway.fleet import Directory
+from fairlane.gateway.fleet import FleetCache
 from fairlane.gateway.requests.delivery import Dispatcher
 from fairlane.gateway.requests.request import LiveJob, LiveRequest, job_ids, total
 from fairlane.gateway.requests.settlement import recorded
@@ -53,7 +53,7 @@ class Reaper:
         quotas: QuotaStore,
         tenants: Tenants,
         dispatcher: Dispatcher,
-        directory: Directory,
+        fleet_cache: FleetCache,
         *,
         lease_s: float,
         clock: Callable[[], float] = time.monotonic,
@@ -62,7 +62,7 @@ class Reaper:
         self._quotas = quotas
         self._tenants = tenants
         self._dispatcher = dispatcher
-        self._directory = directory
+        self._fleet_cache = fleet_cache
         self._lease_s = lease_s
         self._clock = clock
         self._renewed_s = clock()
@@ -109,7 +109,7 @@ class Reaper:
 
     async def reap(self) -> None:
         """Settle what has lapsed. What a worker still holds is cancelled first and settled on a later round."""
-        if not self._directory.is_fresh:
+        if not self._fleet_cache.is_fresh:
             return  # a job in a queue that is not known yet would pass for one that never was
         troubles = Troubles()
         for lapsed in await self._quotas.expired(REAP_BATCH):
@@ -145,7 +145,7 @@ class Reaper:
     async def _reap_one(self, lapsed: Lapsed) -> None:
         found = []
         for job_id in job_ids(lapsed.reservation_id, lapsed.prompts):
-            for name in sorted(self._directory.queues_of(lapsed.model)):
+            for name in sorted(self._fleet_cache.queues_of(lapsed.model)):
                 record = await self._dispatcher.queue(name).cancel(job_id)
                 if record is not None:  # otherwise its gateway died before the job was put
                     found.append((name, job_id, record))
@@ -191,7 +191,7 @@ MOST_LOOKS = 100
 """A round: however many requests wait, the store is hardly asked."""
 
 
-class Lookout:
+class LostJobs:
     """One loop over the jobs of a gateway. Nothing here is on a request's way."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:

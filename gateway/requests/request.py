@@ -151,7 +151,7 @@ class LiveRequest:
     reservation: Reservation | None = None
     charges: list[Charge] = field(default_factory=list)
     """Of the jobs that have ended."""
-    allowance: "Grants | None" = None
+    grants: "Grants | None" = None
     """Who asks for more output, where the reservation does not hold all that it may come to."""
     settled: bool = False
     """The store has booked its charge."""

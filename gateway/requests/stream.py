@@ -12,7 +12,7 @@ from functools import partial
 
 from fairlane.gateway.errors import ApiError, internal_error, unavailable
 from fairlane.gateway.observability.tracing import Span
-from fairlane.gateway.openai.responses import Listener, Notice, Piece, Pulse, Rhythm, Said
+from fairlane.gateway.openai.responses import AnswerChunk, Listener, Notice, Pulse, Rhythm, TextChunk
 from fairlane.gateway.requests.delivery import JobQueue
 from fairlane.gateway.requests.request import Choice, Fault, LiveJob, Mailbox, News
 from fairlane.gateway.requests.service_level import ServiceLevel
@@ -24,7 +24,7 @@ from fairlane.store.connections import STORE_TROUBLE
 
 
 @dataclass(slots=True)
-class Voice:
+class ChoiceReader:
     """One choice as its client hears it."""
 
     index: int
@@ -42,7 +42,7 @@ class TokenEvents:
     mailbox: Mailbox
     settlements: Settlements
     text: TextModel
-    terms: ServiceLevel
+    service_level: ServiceLevel
     arrived_s: float
     """On the event loop's clock."""
     queue_span: Span
@@ -56,7 +56,7 @@ class TokenEvents:
     first_token_s: float | None = None
     last_token_s: float | None = None
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
-    _voices: dict[tuple[str, int], Voice] = field(default_factory=dict)
+    _readers: dict[tuple[str, int], ChoiceReader] = field(default_factory=dict)
     _max_wait_over: bool = False
     _begun: bool = False
     _spoke_s: float = 0.0
@@ -65,7 +65,7 @@ class TokenEvents:
     """The listener has been told that the answer begins."""
     _is_behind: bool = False
     """What the listener was told last, it has not passed on."""
-    _unsaid: list[Piece] = field(default_factory=list)
+    _unsaid: list[AnswerChunk] = field(default_factory=list)
     """What it is to be told then, before it hears of a fault."""
     _fault: Exception | None = None
     """Why it cannot go on."""
@@ -79,7 +79,7 @@ class TokenEvents:
         for job in self.jobs:
             for number, choice in enumerate(job.choices):
                 stream = TokenStream(self.text, self.stop, min_tokens=self.min_tokens)
-                self._voices[job.id, number] = Voice(job.first_choice + number, choice, stream)
+                self._readers[job.id, number] = ChoiceReader(job.first_choice + number, choice, stream)
 
     @property
     def seconds_per_token(self) -> float:
@@ -176,36 +176,36 @@ class TokenEvents:
         """A client that leaves before it has heard all pays no more than up to a stop string that had come."""
         for job, news in self.mailbox.take():
             if isinstance(news, TokenDelta):
-                self._speak(job, self._voices[job.id, news.choice], news)
+                self._read_tokens(job, self._readers[job.id, news.choice], news)
 
-    def _hear(self, job: LiveJob, news: News, now_s: float) -> Piece | None:
+    def _hear(self, job: LiveJob, news: News, now_s: float) -> AnswerChunk | None:
         if isinstance(news, TokenDelta):
             self.last_token_s = now_s
             if self.first_token_s is None:
                 self.first_token_s = now_s
                 self.queue_span.end()
-            return self._speak(job, self._voices[job.id, news.choice], news)
+            return self._read_tokens(job, self._readers[job.id, news.choice], news)
         match news:
             case Fault():
                 raise news.error
             case Finished():
                 self._check_end(job, news)
             case Preempted() | Resumed() | Paused():
-                allowance = job.request.allowance
-                if isinstance(news, Paused) and allowance is not None:
-                    allowance.paused(job, job.choices[news.choice])
+                grants = job.request.grants
+                if isinstance(news, Paused) and grants is not None:
+                    grants.paused(job, job.choices[news.choice])
                 self._state = type(news).__name__.lower()
-                return Notice(self._state) if self.terms.tells_progress else None
+                return Notice(self._state) if self.service_level.tells_progress else None
         return None
 
-    def _speak(self, job: LiveJob, voice: Voice, delta: TokenDelta) -> Said | None:
-        choice = voice.choice
+    def _read_tokens(self, job: LiveJob, reader: ChoiceReader, delta: TokenDelta) -> TextChunk | None:
+        choice = reader.choice
         if choice.finish_reason is not None:  # beyond its stop string, or told twice
             return None
-        piece = voice.stream.push(delta.token_ids)
+        piece = reader.stream.push(delta.token_ids)
         text, finish = piece.text, delta.finish_reason
         if finish is not None and not piece.stopped:
-            piece = voice.stream.flush()
+            piece = reader.stream.flush()
             text += piece.text
         token_ids, logprobs = delta.token_ids, delta.logprobs
         if piece.stopped:
@@ -217,11 +217,11 @@ class TokenEvents:
             choice.finish_reason = finish
             if job.told and not job.settled:
                 self._told.append(job)
-        allowance = job.request.allowance
-        if allowance is not None:
-            allowance.spoken(choice)
+        grants = job.request.grants
+        if grants is not None:
+            grants.spoken(choice)
         if text or finish is not None or delta.token_ids:
-            return Said(voice.index, text, token_ids, logprobs, finish)
+            return TextChunk(reader.index, text, token_ids, logprobs, finish)
         return None
 
     def _check_end(self, job: LiveJob, finished: Finished) -> None:
@@ -242,11 +242,11 @@ class TokenEvents:
 
     def _deadline(self) -> float:
         """When the next of the deadlines that still matter passes."""
-        terms = self.terms
-        due_ms = math.inf if terms.deadline_ms is None else terms.deadline_ms
+        service_level = self.service_level
+        due_ms = math.inf if service_level.deadline_ms is None else service_level.deadline_ms
         if not self._all_begun():
-            first_ms = math.inf if terms.hard_ttft_ms is None else terms.hard_ttft_ms
-            due_ms = min(due_ms, first_ms, math.inf if self._max_wait_over else terms.max_wait_ms)
+            first_ms = math.inf if service_level.hard_ttft_ms is None else service_level.hard_ttft_ms
+            due_ms = min(due_ms, first_ms, math.inf if self._max_wait_over else service_level.max_wait_ms)
         return self.arrived_s + due_ms / 1e3
 
     def _all_begun(self) -> bool:
@@ -256,15 +256,15 @@ class TokenEvents:
 
     async def _check_deadlines(self, now_s: float) -> None:
         waited_ms = (now_s - self.arrived_s) * 1e3
-        if self.terms.deadline_ms is not None and waited_ms >= self.terms.deadline_ms:
-            raise _deadline_exceeded(f"it was not done within {self.terms.deadline_ms:g} ms")
+        if self.service_level.deadline_ms is not None and waited_ms >= self.service_level.deadline_ms:
+            raise _deadline_exceeded(f"it was not done within {self.service_level.deadline_ms:g} ms")
         if self._all_begun():
             return
-        if self.terms.hard_ttft_ms is not None and waited_ms >= self.terms.hard_ttft_ms:
-            raise _deadline_exceeded(f"there was no token within {self.terms.hard_ttft_ms:g} ms")
-        if waited_ms >= self.terms.max_wait_ms and not self._max_wait_over:
+        if self.service_level.hard_ttft_ms is not None and waited_ms >= self.service_level.hard_ttft_ms:
+            raise _deadline_exceeded(f"there was no token within {self.service_level.hard_ttft_ms:g} ms")
+        if waited_ms >= self.service_level.max_wait_ms and not self._max_wait_over:
             if await self._still_queued():
-                raise _deadline_exceeded(f"it waited in the queue for {self.terms.max_wait_ms:g} ms")
+                raise _deadline_exceeded(f"it waited in the queue for {self.service_level.max_wait_ms:g} ms")
             self._max_wait_over = True
 
     async def _still_queued(self) -> bool:
@@ -277,11 +277,11 @@ class TokenEvents:
 
     def _every_s(self, rhythm: Rhythm) -> float:
         """How long the client is left in silence."""
-        return rhythm.every_s if self.terms.tells_progress else rhythm.pulse_s
+        return rhythm.every_s if self.service_level.tells_progress else rhythm.pulse_s
 
-    async def _while_silent(self) -> Sequence[Piece]:
+    async def _while_silent(self) -> Sequence[AnswerChunk]:
         """What the client hears while no token comes; nothing, where its answer only begins."""
-        if self.terms.tells_progress:
+        if self.service_level.tells_progress:
             return (await self._waiting(),)
         return (Pulse(),) if self._answers or self._spoke_s else ()
 

@@ -1,7 +1,7 @@
 """From an admitted request to jobs in the queue: reserve the tokens of all, then put each, all or nothing.
 
-The reservation's lease covers the gap between the two. Whatever ends a launch half-way, all of it is given back as if
-it had never been: nothing charged, nothing counted.
+The reservation's lease covers the gap between the two. Whatever ends a submission half-way, all of it is given back as
+if it had never been: nothing charged, nothing counted.
 """
 
 import asyncio
@@ -68,13 +68,13 @@ class Submitter:
         self._settlements = settlements
         self._telemetry = telemetry
 
-    def launch(self, caller: Caller, drafts: Sequence[JobSpec], mailbox: Mailbox, arrived_s: float) -> "Launch":
-        """The drafts' jobs on their way. `arrived_s`: on the event loop's clock."""
-        return Launch(self, caller, self._open(caller, drafts, mailbox), drafts, arrived_s)
+    def submit(self, caller: Caller, specs: Sequence[JobSpec], mailbox: Mailbox, arrived_s: float) -> "Submission":
+        """The specs' jobs on their way. `arrived_s`: on the event loop's clock."""
+        return Submission(self, caller, self._open(caller, specs, mailbox), specs, arrived_s)
 
-    def _open(self, caller: Caller, drafts: Sequence[JobSpec], mailbox: Mailbox) -> LiveRequest:
+    def _open(self, caller: Caller, specs: Sequence[JobSpec], mailbox: Mailbox) -> LiveRequest:
         """The request, with nothing held for it yet."""
-        first = drafts[0]
+        first = specs[0]
         ask = Ask(
             reservation_id=first.message.job_id,
             root=caller.root,
@@ -82,8 +82,8 @@ class Submitter:
             key_id=caller.key_id,
             model=first.model,
             lane=first.message.lane,
-            prompts=tuple([draft.size.prompt_tokens for draft in drafts]),
-            max_output_tokens=max([draft.size.max_tokens for draft in drafts]),
+            prompts=tuple([spec.size.prompt_tokens for spec in specs]),
+            max_output_tokens=max([spec.size.max_tokens for spec in specs]),
             n=first.message.n,
             explicit_max=first.size.stated,
             once=caller.once,
@@ -92,69 +92,69 @@ class Submitter:
         request = LiveRequest(ask, caller.identity.tenant.created_at)
         request.jobs = [
             LiveJob(
-                draft.message.job_id,
+                spec.message.job_id,
                 request,
-                draft.size.prompt_tokens,
-                draft.queue,
+                spec.size.prompt_tokens,
+                spec.queue,
                 mailbox,
                 first_choice=number * first.message.n,
             )
-            for number, draft in enumerate(drafts)
+            for number, spec in enumerate(specs)
         ]
         return request
 
-    async def end(self, caller: Caller, request: LiveRequest, error: BaseException | None, *, launched: bool) -> None:
+    async def end(self, caller: Caller, request: LiveRequest, error: BaseException | None, *, submitted: bool) -> None:
         """What is still open of a request ends, by the error that ended it; settled first where that can be told."""
-        if request.allowance is not None:
-            request.allowance.close()
+        if request.grants is not None:
+            request.grants.close()
         try:
             if isinstance(error, ApiError):
-                await self._refuse(caller, request, error, launched=launched)
-        finally:  # for a launch or a client that was cancelled: nobody waits for this
-            self._settlements.hand_over(request, Outcome.CANCELLED if launched else Outcome.REJECTED)
+                await self._refuse(caller, request, error, submitted=submitted)
+        finally:  # for a submission or a client that was cancelled: nobody waits for this
+            self._settlements.hand_over(request, Outcome.CANCELLED if submitted else Outcome.REJECTED)
         if error is None and request.settled:
             caller.statuses = request.statuses  # what was reserved and not used is free again
 
-    async def _refuse(self, caller: Caller, request: LiveRequest, error: ApiError, *, launched: bool) -> None:
-        outcome = outcome_of(error) if launched else Outcome.REJECTED
+    async def _refuse(self, caller: Caller, request: LiveRequest, error: ApiError, *, submitted: bool) -> None:
+        outcome = outcome_of(error) if submitted else Outcome.REJECTED
         if error.code == "quota_store_unavailable":
             self._settlements.hand_over(request, outcome)
         else:
             await self._settlements.end(request, outcome)
         caller.statuses = request.statuses  # where the store has not said, whoever wants to tell them asks
 
-    async def start(self, caller: Caller, request: LiveRequest, drafts: Sequence[JobSpec], arrived_s: float) -> None:
-        """Reserve the tokens of all drafts, then put each. Raises ApiError."""
-        heads = await self._heads(caller, drafts)
+    async def start(self, caller: Caller, request: LiveRequest, specs: Sequence[JobSpec], arrived_s: float) -> None:
+        """Reserve the tokens of all specs, then put each. Raises ApiError."""
+        heads = await self._heads(caller, specs)
         if heads:
-            start = resumption((draft.message, own) for draft, own in zip(drafts, heads, strict=True))
+            start = resumption((spec.message, own) for spec, own in zip(specs, heads, strict=True))
             request.ask = msgspec.structs.replace(request.ask, resumption=start)
         with self._telemetry.span("reserve"):
-            request.reservation = reservation = await self._reserve(request, drafts[0])
+            request.reservation = reservation = await self._reserve(request, specs[0])
             caller.statuses = reservation.statuses
         if reservation.shadowed:
             self._telemetry.shadowed(caller.tenant_id, reservation.shadowed)
         if reservation.granted_tokens < reservation.most_tokens and request.ask.start.going:
-            request.allowance = OutputGrants(self._quotas, self._dispatcher, request, self._quantum)
-        for job, draft, own in zip(request.jobs, drafts, heads or [()] * len(drafts), strict=True):
-            job.limited_by = _limited_by(draft.size, reservation)
+            request.grants = OutputGrants(self._quotas, self._dispatcher, request, self._quantum)
+        for job, spec, own in zip(request.jobs, specs, heads or [()] * len(specs), strict=True):
+            job.limited_by = _limited_by(spec.size, reservation)
             job.granted = reservation.granted_tokens
             elapsed_ms = (asyncio.get_running_loop().time() - arrived_s) * 1e3
-            message = _granted(draft.message, reservation, elapsed_ms)
+            message = _granted(spec.message, reservation, elapsed_ms)
             if not begin(job, message, own):
                 await self._put(job, message, reservation, own)
 
-    async def _heads(self, caller: Caller, drafts: Sequence[JobSpec]) -> Sequence[Heads]:
+    async def _heads(self, caller: Caller, specs: Sequence[JobSpec]) -> Sequence[Heads]:
         """What the choices of each begin with; empty: with nothing."""
         if caller.once is None or not caller.runs:
             return ()
-        wanted = [Wanted(message=draft.message, queue=draft.queue, reader=draft.reader) for draft in drafts]
+        wanted = [Wanted(message=spec.message, queue=spec.queue, reader=spec.reader) for spec in specs]
         try:
             return await self._earlier.heads(caller.root, caller.once, caller.runs, wanted)
         except STORE_TROUBLE as error:
             raise store_unavailable() from error
 
-    async def _reserve(self, request: LiveRequest, draft: JobSpec) -> Reservation:
+    async def _reserve(self, request: LiveRequest, spec: JobSpec) -> Reservation:
         ask = request.ask
         try:
             return await self._quotas.reserve(ask)
@@ -163,7 +163,7 @@ class Submitter:
                 request.jobs = []  # nothing was written, so nothing has to be given back
             if isinstance(denied, AccessDenied):
                 raise _access_denied(denied) from denied
-            raise _limit_denied(denied, _exceeded_param(denied.status, ask, draft)) from denied
+            raise _limit_denied(denied, _exceeded_param(denied.status, ask, spec)) from denied
         except StoreAway as error:
             request.jobs = []  # as above: nothing was asked
             raise store_unavailable() from error
@@ -192,34 +192,34 @@ class Submitter:
         self._dispatcher.placed(job, put.position)
 
 
-class Launch:
+class Submission:
     """Jobs of one request as a context: at its beginning all are reserved and in the queue, at its end none is open.
 
     A class of its own, not a generator: it is entered once for each request.
     """
 
-    __slots__ = ("_arrived_s", "_caller", "_drafts", "_launcher", "_request")
+    __slots__ = ("_arrived_s", "_caller", "_request", "_specs", "_submitter")
 
     def __init__(
-        self, launcher: Submitter, caller: Caller, request: LiveRequest, drafts: Sequence[JobSpec], arrived_s: float
+        self, submitter: Submitter, caller: Caller, request: LiveRequest, specs: Sequence[JobSpec], arrived_s: float
     ) -> None:
-        self._launcher = launcher
+        self._submitter = submitter
         self._caller = caller
-        self._drafts = drafts
+        self._specs = specs
         self._request = request
         self._arrived_s = arrived_s
 
     async def __aenter__(self) -> list[LiveJob]:
         """Raises ApiError where one is refused."""
         try:
-            await self._launcher.start(self._caller, self._request, self._drafts, self._arrived_s)
+            await self._submitter.start(self._caller, self._request, self._specs, self._arrived_s)
         except BaseException as error:
-            await self._launcher.end(self._caller, self._request, error, launched=False)
+            await self._submitter.end(self._caller, self._request, error, submitted=False)
             raise
         return self._request.jobs
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        await self._launcher.end(self._caller, self._request, error, launched=True)
+        await self._submitter.end(self._caller, self._request, error, submitted=True)
 
 
 def _granted(message: Job, reservation: Reservation, elapsed_ms: float) -> Job:
@@ -245,12 +245,12 @@ def _limited_by(size: Size, reservation: Reservation) -> str | None:
     return next(iter([*per_choice, *(status.name for status in spent)]), None)
 
 
-def _exceeded_param(status: LimitStatus, ask: Ask, draft: JobSpec) -> str | None:
+def _exceeded_param(status: LimitStatus, ask: Ask, spec: JobSpec) -> str | None:
     """What to shorten where the limit can never be kept; None where the request as such is too much."""
     is_of_prompt = status.name in _PROMPT_LIMITS
     if status.name in _OUTPUT_LIMITS and not (is_of_prompt and ask.prompt_tokens >= status.limit):
-        return draft.output_param
-    return draft.prompt_param if is_of_prompt else None
+        return spec.output_param
+    return spec.prompt_param if is_of_prompt else None
 
 
 def _limit_denied(denied: Denied, exceeded_param: str | None) -> ApiError:

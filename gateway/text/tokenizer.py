@@ -199,7 +199,7 @@ def _as_template_reads(turn: Turn) -> dict[str, str]:
     return message
 
 
-class Piece(msgspec.Struct, frozen=True):
+class TextPiece(msgspec.Struct, frozen=True):
     """What a push brought."""
 
     text: str
@@ -232,12 +232,12 @@ class TokenStream:
         self._is_partial = False
         """A character's first bytes wait for the rest."""
 
-    def push(self, token_ids: Sequence[int]) -> Piece:
+    def push(self, token_ids: Sequence[int]) -> TextPiece:
         """The text that these next tokens bring. After a stop: nothing more."""
         stops = self._stops
         if stops is None:
             self._counted += len(token_ids)
-            return Piece(self._text_of(token_ids), self._counted, False)
+            return TextPiece(self._text_of(token_ids), self._counted, False)
         shown = []
         for token_id in token_ids:
             if stops.stopped:
@@ -245,18 +245,18 @@ class TokenStream:
             self._counted += 1
             text = self._text_of((token_id,))
             shown.append(stops.feed(text) if self._counted > self._min_tokens else text)
-        return Piece("".join(shown), self._counted, stops.stopped)
+        return TextPiece("".join(shown), self._counted, stops.stopped)
 
-    def flush(self) -> Piece:
+    def flush(self) -> TextPiece:
         """The text that was still held back, at the end of the choice."""
         stops = self._stops
         if stops is not None and stops.stopped:
-            return Piece("", self._counted, True)
+            return TextPiece("", self._counted, True)
         rest = self._utf8.decode(b"", final=True) if self._utf8 is not None else ""
         if stops is None:
-            return Piece(rest, self._counted, False)
+            return TextPiece(rest, self._counted, False)
         rest = stops.feed(rest) if self._counted > self._min_tokens else rest
-        return Piece(rest + stops.release(), self._counted, stops.stopped)
+        return TextPiece(rest + stops.release(), self._counted, stops.stopped)
 
     def _text_of(self, token_ids: Sequence[int]) -> str:
         spelled = self._vocabulary.spell(token_ids, first=not self._begun)

@@ -11,7 +11,7 @@ import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from fairlane.gateway.fleet import Directory
+from fairlane.gateway.fleet import FleetCache
 from fairlane.gateway.http.server import Server
 from fairlane.store.trouble import StoreUnavailable
 from tests.support.gateway.served import (
@@ -139,8 +139,8 @@ async def test_a_seed_is_drawn_where_none_is_given(served: Served) -> None:
 async def test_a_jobs_pace_is_what_fits_its_worker(served: Served) -> None:
     await served.post(CHAT, ASKED)
     served.worker.single_stream_ms = 16.0
-    directory = served.resources.directory
-    await until(lambda: [model.single_stream_ms for model in directory.models.values()] == [16.0])
+    fleet_cache = served.resources.fleet_cache
+    await until(lambda: [model.single_stream_ms for model in fleet_cache.models.values()] == [16.0])
     await served.post(CHAT, ASKED)
     await served.post(CHAT, ASKED, x_fairlane_lane="throughput")
 
@@ -191,12 +191,12 @@ async def test_before_the_fleet_was_read_no_model_is_denied(
 ) -> None:
     answers = asyncio.Event()
 
-    async def unanswered(_: Directory) -> None:
+    async def unanswered(_: FleetCache) -> None:
         await answers.wait() if hangs else None
         raise StoreUnavailable("slow")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Directory, "refresh", unanswered)
+        patched.setattr(FleetCache, "refresh", unanswered)
         patched.setattr("fairlane.gateway.runtime.FIRST_LOOK_S", 0.05)
         async with gateway(settings(valkey_url)) as served:
             await served.tenant()
@@ -210,7 +210,7 @@ async def test_before_the_fleet_was_read_no_model_is_denied(
                 assert float(answer.headers["retry-after"]) >= 1
             patched.undo()
             answers.set()
-            await until(lambda: served.resources.directory.is_fresh)
+            await until(lambda: served.resources.fleet_cache.is_fresh)
 
             assert error_of(await served.post(CHAT, ASKED)) == (404, "model_not_found")
             assert (await explained(served, model="tiny")).json()["code"] == "model_not_found"
@@ -220,19 +220,19 @@ async def test_the_fleet_is_read_before_the_first_request_is_let_in(
     valkey_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
-    refresh, startup = Directory.refresh, Server.startup
+    refresh, startup = FleetCache.refresh, Server.startup
 
-    async def slow(directory: Directory) -> None:
+    async def slow(fleet_cache: FleetCache) -> None:
         for _ in range(1_000):
             await asyncio.sleep(0)
-        await refresh(directory)
+        await refresh(fleet_cache)
         done.append("read")
 
     async def started(server: Server, sockets: list[socket.socket] | None = None) -> None:
         await startup(server, sockets)
         done.append("started")
 
-    monkeypatch.setattr(Directory, "refresh", slow)
+    monkeypatch.setattr(FleetCache, "refresh", slow)
     monkeypatch.setattr(Server, "startup", started)
     async with gateway(settings(valkey_url)):
         assert done[:2] == ["read", "started"]
@@ -250,11 +250,11 @@ async def test_readiness_follows_the_worker(valkey_url: str) -> None:
         assert await ready() == (503, "no_worker")
         assert error_of(await served.post(CHAT, ASKED)) == (404, "model_not_found")
         working = asyncio.create_task(served.worker.run())
-        await until(lambda: any(model.is_served for model in served.resources.directory.models.values()))
+        await until(lambda: any(model.is_served for model in served.resources.fleet_cache.models.values()))
         assert await ready() == (200, "")
 
         working.cancel()
-        await until(lambda: not any(model.is_served for model in served.resources.directory.models.values()))
+        await until(lambda: not any(model.is_served for model in served.resources.fleet_cache.models.values()))
         assert await ready() == (503, "no_worker")
         gone = await served.post(CHAT, ASKED)
         assert error_of(gone) == (503, "no_worker")
@@ -265,7 +265,7 @@ async def test_readiness_follows_the_worker(valkey_url: str) -> None:
     ("path", "broken"),
     [
         ("/admin/v1/audit", "fairlane.quotas.audit.Audit.list"),
-        ("/readyz", "fairlane.gateway.fleet.Directory.models"),
+        ("/readyz", "fairlane.gateway.fleet.FleetCache.models"),
         ("/openapi.json", "starlette.routing.Route.handle"),
     ],
 )

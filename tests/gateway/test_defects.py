@@ -142,10 +142,10 @@ async def test_a14_every_refusal_is_json_and_says_whether_to_retry(served: Serve
 async def test_a14_a_worker_that_has_stopped_reporting_holds_nobody_up(served: Served) -> None:
     """Elsewhere one report older than 200 ms made the whole pool count as full, and nothing was sent to anybody."""
     await served.tenant()
-    [known] = served.resources.directory.workers
+    [known] = served.resources.fleet_cache.workers
     stale = {"worker_id": "stale", "blocks_free": 0, "waiting": {"latency": 1_000}, "step_ms": 60_000.0}
     await RedisRegistry(served.store).beat(msgspec.structs.replace(known, **stale), 60_000)
-    await until(lambda: len(served.resources.directory.workers) == 2)
+    await until(lambda: len(served.resources.fleet_cache.workers) == 2)
 
     answers = await asyncio.gather(*(served.post(CHAT, ASKED) for _ in range(8)))
 
@@ -193,8 +193,8 @@ async def test_a16_clients_that_leave_in_every_state_leave_no_state(served: Serv
     await leave(served, paused)
 
     assert await left_behind(served) == {}
-    door = served.resources.doors.at(worker.queue.name)
-    door.look(WORKERS, served.resources.doors.now_ms)
+    door = served.resources.open_requests.at(worker.queue.name)
+    door.look(WORKERS, served.resources.open_requests.now_ms)
     assert [door.ledger.at(level).loads for level in (PROMISED, BEST_EFFORT)] == [0, 0]
     assert (await served.post(COMPLETIONS, SHORT)).status_code == 200
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import msgspec
 import pytest
 
-from fairlane.gateway.fleet import Depths, Directory
+from fairlane.gateway.fleet import Depths, FleetCache
 from fairlane.scheduler.protocol.messages import ModelCard, WorkerStatus
 from fairlane.scheduler.queue.registry import ModelEntry, queue_name
 from tests.support.gateway.cards import byte_level_card, metaspace_card
@@ -64,38 +64,38 @@ async def no_depths(_: str) -> Depths:
     return {}
 
 
-async def looked(registry: HandRegistry, now: list[float] | None = None) -> Directory:
+async def looked(registry: HandRegistry, now: list[float] | None = None) -> FleetCache:
     clock = now if now is not None else [100.0]
-    directory = Directory(registry, no_depths, clock=lambda: clock[0])
-    await directory.refresh()
-    return directory
+    fleet_cache = FleetCache(registry, no_depths, clock=lambda: clock[0])
+    await fleet_cache.refresh()
+    return fleet_cache
 
 
 async def test_the_newest_card_is_spoken_for() -> None:
-    directory = await looked(HandRegistry(alive=[worker(OLD), worker(NEW)]))
+    fleet_cache = await looked(HandRegistry(alive=[worker(OLD), worker(NEW)]))
 
-    assert directory.models["tiny"].queue == queue_name("tiny", NEW)
-    assert [status.card_sha256 for status in directory.models["tiny"].workers] == [NEW]
+    assert fleet_cache.models["tiny"].queue == queue_name("tiny", NEW)
+    assert [status.card_sha256 for status in fleet_cache.models["tiny"].workers] == [NEW]
 
 
 @pytest.mark.parametrize("beginners", [[], [worker(NEW, draining=True)]])
 async def test_an_earlier_card_is_spoken_for_while_only_its_workers_serve(beginners: list[WorkerStatus]) -> None:
-    directory = await looked(HandRegistry(alive=[worker(OLD), *beginners]))
+    fleet_cache = await looked(HandRegistry(alive=[worker(OLD), *beginners]))
 
-    assert directory.models["tiny"].queue == queue_name("tiny", OLD)
-    assert directory.models["tiny"].is_served
+    assert fleet_cache.models["tiny"].queue == queue_name("tiny", OLD)
+    assert fleet_cache.models["tiny"].is_served
 
 
 async def test_a_model_without_a_worker_is_known_and_not_served() -> None:
-    directory = await looked(HandRegistry())
+    fleet_cache = await looked(HandRegistry())
 
-    assert not directory.models["tiny"].is_served
+    assert not fleet_cache.models["tiny"].is_served
 
 
 async def test_a_card_that_cannot_be_read_is_left_out() -> None:
-    directory = await looked(HandRegistry(newest=BROKEN))
+    fleet_cache = await looked(HandRegistry(newest=BROKEN))
 
-    assert directory.models == {}
+    assert fleet_cache.models == {}
 
 
 @pytest.mark.parametrize(
@@ -110,39 +110,39 @@ async def test_operators_are_told_once_why_a_model_serves_no_chat(
     caplog: pytest.LogCaptureFixture, template: str | None, told: list[str]
 ) -> None:
     registry = HandRegistry(cards={NEW: msgspec.structs.replace(byte_level_card(), chat_template=template)})
-    directory = await looked(registry)
-    await directory.refresh()
+    fleet_cache = await looked(registry)
+    await fleet_cache.refresh()
 
     assert caplog.messages == told
 
 
 async def test_queues_of_earlier_cards_are_remembered_for_the_reaper() -> None:
     registry = HandRegistry(alive=[worker(OLD)])
-    directory = await looked(registry)
+    fleet_cache = await looked(registry)
     registry.alive = []
-    await directory.refresh()
+    await fleet_cache.refresh()
 
-    assert directory.queues == {queue_name("tiny", NEW)}
-    assert directory.queues_of("tiny") == {queue_name("tiny", OLD), queue_name("tiny", NEW)}
-    assert directory.queues_of("other") == set()
+    assert fleet_cache.queues == {queue_name("tiny", NEW)}
+    assert fleet_cache.queues_of("tiny") == {queue_name("tiny", OLD), queue_name("tiny", NEW)}
+    assert fleet_cache.queues_of("other") == set()
 
 
 async def test_queues_of_cards_that_this_process_never_saw_are_known_from_the_store() -> None:
     old, new = queue_name("tiny", OLD), queue_name("tiny", NEW)
-    directory = await looked(HandRegistry(alive=[worker(NEW)], stored={old: OLD, new: NEW, "tiny/other@0": BROKEN}))
+    fleet_cache = await looked(HandRegistry(alive=[worker(NEW)], stored={old: OLD, new: NEW, "tiny/other@0": BROKEN}))
 
-    assert directory.queues_of("tiny") == {old, new}
-    assert directory.orphans == {old: OLD, "tiny/other@0": BROKEN}
-    assert directory.queues == {new}  # no line of its own to a queue that nobody serves
+    assert fleet_cache.queues_of("tiny") == {old, new}
+    assert fleet_cache.orphans == {old: OLD, "tiny/other@0": BROKEN}
+    assert fleet_cache.queues == {new}  # no line of its own to a queue that nobody serves
 
 
 async def test_a_picture_grows_stale() -> None:
     now = [100.0]
-    directory = await looked(HandRegistry(), now)
-    fresh = [directory.is_fresh]
+    fleet_cache = await looked(HandRegistry(), now)
+    fresh = [fleet_cache.is_fresh]
 
     now[0] += 60
-    fresh.append(directory.is_fresh)
+    fresh.append(fleet_cache.is_fresh)
 
     assert fresh == [True, False]
-    assert "tiny" in directory.models
+    assert "tiny" in fleet_cache.models

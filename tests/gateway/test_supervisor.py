@@ -14,10 +14,10 @@ pytestmark = pytest.mark.anyio
 LIMIT_S = 20.0
 
 
-def module(directory: Path, name: str, body: str) -> dict[str, str]:
+def module(fleet_cache: Path, name: str, body: str) -> dict[str, str]:
     """An environment in which `python -m <name>` runs `body`."""
-    (directory / f"{name}.py").write_text(body)
-    return {**os.environ, "PYTHONPATH": str(directory)}
+    (fleet_cache / f"{name}.py").write_text(body)
+    return {**os.environ, "PYTHONPATH": str(fleet_cache)}
 
 
 async def next_line(path: Path) -> str:

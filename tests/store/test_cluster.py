@@ -238,7 +238,7 @@ async def test_a_master_that_dies_takes_only_its_tenants_with_it_until_it_is_bac
     masters = clusters["valkey"]
     masters.flush()
     async with serving(settings(masters.url, section={"store_timeout_s": 1.0})) as served:
-        (model,) = served.resources.directory.models.values()
+        (model,) = served.resources.fleet_cache.models.values()
         shared = masters.holder(queue_keys.prefix(model.queue))
         victim = next(port for port in masters.ports if port not in (shared, masters.holder("fl:{registry}:")))
         dead, alive = root_at(masters, victim), root_at(masters, shared)

@@ -157,7 +157,7 @@ async def _live_key(call: Call, tenant: Tenant) -> ApiKey:
 
 async def _models(call: Call, tenant: Tenant) -> list[str]:
     """Models that the tenant may use and that are there, or have limits of their own, by name."""
-    served = {door.model for door in await call.parts.fleet.doors(tenant.id, tenant.models)}
+    served = {door.model for door in await call.parts.fleet.open_requests(tenant.id, tenant.models)}
     return sorted(served | {by.model for by in tenant.limits_by if by.model and not by.lane})
 
 

@@ -30,9 +30,9 @@ async def tenant(bench: AdminBench, **fields: Any) -> None:
 
 async def test_what_fits_is_admitted_with_its_expected_wait(bench: AdminBench) -> None:
     await tenant(bench, limits={"tokens_per_day": 15})
-    door, ahead = bench.doors.at(QUEUE), Request(lane=LaneName.LATENCY, prompt_tokens=2_000, max_tokens=10)
-    door.look(bench.fleet.statuses, bench.doors.now_ms)
-    door.enter("ahead", ahead, guaranteed=False, now_ms=bench.doors.now_ms)
+    door, ahead = bench.open_requests.at(QUEUE), Request(lane=LaneName.LATENCY, prompt_tokens=2_000, max_tokens=10)
+    door.look(bench.fleet.statuses, bench.open_requests.now_ms)
+    door.enter("ahead", ahead, guaranteed=False, now_ms=bench.open_requests.now_ms)
 
     answer = await explain(bench)
 
@@ -192,7 +192,7 @@ async def test_a_deadline_that_cannot_be_met_is_refused(bench: AdminBench) -> No
 
 async def test_what_this_gateway_let_in_counts(bench: AdminBench) -> None:
     await tenant(bench)
-    door, now_ms = bench.doors.at(QUEUE), bench.doors.now_ms
+    door, now_ms = bench.open_requests.at(QUEUE), bench.open_requests.now_ms
     in_time = await explain(bench, deadline_ms=2_000)
     for number in range(20):
         other = Request(lane=LaneName.LATENCY, prompt_tokens=500, max_tokens=5, ttft_ms=60_000.0)

@@ -7,7 +7,7 @@ import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from fairlane.gateway.app import Express, create_app, with_express
+from fairlane.gateway.app import FastPath, create_app, with_fast_path
 from fairlane.gateway.config import GatewaySettings
 from fairlane.gateway.http.server import configure
 from fairlane.gateway.requests.request import LiveJob, LiveRequest
@@ -38,7 +38,7 @@ async def test_only_the_named_routes_go_the_short_way(scope: Scope, way: str) ->
 
     async def nothing(*_: object) -> None: ...
 
-    await Express(saying("long", said), {("POST", "/hot"): saying("short", said)})(scope, nothing, nothing)  # type: ignore[arg-type]
+    await FastPath(saying("long", said), {("POST", "/hot"): saying("short", said)})(scope, nothing, nothing)  # type: ignore[arg-type]
 
     assert said == [way]
 
@@ -47,11 +47,11 @@ async def test_generation_goes_the_short_way_as_it_is_served() -> None:
     settings = GatewaySettings(redis_url="unix:///nowhere", port=0)
     resources = Resources(settings)
 
-    express = with_express(create_app(resources))
+    express = with_fast_path(create_app(resources))
 
-    assert isinstance(express, Express)
+    assert isinstance(express, FastPath)
     assert express.routes == {("POST", "/v1/chat/completions"), ("POST", "/v1/completions")}
-    assert isinstance(configure(settings, resources).app, Express)
+    assert isinstance(configure(settings, resources).app, FastPath)
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -60,10 +60,10 @@ async def test_a_spent_limit_names_itself_and_a_time(
 
 async def test_what_the_quota_refuses_leaves_nothing_at_the_door(served: Served) -> None:
     await served.tenant(limits={"tokens_per_minute": 9})
-    door = served.resources.doors.at(served.worker.queue.name)
+    door = served.resources.open_requests.at(served.worker.queue.name)
 
     answer = await served.post(COMPLETIONS, {**ONE_TOKEN, "prompt": [[5], [6], [7]]})
-    door.look(WORKERS, served.resources.doors.now_ms)
+    door.look(WORKERS, served.resources.open_requests.now_ms)
 
     assert answer.status_code == 400
     assert [door.ledger.at(level).loads for level in (PROMISED, BEST_EFFORT)] == [0, 0]

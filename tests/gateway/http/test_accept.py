@@ -19,12 +19,12 @@ class Greeter(asyncio.Protocol):
     """Says one byte and hangs up."""
 
     def __init__(self, said: bytes) -> None:
-        self._said = said
+        self._chunk = said
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The client is there."""
         assert isinstance(transport, asyncio.WriteTransport)
-        transport.write(self._said)
+        transport.write(self._chunk)
         transport.close()
 
 

@@ -124,7 +124,7 @@ async def test_nothing_of_a_stranger_is_read(served: Served) -> None:
 
 
 async def test_a_chat_may_be_as_large_as_its_context_makes_use_of(served: Served) -> None:
-    [model] = served.resources.directory.models.values()
+    [model] = served.resources.fleet_cache.models.values()
     most = 64 * 1024 + model.context_length * 16
 
     async with sending(served, f"content-length: {BODY}", b"") as reader:  # as many prompts as there may be

@@ -7,7 +7,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Message
 
 from fairlane.gateway.http.disconnect import Disconnect
-from fairlane.gateway.http.sse import Connection, EventStream
+from fairlane.gateway.http.sse import ClientConnection, EventStream
 
 pytestmark = pytest.mark.anyio
 WAIT_S = 20.0
@@ -28,7 +28,7 @@ async def test_a_client_that_leaves_ends_the_block() -> None:
 
     async def block() -> None:
         async with asyncio.timeout(WAIT_S):
-            with Connection(disconnect):
+            with ClientConnection(disconnect):
                 disconnect.left()
                 await asyncio.Event().wait()
 
@@ -42,7 +42,7 @@ async def test_a_client_that_had_left_before_ends_the_block_as_well() -> None:
 
     async def block() -> None:
         async with asyncio.timeout(WAIT_S):
-            with Connection(disconnect):
+            with ClientConnection(disconnect):
                 await asyncio.Event().wait()
 
     with pytest.raises(ClientDisconnect):
@@ -52,7 +52,7 @@ async def test_a_client_that_had_left_before_ends_the_block_as_well() -> None:
 async def test_a_block_that_has_ended_is_not_told() -> None:
     disconnect = stays()
 
-    with Connection(disconnect):
+    with ClientConnection(disconnect):
         pass
     disconnect.left()
 
@@ -61,7 +61,7 @@ async def test_a_block_that_has_ended_is_not_told() -> None:
 
 async def test_a_cancelled_block_ends_as_cancelled() -> None:
     async def block() -> None:
-        with Connection(stays()):
+        with ClientConnection(stays()):
             await asyncio.Event().wait()
 
     task = asyncio.create_task(block())
@@ -79,7 +79,7 @@ async def test_a_client_that_takes_nothing_for_too_long_is_gone() -> None:
     async def block() -> None:
         async with asyncio.timeout(WAIT_S):
             with (
-                Connection(stays()) as connection,
+                ClientConnection(stays()) as connection,
                 EventStream(stuck, never, [], connection, write_timeout_s=0.01) as out,
             ):
                 await out.write(b"data: 1\n\n")
@@ -94,7 +94,7 @@ async def test_a_stream_with_nothing_to_say_may_last() -> None:
     async def send(message: Message) -> None:
         sent.append(message)
 
-    with Connection(stays()) as connection:
+    with ClientConnection(stays()) as connection:
         with EventStream(send, never, [(b"a", b"b")], connection, write_timeout_s=0.001) as out:
             await out.write(b"data: 1\n\n")
             loop = asyncio.get_running_loop()
@@ -120,7 +120,10 @@ async def test_frames_go_out_without_waiting_where_the_client_keeps_up_and_in_th
             sent.append(frames)
         return keeps_up
 
-    with Connection(stays()) as connection, EventStream(send, push, [], connection, write_timeout_s=WAIT_S) as out:
+    with (
+        ClientConnection(stays()) as connection,
+        EventStream(send, push, [], connection, write_timeout_s=WAIT_S) as out,
+    ):
         assert not out.put(b"1")  # its headers have to go before it
         await out.catch_up()
         assert out.put(b"2")

@@ -3,7 +3,7 @@
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from fairlane.gateway.observability.metrics import Distribution, Tally
+from fairlane.gateway.observability.metrics import Distribution, FastCounter
 
 
 def lines(registry: CollectorRegistry) -> list[str]:
@@ -13,7 +13,7 @@ def lines(registry: CollectorRegistry) -> list[str]:
 
 def test_a_counter_counts_by_its_labels() -> None:
     registry = CollectorRegistry()
-    tokens = Tally(CounterMetricFamily, "tokens", "Tokens", ("tenant", "kind"), registry)
+    tokens = FastCounter(CounterMetricFamily, "tokens", "Tokens", ("tenant", "kind"), registry)
 
     tokens.add("acme", "prompt", by=5)
     tokens.add("acme", "prompt", by=2)
@@ -27,7 +27,7 @@ def test_a_counter_counts_by_its_labels() -> None:
 
 def test_a_gauge_goes_up_and_down() -> None:
     registry = CollectorRegistry()
-    in_flight = Tally(GaugeMetricFamily, "in_flight", "In job", ("lane",), registry)
+    in_flight = FastCounter(GaugeMetricFamily, "in_flight", "In job", ("lane",), registry)
 
     for by in (1, 1, -1):
         in_flight.add("latency", by=by)
@@ -53,6 +53,6 @@ def test_a_figure_belongs_to_the_first_bound_that_it_does_not_pass() -> None:
 
 def test_a_metric_without_figures_is_announced_all_the_same() -> None:
     registry = CollectorRegistry()
-    Tally(CounterMetricFamily, "tokens", "Tokens", ("tenant",), registry)
+    FastCounter(CounterMetricFamily, "tokens", "Tokens", ("tenant",), registry)
 
     assert b"# TYPE tokens_total counter" in generate_latest(registry)

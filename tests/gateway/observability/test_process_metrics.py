@@ -9,26 +9,26 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from fairlane.gateway.config import Member
-from fairlane.gateway.observability import metrics as siblings
-from fairlane.gateway.observability.metrics import Siblings, Telemetry
+from fairlane.gateway.observability import metrics as processes
+from fairlane.gateway.observability.metrics import ProcessMetrics, Telemetry
 
 pytestmark = pytest.mark.anyio
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
-def process(directory: Path, index: int, count: int = 2) -> tuple[Siblings, Telemetry]:
+def process(fleet_cache: Path, index: int, count: int = 2) -> tuple[ProcessMetrics, Telemetry]:
     """One of the processes, with `index + 1` requests counted."""
     telemetry = Telemetry()
     telemetry.requests.add("/v1/models", 'odd "{lane}\n# HELP', "ok", by=index + 1)
     telemetry.store_up.set(1)
-    return Siblings(Member(index, count, {}, str(directory)), telemetry.exposition), telemetry
+    return ProcessMetrics(Member(index, count, {}, str(fleet_cache)), telemetry.exposition), telemetry
 
 
 @asynccontextmanager
-async def two(directory: Path) -> AsyncIterator[list[Siblings]]:
+async def two(fleet_cache: Path) -> AsyncIterator[list[ProcessMetrics]]:
     """Both of two processes."""
     async with AsyncExitStack() as stack:
-        both = [process(directory, index)[0] for index in range(2)]
+        both = [process(fleet_cache, index)[0] for index in range(2)]
         for each in both:
             await stack.enter_async_context(each.answering())
         yield both
@@ -83,7 +83,7 @@ async def test_a_merged_sample_differs_from_its_own_by_the_label_alone(tmp_path:
 async def test_a_process_without_siblings_says_what_it_always_said() -> None:
     telemetry = Telemetry()
 
-    assert await Siblings(None, telemetry.exposition).exposition() == telemetry.exposition()
+    assert await ProcessMetrics(None, telemetry.exposition).exposition() == telemetry.exposition()
 
 
 async def test_who_scrape_at_the_same_time_share_one_look() -> None:
@@ -93,7 +93,7 @@ async def test_who_scrape_at_the_same_time_share_one_look() -> None:
         looks.append(len(looks))
         return b"%d" % looks[-1]
 
-    alone = Siblings(None, look)
+    alone = ProcessMetrics(None, look)
 
     assert await asyncio.gather(*(alone.exposition() for _ in range(5))) == [b"0"] * 5
     assert await alone.exposition() == b"1"
@@ -123,7 +123,7 @@ async def test_a_sibling_that_dies_over_its_answer_is_shown_as_down(tmp_path: Pa
 
 
 async def test_a_sibling_that_says_nothing_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(siblings, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(processes, "PATIENCE_S", 0.05)
     living, _ = process(tmp_path, 0)
     over = asyncio.Event()
 

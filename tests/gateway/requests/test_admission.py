@@ -43,7 +43,7 @@ def model(*workers: WorkerStatus) -> ServedModel:
     return ServedModel("tiny", "tiny@0", TextModel(byte_level_card()), workers, depths)
 
 
-def terms(deadline_ms: float | None = None, hard_ttft_ms: float | None = None) -> ServiceLevel:
+def service_level(deadline_ms: float | None = None, hard_ttft_ms: float | None = None) -> ServiceLevel:
     return ServiceLevel(
         lane=LATENCY,
         service_tier="default",
@@ -73,7 +73,7 @@ def at(
     ids: str = "f",
 ) -> Verdict:
     named = {f"{ids}{number}": size for number, size in enumerate(sizes)}
-    return admit(named, n, of, agreed or terms(), door, tenant=ACME, now_ms=0.0, elapsed_ms=elapsed_ms)
+    return admit(named, n, of, agreed or service_level(), door, tenant=ACME, now_ms=0.0, elapsed_ms=elapsed_ms)
 
 
 def refusal(
@@ -136,17 +136,17 @@ def test_a_deadline_that_cannot_be_met_says_when_it_could() -> None:
     served, size = model(worker(step_weights=WEIGHTS, step_ms=10.0)), Size(12, 2, stated=True)
     other, door = known(), known()
     for number in range(100):
-        at(other, Size(12, 100, stated=True), of=served, agreed=terms(deadline_ms=1e7), ids=f"other{number}")
+        at(other, Size(12, 100, stated=True), of=served, agreed=service_level(deadline_ms=1e7), ids=f"other{number}")
     door.hear([(other.report(0.0), 0)], {}, 0.0)
 
     with pytest.raises(ApiError) as refused:
-        at(door, size, of=served, agreed=terms(deadline_ms=1_000.0))
+        at(door, size, of=served, agreed=service_level(deadline_ms=1_000.0))
     error = refused.value
     assert error.code == "deadline_unattainable"
     assert error.retry_after_s is not None
     assert error.retry_after_s > 1
     with pytest.raises(ApiError) as hopeless:
-        at(door, Size(12, 400, stated=True), of=served, agreed=terms(deadline_ms=1_000.0))
+        at(door, Size(12, 400, stated=True), of=served, agreed=service_level(deadline_ms=1_000.0))
     assert hopeless.value.retry_after_s is None
     assert not at(door, size, of=served).guaranteed
 
@@ -154,14 +154,14 @@ def test_a_deadline_that_cannot_be_met_says_when_it_could() -> None:
 def test_a_stated_deadline_with_room_is_guaranteed() -> None:
     idle = model(worker(step_weights=WEIGHTS, step_ms=10.0))
 
-    verdict = let_in(Size(12, 2, stated=True), of=idle, agreed=terms(deadline_ms=60_000.0))
+    verdict = let_in(Size(12, 2, stated=True), of=idle, agreed=service_level(deadline_ms=60_000.0))
 
     assert verdict.guaranteed
     assert verdict.expected_ttft_ms is not None
 
 
 def test_a_deadline_that_passed_while_the_body_came_is_refused() -> None:
-    error = refusal(Size(12, 2, stated=True), model(worker()), terms(deadline_ms=50.0), elapsed_ms=60.0)
+    error = refusal(Size(12, 2, stated=True), model(worker()), service_level(deadline_ms=50.0), elapsed_ms=60.0)
 
     assert (error.code, error.retry_after_s) == ("deadline_unattainable", None)
 
@@ -169,15 +169,15 @@ def test_a_deadline_that_passed_while_the_body_came_is_refused() -> None:
 def test_the_prompts_of_one_request_stand_behind_each_other() -> None:
     idle, size = model(worker(step_weights=WEIGHTS, step_ms=10.0)), Size(100, 2, stated=True)
 
-    assert let_in(*[size] * 2, of=idle, agreed=terms(hard_ttft_ms=500.0)).guaranteed
+    assert let_in(*[size] * 2, of=idle, agreed=service_level(hard_ttft_ms=500.0)).guaranteed
     with pytest.raises(ApiError) as refused:
-        let_in(*[size] * 9, of=idle, agreed=terms(hard_ttft_ms=500.0))
+        let_in(*[size] * 9, of=idle, agreed=service_level(hard_ttft_ms=500.0))
     assert refused.value.code == "deadline_unattainable"
 
 
 def test_requests_on_their_way_to_the_queue_count_for_those_that_come_meanwhile() -> None:
     idle, size, door = model(worker(step_weights=WEIGHTS, step_ms=10.0)), Size(100, 2, stated=True), known()
-    asked = terms(hard_ttft_ms=2_000.0)
+    asked = service_level(hard_ttft_ms=2_000.0)
 
     verdicts: list[Verdict] = []
     with suppress(ApiError):
@@ -190,7 +190,7 @@ def test_a_request_of_which_one_prompt_is_refused_leaves_nothing_at_the_door() -
     idle, size, door = model(worker(step_weights=WEIGHTS, step_ms=10.0)), Size(100, 2, stated=True), known()
 
     with pytest.raises(ApiError):
-        at(door, *[size] * 9, of=idle, agreed=terms(hard_ttft_ms=500.0))
+        at(door, *[size] * 9, of=idle, agreed=service_level(hard_ttft_ms=500.0))
 
     assert door.ledger.at(PROMISED).loads == 0
     assert door.promised(LaneName.LATENCY, 0.0) == pytest.approx(0.0, abs=1e-9)

@@ -56,12 +56,12 @@ def reserved(n: int = 1) -> tuple[LiveRequest, LiveJob]:
 
 async def test_who_is_used_up_as_the_budget_has_just_answered_asks_again() -> None:
     budget, (request, job) = Budget(), reserved()
-    allowance = OutputGrants(cast(QuotaStore, budget), cast(Dispatcher, Workers()), request, 8)
+    grants = OutputGrants(cast(QuotaStore, budget), cast(Dispatcher, Workers()), request, 8)
     (choice,) = job.choices
 
     def speak(tokens: int) -> None:
         choice.spoken = tokens
-        allowance.spoken(choice)
+        grants.spoken(choice)
 
     async with asyncio.timeout(10):
         speak(4)
@@ -71,13 +71,13 @@ async def test_who_is_used_up_as_the_budget_has_just_answered_asks_again() -> No
         need, _ = await budget.asked.get()
 
     assert (need.published, need.stuck) == (16, True)
-    allowance.close()
+    grants.close()
 
 
 async def test_a_request_ends_only_where_its_worker_knows_its_grant_to() -> None:
     """What an ended choice left is another's; a worker that missed that would wait for more at the old grant."""
     budget, workers, (request, job) = Budget(), Workers(deaf_to=1), reserved(n=2)
-    allowance = OutputGrants(cast(QuotaStore, budget), cast(Dispatcher, workers), request, 8)
+    grants = OutputGrants(cast(QuotaStore, budget), cast(Dispatcher, workers), request, 8)
     ended, going = job.choices
     ended.published = ended.spoken = 2
     ended.finish_reason = "stop"
@@ -87,7 +87,7 @@ async def test_a_request_ends_only_where_its_worker_knows_its_grant_to() -> None
     job.mailbox.read_by(cut.set)
 
     async with asyncio.timeout(10):
-        allowance.spoken(going)
+        grants.spoken(going)
         for spoken in (8, 11):
             _, answer = await budget.asked.get()
             going.spoken = spoken
@@ -99,18 +99,18 @@ async def test_a_request_ends_only_where_its_worker_knows_its_grant_to() -> None
 
 async def test_a_worker_that_waits_at_an_old_grant_is_told_the_new_one_again() -> None:
     budget, workers, (request, job) = Budget(), Workers(), reserved()
-    allowance = OutputGrants(cast(QuotaStore, budget), cast(Dispatcher, workers), request, 8)
+    grants = OutputGrants(cast(QuotaStore, budget), cast(Dispatcher, workers), request, 8)
     (choice,) = job.choices
     choice.published = choice.spoken = 8
 
     async with asyncio.timeout(10):
-        allowance.spoken(choice)
+        grants.spoken(choice)
         _, answer = await budget.asked.get()
         answer.set_result(Extension(granted_tokens=20))
         first = await workers.granted.get()
         await asyncio.sleep(0)  # the asking task comes to its end
-        allowance.paused(job, choice)
+        grants.paused(job, choice)
         again = await workers.granted.get()
 
     assert (first, again) == (20, 20)
-    allowance.close()
+    grants.close()

@@ -33,7 +33,7 @@ async def begun(served: Served) -> "tuple[asyncio.Task[httpx.Response], str]":
 
 async def look(served: Served, times: int) -> None:
     for _ in range(times):
-        await served.resources.lookout.look()
+        await served.resources.lost_jobs.look()
 
 
 async def test_a_job_that_the_queue_lost_ends_with_an_error_and_what_came_is_charged(served: Served) -> None:

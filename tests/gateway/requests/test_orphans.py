@@ -13,7 +13,7 @@ import httpx
 import msgspec
 import pytest
 
-from fairlane.gateway import fleet as directory
+from fairlane.gateway import fleet as fleet_cache
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
 from fairlane.scheduler.protocol.messages import Job, Lease, ModelCard, Outcome, TokenDelta
 from fairlane.scheduler.protocol.settings import LaneSettings, LanesSettings
@@ -49,7 +49,7 @@ class Rollout:
         made = HandWorker(self.served.store, card=card, worker_id=name, lease_ms=round(LEASE_S * 1e3), **script)
         running = asyncio.create_task(made.run())
         try:
-            await until(lambda: any(each.worker_id == name for each in self.served.resources.directory.workers))
+            await until(lambda: any(each.worker_id == name for each in self.served.resources.fleet_cache.workers))
             yield made
         finally:
             while not running.done():  # redis-py can lose a cancellation on Python 3.11, so once may not do
@@ -78,7 +78,7 @@ class Rollout:
 
 @pytest.fixture(autouse=True)
 def _quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directory, "REFRESH_EVERY_S", 0.05)
+    monkeypatch.setattr(fleet_cache, "REFRESH_EVERY_S", 0.05)
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ async def test_batch_work_that_has_begun_waits_for_its_own_weights(rollout: Roll
         running = await rollout.asked(old, tokens=3)
     async with rollout.worker(NEW, "new") as new:
         queue = rollout.jobs[0].queue
-        await until(lambda: queue in rollout.served.resources.directory.orphans)
+        await until(lambda: queue in rollout.served.resources.fleet_cache.orphans)
         for _ in range(3):
             await rollout.served.resources.orphans.tend()
         async with rollout.worker(OLD, "again", words=old.words) as again:
@@ -200,7 +200,7 @@ async def test_a_client_that_leaves_after_the_move_leaves_nothing_behind(rollout
 async def test_one_name_is_listed_once_and_new_requests_go_where_workers_are(rollout: Rollout) -> None:
     async with rollout.worker(OLD, "old") as old:
         async with rollout.worker(NEW, "new") as new:
-            models = rollout.served.resources.directory
+            models = rollout.served.resources.fleet_cache
             await until(lambda: models.models["tiny"].queue == queue_name("tiny", card_sha256(NEW)))
             listed = (await rollout.served.get("/v1/models")).json()["data"]
             assert (await rollout.ask()).status_code == 200
@@ -215,7 +215,7 @@ async def test_a_queue_that_the_store_forgot_is_noted_while_workers_serve_it(rol
     name = queue_name("tiny", card_sha256(OLD))
     async with rollout.worker(OLD, "old"):
         await rollout.served.resources.registry.drop_queue(name)
-        await rollout.served.resources.directory.refresh()
+        await rollout.served.resources.fleet_cache.refresh()
         await rollout.served.resources.orphans.tend()
 
     assert name in await rollout.served.resources.registry.queues()
@@ -244,11 +244,11 @@ async def left_behind(served: Served, ago_ms: int, *, ends: bool) -> str:
     )
     await queue.put(job)
     [lease] = await queue.take("w", PLENTY)
-    assert await queue.publish("dead", "w", [_said(lease, Outcome.FINISHED if ends else None)]) == set()
+    assert await queue.publish("dead", "w", [_chunk(lease, Outcome.FINISHED if ends else None)]) == set()
     return f"{prefix(name)}job:{job_id}"
 
 
-def _said(lease: Lease, ends: Outcome | None) -> Publication:
+def _chunk(lease: Lease, ends: Outcome | None) -> Publication:
     job_id, epoch = lease.job.job_id, lease.epoch
     delta = TokenDelta(job_id=job_id, epoch=epoch, choice=0, first_index=0, token_ids=(8, 9))
     return Publication(job_id, epoch, (delta,), ((0, 0, (8, 9)),), ends=ends)

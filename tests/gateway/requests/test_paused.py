@@ -11,7 +11,7 @@ import redis.asyncio
 
 from fairlane.gateway import runtime as resources
 from fairlane.gateway.requests import delivery as dispatch
-from fairlane.gateway.requests import grants as allowance
+from fairlane.gateway.requests import grants as grants
 from fairlane.gateway.requests import recovery as reaper
 from fairlane.quotas import keyspace
 from tests.support.gateway.served import COMPLETIONS, Served, error_of, serving, settings, until
@@ -29,7 +29,7 @@ EARLIER = ("finished", 1, 23)
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is looked at each second is looked at more often."""
-    monkeypatch.setattr(allowance, "LATEST_S", 0.05)
+    monkeypatch.setattr(grants, "LATEST_S", 0.05)
     monkeypatch.setattr(reaper, "WATCH_EVERY_S", 0.05)
 
 
@@ -99,7 +99,7 @@ async def test_a_deleted_tenants_ends(served: Served) -> None:
 
 async def test_what_is_used_up_is_charged_at_once(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SOONEST_S", "LATEST_S"):
-        monkeypatch.setattr(allowance, name, 60.0)
+        monkeypatch.setattr(grants, name, 60.0)
     asking = await paused(served)
 
     day = (await served.limits())["tokens_per_day"]

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import redis
 
-from fairlane.gateway.requests import grants as allowance
+from fairlane.gateway.requests import grants as grants
 from fairlane.quotas import keyspace
 from fairlane.quotas.redis_store import RedisQuotaStore
 from fairlane.quotas.store import Extension, Need
@@ -145,7 +145,7 @@ async def test_a_tenant_that_reserves_in_full_holds_all_from_the_start(served: S
 async def test_a_pause_that_lasts_too_long_ends_the_answer_with_what_it_has(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(allowance, "MAX_PAUSE_S", 0.3)
+    monkeypatch.setattr(grants, "MAX_PAUSE_S", 0.3)
     await served.tenant(limits={"tokens_per_minute": 16})
 
     answer = (await served.post(COMPLETIONS, ENDLESS)).json()
@@ -179,7 +179,7 @@ async def test_a_budget_that_stays_away_ends_the_request_with_an_error(
     async def fails(store: RedisQuotaStore, root: str, job_id: str, need: Need) -> Extension:
         raise StoreUnavailable("away")
 
-    monkeypatch.setattr(allowance, "MAX_PAUSE_S", 0.3)
+    monkeypatch.setattr(grants, "MAX_PAUSE_S", 0.3)
     monkeypatch.setattr(RedisQuotaStore, "extend", fails)
     await assert_ended_unavailable(served)
 
@@ -235,7 +235,7 @@ async def test_a_worker_that_cannot_be_told_ends_the_request_with_an_error(
     async def fails(queue: RedisQueue, job_id: str, granted_until: int) -> bool:
         raise redis.ConnectionError("away")
 
-    monkeypatch.setattr(allowance, "MAX_PAUSE_S", 0.3)
+    monkeypatch.setattr(grants, "MAX_PAUSE_S", 0.3)
     monkeypatch.setattr(RedisQueue, "grant", fails)
     await assert_ended_unavailable(served)
 

@@ -250,7 +250,7 @@ async def test_an_organisation_whose_budgets_are_away_keeps_no_other_from_its_up
     asking = [asyncio.create_task(served.post(CHAT, ASKED, tenant=tenant)) for tenant in ("acme", "other")]
     await until(lambda: [len(made) for made in served.worker.produced.values()] == [1, 1])
     parts, budgets = served.resources, PartlyAway()
-    reaper = Reaper(budgets, budgets, parts.dispatcher, parts.directory, lease_s=1.0)  # type: ignore[arg-type]
+    reaper = Reaper(budgets, budgets, parts.dispatcher, parts.fleet_cache, lease_s=1.0)  # type: ignore[arg-type]
 
     with pytest.raises(StoreUnavailable):
         await reaper.renew()

@@ -21,7 +21,7 @@ def identity(lanes: Lanes = BOTH, default: str = "latency", key_lanes: Lanes | N
     return Identity(tenant, ApiKey(id="k", tenant="acme", created_at=0.0, scopes=Scopes(lanes=key_lanes)))
 
 
-def terms(who: Identity | None = None, headers: dict[str, str] | None = None, **fields: Any) -> Any:
+def service_level(who: Identity | None = None, headers: dict[str, str] | None = None, **fields: Any) -> Any:
     request = GenerationRequest(model="tiny", **fields)
     given = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
     return agree(request, given, who or identity(), DEFAULT_LANES)
@@ -45,7 +45,7 @@ def terms(who: Identity | None = None, headers: dict[str, str] | None = None, **
 def test_the_tier_chooses_the_lane_where_the_tenant_may_use_it(
     tier: str | None, default: str, allowed: Lanes, lane: str, told: str
 ) -> None:
-    agreed = terms(identity(allowed, default), service_tier=tier)
+    agreed = service_level(identity(allowed, default), service_tier=tier)
 
     assert (agreed.lane.name, agreed.service_tier) == (lane, told)
 
@@ -55,7 +55,7 @@ def test_the_tier_chooses_the_lane_where_the_tenant_may_use_it(
     [("latency", "priority", "priority"), ("throughput", "priority", "default"), ("throughput", "flex", "flex")],
 )
 def test_the_header_wins_over_the_tier(header: str, tier: str, told: str) -> None:
-    agreed = terms(headers={"x-fairlane-lane": header}, service_tier=tier)
+    agreed = service_level(headers={"x-fairlane-lane": header}, service_tier=tier)
 
     assert (agreed.lane.name, agreed.service_tier) == (header, told)
 
@@ -63,59 +63,59 @@ def test_the_header_wins_over_the_tier(header: str, tier: str, told: str) -> Non
 @pytest.mark.parametrize("who", [identity(("throughput",), "throughput"), identity(key_lanes=("throughput",))])
 def test_a_lane_by_header_is_strict(who: Identity) -> None:
     with pytest.raises(ApiError) as refused:
-        terms(who, {"x-fairlane-lane": "latency"})
+        service_level(who, {"x-fairlane-lane": "latency"})
 
     assert refused.value.code == "lane_not_allowed"
 
 
 def test_a_lane_that_does_not_exist_names_the_header() -> None:
     with pytest.raises(ApiError) as refused:
-        terms(headers={"x-fairlane-lane": "express"})
+        service_level(headers={"x-fairlane-lane": "express"})
 
     assert (refused.value.code, refused.value.param) == ("invalid_request_error", "x-fairlane-lane")
 
 
 def test_a_keys_own_lanes_replace_a_default_that_it_may_not_use() -> None:
-    assert terms(identity(key_lanes=("throughput",))).lane is THROUGHPUT
+    assert service_level(identity(key_lanes=("throughput",))).lane is THROUGHPUT
     with pytest.raises(ApiError) as refused:
-        terms(identity(("latency",), key_lanes=("throughput",)))
+        service_level(identity(("latency",), key_lanes=("throughput",)))
     assert refused.value.code == "lane_not_allowed"
 
 
 def test_lane_targets_are_no_deadlines() -> None:
-    agreed = terms()
+    agreed = service_level()
 
     assert (agreed.deadline_ms, agreed.hard_ttft_ms) == (None, None)
     assert (agreed.ttft_ms, agreed.max_wait_ms) == (LATENCY.ttft_ms, LATENCY.max_wait_ms)
 
 
 def test_the_shorter_of_two_stated_deadlines_holds() -> None:
-    assert terms(headers={"x-fairlane-deadline-ms": "500"}, deadline_ms=900.0).deadline_ms == 500
-    assert terms(headers={"x-fairlane-deadline-ms": "900"}, deadline_ms=500.0).deadline_ms == 500
+    assert service_level(headers={"x-fairlane-deadline-ms": "500"}, deadline_ms=900.0).deadline_ms == 500
+    assert service_level(headers={"x-fairlane-deadline-ms": "900"}, deadline_ms=500.0).deadline_ms == 500
 
 
 def test_a_stated_deadline_is_when_the_first_token_is_due_at_the_latest() -> None:
-    assert terms(deadline_ms=500.0).ttft_ms == 500
-    assert terms(headers={"x-fairlane-ttft-ms": "200"}, deadline_ms=500.0).ttft_ms == 200
+    assert service_level(deadline_ms=500.0).ttft_ms == 500
+    assert service_level(headers={"x-fairlane-ttft-ms": "200"}, deadline_ms=500.0).ttft_ms == 200
 
 
 def test_our_header_for_the_first_token_wins_over_llm_ds() -> None:
-    assert terms(headers={"x-llm-d-slo-ttft-ms": "300"}).hard_ttft_ms == 300
-    assert terms(headers={"x-fairlane-ttft-ms": "200", "x-llm-d-slo-ttft-ms": "300"}).hard_ttft_ms == 200
+    assert service_level(headers={"x-llm-d-slo-ttft-ms": "300"}).hard_ttft_ms == 300
+    assert service_level(headers={"x-fairlane-ttft-ms": "200", "x-llm-d-slo-ttft-ms": "300"}).hard_ttft_ms == 200
 
 
 def test_a_stated_deadline_replaces_the_lanes_longest_wait() -> None:
-    assert terms(deadline_ms=5e5).max_wait_ms == math.inf
-    assert terms(headers={"x-fairlane-ttft-ms": "500000"}).max_wait_ms == math.inf
-    assert terms(headers={"x-stainless-read-timeout": "5"}, deadline_ms=5e5).max_wait_ms == 5_000
+    assert service_level(deadline_ms=5e5).max_wait_ms == math.inf
+    assert service_level(headers={"x-fairlane-ttft-ms": "500000"}).max_wait_ms == math.inf
+    assert service_level(headers={"x-stainless-read-timeout": "5"}, deadline_ms=5e5).max_wait_ms == 5_000
 
 
 def test_the_sdks_patience_bounds_plain_waits_alone() -> None:
     patience = {"x-stainless-read-timeout": "5"}
 
-    assert terms(headers=patience).max_wait_ms == 5_000
-    assert terms(headers=patience, stream=True).max_wait_ms == LATENCY.max_wait_ms
-    assert terms(headers={"x-stainless-read-timeout": "None"}).max_wait_ms == LATENCY.max_wait_ms
+    assert service_level(headers=patience).max_wait_ms == 5_000
+    assert service_level(headers=patience, stream=True).max_wait_ms == LATENCY.max_wait_ms
+    assert service_level(headers={"x-stainless-read-timeout": "None"}).max_wait_ms == LATENCY.max_wait_ms
 
 
 def test_of_a_wish_for_progress_sent_twice_the_last_holds() -> None:
@@ -129,6 +129,6 @@ def test_of_a_wish_for_progress_sent_twice_the_last_holds() -> None:
 @pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "1e10", "", "5s"])
 def test_a_deadline_has_to_be_a_time(value: str) -> None:
     with pytest.raises(ApiError) as refused:
-        terms(headers={"x-fairlane-ttft-ms": value})
+        service_level(headers={"x-fairlane-ttft-ms": value})
 
     assert refused.value.param == "x-fairlane-ttft-ms"

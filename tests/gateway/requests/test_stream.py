@@ -8,7 +8,7 @@ import pytest
 
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.observability.tracing import Span
-from fairlane.gateway.openai.responses import Notice, Piece, Rhythm, Said
+from fairlane.gateway.openai.responses import AnswerChunk, Notice, Rhythm, TextChunk
 from fairlane.gateway.requests.delivery import JobQueue
 from fairlane.gateway.requests.request import LiveJob, LiveRequest
 from fairlane.gateway.requests.service_level import ServiceLevel
@@ -39,9 +39,9 @@ class Slow:
     def __init__(self) -> None:
         self.behind = asyncio.Event()
         self.reads = asyncio.Event()
-        self.heard: list[Piece] = []
+        self.heard: list[AnswerChunk] = []
 
-    def hear(self, pieces: Sequence[Piece]) -> bool:
+    def hear(self, pieces: Sequence[AnswerChunk]) -> bool:
         self.heard += pieces
         return self.reads.is_set()
 
@@ -69,7 +69,7 @@ def generation_of(
         mailbox=airborne.mailbox,
         settlements=cast(Settlements, settlements),
         text=text,
-        terms=TERMS,
+        service_level=TERMS,
         arrived_s=asyncio.get_running_loop().time(),
         queue_span=Span(),
         stop=stop,
@@ -79,9 +79,9 @@ def generation_of(
 async def test_a_stop_string_that_a_slow_client_left_unheard_is_charged_up_to_itself() -> None:
     text, airborne = TextModel(byte_level_card()), job(max_output_tokens=99)
     said = text.encode("one two three")
-    generation = generation_of(airborne, text, stop=("two",))
+    events = generation_of(airborne, text, stop=("two",))
     slow = Slow()
-    running = asyncio.create_task(generation.run(slow, Rhythm()))
+    running = asyncio.create_task(events.run(slow, Rhythm()))
     for index, token in enumerate(said):
         airborne.accept(TokenDelta(job_id="f", epoch=1, choice=0, first_index=index, token_ids=(token,)))
         airborne.mailbox.ring()
@@ -106,11 +106,11 @@ async def test_what_has_to_end_does_so_before_a_client_that_does_not_read() -> N
     airborne.fail(ApiError("This tenant is suspended.", "tenant_suspended"))
 
     assert ends.outcomes == [Outcome.CANCELLED]
-    assert "".join(piece.text for piece in slow.heard if isinstance(piece, Said)) == "o"
+    assert "".join(piece.text for piece in slow.heard if isinstance(piece, TextChunk)) == "o"
     slow.reads.set()
     with pytest.raises(ApiError, match="suspended"):
         await running
-    assert "".join(piece.text for piece in slow.heard if isinstance(piece, Said)) == "one two"
+    assert "".join(piece.text for piece in slow.heard if isinstance(piece, TextChunk)) == "one two"
     assert ends.outcomes == [Outcome.CANCELLED]
 
 
@@ -123,10 +123,10 @@ class Third:
 
 async def test_a_comment_tells_the_wait_that_the_place_comes_to() -> None:
     airborne, slow = job(), Slow()
-    generation = generation_of(airborne, TextModel(byte_level_card()))
-    generation.queue, generation.eta_ms = lambda _: cast(JobQueue, Third()), 60_000.0
-    generation.still_waits_ms = lambda _, place: 700.5 * place
-    running = asyncio.create_task(generation.run(slow, Rhythm(first_s=0.0, every_s=1.0)))
+    events = generation_of(airborne, TextModel(byte_level_card()))
+    events.queue, events.eta_ms = lambda _: cast(JobQueue, Third()), 60_000.0
+    events.still_waits_ms = lambda _, place: 700.5 * place
+    running = asyncio.create_task(events.run(slow, Rhythm(first_s=0.0, every_s=1.0)))
     await slow.behind.wait()
 
     running.cancel()

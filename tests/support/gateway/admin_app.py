@@ -20,7 +20,7 @@ from fairlane.gateway.console import routes as console_routes
 from fairlane.gateway.fleet import Door
 from fairlane.gateway.openapi import document as openapi
 from fairlane.gateway.operators import AdminKeys, Guesses, Sessions
-from fairlane.gateway.requests.admission import Doors
+from fairlane.gateway.requests.admission import AllOpenRequests
 from fairlane.quotas.api_keys import KeyStore
 from fairlane.quotas.audit import Audit
 from fairlane.quotas.ledger import Ledger
@@ -87,7 +87,7 @@ class HandFleet:
     async def depths(self) -> Mapping[LaneName, LaneDepth]:
         return self.depth
 
-    async def doors(self, tenant: str, allowed: Collection[str] | None) -> list[Door]:
+    async def open_requests(self, tenant: str, allowed: Collection[str] | None) -> list[Door]:
         if allowed is not None and "tiny" not in allowed:
             return []
         door = Door(
@@ -113,7 +113,7 @@ class AdminBench:
     fleet: HandFleet
     budgets: RedisQuotaStore
     keys: KeyStore
-    doors: Doors
+    open_requests: AllOpenRequests
 
     async def call(self, method: str, path: str, **options: Any) -> httpx.Response:
         """One call as the operator."""
@@ -151,7 +151,7 @@ def ask(tenant: str, job: str, **fields: Any) -> Ask:
     return house.ask(job, **{"root": tenant, "tenant": tenant, "model": "tiny", "max_output_tokens": 5, **fields})
 
 
-def parts(redis: Redis, fleet: HandFleet, doors: Doors) -> AdminParts:
+def parts(redis: Redis, fleet: HandFleet, open_requests: AllOpenRequests) -> AdminParts:
     """What the admin API works on, over one store."""
     admin_keys = AdminKeys(redis, ADMIN_KEY, Guesses(free=1000))
     return AdminParts(
@@ -164,14 +164,14 @@ def parts(redis: Redis, fleet: HandFleet, doors: Doors) -> AdminParts:
         audit=Audit(redis),
         fleet=fleet,
         lanes=DEFAULT_LANES,
-        doors=doors,
+        open_requests=open_requests,
         changed=lambda: None,
     )
 
 
-def application(redis: Redis, fleet: HandFleet, doors: Doors | None = None) -> Starlette:
+def application(redis: Redis, fleet: HandFleet, open_requests: AllOpenRequests | None = None) -> Starlette:
     """The admin API, its document and its console."""
-    made = parts(redis, fleet, doors or Doors(DEFAULT_LANES))
+    made = parts(redis, fleet, open_requests or AllOpenRequests(DEFAULT_LANES))
     routes = [
         *(mount(api.PREFIX, api.OPERATIONS, made) for api in (admin, openai_admin)),
         openapi.route(),
@@ -189,8 +189,8 @@ async def _unrouted(_: Request, error: Exception) -> Response:
 @asynccontextmanager
 async def admin_bench(url: str) -> AsyncIterator[AdminBench]:
     """The admin API over the store at `url`, spoken to in this process."""
-    fleet, doors = HandFleet(), Doors(DEFAULT_LANES)
+    fleet, open_requests = HandFleet(), AllOpenRequests(DEFAULT_LANES)
     async with Redis.from_url(url) as redis:
-        transport = httpx.ASGITransport(application(redis, fleet, doors))
+        transport = httpx.ASGITransport(application(redis, fleet, open_requests))
         async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
-            yield AdminBench(http, redis, fleet, RedisQuotaStore(redis), KeyStore(redis), doors)
+            yield AdminBench(http, redis, fleet, RedisQuotaStore(redis), KeyStore(redis), open_requests)

@@ -24,7 +24,7 @@ async def two_gateways(url: str, **section: Any) -> AsyncIterator[tuple[Served, 
     async with serving(chosen) as one, gateway(chosen) as other:
         await one.tenant(limits={"tokens_per_day": 100_000})
         other.keys = one.keys
-        await until(lambda: any(model.is_served for model in other.resources.directory.models.values()))
+        await until(lambda: any(model.is_served for model in other.resources.fleet_cache.models.values()))
         yield one, other
 
 

@@ -189,7 +189,7 @@ async def serving(
         try:
             async with gateway(chosen, processor, direct, slicing=slicing) as served:
                 served.worker = worker
-                await until(lambda: any(model.is_served for model in served.resources.directory.models.values()))
+                await until(lambda: any(model.is_served for model in served.resources.fleet_cache.models.values()))
                 yield served
         finally:
             while not working.done():  # redis-py can lose a cancellation on Python 3.11, so once may not do
