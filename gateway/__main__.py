@@ -10,7 +10,7 @@ import sys
 import msgspec
 
 from fairlane.gateway import config
-from fairlane.gateway.http.memory import keep_little
+from fairlane.gateway.http.body_budget import keep_little
 from fairlane.gateway.http.ports import PortRefused, Sockets, listen
 from fairlane.gateway.observability.logging import start_logging
 from fairlane.scheduler.protocol.gc_tuning import OF_A_GATEWAY, collect_seldom

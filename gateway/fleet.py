@@ -223,11 +223,8 @@ def _serving(name: str, newest: Entry, workers: list[WorkerStatus]) -> tuple[str
     return wanted if wanted in serving or not serving else min(serving)
 
 
-class WorkerRegistry(Protocol):
-    """Where workers announce themselves; `scheduler.queue.registry.RedisRegistry` is one."""
-
-    async def workers(self) -> list[WorkerStatus]:
-        """Every worker that is alive."""
+class WorkerRegistry(Registry, Protocol):
+    """Which also tells workers what to do."""
 
     async def drain(self, worker_id: str) -> bool:
         """Tell it to take no more jobs; False where there is no such worker."""

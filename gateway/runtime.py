@@ -15,9 +15,8 @@ from fairlane.gateway.auth import Authenticator
 from fairlane.gateway.config import GatewaySettings, Member
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.fleet import Depths, FleetCache, StoredFleet
-from fairlane.gateway.http.body_budget import BodyBudget, BodyRoom
+from fairlane.gateway.http.body_budget import BodyBudget, BodyRoom, Trimmer
 from fairlane.gateway.http.connections import Crowd
-from fairlane.gateway.http.memory import Trimmer
 from fairlane.gateway.http.refusals import Malformed
 from fairlane.gateway.middleware.idempotent_run import Runs
 from fairlane.gateway.middleware.tenant import RefusedRequests

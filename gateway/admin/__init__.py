@@ -1,5 +1,13 @@
-"""The operators' API.
+"""The operators' API: tenants, keys, budgets, usage, workers, under one admin key or a console session.
 
-`routes.py` lists the routes; `router.py` runs one: auth, input, audit, ETag, errors. One file for each kind of
-thing (tenants, keys, usage, fleet, explain); `inputs.py` and `views.py` are what is read and answered.
+`routes.py` lists every route: open it first. `router.py` runs one call: who asks, input, ETag, audit, errors.
+
+    tenants.py  keys.py        create, read, change, delete
+    usage.py                   spend by lane, model, key and day; the ledger as CSV or JSON lines
+    fleet.py                   models, workers, drain and undrain
+    explain.py                 why a request of this tenant would be refused or wait now
+    inputs.py  views.py        what is read from a body, and what is answered
+    openai/                    OpenAI's administration API over the same tenants, keys and limits
+
+Called by the application alone. Knows quotas and the fleet cache, never a request on its way.
 """

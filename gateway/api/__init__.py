@@ -1,5 +1,10 @@
 """The tenants' endpoints.
 
-`generate.py` serves tokens: read, prepare, submit, stream; `completions.py` says what differs between chat and plain
-completions. `models.py` and `health.py` only look.
+    generate.py      one request that produces tokens: read, prepare, submit, stream; open it first
+    completions.py   what differs between chat and plain completions
+    models.py        GET /v1/models
+    health.py        /healthz, /readyz, /metrics
+
+The application wraps each in the tenant middleware. They answer in OpenAI's words (`openai/`) and leave every decision to
+`requests/`.
 """

@@ -1,7 +1,14 @@
-"""HTTP in, SSE out, and what one connection may do.
+"""HTTP in, SSE out, and what one connection may do. uvicorn and httptools do the parsing; the limits are ours.
 
-`server.py` opens the ports; `protocol.py` is a connection's life, drawn in its first lines. `accept.py`,
-`connections.py` and `addresses.py` bound how many there are and whose; `body.py`, `body_budget.py` and `json_lists.py`
-what they may send, `heads.py` what they may begin. `response.py` and `sse.py` write. Knows nothing of tenants but what
-a caller is called.
+    server.py        uvicorn as this gateway runs it, and the shutdown in steps
+    ports.py         sockets, and how connections are accepted
+    protocol.py      a connection's life, drawn in its first lines: open it first
+    connections.py   how many connections an address and a tenant may have, and how many heads in the making
+    body.py          reading a JSON body within bounds
+    body_budget.py   bytes of bodies in flight, by tenant and process, and giving memory back
+    disconnect.py    how a request hears that its client has left
+    response.py sse.py   writing answers, whole and streamed
+    refusals.py      what is refused before the application sees it
+
+Knows nothing of tenants but what a caller is called.
 """

@@ -11,15 +11,10 @@ from collections.abc import Iterable
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairlane.gateway import errors
-from fairlane.gateway.random_ids import random_id
+from fairlane.gateway.requests.request import random_id
 
 HEADER = b"x-request-id"
 _WELL_FORMED = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
-
-
-def mint() -> str:
-    """A fresh id: 96 random bits."""
-    return f"req_{random_id()}"
 
 
 def request_id_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
@@ -27,7 +22,7 @@ def request_id_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
     given = [value for name, value in headers if name == HEADER]
     if len(given) == 1 and _WELL_FORMED.fullmatch(given[0]):
         return given[0].decode("ascii")
-    return mint()
+    return f"req_{random_id()}"
 
 
 class RequestIdMiddleware:

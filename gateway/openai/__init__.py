@@ -1,3 +1,9 @@
-"""OpenAI's words: `wire.py` request bodies field by field, `requests.py` what they become, `responses.py` chunks and
-whole answers, `rate_limits.py` the x-ratelimit headers.
+"""OpenAI's words on the wire.
+
+    wire.py         request bodies field by field, as pydantic checks them
+    requests.py     what a checked body becomes
+    responses.py    chunks, whole answers and usage
+    rate_limits.py  the x-ratelimit headers
+
+Called by `api/` and `requests/`. Knows no lane, budget or queue.
 """

@@ -1,7 +1,15 @@
 """A request on its way, in this order:
 
-    prepare.py → service_level.py, admission.py → submit.py → request.py → delivery.py → stream.py → settlement.py
+    prepare.py        bytes to a plan: parsed, tokenised, admitted
+    service_level.py  lane, deadlines and tier, from what was asked and what the tenant may
+    admission.py      whether it is let in, and what it is promised
+    submit.py         its tokens reserved, its jobs put, all or nothing
+    request.py        the request and its jobs while they run: who owns them when
+    delivery.py       events from the queues to the jobs
+    stream.py         tokens to text, deadlines, progress
+    grants.py         more output while it runs
+    settlement.py     its one end, charged once
 
-`grants.py` extends what it may produce while it runs. `recovery.py`, `orphans.py` and `resume.py` take up what others
-have lost; `guarded_quotas.py` and `quota_fallback.py` go on while the store is away.
+`recovery.py`, `orphans.py` and `resume.py` take up what others have lost; `guarded_quotas.py` goes on while the store
+is away. Called by `gateway.api.generate`; open `request.py` first. Never imports Starlette's request nor the worker.
 """

@@ -31,7 +31,7 @@ from fairlane.gateway.requests.admission import (
     measure,
     too_long,
 )
-from fairlane.gateway.requests.request import LiveJob, job_ids, mint
+from fairlane.gateway.requests.request import LiveJob, job_ids, random_id
 from fairlane.gateway.requests.service_level import CLASS_HEADER, LANE_HEADER, ServiceLevel, agree
 from fairlane.gateway.requests.submit import JobSpec
 from fairlane.gateway.text.tokenizer import PromptTooLong, TextModel, TokenStream
@@ -133,7 +133,7 @@ class Preparer:
         refusal = self._refusal()
         if refusal is not None:  # it came before the last body, or while that was read
             raise refusal
-        ids = job_ids(mint(), len(prompts))
+        ids = job_ids(random_id(), len(prompts))
         hold = self._open_requests.held(model.queue, ids)
         try:
             jobs = dict(zip(ids, prompts, strict=True))

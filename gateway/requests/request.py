@@ -1,17 +1,18 @@
-"""One request in the air: a request, and a job for each of its prompts; what has arrived of each, and its one end.
+"""One request that was let in, with a job for each of its prompts: what has arrived of each, and its one end.
 
-The request holds the budget: reserved once for all jobs, settled once when the last of them has ended. Who owns a
-job, and when it changes hands:
+The request holds the budget: reserved once for all jobs, settled once when the last of them has ended. Who owns a job,
+and when it changes hands:
 
-    launch       reserves its request, puts its job into the queue; releases both where that fails half-way
-    generation   tells its tokens to the client, and ends it where it ends by itself
-    settlements  gets every job that its generation leaves open (client gone, deadline, fault, shutdown): cancels
-                 the job, learns what was published; settles the request with what all its jobs came to
+    submit       reserves the request's tokens, puts its jobs into the queue; takes both back where that fails half-way
+    stream       tells its tokens to the client, and ends it where it ends by itself
+    settlements  gets every job that its stream leaves open (client gone, deadline, fault, shutdown): cancels the job,
+                 learns what was published; settles the request with what all its jobs came to
 
 The dispatcher only delivers: `accept` is called by the one task that reads the job's queue, in order.
 """
 
 import asyncio
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -19,7 +20,6 @@ from typing import Protocol
 import msgspec
 
 from fairlane.gateway.errors import ApiError, internal_error
-from fairlane.gateway.random_ids import random_id
 from fairlane.quotas.store import Ask, Charge, LimitStatus, Reservation
 from fairlane.scheduler.protocol.messages import (
     CHARGED,
@@ -34,6 +34,11 @@ from fairlane.scheduler.protocol.messages import (
     TokenDelta,
 )
 
+ID_BYTES = 12
+"""Of a random id: 96 bits."""
+_DRAWN_AT_ONCE = 128
+"""Random ids: each draw is a system call."""
+_drawn: list[str] = []
 MAX_NOTICES = 256
 """Preemptions and the like that may wait for a slow client; more are dropped. Tokens are bounded by the job."""
 
@@ -42,9 +47,15 @@ _GRAVITY = (Outcome.FINISHED, Outcome.CANCELLED, Outcome.EXPIRED, Outcome.UNAVAI
 """How a request of several jobs ends: as the one that fared worst."""
 
 
-def mint() -> str:
-    """The id of a request and of its first job: 96 random bits, nothing of the caller's."""
-    return random_id()
+def random_id() -> str:
+    """24 hexadecimal digits from the system's randomness, nothing of the caller's: names a reservation and its jobs."""
+    try:
+        return _drawn.pop()
+    except IndexError:
+        digits = os.urandom(ID_BYTES * _DRAWN_AT_ONCE).hex()
+        ids = [digits[start : start + 2 * ID_BYTES] for start in range(0, len(digits), 2 * ID_BYTES)]
+        _drawn.extend(ids[1:])
+        return ids[0]
 
 
 def job_ids(booking_id: str, prompts: int) -> list[str]:

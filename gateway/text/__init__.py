@@ -1,5 +1,9 @@
-"""Text to tokens and back for one model.
+"""Text to tokens and back for one model. Never sees a tenant.
 
-`tokenizer.py` first. `chat_template.py` renders a conversation in the sandbox of `template_*.py`, which tracks whose
-each character is, so that `control_tokens.py` finds control tokens in the template's own characters alone.
+    tokenizer.py        prompts to ids, ids to text, stop strings: open it first
+    vocabulary.py       what each token spells
+    chat_template.py    a conversation as the model reads it, rendered in the sandbox of `template_*.py`
+    control_tokens.py   control tokens, found in the template's own characters alone
+
+The sandbox tracks whose each character is: the template's or the caller's.
 """
