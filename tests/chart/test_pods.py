@@ -73,7 +73,7 @@ def test_the_grace_period_is_longer_than_the_drain(render: Render, component: st
 
 
 def test_the_process_starts_by_its_own_command(render: Render, component: str) -> None:
-    assert render().container(component)["command"] == ["fairlane", component]
+    assert render().container(component)["command"] == ["python", "-m", f"fairlane.{component}"]
 
 
 def test_traces_go_out_only_where_an_endpoint_is_named(render: Render, component: str) -> None:
