@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: help serve test fast check format unit attack bench-engine bench-gateway bench-quotas bench-gpu clean
+.PHONY: help serve test fast check docs format unit attack bench-engine bench-gateway bench-quotas bench-gpu clean
 
 help: ## This list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -16,6 +16,9 @@ test: check unit ## Lint, types, import rules, and the whole suite
 
 fast: $(VENV)/.dev ## Tests that need neither a store nor the model
 	$(BIN)/pytest --numprocesses 2 --dist loadfile -m "not slow" tests/test_docs.py tests/gateway tests/quotas tests/scheduler tests/store
+
+docs: $(VENV)/.dev ## docs/api.md from the gateway's OpenAPI document
+	$(BIN)/python -m tests.support.api_page
 
 format: $(VENV)/.dev ## Format, and mend what can be mended
 	$(BIN)/ruff format .
