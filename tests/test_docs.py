@@ -1,6 +1,8 @@
-"""The documents keep up with the code: every package has its page, every setting its row."""
+"""The documents keep up with the code: packages have their pages, settings and metrics their rows, links their ends."""
 
 import ast
+import functools
+import importlib.util
 import re
 import subprocess
 from collections import Counter
@@ -10,11 +12,21 @@ import msgspec
 import pytest
 
 from fairlane.gateway.config import GatewaySettings
+from fairlane.gateway.observability.metrics import Telemetry
+from fairlane.scheduler.planner.waiting import WaitReason
 from fairlane.scheduler.protocol.settings import NOT_SETTINGS, TEST_PREFIX
 from fairlane.worker.config import WorkerSettings
+from tests.support import api_page
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = (*ROOT.glob("*.md"), ROOT / "helm" / "README.md", *(ROOT / "docs").glob("*.md"))
+DOCS = ROOT / "docs"
+DOCUMENTS = (
+    *ROOT.glob("*.md"),
+    ROOT / "helm" / "README.md",
+    ROOT / "examples" / "README.md",
+    *(ROOT / "benchmarks").rglob("*.md"),
+    *DOCS.glob("*.md"),
+)
 ROOMS = ("cli", "gateway", "quotas", "scheduler", "store", "worker")
 MOST_FILES = 22
 
@@ -58,7 +70,7 @@ def test_no_folder_is_crowded() -> None:
 
 @pytest.mark.parametrize("kind", [GatewaySettings, WorkerSettings])
 def test_every_setting_has_its_row(kind: type[msgspec.Struct]) -> None:
-    page = (ROOT / "docs" / "operations.md").read_text()
+    page = (DOCS / "configuration.md").read_text()
 
     assert not [name for name in settings(kind) if f"`{name}`" not in page]
 
@@ -71,7 +83,48 @@ def test_every_variable_of_the_documents_is_a_setting() -> None:
         assert not {name for name in named - known if not name.startswith(TEST_PREFIX)}, document.name
 
 
+def test_every_metric_of_a_gateway_has_its_row() -> None:
+    page = (DOCS / "operations.md").read_text()
+
+    names = [f"{family.name}{'_total' * (family.type == 'counter')}" for family in Telemetry().registry.collect()]
+
+    assert not [name for name in names if f"`{name}`" not in page]
+    assert not [reason for reason in WaitReason if f"`{reason}`" not in page]
+
+
+def test_the_api_s_page_is_that_of_the_document() -> None:
+    assert api_page.PAGE.read_text() == api_page.page(), "docs/api.md is out of date: run `make docs`"
+
+
 def test_every_link_of_the_documents_leads_somewhere() -> None:
     for document in DOCUMENTS:
-        for target in re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text()):
-            assert (document.parent / target).exists(), f"{document.name}: {target}"
+        for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)", document.read_text()):
+            page = document.parent / target if target else document
+            assert page.exists(), f"{document.name}: {target}"
+            assert not anchor or anchor in anchors(page), f"{document.name}: {target}#{anchor}"
+
+
+def test_every_file_and_module_that_the_documents_name_is_there() -> None:
+    for document in DOCUMENTS:
+        text = document.read_text()
+        for name in re.findall(rf"`((?:{'|'.join((*ROOMS, 'tests', 'benchmarks'))})/[\w./-]+)`", text):
+            assert any((root / name).exists() for root in (ROOT, ROOT / "helm" / "templates")), (
+                f"{document.name}: {name}"
+            )
+        for name in re.findall(r"python -m ((?:benchmarks|tests|fairlane)[\w.]*\w)", text):
+            assert importlib.util.find_spec(name), f"{document.name}: python -m {name}"
+
+
+def test_figures_name_no_commit() -> None:
+    """They are of the latest run; what was before is git's."""
+    for document in {*DOCUMENTS} - {ROOT / "helm" / "README.md"}:
+        for word in re.findall(r"\b[0-9a-f]{7,12}\b", document.read_text()):
+            assert word.isdigit() or word.isalpha(), f"{document.name}: {word}"
+
+
+@functools.cache
+def anchors(page: Path) -> set[str]:
+    """What a link may point at in a page: its headings, as GitHub makes anchors of them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

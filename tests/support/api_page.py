@@ -53,8 +53,8 @@ HEAD = """# API
 
 The gateway serves this as an OpenAPI 3.1 document at `GET /openapi.json`. What lanes, deadlines and progress mean is in
 [lanes and deadlines](lanes-and-deadlines.md); what limits and keys mean, in
-[tenants and budgets](tenants-and-budgets.md). Every call takes the header `x-request-id`, the caller's own name for it: it is
-echoed and traced where it is well-formed, and used for nothing else.
+[tenants and budgets](tenants-and-budgets.md). Every call takes the header `x-request-id`, the caller's own name for it:
+it is echoed and traced where it is well-formed, and used for nothing else.
 """
 
 

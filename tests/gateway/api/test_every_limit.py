@@ -33,7 +33,7 @@ WHILE = {"concurrent_requests": "concurrency_limit_exceeded", "queued_requests":
 LEVELS = ("tenant", "key", "model_lane", "parent")
 NOT_STORED = {("model_lane", "queued_requests")}
 OF_ITS_OWN = {("parent", "queued_requests")}
-"""Counts the parent's own requests, as docs/operations.md says."""
+"""Counts the parent's own requests, as docs/tenants-and-budgets.md says."""
 
 
 @pytest.fixture
