@@ -6,11 +6,16 @@ import importlib.util
 import re
 import subprocess
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+import typer.core
+import typer.main
 
+from fairlane.cli import main as cli
 from fairlane.gateway.config import GatewaySettings
 from fairlane.gateway.observability.metrics import Telemetry
 from fairlane.scheduler.planner.waiting import WaitReason
@@ -128,3 +133,27 @@ def anchors(page: Path) -> set[str]:
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_command_of_the_documents_exists() -> None:
+    """Subcommands and options, in blocks that can be pasted and in between."""
+    for document in DOCUMENTS:
+        text = document.read_text().replace("\\\n", " ")
+        pasted = "".join(re.findall(r"^```(?:sh|console)\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
+        commands = re.findall(r"^(?:\S*/)?fairlane (.+?)(?: [#|] .*)?$", pasted, re.MULTILINE)
+        for line in (*commands, *re.findall(r"`fairlane ([^`]+)`", text)):
+            assert not unknown_words(line.split()), f"{document.name}: {line}"
+
+
+def unknown_words(words: Sequence[str]) -> list[str]:
+    """What the command has neither as a subcommand nor as an option; gateway and worker parse their own."""
+    if words[0] in ("gateway", "worker"):
+        return []
+    command: Any = typer.main.get_command(cli.app)
+    while words and isinstance(command, typer.core.TyperGroup):
+        found = command.get_command(typer.Context(command), words[0])
+        if found is None:
+            return [words[0]]
+        command, words = found, words[1:]
+    options = {name for field in command.params for name in (*field.opts, *field.secondary_opts)}
+    return [word for word in words if word.startswith("-") and word.partition("=")[0] not in options]
