@@ -7,8 +7,8 @@ import tomllib
 
 import pytest
 
-from tests.support.chart import CHART
 from tests.chart.conftest import Render
+from tests.support.chart import CHART
 
 ROOT = CHART.parent
 INSTRUCTIONS = {"ARG", "COPY", "ENTRYPOINT", "ENV", "FROM", "HEALTHCHECK", "RUN", "USER"}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.harness import ADMIN_KEY, Server
+from tests.support.system.harness import ADMIN_KEY, Server
 
 pytestmark = pytest.mark.system
 
