@@ -5,6 +5,6 @@
     models.py        GET /v1/models
     health.py        /healthz, /readyz, /metrics
 
-The application wraps each in the tenant middleware. They answer in OpenAI's words (`openai/`) and leave every decision to
-`requests/`.
+The application wraps each in the tenant middleware. They answer in OpenAI's words (`openai/`) and leave every
+decision to `requests/`.
 """
