@@ -104,7 +104,7 @@ class Generate(Generic[Request]):
     async def _collect(self, plan: Plan, caller: Caller, journal: Journal) -> tuple[object, Headers]:
         """The whole answer, and its headers. What it was made of goes with this, before a slow client has taken it."""
         mailbox = Mailbox()
-        async with self._parts.submitter.submit(caller, plan.specs, mailbox, journal.arrived_s) as jobs:
+        async with self._parts.submitter.submit(caller, plan, mailbox, journal.arrived_s) as jobs:
             events, builder = self._begin(plan, jobs, mailbox, journal)
             try:
                 await events.run(_Collector(builder), Rhythm())
@@ -132,7 +132,7 @@ class Generate(Generic[Request]):
 
     async def _say(self, plan: Plan, caller: Caller, journal: Journal, out: EventStream) -> None:
         mailbox = Mailbox()
-        async with self._parts.submitter.submit(caller, plan.specs, mailbox, journal.arrived_s) as jobs:
+        async with self._parts.submitter.submit(caller, plan, mailbox, journal.arrived_s) as jobs:
             out.lead_with(plan.headers(jobs))
             events, builder = self._begin(plan, jobs, mailbox, journal)
             try:
@@ -152,12 +152,10 @@ class Generate(Generic[Request]):
             queue=self._parts.dispatcher.queue,
             mailbox=mailbox,
             settlements=self._parts.settlements,
-            text=text,
+            reader=plan.reader,
             service_level=plan.service_level,
             arrived_s=journal.arrived_s,
             queue_span=self._parts.telemetry.span("queue"),
-            stop=request.stop,
-            min_tokens=request.min_tokens,
             still_waits_ms=self._parts.dispatcher.still_waits_ms,
             eta_ms=plan.verdict.expected_ttft_ms or 0.0,
         )

@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
@@ -33,7 +33,6 @@ from fairlane.gateway.requests.admission import (
 )
 from fairlane.gateway.requests.request import LiveJob, job_ids, random_id
 from fairlane.gateway.requests.service_level import CLASS_HEADER, LANE_HEADER, ServiceLevel, agree
-from fairlane.gateway.requests.submit import JobSpec
 from fairlane.gateway.text.tokenizer import PromptTooLong, TextModel, TokenStream
 from fairlane.quotas.runs import Once
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
@@ -78,8 +77,23 @@ class Plan(msgspec.Struct, frozen=True):
     model: ServedModel
     service_level: ServiceLevel
     verdict: Verdict
-    specs: tuple[JobSpec, ...]
+    messages: tuple[Job, ...]
+    """A job for each prompt, with all but its budget. Durations count from the request's arrival here; `put` makes them
+    count from its own."""
+    sizes: tuple[Size, ...]
+    """Of each of them."""
     hold: Hold
+    prompt_param: str
+    """The field that a caller shortens where the prompt is too long."""
+
+    @property
+    def output_param(self) -> str:
+        """The same where it asks for too much output: the field that says how much, else the prompt's."""
+        return self.prompt_param if self.request.max_tokens is None else self.request.max_tokens_param
+
+    def reader(self) -> TokenStream:
+        """Reads a choice from its first token."""
+        return TokenStream(self.model.text, self.request.stop, min_tokens=self.request.min_tokens)
 
     def class_name(self, jobs: Sequence[LiveJob]) -> str:
         """As the answer's header has it: the queue may have promised less than this door would."""
@@ -171,19 +185,22 @@ class Preparer:
                 now_ms=self._open_requests.now_ms,
                 elapsed_ms=elapsed_ms,
             )
-        specs = tuple(
-            JobSpec(
-                self._job(job_id, prompt, sizes[job_id], request, model, service_level, verdict, caller, number),
-                sizes[job_id],
-                model.name,
-                model.queue,
-                prompt_param=kind.prompt_param,
-                output_param=kind.prompt_param if request.max_tokens is None else request.max_tokens_param,
-                reader=partial(TokenStream, model.text, request.stop, min_tokens=request.min_tokens),
-            )
-            for number, (job_id, prompt) in enumerate(prompts.items())
+        messages = tuple(
+            [
+                self._job(job_id, prompt, sizes[job_id], request, model, service_level, verdict, caller, number)
+                for number, (job_id, prompt) in enumerate(prompts.items())
+            ]
         )
-        return Plan(request, model, service_level, verdict, specs, hold)
+        return Plan(
+            request,
+            model,
+            service_level,
+            verdict,
+            messages,
+            tuple(sizes.values()),
+            hold,
+            prompt_param=kind.prompt_param,
+        )
 
     async def _understood_aside(
         self, kind: Kind[Request], body: bytes, caller: Caller

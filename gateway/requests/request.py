@@ -20,6 +20,7 @@ from typing import Protocol
 import msgspec
 
 from fairlane.gateway.errors import ApiError, internal_error
+from fairlane.gateway.text.tokenizer import TokenStream
 from fairlane.quotas.store import Ask, Charge, LimitStatus, Reservation
 from fairlane.scheduler.protocol.messages import (
     CHARGED,
@@ -124,6 +125,10 @@ class Mailbox:
 class Choice:
     """How far one choice has come."""
 
+    index: int
+    """Within the whole answer."""
+    reader: TokenStream | None = None
+    """Its tokens as text; None before the request's stream has begun."""
     published: int = 0
     """Tokens accepted, which is also the only next index that is."""
     spoken: int = 0
@@ -221,7 +226,7 @@ class LiveJob:
     """Set with `finished`, where somebody waits for that."""
 
     def __post_init__(self) -> None:
-        self.choices = [Choice() for _ in range(self.request.ask.n)]
+        self.choices = [Choice(self.first_choice + number) for number in range(self.request.ask.n)]
 
     @property
     def begun(self) -> bool:

@@ -17,19 +17,10 @@ from fairlane.gateway.requests.delivery import JobQueue
 from fairlane.gateway.requests.request import Choice, Fault, LiveJob, Mailbox, News
 from fairlane.gateway.requests.service_level import ServiceLevel
 from fairlane.gateway.requests.settlement import Settlements, outcome_of
-from fairlane.gateway.text.tokenizer import TextModel, TokenStream
+from fairlane.gateway.text.tokenizer import TokenStream
 from fairlane.scheduler.protocol.messages import Finished, Outcome, Paused, Preempted, Resumed, TokenDelta
 from fairlane.scheduler.queue.types import JobState
 from fairlane.store.connections import STORE_TROUBLE
-
-
-@dataclass(slots=True)
-class ChoiceReader:
-    """One choice as its client hears it."""
-
-    index: int
-    choice: Choice
-    stream: TokenStream
 
 
 @dataclass(slots=True)
@@ -41,14 +32,13 @@ class TokenEvents:
     """A queue by its name: a job may change it before its first token."""
     mailbox: Mailbox
     settlements: Settlements
-    text: TextModel
+    reader: Callable[[], TokenStream]
+    """Makes what reads a choice from its first token."""
     service_level: ServiceLevel
     arrived_s: float
     """On the event loop's clock."""
     queue_span: Span
     """Ends with the first token."""
-    stop: tuple[str, ...] = ()
-    min_tokens: int = 0
     still_waits_ms: Callable[[LiveJob, int], float | None] = lambda _job, _place: None
     """How long a job at a place of its tenant's queue waits from now; None where that is not known."""
     eta_ms: float = 0.0
@@ -56,7 +46,6 @@ class TokenEvents:
     first_token_s: float | None = None
     last_token_s: float | None = None
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
-    _readers: dict[tuple[str, int], ChoiceReader] = field(default_factory=dict)
     _max_wait_over: bool = False
     _begun: bool = False
     _spoke_s: float = 0.0
@@ -77,9 +66,8 @@ class TokenEvents:
 
     def __post_init__(self) -> None:
         for job in self.jobs:
-            for number, choice in enumerate(job.choices):
-                stream = TokenStream(self.text, self.stop, min_tokens=self.min_tokens)
-                self._readers[job.id, number] = ChoiceReader(job.first_choice + number, choice, stream)
+            for choice in job.choices:
+                choice.reader = self.reader()
 
     @property
     def seconds_per_token(self) -> float:
@@ -176,7 +164,7 @@ class TokenEvents:
         """A client that leaves before it has heard all pays no more than up to a stop string that had come."""
         for job, news in self.mailbox.take():
             if isinstance(news, TokenDelta):
-                self._read_tokens(job, self._readers[job.id, news.choice], news)
+                self._read_tokens(job, job.choices[news.choice], news)
 
     def _hear(self, job: LiveJob, news: News, now_s: float) -> AnswerChunk | None:
         if isinstance(news, TokenDelta):
@@ -184,7 +172,7 @@ class TokenEvents:
             if self.first_token_s is None:
                 self.first_token_s = now_s
                 self.queue_span.end()
-            return self._read_tokens(job, self._readers[job.id, news.choice], news)
+            return self._read_tokens(job, job.choices[news.choice], news)
         match news:
             case Fault():
                 raise news.error
@@ -198,14 +186,14 @@ class TokenEvents:
                 return Notice(self._state) if self.service_level.tells_progress else None
         return None
 
-    def _read_tokens(self, job: LiveJob, reader: ChoiceReader, delta: TokenDelta) -> TextChunk | None:
-        choice = reader.choice
-        if choice.finish_reason is not None:  # beyond its stop string, or told twice
+    def _read_tokens(self, job: LiveJob, choice: Choice, delta: TokenDelta) -> TextChunk | None:
+        reader = choice.reader
+        if reader is None or choice.finish_reason is not None:  # beyond its stop string, or told twice
             return None
-        piece = reader.stream.push(delta.token_ids)
+        piece = reader.push(delta.token_ids)
         text, finish = piece.text, delta.finish_reason
         if finish is not None and not piece.stopped:
-            piece = reader.stream.flush()
+            piece = reader.flush()
             text += piece.text
         token_ids, logprobs = delta.token_ids, delta.logprobs
         if piece.stopped:
@@ -221,7 +209,7 @@ class TokenEvents:
         if grants is not None:
             grants.spoken(choice)
         if text or finish is not None or delta.token_ids:
-            return TextChunk(reader.index, text, token_ids, logprobs, finish)
+            return TextChunk(choice.index, text, token_ids, logprobs, finish)
         return None
 
     def _check_end(self, job: LiveJob, finished: Finished) -> None:

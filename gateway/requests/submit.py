@@ -5,7 +5,7 @@ if it had never been: nothing charged, nothing counted.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -16,10 +16,10 @@ from fairlane.gateway.observability.metrics import Telemetry
 from fairlane.gateway.requests.admission import Size, queue_refused, queued_limit
 from fairlane.gateway.requests.delivery import Dispatcher
 from fairlane.gateway.requests.grants import OutputGrants
+from fairlane.gateway.requests.prepare import Plan
 from fairlane.gateway.requests.request import LiveJob, LiveRequest, Mailbox
 from fairlane.gateway.requests.resume import Earlier, Heads, Wanted, begin, resumption
 from fairlane.gateway.requests.settlement import Settlements, outcome_of
-from fairlane.gateway.text.tokenizer import TokenStream
 from fairlane.quotas.limits import RULES
 from fairlane.quotas.store import AccessDenied, Ask, Denied, LimitStatus, QuotaStore, Reservation
 from fairlane.scheduler.protocol.messages import Job, Outcome
@@ -29,22 +29,6 @@ from fairlane.store.connections import STORE_TROUBLE
 
 _PROMPT_LIMITS = frozenset(rule.name for rule in RULES if {"input", "prompt"} & set(rule.counts))
 _OUTPUT_LIMITS = frozenset(rule.name for rule in RULES if {"output", "ceiling"} & set(rule.counts))
-
-
-class JobSpec(msgspec.Struct, frozen=True):
-    """One job before its launch: the job with all but its budget."""
-
-    message: Job
-    """Its durations count from the request's arrival here; `put` makes them count from its own."""
-    size: Size
-    model: str
-    queue: str
-    prompt_param: str
-    """The field that a caller shortens where the prompt is too long."""
-    output_param: str
-    """The same where it asks for too much output: the field that says how much, else the prompt's."""
-    reader: Callable[[], TokenStream]
-    """Reads a choice from its first token."""
 
 
 class Submitter:
@@ -68,38 +52,31 @@ class Submitter:
         self._settlements = settlements
         self._telemetry = telemetry
 
-    def submit(self, caller: Caller, specs: Sequence[JobSpec], mailbox: Mailbox, arrived_s: float) -> "Submission":
-        """The specs' jobs on their way. `arrived_s`: on the event loop's clock."""
-        return Submission(self, caller, self._open(caller, specs, mailbox), specs, arrived_s)
+    def submit(self, caller: Caller, plan: Plan, mailbox: Mailbox, arrived_s: float) -> "Submission":
+        """The plan's jobs on their way. `arrived_s`: on the event loop's clock."""
+        return Submission(self, caller, self._open(caller, plan, mailbox), plan, arrived_s)
 
-    def _open(self, caller: Caller, specs: Sequence[JobSpec], mailbox: Mailbox) -> LiveRequest:
+    def _open(self, caller: Caller, plan: Plan, mailbox: Mailbox) -> LiveRequest:
         """The request, with nothing held for it yet."""
-        first = specs[0]
+        first, sizes = plan.messages[0], plan.sizes
         ask = Ask(
-            reservation_id=first.message.job_id,
+            reservation_id=first.job_id,
             root=caller.root,
-            tenant=first.message.tenant,
+            tenant=first.tenant,
             key_id=caller.key_id,
-            model=first.model,
-            lane=first.message.lane,
-            prompts=tuple([spec.size.prompt_tokens for spec in specs]),
-            max_output_tokens=max([spec.size.max_tokens for spec in specs]),
-            n=first.message.n,
-            explicit_max=first.size.stated,
+            model=plan.model.name,
+            lane=first.lane,
+            prompts=tuple([size.prompt_tokens for size in sizes]),
+            max_output_tokens=max([size.max_tokens for size in sizes]),
+            n=first.n,
+            explicit_max=sizes[0].stated,
             once=caller.once,
             quantum=self._quantum if caller.identity.tenant.reserve == "progressive" else None,
         )
         request = LiveRequest(ask, caller.identity.tenant.created_at)
         request.jobs = [
-            LiveJob(
-                spec.message.job_id,
-                request,
-                spec.size.prompt_tokens,
-                spec.queue,
-                mailbox,
-                first_choice=number * first.message.n,
-            )
-            for number, spec in enumerate(specs)
+            LiveJob(each.job_id, request, len(each.prompt), plan.model.queue, mailbox, first_choice=number * first.n)
+            for number, each in enumerate(plan.messages)
         ]
         return request
 
@@ -123,38 +100,39 @@ class Submitter:
             await self._settlements.end(request, outcome)
         caller.statuses = request.statuses  # where the store has not said, whoever wants to tell them asks
 
-    async def start(self, caller: Caller, request: LiveRequest, specs: Sequence[JobSpec], arrived_s: float) -> None:
-        """Reserve the tokens of all specs, then put each. Raises ApiError."""
-        heads = await self._heads(caller, specs)
+    async def start(self, caller: Caller, request: LiveRequest, plan: Plan, arrived_s: float) -> None:
+        """Reserve the tokens of all jobs, then put each. Raises ApiError."""
+        heads = await self._heads(caller, plan)
         if heads:
-            start = resumption((spec.message, own) for spec, own in zip(specs, heads, strict=True))
+            start = resumption(zip(plan.messages, heads, strict=True))
             request.ask = msgspec.structs.replace(request.ask, resumption=start)
         with self._telemetry.span("reserve"):
-            request.reservation = reservation = await self._reserve(request, specs[0])
+            request.reservation = reservation = await self._reserve(request, plan)
             caller.statuses = reservation.statuses
         if reservation.shadowed:
             self._telemetry.shadowed(caller.tenant_id, reservation.shadowed)
         if reservation.granted_tokens < reservation.most_tokens and request.ask.start.going:
             request.grants = OutputGrants(self._quotas, self._dispatcher, request, self._quantum)
-        for job, spec, own in zip(request.jobs, specs, heads or [()] * len(specs), strict=True):
-            job.limited_by = _limited_by(spec.size, reservation)
+        no_heads: list[Heads] = [()] * len(plan.messages)
+        for job, asked, size, own in zip(request.jobs, plan.messages, plan.sizes, heads or no_heads, strict=True):
+            job.limited_by = _limited_by(size, reservation)
             job.granted = reservation.granted_tokens
             elapsed_ms = (asyncio.get_running_loop().time() - arrived_s) * 1e3
-            message = _granted(spec.message, reservation, elapsed_ms)
+            message = _granted(asked, reservation, elapsed_ms)
             if not begin(job, message, own):
                 await self._put(job, message, reservation, own)
 
-    async def _heads(self, caller: Caller, specs: Sequence[JobSpec]) -> Sequence[Heads]:
+    async def _heads(self, caller: Caller, plan: Plan) -> Sequence[Heads]:
         """What the choices of each begin with; empty: with nothing."""
         if caller.once is None or not caller.runs:
             return ()
-        wanted = [Wanted(message=spec.message, queue=spec.queue, reader=spec.reader) for spec in specs]
+        wanted = [Wanted(message=each, queue=plan.model.queue, reader=plan.reader) for each in plan.messages]
         try:
             return await self._earlier.heads(caller.root, caller.once, caller.runs, wanted)
         except STORE_TROUBLE as error:
             raise store_unavailable() from error
 
-    async def _reserve(self, request: LiveRequest, spec: JobSpec) -> Reservation:
+    async def _reserve(self, request: LiveRequest, plan: Plan) -> Reservation:
         ask = request.ask
         try:
             return await self._quotas.reserve(ask)
@@ -163,7 +141,7 @@ class Submitter:
                 request.jobs = []  # nothing was written, so nothing has to be given back
             if isinstance(denied, AccessDenied):
                 raise _access_denied(denied) from denied
-            raise _limit_denied(denied, _exceeded_param(denied.status, ask, spec)) from denied
+            raise _limit_denied(denied, _exceeded_param(denied.status, ask, plan)) from denied
         except StoreAway as error:
             request.jobs = []  # as above: nothing was asked
             raise store_unavailable() from error
@@ -198,21 +176,21 @@ class Submission:
     A class of its own, not a generator: it is entered once for each request.
     """
 
-    __slots__ = ("_arrived_s", "_caller", "_request", "_specs", "_submitter")
+    __slots__ = ("_arrived_s", "_caller", "_plan", "_request", "_submitter")
 
     def __init__(
-        self, submitter: Submitter, caller: Caller, request: LiveRequest, specs: Sequence[JobSpec], arrived_s: float
+        self, submitter: Submitter, caller: Caller, request: LiveRequest, plan: Plan, arrived_s: float
     ) -> None:
         self._submitter = submitter
         self._caller = caller
-        self._specs = specs
+        self._plan = plan
         self._request = request
         self._arrived_s = arrived_s
 
     async def __aenter__(self) -> list[LiveJob]:
         """Raises ApiError where one is refused."""
         try:
-            await self._submitter.start(self._caller, self._request, self._specs, self._arrived_s)
+            await self._submitter.start(self._caller, self._request, self._plan, self._arrived_s)
         except BaseException as error:
             await self._submitter.end(self._caller, self._request, error, submitted=False)
             raise
@@ -245,12 +223,12 @@ def _limited_by(size: Size, reservation: Reservation) -> str | None:
     return next(iter([*per_choice, *(status.name for status in spent)]), None)
 
 
-def _exceeded_param(status: LimitStatus, ask: Ask, spec: JobSpec) -> str | None:
+def _exceeded_param(status: LimitStatus, ask: Ask, plan: Plan) -> str | None:
     """What to shorten where the limit can never be kept; None where the request as such is too much."""
     is_of_prompt = status.name in _PROMPT_LIMITS
     if status.name in _OUTPUT_LIMITS and not (is_of_prompt and ask.prompt_tokens >= status.limit):
-        return spec.output_param
-    return spec.prompt_param if is_of_prompt else None
+        return plan.output_param
+    return plan.prompt_param if is_of_prompt else None
 
 
 def _limit_denied(denied: Denied, exceeded_param: str | None) -> ApiError:

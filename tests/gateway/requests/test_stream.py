@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import cast
 
 import pytest
@@ -14,7 +15,7 @@ from fairlane.gateway.requests.request import LiveJob, LiveRequest
 from fairlane.gateway.requests.service_level import ServiceLevel
 from fairlane.gateway.requests.settlement import Settlements
 from fairlane.gateway.requests.stream import TokenEvents
-from fairlane.gateway.text.tokenizer import TextModel
+from fairlane.gateway.text.tokenizer import TextModel, TokenStream
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
 from fairlane.scheduler.protocol.messages import Outcome, TokenDelta
 from tests.support.gateway.cards import byte_level_card
@@ -68,11 +69,10 @@ def generation_of(
         queue=lambda _: cast(JobQueue, None),
         mailbox=airborne.mailbox,
         settlements=cast(Settlements, settlements),
-        text=text,
+        reader=partial(TokenStream, text, stop),
         service_level=TERMS,
         arrived_s=asyncio.get_running_loop().time(),
         queue_span=Span(),
-        stop=stop,
     )
 
 
