@@ -7,6 +7,7 @@ QuotaError
 """
 
 from collections.abc import Iterable
+from functools import lru_cache
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -80,6 +81,11 @@ class AlreadySettled(QuotaError):
     """The reservation was settled before, or given up before its reservation arrived; nothing was written."""
 
 
+@lru_cache(maxsize=256)  # a request asks half a dozen times
+def _from_nothing(choices: int) -> Resumption:
+    return Resumption(published=0, ended=0, going=choices, longest=0)
+
+
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """One request that wants its tokens. Raises ValueError where a figure or id can not be one."""
 
@@ -132,7 +138,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def start(self) -> Resumption:
         """Where it starts: with nothing, unless it goes on from something."""
-        return self.resumption or Resumption(published=0, ended=0, going=self.choices, longest=0)
+        return self.resumption or _from_nothing(self.choices)
 
 
 class Reservation(msgspec.Struct, frozen=True, kw_only=True):
