@@ -7,8 +7,8 @@ QuotaError
 """
 
 from collections.abc import Iterable
-from functools import lru_cache
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, Protocol
 
 import msgspec
