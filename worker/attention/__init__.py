@@ -8,25 +8,21 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from fairlane.worker.attention import cpu, flash_infer, probe, varlen
+from fairlane.worker.attention import cpu, probe
 from fairlane.worker.attention import triton as triton_paged
 from fairlane.worker.attention.base import AttentionBackend, Metadata
 from fairlane.worker.attention.cpu import CpuKernel
-from fairlane.worker.attention.flash_infer import FlashInfer
 from fairlane.worker.attention.gather import SdpaGather
 from fairlane.worker.attention.triton import TritonPaged
-from fairlane.worker.attention.varlen import TorchVarlen
 from fairlane.worker.engine.kv_cache import KVShape
 
 REFERENCE = "sdpa"
 BACKENDS: dict[str, AttentionBackend] = {
-    backend.name: backend for backend in (SdpaGather(), CpuKernel(), TritonPaged(), FlashInfer(), TorchVarlen())
+    backend.name: backend for backend in (SdpaGather(), CpuKernel(), TritonPaged())
 }
 _SERVES: dict[str, Callable[[KVShape, torch.device], bool]] = {
     CpuKernel.name: cpu.serves,
     TritonPaged.name: triton_paged.serves,
-    FlashInfer.name: flash_infer.serves,
-    TorchVarlen.name: varlen.serves,
 }
 """The fastest first."""
 

@@ -47,8 +47,8 @@ class SdpaGather:
     ) -> torch.Tensor:
         """See `AttentionBackend.attend`."""
         slots, *gathers = metadata.tensors
-        pages = page_view(kv)
-        write(pages, slots, key, value)
+        pages = _page_view(kv)
+        _write(pages, slots, key, value)
         out = query.new_empty(query.shape)
         position = 0
         for kind, start, end in _triples(metadata.numbers):
@@ -89,7 +89,7 @@ def _mask(piece: Sequence[Row], cache: KVCache) -> torch.Tensor:
     return mask[:, None, None, :] if _kind(piece) == _SINGLES else mask
 
 
-def page_view(kv: torch.Tensor) -> torch.Tensor:
+def _page_view(kv: torch.Tensor) -> torch.Tensor:
     """One layer's memory as a run of pages [pages, block_size, kv_heads, head_dim], the other layers' in between."""
     block_size, kv_heads, head_dim = kv.shape[2:]
     page = block_size * kv_heads * head_dim
@@ -97,7 +97,7 @@ def page_view(kv: torch.Tensor) -> torch.Tensor:
     return kv.as_strided((count, block_size, kv_heads, head_dim), (page, kv_heads * head_dim, head_dim, 1))
 
 
-def write(pages: torch.Tensor, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+def _write(pages: torch.Tensor, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
     """Put keys and values [tokens, kv_heads, head_dim] at their slots."""
     lines = pages.view(-1, key.shape[1], key.shape[2])
     lines.index_copy_(0, slots, key)
