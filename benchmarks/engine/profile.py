@@ -24,7 +24,7 @@ from benchmarks.common.turns import Request
 from benchmarks.engine.ours import Ours
 from benchmarks.engine.work import equal
 from fairlane.scheduler.protocol.settings import DEFAULT_MODEL
-from fairlane.worker.attention import BACKENDS
+from fairlane.worker.attention.backends import BACKENDS
 from fairlane.worker.engine.engine import Engine
 
 SHOWN = 14

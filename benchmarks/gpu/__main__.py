@@ -28,7 +28,7 @@ from benchmarks.engine.plain import continuous
 from benchmarks.gpu.stand import BLOCK_SIZE, Ceilings, Stand, device_s, make_stand, measure_ceilings, wall_s
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.steps import Copy, Row, SeqId, StepPlan
-from fairlane.worker.attention import BACKENDS, REFERENCE, probe
+from fairlane.worker.attention.backends import BACKENDS, REFERENCE, disagreement, in_short
 from fairlane.worker.attention.triton import TritonPaged
 from fairlane.worker.engine.engine import Engine, planner_for
 from fairlane.worker.engine.kv_cache import KVShape
@@ -161,8 +161,8 @@ def exactness(stand: Stand) -> list[Line]:
     lines = []
     for dtype in (torch.float32, torch.bfloat16):
         shape = KVShape(2, stand.cache.shape.kv_heads, stand.cache.shape.head_dim, dtype)
-        reason = probe.disagreement(TritonPaged(), BACKENDS[REFERENCE], shape, stand.cache.device)
-        how = "worker/attention/probe.py: " + (reason or "float32 to 1e-4, bfloat16 to 0.02 of the largest output")
+        reason = disagreement(TritonPaged(), BACKENDS[REFERENCE], shape, stand.cache.device)
+        how = "worker/attention/backends.py: " + (reason or "float32 to 1e-4, bfloat16 to 0.02 of the largest output")
         label = name.format(str(dtype).removeprefix("torch."))
         lines.append(at_least(LINE, label, float(reason is None), 1.0, how))
     return lines
@@ -207,7 +207,7 @@ def continuous_line(stand: Stand, *, quick: bool) -> Line:
     try:
         return at_least(LINE, name, against_continuous(stand), 2.0, how)
     except Exception as error:  # noqa: BLE001 - whatever ails it there, our own lines are measured by now
-        return unmeasured(LINE, name, 2.0, f"it failed: {probe.in_short(error)}")
+        return unmeasured(LINE, name, 2.0, f"it failed: {in_short(error)}")
 
 
 def show(line: Line, console: Console) -> None:

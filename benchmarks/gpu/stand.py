@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 import transformers
 
-from fairlane.worker.attention import fastest_backends
+from fairlane.worker.attention.backends import fastest_backends
 from fairlane.worker.engine.kv_cache import KVCache, KVShape
 from fairlane.worker.engine.runner import Runner
 from fairlane.worker.model.cuda_graphs import with_graphs

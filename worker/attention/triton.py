@@ -3,18 +3,22 @@
 from array import array
 from collections.abc import Sequence
 from functools import cache
+from importlib.util import find_spec
 
 import torch
 
 from fairlane.scheduler.planner.steps import Row
-from fairlane.worker.attention import probe
 from fairlane.worker.attention.base import Metadata
 from fairlane.worker.engine.kv_cache import KVCache, KVShape
 from fairlane.worker.engine.row_layout import int32, upload
 
 HEAD_DIMS = {16, 32, 64, 128, 256}
 """What the kernels' tiles can be as wide as."""
+NOWHERE = -1
+"""The slot of a token whose key and value are not written: of a row that only fills up a batch."""
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_LEAST_CAPABILITY = (8, 0)
+"""The first GPUs that compute in bfloat16 and load shared memory beside computing."""
 _TABLE_STEP = 16
 """Tables are as wide as a multiple of it: a kernel is compiled anew for a stride that 16 does not divide."""
 
@@ -55,13 +59,13 @@ class TritonPaged:
         scaling: float,
     ) -> torch.Tensor:
         """See `AttentionBackend.attend`."""
-        from fairlane.worker.attention import triton_kernels, triton_pages
+        from fairlane.worker.attention import triton_kernels
 
         slots, contexts, tables, tiles = metadata.tensors
         (singles,) = metadata.numbers
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
         with torch.cuda.device_of(query):  # type: ignore[no-untyped-call]
-            triton_pages.write(key, value, kv, slots)
+            triton_kernels.write(key, value, kv, slots)
             if singles:
                 splits = triton_kernels.count_splits(singles, kv.shape[3], _multiprocessors(query.device))
                 triton_kernels.attend_singles(query[:singles], kv, contexts, tables, out, scaling, splits)
@@ -72,7 +76,13 @@ class TritonPaged:
 
 def serves(shape: KVShape, device: torch.device) -> bool:
     """The kernels know such keys and values, and Triton and a GPU that is young enough are here."""
-    return probe.is_at_hand("triton", device) and shape.head_dim in HEAD_DIMS and shape.dtype in _DTYPES
+    return (
+        device.type == "cuda"
+        and shape.head_dim in HEAD_DIMS
+        and shape.dtype in _DTYPES
+        and find_spec("triton") is not None
+        and torch.cuda.get_device_capability(device) >= _LEAST_CAPABILITY
+    )
 
 
 def _tables(rows: Sequence[Row], cache: KVCache) -> torch.Tensor:

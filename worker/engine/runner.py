@@ -17,7 +17,7 @@ import torch
 
 from fairlane.scheduler.planner.steps import Row, SeqId, StepPlan, StepResult
 from fairlane.scheduler.protocol.messages import Lease, Sampling, TokenLogprob
-from fairlane.worker.attention import BACKENDS
+from fairlane.worker.attention.backends import BACKENDS
 from fairlane.worker.engine.kv_cache import KVCache
 from fairlane.worker.engine.row_layout import upload
 from fairlane.worker.engine.sampling import Draw, TokenHistory, draw_tokens, is_plain

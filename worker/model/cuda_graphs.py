@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from fairlane.worker.attention.backends import in_short
 from fairlane.worker.attention.base import Metadata
-from fairlane.worker.attention.probe import in_short
-from fairlane.worker.attention.triton import TritonPaged, table_width
+from fairlane.worker.attention.triton import NOWHERE, TritonPaged, table_width
 from fairlane.worker.engine.kv_cache import KVCache
 from fairlane.worker.model.interface import Model, Output, Packed
 
@@ -27,7 +27,6 @@ _SMALLEST = (1, 2, 4)
 _STEPS = ((64, 8), (256, 16), (1024, 64))
 """Up to so many rows, buckets are so far apart. A row that fills up costs what a real one costs outside attention."""
 _WARM_UPS = 2
-_NOWHERE = -1
 
 _log = logging.getLogger(__name__)
 
@@ -125,7 +124,7 @@ class _Inputs:
         self._token_ids = torch.zeros(rows, dtype=torch.int64, device=device)
         self._positions = torch.zeros(rows, dtype=torch.int64, device=device)
         self._every = torch.arange(rows, device=device)
-        self._slots = torch.full((rows,), _NOWHERE, dtype=torch.int64, device=device)
+        self._slots = torch.full((rows,), NOWHERE, dtype=torch.int64, device=device)
         self._contexts = torch.zeros(rows, dtype=torch.int32, device=device)
         self._tables = torch.zeros((rows, width), dtype=torch.int32, device=device)
         self._no_tiles = torch.empty((0, 4), dtype=torch.int32, device=device)
@@ -148,5 +147,5 @@ class _Inputs:
         self._contexts[:rows].copy_(contexts)
         self._tables[:rows, : tables.shape[1]].copy_(tables)
         if rows < size:
-            self._slots[rows:size].fill_(_NOWHERE)
+            self._slots[rows:size].fill_(NOWHERE)
             self._contexts[rows:size].zero_()

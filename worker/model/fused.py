@@ -19,7 +19,7 @@ from functools import cache
 import torch
 from torch.nn.functional import embedding, linear, rms_norm, silu
 
-from fairlane.worker.attention import BACKENDS
+from fairlane.worker.attention.backends import BACKENDS
 from fairlane.worker.attention.base import AttentionBackend, Metadata
 from fairlane.worker.engine.kv_cache import KVCache, KVShape
 from fairlane.worker.model.interface import Output, Packed, Rotary

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 import torch
 
-from fairlane.worker.attention import paged_attention
+from fairlane.worker.attention.backends import paged_attention
 from fairlane.worker.attention.base import Metadata
 from fairlane.worker.engine.kv_cache import KVCache, KVShape
 from fairlane.worker.model.files import ModelError, ModelFiles, reading

@@ -17,8 +17,7 @@ from dataclasses import replace
 import torch
 
 from fairlane.scheduler.planner.steps import Row, SeqId
-from fairlane.worker.attention import fastest_backends
-from fairlane.worker.attention.probe import in_short
+from fairlane.worker.attention.backends import fastest_backends, in_short
 from fairlane.worker.engine.kv_cache import KVCache
 from fairlane.worker.engine.runner import pack
 from fairlane.worker.model.files import ModelError, ModelFiles

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fairlane.scheduler.planner.steps import Row, SeqId
-from fairlane.worker.attention import BACKENDS, paged_attention
+from fairlane.worker.attention.backends import BACKENDS, paged_attention
 from fairlane.worker.engine.kv_cache import KVCache, KVShape
 from fairlane.worker.engine.runner import packing_order
 from fairlane.worker.native import library

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from fairlane.scheduler.planner.steps import Row, SeqId
-from fairlane.worker import attention
-from fairlane.worker.attention import BACKENDS, fastest_backends, probe
+from fairlane.worker.attention import backends
+from fairlane.worker.attention.backends import BACKENDS, disagreement, fastest_backends
 from fairlane.worker.attention.base import Metadata
 from fairlane.worker.attention.triton import TritonPaged
 from fairlane.worker.engine.kv_cache import KVCache, KVShape
@@ -127,10 +127,10 @@ def test_a_padding_row_writes_nowhere_and_reads_nothing() -> None:
     assert not found[1].any()
 
 
-def test_the_probe_lets_it_pass() -> None:
+def test_the_trial_lets_it_pass() -> None:
     shape = KVShape(layers=1, kv_heads=1, head_dim=16, dtype=torch.float32)
 
-    assert probe.disagreement(TritonPaged(), BACKENDS["sdpa"], shape, DEVICE) is None
+    assert disagreement(TritonPaged(), BACKENDS["sdpa"], shape, DEVICE) is None
 
 
 class Leaking(TritonPaged):
@@ -141,10 +141,10 @@ class Leaking(TritonPaged):
         return Metadata([slots, contexts + 16, tables, tiles], [len(contexts)])
 
 
-def test_the_probe_finds_what_leaks() -> None:
+def test_the_trial_finds_what_leaks() -> None:
     shape = KVShape(layers=1, kv_heads=1, head_dim=16, dtype=torch.float32)
 
-    assert "differs by nan" in str(probe.disagreement(Leaking(), BACKENDS["sdpa"], shape, DEVICE))
+    assert "differs by nan" in str(disagreement(Leaking(), BACKENDS["sdpa"], shape, DEVICE))
 
 
 def test_what_is_never_asked_for_is_not_proven(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,9 +154,9 @@ def test_what_is_never_asked_for_is_not_proven(monkeypatch: pytest.MonkeyPatch) 
         proven.append(name)
         return True
 
-    monkeypatch.setattr(attention, "_agrees", agrees)
+    monkeypatch.setattr(backends, "_agrees", agrees)
     for name in ("cpu", "triton"):
-        monkeypatch.setitem(attention._SERVES, name, lambda *_: True)
+        monkeypatch.setitem(backends._SERVES, name, lambda *_: True)
 
     found = next(fastest_backends(KVShape(layers=1, kv_heads=1, head_dim=64, dtype=torch.float16), DEVICE))
 
@@ -169,7 +169,7 @@ def test_a_kernel_that_fails_is_not_used(monkeypatch: pytest.MonkeyPatch, caplog
             raise ZeroDivisionError("out of shared memory\nand more")
 
     monkeypatch.setitem(BACKENDS, "triton", Failing())
-    monkeypatch.setitem(attention._SERVES, "triton", lambda *_: True)
+    monkeypatch.setitem(backends._SERVES, "triton", lambda *_: True)
 
     found = [*fastest_backends(KVShape(layers=1, kv_heads=1, head_dim=16, dtype=torch.float16), DEVICE)]
 

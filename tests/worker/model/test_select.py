@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers
 
-from fairlane.worker.attention import BACKENDS
+from fairlane.worker.attention.backends import BACKENDS
 from fairlane.worker.attention.base import Metadata
 from fairlane.worker.attention.gather import SdpaGather
 from fairlane.worker.model import fused_weights as lean_weights

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fairlane.worker.attention import fastest_backends
+from fairlane.worker.attention.backends import fastest_backends
 from fairlane.worker.attention.cpu import serves
 from fairlane.worker.engine.kv_cache import KVShape
 from fairlane.worker.native import build, library

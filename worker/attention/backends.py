@@ -1,20 +1,36 @@
-"""Does an attention backend compute here what the reference computes, and read nothing that is not its sequence's?
+"""The attention backends by name, and which of them serve here: each must compute what the reference computes.
 
-Some fail only where they run: at compiling, at a block size, or silently, by rows left unwritten.
+Some fail only where they run: at compiling, at a block size, or silently, by rows left unwritten. So each is tried on
+this device, over rows like those of real steps, before it may serve.
 """
 
-from collections.abc import Iterator
-from importlib.util import find_spec
+import logging
+from collections.abc import Callable, Iterator
 
 import torch
 
 from fairlane.scheduler.planner.steps import Row, SeqId
-from fairlane.worker.attention.base import AttentionBackend
+from fairlane.worker.attention import cpu
+from fairlane.worker.attention import triton as triton_paged
+from fairlane.worker.attention.base import AttentionBackend, Metadata
+from fairlane.worker.attention.cpu import CpuKernel
+from fairlane.worker.attention.gather import SdpaGather
+from fairlane.worker.attention.triton import TritonPaged
 from fairlane.worker.engine.kv_cache import KVCache, KVShape
+
+REFERENCE = "sdpa"
+BACKENDS: dict[str, AttentionBackend] = {
+    backend.name: backend for backend in (SdpaGather(), CpuKernel(), TritonPaged())
+}
+_SERVES: dict[str, Callable[[KVShape, torch.device], bool]] = {
+    CpuKernel.name: cpu.serves,
+    TritonPaged.name: triton_paged.serves,
+}
+"""The fastest first."""
 
 _BLOCK_SIZE = 16
 _BLOCKS = 80
-_SPANS = ((0, 1), (16, 1), (30, 1), (700, 1), (0, 40), (37, 5), (250, 20))
+_ROWS = ((0, 1), (16, 1), (30, 1), (700, 1), (0, 40), (37, 5), (250, 20))
 """Each row's first position and tokens: contexts of one token, of many splits, and chunks amid a block."""
 _GROUP = 2
 """Query heads of each key head."""
@@ -23,19 +39,28 @@ _RUBBISH = 1e3
 _SCALING = 0.2
 _TOLERANCE = {torch.float32: 1e-4}
 _COARSE_TOLERANCE = 0.02
-"""Of the largest output; of 16-bit numbers rounding stays well below."""
+"""Relative to the largest output; rounding to 16 bits stays well below."""
 _REASON_LETTERS = 200
-_LEAST_CAPABILITY = (8, 0)
-"""The first GPUs that compute in bfloat16 and load shared memory beside computing."""
+
+_log = logging.getLogger(__name__)
 
 
-def is_at_hand(package: str, device: torch.device) -> bool:
-    """The package is installed, and the device a GPU that is young enough for its kernels."""
-    return (
-        device.type == "cuda"
-        and find_spec(package) is not None
-        and torch.cuda.get_device_capability(device) >= _LEAST_CAPABILITY
-    )
+def fastest_backends(shape: KVShape, device: torch.device) -> Iterator[str]:
+    """Names of the backends that serve such keys and values here, the fastest first, the reference last.
+
+    Each is proven when it is asked for: what is never asked for need not be compiled.
+    """
+    for name, serves in _SERVES.items():
+        if serves(shape, device) and _agrees(name, shape, device):
+            yield name
+    yield REFERENCE
+
+
+def _agrees(name: str, shape: KVShape, device: torch.device) -> bool:
+    reason = disagreement(BACKENDS[name], BACKENDS[REFERENCE], shape, device)
+    if reason is not None:
+        _log.warning("%s attention is not used: %s", name, reason)
+    return reason is None
 
 
 @torch.inference_mode()
@@ -70,7 +95,7 @@ def _attend(backend: AttentionBackend, shape: KVShape, device: torch.device, *, 
     for row in rows:
         if left := row.context_length % _BLOCK_SIZE:
             cache.pool[row.block_table[-1], :, :, left:] = _RUBBISH
-    tokens = sum(tokens for _, tokens in _SPANS)
+    tokens = sum(tokens for _, tokens in _ROWS)
     query = torch.randn(tokens, _GROUP * shape.kv_heads, shape.head_dim, generator=generator).to(cache.pool)
     key, value = torch.randn(2, tokens, shape.kv_heads, shape.head_dim, generator=generator).to(cache.pool)
     metadata = backend.prepare(rows, cache)
@@ -80,6 +105,35 @@ def _attend(backend: AttentionBackend, shape: KVShape, device: torch.device, *, 
 def _rows() -> Iterator[Row]:
     """Their blocks are taken from the end of the pool, so that none stands where its number would suggest."""
     free = list(range(_BLOCKS))
-    for number, (first, tokens) in enumerate(_SPANS):
+    for number, (first, tokens) in enumerate(_ROWS):
         table = tuple(free.pop() for _ in range(-(-(first + tokens) // _BLOCK_SIZE)))
         yield Row(SeqId(str(number), 0), (0,) * tokens, first, table, samples=False, output_index=0)
+
+
+@torch.library.custom_op("fairlane::paged_attention", mutates_args=("kv",))
+def paged_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    kv: torch.Tensor,
+    tensors: list[torch.Tensor],
+    numbers: list[int],
+    scaling: float,
+    backend: str,
+) -> torch.Tensor:
+    """`AttentionBackend.attend` of the named backend; the shapes are written there."""
+    return BACKENDS[backend].attend(query, key, value, kv, Metadata(tensors, numbers), scaling)
+
+
+@paged_attention.register_fake
+def _(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    kv: torch.Tensor,
+    tensors: list[torch.Tensor],
+    numbers: list[int],
+    scaling: float,
+    backend: str,
+) -> torch.Tensor:
+    return query.new_empty(query.shape)
