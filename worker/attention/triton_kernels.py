@@ -67,7 +67,7 @@ def line_offsets(
 
 
 def write(key: torch.Tensor, value: torch.Tensor, kv: torch.Tensor, slots: torch.Tensor) -> None:
-    """Put keys and values [tokens, kv_heads, head_dim] at their slots (`KVCache.slots`); a negative slot is written nowhere."""
+    """Put keys and values [tokens, kv_heads, head_dim] at their slots (`KVCache.slots`); none at a negative slot."""
     tokens, kv_heads, head_dim = key.shape
     line = kv_heads * head_dim
     _write[(tokens,)](
