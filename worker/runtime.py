@@ -32,8 +32,15 @@ from fairlane.worker.engine.engine import Engine, build_engine
 from fairlane.worker.engine.kv_cache import KVMemoryError
 from fairlane.worker.engine_thread import EngineThread
 from fairlane.worker.heartbeat import CostReport, Vitals
-from fairlane.worker.model.files import ModelError, ModelFiles, model_card, reading, resolve
-from fairlane.worker.model.fingerprint import fingerprint, weights_digest
+from fairlane.worker.model.files import (
+    ModelError,
+    ModelFiles,
+    fingerprint,
+    model_card,
+    reading,
+    resolve,
+    weights_digest,
+)
 from fairlane.worker.server import Server
 from fairlane.worker.telemetry import Metrics, PreemptionCosts, Traces, open_traces
 from fairlane.worker.updates import Observer

@@ -103,8 +103,8 @@ def prefill_share(stand: Stand, ceilings: Ceilings) -> float:
         Row(SeqId(str(number), 0), (1,) * PREFILL_TOKENS, 0, tuple(table), samples=True, output_index=0)
         for number, table in enumerate(tables(PREFILL_ROWS, width))
     ]
-    packed = pack(rows, stand.cache, stand.lean.backend)
-    taken_s = device_s(lambda: stand.lean.forward(packed, stand.cache))
+    packed = pack(rows, stand.cache, stand.fused.backend)
+    taken_s = device_s(lambda: stand.fused.forward(packed, stand.cache))
     config = stand.causal_lm.config
     pairs = PREFILL_TOKENS * (PREFILL_TOKENS + 1) // 2
     attention = 4 * config.num_hidden_layers * config.num_attention_heads * config.head_dim * pairs
@@ -185,7 +185,7 @@ def measure_lines(ceilings: Ceilings, *, quick: bool) -> Iterator[Line]:
         "decode, 8B shape: share of the bytes roofline",
         share,
         0.85,
-        f"{how}; {step_ms:.2f} ms a step on {stand.lean.backend} attention",
+        f"{how}; {step_ms:.2f} ms a step on {stand.fused.backend} attention",
     )
     how = f"{PREFILL_ROWS} prompts of {PREFILL_TOKENS} tokens; the product: {ceilings.flops_per_s / 1e12:.0f} TFLOP/s"
     yield at_least(LINE, "prefill, 8B shape: share of the rate of a product", prefill_share(stand, ceilings), 0.6, how)

@@ -13,8 +13,7 @@ from fairlane.worker.attention.backends import fastest_backends
 from fairlane.worker.engine.kv_cache import KVCache, KVShape
 from fairlane.worker.engine.runner import Runner
 from fairlane.worker.model.cuda_graphs import with_graphs
-from fairlane.worker.model.fused import LeanModel
-from fairlane.worker.model.fused_weights import take_weights
+from fairlane.worker.model.fused import FusedModel, take_weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -55,11 +54,11 @@ class Ceilings:
 
 @dataclass(frozen=True, slots=True)
 class Stand:
-    """A model with random weights, our lean path over them, and a runner on a cache of so many blocks."""
+    """A model with random weights, our fused model over them, and a runner on a cache of so many blocks."""
 
     name: str
     causal_lm: "PreTrainedModel"
-    lean: LeanModel
+    fused: FusedModel
     cache: KVCache
     runner: Runner
 
@@ -142,7 +141,7 @@ def make_stand(name: str, *, rows: int, blocks: int, host_slots: int) -> Stand:
     causal_lm = causal_lm.eval().requires_grad_(False)
     device = causal_lm.device
     shape = KVShape(config.num_hidden_layers, config.num_key_value_heads, config.head_dim, torch.bfloat16)
-    lean = LeanModel(
+    fused = FusedModel(
         name,
         take_weights(causal_lm),
         shape,
@@ -151,4 +150,4 @@ def make_stand(name: str, *, rows: int, blocks: int, host_slots: int) -> Stand:
     )
     cache = KVCache(shape, blocks=blocks, host_slots=host_slots, block_size=BLOCK_SIZE, device=device)
     cache.pool[:-1].normal_()
-    return Stand(name, causal_lm, lean, cache, Runner(with_graphs(lean, cache, rows), cache))
+    return Stand(name, causal_lm, fused, cache, Runner(with_graphs(fused, cache, rows), cache))

@@ -10,14 +10,14 @@ from benchmarks.engine.overhead import TimedModel, overhead
 from benchmarks.engine.preempting import preempt
 from benchmarks.engine.profile import decode
 from benchmarks.engine.programme import arrivals_s
-from fairlane.worker.model.interface import PagedModel
+from fairlane.worker.model.interface import TransformersModel
 from tests.worker.engine.test_engine import Client
 
 REQUESTS = [([number + 1] * 5, tokens) for number, tokens in enumerate((4, 1, 6, 2, 3))]
 NO_LIMIT = 0
 
 
-def most_live(model: PagedModel, rule: str, slots: int) -> list[int]:
+def most_live(model: TransformersModel, rule: str, slots: int) -> list[int]:
     """How many rows each step of a run had."""
     engine = Client(model).engine
     rows: list[int] = []
@@ -41,7 +41,7 @@ def test_prompts_reach_from_one_token_to_the_longest() -> None:
     assert (lengths[0], lengths[-1], len(lengths)) == (1, 2000, 50)
 
 
-def test_static_batches_end_before_others_begin_and_a_reserved_slot_is_filled_at_once(tiny: PagedModel) -> None:
+def test_static_batches_end_before_others_begin_and_a_reserved_slot_is_filled_at_once(tiny: TransformersModel) -> None:
     static, reserve, paged = (most_live(tiny, rule, 2) for rule in ("static", "reserve", "paged"))
 
     assert max(static) == max(reserve) == 2
@@ -49,7 +49,7 @@ def test_static_batches_end_before_others_begin_and_a_reserved_slot_is_filled_at
     assert len(static) > len(reserve) > len(paged)
 
 
-def test_arrivals_come_by_the_clock_and_each_waits_its_turn(tiny: PagedModel) -> None:
+def test_arrivals_come_by_the_clock_and_each_waits_its_turn(tiny: TransformersModel) -> None:
     served = serve(Client(tiny).engine, REQUESTS, admission("paged", NO_LIMIT), arrivals_s(len(REQUESTS), 200.0))
 
     assert len(served.latencies_s) == len(REQUESTS)
@@ -57,7 +57,7 @@ def test_arrivals_come_by_the_clock_and_each_waits_its_turn(tiny: PagedModel) ->
 
 
 @pytest.mark.parametrize(("host_slots", "mode"), [(64, "swap"), (0, "recompute")])
-def test_urgent_arrivals_preempt_and_change_no_output(tiny: PagedModel, host_slots: int, mode: str) -> None:
+def test_urgent_arrivals_preempt_and_change_no_output(tiny: TransformersModel, host_slots: int, mode: str) -> None:
     requests, urgent = (
         [([number + 1] * 9, 40) for number in range(6)],
         [([50 + number] * 16, 30) for number in range(4)],
@@ -71,14 +71,14 @@ def test_urgent_arrivals_preempt_and_change_no_output(tiny: PagedModel, host_slo
     assert mode in {cost.mode for cost in found.costs}
 
 
-def test_what_is_not_the_forward_pass_is_part_of_a_step(tiny: PagedModel) -> None:
+def test_what_is_not_the_forward_pass_is_part_of_a_step(tiny: TransformersModel) -> None:
     found = overhead(TimedModel(tiny), [([number + 1] * 5, 12) for number in range(4)])
 
     assert 0.0 < found["share"] < 1.0
     assert found["steps"] >= 8
 
 
-def test_a_profile_names_the_operators_of_decode_steps(tiny: PagedModel) -> None:
+def test_a_profile_names_the_operators_of_decode_steps(tiny: TransformersModel) -> None:
     engine = Client(tiny).engine
     alone_ms, found, _ = decode(engine, [([number + 1] * 5, 20) for number in range(3)], 4)
 
@@ -87,7 +87,7 @@ def test_a_profile_names_the_operators_of_decode_steps(tiny: PagedModel) -> None
     assert engine.planner.blocks_free == engine.runner.cache.blocks
 
 
-def test_served_logits_are_those_of_the_whole_text_at_once(tiny: PagedModel) -> None:
+def test_served_logits_are_those_of_the_whole_text_at_once(tiny: TransformersModel) -> None:
     texts = [([1, 2, 3], [4, 5]), ([9] * 20, [6, 7])]
     agreement = Agreement()
 

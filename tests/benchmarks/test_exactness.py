@@ -6,9 +6,9 @@ import pytest
 
 from benchmarks.engine.exactness import WAYS, Way, compare, generate, load_reference, make_prompts, serve
 from fairlane.worker.model.files import ModelFiles
-from fairlane.worker.model.fused import LeanModel
-from fairlane.worker.model.interface import PagedModel
-from fairlane.worker.model.select import lean_path
+from fairlane.worker.model.fused import FusedModel
+from fairlane.worker.model.interface import TransformersModel
+from fairlane.worker.model.select import build_fused
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -22,7 +22,7 @@ def reference(default_files: ModelFiles) -> "PreTrainedModel":
 
 
 @pytest.fixture(scope="module")
-def prompts(default_model: PagedModel) -> list[list[int]]:
+def prompts(default_model: TransformersModel) -> list[list[int]]:
     return make_prompts(4, 100, default_model.vocab_size)
 
 
@@ -32,15 +32,15 @@ def expected(reference: "PreTrainedModel", prompts: list[list[int]]) -> list[lis
 
 
 @pytest.fixture(scope="module")
-def lean_model(default_model: PagedModel) -> LeanModel:
-    found = lean_path(default_model)
+def lean_model(default_model: TransformersModel) -> FusedModel:
+    found = build_fused(default_model)
     assert found is not None
     return found
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_lean_paths_greedy_output_is_token_identical_to_generate(
-    lean_model: LeanModel,
+def test_the_fused_models_greedy_output_is_token_identical_to_generate(
+    lean_model: FusedModel,
     reference: "PreTrainedModel",
     prompts: list[list[int]],
     expected: list[list[int]],
@@ -54,7 +54,7 @@ def test_the_lean_paths_greedy_output_is_token_identical_to_generate(
 
 @pytest.mark.parametrize("way", WAYS)
 def test_greedy_output_is_token_identical_to_generate(
-    default_model: PagedModel,
+    default_model: TransformersModel,
     reference: "PreTrainedModel",
     prompts: list[list[int]],
     expected: list[list[int]],

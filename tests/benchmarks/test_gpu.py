@@ -10,9 +10,8 @@ from benchmarks.gpu import __main__ as gpu
 from benchmarks.gpu.stand import BLOCK_SIZE, SHAPES, Ceilings, Stand
 from fairlane.worker.engine.kv_cache import KVCache
 from fairlane.worker.engine.runner import Runner
-from fairlane.worker.model.fused import LeanModel
-from fairlane.worker.model.fused_weights import take_weights
-from fairlane.worker.model.interface import PagedModel, register_attention
+from fairlane.worker.model.fused import FusedModel, take_weights
+from fairlane.worker.model.interface import TransformersModel, register_attention
 
 CEILINGS = Ceilings(bytes_per_s=1e9, flops_per_s=1e9, out_bytes_per_s=1e9, in_bytes_per_s=1e9)
 
@@ -32,10 +31,10 @@ def stand(monkeypatch: pytest.MonkeyPatch) -> Stand:
     register_attention()
     config = transformers.LlamaConfig(**SHAPES["1B"] | small | {"num_attention_heads": 2, "num_key_value_heads": 1})
     causal_lm = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="fairlane_paged")
-    shape = PagedModel("tiny", causal_lm.eval().requires_grad_(False)).shape
-    lean = LeanModel("tiny", take_weights(causal_lm), shape, context_length=256)
+    shape = TransformersModel("tiny", causal_lm.eval().requires_grad_(False)).shape
+    fused = FusedModel("tiny", take_weights(causal_lm), shape, context_length=256)
     cache = KVCache(shape, blocks=64, host_slots=8, block_size=BLOCK_SIZE)
-    return Stand("tiny", causal_lm, lean, cache, Runner(lean, cache))
+    return Stand("tiny", causal_lm, fused, cache, Runner(fused, cache))
 
 
 def test_it_says_in_one_line_that_there_is_no_gpu(

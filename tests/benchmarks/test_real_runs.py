@@ -6,13 +6,13 @@ from benchmarks.scheduling.lines.fidelity import BLOCKS, HOST_SLOTS, NAMES, aske
 from benchmarks.scheduling.lines.world import BLOCK_SIZE
 from benchmarks.scheduling.real_runs import Bench, Learner
 from fairlane.scheduler.protocol.messages import Outcome
-from fairlane.worker.model.interface import PagedModel
+from fairlane.worker.model.interface import TransformersModel
 
 ARRIVALS = [one for one in asked(0, 0.5) if one.output_tokens < 60][:6]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_request_comes_and_ends_with_all_its_tokens(tiny: PagedModel, name: str) -> None:
+def test_every_request_comes_and_ends_with_all_its_tokens(tiny: TransformersModel, name: str) -> None:
     bench = Bench(tiny, BLOCK_SIZE, BLOCKS, HOST_SLOTS)
     learner = Learner()
 
@@ -28,7 +28,7 @@ def test_every_request_comes_and_ends_with_all_its_tokens(tiny: PagedModel, name
     assert learner.calibration().learnt
 
 
-def test_an_engine_that_breaks_ends_the_run(tiny: PagedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_breaks_ends_the_run(tiny: TransformersModel, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise MemoryError("no more")
 

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from fairlane.scheduler.protocol.settings import DEFAULT_MODEL
 from fairlane.worker.model.files import ModelFiles, resolve
-from fairlane.worker.model.interface import ATTENTION, PagedModel, load, register_attention
+from fairlane.worker.model.interface import ATTENTION, TransformersModel, load, register_attention
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -21,7 +21,7 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def tiny() -> PagedModel:
+def tiny() -> TransformersModel:
     """Two layers, four heads on two key heads, float32: everything that matters, and nothing that takes time."""
     register_attention()
     config = LlamaConfig(
@@ -36,7 +36,7 @@ def tiny() -> PagedModel:
     )
     torch.manual_seed(0)
     causal_lm = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=ATTENTION)
-    return PagedModel("tiny", causal_lm.eval().requires_grad_(False))
+    return TransformersModel("tiny", causal_lm.eval().requires_grad_(False))
 
 
 @pytest.fixture(scope="session")
@@ -45,5 +45,5 @@ def default_files(models_dir: Path) -> ModelFiles:
 
 
 @pytest.fixture(scope="session")
-def default_model(default_files: ModelFiles) -> PagedModel:
+def default_model(default_files: ModelFiles) -> TransformersModel:
     return load(default_files, dtype="float32", device="cpu")

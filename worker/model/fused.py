@@ -1,20 +1,19 @@
-"""The lean path: a decoder of the Llama family in a dozen operators per layer, beside transformers' modules.
+"""The fused model: a decoder of the Llama family in a dozen operators per layer, beside transformers' modules.
 
 The same sums in fewer calls: queries, keys and values are one product, gate and up another, weights are laid out for
-the processor, and only rows that sample leave the last layer. `worker.model.fused_weights` takes the weights from a
-loaded model; `worker.model.select` decides whether this path may serve.
+the processor, and only rows that sample leave the last layer. The family is recognised by its model type. That the
+layers hold what is expected of them is checked here; that they compute what is expected, by `worker.model.select`.
 
-Matrix products with weights in the layout that the processor's kernels want, laid out once and not in every call.
-
-`torch.nn.functional.linear` rearranges a weight each time it is used. oneDNN keeps it arranged: half the time of a
-lone token's product in bfloat16, half the time of any product in float32 where MKL does not know the processor. Torch
-has the operators for its own compiler and calls them private, so they are tried before they are trusted.
+On a CPU `torch.nn.functional.linear` rearranges a weight each time it is used. oneDNN keeps it arranged: half the time
+of a lone token's product in bfloat16, half the time of any product in float32 where MKL does not know the processor.
+Torch has the operators for its own compiler and calls them private, so they are tried before they are trusted.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar, cast
 
 import torch
 from torch.nn.functional import embedding, linear, rms_norm, silu
@@ -24,10 +23,20 @@ from fairlane.worker.attention.base import AttentionBackend, Metadata
 from fairlane.worker.engine.kv_cache import KVCache, KVShape
 from fairlane.worker.model.interface import Output, Packed, Rotary
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 Linear = Callable[[torch.Tensor], torch.Tensor]
 """[rows, inputs] to [rows, outputs]."""
 _ROWS = 64
 """The number of rows that weights are laid out for. Within a few percent the best at any, which 1 is not."""
+
+FAMILY = {"llama", "mistral", "qwen2", "qwen3"}
+"""Model types whose layers are those of Llama, but for biases and norms on heads."""
+_ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm"}
+_MLP = {"gate_proj", "up_proj", "down_proj", "act_fn"}
+_LAYER = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
+_MODEL = {"embed_tokens", "layers", "norm", "rotary_emb"}
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +49,7 @@ def make_linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linea
 
 
 def is_packed(weight: torch.Tensor) -> bool:
-    """A product with it has a copy of its own."""
+    """`make_linear` keeps a packed copy of it."""
     return weight.device.type == "cpu" and _packing_works(weight.dtype)
 
 
@@ -77,26 +86,36 @@ class Norm:
         return rms_norm(states, self.weight.shape, self.weight, self.epsilon)
 
 
+class Projection(NamedTuple):
+    """The weights of one or several products of the same input, their outputs side by side."""
+
+    weight: torch.Tensor  # [outputs, inputs]
+    bias: torch.Tensor | None  # [outputs]
+
+
+Product = TypeVar("Product", Projection, Linear)
+
+
 @dataclass(frozen=True, slots=True)
-class Layer:
-    """One decoder layer's weights."""
+class FusedLayer(Generic[Product]):
+    """One decoder layer's weights: each product a `Projection` as transformers holds it, or laid out a `Linear`."""
 
     attention_norm: Norm
-    qkv: Linear  # hidden to (heads + 2 kv_heads) * head_dim
+    qkv: Product  # hidden to (heads + 2 kv_heads) * head_dim
     head_norm: Norm | None  # of the queries' and the keys' heads
-    output: Linear
+    output: Product
     mlp_norm: Norm
-    gate_up: Linear  # hidden to gate, then up
-    down: Linear
+    gate_up: Product  # hidden to gate, then up
+    down: Product
     scaling: float
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
-    """A whole decoder's."""
+class FusedWeights:
+    """A whole decoder's weights."""
 
     embedding: torch.Tensor  # [vocabulary, hidden]
-    layers: Sequence[Layer]
+    layers: Sequence[FusedLayer[Linear]]
     norm: Norm
     head: Linear  # hidden to vocabulary
     rotary: Rotary
@@ -104,7 +123,7 @@ class Weights:
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class _StepInputs:
     """What all layers of one step share."""
 
     cosines: torch.Tensor  # [tokens, 1, head_dim]
@@ -113,11 +132,11 @@ class _Step:
     attention: AttentionBackend
 
 
-class LeanModel:
-    """The lean path. Keys and values live in whichever cache `forward` is given."""
+class FusedModel:
+    """See `Model`. Keys and values live in whichever cache `forward` is given."""
 
     def __init__(
-        self, name: str, weights: Weights, shape: KVShape, *, context_length: int, backend: str = "sdpa"
+        self, name: str, weights: FusedWeights, shape: KVShape, *, context_length: int, backend: str = "sdpa"
     ) -> None:
         self.name = name
         self.vocab_size = len(weights.embedding)
@@ -140,13 +159,15 @@ class LeanModel:
             hidden = _feed_forward(layer, layer.output(attended).add_(hidden))
         return Output(weights.head(weights.norm(hidden)))
 
-    def _step(self, packed: Packed, hidden: torch.Tensor) -> _Step:
+    def _step(self, packed: Packed, hidden: torch.Tensor) -> _StepInputs:
         cosines, sines = self._weights.rotary(hidden, packed.positions[None])
         sines = sines[0, :, None].clone()
         sines[..., : sines.shape[-1] // 2].neg_()
-        return _Step(cosines[0, :, None], sines, packed.metadata, BACKENDS[self.backend])
+        return _StepInputs(cosines[0, :, None], sines, packed.metadata, BACKENDS[self.backend])
 
-    def _attend(self, layer: Layer, hidden: torch.Tensor, kv: torch.Tensor, step: _Step) -> torch.Tensor:
+    def _attend(
+        self, layer: FusedLayer[Linear], hidden: torch.Tensor, kv: torch.Tensor, step: _StepInputs
+    ) -> torch.Tensor:
         """[tokens, hidden] to [tokens, heads * head_dim], keys and values written."""
         heads, both = self._weights.heads, self._weights.heads + self.shape.kv_heads
         states = layer.qkv(layer.attention_norm(hidden)).view(len(hidden), -1, self.shape.head_dim)
@@ -155,13 +176,168 @@ class LeanModel:
         return step.attention.attend(query, key, value, kv, step.metadata, layer.scaling).flatten(1)
 
 
-def _rotate(states: torch.Tensor, norm: Norm | None, step: _Step) -> torch.Tensor:
+def _rotate(states: torch.Tensor, norm: Norm | None, step: _StepInputs) -> torch.Tensor:
     """Turn queries and keys by their positions: [tokens, heads, head_dim]."""
     if norm is not None:
         states = norm(states)
     return (states * step.cosines).addcmul_(states.roll(states.shape[-1] // 2, -1), step.sines)
 
 
-def _feed_forward(layer: Layer, hidden: torch.Tensor) -> torch.Tensor:
+def _feed_forward(layer: FusedLayer[Linear], hidden: torch.Tensor) -> torch.Tensor:
     gate, up = layer.gate_up(layer.mlp_norm(hidden)).chunk(2, dim=-1)
     return layer.down(silu(gate).mul_(up)).add_(hidden)
+
+
+class _Module(Protocol):
+    def named_children(self) -> Iterable[tuple[str, torch.nn.Module]]:
+        """As of torch.nn.Module."""
+
+
+class _Norm(Protocol):
+    weight: torch.Tensor
+    variance_epsilon: float
+
+
+class _Attention(_Module, Protocol):
+    q_proj: torch.nn.Linear
+    k_proj: torch.nn.Linear
+    v_proj: torch.nn.Linear
+    o_proj: torch.nn.Linear
+    q_norm: _Norm
+    k_norm: _Norm
+    scaling: float
+
+
+class _Mlp(_Module, Protocol):
+    gate_proj: torch.nn.Linear
+    up_proj: torch.nn.Linear
+    down_proj: torch.nn.Linear
+
+
+class _DecoderLayer(_Module, Protocol):
+    def to(self, *, device: str) -> object:
+        """As of torch.nn.Module."""
+
+    self_attn: _Attention
+    mlp: _Mlp
+    input_layernorm: _Norm
+    post_attention_layernorm: _Norm
+
+
+class _Decoder(_Module, Protocol):
+    embed_tokens: torch.nn.Embedding
+    layers: Iterable[_DecoderLayer]
+    norm: _Norm
+    rotary_emb: Rotary
+
+
+class NotLlamaError(Exception):
+    """The model is not of the Llama family as this file knows it; the message says why."""
+
+
+class RawWeights:
+    """A decoder's weights as transformers holds them. Raises NotLeanError for a model of another kind."""
+
+    def __init__(self, causal_lm: "PreTrainedModel", *, release: bool = False) -> None:
+        config = causal_lm.config
+        if config.model_type not in FAMILY:
+            raise NotLlamaError(f"model type {config.model_type} is not of the Llama family")
+        if config.hidden_act != "silu":
+            raise NotLlamaError(f"activation {config.hidden_act} is not silu")
+        self._decoder = cast(_Decoder, causal_lm.model)
+        _check_children(self._decoder, _MODEL)
+        self._release = release
+        self.embedding: torch.Tensor = self._decoder.embed_tokens.weight
+        self.norm = _norm(self._decoder.norm)
+        self.head = _projection(causal_lm.lm_head)
+        self.rotary = self._decoder.rotary_emb
+        self.heads = int(config.num_attention_heads)
+
+    def layers(self) -> Iterator[FusedLayer[Projection]]:
+        """Layer by layer; with `release`, a layer that was taken leaves the transformers model."""
+        for layer in self._decoder.layers:
+            yield _layer(layer)
+            if self._release:
+                layer.to(device="meta")
+
+
+def take_weights(causal_lm: "PreTrainedModel") -> FusedWeights:
+    """Fused and laid out anew; the rotary module is the model's own, and all that is not packed. Raises
+    NotLeanError."""
+    raw = RawWeights(causal_lm)
+    return FusedWeights(
+        embedding=_own(raw.embedding),
+        layers=[_laid_out(layer) for layer in raw.layers()],
+        norm=_own_norm(raw.norm),
+        head=make_linear(*raw.head),
+        rotary=raw.rotary,
+        heads=raw.heads,
+    )
+
+
+def _laid_out(raw: FusedLayer[Projection]) -> FusedLayer[Linear]:
+    return FusedLayer(
+        attention_norm=_own_norm(raw.attention_norm),
+        qkv=make_linear(*raw.qkv),
+        head_norm=raw.head_norm,
+        output=make_linear(*raw.output),
+        mlp_norm=_own_norm(raw.mlp_norm),
+        gate_up=make_linear(*raw.gate_up),
+        down=make_linear(*raw.down),
+        scaling=raw.scaling,
+    )
+
+
+def _own(weight: torch.Tensor) -> torch.Tensor:
+    """A copy where the products have theirs: else this alone would keep the model's whole file in memory."""
+    return weight.clone() if is_packed(weight) else weight
+
+
+def _own_norm(norm: Norm) -> Norm:
+    return Norm(_own(norm.weight), norm.epsilon)
+
+
+def _check_children(module: _Module, known: set[str]) -> None:
+    if others := {name for name, _ in module.named_children()} - known:
+        raise NotLlamaError(f"{type(module).__name__} holds an unknown {', '.join(sorted(others))}")
+
+
+def _layer(layer: _DecoderLayer) -> FusedLayer[Projection]:
+    attention, mlp = layer.self_attn, layer.mlp
+    _check_children(layer, _LAYER)
+    _check_children(attention, _ATTENTION)
+    _check_children(mlp, _MLP)
+    return FusedLayer(
+        attention_norm=_norm(layer.input_layernorm),
+        qkv=_projection(attention.q_proj, attention.k_proj, attention.v_proj),
+        head_norm=_head_norm(attention) if hasattr(attention, "q_norm") else None,
+        output=_projection(attention.o_proj),
+        mlp_norm=_norm(layer.post_attention_layernorm),
+        gate_up=_projection(mlp.gate_proj, mlp.up_proj),
+        down=_projection(mlp.down_proj),
+        scaling=float(attention.scaling),
+    )
+
+
+def _norm(module: _Norm) -> Norm:
+    return Norm(module.weight, float(module.variance_epsilon))
+
+
+def _head_norm(attention: _Attention) -> Norm:
+    """Both norms as one, a line of weights for each head."""
+    lines = [
+        norm.weight.expand(projection.out_features // len(norm.weight), -1)
+        for norm, projection in ((attention.q_norm, attention.q_proj), (attention.k_norm, attention.k_proj))
+    ]
+    return Norm(torch.cat(lines), float(attention.q_norm.variance_epsilon))
+
+
+def _projection(*modules: torch.nn.Linear) -> Projection:
+    for module in modules:
+        if type(module) is not torch.nn.Linear:  # quantised, or with an adapter: its weight is not all that it computes
+            raise NotLlamaError(f"a product is a {type(module).__name__}")
+    biases: list[torch.Tensor] = [module.bias for module in modules if module.bias is not None]
+    if biases and len(biases) < len(modules):
+        biases = [m.weight.new_zeros(m.out_features) if m.bias is None else m.bias for m in modules]
+    weights: list[torch.Tensor] = [module.weight for module in modules]
+    return Projection(weights[0] if len(weights) == 1 else torch.cat(weights), torch.cat(biases) if biases else None)

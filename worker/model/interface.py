@@ -115,7 +115,7 @@ class Output(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Layer:
+class _LayerInputs:
     """What one attention module reads in a step. It hangs on the module and is not looked up by the layer's number,
     so that one traced graph serves every layer."""
 
@@ -130,11 +130,11 @@ class _AttentionModule(Protocol):
     layer_idx: int
     head_dim: int
     is_causal: bool
-    fairlane_layer: _Layer
+    fairlane_layer: _LayerInputs
 
 
 class Model(Protocol):
-    """What the runner needs of a model, whichever path computes it."""
+    """What the runner needs of a model, whichever form computes it."""
 
     name: str
     vocab_size: int
@@ -154,8 +154,8 @@ class Rotary(Protocol):
         """Cosines and sines of `positions` [1, tokens], in `like`'s dtype: [1, tokens, head_dim] each."""
 
 
-class PagedModel:
-    """The reference path: transformers' modules. Keys and values live in whichever cache `forward` is given."""
+class TransformersModel:
+    """The reference: transformers' modules. Keys and values live in whichever cache `forward` is given."""
 
     def __init__(self, name: str, causal_lm: "PreTrainedModel", *, backend: str = "sdpa") -> None:
         config = causal_lm.config
@@ -181,7 +181,7 @@ class PagedModel:
     def forward(self, packed: Packed, cache: KVCache) -> Output:
         """Compute the rows, write their keys and values, and return the logits of those that sample."""
         for module, kv in zip(self._modules, cache.layers, strict=True):
-            module.fairlane_layer = _Layer(kv, packed.metadata, self.backend)
+            module.fairlane_layer = _LayerInputs(kv, packed.metadata, self.backend)
         output = self._model(
             input_ids=packed.token_ids[None],
             position_ids=packed.positions[None],
@@ -207,7 +207,7 @@ class PagedModel:
             self._model.set_attn_implementation(ATTENTION)
 
 
-def load(files: ModelFiles, *, dtype: str = "auto", device: str = "auto", backend: str = "sdpa") -> PagedModel:
+def load(files: ModelFiles, *, dtype: str = "auto", device: str = "auto", backend: str = "sdpa") -> TransformersModel:
     """Load the model with our attention in it. Raises ModelError where it could not be served exactly."""
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.utils.logging import disable_progress_bar
@@ -225,7 +225,7 @@ def load(files: ModelFiles, *, dtype: str = "auto", device: str = "auto", backen
             attn_implementation=ATTENTION,
             device_map=str(place) if place.type != "cpu" else None,
         )
-    model = PagedModel(files.name, causal_lm.eval().requires_grad_(False), backend=backend)
+    model = TransformersModel(files.name, causal_lm.eval().requires_grad_(False), backend=backend)
     _log.info("loaded %s in %.1f s: %s on %s", files.name, time.perf_counter() - began, model.shape.dtype, place)
     return model
 
@@ -286,7 +286,7 @@ def _attend(
     return attended[None], None
 
 
-def _refuse_unserved(others: dict[str, object], layer: _Layer) -> None:
+def _refuse_unserved(others: dict[str, object], layer: _LayerInputs) -> None:
     """A window that never binds was let through by `check_supported`; all else here would change the outcome."""
     for argument in _UNSERVED.keys() & others.keys():
         if others[argument] is not None and argument != "sliding_window":

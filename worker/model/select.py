@@ -1,9 +1,12 @@
-"""Which path serves: the fastest that proves to compute what transformers' modules compute.
+"""Which form of a model serves: the fastest that computes what transformers' modules compute.
 
-Proof at start that the model computes the same through our paths as through its own. Fails closed.
+Two proofs, both by comparing logits, since a static check knows only the kinds of attention that exist today:
 
-A static check knows only the kinds of attention that exist today; this one knows none, and compares. So does the
-proof of a faster path: every logit of two sequences, packed, in chunks and token by token.
+    `prove`            the reference with our attention against transformers' own; where it fails, nothing is served
+    `logit_disagreement`  a faster form against the reference: every logit of two sequences, packed, in chunks and
+                       token by token; where it fails, the next slower form is tried
+
+In order of speed: the native model (C++, on CPUs), the fused model, the reference.
 """
 
 import ctypes
@@ -20,27 +23,134 @@ from fairlane.scheduler.planner.steps import Row, SeqId
 from fairlane.worker.attention.backends import fastest_backends, in_short
 from fairlane.worker.engine.kv_cache import KVCache
 from fairlane.worker.engine.runner import pack
-from fairlane.worker.model.files import ModelError, ModelFiles
-from fairlane.worker.model.fused import LeanModel
-from fairlane.worker.model.fused_weights import NotLeanError, take_weights
-from fairlane.worker.model.interface import Model, PagedModel, choose_device, load
+from fairlane.worker.model.files import ModelError, ModelFiles, first_line
+from fairlane.worker.model.fused import FusedModel, NotLlamaError, take_weights
+from fairlane.worker.model.interface import Model, TransformersModel, choose_device, load
 from fairlane.worker.native.library import has_int8, is_fastest
 from fairlane.worker.native.model import NativeModel
 
-_TOLERANCE = {torch.float32: 1e-3}
-_COARSE_TOLERANCE = 0.15
-"""Relative, of the logits: rounding in 16 bits stays well below, another attention well above."""
-_LEAN_TOLERANCE = {torch.float32: 1e-4}
-_LEAN_COARSE_TOLERANCE = 0.1
-"""Of a faster path, whose attention is the same, as a share of the largest logit: no logit may be further off."""
+_REFERENCE_TOLERANCE = {torch.float32: 1e-3}
+_COARSE_REFERENCE_TOLERANCE = 0.15
+"""Relative error of the logits' norm in 16 bits: rounding stays well below, another kind of attention well above."""
+_TOLERANCE = {torch.float32: 1e-4}
+_COARSE_TOLERANCE = 0.1
+"""The largest error of any logit, as a share of the largest logit: the attention is the same here."""
 INT8_TOLERANCE = 0.2
-"""The same where weights are rounded to 8 bits on purpose; a wrong one makes it about 1."""
+"""The same where weights are rounded to 8 bits; a wrong weight makes it about 1."""
 _BLOCK_SIZE = 8
 _LENGTHS = {"long": 21, "short": 7}
 
+_log = logging.getLogger(__name__)
+
+
+def load_fastest(files: ModelFiles, *, dtype: str = "auto", device: str = "auto") -> Model:
+    """Load and prove the reference, then a faster form, and keep only the one that serves. Raises ModelError.
+
+    `dtype` int8 is bfloat16 with weights of 8 bits where those are faster, and auto elsewhere.
+    """
+    int8 = dtype == "int8" and choose_device(device).type == "cpu" and has_int8()
+    if dtype == "int8":
+        dtype = "bfloat16" if int8 else "auto"
+        if not int8:
+            _log.warning("%s is not served with weights of 8 bits: they are not faster here", files.name)
+    reference = load(files, dtype=dtype, device=device)
+    expected = prove(reference)
+    began = time.perf_counter()
+    fast: Model | None = None
+    for bits in (True, False) if int8 else (False,):
+        if fast is None:
+            reference = _whole(reference, files, dtype, device)
+            fast = build_native(reference, expected, release=True, int8=bits)
+    if fast is None:
+        reference = _whole(reference, files, dtype, device)
+        fast = build_fused(reference, expected)
+    if fast is None:
+        return reference
+    kind = "native" if isinstance(fast, NativeModel) else "fused"
+    took_s = time.perf_counter() - began
+    _log.info("the %s model of %s, on %s attention, is proven in %.1f s", kind, files.name, fast.backend, took_s)
+    del reference
+    _return_memory()
+    return fast
+
+
+def precision(model: Model) -> str:
+    """The type that it computes in, and how many bits its weights have."""
+    bits = model.weight_bits if isinstance(model, NativeModel) else 8 * model.shape.dtype.itemsize
+    return f"{model.shape.dtype}, weights of {bits} bits"
+
+
+def _whole(reference: TransformersModel, files: ModelFiles, dtype: str, device: str) -> TransformersModel:
+    """The reference with all its weights: loaded anew where a native model took them and then failed its proof."""
+    is_apart = any(weight.is_meta for weight in reference.causal_lm.parameters())
+    return load(files, dtype=dtype, device=device) if is_apart else reference
+
 
 @torch.inference_mode()
-def prove(model: PagedModel) -> list[torch.Tensor]:
+def build_native(
+    reference: TransformersModel, expected: Sequence[torch.Tensor], *, release: bool = False, int8: bool = False
+) -> NativeModel | None:
+    """The native model beside the reference; None where it is not the fastest or does not agree, and the log says why.
+
+    `expected`: the reference's `every_logit`. `release`: take the weights from the reference, so that no two copies are
+    held. `int8`: round them to 8 bits.
+    """
+    if not is_fastest(reference.shape.dtype, reference.shape.head_dim, reference.device):
+        return None
+    try:
+        native = NativeModel(
+            reference.name,
+            reference.causal_lm,
+            reference.shape,
+            context_length=reference.context_length,
+            release=release,
+            int8=int8,
+        )
+        reason = logit_disagreement(native, expected, INT8_TOLERANCE if int8 else None)
+    except NotLlamaError:  # nor is there a fused model, and building that says so
+        return None
+    except (AttributeError, MemoryError, RuntimeError) as error:  # it only looks like one of the family
+        reason = first_line(error)
+    if reason is None:
+        return native
+    _log.warning("%s is not served by compiled code, slower: %s", reference.name, reason)
+    return None
+
+
+@torch.inference_mode()
+def build_fused(reference: TransformersModel, expected: Sequence[torch.Tensor] | None = None) -> FusedModel | None:
+    """The fused model beside the reference, on the fastest attention with which they agree; None where they agree with
+    none, and the log says why."""
+    reasons: list[str] = []
+    try:
+        expected = expected or every_logit(reference)
+        weights = take_weights(reference.causal_lm)
+        for backend in fastest_backends(reference.shape, reference.device):
+            fused = FusedModel(
+                reference.name, weights, reference.shape, context_length=reference.context_length, backend=backend
+            )
+            reason = _failure(fused, expected)
+            if reason is None:
+                if reasons:
+                    _log.warning("%s is served with %s attention, slower: %s", fused.name, backend, "; ".join(reasons))
+                return fused
+            reasons.append(f"with {backend} attention {reason}")
+    except (NotLlamaError, AttributeError, RuntimeError) as error:  # or it only looks like one of the family
+        reasons.append(first_line(error))
+    _log.warning("%s is served by transformers' modules, slower: %s", reference.name, "; ".join(reasons))
+    return None
+
+
+def _failure(fused: FusedModel, expected: Sequence[torch.Tensor]) -> str | None:
+    """Why the fused model may not serve on its attention; on another it may."""
+    try:
+        return logit_disagreement(fused, expected)
+    except Exception as error:  # noqa: BLE001 - a kernel may not compile, and a compiler may fail in any way
+        return f"it fails: {in_short(error)}"
+
+
+@torch.inference_mode()
+def prove(model: TransformersModel) -> list[torch.Tensor]:
     """Compare our attention with the model's own; returns `every_logit`. Raises ModelError where they differ."""
     logits = every_logit(model)
     *_, shorts, longs = logits
@@ -48,25 +158,27 @@ def prove(model: PagedModel) -> list[torch.Tensor]:
     for name, found in (("short", shorts[0]), ("long", longs[0])):
         expected = model.plain_logits(prompts[name]).float()
         error = float((found - expected).norm() / expected.norm())
-        if not error <= _TOLERANCE.get(model.shape.dtype, _COARSE_TOLERANCE):
+        if not error <= _REFERENCE_TOLERANCE.get(model.shape.dtype, _COARSE_REFERENCE_TOLERANCE):
             raise ModelError(f"model {model.name}: its attention is not the one we know (logits differ by {error:.2g})")
     return logits
 
 
 @torch.inference_mode()
 def every_logit(model: Model) -> list[torch.Tensor]:
-    """What another path of the same model must agree with."""
+    """The logits of every token of the proof, in float32: what another form of the same model must agree with."""
     return list(_logits(model))
 
 
 @torch.inference_mode()
-def disagreement(fast: Model, logits: Sequence[torch.Tensor], limit: float | None = None) -> str | None:
-    """How a path's logits differ by more than rounding from the reference's, at any token; None where they agree.
-    `limit`: what is rounding, where the path rounds more than its type does."""
-    limit = limit or _LEAN_TOLERANCE.get(fast.shape.dtype, _LEAN_COARSE_TOLERANCE)
+def logit_disagreement(fast: Model, logits: Sequence[torch.Tensor], limit: float | None = None) -> str | None:
+    """How a form's logits differ by more than rounding from the reference's `logits`; None where they agree.
+
+    `limit`: what counts as rounding, where the form rounds more than its type does.
+    """
+    limit = limit or _TOLERANCE.get(fast.shape.dtype, _COARSE_TOLERANCE)
     for found, expected in zip(_logits(fast), logits, strict=True):
         error = float((found - expected).abs().max() / expected.abs().max())
-        if not error <= limit:  # nor where it is not a number
+        if not error <= limit:  # also where it is not a number
             return f"its logits differ by {error:.2g} of the largest, more than {limit:.2g}"
     return None
 
@@ -94,124 +206,12 @@ def _row(name: str, tokens: list[int], start: int, end: int, table: tuple[int, .
     return Row(SeqId(name, 0), tuple(tokens[start:end]), start, table, samples=end - start == 1, output_index=0)
 
 
-_log = logging.getLogger(__name__)
-
-
-def load_fastest(files: ModelFiles, *, dtype: str = "auto", device: str = "auto") -> Model:
-    """Load and prove the reference, then a faster path, and keep only the one that serves. Raises ModelError.
-
-    `dtype` int8 is bfloat16 with weights of 8 bits where those are faster, and auto elsewhere.
-    """
-    int8 = dtype == "int8" and choose_device(device).type == "cpu" and has_int8()
-    if dtype == "int8":
-        dtype = "bfloat16" if int8 else "auto"
-        if not int8:
-            _log.warning("%s is not served with weights of 8 bits: they are not faster here", files.name)
-    reference = load(files, dtype=dtype, device=device)
-    expected = prove(reference)
-    began = time.perf_counter()
-    fast: Model | None = None
-    for bits in (True, False) if int8 else (False,):
-        if fast is None:
-            reference = _whole(reference, files, dtype, device)
-            fast = native_path(reference, expected, release=True, int8=bits)
-    if fast is None:
-        reference = _whole(reference, files, dtype, device)
-        fast = lean_path(reference, expected)
-    if fast is None:
-        return reference
-    kind = "compiled" if isinstance(fast, NativeModel) else "lean"
-    took_s = time.perf_counter() - began
-    _log.info("the %s path of %s, on %s attention, is proven in %.1f s", kind, files.name, fast.backend, took_s)
-    del reference
-    _give_back()
-    return fast
-
-
-def precision(model: Model) -> str:
-    """The type that it computes in, and how its weights are packed where they are."""
-    bits = model.weight_bits if isinstance(model, NativeModel) else 8 * model.shape.dtype.itemsize
-    return f"{model.shape.dtype}, weights of {bits} bits"
-
-
-def _whole(reference: PagedModel, files: ModelFiles, dtype: str, device: str) -> PagedModel:
-    """The reference with all its weights: loaded anew where it was taken apart in vain."""
-    is_apart = any(weight.is_meta for weight in reference.causal_lm.parameters())
-    return load(files, dtype=dtype, device=device) if is_apart else reference
-
-
-@torch.inference_mode()
-def native_path(
-    reference: PagedModel, expected: Sequence[torch.Tensor], *, release: bool = False, int8: bool = False
-) -> NativeModel | None:
-    """The compiled path beside the reference, or None where it is not the fastest or does not agree; the log says why.
-
-    `expected` is the reference's `every_logit`. Where told to release them, the reference loses its weights as they are
-    taken: no two copies are held. With `int8` its weights are rounded to 8 bits.
-    """
-    if not is_fastest(reference.shape.dtype, reference.shape.head_dim, reference.device):
-        return None
-    try:
-        native = NativeModel(
-            reference.name,
-            reference.causal_lm,
-            reference.shape,
-            context_length=reference.context_length,
-            release=release,
-            int8=int8,
-        )
-        reason = disagreement(native, expected, INT8_TOLERANCE if int8 else None)
-    except NotLeanError:  # nor does the lean path, which says so
-        return None
-    except (AttributeError, MemoryError, RuntimeError) as error:  # it only looks like one of the family
-        reason = str(error).partition("\n")[0]
-    if reason is None:
-        return native
-    _log.warning("%s is not served by compiled code, slower: %s", reference.name, reason)
-    return None
-
-
-@torch.inference_mode()
-def lean_path(reference: PagedModel, expected: Sequence[torch.Tensor] | None = None) -> LeanModel | None:
-    """The lean path beside the reference, on the fastest attention with which they agree, or None; the log says why."""
-    reasons: list[str] = []
-    try:
-        expected = expected or every_logit(reference)
-        weights = take_weights(reference.causal_lm)
-        for backend in fastest_backends(reference.shape, reference.device):
-            lean = LeanModel(
-                reference.name, weights, reference.shape, context_length=reference.context_length, backend=backend
-            )
-            reason = _reason(lean, expected)
-            if reason is None:
-                return _found(lean, reasons)
-            reasons.append(f"with {backend} attention {reason}")
-    except (NotLeanError, AttributeError, RuntimeError) as error:  # or it only looks like one of the family
-        reasons.append(str(error).partition("\n")[0])
-    _log.warning("%s is served by transformers' modules, slower: %s", reference.name, "; ".join(reasons))
-    return None
-
-
-def _reason(lean: LeanModel, expected: Sequence[torch.Tensor]) -> str | None:
-    """Why the lean path may not serve on its attention: on another it may."""
-    try:
-        return disagreement(lean, expected)
-    except Exception as error:  # noqa: BLE001 - a kernel may not compile, and a compiler may fail in any way
-        return f"it fails: {in_short(error)}"
-
-
-def _give_back() -> None:
-    """Hand to the system what the reference took: transformers' modules refer to each other in circles, and glibc keeps
-    what was freed; so does torch of a GPU's memory, which would be missing from the KV pool."""
+def _return_memory() -> None:
+    """Return the reference's memory to the system: transformers' modules refer to each other in circles, and glibc
+    keeps what was freed; torch keeps a GPU's, which the KV pool would lack."""
     gc.collect()
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
-
-
-def _found(lean: LeanModel, reasons: list[str]) -> LeanModel:
-    if reasons:
-        _log.warning("%s is served with %s attention, slower: %s", lean.name, lean.backend, "; ".join(reasons))
-    return lean

@@ -1,31 +1,36 @@
 """The Llama family in one call of compiled code per step: nothing of Python or torch runs between its operators.
 
-What `worker.model.fused` computes operator by operator, on weights in the layout of `worker.native.layout`. The table
-of rotations grows with the positions that are seen.
+The same sums as `worker.model.fused`, on weights laid out as the compiled products read them (see `product.h`). The
+table of rotations grows with the positions that are seen.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch.nn.functional import pad
 
-from fairlane.worker.engine.kv_cache import KVCache, KVShape
-from fairlane.worker.model.fused import Norm
-from fairlane.worker.model.fused_weights import Fused, NotLeanError, RawLayer, RawWeights
+from fairlane.worker.engine.kv_cache import KVCache, KVShape, zeros
+from fairlane.worker.model.fused import FusedLayer, Norm, NotLlamaError, Projection, RawWeights
 from fairlane.worker.model.interface import Likeliest, Output, Packed, Rotary
-from fairlane.worker.native.layout import Arena, in_steps, interleaved, room_for, tiled
 from fairlane.worker.native.library import TILE_OUTPUTS, CLayer, CModel, CNorm, CStep, CWeights, kernels
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _FIRST_POSITIONS = 1024
-"""Rotations that the table begins with."""
+"""Positions that the table of rotations begins with."""
+_ALIGNMENT = 64
+"""Bytes of a cache line: no vector of a tile lies across two."""
+_LEAST_SCALE = 1e-30
+"""The scale of an output whose weights are all zero."""
+_ROUNDED_AT_ONCE = 4_096
+"""Outputs whose weights are widened to float32 at a time."""
 
 
 class NativeModel:
-    """The compiled path. Keys and values live in whichever cache `forward` is given. Raises NotLeanError for a model of
-    another kind. With `int8` the weights are rounded to 8 bits, keys and values stay bfloat16."""
+    """See `Model`. Keys and values live in whichever cache `forward` is given. Raises NotLlamaError for a model of
+    another kind. With `int8` the weights are rounded to 8 bits; keys and values stay bfloat16."""
 
     backend = "cpu"
 
@@ -47,7 +52,7 @@ class NativeModel:
         self._decode = compiled.decode_int8 if int8 and compiled.decode_int8 else compiled.decode
         self.weight_bits = 8 if self._decode is compiled.decode_int8 else 8 * shape.dtype.itemsize
         self._rotations = _Rotations(causal_lm.model.rotary_emb)
-        self._weights = _Weights(causal_lm, shape, release=release, int8=self.weight_bits == 8)
+        self._weights = _NativeWeights(causal_lm, shape, release=release, int8=self.weight_bits == 8)
         self.vocab_size = self._weights.vocabulary
         self._logits = torch.empty((0, self.vocab_size))
         """Of the last step, whose memory is the next one's: megabytes, which the system may take several milliseconds
@@ -95,14 +100,14 @@ class _Rotations:
         return cosines[0, :, :half].contiguous(), sines[0, :, :half].contiguous()
 
 
-class _Weights:
+class _NativeWeights:
     """A decoder's weights laid out, and the structures that point to them."""
 
     def __init__(self, causal_lm: "PreTrainedModel", shape: KVShape, *, release: bool, int8: bool) -> None:
         raw = RawWeights(causal_lm, release=release)
         hidden = raw.embedding.shape[1]
         if hidden % 8 or (raw.heads * shape.head_dim) % 8:
-            raise NotLeanError(f"a hidden size of {hidden} is no multiple of 8")
+            raise NotLlamaError(f"a hidden size of {hidden} is no multiple of 8")
         self._int8 = int8
         self.vocabulary = len(raw.embedding)
         self._arena = Arena(room_for((*causal_lm.parameters(), raw.embedding)))
@@ -122,7 +127,7 @@ class _Weights:
             self._linear(raw.head),
         )
 
-    def _layer(self, raw: RawLayer) -> CLayer:
+    def _layer(self, raw: FusedLayer[Projection]) -> CLayer:
         gate_up, down = raw.gate_up, raw.down
         bias = None if gate_up.bias is None else interleaved(gate_up.bias)
         return CLayer(
@@ -131,17 +136,17 @@ class _Weights:
             self._norm(raw.head_norm),
             self._linear(raw.output),
             self._norm(raw.mlp_norm),
-            self._linear(Fused(interleaved(gate_up.weight), bias)),
-            self._linear(Fused(pad(down.weight, (0, -down.weight.shape[1] % 16)), down.bias)),
+            self._linear(Projection(interleaved(gate_up.weight), bias)),
+            self._linear(Projection(pad(down.weight, (0, -down.weight.shape[1] % 16)), down.bias)),
             raw.scaling,
         )
 
-    def _linear(self, fused: Fused) -> CWeights:
-        outputs, inputs = fused.weight.shape
-        bias = None if fused.bias is None else self._line(fused.bias)
+    def _linear(self, product: Projection) -> CWeights:
+        outputs, inputs = product.weight.shape
+        bias = None if product.bias is None else self._line(product.bias)
         if not self._int8:
-            return CWeights(self._keep(tiled(fused.weight)), bias, None, inputs, outputs)
-        steps, scales = in_steps(fused.weight)
+            return CWeights(self._keep(tiled(product.weight)), bias, None, inputs, outputs)
+        steps, scales = quantised(product.weight)
         return CWeights(self._keep(tiled(steps)), bias, self._line(scales), inputs, outputs)
 
     def _norm(self, norm: Norm | None) -> CNorm:
@@ -156,3 +161,65 @@ class _Weights:
     def _floats(self, tensor: torch.Tensor) -> int:
         self._kept.append(tensor.to(torch.float32).contiguous().clone())
         return self._kept[-1].data_ptr()
+
+
+class Arena:
+    """One stretch of memory for many tensors, in large pages where the system has them. Raises MemoryError if too
+    small."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self._memory = zeros((size_bytes,), torch.uint8, torch.device("cpu"))
+        self._used = 0
+
+    def keep(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy in the arena: contiguous, aligned to a cache line."""
+        end = self._used + tensor.numel() * tensor.itemsize
+        if end > len(self._memory):
+            raise MemoryError("the arena is full")
+        kept = self._memory[self._used : end].view(tensor.dtype).view(tensor.shape)
+        self._used = -(-end // _ALIGNMENT) * _ALIGNMENT
+        return kept.copy_(tensor)
+
+
+def tiled(weight: torch.Tensor) -> torch.Tensor:
+    """[outputs, inputs] as tiles of outputs, padded with zeros: [tiles, inputs, 32] of float32, and of bfloat16 and
+    uint8, whose inputs go by two and by four, [tiles, inputs / 2 or 4, 32] as int32. A view where nothing is padded."""
+    outputs, inputs = weight.shape
+    together = 4 // weight.itemsize
+    whole = pad(weight, (0, -inputs % together, 0, -outputs % TILE_OUTPUTS)).contiguous()
+    if together > 1:
+        whole = whole.view(torch.int32)  # what moves as one is copied as one
+    return whole.view(-1, TILE_OUTPUTS, whole.shape[1]).transpose(1, 2)
+
+
+class QuantisedWeights(NamedTuple):
+    """Weights as steps of each output's own scale, at most 127 either way."""
+
+    steps: torch.Tensor  # [outputs, inputs], uint8: 128 more than the step
+    scales: torch.Tensor  # [outputs], float32
+
+
+def quantised(weight: torch.Tensor) -> QuantisedWeights:
+    """`weight` [outputs, inputs], rounded to steps of its output's scale; in parts, since it widens them."""
+    scales = weight.abs().amax(1).to(torch.float32) / 127
+    steps = torch.empty(weight.shape, dtype=torch.uint8)
+    for first in range(0, len(weight), _ROUNDED_AT_ONCE):
+        part = slice(first, first + _ROUNDED_AT_ONCE)
+        steps[part] = (weight[part] / scales[part].clamp_min(_LEAST_SCALE)[:, None]).round_() + 128
+    return QuantisedWeights(steps, scales)
+
+
+def interleaved(gate_up: torch.Tensor) -> torch.Tensor:
+    """Weights or biases of gate, then those of up, as 16 of the one and 16 of the other in turns; padded with zeros."""
+    half = TILE_OUTPUTS // 2
+    parts = [pad(part, (0, 0) * (part.ndim - 1) + (0, -len(part) % half)) for part in gate_up.chunk(2)]
+    return torch.stack([part.reshape(-1, half, *part.shape[1:]) for part in parts], 1).flatten(0, 2)
+
+
+def room_for(parameters: Iterable[torch.Tensor]) -> int:
+    """Bytes that surely hold a model's weights, tiled, however they are fused."""
+    return sum(
+        (len(weight) + 3 * TILE_OUTPUTS) * (weight.numel() // max(1, len(weight)) + TILE_OUTPUTS) * weight.itemsize
+        for weight in parameters
+        if weight.ndim > 1
+    )

@@ -5,7 +5,7 @@ import pytest
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.steps import StepFeatures
 from fairlane.worker.engine.calibrate import calibrate
-from fairlane.worker.model.interface import PagedModel
+from fairlane.worker.model.interface import TransformersModel
 from tests.support.worker.hand import lease
 from tests.worker.engine.test_engine import Client
 from tests.worker.engine.test_runner import PROMPTS, alone
@@ -14,7 +14,7 @@ STEP = StepFeatures(4, 0, 100, 0)
 
 
 @pytest.mark.parametrize(("host_slots", "knows_copies"), [(32, True), (0, False)])
-def test_what_was_measured_is_what_is_expected(tiny: PagedModel, host_slots: int, knows_copies: bool) -> None:
+def test_what_was_measured_is_what_is_expected(tiny: TransformersModel, host_slots: int, knows_copies: bool) -> None:
     client, costs = Client(tiny, blocks=256, host_slots=host_slots), CostModel()
 
     calibrate(client.engine.runner, costs, max_sequences=8, max_step_tokens=24)
@@ -27,7 +27,7 @@ def test_what_was_measured_is_what_is_expected(tiny: PagedModel, host_slots: int
     assert [*client.tokens.values()] == [alone(tiny, PROMPTS[2], 10)]
 
 
-def test_a_pool_too_small_to_measure_in_leaves_what_is_assumed(tiny: PagedModel) -> None:
+def test_a_pool_too_small_to_measure_in_leaves_what_is_assumed(tiny: TransformersModel) -> None:
     costs = CostModel()
 
     calibrate(Client(tiny, blocks=8).engine.runner, costs, max_sequences=8, max_step_tokens=24)

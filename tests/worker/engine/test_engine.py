@@ -14,7 +14,7 @@ from fairlane.scheduler.protocol.messages import Lease, Outcome, Preempted, Resu
 from fairlane.worker.engine.engine import Engine, StepReport, planner_for
 from fairlane.worker.engine.kv_cache import KVCache
 from fairlane.worker.engine.runner import Runner
-from fairlane.worker.model.interface import PagedModel
+from fairlane.worker.model.interface import TransformersModel
 from tests.support.worker.hand import lease
 from tests.worker.engine.test_runner import PROMPTS, alone
 
@@ -24,7 +24,7 @@ class Client:
 
     def __init__(
         self,
-        model: PagedModel,
+        model: TransformersModel,
         *,
         blocks: int = 64,
         host_slots: int = 32,
@@ -73,7 +73,7 @@ class Client:
         assert self.cache.host_slots == self.engine.planner.host_slots_free
 
 
-def test_each_job_gets_what_it_would_get_alone(tiny: PagedModel) -> None:
+def test_each_job_gets_what_it_would_get_alone(tiny: TransformersModel) -> None:
     client = Client(tiny)
     for index, prompt in enumerate(PROMPTS):
         client.add(lease(str(index), prompt, max_tokens=10))
@@ -87,7 +87,7 @@ def test_each_job_gets_what_it_would_get_alone(tiny: PagedModel) -> None:
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize(("mode", "copies_ahead"), [("swap", 0), ("swap", 2), ("recompute", 0), (None, 2)])
 def test_preemption_at_any_step_changes_nothing(
-    tiny: PagedModel, mode: YieldMode | None, copies_ahead: int, seed: int
+    tiny: TransformersModel, mode: YieldMode | None, copies_ahead: int, seed: int
 ) -> None:
     chooser = random.Random(seed)
     sampling = Sampling(temperature=0.8, top_p=0.9, seed=seed, frequency_penalty=0.3, repetition_penalty=1.1)
@@ -114,7 +114,7 @@ def test_preemption_at_any_step_changes_nothing(
 
 
 @pytest.mark.parametrize("host_slots", [0, 6, 32])
-def test_a_pool_for_a_third_of_the_work_serves_it_all(tiny: PagedModel, host_slots: int) -> None:
+def test_a_pool_for_a_third_of_the_work_serves_it_all(tiny: TransformersModel, host_slots: int) -> None:
     client = Client(tiny, blocks=18, host_slots=host_slots)
     jobs = [
         lease(f"{lane}{index}", prompt[:20], max_tokens=16, lane=lane)
@@ -139,7 +139,7 @@ def test_a_pool_for_a_third_of_the_work_serves_it_all(tiny: PagedModel, host_slo
 
 
 @pytest.mark.parametrize("mode", ["swap", "recompute"])
-def test_choices_are_those_of_separate_requests_even_when_preempted(tiny: PagedModel, mode: YieldMode) -> None:
+def test_choices_are_those_of_separate_requests_even_when_preempted(tiny: TransformersModel, mode: YieldMode) -> None:
     chooser = random.Random(1)
     sampling = Sampling(seed=9)
     client = Client(tiny)
@@ -157,7 +157,7 @@ def test_choices_are_those_of_separate_requests_even_when_preempted(tiny: PagedM
     assert len({tuple(tokens) for tokens in client.tokens.values()}) == 4
 
 
-def test_a_stop_token_ends_a_choice_and_is_delivered(tiny: PagedModel) -> None:
+def test_a_stop_token_ends_a_choice_and_is_delivered(tiny: TransformersModel) -> None:
     tokens = alone(tiny, PROMPTS[1], 8)
     stop = tokens[4]
     client = Client(tiny)
@@ -169,7 +169,7 @@ def test_a_stop_token_ends_a_choice_and_is_delivered(tiny: PagedModel) -> None:
     assert client.deltas[-1].finish_reason == "stop"
 
 
-def test_min_tokens_holds_the_stop_token_back(tiny: PagedModel) -> None:
+def test_min_tokens_holds_the_stop_token_back(tiny: TransformersModel) -> None:
     first = alone(tiny, PROMPTS[1], 1)[0]
     client = Client(tiny)
     sampling = Sampling(temperature=0.0, stop_token_ids=(first,), min_tokens=5)
@@ -182,7 +182,7 @@ def test_min_tokens_holds_the_stop_token_back(tiny: PagedModel) -> None:
     assert len(found) >= 6
 
 
-def test_deltas_carry_epoch_index_logprobs_and_the_end(tiny: PagedModel) -> None:
+def test_deltas_carry_epoch_index_logprobs_and_the_end(tiny: TransformersModel) -> None:
     client = Client(tiny)
     job = lease("a", PROMPTS[1], max_tokens=3, sampling=Sampling(temperature=0.0, logprobs=2))
     client.add(msgspec.structs.replace(job, epoch=7))
@@ -194,7 +194,7 @@ def test_deltas_carry_epoch_index_logprobs_and_the_end(tiny: PagedModel) -> None
     assert all(len(delta.logprobs) == 1 and len(delta.logprobs[0].top) == 2 for delta in client.deltas)
 
 
-def test_a_job_taken_over_continues_after_what_was_published(tiny: PagedModel) -> None:
+def test_a_job_taken_over_continues_after_what_was_published(tiny: TransformersModel) -> None:
     sampling = Sampling(seed=4)
     whole = Client(tiny)
     whole.add(lease("a", PROMPTS[3], max_tokens=12, sampling=sampling))
@@ -209,7 +209,7 @@ def test_a_job_taken_over_continues_after_what_was_published(tiny: PagedModel) -
     assert whole.tokens == heir.tokens
 
 
-def test_a_cancel_frees_the_blocks_at_once_and_silences_the_job(tiny: PagedModel) -> None:
+def test_a_cancel_frees_the_blocks_at_once_and_silences_the_job(tiny: TransformersModel) -> None:
     client = Client(tiny)
     client.add(lease("a", PROMPTS[2], max_tokens=30))
     client.add(lease("b", PROMPTS[1], max_tokens=5))
@@ -228,7 +228,7 @@ def test_a_cancel_frees_the_blocks_at_once_and_silences_the_job(tiny: PagedModel
     assert client.engine.cancel("a") is None
 
 
-def test_a_dropped_job_says_nothing_more(tiny: PagedModel) -> None:
+def test_a_dropped_job_says_nothing_more(tiny: TransformersModel) -> None:
     client = Client(tiny)
     client.add(lease("a", PROMPTS[2], max_tokens=30))
     client.step()
@@ -239,7 +239,7 @@ def test_a_dropped_job_says_nothing_more(tiny: PagedModel) -> None:
     assert "a" not in client.ended
 
 
-def test_a_job_that_cannot_be_computed_fails_and_the_others_go_on(tiny: PagedModel) -> None:
+def test_a_job_that_cannot_be_computed_fails_and_the_others_go_on(tiny: TransformersModel) -> None:
     client = Client(tiny)
     client.add(lease("bad", [1, 500, 2], max_tokens=5))
     client.add(lease("good", PROMPTS[2], max_tokens=5))
@@ -251,7 +251,7 @@ def test_a_job_that_cannot_be_computed_fails_and_the_others_go_on(tiny: PagedMod
     assert alone(tiny, PROMPTS[2], 5) == client.tokens[SeqId("good", 0)]
 
 
-def test_without_a_grant_a_job_pauses_and_with_one_it_goes_on(tiny: PagedModel) -> None:
+def test_without_a_grant_a_job_pauses_and_with_one_it_goes_on(tiny: TransformersModel) -> None:
     job = lease("a", PROMPTS[1], max_tokens=8)
     client = Client(tiny)
     client.add(msgspec.structs.replace(job, job=msgspec.structs.replace(job.job, granted_until=3)))
@@ -265,7 +265,7 @@ def test_without_a_grant_a_job_pauses_and_with_one_it_goes_on(tiny: PagedModel) 
     assert alone(tiny, PROMPTS[1], 8) == client.tokens[SeqId("a", 0)]
 
 
-def test_a_job_that_can_never_fit_ends_with_the_reason(tiny: PagedModel) -> None:
+def test_a_job_that_can_never_fit_ends_with_the_reason(tiny: TransformersModel) -> None:
     client = Client(tiny, blocks=4)
     client.add(lease("a", PROMPTS[4], max_tokens=50))
 

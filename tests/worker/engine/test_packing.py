@@ -8,7 +8,7 @@ import torch
 from fairlane.scheduler.planner.steps import Row, SeqId
 from fairlane.worker.engine.kv_cache import KVCache
 from fairlane.worker.engine.runner import Packer, pack
-from fairlane.worker.model.interface import Packed, PagedModel
+from fairlane.worker.model.interface import Packed, TransformersModel
 from tests.support.worker.hand import lease
 from tests.worker.engine.test_engine import Client
 from tests.worker.engine.test_runner import PROMPTS
@@ -22,7 +22,7 @@ PACKED_ORDER = [ROWS[2], ROWS[0], ROWS[1]]
 
 
 @pytest.fixture
-def cache(tiny: PagedModel) -> KVCache:
+def cache(tiny: TransformersModel) -> KVCache:
     return KVCache(tiny.shape, blocks=8, host_slots=0, block_size=4)
 
 
@@ -74,7 +74,7 @@ def test_what_was_made_ready_serves_once(cache: KVCache) -> None:
     assert same(found, pack(PACKED_ORDER, cache, "sdpa"))
 
 
-def test_an_engine_that_looks_ahead_says_the_same(tiny: PagedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_looks_ahead_says_the_same(tiny: TransformersModel, monkeypatch: pytest.MonkeyPatch) -> None:
     filled: list[int] = []
     replace = dataclasses.replace
 

@@ -10,7 +10,7 @@ from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.steps import SeqId
 from fairlane.scheduler.protocol.messages import Outcome, Sampling
 from fairlane.worker.engine.engine import Engine, planner_for
-from fairlane.worker.model.interface import PagedModel
+from fairlane.worker.model.interface import TransformersModel
 from tests.support.worker.hand import lease
 from tests.worker.engine.test_engine import Client
 from tests.worker.engine.test_runner import PROMPTS, alone
@@ -21,7 +21,7 @@ LONG = PROMPTS[4]
 class Caching(Client):
     """An engine that keeps prefixes."""
 
-    def __init__(self, model: PagedModel, *, blocks: int = 64) -> None:
+    def __init__(self, model: TransformersModel, *, blocks: int = 64) -> None:
         super().__init__(model, blocks=blocks)
         planner = planner_for(self.cache, CostModel(), max_sequences=8, max_step_tokens=24, prefix_share=0.5)
         self.engine = Engine(planner, self.engine.runner)
@@ -29,7 +29,7 @@ class Caching(Client):
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("blocks", [64, 26])
-def test_hits_change_no_token_whatever_is_preempted_between(tiny: PagedModel, blocks: int, seed: int) -> None:
+def test_hits_change_no_token_whatever_is_preempted_between(tiny: TransformersModel, blocks: int, seed: int) -> None:
     chooser = random.Random(seed)
     client = Caching(tiny, blocks=blocks)
     prompts = [[*LONG[: chooser.randrange(5, len(LONG))], chooser.randrange(97)] for _ in range(12)]
@@ -48,7 +48,7 @@ def test_hits_change_no_token_whatever_is_preempted_between(tiny: PagedModel, bl
     assert sum(end.cached_tokens for end in client.ended.values()) > 100
 
 
-def test_sampling_goes_on_as_if_all_had_been_computed(tiny: PagedModel) -> None:
+def test_sampling_goes_on_as_if_all_had_been_computed(tiny: TransformersModel) -> None:
     sampling = Sampling(seed=3, frequency_penalty=0.4, repetition_penalty=1.2)
     client = Caching(tiny)
     for job_id in ("cold", "warm"):
@@ -63,7 +63,7 @@ def test_sampling_goes_on_as_if_all_had_been_computed(tiny: PagedModel) -> None:
 
 
 @pytest.fixture
-def poison(tiny: PagedModel) -> Iterator[PagedModel]:
+def poison(tiny: TransformersModel) -> Iterator[TransformersModel]:
     """Token 96 becomes NaN in the model's very first layer."""
 
     def spoil(_: object, args: tuple[torch.Tensor], out: torch.Tensor) -> torch.Tensor:
@@ -74,7 +74,7 @@ def poison(tiny: PagedModel) -> Iterator[PagedModel]:
     hook.remove()
 
 
-def test_what_a_poisoned_request_computed_is_never_found(poison: PagedModel) -> None:
+def test_what_a_poisoned_request_computed_is_never_found(poison: TransformersModel) -> None:
     """Its NaNs are in a chunk that nothing is sampled from."""
     client = Caching(poison)
     client.add(lease("bad", [96, *LONG], max_tokens=4))
@@ -94,7 +94,7 @@ def test_what_a_poisoned_request_computed_is_never_found(poison: PagedModel) -> 
     assert client.tokens[SeqId("better", 0)] == alone(poison, [*LONG[:20], 7, *LONG], 1)
 
 
-def test_a_hit_leaves_shared_blocks_as_they_were(tiny: PagedModel) -> None:
+def test_a_hit_leaves_shared_blocks_as_they_were(tiny: TransformersModel) -> None:
     client = Caching(tiny)
     client.add(lease("a", LONG, max_tokens=2))
     client.run()

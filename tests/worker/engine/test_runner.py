@@ -7,18 +7,18 @@ from fairlane.scheduler.planner.steps import SeqId, StepPlan
 from fairlane.scheduler.protocol.messages import Sampling
 from fairlane.worker.engine.runner import UNCOMPUTABLE, UNKNOWN_ID, Runner, RunnerError
 from fairlane.worker.engine.sampling import BROKEN_LOGITS
-from fairlane.worker.model.interface import PagedModel
+from fairlane.worker.model.interface import TransformersModel
 from tests.support.worker.hand import GREEDY, Hand, Line, lease
 
 PROMPTS = [[5], [1, 2, 3], list(range(10, 27)), [60, 61, 62, 63, 64], list(range(90, 50, -1))]
 
 
-def alone(model: PagedModel, prompt: list[int], tokens: int) -> list[int]:
+def alone(model: TransformersModel, prompt: list[int], tokens: int) -> list[int]:
     hand = Hand(model)
     return hand.generate([hand.start(lease("alone", prompt))], tokens)[0]
 
 
-def plain_greedy(model: PagedModel, prompt: list[int], tokens: int) -> list[int]:
+def plain_greedy(model: TransformersModel, prompt: list[int], tokens: int) -> list[int]:
     """By transformers' own attention, without any cache."""
     found = list(prompt)
     for _ in range(tokens):
@@ -27,11 +27,11 @@ def plain_greedy(model: PagedModel, prompt: list[int], tokens: int) -> list[int]
 
 
 @pytest.mark.parametrize("prompt", PROMPTS, ids=len)
-def test_tokens_are_those_of_the_model_itself(tiny: PagedModel, prompt: list[int]) -> None:
+def test_tokens_are_those_of_the_model_itself(tiny: TransformersModel, prompt: list[int]) -> None:
     assert plain_greedy(tiny, prompt, 12) == alone(tiny, prompt, 12)
 
 
-def test_a_batch_gives_each_sequence_what_it_gets_alone(tiny: PagedModel) -> None:
+def test_a_batch_gives_each_sequence_what_it_gets_alone(tiny: TransformersModel) -> None:
     hand = Hand(tiny)
     lines = [hand.start(lease(str(index), prompt)) for index, prompt in enumerate(PROMPTS)]
 
@@ -41,7 +41,7 @@ def test_a_batch_gives_each_sequence_what_it_gets_alone(tiny: PagedModel) -> Non
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 7, 16])
-def test_a_prompt_may_be_computed_in_chunks_of_any_size(tiny: PagedModel, count: int) -> None:
+def test_a_prompt_may_be_computed_in_chunks_of_any_size(tiny: TransformersModel, count: int) -> None:
     hand = Hand(tiny)
     lines = [hand.start(lease(str(index), prompt)) for index, prompt in enumerate(PROMPTS)]
 
@@ -50,7 +50,7 @@ def test_a_prompt_may_be_computed_in_chunks_of_any_size(tiny: PagedModel, count:
     assert [alone(tiny, prompt, 8) for prompt in PROMPTS] == found
 
 
-def test_a_row_that_does_not_sample_yields_nothing(tiny: PagedModel) -> None:
+def test_a_row_that_does_not_sample_yields_nothing(tiny: TransformersModel) -> None:
     hand = Hand(tiny)
     line = hand.start(lease("a", PROMPTS[2]))
 
@@ -60,13 +60,13 @@ def test_a_row_that_does_not_sample_yields_nothing(tiny: PagedModel) -> None:
     assert result.failed == {}
 
 
-def test_an_empty_plan_runs(tiny: PagedModel) -> None:
+def test_an_empty_plan_runs(tiny: TransformersModel) -> None:
     result = Hand(tiny).runner.run(StepPlan(number=7))
 
     assert (result.number, result.tokens, result.failed) == (7, {}, {})
 
 
-def test_a_swapped_sequence_resumes_bit_exact_in_other_blocks(tiny: PagedModel) -> None:
+def test_a_swapped_sequence_resumes_bit_exact_in_other_blocks(tiny: TransformersModel) -> None:
     hand = Hand(tiny)
     victim, other = hand.start(lease("victim", PROMPTS[2])), hand.start(lease("other", PROMPTS[4]))
     hand.generate([victim, other], 3)
@@ -81,7 +81,7 @@ def test_a_swapped_sequence_resumes_bit_exact_in_other_blocks(tiny: PagedModel) 
     assert alone(tiny, PROMPTS[2], 12) == hand.generate([victim], 12)[0]
 
 
-def test_one_step_may_swap_a_sequence_out_and_another_into_its_blocks(tiny: PagedModel) -> None:
+def test_one_step_may_swap_a_sequence_out_and_another_into_its_blocks(tiny: TransformersModel) -> None:
     hand = Hand(tiny, blocks=11)
     first = hand.start(lease("first", PROMPTS[2]))
     hand.generate([first], 2)
@@ -99,7 +99,7 @@ def test_one_step_may_swap_a_sequence_out_and_another_into_its_blocks(tiny: Page
     assert alone(tiny, PROMPTS[2], 6) == hand.generate([first], 6)[0]
 
 
-def test_a_recomputed_sequence_continues_where_it_was(tiny: PagedModel) -> None:
+def test_a_recomputed_sequence_continues_where_it_was(tiny: TransformersModel) -> None:
     hand = Hand(tiny)
     line = hand.start(lease("a", PROMPTS[2]))
     hand.generate([line], 5)
@@ -111,7 +111,7 @@ def test_a_recomputed_sequence_continues_where_it_was(tiny: PagedModel) -> None:
     assert alone(tiny, PROMPTS[2], 12) == line.generated
 
 
-def test_a_job_from_another_worker_continues_with_its_counter_and_penalties(tiny: PagedModel) -> None:
+def test_a_job_from_another_worker_continues_with_its_counter_and_penalties(tiny: TransformersModel) -> None:
     sampling = Sampling(seed=3, repetition_penalty=1.3, frequency_penalty=0.4, presence_penalty=0.2)
     hand = Hand(tiny)
     whole = hand.generate([hand.start(lease("whole", PROMPTS[1], sampling=sampling))], 20)[0]
@@ -121,7 +121,7 @@ def test_a_job_from_another_worker_continues_with_its_counter_and_penalties(tiny
     assert whole == hand.generate([resumed], 20)[0]
 
 
-def test_choices_share_the_prompts_full_blocks_and_differ(tiny: PagedModel) -> None:
+def test_choices_share_the_prompts_full_blocks_and_differ(tiny: TransformersModel) -> None:
     sampling = Sampling(seed=11)
     hand = Hand(tiny)
     job = lease("a", PROMPTS[2], sampling=sampling, n=3)
@@ -142,7 +142,7 @@ def test_choices_share_the_prompts_full_blocks_and_differ(tiny: PagedModel) -> N
 
 
 @pytest.mark.parametrize("token", [97, -1, 10**9])
-def test_an_unknown_token_fails_its_row_alone(tiny: PagedModel, token: int) -> None:
+def test_an_unknown_token_fails_its_row_alone(tiny: TransformersModel, token: int) -> None:
     hand = Hand(tiny)
     bad, good = hand.start(lease("bad", [1, token, 2])), hand.start(lease("good", PROMPTS[1]))
 
@@ -153,7 +153,7 @@ def test_an_unknown_token_fails_its_row_alone(tiny: PagedModel, token: int) -> N
 
 
 @pytest.fixture
-def poisoned(tiny: PagedModel) -> "torch.utils.hooks.RemovableHandle":
+def poisoned(tiny: TransformersModel) -> "torch.utils.hooks.RemovableHandle":
     """Token 96 becomes NaN in the model's very first layer."""
     embedding = tiny._model.get_input_embeddings()
 
@@ -165,7 +165,7 @@ def poisoned(tiny: PagedModel) -> "torch.utils.hooks.RemovableHandle":
 
 
 def test_a_nan_fails_its_row_alone_and_does_not_outlive_it(
-    tiny: PagedModel, poisoned: "torch.utils.hooks.RemovableHandle"
+    tiny: TransformersModel, poisoned: "torch.utils.hooks.RemovableHandle"
 ) -> None:
     hand = Hand(tiny, blocks=6)
     bad, good = hand.start(lease("bad", [96] * 9)), hand.start(lease("good", PROMPTS[3]))
@@ -183,7 +183,7 @@ def test_a_nan_fails_its_row_alone_and_does_not_outlive_it(
     assert [alone(tiny, PROMPTS[3], 6), alone(tiny, PROMPTS[0], 6)] == [good.generated, heir.generated]
 
 
-def test_a_row_that_breaks_the_whole_step_fails_alone(tiny: PagedModel) -> None:
+def test_a_row_that_breaks_the_whole_step_fails_alone(tiny: TransformersModel) -> None:
     def refuse(_: object, args: tuple[torch.Tensor]) -> None:
         if (args[0] == 77).any():
             raise RuntimeError("out of memory")
@@ -199,7 +199,7 @@ def test_a_row_that_breaks_the_whole_step_fails_alone(tiny: PagedModel) -> None:
     assert alone(tiny, PROMPTS[1], 5) == hand.generate([good], 5)[0]
 
 
-def test_logprobs_come_with_the_tokens_that_ask_for_them(tiny: PagedModel) -> None:
+def test_logprobs_come_with_the_tokens_that_ask_for_them(tiny: TransformersModel) -> None:
     hand = Hand(tiny)
     asks = hand.start(lease("asks", PROMPTS[1], sampling=Sampling(temperature=0.0, logprobs=3)))
     silent = hand.start(lease("silent", PROMPTS[1]))
@@ -213,7 +213,7 @@ def test_logprobs_come_with_the_tokens_that_ask_for_them(tiny: PagedModel) -> No
     assert expected.topk(3).indices.tolist() == [token for token, _ in found.top]
 
 
-def test_a_plan_that_does_not_continue_the_history_is_refused(tiny: PagedModel) -> None:
+def test_a_plan_that_does_not_continue_the_history_is_refused(tiny: TransformersModel) -> None:
     hand = Hand(tiny)
     line = hand.start(lease("a", PROMPTS[1]))
     line.prompt = ()  # so that the plan claims three generated tokens
@@ -222,7 +222,7 @@ def test_a_plan_that_does_not_continue_the_history_is_refused(tiny: PagedModel) 
         hand.step([line])
 
 
-def test_a_forgotten_job_leaves_nothing(tiny: PagedModel) -> None:
+def test_a_forgotten_job_leaves_nothing(tiny: TransformersModel) -> None:
     hand = Hand(tiny)
     hand.start(lease("a", PROMPTS[1], n=2))
 
@@ -233,7 +233,7 @@ def test_a_forgotten_job_leaves_nothing(tiny: PagedModel) -> None:
         hand.step([Line(SeqId("a", 1), (1,), [1])])
 
 
-def test_times_are_reported(tiny: PagedModel) -> None:
+def test_times_are_reported(tiny: TransformersModel) -> None:
     hand = Hand(tiny)
     line = hand.start(lease("a", PROMPTS[2]))
     hand.step([line])
@@ -244,7 +244,7 @@ def test_times_are_reported(tiny: PagedModel) -> None:
     assert 0 <= result.run_ms < 1_000
 
 
-def test_half_precision_runs_too(tiny: PagedModel) -> None:
+def test_half_precision_runs_too(tiny: TransformersModel) -> None:
     config = tiny._model.config
     from transformers import AutoModelForCausalLM
 
@@ -252,7 +252,7 @@ def test_half_precision_runs_too(tiny: PagedModel) -> None:
     causal_lm = AutoModelForCausalLM.from_config(
         config, dtype=torch.bfloat16, attn_implementation=config._attn_implementation
     )
-    model = PagedModel("tiny16", causal_lm.eval().requires_grad_(False))
+    model = TransformersModel("tiny16", causal_lm.eval().requires_grad_(False))
     hand = Hand(model)
 
     found = hand.generate([hand.start(lease("a", PROMPTS[2])), hand.start(lease("b", PROMPTS[1]))], 6, count=5)
@@ -261,7 +261,7 @@ def test_half_precision_runs_too(tiny: PagedModel) -> None:
     assert torch.bfloat16 == hand.cache.pool.dtype
 
 
-def test_the_runner_keeps_the_cache_it_was_given(tiny: PagedModel) -> None:
+def test_the_runner_keeps_the_cache_it_was_given(tiny: TransformersModel) -> None:
     hand = Hand(tiny)
 
     assert Runner(tiny, hand.cache).cache is hand.cache

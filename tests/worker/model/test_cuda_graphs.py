@@ -12,9 +12,9 @@ import transformers
 
 from fairlane.worker.engine.runner import Runner
 from fairlane.worker.model.cuda_graphs import DecodeGraphs, Replay, bucket_sizes, with_graphs
-from fairlane.worker.model.fused import LeanModel
-from fairlane.worker.model.fused_weights import take_weights
-from fairlane.worker.model.interface import Output, PagedModel
+from fairlane.worker.model.fused import FusedModel
+from fairlane.worker.model.fused import take_weights
+from fairlane.worker.model.interface import Output, TransformersModel
 from tests.support.worker.hand import Hand, Line, lease
 from tests.worker.model.test_support import GROUPED, random_model
 
@@ -38,22 +38,22 @@ class Recorded:
 
 
 @pytest.fixture(scope="module")
-def reference() -> PagedModel:
+def reference() -> TransformersModel:
     small = GROUPED | {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 64}
     return random_model(transformers.LlamaConfig(**small))
 
 
 @pytest.fixture(scope="module")
-def lean(reference: PagedModel) -> LeanModel:
+def fused(reference: TransformersModel) -> FusedModel:
     pytest.importorskip("triton", reason="triton is not installed: decode steps cannot be captured")
     weights = take_weights(reference.causal_lm)
-    return LeanModel("lean", weights, reference.shape, context_length=reference.context_length, backend="triton")
+    return FusedModel("fused", weights, reference.shape, context_length=reference.context_length, backend="triton")
 
 
-def graphed(lean: LeanModel, sizes: list[int]) -> tuple[Hand, Recorded]:
-    hand, recorded = Hand(lean), Recorded()
+def graphed(fused: FusedModel, sizes: list[int]) -> tuple[Hand, Recorded]:
+    hand, recorded = Hand(fused), Recorded()
     with torch.inference_mode():
-        hand.runner = Runner(DecodeGraphs(lean, hand.cache, recorded, sizes), hand.cache)
+        hand.runner = Runner(DecodeGraphs(fused, hand.cache, recorded, sizes), hand.cache)
     return hand, recorded
 
 
@@ -77,9 +77,9 @@ def test_every_number_of_rows_has_a_bucket(most: int) -> None:
     assert all(low < high for low, high in pairwise(sizes))
 
 
-def test_tokens_are_those_of_the_reference(reference: PagedModel, lean: LeanModel) -> None:
+def test_tokens_are_those_of_the_reference(reference: TransformersModel, fused: FusedModel) -> None:
     plain = Hand(reference)
-    hand, recorded = graphed(lean, [1, 2, 4, 8])
+    hand, recorded = graphed(fused, [1, 2, 4, 8])
 
     expected = plain.generate(lines(plain), 4)
 
@@ -87,8 +87,8 @@ def test_tokens_are_those_of_the_reference(reference: PagedModel, lean: LeanMode
     assert recorded.replays == [8] * 3  # the first step computes the prompts
 
 
-def test_a_row_that_fills_up_touches_no_block(lean: LeanModel) -> None:
-    hand, recorded = graphed(lean, [8])
+def test_a_row_that_fills_up_touches_no_block(fused: FusedModel) -> None:
+    hand, recorded = graphed(fused, [8])
     first, *others = lines(hand)
     hand.step([first, *others])
     hand.step([first, *others])
@@ -101,16 +101,16 @@ def test_a_row_that_fills_up_touches_no_block(lean: LeanModel) -> None:
     assert first.table[-1:] == changed
 
 
-def test_steps_that_fit_no_graph_are_computed_without(reference: PagedModel, lean: LeanModel) -> None:
+def test_steps_that_fit_no_graph_are_computed_without(reference: TransformersModel, fused: FusedModel) -> None:
     plain = Hand(reference)
-    hand, recorded = graphed(lean, [1, 2])
+    hand, recorded = graphed(fused, [1, 2])
 
     assert plain.generate(lines(plain), 3) == hand.generate(lines(hand), 3)
     assert recorded.replays == []
 
 
-def test_a_step_with_a_prompt_is_computed_without(lean: LeanModel) -> None:
-    hand, recorded = graphed(lean, [1, 2, 4])
+def test_a_step_with_a_prompt_is_computed_without(fused: FusedModel) -> None:
+    hand, recorded = graphed(fused, [1, 2, 4])
     first, second, *_ = lines(hand)
     hand.step([first])
 
@@ -120,21 +120,23 @@ def test_a_step_with_a_prompt_is_computed_without(lean: LeanModel) -> None:
     assert recorded.replays[-1:] == [2]
 
 
-def test_another_cache_is_computed_without(lean: LeanModel) -> None:
-    hand, recorded = graphed(lean, [1])
-    other = Hand(lean)
+def test_another_cache_is_computed_without(fused: FusedModel) -> None:
+    hand, recorded = graphed(fused, [1])
+    other = Hand(fused)
     with torch.inference_mode():
-        other.runner = Runner(DecodeGraphs(lean, hand.cache, recorded, [1]), other.cache)
+        other.runner = Runner(DecodeGraphs(fused, hand.cache, recorded, [1]), other.cache)
 
     other.generate([other.start(lease("a", [5]))], 2)
 
     assert recorded.replays == []
 
 
-@pytest.mark.parametrize("kind", [lambda lean, _: lean, lambda _, reference: reference])
+@pytest.mark.parametrize("kind", [lambda fused, _: fused, lambda _, reference: reference])
 def test_without_a_gpu_nothing_is_captured(
-    kind: Callable[[LeanModel, PagedModel], LeanModel | PagedModel], lean: LeanModel, reference: PagedModel
+    kind: Callable[[FusedModel, TransformersModel], FusedModel | TransformersModel],
+    fused: FusedModel,
+    reference: TransformersModel,
 ) -> None:
-    model = kind(lean, reference)
+    model = kind(fused, reference)
 
-    assert with_graphs(model, Hand(lean).cache, 8) is model
+    assert with_graphs(model, Hand(fused).cache, 8) is model

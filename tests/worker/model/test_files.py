@@ -13,6 +13,7 @@ from transformers import LlamaConfig, PreTrainedTokenizerFast
 
 from fairlane.scheduler.protocol.settings import DEFAULT_MODEL
 from fairlane.worker.model import files as model_files
+from fairlane.worker.model import gguf as conversion
 from fairlane.worker.model.files import ModelError, ModelFiles, model_card, resolve
 from fairlane.worker.model.interface import load
 from fairlane.worker.model.select import prove
@@ -88,7 +89,7 @@ def test_bfloat16_and_float32_run_the_same_weights(unpacked: ModelFiles) -> None
 def test_a_second_start_finds_the_conversion(
     packed: Path, unpacked: ModelFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model_files, "_convert", lambda *_: pytest.fail("converted again"))
+    monkeypatch.setattr(conversion, "_unpack", lambda *_: pytest.fail("converted again"))
 
     assert unpacked == resolve(str(packed), unpacked.directory.parent)
     assert unpacked.directory == resolve(str(packed.parent), unpacked.directory.parent).directory
@@ -120,7 +121,7 @@ def test_of_two_processes_that_convert_at_once_the_later_takes_the_earlier_ones_
         shutil.copytree(unpacked.directory, tmp_path / unpacked.directory.name)
         (directory / "config.json").write_text("ours")
 
-    monkeypatch.setattr(model_files, "_convert", overtaken)
+    monkeypatch.setattr(conversion, "_unpack", overtaken)
     files = resolve(str(packed), tmp_path)
 
     assert len(only_weights(files.directory)) == 12
@@ -133,7 +134,7 @@ def test_models_that_cannot_be_written_are_refused(
     def full(_: Path, directory: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(model_files, "_convert", full)
+    monkeypatch.setattr(conversion, "_unpack", full)
 
     with pytest.raises(ModelError, match=r"cannot write .* \(No space left on device\)"):
         resolve(str(packed), tmp_path)

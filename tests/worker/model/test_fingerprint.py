@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from fairlane.worker.model.fingerprint import fingerprint, weights_digest
-from fairlane.worker.model.interface import PagedModel
+from fairlane.worker.model.files import fingerprint, weights_digest
+from fairlane.worker.model.interface import TransformersModel
 from fairlane.worker.model.select import precision
 from tests.support.worker.tiny_model import write_tiny_model
 
@@ -67,7 +67,7 @@ def test_of_the_configuration_what_is_computed_counts(
     assert (weights_digest(model) != weights_digest(other)) is is_seen
 
 
-def test_the_same_weights_in_another_type_are_another_model(tiny: PagedModel) -> None:
+def test_the_same_weights_in_another_type_are_another_model(tiny: TransformersModel) -> None:
     assert precision(tiny) == "torch.float32, weights of 32 bits"
     assert fingerprint("weights", precision(tiny)) != fingerprint("weights", "torch.bfloat16, weights of 16 bits")
 

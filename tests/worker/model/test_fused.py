@@ -1,4 +1,4 @@
-"""The lean path beside transformers' modules: the same tokens, however a plan cuts and orders the rows."""
+"""The fused model beside transformers' modules: the same tokens, however a plan cuts and orders the rows."""
 
 import dataclasses
 
@@ -7,9 +7,9 @@ import torch
 import transformers
 
 from fairlane.worker.engine.sampling import BROKEN_LOGITS
-from fairlane.worker.model.fused import LeanModel
-from fairlane.worker.model.interface import Model, PagedModel
-from fairlane.worker.model.select import lean_path
+from fairlane.worker.model.fused import FusedModel
+from fairlane.worker.model.interface import Model, TransformersModel
+from fairlane.worker.model.select import build_fused
 from tests.support.worker.hand import Hand, lease
 from tests.worker.engine.test_runner import PROMPTS
 from tests.worker.model.test_support import GROUPED, random_model
@@ -37,8 +37,8 @@ FAMILY = {
 
 
 @pytest.fixture(scope="module")
-def lean(tiny: PagedModel) -> LeanModel:
-    found = lean_path(tiny)
+def fused(tiny: TransformersModel) -> FusedModel:
+    found = build_fused(tiny)
     assert found is not None
     return found
 
@@ -53,25 +53,25 @@ def generate(model: Model, *, count: int | None = None) -> list[list[int]]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("config", FAMILY.values(), ids=FAMILY.keys())
 def test_each_of_the_family_is_proven(config: transformers.PreTrainedConfig, dtype: torch.dtype) -> None:
-    assert lean_path(random_model(config, dtype)) is not None
+    assert build_fused(random_model(config, dtype)) is not None
 
 
 @pytest.mark.parametrize("config", FAMILY.values(), ids=FAMILY.keys())
 def test_tokens_are_those_of_the_reference(config: transformers.PreTrainedConfig) -> None:
     reference = random_model(config)
-    lean = lean_path(reference)
+    fused = build_fused(reference)
 
-    assert lean is not None
-    assert generate(reference) == generate(lean)
+    assert fused is not None
+    assert generate(reference) == generate(fused)
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 16])
-def test_a_prompt_may_be_computed_in_chunks_of_any_size(tiny: PagedModel, lean: LeanModel, count: int) -> None:
-    assert generate(tiny) == generate(lean, count=count)
+def test_a_prompt_may_be_computed_in_chunks_of_any_size(tiny: TransformersModel, fused: FusedModel, count: int) -> None:
+    assert generate(tiny) == generate(fused, count=count)
 
 
-def test_a_swapped_sequence_resumes_with_the_same_tokens(tiny: PagedModel, lean: LeanModel) -> None:
-    hand = Hand(lean)
+def test_a_swapped_sequence_resumes_with_the_same_tokens(tiny: TransformersModel, fused: FusedModel) -> None:
+    hand = Hand(fused)
     lines = [hand.start(lease(str(index), prompt)) for index, prompt in enumerate(PROMPTS)]
     hand.generate(lines, 3)
     victim, *others = lines
@@ -83,19 +83,19 @@ def test_a_swapped_sequence_resumes_with_the_same_tokens(tiny: PagedModel, lean:
     assert generate(tiny) == hand.generate(lines, 12)
 
 
-def test_a_step_in_which_nothing_samples_only_fills_the_cache(lean: LeanModel) -> None:
-    hand = Hand(lean)
+def test_a_step_in_which_nothing_samples_only_fills_the_cache(fused: FusedModel) -> None:
+    hand = Hand(fused)
 
     result = hand.step([hand.start(lease("a", PROMPTS[2]))], count=4)
 
     assert (result.tokens, result.failed) == ({}, {})
 
 
-def test_a_nan_fails_its_row_alone(tiny: PagedModel, lean: LeanModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    poisoned = lean._weights.embedding.clone()
+def test_a_nan_fails_its_row_alone(tiny: TransformersModel, fused: FusedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    poisoned = fused._weights.embedding.clone()
     poisoned[96] = float("nan")
-    monkeypatch.setattr(lean, "_weights", dataclasses.replace(lean._weights, embedding=poisoned))
-    hand = Hand(lean)
+    monkeypatch.setattr(fused, "_weights", dataclasses.replace(fused._weights, embedding=poisoned))
+    hand = Hand(fused)
     bad, good = hand.start(lease("bad", [96] * 9)), hand.start(lease("good", PROMPTS[3]))
 
     result = hand.step([bad, good])

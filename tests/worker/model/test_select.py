@@ -1,4 +1,4 @@
-"""The lean path serves where it is proven; in all other cases the reference does, and one log line says why."""
+"""The fused model serves where it is proven; in all other cases the reference does, and one log line says why."""
 
 import gc
 import weakref
@@ -11,16 +11,13 @@ import transformers
 from fairlane.worker.attention.backends import BACKENDS
 from fairlane.worker.attention.base import Metadata
 from fairlane.worker.attention.gather import SdpaGather
-from fairlane.worker.model import fused_weights as lean_weights
+from fairlane.worker.model import fused, select
 from fairlane.worker.model import interface as model
-from fairlane.worker.model import select as paths
-from fairlane.worker.model import select as selftest
 from fairlane.worker.model.files import ModelFiles, resolve
-from fairlane.worker.model.fused import LeanModel, Linear, Norm, make_linear
-from fairlane.worker.model.interface import PagedModel
-from fairlane.worker.model.select import every_logit, lean_path, load_fastest, native_path
+from fairlane.worker.model.fused import FusedModel, Linear, Norm, make_linear
+from fairlane.worker.model.interface import TransformersModel
+from fairlane.worker.model.select import build_fused, build_native, every_logit, load_fastest
 from fairlane.worker.native import model as native_model
-from fairlane.worker.native.layout import interleaved
 from fairlane.worker.native.library import is_compiled, is_fastest
 from fairlane.worker.native.model import NativeModel
 from tests.support.worker.tiny_model import write_tiny_model
@@ -67,7 +64,7 @@ def misshapen(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
 
 @pytest.fixture
 def no_compiled_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paths, "is_fastest", lambda *_: False)
+    monkeypatch.setattr(select, "is_fastest", lambda *_: False)
 
 
 @needs_compiled
@@ -80,7 +77,7 @@ def test_compiled_code_serves_the_family(files: ModelFiles) -> None:
 def test_weights_of_8_bits_serve_where_they_are_faster(
     has_it: bool, files: ModelFiles, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(paths, "has_int8", lambda: has_it)
+    monkeypatch.setattr(select, "has_int8", lambda: has_it)
 
     serving = load_fastest(files, dtype="int8", device="cpu")
 
@@ -94,8 +91,8 @@ def test_weights_of_8_bits_serve_where_they_are_faster(
 def test_weights_of_8_bits_that_are_not_proven_yield_to_those_of_16(
     files: ModelFiles, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(paths, "has_int8", lambda: True)
-    monkeypatch.setattr(selftest, "INT8_TOLERANCE", 1e-9)
+    monkeypatch.setattr(select, "has_int8", lambda: True)
+    monkeypatch.setattr(select, "INT8_TOLERANCE", 1e-9)
 
     serving = load_fastest(files, dtype="int8", device="cpu")
 
@@ -105,13 +102,13 @@ def test_weights_of_8_bits_that_are_not_proven_yield_to_those_of_16(
 
 
 @pytest.mark.usefixtures("no_compiled_path")
-def test_the_lean_path_serves_the_family_where_compiled_code_is_not_the_fastest(files: ModelFiles) -> None:
-    assert isinstance(load_fastest(files, dtype="float32", device="cpu"), LeanModel)
+def test_the_fused_model_serves_the_family_where_compiled_code_is_not_the_fastest(files: ModelFiles) -> None:
+    assert isinstance(load_fastest(files, dtype="float32", device="cpu"), FusedModel)
 
 
 @needs_compiled
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_compiled_code_with_wrong_weights_yields_to_the_lean_path(
+def test_compiled_code_with_wrong_weights_yields_to_the_fused_model(
     dtype: str, files: ModelFiles, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def swapped(gate_up: torch.Tensor) -> torch.Tensor:
@@ -121,7 +118,7 @@ def test_compiled_code_with_wrong_weights_yields_to_the_lean_path(
 
     serving = load_fastest(files, dtype=dtype, device="cpu")
 
-    assert isinstance(serving, LeanModel)
+    assert isinstance(serving, FusedModel)
     assert "is not served by compiled code, slower: its logits differ" in caplog.text
 
 
@@ -140,12 +137,12 @@ def watch_loads(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[torch.Tenso
     """The weights of whatever is loaded from now on: one that lives keeps the whole file in memory."""
     loaded: list[weakref.ref[torch.Tensor]] = []
 
-    def load(*arguments: object, **others: object) -> PagedModel:
+    def load(*arguments: object, **others: object) -> TransformersModel:
         found = model.load(*arguments, **others)  # type: ignore[arg-type]
         loaded.extend(weakref.ref(parameter) for parameter in found.causal_lm.parameters())
         return found
 
-    monkeypatch.setattr(paths, "load", load)
+    monkeypatch.setattr(select, "load", load)
     return loaded
 
 
@@ -156,7 +153,7 @@ def test_the_references_weights_are_freed(files: ModelFiles, monkeypatch: pytest
     serving = load_fastest(files, dtype="float32", device="cpu")
     gc.collect()
 
-    assert isinstance(serving, LeanModel)
+    assert isinstance(serving, FusedModel)
     assert [reference() for reference in loaded if reference() is not None] == []
 
 
@@ -165,9 +162,9 @@ def test_the_references_weights_are_freed(files: ModelFiles, monkeypatch: pytest
 def test_a_wrong_weight_makes_it_yield(
     wrong: object, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(lean_weights, "make_linear", wrong)
+    monkeypatch.setattr(fused, "make_linear", wrong)
 
-    assert lean_path(random_model(SERVED["llama"], dtype)) is None
+    assert build_fused(random_model(SERVED["llama"], dtype)) is None
 
     (record,) = (each for each in caplog.records if each.name == "fairlane.worker.model.select")
     assert record.getMessage().startswith("random is served by transformers' modules, slower: ")
@@ -177,30 +174,30 @@ def test_an_attention_that_computes_something_else_yields_to_the_reference_atten
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(BACKENDS, "cpu", Doubling())
-    monkeypatch.setattr(paths, "fastest_backends", lambda *_: ["cpu", "sdpa"])
+    monkeypatch.setattr(select, "fastest_backends", lambda *_: ["cpu", "sdpa"])
 
-    lean = lean_path(random_model(SERVED["llama"]))
+    fused = build_fused(random_model(SERVED["llama"]))
 
-    assert lean is not None
-    assert lean.backend == "sdpa"
+    assert fused is not None
+    assert fused.backend == "sdpa"
     assert "random is served with sdpa attention, slower: with cpu attention" in caplog.records[-1].getMessage()
 
 
 def test_a_norm_that_scales_otherwise_makes_it_yield(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lean_weights, "_norm", lambda module: Norm(1 + module.weight, 1e-6))
+    monkeypatch.setattr(fused, "_norm", lambda module: Norm(1 + module.weight, 1e-6))
 
-    assert lean_path(random_model(SERVED["llama"])) is None
+    assert build_fused(random_model(SERVED["llama"])) is None
 
 
 @pytest.mark.parametrize("name", ["gemma", "phi3", "olmo2", "granite", "mixtral", "gpt2"])
 def test_other_architectures_keep_the_reference(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    assert lean_path(random_model(SERVED[name])) is None
+    assert build_fused(random_model(SERVED[name])) is None
 
     assert "is not of the Llama family" in caplog.records[-1].getMessage()
 
 
 def test_another_activation_keeps_the_reference(caplog: pytest.LogCaptureFixture) -> None:
-    assert lean_path(random_model(transformers.LlamaConfig(**GROUPED, hidden_act="gelu"))) is None
+    assert build_fused(random_model(transformers.LlamaConfig(**GROUPED, hidden_act="gelu"))) is None
 
     assert "activation gelu is not silu" in caplog.records[-1].getMessage()
 
@@ -209,7 +206,7 @@ def test_a_layer_with_an_unknown_part_keeps_the_reference(caplog: pytest.LogCapt
     random = random_model(SERVED["llama"])
     random.causal_lm.model.layers[1].mlp.adapter = torch.nn.Linear(32, 32)
 
-    assert lean_path(random) is None
+    assert build_fused(random) is None
     assert "LlamaMLP holds an unknown adapter" in caplog.records[-1].getMessage()
 
 
@@ -218,13 +215,13 @@ class Adapted(torch.nn.Linear):
         return super().forward(rows) + rows.sum(-1, keepdim=True) * 1e-3
 
 
-@pytest.mark.parametrize("path", [lean_path, lambda reference: native_path(reference, every_logit(reference))])
+@pytest.mark.parametrize("path", [build_fused, lambda reference: build_native(reference, every_logit(reference))])
 @pytest.mark.parametrize("place", ["self_attn.q_proj", "mlp.down_proj"])
 def test_a_product_that_is_more_than_its_weight_keeps_the_reference(
-    place: str, path: Callable[[PagedModel], object], monkeypatch: pytest.MonkeyPatch
+    place: str, path: Callable[[TransformersModel], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it adds is less than the rounding of sixteen bits: the proof alone would let it pass."""
-    monkeypatch.setattr(paths, "is_fastest", lambda *_: is_compiled())
+    monkeypatch.setattr(select, "is_fastest", lambda *_: is_compiled())
     random = random_model(SERVED["llama"], torch.bfloat16)
     random.causal_lm.get_submodule(f"model.layers.1.{place}").__class__ = Adapted
 
@@ -232,7 +229,7 @@ def test_a_product_that_is_more_than_its_weight_keeps_the_reference(
 
 
 @pytest.mark.usefixtures("no_compiled_path")
-def test_the_reference_serves_where_the_lean_path_yields(files: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lean_weights, "make_linear", perturbed)
+def test_the_reference_serves_where_the_fused_model_yields(files: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused, "make_linear", perturbed)
 
-    assert isinstance(load_fastest(files, dtype="float32", device="cpu"), PagedModel)
+    assert isinstance(load_fastest(files, dtype="float32", device="cpu"), TransformersModel)

@@ -6,7 +6,7 @@ import transformers
 from transformers import AutoModelForCausalLM
 
 from fairlane.worker.model.files import ModelError
-from fairlane.worker.model.interface import ATTENTION, PagedModel, check_supported, register_attention
+from fairlane.worker.model.interface import ATTENTION, TransformersModel, check_supported, register_attention
 from fairlane.worker.model.select import prove
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 101}
@@ -46,11 +46,11 @@ REFUSED = [
 ]
 
 
-def random_model(config: transformers.PreTrainedConfig, dtype: torch.dtype = torch.float32) -> PagedModel:
+def random_model(config: transformers.PreTrainedConfig, dtype: torch.dtype = torch.float32) -> TransformersModel:
     register_attention()
     torch.manual_seed(0)
     causal_lm = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=ATTENTION)
-    return PagedModel("random", causal_lm.eval().requires_grad_(False))
+    return TransformersModel("random", causal_lm.eval().requires_grad_(False))
 
 
 @pytest.mark.parametrize("config", SERVED.values(), ids=SERVED.keys())

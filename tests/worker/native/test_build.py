@@ -9,12 +9,12 @@ import torch
 from fairlane.worker.attention.backends import fastest_backends
 from fairlane.worker.attention.cpu import serves
 from fairlane.worker.engine.kv_cache import KVShape
-from fairlane.worker.native import build, library
-from fairlane.worker.native.build import BuildError, load_library
+from fairlane.worker.native import library
+from fairlane.worker.native.library import BuildError, load_library
 
 SHAPE = KVShape(layers=1, kv_heads=2, head_dim=64, dtype=torch.float32)
 CPU = torch.device("cpu")
-needs_compiler = pytest.mark.skipif(build.compiler() is None, reason="no compiler")
+needs_compiler = pytest.mark.skipif(library.compiler() is None, reason="no compiler")
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def source(tmp_path: Path) -> Path:
 def test_a_source_is_compiled_once(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_library(source, tmp_path / "cache").answer() == 42
 
-    monkeypatch.setattr(build, "compiler", lambda: None)
+    monkeypatch.setattr(library, "compiler", lambda: None)
 
     assert load_library(source, tmp_path / "cache").answer() == 42
     assert len(list((tmp_path / "cache").iterdir())) == 1
@@ -58,7 +58,7 @@ def test_a_wrong_source_is_an_error_of_one_line(source: Path, tmp_path: Path) ->
 
 
 def test_without_a_compiler_the_reason_says_so(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "compiler", lambda: None)
+    monkeypatch.setattr(library, "compiler", lambda: None)
 
     with pytest.raises(BuildError, match="no C\\+\\+ compiler"):
         load_library(source, tmp_path / "cache")

@@ -8,9 +8,8 @@ import transformers
 
 from fairlane.worker.engine.runner import pack
 from fairlane.worker.engine.sampling import BROKEN_LOGITS
-from fairlane.worker.model.interface import PagedModel
-from fairlane.worker.model.select import every_logit, native_path
-from fairlane.worker.native.layout import Arena, Steps, in_steps, interleaved, tiled
+from fairlane.worker.model.interface import TransformersModel
+from fairlane.worker.model.select import build_native, every_logit
 from fairlane.worker.native.library import has_int8, is_compiled, is_fastest
 from fairlane.worker.native.model import NativeModel
 from tests.support.worker.hand import Hand, lease
@@ -23,7 +22,7 @@ INF = float("inf")
 pytestmark = pytest.mark.skipif(not is_compiled(), reason="no compiler")
 
 
-def native_of(reference: PagedModel, *, int8: bool = False) -> NativeModel:
+def native_of(reference: TransformersModel, *, int8: bool = False) -> NativeModel:
     """Whether it is the fastest here or not."""
     return NativeModel(
         reference.name, reference.causal_lm, reference.shape, context_length=reference.context_length, int8=int8
@@ -31,7 +30,7 @@ def native_of(reference: PagedModel, *, int8: bool = False) -> NativeModel:
 
 
 @pytest.fixture(scope="module")
-def native(tiny: PagedModel) -> NativeModel:
+def native(tiny: TransformersModel) -> NativeModel:
     return native_of(tiny)
 
 
@@ -43,7 +42,7 @@ def test_each_of_the_family_is_proven(
     monkeypatch.setattr("fairlane.worker.model.select.is_fastest", lambda *_: True)
 
     reference = random_model(config, dtype)
-    assert native_path(reference, every_logit(reference)) is not None
+    assert build_native(reference, every_logit(reference)) is not None
 
 
 @pytest.mark.parametrize("config", FAMILY.values(), ids=FAMILY.keys())
@@ -53,18 +52,18 @@ def test_each_of_the_family_is_proven_with_weights_of_8_bits(
     monkeypatch.setattr("fairlane.worker.model.select.is_fastest", lambda *_: True)
 
     reference = random_model(config, torch.bfloat16)
-    assert native_path(reference, every_logit(reference), int8=True) is not None
+    assert build_native(reference, every_logit(reference), int8=True) is not None
 
 
 def test_a_wrong_scale_of_8_bits_is_noticed(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    def shuffled(weight: torch.Tensor) -> Steps:
-        return in_steps(weight)._replace(scales=in_steps(weight).scales.flip(0) * 3)
+    def shuffled(weight: torch.Tensor) -> QuantisedWeights:
+        return quantised(weight)._replace(scales=quantised(weight).scales.flip(0) * 3)
 
     monkeypatch.setattr("fairlane.worker.model.select.is_fastest", lambda *_: True)
-    monkeypatch.setattr("fairlane.worker.native.model.in_steps", shuffled)
+    monkeypatch.setattr("fairlane.worker.native.model.quantised", shuffled)
 
     reference = random_model(transformers.LlamaConfig(**GROUPED), torch.bfloat16)
-    assert native_path(reference, every_logit(reference), int8=True) is None
+    assert build_native(reference, every_logit(reference), int8=True) is None
     assert "its logits differ" in caplog.text
 
 
@@ -76,11 +75,13 @@ def test_tokens_are_those_of_the_reference(config: transformers.PreTrainedConfig
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 13, 16])
-def test_a_prompt_may_be_computed_in_chunks_of_any_size(tiny: PagedModel, native: NativeModel, count: int) -> None:
+def test_a_prompt_may_be_computed_in_chunks_of_any_size(
+    tiny: TransformersModel, native: NativeModel, count: int
+) -> None:
     assert generate(tiny) == generate(native, count=count)
 
 
-def test_positions_beyond_the_first_rotations_are_turned_too(tiny: PagedModel, native: NativeModel) -> None:
+def test_positions_beyond_the_first_rotations_are_turned_too(tiny: TransformersModel, native: NativeModel) -> None:
     native._rotations._table = native._rotations._computed(4)
 
     assert generate(tiny) == generate(native)
@@ -171,7 +172,7 @@ def test_weights_of_8_bits_are_the_nearest_steps_of_their_outputs_scale() -> Non
     weight = torch.randn(40, 24, generator=torch.Generator().manual_seed(1)) * torch.logspace(-3, 2, 40)[:, None]
     weight[7] = 0.0
 
-    steps, scales = in_steps(weight.bfloat16())
+    steps, scales = quantised(weight.bfloat16())
 
     error = ((steps.int() - 128) * scales[:, None] - weight.bfloat16().float()).abs()
     assert bool((error <= 0.5001 * scales[:, None]).all())

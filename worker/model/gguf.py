@@ -1,0 +1,114 @@
+"""Convert a GGUF file, once, into the safetensors directory that transformers loads; later starts only read that.
+
+Block-quantised weights are stored as bfloat16: the same numbers then serve bfloat16 as they are and float32 by exact
+widening, so both run one model, in half the space of float32, and the rounding (2^-9) is far below the step of the
+quantisation itself. Files that hold plain floats keep their own type.
+"""
+
+import hashlib
+import io
+import logging
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+if TYPE_CHECKING:
+    import torch
+
+_CONVERSION = 1
+"""Raised when the conversion changes, so that what an older one wrote is left alone and made anew."""
+_SAMPLES, _SAMPLE_BYTES = 64, 65_536
+_ABANDONED_S = 3_600.0
+
+_log = logging.getLogger(__name__)
+
+
+def convert(gguf: Path, models_dir: Path) -> Path:
+    """The directory under `models_dir` with the safetensors form of `gguf`, made now if it is not there.
+
+    Whole or absent: it appears by one rename. Raises OSError where it
+    cannot be written, and whatever transformers raises on a bad file.
+    """
+    target = models_dir / f"{gguf.stem}-{_digest(gguf)}"
+    if target.is_dir():
+        return target.resolve()
+    models_dir.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(models_dir)
+    unfinished = Path(tempfile.mkdtemp(prefix=".converting-", dir=models_dir))
+    try:
+        _unpack(gguf, unfinished)
+        unfinished.rename(target)
+    except OSError as error:
+        if not target.is_dir():  # else another process was first, with the same result
+            raise OSError(f"cannot write {target} ({error.strerror or error})") from error
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return target.resolve()
+
+
+def _digest(file: Path) -> str:
+    """A digest of the size and of samples all over: another fine-tune has the same size, but not the same bytes."""
+    size = file.stat().st_size
+    digest = hashlib.sha256(f"{_CONVERSION} {size}".encode())
+    with file.open("rb") as stream:
+        for sample in range(_SAMPLES):
+            stream.seek(max(0, size - _SAMPLE_BYTES) * sample // (_SAMPLES - 1))
+            digest.update(stream.read(_SAMPLE_BYTES))
+    return digest.hexdigest()[:12]
+
+
+def _remove_abandoned(models_dir: Path) -> None:
+    """Conversions whose process was killed."""
+    for path in models_dir.glob(".converting-*"):
+        if time.time() - path.stat().st_mtime > _ABANDONED_S:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _unpack(gguf: Path, directory: Path) -> None:
+    """Unpack tokenizer, weights and configuration of `gguf` into `directory`."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
+    with _progress(f"Converting {gguf.name} (once)", steps=3) as advance:
+        try:
+            dtype = _stored_dtype(gguf)
+            tokenizer = AutoTokenizer.from_pretrained(**source)
+            advance()
+            unpacked = GgufConfig(dequantize=True)  # packed weights are slow to compute with
+            model = AutoModelForCausalLM.from_pretrained(**source, quantization_config=unpacked, dtype=dtype)
+            advance()
+        except OSError as error:  # what transformers makes of a bad file; any other OSError is of writing
+            raise ValueError(str(error)) from error
+        if isinstance(eos := model.config.eos_token_id, int):  # transformers 5.17 takes bos for it
+            tokenizer.eos_token = tokenizer.convert_ids_to_tokens(eos)
+        model.save_pretrained(directory, save_original_format=False)
+        tokenizer.save_pretrained(directory)
+        advance()
+
+
+def _stored_dtype(gguf: Path) -> "torch.dtype":
+    """The type to store: the file's own where it holds plain floats, else bfloat16 (see the head of this file)."""
+    import torch
+    from gguf import GGMLQuantizationType, GGUFReader
+
+    plain = {GGMLQuantizationType.F32: torch.float32, GGMLQuantizationType.F16: torch.float16}
+    matrices = {tensor.tensor_type for tensor in GGUFReader(gguf).tensors if len(tensor.shape) > 1}
+    return plain.get(matrices.pop(), torch.bfloat16) if len(matrices) == 1 else torch.bfloat16
+
+
+@contextmanager
+def _progress(what: str, *, steps: int) -> Iterator[Callable[[], None]]:
+    """The only progress bar on stderr meanwhile; yields what moves it on by one step."""
+    _log.info("%s", what)
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(file=sys.stderr)) as progress, redirect_stderr(io.StringIO()):
+        task = progress.add_task(what, total=steps)
+        yield lambda: progress.advance(task)
