@@ -70,7 +70,7 @@ class WorkerSettings(SharedSettings, frozen=True, kw_only=True, forbid_unknown_f
 
 
 @dataclass(frozen=True, slots=True)
-class CommandLine:
+class WorkerArguments:
     """What `python -m worker` was called with."""
 
     config: str | None
@@ -78,7 +78,7 @@ class CommandLine:
     flags: Mapping[str, object]
 
 
-def parse(arguments: Sequence[str]) -> CommandLine:
+def parse(arguments: Sequence[str]) -> WorkerArguments:
     """Read the arguments. Ends the process with status 2 where they are wrong, as argparse does."""
     parser = argparse.ArgumentParser(prog="python -m worker", description="Run one Fairlane worker.")
     parser.add_argument("--config", metavar="FILE", help=f"settings file (default {DEFAULT_CONFIG}, if present)")
@@ -86,10 +86,10 @@ def parse(arguments: Sequence[str]) -> CommandLine:
     for name in FLAGS:
         parser.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE")
     found = vars(parser.parse_args(arguments))
-    return CommandLine(found["config"], found["check_config"], {name: found[name] for name in FLAGS})
+    return WorkerArguments(found["config"], found["check_config"], {name: found[name] for name in FLAGS})
 
 
-def read(line: CommandLine, environ: Mapping[str, str]) -> WorkerSettings:
+def read(line: WorkerArguments, environ: Mapping[str, str]) -> WorkerSettings:
     """Merge file, environment and flags. Raises SettingsError naming the first bad setting."""
     named = line.config or environ.get(CONFIG_VARIABLE)
     document = _document(Path(named or DEFAULT_CONFIG), required=named is not None)

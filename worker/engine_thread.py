@@ -1,16 +1,14 @@
-"""The one thread that touches the engine, and the mailbox through which the event loop speaks to it.
+"""The one thread that touches the engine, and how the event loop gives it commands and hears its reports.
 
 The loop never waits for a step, nor the engine for the loop: commands are handed over between steps, and the loop
 reads reports, of commands obeyed and of steps run, when it comes to them. Reports arrive in order.
 
-Only one thread runs Python at a time. A loop that is woken at a step's end keeps the engine from planning the next
+Only one thread runs Python at a time: a loop that is woken at a step's end keeps the engine from planning the next
 one for as long as it takes to publish; so the engine wakes it when it goes into a forward pass, or to rest. What a turn
 means for each job the loop works out by itself, while the engine computes.
 
-How the engine's thread wakes the event loop without letting go of Python.
-
-`call_soon_threadsafe` writes to the loop's socket, and for as long as that takes Python is anybody's: the loop takes it
-and publishes, and the forward pass that was to begin waits for it, up to 5 ms. This write keeps hold of it.
+`WakeUpPipe` wakes the loop without releasing the interpreter lock. `call_soon_threadsafe` releases it while it writes
+to the loop's socket: the loop takes the lock and publishes, and the forward pass that was to begin waits, up to 5 ms.
 """
 
 import asyncio
@@ -27,39 +25,38 @@ from pathlib import Path
 
 from fairlane.scheduler.protocol.messages import Cancel, Grant, Lease
 from fairlane.worker.engine.engine import Engine, StepReport
-from fairlane.worker.publisher import Serials
-from fairlane.worker.updates import Change, Left, Report, Turn, WorkerLoad
+from fairlane.worker.reports import Dropped, EngineTurn, JobChange, Report, ReportBuilder, WorkerLoad
 
 _write = ctypes.PyDLL(None).write
 _write.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t)
-_RINGS = 4096
-"""Read at once."""
+_WAKE_UPS_AT_ONCE = 4096
+"""Bytes read from the pipe at once; each is a wake-up."""
 
 
-class Doorbell:
-    """Rung from any thread; `on_ring` is called on the loop, once for any number of rings."""
+class WakeUpPipe:
+    """Wakes the event loop from any thread; `on_wake` is called on the loop, once for any number of wake-ups."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, on_ring: Callable[[], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_wake: Callable[[], None]) -> None:
         self._loop = loop
-        self._on_ring = on_ring
-        self._inside, self._outside = os.pipe()
-        for end in (self._inside, self._outside):
+        self._on_wake = on_wake
+        self._read_end, self._write_end = os.pipe()
+        for end in (self._read_end, self._write_end):
             os.set_blocking(end, False)
-        loop.add_reader(self._inside, self._heard)
+        loop.add_reader(self._read_end, self._woken)
 
-    def ring(self) -> None:
-        """Wake the loop. One that has not heard thousands of rings yet will hear those."""
-        _write(self._outside, b"\0", 1)
+    def wake(self) -> None:
+        """Wake the loop. A full pipe drops the byte: the loop has thousands of wake-ups before it then."""
+        _write(self._write_end, b"\0", 1)
 
     def close(self) -> None:
-        """To call on the loop, when nobody rings any more."""
-        self._loop.remove_reader(self._inside)
-        os.close(self._inside)
-        os.close(self._outside)
+        """Call it on the loop, once no thread wakes it any more."""
+        self._loop.remove_reader(self._read_end)
+        os.close(self._read_end)
+        os.close(self._write_end)
 
-    def _heard(self) -> None:
-        os.read(self._inside, _RINGS)
-        self._on_ring()
+    def _woken(self) -> None:
+        os.read(self._read_end, _WAKE_UPS_AT_ONCE)
+        self._on_wake()
 
 
 REST_S = 0.05
@@ -94,11 +91,11 @@ class EngineThread:
     def __init__(self, engine: Engine, worker_id: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._engine = engine
         self._clock = clock
-        self._job_ids = Serials(worker_id)
-        self._unread: list[Turn] = []
-        self._errands: deque[Callable[[], None]] = deque()
-        """For the loop, in order."""
-        self._mail: list[Command] = []
+        self._reports = ReportBuilder(worker_id)
+        self._unread: list[EngineTurn] = []
+        self._calls: deque[Callable[[], None]] = deque()
+        """To make on the loop, in order."""
+        self._commands: list[Command] = []
         self._told = self._obeyed = 0
         self._held = self._stopping = self._audited = False
         self._changed = threading.Condition()
@@ -109,7 +106,7 @@ class EngineThread:
         self._loop = asyncio.get_running_loop()
         self._on_report = on_report
         self._on_failure = on_failure
-        self._bell = Doorbell(self._loop, self._run_errands)
+        self._pipe = WakeUpPipe(self._loop, self._make_calls)
         self._thread.start()
 
     @property
@@ -120,7 +117,7 @@ class EngineThread:
     def tell(self, *commands: Command) -> None:
         """Have commands obeyed before the next step."""
         with self._changed:
-            self._mail.extend(commands)
+            self._commands.extend(commands)
             self._told += len(commands)
             self._changed.notify()
 
@@ -142,9 +139,9 @@ class EngineThread:
             self._stopping = True
             self._changed.notify()
         await asyncio.to_thread(self._thread.join, STOP_TIMEOUT_S)
-        self._run_errands()
+        self._make_calls()
         if not self._thread.is_alive():
-            self._bell.close()
+            self._pipe.close()
 
     def _run(self) -> None:
         try:
@@ -157,17 +154,17 @@ class EngineThread:
             self._send(partial(self._on_failure, error))
 
     def _collect(self, *, resting: bool) -> list[Command] | None:
-        """The mail, as soon as there is some, a step to run or an audit to make; None to end."""
+        """The commands, as soon as there are some, a step to run or an audit to make; None to end."""
         with self._changed:
             if resting or self._stopping or not self._can_step:
                 self._hand_over()
             if resting:
-                self._changed.wait_for(lambda: self._mail or self._stopping, REST_S)
+                self._changed.wait_for(lambda: self._commands or self._stopping, REST_S)
             patience_s = None if self._audited else IDLE_S
-            self._changed.wait_for(lambda: self._mail or self._stopping or self._can_step, patience_s)
+            self._changed.wait_for(lambda: self._commands or self._stopping or self._can_step, patience_s)
             if self._stopping:
                 return None
-            commands, self._mail = self._mail, []
+            commands, self._commands = self._commands, []
             return commands
 
     @property
@@ -198,7 +195,9 @@ class EngineThread:
         self._engine.planner.check_integrity()
         self._report(audited=True)
 
-    def _report(self, changes: Sequence[Change] = (), step: StepReport | None = None, *, audited: bool = False) -> None:
+    def _report(
+        self, changes: Sequence[JobChange] = (), step: StepReport | None = None, *, audited: bool = False
+    ) -> None:
         planner = self._engine.planner
         counts = planner.counts()
         load = WorkerLoad(
@@ -209,8 +208,8 @@ class EngineThread:
             blocks_cached=planner.blocks_cached,
             host_slots_free=planner.host_slots_free,
         )
-        job_ids, capacity = len(self._engine.epochs), planner.capacity()
-        self._unread.append(Turn(self._obeyed, job_ids, capacity, load, changes, step, audited))
+        jobs, capacity = len(self._engine.epochs), planner.capacity()
+        self._unread.append(EngineTurn(self._obeyed, jobs, capacity, load, changes, step, audited))
 
     def _hand_over(self) -> None:
         """Wake the loop, if there is anything to tell it."""
@@ -218,22 +217,22 @@ class EngineThread:
             turns, self._unread = self._unread, []
             self._send(partial(self._deliver, turns))
 
-    def _send(self, errand: Callable[[], None]) -> None:
-        self._errands.append(errand)
-        self._bell.ring()
+    def _send(self, call: Callable[[], None]) -> None:
+        self._calls.append(call)
+        self._pipe.wake()
 
-    def _run_errands(self) -> None:
-        while self._errands:
-            self._errands.popleft()()
+    def _make_calls(self) -> None:
+        while self._calls:
+            self._calls.popleft()()
 
-    def _deliver(self, turns: list[Turn]) -> None:
+    def _deliver(self, turns: list[EngineTurn]) -> None:
         try:
             for turn in turns:
-                self._on_report(self._job_ids.report(turn))
+                self._on_report(self._reports.report(turn))
         except Exception as error:  # noqa: BLE001 - a report that got lost would be lost tokens
             self._on_failure(error)
 
-    def _obey(self, command: Command) -> Iterator[Change]:
+    def _obey(self, command: Command) -> Iterator[JobChange]:
         engine = self._engine
         match command:
             case Lease():
@@ -255,9 +254,9 @@ class EngineThread:
                 for job_id in command.job_ids:
                     yield self._forget(job_id)
 
-    def _forget(self, job_id: str) -> Left:
+    def _forget(self, job_id: str) -> Dropped:
         self._engine.drop(job_id)
-        return Left(job_id)
+        return Dropped(job_id)
 
 
 def _answer(command: HandBack) -> None:

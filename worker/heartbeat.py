@@ -1,6 +1,6 @@
-"""What a worker says about itself in a heartbeat: how full it is, and how fast it has been of late.
+"""What a worker says about itself: in each heartbeat how full it is, and how fast it has been of late.
 
-What this worker has learnt of its own costs, for a simulator of workers like it: `/costs`, beside `/metrics`.
+For a simulator of workers like it, what it has learnt of its own costs: `/costs`, beside `/metrics`.
 """
 
 import math
@@ -11,20 +11,22 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 import msgspec
 
 from fairlane.scheduler.planner.costs import CostModel
-from fairlane.scheduler.protocol.messages import Lease, WorkerStatus
+from fairlane.scheduler.protocol.messages import WorkerStatus
 from fairlane.scheduler.simulation.calibration import Calibration, of_costs
 from fairlane.scheduler.simulation.workload import MOST_NOISE
-from fairlane.worker.updates import Report, WorkerLoad
+from fairlane.worker.reports import EngineObserver, Report, WorkerLoad
 
 RECENT_S = 10.0
 """Token rates look back about this long."""
 LEAST_S = 0.5
 """A rate over less time than this would be noise."""
-FADING = 0.95
-"""What an older step counts for beside the next."""
+STEP_FADING = 0.95
+"""The weight of each step, relative to the next, in the speeds of a heartbeat."""
+COST_FADING = 0.995
+"""The same in the figures of `/costs`, which change slowly."""
 
 
-class Vitals:
+class Heartbeat(EngineObserver):
     """Learns from the engine's turns, and fills in a WorkerStatus."""
 
     def __init__(self, about: WorkerStatus, costs: CostModel, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -34,27 +36,20 @@ class Vitals:
         self._clock = clock
         self._load = WorkerLoad()
         self._output: dict[str, _Rate] = {}
-        self._steps = _Ratio()
-        self._prefill = _Ratio()
-
-    def took(self, leases: Iterable[Lease]) -> None:
-        """Counted with the next turn's load."""
-
-    def lost(self, job_ids: Iterable[str]) -> None:
-        """Counted with the next turn's load."""
+        self._step_ms = _FadingMean(STEP_FADING)
+        self._prefill_per_s = _FadingMean(STEP_FADING)
 
     def turned(self, report: Report) -> None:
-        """The engine has moved on."""
         self._load = report.load
         if report.step is None or not report.ran:
             return
         now_s, result = self._clock(), report.step.result
         for lane, tokens in report.tokens.items():
             self._output.setdefault(lane, _Rate(now_s)).add(tokens.output, now_s)
-        self._steps.add(result.run_ms + result.copy_ms, 1.0)
+        self._step_ms.add(result.run_ms + result.copy_ms)
         prefill = sum(tokens.prefill for tokens in report.tokens.values())
         if prefill:
-            self._prefill.add(prefill, result.run_ms / 1e3)
+            self._prefill_per_s.add(prefill, result.run_ms / 1e3)
 
     def status(self, *, draining: bool) -> WorkerStatus:
         """The heartbeat."""
@@ -68,9 +63,9 @@ class Vitals:
             waiting=load.waiting,
             preempted=load.preempted,
             tokens_per_s={lane: recent.per_s(now_s) for lane, recent in self._output.items()},
-            step_ms=self._steps.value,
+            step_ms=self._step_ms.value,
             single_stream_ms=self._costs.single_stream_ms,
-            prefill_tokens_per_s=self._prefill.value,
+            prefill_tokens_per_s=self._prefill_per_s.value,
             step_weights=self._costs.step_weights() if self._costs.has_learnt else (),
         )
 
@@ -94,27 +89,24 @@ class _Rate:
         return self._sum * math.exp((self._at_s - now_s) / RECENT_S)
 
 
-class _Ratio:
-    """A quotient over recent steps; 0 before the first."""
+class _FadingMean:
+    """Sums over their weights (counts, seconds), both fading from step to step; 0 before the first."""
 
-    def __init__(self) -> None:
-        self._above = self._below = 0.0
+    def __init__(self, fading: float) -> None:
+        self._fading = fading
+        self._sum = self._weight = 0.0
 
-    def add(self, above: float, below: float) -> None:
-        self._above = FADING * self._above + above
-        self._below = FADING * self._below + below
+    def add(self, value: float, weight: float = 1.0) -> None:
+        self._sum = self._fading * self._sum + value
+        self._weight = self._fading * self._weight + weight
 
     @property
     def value(self) -> float:
-        return self._above / self._below if self._below else 0.0
+        return self._sum / self._weight if self._weight else 0.0
 
 
-COST_FADING = 0.995
-"""What an older step counts for beside the next."""
-
-
-class CostReport:
-    """Watches the engine's turns for what the cost model leaves out: the time between steps, and how steps scatter."""
+class CostReport(EngineObserver):
+    """Measures what the cost model leaves out: the time between steps, and how far steps differ from its forecast."""
 
     def __init__(self, costs: CostModel, *, clock: Callable[[], float] = time.monotonic, **sizes: int) -> None:
         self._costs = costs
@@ -122,17 +114,10 @@ class CostReport:
         self._clock = clock
         self._ended_ms: float | None = None
         """When the last step ended, if the next follows at once."""
-        self._between = _Mean()
-        self._error, self._error_squared = _Mean(), _Mean()
-
-    def took(self, leases: Iterable[Lease]) -> None:
-        """Nothing to learn."""
-
-    def lost(self, job_ids: Iterable[str]) -> None:
-        """Nothing to learn."""
+        self._between = _FadingMean(COST_FADING)
+        self._error, self._error_squared = _FadingMean(COST_FADING), _FadingMean(COST_FADING)
 
     def turned(self, report: Report) -> None:
-        """The engine has moved on."""
         if report.step is not None and report.ran:
             result, now_ms = report.step.result, self._clock() * 1e3
             self._stepped(result.run_ms + result.copy_ms, report.step.plan.predicted_ms, now_ms)
@@ -140,7 +125,7 @@ class CostReport:
             self._ended_ms = None  # it idles or rests now: that is no time between two steps
 
     def calibration(self) -> Calibration:
-        """This worker in figures, as they stand."""
+        """This worker in figures, as learnt so far."""
         variance = self._error_squared.value - self._error.value**2
         return msgspec.structs.replace(
             of_costs(self._costs, **self._sizes),
@@ -167,18 +152,3 @@ class CostReport:
             error = math.log(took_ms / predicted_ms)
             self._error.add(error)
             self._error_squared.add(error * error)
-
-
-class _Mean:
-    """Of what was of late; 0 before the first."""
-
-    def __init__(self) -> None:
-        self._sum = self._count = 0.0
-
-    def add(self, value: float) -> None:
-        self._sum = COST_FADING * self._sum + value
-        self._count = COST_FADING * self._count + 1.0
-
-    @property
-    def value(self) -> float:
-        return self._sum / self._count if self._count else 0.0

@@ -1,7 +1,4 @@
-"""Which jobs the store believes to be in this worker's hands, and what was said of jobs that are not yet.
-
-When a worker asks the queue for work, and for how much: on news, never by polling.
-"""
+"""The leases that this worker holds, and when it asks the queue for more: on news, never by polling."""
 
 import asyncio
 from collections import deque
@@ -9,17 +6,17 @@ from collections.abc import Iterable
 
 from fairlane.scheduler.planner.steps import Capacity
 from fairlane.scheduler.protocol.messages import Cancel, Grant, Lease
-from fairlane.worker.updates import Report
+from fairlane.worker.reports import Report
 
 MOST_EARLY = 1_000
-"""Words kept; one is early only while a `take` is under way."""
+"""Messages kept; one is early only while a `take` is under way."""
 
 
-class Holdings:
-    """Kept by the event loop: a job is held from its `take` until the store has heard that it left.
+class HeldLeases:
+    """Jobs that the store believes to be here: from a job's `take` until the store has accepted that it left.
 
-    The control stream may overtake the answer of a `take`, also of a job that is held already, under an epoch that
-    is over: words are kept until a take has come to its end, and go to the engine behind the leases that it brought.
+    The control stream may overtake the answer of a `take`, also for a job that is held under an epoch that is over.
+    So its messages are kept until a take has ended, and go to the engine behind the leases that the take brought.
     """
 
     def __init__(self) -> None:
@@ -30,59 +27,58 @@ class Holdings:
         return len(self._epochs)
 
     def ids(self) -> list[str]:
-        """Every job held."""
         return list(self._epochs)
 
     def took(self, leases: Iterable[Lease]) -> list[Cancel | Grant]:
-        """A take has ended with these; the early words that may be about them."""
+        """A take has ended with these leases; returns the early messages that may be about them."""
         epochs = {lease.job.job_id: lease.epoch for lease in leases}
         self._epochs.update(epochs)
-        early = [word for word in self._early if word.job_id in epochs]
+        early = [message for message in self._early if message.job_id in epochs]
         self._early.clear()
         return early
 
     def known(self, leases: Iterable[Lease]) -> list[Lease]:
-        """Those of jobs that are held under an epoch as new as theirs."""
+        """The leases whose jobs are held already, under an epoch as new or newer."""
         return [lease for lease in leases if self._epochs.get(lease.job.job_id, -1) >= lease.epoch]
 
-    def hears(self, word: Cancel | Grant) -> bool:
-        """Is this about a job held? It is kept in any case: saying it twice does nothing."""
-        self._early.append(word)
-        return word.job_id in self._epochs
+    def received(self, message: Cancel | Grant) -> bool:
+        """Whether it is about a job held. It is kept in any case: obeying it twice does nothing."""
+        self._early.append(message)
+        return message.job_id in self._epochs
 
     def epochs(self, job_ids: Iterable[str]) -> list[tuple[str, int]]:
         """These jobs with the epoch under which each is held; without those that are not."""
         return [(job_id, self._epochs[job_id]) for job_id in job_ids if job_id in self._epochs]
 
     def let_go(self, job_id: str, epoch: int) -> None:
-        """The store has heard that a job left; one that has come again under another epoch stays."""
+        """The store has accepted that a job left; a job that came again under another epoch stays."""
         if self._epochs.get(job_id) == epoch:
             del self._epochs[job_id]
 
 
-NONE = Capacity({}, {})
+NO_CAPACITY = Capacity({}, {})
 
 
-class TakeRoom:
-    """What the engine could start next, and whether asking for it may find anything. Used from the event loop only.
+class Intake:
+    """What the engine could start next, and whether asking the queue for it may find anything.
 
-    Asking is worth while after a wake-up, after a take that found something, and once there is more room than at the
-    last take that found nothing. While leases are on their way into the engine its room is unknown. A full worker asks
-    for those whom others would yield to, once a turn: each step begins one.
+    Asking is worth while after a wake-up, after a take that found something, and once there is more capacity than at
+    the last take that found nothing. While leases are on their way into the engine its capacity is unknown. A full
+    worker asks for jobs that running ones would yield to, once a turn, since each step begins one.
     """
 
     def __init__(self) -> None:
-        self._capacity = NONE
+        self._capacity = NO_CAPACITY
         self._known = False
         self._news = True
-        self._asked = NONE
+        self._asked = NO_CAPACITY
         self._turned = False
-        """The engine ended a turn since the last asking."""
+        """The engine ended a turn since the queue was last asked."""
         self._closed = False
         self._changed = asyncio.Event()
 
     def turned(self, report: Report, told: int) -> None:
-        """The engine ended a turn, and has been told so many commands in all."""
+        """The engine ended a turn. `told`: the commands that it has been given in all."""
         self._capacity = report.capacity
         self._known = report.obeyed >= told
         self._turned = True
@@ -91,17 +87,17 @@ class TakeRoom:
         self._changed.set()
 
     def woken(self) -> None:
-        """There may be new work."""
+        """The queue may have new work."""
         self._news = True
         self._changed.set()
 
     def took(self, leases: int) -> None:
-        """A take found so many jobs."""
+        """A take brought so many leases."""
         if leases:
-            self._known, self._news, self._asked = False, True, NONE
+            self._known, self._news, self._asked = False, True, NO_CAPACITY
 
     def close(self) -> None:
-        """Nothing more is to be taken, until it is opened again."""
+        """Take no more, until it is opened again."""
         self._closed = True
         self._changed.set()
 

@@ -1,22 +1,17 @@
-"""What the store has not accepted yet: one publish call per gateway at a time, in order, retried until it is heard.
+"""Publish to the store: one call per gateway at a time, in order, repeated until the store has accepted it.
 
 While a call is under way the steps that follow are merged into the next one. A call that failed is repeated
 unchanged and under the same serial number: the store records it once.
-
-The leases in the engine's hands, and what a turn of it means for each: publications under the lease's epoch.
 """
 
 import asyncio
-from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial, reduce
 
-from fairlane.scheduler.planner.steps import Ended
-from fairlane.scheduler.protocol.messages import Event, Finished, Lease, TokenDelta
+from fairlane.scheduler.protocol.messages import Event, TokenDelta
 from fairlane.scheduler.queue.types import Publication
 from fairlane.store.retry import StoreLink
-from fairlane.worker.engine.engine import StepReport
-from fairlane.worker.updates import Change, LaneTokens, Left, Parts, Report, Turn
+from fairlane.worker.reports import ByGateway, token_runs
 
 MOST_EVENTS = 32_768
 """Events kept for a store that is away; with more the engine stops stepping. About a minute of a small machine."""
@@ -26,7 +21,7 @@ Publish = Callable[[str, Sequence[Publication], str], Awaitable[set[str]]]
 
 
 class Publisher:
-    """Buffers, merges and publishes. Used from the event loop only."""
+    """Buffers, merges and publishes. Used on the event loop only."""
 
     def __init__(
         self,
@@ -55,9 +50,9 @@ class Publisher:
         """The store has been away for too long: the engine does not step."""
         return self._full
 
-    def put(self, parts: Parts) -> None:
-        """Take one step's publications over."""
-        for gateway_id, publications in parts.items():
+    def put(self, by_gateway: ByGateway) -> None:
+        """Take over one step's publications."""
+        for gateway_id, publications in by_gateway.items():
             job_ids = self._pending.setdefault(gateway_id, {})
             for publication in publications:
                 job_ids.setdefault((publication.job_id, publication.epoch), []).append(publication)
@@ -112,17 +107,6 @@ def merged(older: Publication, newer: Publication) -> Publication:
     )
 
 
-def token_runs(events: Iterable[Event]) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
-    """(choice, first index, ids) of all tokens, one unbroken run per choice: what the store records."""
-    runs: dict[int, tuple[int, int, tuple[int, ...]]] = {}
-    for event in events:
-        if isinstance(event, TokenDelta):
-            choice, token_ids = event.choice, event.token_ids
-            run = runs.get(choice)
-            runs[choice] = (choice, event.first_index, token_ids) if run is None else (*run[:2], run[2] + token_ids)
-    return (*runs.values(),)
-
-
 def _append(events: list[Event], event: Event) -> None:
     """Add an event; tokens that follow on their choice's latest event join it."""
     if isinstance(event, TokenDelta):
@@ -148,83 +132,3 @@ def _joined(first: TokenDelta, second: TokenDelta) -> TokenDelta:
         finish_reason=second.finish_reason,
         cached_tokens=first.cached_tokens,
     )
-
-
-class Serials:
-    """Kept by the event loop, which hears of the engine's turns in order: while it makes publications of one, the
-    engine computes the next. A job leaves with its end, or silently."""
-
-    def __init__(self, worker_id: str) -> None:
-        self._worker_id = worker_id
-        self._leases: dict[str, Lease] = {}
-
-    def report(self, turn: Turn) -> Report:
-        """What the engine's next turn means."""
-        parts: dict[str, list[Publication]] = defaultdict(list)
-        for change in turn.changes:
-            self._change(change, parts)
-        tokens: dict[str, LaneTokens] = {}
-        if turn.step is not None:
-            tokens = self._count(turn.step)  # before jobs that ended leave
-            self._say(turn.step.events, turn.step.outcome.charges, turn.step.outcome.ended, parts)
-        return Report(turn.obeyed, parts, turn.capacity, turn.jobs, turn.load, turn.step, tokens, turn.audited)
-
-    def _change(self, change: Change, parts: dict[str, list[Publication]]) -> None:
-        match change:
-            case Lease():
-                self._leases[change.job.job_id] = change
-            case Ended():
-                self._say((), {}, (change,), parts)
-            case Left():
-                self._leases.pop(change.job_id, None)
-
-    def _count(self, step: StepReport) -> dict[str, LaneTokens]:
-        """A step's tokens by lane."""
-        leases, prefill = self._leases, Counter[str]()
-        for row in step.plan.rows:
-            if len(row.token_ids) > 1:
-                prefill[leases[row.seq.job_id].job.lane] += len(row.token_ids)
-        output: Counter[str] = Counter([leases[produced.seq.job_id].job.lane for produced in step.outcome.produced])
-        return {lane: LaneTokens(prefill[lane], output[lane]) for lane in prefill.keys() | output.keys()}
-
-    def _say(
-        self,
-        events: Iterable[Event],
-        charges: Mapping[str, float],
-        ended: Iterable[Ended],
-        parts: dict[str, list[Publication]],
-    ) -> None:
-        """Add to `parts` what these mean for each job; those that ended leave."""
-        said: dict[str, list[Event]] = defaultdict(list)
-        for event in events:
-            said[event.job_id].append(event)
-        ends = {end.job_id: end for end in ended}
-        for job_id in dict.fromkeys([*said, *charges, *ends]):
-            lease = self._leases.get(job_id)
-            if lease is not None:
-                publication = self._publication(lease, said[job_id], charges.get(job_id, 0.0), ends.get(job_id))
-                parts[lease.job.gateway_id].append(publication)
-        for job_id in ends:
-            self._leases.pop(job_id, None)
-
-    def _publication(self, lease: Lease, said: list[Event], cost: float, end: Ended | None) -> Publication:
-        events = (*said,) if end is None else (*said, self._finished(lease, end))
-        return Publication(
-            job_id=lease.job.job_id,
-            epoch=lease.epoch,
-            events=events,
-            tokens=token_runs(events),
-            cost=cost,
-            ends=None if end is None else end.outcome,
-        )
-
-    def _finished(self, lease: Lease, end: Ended) -> Finished:
-        return Finished(
-            job_id=lease.job.job_id,
-            epoch=lease.epoch,
-            outcome=end.outcome,
-            error=end.error,
-            cached_tokens=end.cached_tokens,
-            preemptions=end.preemptions,
-            worker_id=self._worker_id,
-        )

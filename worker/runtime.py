@@ -31,7 +31,7 @@ from fairlane.worker.config import WorkerSettings
 from fairlane.worker.engine.engine import Engine, build_engine
 from fairlane.worker.engine.kv_cache import KVMemoryError
 from fairlane.worker.engine_thread import EngineThread
-from fairlane.worker.heartbeat import CostReport, Vitals
+from fairlane.worker.heartbeat import CostReport, Heartbeat
 from fairlane.worker.model.files import (
     ModelError,
     ModelFiles,
@@ -41,9 +41,9 @@ from fairlane.worker.model.files import (
     resolve,
     weights_digest,
 )
-from fairlane.worker.server import Server
+from fairlane.worker.reports import EngineObserver
+from fairlane.worker.server import WorkerServer
 from fairlane.worker.telemetry import Metrics, PreemptionCosts, Traces, open_traces
-from fairlane.worker.updates import Observer
 
 __all__ = ["KVMemoryError", "ModelError", "serve"]
 
@@ -108,14 +108,14 @@ async def _serve(
     traces = open_traces(environ, worker_id=about.worker_id, model=card.model)
     timeout_s = min(5.0, max(1.0, settings.lease_s / 2))
     async with _connected(settings.store_url, timeout_s) as client:
-        server = Server(
+        server = WorkerServer(
             worker_id=about.worker_id,
             engine=EngineThread(engine, about.worker_id),
             queue=RedisQueue(client, about.queue, settings.lanes.lanes(), lease_ms=int(settings.lease_s * 1e3)),
             registry=RedisRegistry(client),
             card=card,
             link=StoreLink(timeout_s),
-            vitals=Vitals(about, costs),
+            heartbeat=Heartbeat(about, costs),
             observers=_observers(settings, about, costs, traces),
             lease_s=settings.lease_s,
             drain_s=settings.worker.drain_s,
@@ -158,8 +158,8 @@ def _about(settings: WorkerSettings, engine: Engine, card: ModelCard) -> WorkerS
 
 def _observers(
     settings: WorkerSettings, about: WorkerStatus, costs: CostModel, traces: Traces | None
-) -> list[Observer]:
-    observers: list[Observer] = [] if traces is None else [traces]
+) -> list[EngineObserver]:
+    observers: list[EngineObserver] = [] if traces is None else [traces]
     if settings.worker.metrics_port:
         metrics = Metrics(about)
         report = CostReport(
@@ -186,7 +186,7 @@ async def _connected(url: str, timeout_s: float) -> AsyncIterator[redis.asyncio.
         await client.aclose()
 
 
-def _hear_signals(server: Server) -> None:
+def _hear_signals(server: WorkerServer) -> None:
     """The first drains, the second ends the process at once."""
     signals: list[int] = []
 

@@ -25,10 +25,10 @@ from fairlane.scheduler.queue.registry import RedisRegistry
 from fairlane.scheduler.queue.types import Publication
 from fairlane.store.retry import StoreLink
 from fairlane.worker.engine_thread import Drop, EngineThread, described
-from fairlane.worker.heartbeat import Vitals
-from fairlane.worker.leases import Holdings, TakeRoom
+from fairlane.worker.heartbeat import Heartbeat
+from fairlane.worker.leases import HeldLeases, Intake
 from fairlane.worker.publisher import Publisher
-from fairlane.worker.updates import Observer, Report
+from fairlane.worker.reports import EngineObserver, Report
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class EngineStuck(RuntimeError):
     """The engine thread has not come back."""
 
 
-class Server:
+class WorkerServer:
     """One worker process. Build it, then `run`."""
 
     def __init__(
@@ -59,8 +59,8 @@ class Server:
         registry: RedisRegistry,
         card: ModelCard,
         link: StoreLink,
-        vitals: Vitals,
-        observers: Sequence[Observer] = (),
+        heartbeat: Heartbeat,
+        observers: Sequence[EngineObserver] = (),
         lease_s: float,
         drain_s: float,
         block_s: float,
@@ -71,14 +71,14 @@ class Server:
         self._registry = registry
         self._card = card
         self._link = link
-        self._vitals = vitals
-        self._observers = (vitals, *observers)
+        self._heartbeat = heartbeat
+        self._observers = (heartbeat, *observers)
         self._lease_s = lease_s
         self._drain_s = drain_s
         self._block_ms = int(block_s * 1e3)
-        self._room = TakeRoom()
+        self._room = Intake()
         self._outbox = Publisher(self._publish, link, on_settled=self._settled, on_full=self._hold)
-        self._held = Holdings()
+        self._held = HeldLeases()
         self._too_large: deque[str] = deque(maxlen=MOST_TOO_LARGE)
         """Jobs that were handed back for that."""
         self._last_turn_s = 0.0
@@ -205,7 +205,7 @@ class Server:
                     self.drain()
                 elif isinstance(message, Undrain):
                     self.undrain()
-                elif self._held.hears(message):
+                elif self._held.received(message):
                     self._engine.tell(message)
             if woken:
                 self._room.woken()
@@ -214,7 +214,7 @@ class Server:
 
     def _turned(self, report: Report) -> None:
         self._last_turn_s = asyncio.get_running_loop().time()
-        self._outbox.put(report.parts)
+        self._outbox.put(report.by_gateway)
         self._room.turned(report, self._engine.told)
         if report.jobs == 0 and report.obeyed >= self._engine.told:
             self._idle.set()
@@ -259,7 +259,7 @@ class Server:
     async def _beat(self) -> None:
         """On a cluster the registry may be on another node than the queue: where that is away, the leases stay."""
         while True:
-            status = self._vitals.status(draining=self._draining)
+            status = self._heartbeat.status(draining=self._draining)
             await self._link.persist("beat", partial(self._registry.beat, status, int(self._lease_s * 1e3)))
             await asyncio.sleep(self._lease_s / HEARTBEATS_PER_LEASE)
 

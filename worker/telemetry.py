@@ -42,7 +42,7 @@ from fairlane.scheduler.protocol.messages import (
 from fairlane.scheduler.protocol.settings import sends_traces
 from fairlane.scheduler.queue.types import Publication
 from fairlane.worker.engine.engine import StepReport
-from fairlane.worker.updates import LaneTokens, Report
+from fairlane.worker.reports import EngineObserver, LaneTokens, Report
 
 LATEST = 4096
 """So many preemptions are kept."""
@@ -74,7 +74,7 @@ class _Away:
     actual_ms: float = 0.0
 
 
-class PreemptionCosts:
+class PreemptionCosts(EngineObserver):
     """Follows preemptions from step to step. `on_found` is told of each that is over; the latest are kept too."""
 
     def __init__(
@@ -86,20 +86,14 @@ class PreemptionCosts:
         self._away: dict[SeqId, _Away] = {}
         self.found: deque[PreemptionCost] = deque(maxlen=LATEST)
 
-    def took(self, leases: Iterable[Lease]) -> None:
-        """Nothing to learn."""
-
     def lost(self, job_ids: Iterable[str]) -> None:
-        """These will not come back."""
         self._leave(job_ids)
 
     def turned(self, report: Report) -> None:
-        """The engine has moved on."""
         if report.step is not None:
             self.stepped(report.step)
 
     def stepped(self, step: StepReport) -> None:
-        """The engine has run a step."""
         plan = step.plan
         copy_ms = step.result.copy_ms / max(1, plan.copies)
         for one in plan.yields:
@@ -175,7 +169,7 @@ _STALL_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _RATIO = (0.25, 0.5, 0.75, 0.9, 1.1, 1.25, 1.5, 2.0, 4.0)
 
 
-class Metrics:
+class Metrics(EngineObserver):
     """What `/metrics` of a worker shows. `registry` is its own, so that nothing is global."""
 
     def __init__(self, about: WorkerStatus) -> None:
@@ -229,20 +223,16 @@ class Metrics:
         self.lost_jobs = Counter("fairlane_worker_jobs_lost", "Refused or handed back.", registry=registry)
 
     def took(self, leases: Iterable[Lease]) -> None:
-        """Jobs came in."""
         for lease in leases:
             self.taken.labels(lease.job.lane).inc()
 
     def preemption_found(self, cost: PreemptionCost) -> None:
-        """A preemption is over."""
         self.preemption_cost.labels(cost.mode).observe(cost.ratio)
 
     def lost(self, job_ids: Iterable[str]) -> None:
-        """Jobs left without an end here."""
         self.lost_jobs.inc(len(list(job_ids)))
 
     def turned(self, report: Report) -> None:
-        """The engine has moved on."""
         self.audits.inc(report.audited)
         load = report.load
         for state, by_lane in (("running", load.running), ("waiting", load.waiting), ("preempted", load.preempted)):
@@ -255,7 +245,7 @@ class Metrics:
             self.blocks.labels(pool, "free").set(free)
             self.blocks.labels(pool, "used").set(total - free)
         self.prefix_blocks.set(load.blocks_cached)
-        for publications in report.parts.values():
+        for publications in report.by_gateway.values():
             for publication in publications:
                 self._said(publication.events)
         if report.step is not None and report.ran:
@@ -303,7 +293,7 @@ class _Trail:
     """Of these, those that computed its prompt."""
 
 
-class Traces:
+class Traces(EngineObserver):
     """Spans of the jobs in hand. Used from the event loop only."""
 
     def __init__(self, exporter: SpanExporter, *, worker_id: str, model: str) -> None:
@@ -316,21 +306,18 @@ class Traces:
         self._trails: dict[str, _Trail] = {}
 
     def took(self, leases: Iterable[Lease]) -> None:
-        """Jobs came in: their prefill begins."""
         for lease in leases:
             self.lost([lease.job.job_id])
             self._trails[lease.job.job_id] = _Trail(lease, self._start("prefill", lease))
 
     def turned(self, report: Report) -> None:
-        """The engine has moved on."""
         if report.step is not None and report.ran:
             self._count_step({row.seq.job_id for row in report.step.plan.rows})
-        for publications in report.parts.values():
+        for publications in report.by_gateway.values():
             for publication in publications:
                 self._said(publication)
 
     def lost(self, job_ids: Iterable[str]) -> None:
-        """Jobs that left without an end here."""
         for job_id in job_ids:
             trail = self._trails.pop(job_id, None)
             if trail is not None:

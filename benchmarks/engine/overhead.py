@@ -14,7 +14,7 @@ from fairlane.worker.engine.kv_cache import KVCache
 from fairlane.worker.engine.runner import Runner
 from fairlane.worker.engine_thread import EngineThread
 from fairlane.worker.model.interface import Model, Output, Packed
-from fairlane.worker.updates import Report
+from fairlane.worker.reports import Report
 
 BLOCK_SIZE = 16
 

@@ -24,7 +24,7 @@ from fairlane.worker.engine.runner import Runner
 from fairlane.worker.engine_thread import EngineThread
 from fairlane.worker.heartbeat import CostReport
 from fairlane.worker.model.interface import Model
-from fairlane.worker.updates import Report
+from fairlane.worker.reports import Report
 
 
 class Learner:

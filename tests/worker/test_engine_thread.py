@@ -10,7 +10,7 @@ import pytest
 from fairlane.scheduler.protocol.messages import Cancel, Finished, Grant, Lease, Outcome, Paused
 from fairlane.scheduler.queue.types import Publication
 from fairlane.worker.engine_thread import Drop, EngineThread
-from fairlane.worker.updates import LaneTokens, Report
+from fairlane.worker.reports import LaneTokens, Report
 from tests.support.worker.scripted import LIMIT_S, ScriptedRunner, engine, job, lease
 
 pytestmark = pytest.mark.anyio
@@ -39,7 +39,7 @@ class Desk:
 
     @property
     def said(self) -> list[Publication]:
-        return [each for report in self.reports for parts in report.parts.values() for each in parts]
+        return [each for report in self.reports for parts in report.by_gateway.values() for each in parts]
 
     def tokens(self, job_id: str, epoch: int = 1) -> list[int]:
         publications = [each for each in self.said if (each.job_id, each.epoch) == (job_id, epoch)]

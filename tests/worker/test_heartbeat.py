@@ -11,7 +11,7 @@ from fairlane.scheduler.planner.steps import Capacity, Row, SeqId, StepFeatures,
 from fairlane.scheduler.simulation.calibration import read_calibration
 from fairlane.worker.engine.engine import StepReport
 from fairlane.worker.heartbeat import CostReport
-from fairlane.worker.updates import Report, WorkerLoad
+from fairlane.worker.reports import Report, WorkerLoad
 
 ROW = Row(SeqId("job", 0), (51,), 0, (0,), samples=True, output_index=0)
 

@@ -11,7 +11,8 @@ import redis
 from fairlane.scheduler.protocol.messages import Event, Finished, Outcome, Preempted, TokenDelta
 from fairlane.scheduler.queue.types import Publication
 from fairlane.store.retry import StoreLink
-from fairlane.worker.publisher import Publisher, merged, token_runs
+from fairlane.worker.publisher import Publisher, merged
+from fairlane.worker.reports import token_runs
 
 pytestmark = pytest.mark.anyio
 LIMIT_S = 5.0

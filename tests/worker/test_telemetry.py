@@ -23,10 +23,10 @@ from fairlane.scheduler.protocol.messages import (
 from fairlane.scheduler.protocol.settings import TRACE_ENDPOINTS, sends_traces
 from fairlane.scheduler.queue.types import Publication
 from fairlane.worker.engine.engine import StepReport
-from fairlane.worker.heartbeat import Vitals
-from fairlane.worker.publisher import token_runs
+from fairlane.worker.heartbeat import Heartbeat
+from fairlane.worker.reports import LaneTokens, Report, WorkerLoad, token_runs
 from fairlane.worker.telemetry import Metrics, Traces, open_traces
-from fairlane.worker.updates import LaneTokens, Report, WorkerLoad
+from fairlane.worker.reports import LaneTokens, Report, WorkerLoad
 from tests.support.worker.scripted import job
 
 TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -52,7 +52,7 @@ def report(*events: Event, epoch: int = 1, step: StepReport | None = None, outpu
     said = Publication("job", epoch, events, token_runs(events))
     return Report(
         obeyed=1,
-        parts={"gateway": [said]} if events else {},
+        by_gateway={"gateway": [said]} if events else {},
         capacity=Capacity({}, {}),
         jobs=1,
         load=WorkerLoad(
@@ -179,19 +179,19 @@ def test_a_step_and_its_events_are_counted() -> None:
 
 def test_the_heartbeats_rates_follow_the_steps() -> None:
     now_s, costs = 0.0, CostModel()
-    vitals = Vitals(ABOUT, costs, clock=lambda: now_s)
+    heartbeat = Heartbeat(ABOUT, costs, clock=lambda: now_s)
     for number in range(1_000):  # 2 tokens each 20 ms
         now_s += 0.02
-        vitals.turned(report(step=step(), output=2))
+        heartbeat.turned(report(step=step(), output=2))
         if number in (50, 999):  # after a second as after twenty
-            assert vitals.status(draining=False).tokens_per_s["latency"] == pytest.approx(100.0, rel=0.05)
-    status = vitals.status(draining=True)
+            assert heartbeat.status(draining=False).tokens_per_s["latency"] == pytest.approx(100.0, rel=0.05)
+    status = heartbeat.status(draining=True)
     assert status.step_ms == pytest.approx(20.0)
     assert status.prefill_tokens_per_s == pytest.approx(2_000.0)
     assert status.step_weights == ()
     for _ in range(LEARNT_AFTER):
         costs.observe(StepFeatures(1, 0, 0, 0), 20.0, 0, 0.0)
-    assert vitals.status(draining=False).step_weights == costs.step_weights()
+    assert heartbeat.status(draining=False).step_weights == costs.step_weights()
     assert (status.draining, status.blocks_free, status.running) == (True, 60, {"latency": 2})
     now_s += 100.0
-    assert vitals.status(draining=False).tokens_per_s["latency"] < 0.1
+    assert heartbeat.status(draining=False).tokens_per_s["latency"] < 0.1

@@ -25,7 +25,7 @@ import psutil
 import torch
 
 from fairlane.scheduler.planner.steps import Row
-from fairlane.worker.engine.row_layout import Spans, Tables, upload
+from fairlane.worker.engine.row_layout import RowLayout, Tables, upload
 
 _CHUNK_BYTES = 2**30
 _PAGE_BYTES = 4096
@@ -181,7 +181,7 @@ class KVCache:
         self.pool = zeros((blocks + 1, *block), shape.dtype, self.device)
         self.layers = self.pool.unbind(1)  # views: [blocks + 1, 2, block_size, kv_heads, head_dim] each
         self.tables = Tables()
-        self._spans: tuple[Sequence[Row], Spans] | None = None
+        self._spans: tuple[Sequence[Row], RowLayout] | None = None
         self.host_pool = zeros((host_slots, *block), shape.dtype, torch.device("cpu"))
         if self.device.type == "cuda":
             try:
@@ -189,10 +189,10 @@ class KVCache:
             except PageLockError as error:
                 raise KVMemoryError(f"host_kv_memory: {error}") from error
 
-    def spans(self, rows: Sequence[Row]) -> Spans:
+    def spans(self, rows: Sequence[Row]) -> RowLayout:
         """The rows in arrays; those of the last ones asked for are kept, for all that a step asks of the same rows."""
         if self._spans is None or self._spans[0] is not rows:
-            self._spans = rows, Spans(rows, self.block_size, self._block_pages * self.block_size)
+            self._spans = rows, RowLayout(rows, self.block_size, self._block_pages * self.block_size)
         return self._spans[1]
 
     def slots(self, rows: Sequence[Row]) -> torch.Tensor:

@@ -19,7 +19,7 @@ _SPARE_WIDTH = 16
 """Blocks by which a table may at least grow before all are laid out anew."""
 
 
-class Spans:
+class RowLayout:
     """Packed rows, one after another.
 
     `tokens` [3, tokens]: each one's id, its position, and the line of a layer's memory that its key goes to. By row:

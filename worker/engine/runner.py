@@ -20,7 +20,7 @@ from fairlane.scheduler.protocol.messages import Lease, Sampling, TokenLogprob
 from fairlane.worker.attention.backends import BACKENDS
 from fairlane.worker.engine.kv_cache import KVCache
 from fairlane.worker.engine.row_layout import upload
-from fairlane.worker.engine.sampling import Draw, TokenHistory, draw_tokens, is_plain
+from fairlane.worker.engine.sampling import TokenDraw, TokenHistory, draw_tokens, is_plain
 from fairlane.worker.engine.transfer import transfer_for
 from fairlane.worker.model.interface import Model, Packed
 
@@ -83,7 +83,7 @@ def _nothing() -> None:
 
 
 @dataclass(slots=True)
-class _Choice:
+class _ChoiceState:
     """What sampling needs to know of one choice."""
 
     number: int
@@ -93,9 +93,9 @@ class _Choice:
     history: TokenHistory | None
     """None where it always takes the likeliest token."""
 
-    def draw(self, history: TokenHistory) -> Draw:
+    def draw(self, history: TokenHistory) -> TokenDraw:
         """How to draw its next token."""
-        return Draw(self.sampling, self.number, self.produced, history)
+        return TokenDraw(self.sampling, self.number, self.produced, history)
 
 
 class Runner:
@@ -109,7 +109,7 @@ class Runner:
         self._reads_beyond = BACKENDS[model.backend].reads_beyond
         self._packer = Packer(cache, model.backend)
         self._looks_ahead = model.device.type != "cpu" if looks_ahead is None else looks_ahead
-        self._choices: dict[SeqId, _Choice] = {}
+        self._choices: dict[SeqId, _ChoiceState] = {}
 
     @property
     def cache(self) -> KVCache:
@@ -122,7 +122,7 @@ class Runner:
         for choice in range(job.n):
             generated = lease.generated[choice] if choice < len(lease.generated) else ()
             history = None if is_plain(job.sampling) else TokenHistory(job.prompt, generated)
-            self._choices[SeqId(job.job_id, choice)] = _Choice(choice, job.sampling, len(generated), history)
+            self._choices[SeqId(job.job_id, choice)] = _ChoiceState(choice, job.sampling, len(generated), history)
 
     def forget(self, job_id: str) -> None:
         """Drop what `register` remembered; nothing happens for an unknown job."""
@@ -205,7 +205,7 @@ class Runner:
             logprobs={sampling[place]: logprob for place, logprob in drawn.logprobs.items()},
         )
 
-    def _sampling(self, rows: Sequence[Row]) -> list[_Choice]:
+    def _sampling(self, rows: Sequence[Row]) -> list[_ChoiceState]:
         """The choices of the rows that sample."""
         found = []
         for row in rows:

@@ -24,7 +24,7 @@ _FIRST_ROOM = 64
 """Tokens that a tally has room for at first."""
 
 
-class Tally:
+class TokenCounts:
     """Distinct tokens in the order of their first appearance, and how often each was counted."""
 
     def __init__(self, token_ids: Iterable[int]) -> None:
@@ -63,7 +63,7 @@ class TokenHistory:
     def __init__(self, prompt: Sequence[int], generated: Iterable[int] = ()) -> None:
         self._prompt = prompt
         self._generated = [*generated]
-        self._tallies: list[Tally] = []
+        self._tallies: list[TokenCounts] = []
         """Those that were asked for."""
 
     @property
@@ -72,12 +72,12 @@ class TokenHistory:
         return len(self._generated)
 
     @cached_property
-    def generated(self) -> Tally:
+    def generated(self) -> TokenCounts:
         """Of the output."""
         return self._count(self._generated)
 
     @cached_property
-    def seen(self) -> Tally:
+    def seen(self) -> TokenCounts:
         """Of prompt and output."""
         return self._count((*self._prompt, *self._generated))
 
@@ -87,8 +87,8 @@ class TokenHistory:
         for tally in self._tallies:
             tally.add(token_id)
 
-    def _count(self, token_ids: Iterable[int]) -> Tally:
-        tally = Tally(token_ids)
+    def _count(self, token_ids: Iterable[int]) -> TokenCounts:
+        tally = TokenCounts(token_ids)
         self._tallies.append(tally)
         return tally
 
@@ -109,7 +109,7 @@ _STRETCH = 256
 """Tokens of the vocabulary whose weights are summed before a draw looks at single ones."""
 
 
-class Draw(NamedTuple):
+class TokenDraw(NamedTuple):
     """How to draw one row's token."""
 
     sampling: Sampling
@@ -131,7 +131,7 @@ def is_plain(sampling: Sampling) -> bool:
     return sampling.temperature <= 0 and sampling.logprobs is None and not (_penalises(sampling) or _may_hold(sampling))
 
 
-def draw_tokens(logits: torch.Tensor, draws: Sequence[Draw | None], known: Likeliest | None = None) -> Drawn:
+def draw_tokens(logits: torch.Tensor, draws: Sequence[TokenDraw | None], known: Likeliest | None = None) -> Drawn:
     """One token for each row of `logits` [rows, vocabulary], the likeliest where there is no draw, which the model may
     know already. A row that holds NaN or +inf fails alone.
 
@@ -153,7 +153,7 @@ def _likeliest(logits: torch.Tensor) -> Likeliest:
     return Likeliest(*reversed(logits.float().max(-1)))  # of bfloat16 itself it takes several times as long
 
 
-def _draw_asked(scores: torch.Tensor, draws: Mapping[int, Draw], chosen: list[int]) -> None:
+def _draw_asked(scores: torch.Tensor, draws: Mapping[int, TokenDraw], chosen: list[int]) -> None:
     """Put the tokens of these rows into `chosen`."""
     shaped = {row: draw for row, draw in draws.items() if _penalises(draw.sampling) or _must_go_on(draw)}
     random = [row for row, draw in draws.items() if draw.sampling.temperature > 0]
@@ -193,11 +193,11 @@ def _may_hold(sampling: Sampling) -> bool:
     return sampling.min_tokens > 0 and bool(sampling.stop_token_ids)
 
 
-def _must_go_on(draw: Draw) -> bool:
+def _must_go_on(draw: TokenDraw) -> bool:
     return draw.output_index < draw.sampling.min_tokens and bool(draw.sampling.stop_token_ids)
 
 
-def _adjusted(scores: torch.Tensor, draws: Mapping[int, Draw]) -> torch.Tensor:
+def _adjusted(scores: torch.Tensor, draws: Mapping[int, TokenDraw]) -> torch.Tensor:
     """A copy of `scores` with the penalties and minimum lengths of these rows in it."""
     adjusted = scores.clone()
     _penalise_repetition(adjusted, {r: d for r, d in draws.items() if d.sampling.repetition_penalty != 1.0})
@@ -209,7 +209,7 @@ def _adjusted(scores: torch.Tensor, draws: Mapping[int, Draw]) -> torch.Tensor:
     return adjusted
 
 
-def _penalise_repetition(scores: torch.Tensor, draws: Mapping[int, Draw]) -> None:
+def _penalise_repetition(scores: torch.Tensor, draws: Mapping[int, TokenDraw]) -> None:
     """Of all tokens of prompt and output (Keskar et al., CTRL). In place."""
     if draws:
         seen = {row: draw.history.seen.tokens for row, draw in draws.items()}
@@ -219,7 +219,7 @@ def _penalise_repetition(scores: torch.Tensor, draws: Mapping[int, Draw]) -> Non
         scores[places] = torch.where(found > 0, found / penalty, found * penalty)
 
 
-def _penalise_output(scores: torch.Tensor, draws: Mapping[int, Draw]) -> None:
+def _penalise_output(scores: torch.Tensor, draws: Mapping[int, TokenDraw]) -> None:
     """For being in the output, and for each time (OpenAI). In place."""
     if draws:
         tallies = {row: draw.history.generated for row, draw in draws.items()}
@@ -242,7 +242,7 @@ def _repeated(like: torch.Tensor, values: Sequence[float], tokens: Mapping[int, 
     return torch.from_numpy(column).to(like.device)
 
 
-def _pick(scores: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
+def _pick(scores: torch.Tensor, draws: Sequence[TokenDraw]) -> list[int]:
     """Inverse transform sampling from the filtered distribution, in the order of token ids. Consumes `scores`.
 
     Two levels, for speed: the stretch of the vocabulary that the draw falls into, then the token within it.

@@ -16,8 +16,8 @@ from fairlane.scheduler.queue.registry import RedisRegistry
 from fairlane.store.retry import StoreLink
 from fairlane.worker.engine.engine import Engine
 from fairlane.worker.engine_thread import Command, EngineThread
-from fairlane.worker.heartbeat import Vitals
-from fairlane.worker.server import Server
+from fairlane.worker.heartbeat import Heartbeat
+from fairlane.worker.server import WorkerServer
 from tests.support.worker.listener import Listener, listening
 from tests.support.worker.scripted import ScriptedRunner, engine
 
@@ -75,7 +75,7 @@ class Worker:
     """A server that runs, and what a test may look at."""
 
     worker_id: str
-    server: Server
+    server: WorkerServer
     thread: WatchedThread
     queue: WatchedQueue
     registry: RedisRegistry
@@ -116,14 +116,14 @@ async def working(
         worker_id=worker_id, model="tiny", queue=QUEUE, card_sha256="0" * 64, started_at_ms=0.0, blocks_total=64
     )
     thread = WatchedThread(engine(runner, max_sequences=max_sequences), worker_id)
-    server = Server(
+    server = WorkerServer(
         worker_id=worker_id,
         engine=thread,
         queue=queue,
         registry=registry,
         card=CARD,
         link=StoreLink(5.0),
-        vitals=Vitals(about, CostModel()),
+        heartbeat=Heartbeat(about, CostModel()),
         lease_s=lease_s,
         drain_s=drain_s,
         block_s=1.0,

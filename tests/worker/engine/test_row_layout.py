@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from fairlane.scheduler.planner.steps import Row, SeqId
-from fairlane.worker.engine.row_layout import Spans, Tables
+from fairlane.worker.engine.row_layout import RowLayout, Tables
 
 
 def row(name: str, first: int, tokens: Sequence[int], table: tuple[int, ...], *, samples: bool = True) -> Row:
@@ -14,7 +14,7 @@ def test_decodes_are_laid_out_like_the_same_rows_among_others() -> None:
     decodes = [row("a", 5, [7], (3, 1)), row("b", 8, [9], (2, 0, 4))]
     prompt = row("c", 4, [1, 2, 3], (5, 6), samples=False)
 
-    alone, among = Spans(decodes, 4, 40), Spans([*decodes, prompt], 4, 40)
+    alone, among = RowLayout(decodes, 4, 40), RowLayout([*decodes, prompt], 4, 40)
 
     assert alone.tokens.tolist() == [[7, 9], [5, 8], [1 * 40 + 1, 4 * 40]]
     assert among.tokens.tolist() == [[7, 9, 1, 2, 3], [5, 8, 4, 5, 6], [41, 160, 240, 241, 242]]

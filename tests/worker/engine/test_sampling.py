@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlane.scheduler.protocol.messages import Sampling
-from fairlane.worker.engine.sampling import BROKEN_LOGITS, Draw, TokenHistory, _splitmix64, draw_tokens, uniform
+from fairlane.worker.engine.sampling import BROKEN_LOGITS, TokenDraw, TokenHistory, _splitmix64, draw_tokens, uniform
 
 PINNED = [0.13870941014555427, 0.6935121390102292, 0.2691303195904541, 0.18436667429957676, 0.5204259756800492]
 """Of a release: other numbers would make a resumed request continue differently on a newer worker."""
@@ -24,8 +24,8 @@ def draw(
     index: int = 0,
     prompt: tuple[int, ...] = (),
     generated: tuple[int, ...] = (),
-) -> Draw:
-    return Draw(sampling, choice, index, TokenHistory(prompt, generated))
+) -> TokenDraw:
+    return TokenDraw(sampling, choice, index, TokenHistory(prompt, generated))
 
 
 def token(

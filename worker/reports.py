@@ -1,0 +1,189 @@
+"""What the engine thread tells the event loop after each batch of commands and each step, and what that means.
+
+The thread makes an `EngineTurn`; on the event loop `ReportBuilder` makes a `Report` of it, with the publications that
+go to the store under each job's lease. Every `EngineObserver` is shown each report.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from fairlane.scheduler.planner.steps import Capacity, Ended
+from fairlane.scheduler.protocol.messages import Event, Finished, Lease, TokenDelta
+from fairlane.scheduler.queue.types import Publication
+from fairlane.worker.engine.engine import StepReport
+
+ByGateway = Mapping[str, Sequence[Publication]]
+"""Publications by the gateway that they go to."""
+
+
+class LaneTokens(NamedTuple):
+    """Tokens of one lane in one step."""
+
+    prefill: int = 0
+    """Tokens of rows that compute more than one; recomputed ones too."""
+    output: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLoad:
+    """How full the engine is: sequences by lane, and what both pools have free."""
+
+    running: dict[str, int] = field(default_factory=dict)
+    waiting: dict[str, int] = field(default_factory=dict)
+    preempted: dict[str, int] = field(default_factory=dict)
+    blocks_free: int = 0
+    blocks_cached: int = 0
+    """Of these, what keeps a prefix for whoever asks for it."""
+    host_slots_free: int = 0
+
+
+class Dropped(NamedTuple):
+    """A job that left without an end here: nothing of it is published."""
+
+    job_id: str
+
+
+JobChange = Lease | Ended | Dropped
+"""What a command did to a job."""
+
+
+class EngineTurn(NamedTuple):
+    """What the engine did, as its thread tells it; the fields are those of `Report`."""
+
+    obeyed: int
+    jobs: int
+    capacity: Capacity
+    load: WorkerLoad
+    changes: Sequence[JobChange] = ()
+    """In order; all of them before the step."""
+    step: StepReport | None = None
+    audited: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The engine after it obeyed commands, or after a step."""
+
+    obeyed: int
+    """Commands obeyed since the start."""
+    by_gateway: ByGateway
+    capacity: Capacity
+    jobs: int
+    """Jobs still in hand."""
+    load: WorkerLoad
+    step: StepReport | None = None
+    tokens: Mapping[str, LaneTokens] = field(default_factory=dict)
+    """The step's, by lane."""
+    audited: bool = False
+    """Idle, the engine compared its KV blocks with what jobs hold, and all were accounted for."""
+
+    @property
+    def ran(self) -> bool:
+        """A step did something."""
+        return self.step is not None and not self.step.plan.is_empty
+
+
+class EngineObserver:
+    """Watches the worker, on the event loop: metrics, traces, the heartbeat's figures."""
+
+    def took(self, leases: Iterable[Lease]) -> None:
+        """Jobs came in."""
+
+    def turned(self, report: Report) -> None:
+        """The engine ended a turn."""
+
+    def lost(self, job_ids: Iterable[str]) -> None:
+        """Jobs left without an end here: refused by the store, or handed back."""
+
+
+def token_runs(events: Iterable[Event]) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
+    """(choice, first index, ids) of all tokens, one unbroken run per choice: what the store records."""
+    runs: dict[int, tuple[int, int, tuple[int, ...]]] = {}
+    for event in events:
+        if isinstance(event, TokenDelta):
+            choice, token_ids = event.choice, event.token_ids
+            run = runs.get(choice)
+            runs[choice] = (choice, event.first_index, token_ids) if run is None else (*run[:2], run[2] + token_ids)
+    return (*runs.values(),)
+
+
+class ReportBuilder:
+    """Makes the reports, in the order of the turns; knows the leases in the engine's hands. A job leaves with its end,
+    or is dropped. Used by the event loop alone: while it builds one report, the engine computes the next step."""
+
+    def __init__(self, worker_id: str) -> None:
+        self._worker_id = worker_id
+        self._leases: dict[str, Lease] = {}
+
+    def report(self, turn: EngineTurn) -> Report:
+        """The report of the engine's next turn."""
+        by_gateway: dict[str, list[Publication]] = defaultdict(list)
+        for change in turn.changes:
+            self._change(change, by_gateway)
+        tokens: dict[str, LaneTokens] = {}
+        if turn.step is not None:
+            tokens = self._count(turn.step)  # before jobs that ended leave
+            self._add(turn.step.events, turn.step.outcome.charges, turn.step.outcome.ended, by_gateway)
+        return Report(turn.obeyed, by_gateway, turn.capacity, turn.jobs, turn.load, turn.step, tokens, turn.audited)
+
+    def _change(self, change: JobChange, by_gateway: dict[str, list[Publication]]) -> None:
+        match change:
+            case Lease():
+                self._leases[change.job.job_id] = change
+            case Ended():
+                self._add((), {}, (change,), by_gateway)
+            case Dropped():
+                self._leases.pop(change.job_id, None)
+
+    def _count(self, step: StepReport) -> dict[str, LaneTokens]:
+        """A step's tokens by lane."""
+        leases, prefill = self._leases, Counter[str]()
+        for row in step.plan.rows:
+            if len(row.token_ids) > 1:
+                prefill[leases[row.seq.job_id].job.lane] += len(row.token_ids)
+        output: Counter[str] = Counter([leases[produced.seq.job_id].job.lane for produced in step.outcome.produced])
+        return {lane: LaneTokens(prefill[lane], output[lane]) for lane in prefill.keys() | output.keys()}
+
+    def _add(
+        self,
+        events: Iterable[Event],
+        charges: Mapping[str, float],
+        ended: Iterable[Ended],
+        by_gateway: dict[str, list[Publication]],
+    ) -> None:
+        """Add to `by_gateway` one publication for each job that these are about; those that ended leave."""
+        by_job: dict[str, list[Event]] = defaultdict(list)
+        for event in events:
+            by_job[event.job_id].append(event)
+        ends = {end.job_id: end for end in ended}
+        for job_id in dict.fromkeys([*by_job, *charges, *ends]):
+            lease = self._leases.get(job_id)
+            if lease is not None:
+                publication = self._publication(lease, by_job[job_id], charges.get(job_id, 0.0), ends.get(job_id))
+                by_gateway[lease.job.gateway_id].append(publication)
+        for job_id in ends:
+            self._leases.pop(job_id, None)
+
+    def _publication(self, lease: Lease, events: list[Event], cost: float, end: Ended | None) -> Publication:
+        published = (*events,) if end is None else (*events, self._finished(lease, end))
+        return Publication(
+            job_id=lease.job.job_id,
+            epoch=lease.epoch,
+            events=published,
+            tokens=token_runs(published),
+            cost=cost,
+            ends=None if end is None else end.outcome,
+        )
+
+    def _finished(self, lease: Lease, end: Ended) -> Finished:
+        return Finished(
+            job_id=lease.job.job_id,
+            epoch=lease.epoch,
+            outcome=end.outcome,
+            error=end.error,
+            cached_tokens=end.cached_tokens,
+            preemptions=end.preemptions,
+            worker_id=self._worker_id,
+        )
