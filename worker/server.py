@@ -1,13 +1,13 @@
-"""The worker at work: takes jobs, hears commands, publishes tokens, keeps its leases, and ends in order.
+"""The worker's event loop: take jobs, read control messages, publish tokens, renew the leases, and end in order.
 
-Five loops on one event loop, each simple by itself: take, control, publish (the outbox), leases and heartbeat. The
-engine steps in its own thread and is spoken to only through the mailbox of `EngineThread`. What ends the worker:
+Six tasks: take, control, publish, renew the leases, heartbeat, announce the model card. The engine steps in its own
+thread and gets its commands through `EngineThread`. What ends the worker:
 
     SIGTERM, SIGINT   drain: take no more, let what runs end within `drain_s`, publish everything, hand the rest
                       back, leave the registry, exit 0. A second signal exits at once.
     Drain             the same, but the process stays, idle, until it gets a signal or Undrain: take jobs again.
     engine failure    publish what was computed, then exit 1 with the leases held: they lapse, and the jobs go on
-                      elsewhere, counted as a loss, so that one that breaks every engine is not tried for ever.
+                      elsewhere, counted as a loss, so that a job that breaks every engine is not tried for ever.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from fairlane.worker.reports import EngineObserver, Report
 log = logging.getLogger(__name__)
 
 FLUSH_S = 3.0
-"""How long the last tokens of a worker that ends may take to reach the store."""
+"""How long the last tokens may take to reach the store when the worker ends."""
 LEAVE_S = 2.0
 ANNOUNCE_S = 600.0
 """How often the model card's life is prolonged."""
@@ -76,11 +76,11 @@ class WorkerServer:
         self._lease_s = lease_s
         self._drain_s = drain_s
         self._block_ms = int(block_s * 1e3)
-        self._room = Intake()
-        self._outbox = Publisher(self._publish, link, on_settled=self._settled, on_full=self._hold)
-        self._held = HeldLeases()
+        self._intake = Intake()
+        self._publisher = Publisher(self._publish, link, on_settled=self._settled, on_full=self._hold)
+        self._leases = HeldLeases()
         self._too_large: deque[str] = deque(maxlen=MOST_TOO_LARGE)
-        """Jobs that were handed back for that."""
+        """Jobs handed back once because they need more than this worker holds."""
         self._last_turn_s = 0.0
         self._idle = asyncio.Event()
         self._undrained = asyncio.Event()
@@ -109,8 +109,8 @@ class WorkerServer:
                 group.create_task(each)
                 for each in (
                     self._serve(),
-                    self._hear(),
-                    self._outbox.run(),
+                    self._control(),
+                    self._publisher.run(),
                     self._keep_leases(),
                     self._beat(),
                     self._announce(),
@@ -131,11 +131,11 @@ class WorkerServer:
         return not self._undrained.is_set()
 
     def drain(self) -> None:
-        """Take no more; finish or hand back what runs."""
+        """Take no more jobs; finish those that run, or hand them back."""
         if not self._draining:
             log.info("draining: taking no more jobs")
             self._undrained.clear()
-            self._room.close()
+            self._intake.close()
 
     def undrain(self) -> None:
         """Take jobs again, unless `run` is about to end."""
@@ -143,12 +143,12 @@ class WorkerServer:
             log.info("no longer draining: taking jobs again")
             self._done.clear()
             self._undrained.set()
-            self._room.open()
+            self._intake.open()
 
     # Jobs in.
 
     async def _serve(self) -> None:
-        """Take jobs until it drains, and let go of them; and again once it is undrained."""
+        """Take jobs until the worker drains, then release them; begin again once it is undrained."""
         while True:
             await self._take()
             await _within(self._drain_s, _first(self._idle.wait(), self._undrained.wait()))
@@ -160,42 +160,42 @@ class WorkerServer:
                 await self._undrained.wait()
 
     async def _take(self) -> None:
-        while (capacity := await self._room.worth_asking()) is not None:
-            # A take whose answer was lost may have happened: `renew` gives back what we do not know of.
+        while (capacity := await self._intake.worth_asking()) is not None:
+            # A take whose answer was lost may have happened: `renew` gives back the jobs that are unknown here.
             taken = await self._link.persist("take", partial(self._queue.take, self._worker_id, capacity))
-            leases = await self._fresh(await self._holdable(taken, capacity))
-            self._room.took(len(leases))
-            early = self._held.took(leases)
+            leases = await self._unheld(await self._fitting(taken, capacity))
+            self._intake.took(len(leases))
+            early = self._leases.took(leases)
             if leases:
                 self._idle.clear()
-                self._last_turn_s = asyncio.get_running_loop().time()  # it has rested since its last
+                self._last_turn_s = asyncio.get_running_loop().time()  # it rested since its last turn
                 for observer in self._observers:
                     observer.took(leases)
                 self._engine.tell(*leases, *early)
 
-    async def _holdable(self, leases: Sequence[Lease], capacity: Capacity) -> list[Lease]:
-        """Those that could end here. `take` gives no others, but by a record that does not say what a job needs: that
-        one goes back once, since another worker may hold it; the second time the planner says why it cannot be."""
+    async def _fitting(self, leases: Sequence[Lease], capacity: Capacity) -> list[Lease]:
+        """The leases whose jobs fit into this worker's KV pool. `take` gives others only by a record that does not say
+        what a job needs: such a job goes back once, since it may fit elsewhere; a second time the planner refuses it."""
         large = [lease.job.job_id for lease in leases if not capacity.holds(lease.job.n, lease.job.max_total_tokens)]
         back = [job_id for job_id in large if job_id not in self._too_large]
         if back:
             log.warning("%d jobs need more than this worker holds: handed back", len(back))
             self._too_large.extend(back)
-            await self._link.persist("release", partial(self._queue.release, self._worker_id, back))
+            await self._release(back)
         return [lease for lease in leases if lease.job.job_id not in back]
 
-    async def _fresh(self, leases: Sequence[Lease]) -> list[Lease]:
-        """Those that may begin. A store that forgot a take gives the job out again under the same epoch, and what was
-        computed under the first one may still be on its way there: that job goes back, for another epoch."""
-        known = self._held.known(leases)
+    async def _unheld(self, leases: Sequence[Lease]) -> list[Lease]:
+        """The leases of jobs that are not held already. A store that forgot a take gives the job out again under the same
+        epoch, and tokens of the first lease may still be on their way there: that job goes back, for another epoch."""
+        known = self._leases.known(leases)
         if known:
             ids = [lease.job.job_id for lease in known]
-            await self._link.persist("release", partial(self._queue.release, self._worker_id, ids))
-            self._drop(self._held.epochs(ids))
+            await self._release(ids)
+            self._drop(self._leases.epochs(ids))
         return [lease for lease in leases if lease not in known]
 
-    async def _hear(self) -> None:
-        """The control stream and the model's wake-ups."""
+    async def _control(self) -> None:
+        """Obey the control stream; a wake-up says that the model's queue has new work."""
         last_id = "0-0"
         while True:
             read = partial(self._queue.read_control, self._worker_id, last_id, self._block_ms)
@@ -205,17 +205,17 @@ class WorkerServer:
                     self.drain()
                 elif isinstance(message, Undrain):
                     self.undrain()
-                elif self._held.received(message):
+                elif self._leases.received(message):
                     self._engine.tell(message)
             if woken:
-                self._room.woken()
+                self._intake.woken()
 
     # Tokens out.
 
     def _turned(self, report: Report) -> None:
         self._last_turn_s = asyncio.get_running_loop().time()
-        self._outbox.put(report.by_gateway)
-        self._room.turned(report, self._engine.told)
+        self._publisher.put(report.by_gateway)
+        self._intake.turned(report, self._engine.told)
         if report.jobs == 0 and report.obeyed >= self._engine.told:
             self._idle.set()
         for observer in self._observers:
@@ -225,23 +225,23 @@ class WorkerServer:
         return await self._queue.publish(gateway_id, self._worker_id, publications, serial=serial)
 
     def _settled(self, publications: Sequence[Publication], refused: set[str]) -> None:
-        """The store has heard these; of the refused ones the lease was lost."""
+        """The store has accepted these publications; of the `refused` jobs the lease was lost."""
         lost = [each for each in publications if each.job_id in refused]
         for each in publications:
             if each.ends:
-                self._held.let_go(each.job_id, each.epoch)
+                self._leases.let_go(each.job_id, each.epoch)
         self._drop([(each.job_id, each.epoch) for each in lost])
 
     def _drop(self, lost: Sequence[tuple[str, int]]) -> None:
         if lost:
             log.warning("%d jobs were taken away from this worker: dropped", len(lost))
         for job_id, epoch in lost:
-            self._held.let_go(job_id, epoch)
+            self._leases.let_go(job_id, epoch)
         self._engine.tell(*(Drop(job_id, epoch) for job_id, epoch in lost))
         self._tell_lost(job_id for job_id, _ in lost)
 
     def _hold(self, held: bool) -> None:
-        """The outbox is full, or no longer."""
+        """The publisher is full, or no longer."""
         self._engine.hold(held)
         self._last_turn_s = asyncio.get_running_loop().time()
 
@@ -250,9 +250,9 @@ class WorkerServer:
     async def _keep_leases(self) -> None:
         while True:
             if not await self._link.persist("renew", self._renew):
-                log.warning("the lease had lapsed: dropping the %d jobs in hand", len(self._held))
+                log.warning("the lease had lapsed: dropping the %d jobs in hand", len(self._leases))
                 await self._hand_back()
-            self._room.woken()  # in case a wake-up was lost with the store
+            self._intake.woken()  # in case a wake-up was lost with the store
             self._check_engine()
             await asyncio.sleep(self._lease_s / HEARTBEATS_PER_LEASE)
 
@@ -264,7 +264,7 @@ class WorkerServer:
             await asyncio.sleep(self._lease_s / HEARTBEATS_PER_LEASE)
 
     async def _renew(self) -> bool:
-        return await self._queue.renew(self._worker_id, holding=self._held.ids())
+        return await self._queue.renew(self._worker_id, holding=self._leases.ids())
 
     async def _announce(self) -> None:
         while True:
@@ -275,15 +275,18 @@ class WorkerServer:
     # The end.
 
     async def _hand_back(self) -> None:
-        """Publish what was computed and let go of everything in hand; the store ignores what is not ours."""
+        """Publish what was computed and release every job in hand; the store ignores those that are not ours."""
         job_ids = await self._engine.hand_back()
-        held = self._held.epochs(job_ids)
-        await self._outbox.emptied()
+        held = self._leases.epochs(job_ids)
+        await self._publisher.emptied()
         if job_ids:
-            await self._link.persist("release", partial(self._queue.release, self._worker_id, job_ids))
+            await self._release(job_ids)
         for job_id, epoch in held:
-            self._held.let_go(job_id, epoch)
+            self._leases.let_go(job_id, epoch)
         self._tell_lost(job_ids)
+
+    async def _release(self, job_ids: Sequence[str]) -> None:
+        await self._link.persist("release", partial(self._queue.release, self._worker_id, job_ids))
 
     def _tell_lost(self, job_ids: Iterable[str]) -> None:
         lost = list(job_ids)
@@ -298,13 +301,13 @@ class WorkerServer:
 
     def _check_engine(self) -> None:
         silent_s = asyncio.get_running_loop().time() - self._last_turn_s
-        if not self._idle.is_set() and not self._outbox.is_full and silent_s > STUCK_S:
+        if not self._idle.is_set() and not self._publisher.is_full and silent_s > STUCK_S:
             self._failed(EngineStuck(f"no step ended for {silent_s:.0f} s"))
 
     async def _leave(self) -> None:
-        """Say the last words, each within a time limit: the store may be away."""
+        """Drain, publish and leave the registry, each within a time limit: the store may be away."""
         await _within(self._drain_s + FLUSH_S, self._done.wait())
-        await _within(FLUSH_S, self._outbox.emptied())
+        await _within(FLUSH_S, self._publisher.emptied())
         await _within(LEAVE_S, self._link.persist("leave", partial(self._registry.leave, self._worker_id)))
 
 
