@@ -175,7 +175,7 @@ class WorkerServer:
 
     async def _fitting(self, leases: Sequence[Lease], capacity: Capacity) -> list[Lease]:
         """The leases whose jobs fit into this worker's KV pool. `take` gives others only by a record that does not say
-        what a job needs: such a job goes back once, since it may fit elsewhere; a second time the planner refuses it."""
+        what a job needs: such a job goes back once, since it may fit elsewhere; a second time the planner ends it."""
         large = [lease.job.job_id for lease in leases if not capacity.holds(lease.job.n, lease.job.max_total_tokens)]
         back = [job_id for job_id in large if job_id not in self._too_large]
         if back:
@@ -185,7 +185,7 @@ class WorkerServer:
         return [lease for lease in leases if lease.job.job_id not in back]
 
     async def _unheld(self, leases: Sequence[Lease]) -> list[Lease]:
-        """The leases of jobs that are not held already. A store that forgot a take gives the job out again under the same
+        """The leases of jobs not held already. A store that forgot a take gives the job out again under the same
         epoch, and tokens of the first lease may still be on their way there: that job goes back, for another epoch."""
         known = self._leases.known(leases)
         if known:

@@ -24,10 +24,10 @@ class CpuKernel:
     def prepare(self, rows: Sequence[Row], cache: KVCache) -> Metadata:
         """Tensors: the tokens' slots; of each row first token, tokens, first position and start of its table; the
         tables, anywhere in one array. Number: one more than the last position."""
-        spans = cache.spans(rows)
-        columns = spans.starts, spans.counts, spans.firsts, cache.tables.starts(rows)
+        layout = cache.row_layout(rows)
+        columns = layout.starts, layout.counts, layout.firsts, cache.tables.starts(rows)
         table = torch.from_numpy(np.array(columns, np.int64).T.copy())
-        return Metadata([cache.slots(rows), table, cache.tables.flat], [spans.longest])
+        return Metadata([cache.slots(rows), table, cache.tables.flat], [layout.longest])
 
     def attend(
         self,

@@ -181,7 +181,7 @@ class KVCache:
         self.pool = zeros((blocks + 1, *block), shape.dtype, self.device)
         self.layers = self.pool.unbind(1)  # views: [blocks + 1, 2, block_size, kv_heads, head_dim] each
         self.tables = Tables()
-        self._spans: tuple[Sequence[Row], RowLayout] | None = None
+        self._row_layout: tuple[Sequence[Row], RowLayout] | None = None
         self.host_pool = zeros((host_slots, *block), shape.dtype, torch.device("cpu"))
         if self.device.type == "cuda":
             try:
@@ -189,22 +189,22 @@ class KVCache:
             except PageLockError as error:
                 raise KVMemoryError(f"host_kv_memory: {error}") from error
 
-    def spans(self, rows: Sequence[Row]) -> RowLayout:
+    def row_layout(self, rows: Sequence[Row]) -> RowLayout:
         """The rows in arrays; those of the last ones asked for are kept, for all that a step asks of the same rows."""
-        if self._spans is None or self._spans[0] is not rows:
-            self._spans = rows, RowLayout(rows, self.block_size, self._block_pages * self.block_size)
-        return self._spans[1]
+        if self._row_layout is None or self._row_layout[0] is not rows:
+            self._row_layout = rows, RowLayout(rows, self.block_size, self._block_pages * self.block_size)
+        return self._row_layout[1]
 
     def slots(self, rows: Sequence[Row]) -> torch.Tensor:
         """For each token of the packed rows the line of a layer's memory that its key goes to: [tokens], int64."""
-        return upload(torch.from_numpy(self.spans(rows).tokens[2]), self.device)
+        return upload(torch.from_numpy(self.row_layout(rows).tokens[2]), self.device)
 
     def pages(self, rows: Sequence[Row]) -> torch.Tensor:
         """The key pages of each row's blocks in a layer's memory, padded with the zero block: [rows, widest], int64."""
-        spans = self.spans(rows)
-        widths = spans.widths
+        layout = self.row_layout(rows)
+        widths = layout.widths
         table = np.full((len(rows), widths.max()), self.blocks, dtype=np.int64)
-        table[np.arange(table.shape[1]) < widths[:, None]] = spans.blocks
+        table[np.arange(table.shape[1]) < widths[:, None]] = layout.blocks
         return upload(torch.from_numpy(table * self._block_pages), self.device)
 
     def clear_entered(self, rows: Iterable[Row]) -> None:

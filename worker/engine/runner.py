@@ -32,8 +32,8 @@ def packing_order(row: Row) -> int:
 
 def pack(rows: Sequence[Row], cache: KVCache, backend: str) -> Packed:
     """Lay out rows that are in packing order."""
-    spans = cache.spans(rows)
-    arrays = spans.tokens[0], spans.tokens[1], spans.ends
+    layout = cache.row_layout(rows)
+    arrays = layout.tokens[0], layout.tokens[1], layout.ends
     token_ids, positions, logit_rows = [upload(torch.from_numpy(array), cache.device) for array in arrays]
     return Packed(token_ids, positions, logit_rows, BACKENDS[backend].prepare(rows, cache))
 

@@ -4,7 +4,7 @@ import pytest
 
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.steps import StepFeatures
-from fairlane.worker.engine.calibrate import calibrate
+from fairlane.worker.engine.engine import calibrate
 from fairlane.worker.model.interface import TransformersModel
 from tests.support.worker.hand import lease
 from tests.worker.engine.test_engine import Client
