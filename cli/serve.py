@@ -33,6 +33,14 @@ _CURL = """\
     -d '{{"model": "{model}", "max_tokens": 64, "temperature": 0,
          "messages": [{{"role": "user", "content": "What is the capital of France?"}}]}}'
 """
+GRACE_S = 30.0
+"""What gateway and worker give their work after SIGTERM, where their own settings do not say."""
+STOP_MARGIN_S = 15.0
+"""What a child may take beyond that before it is killed."""
+READY_POLL_S = 0.1
+FIRST_PATIENCE_S = 20.0
+
+log = logging.getLogger(__name__)
 
 
 async def first_start(client: redis.asyncio.Redis, budgets: redis.asyncio.Redis, settings: SharedSettings) -> str:
@@ -61,16 +69,6 @@ async def _demo_key(client: redis.asyncio.Redis) -> str | None:
     except TenantExists:  # another `serve` on the same store was quicker
         return None
     return (await KeyStore(client).create(demo, {"name": "demo"})).secret
-
-
-log = logging.getLogger(__name__)
-
-GRACE_S = 30.0
-"""What gateway and worker give their work after SIGTERM, where their own settings do not say."""
-STOP_MARGIN_S = 15.0
-"""What a child may take beyond that before it is killed."""
-READY_POLL_S = 0.1
-FIRST_PATIENCE_S = 20.0
 
 
 class ServeError(RuntimeError):

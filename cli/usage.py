@@ -9,6 +9,11 @@ from typer.core import TyperGroup
 
 from fairlane.cli.client import AsJson, Url, check_writable, connect, segment, show_json, show_table
 
+FIGURES = ("requests", "prompt_tokens", "cached_tokens", "output_tokens")
+Tenant = Annotated[str, typer.Argument(help="The tenant's id.")]
+Since = Annotated[str | None, typer.Option("--from", metavar="TIME", help="Date, RFC 3339 or Unix time.")]
+Until = Annotated[str | None, typer.Option("--to", metavar="TIME", help="The same; its day is included.")]
+
 
 class OrShow(TyperGroup):
     """`fairlane usage TENANT` is `fairlane usage show TENANT`."""
@@ -20,11 +25,6 @@ class OrShow(TyperGroup):
 
 
 app = typer.Typer(cls=OrShow, no_args_is_help=True, add_completion=False)
-
-FIGURES = ("requests", "prompt_tokens", "cached_tokens", "output_tokens")
-Tenant = Annotated[str, typer.Argument(help="The tenant's id.")]
-Since = Annotated[str | None, typer.Option("--from", metavar="TIME", help="Date, RFC 3339 or Unix time.")]
-Until = Annotated[str | None, typer.Option("--to", metavar="TIME", help="The same; its day is included.")]
 
 
 @app.command()

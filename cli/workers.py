@@ -9,6 +9,7 @@ from fairlane.cli.client import AsJson, Document, Url, connect, segment, show_js
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 COLUMNS = ("worker", "model", "state", "kv blocks used", "of", "running", "waiting", "preempted", "tokens/s")
+Worker = Annotated[str, typer.Argument(help="Its id, as the list shows it.")]
 
 
 @app.command("list")
@@ -20,9 +21,6 @@ def list_workers(url: Url = None, as_json: AsJson = False) -> None:
             show_json(workers)
         else:
             show_table(COLUMNS, [_row(worker) for worker in workers])
-
-
-Worker = Annotated[str, typer.Argument(help="Its id, as the list shows it.")]
 
 
 @app.command()

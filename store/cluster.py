@@ -36,6 +36,12 @@ READ_EVERY_S = 1.0
 Address = tuple[str, int]
 Node = TypeVar("Node")
 """What a process keeps of a node: a client, or several."""
+_KEYLESS = frozenset({"TIME"})
+"""Commands that any node can answer."""
+_OF_EACH = frozenset({"FUNCTION LOAD"})
+"""Commands about what each node has of its own. All others name a key first, a function's call after its name; scripts
+and reads of streams have methods here."""
+Call = Callable[[redis.asyncio.Redis], Awaitable[Any]]
 
 
 def slot_of(key: str | bytes) -> int:
@@ -178,15 +184,6 @@ class Cluster(Generic[Node]):
         if not self._is_lost:
             log.warning("no node of the Cluster says which node holds what (%s)", failure)
         self._is_lost = True
-
-
-_KEYLESS = frozenset({"TIME"})
-"""Commands that any node can answer."""
-_OF_EACH = frozenset({"FUNCTION LOAD"})
-"""Commands about what each node has of its own. All others name a key first, a function's call after its name; scripts
-and reads of streams have methods here."""
-
-Call = Callable[[redis.asyncio.Redis], Awaitable[Any]]
 
 
 class ClusterRedis(redis.asyncio.Redis, Generic[Node]):

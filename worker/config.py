@@ -58,7 +58,6 @@ class WorkerSettings(SharedSettings, frozen=True, kw_only=True, forbid_unknown_f
 
     @property
     def models_directory(self) -> Path:
-        """Where converted weights are kept."""
         return Path(self.worker.models_dir or Path(self.data_dir) / "models")
 
     @property

@@ -31,6 +31,11 @@ _write = ctypes.PyDLL(None).write
 _write.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t)
 _WAKE_UPS_AT_ONCE = 4096
 """Bytes read from the pipe at once; each is a wake-up."""
+REST_S = 0.05
+"""How long the engine rests when nothing that it holds can run: all paused, say."""
+IDLE_S = 0.5
+"""After so long without work the engine audits its KV blocks, once; a leak is found while it is one request old."""
+STOP_TIMEOUT_S = 10.0
 
 
 class WakeUpPipe:
@@ -57,13 +62,6 @@ class WakeUpPipe:
     def _woken(self) -> None:
         os.read(self._read_end, _WAKE_UPS_AT_ONCE)
         self._on_wake()
-
-
-REST_S = 0.05
-"""How long the engine rests when nothing that it holds can run: all paused, say."""
-IDLE_S = 0.5
-"""After so long without work the engine audits its KV blocks, once; a leak is found while it is one request old."""
-STOP_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)

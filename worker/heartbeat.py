@@ -30,7 +30,6 @@ class Heartbeat(EngineObserver):
     """Learns from the engine's turns, and fills in a WorkerStatus."""
 
     def __init__(self, about: WorkerStatus, costs: CostModel, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """`costs`: what the engine learns; only read here."""
         self._about = about
         self._costs = costs
         self._clock = clock
@@ -52,7 +51,6 @@ class Heartbeat(EngineObserver):
             self._prefill_per_s.add(prefill, result.run_ms / 1e3)
 
     def status(self, *, draining: bool) -> WorkerStatus:
-        """The heartbeat."""
         load, now_s = self._load, self._clock()
         return msgspec.structs.replace(
             self._about,

@@ -10,6 +10,7 @@ from fairlane.worker.reports import Report
 
 MOST_EARLY = 1_000
 """Messages kept; one is early only while a `take` is under way."""
+NO_CAPACITY = Capacity({}, {})
 
 
 class HeldLeases:
@@ -56,9 +57,6 @@ class HeldLeases:
             del self._epochs[job_id]
 
 
-NO_CAPACITY = Capacity({}, {})
-
-
 class Intake:
     """What the engine could start next, and whether asking the queue for it may find anything.
 
@@ -102,7 +100,6 @@ class Intake:
         self._changed.set()
 
     def open(self) -> None:
-        """Jobs may be taken again."""
         self._closed, self._news = False, True
         self._changed.set()
 

@@ -51,7 +51,6 @@ class Publisher:
         return self._full
 
     def put(self, by_gateway: ByGateway) -> None:
-        """Take over one step's publications."""
         for gateway_id, publications in by_gateway.items():
             job_ids = self._pending.setdefault(gateway_id, {})
             for publication in publications:
@@ -62,7 +61,6 @@ class Publisher:
             self._empty.clear()
 
     async def run(self) -> None:
-        """Publish for ever."""
         while True:
             await self._filled.wait()
             self._filled.clear()

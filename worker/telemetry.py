@@ -46,6 +46,11 @@ from fairlane.worker.reports import EngineObserver, LaneTokens, Report
 
 LATEST = 4096
 """So many preemptions are kept."""
+CLOSE_S = 2.0
+_STEP_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0)
+_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+_STALL_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_RATIO = (0.25, 0.5, 0.75, 0.9, 1.1, 1.25, 1.5, 2.0, 4.0)
 
 _log = logging.getLogger(__name__)
 
@@ -60,7 +65,6 @@ class PreemptionCost:
 
     @property
     def ratio(self) -> float:
-        """Actual to predicted."""
         return self.actual_ms / self.predicted_ms
 
 
@@ -159,14 +163,6 @@ class PreemptionCosts(EngineObserver):
         gone = set(job_ids)
         for seq in [seq for seq in self._away if seq.job_id in gone]:
             del self._away[seq]
-
-
-CLOSE_S = 2.0
-_STEP_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0)
-_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-_STALL_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-
-_RATIO = (0.25, 0.5, 0.75, 0.9, 1.1, 1.25, 1.5, 2.0, 4.0)
 
 
 class Metrics(EngineObserver):

@@ -38,7 +38,6 @@ class CpuKernel:
         metadata: Metadata,
         scaling: float,
     ) -> torch.Tensor:
-        """See `AttentionBackend.attend`."""
         slots, rows, tables = metadata.tensors
         tokens, heads, head_dim = query.shape
         for states in (query, key, value):

@@ -45,7 +45,6 @@ class SdpaGather:
         metadata: Metadata,
         scaling: float,
     ) -> torch.Tensor:
-        """See `AttentionBackend.attend`."""
         slots, *gathers = metadata.tensors
         pages = _page_view(kv)
         _write(pages, slots, key, value)

@@ -58,7 +58,6 @@ class TritonPaged:
         metadata: Metadata,
         scaling: float,
     ) -> torch.Tensor:
-        """See `AttentionBackend.attend`."""
         from fairlane.worker.attention import triton_kernels
 
         slots, contexts, tables, tiles = metadata.tensors

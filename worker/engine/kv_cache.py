@@ -4,10 +4,9 @@
 so a swap is a few large copies. Blocks and host slots are counted from 0; the pool's last block is nobody's, stays
 zero, and pads block tables.
 
-Page-lock the host pool where it lies, so that a GPU copies from and to it without the processor.
-
-Not by `pin_memory`, which makes a second pool and rounds its size up to a power of two. A driver may refuse one very
-large registration, so it is made in chunks of whole blocks; a copy may not cross from one registration to the next.
+On a GPU the host pool is pinned (page-locked), so that copies need no processor. Not by `pin_memory`, which makes a
+second pool and rounds its size up to a power of two: the pool is registered with the driver where it lies, in chunks
+of whole blocks, since a driver may refuse one very large registration. No copy may cross from chunk to chunk.
 """
 
 import math
@@ -25,15 +24,23 @@ import psutil
 import torch
 
 from fairlane.scheduler.planner.steps import Row
-from fairlane.worker.engine.row_layout import RowLayout, Tables, upload
+from fairlane.worker.engine.row_layout import BlockTables, RowLayout, upload
 
 _CHUNK_BYTES = 2**30
 _PAGE_BYTES = 4096
 """Registrations hold whole pages: two must not meet within one."""
+_DEVICE_SHARE = {"cpu": 0.35, "cuda": 0.9}
+"""Share of the free memory that the device pool takes where no size was set. A CPU serves the host pool from the
+same memory; a GPU's remainder is for activations."""
+_HOST_SHARE = 0.15
+_PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
+"""Python's anonymous memory is shared otherwise, and shared memory has no large pages."""
+_HOST_REPEATS = 4
+"""A host pool larger than so many device pools would never fill."""
 
 
-class PageLockError(Exception):
-    """The driver refuses; the message says how much it was asked for."""
+class PinningError(Exception):
+    """The driver refused to pin a pool; the message says how large it is."""
 
 
 class _Runtime(Protocol):
@@ -45,39 +52,29 @@ class _Runtime(Protocol):
 
 
 def blocks_per_chunk(block_bytes: int) -> int:
-    """The number of blocks of one registration: whole pages, and up to `_CHUNK_BYTES` where that is possible."""
+    """Blocks of one registration: whole pages, and up to `_CHUNK_BYTES` where that is possible."""
     unit = _PAGE_BYTES // math.gcd(block_bytes, _PAGE_BYTES)
     return max(1, _CHUNK_BYTES // (block_bytes * unit)) * unit
 
 
-def page_lock(pool: torch.Tensor) -> None:
-    """Register a pool [blocks, ...] for as long as the tensor lives. Raises PageLockError."""
+def pin(pool: torch.Tensor) -> None:
+    """Pin a pool [blocks, ...] for as long as the tensor lives. Raises PinningError."""
     if pool.numel() == 0:
         return
     runtime = cast(_Runtime, torch.cuda.cudart())  # type: ignore[no-untyped-call]
-    locked: list[int] = []
-    weakref.finalize(pool, _release, runtime, locked).atexit = False  # the driver may be gone by then
+    pinned: list[int] = []
+    weakref.finalize(pool, _release, runtime, pinned).atexit = False  # the driver may be gone by then
     step = blocks_per_chunk(pool[0].nbytes)
     for start in range(0, len(pool), step):
         chunk = pool[start : start + step]
         if int(runtime.cudaHostRegister(chunk.data_ptr(), chunk.nbytes, 0)) != 0:
-            raise PageLockError(f"the driver cannot lock {pool.nbytes / 2**20:.1f} MiB")
-        locked.append(chunk.data_ptr())
+            raise PinningError(f"the driver cannot lock {pool.nbytes / 2**20:.1f} MiB")
+        pinned.append(chunk.data_ptr())
 
 
-def _release(runtime: _Runtime, locked: list[int]) -> None:
-    for address in locked:
+def _release(runtime: _Runtime, pinned: list[int]) -> None:
+    for address in pinned:
         runtime.cudaHostUnregister(address)
-
-
-_DEVICE_SHARE = {"cpu": 0.35, "cuda": 0.9}
-"""Share of the free memory that the device pool takes where no size was set. A CPU serves the host pool from the
-same memory; a GPU's remainder is for activations."""
-_HOST_SHARE = 0.15
-_PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
-"""Python's anonymous memory is shared otherwise, and shared memory has no large pages."""
-_HOST_REPEATS = 4
-"""A host pool larger than so many device pools would never fill."""
 
 
 class KVMemoryError(ValueError):
@@ -180,17 +177,17 @@ class KVCache:
         self.dtype = shape.dtype
         self.pool = zeros((blocks + 1, *block), shape.dtype, self.device)
         self.layers = self.pool.unbind(1)  # views: [blocks + 1, 2, block_size, kv_heads, head_dim] each
-        self.tables = Tables()
+        self.tables = BlockTables()
         self._row_layout: tuple[Sequence[Row], RowLayout] | None = None
         self.host_pool = zeros((host_slots, *block), shape.dtype, torch.device("cpu"))
         if self.device.type == "cuda":
             try:
-                page_lock(self.host_pool)
-            except PageLockError as error:
+                pin(self.host_pool)
+            except PinningError as error:
                 raise KVMemoryError(f"host_kv_memory: {error}") from error
 
     def row_layout(self, rows: Sequence[Row]) -> RowLayout:
-        """The rows in arrays; those of the last ones asked for are kept, for all that a step asks of the same rows."""
+        """The layout of the rows; the last one is kept, since a step asks for it several times."""
         if self._row_layout is None or self._row_layout[0] is not rows:
             self._row_layout = rows, RowLayout(rows, self.block_size, self._block_pages * self.block_size)
         return self._row_layout[1]

@@ -1,7 +1,4 @@
-"""A step's rows in arrays: where their tokens go, and where in memory their block tables lie.
-
-Numbers on their way to the device, without the host waiting for it.
-"""
+"""The layout of a step's rows: where their tokens go in the KV cache, and the array that holds their block tables."""
 
 from array import array
 from collections.abc import Sequence
@@ -16,11 +13,11 @@ from fairlane.scheduler.planner.steps import Row, SeqId
 Numbers = npt.NDArray[np.int64]
 
 _SPARE_WIDTH = 16
-"""Blocks by which a table may at least grow before all are laid out anew."""
+"""Blocks that a table may grow by, at least, before all are laid out anew."""
 
 
 class RowLayout:
-    """Packed rows, one after another.
+    """Packed rows in arrays, one after another.
 
     `tokens` [3, tokens]: each one's id, its position, and the line of a layer's memory that its key goes to. By row:
     `starts`, its first token; `counts`, its tokens; `firsts`, the first one's position. `ends`: the last tokens of the
@@ -67,13 +64,13 @@ class RowLayout:
         return lines
 
 
-class Tables:
-    """The block tables of sequences that run, each in a line of one array: a step writes only those that have changed,
-    of a decode one in each block. What was found of one step's rows holds until the next step's are asked for."""
+class BlockTables:
+    """The block tables of running sequences, each in a line of one array. A step writes only the tables that changed: a
+    decode's changes once in each block. What was returned for one step's rows holds until the next step asks."""
 
     def __init__(self) -> None:
         self._known: dict[SeqId, tuple[int, tuple[int, ...]]] = {}
-        """Where a table starts, and what was written there."""
+        """Where in `flat` a sequence's table starts, and what was written there."""
         self._lay_out(0, 0)
 
     def starts(self, rows: Sequence[Row]) -> list[int]:
@@ -85,7 +82,7 @@ class Tables:
         return [self._known[row.seq][0] for row in rows]
 
     def lines(self, rows: Sequence[Row], width: int) -> npt.NDArray[np.int32]:
-        """Each row's table, int32 [rows, width]; behind it stands whatever stood there."""
+        """Each row's table, int32 [rows, width]; what follows a shorter table is left over from others."""
         places, kept = np.array(self.starts(rows), np.int64) // self._width, min(width, self._width)
         found = np.zeros((len(rows), width), np.int32)
         found[:, :kept] = self._array.reshape(self._height, self._width)[places, :kept]
@@ -113,7 +110,7 @@ class Tables:
             self._free.append(self._known.pop(seq)[0])
 
     def _lay_out(self, height: int, width: int) -> None:
-        """Forget all, and make room for so many tables of so many blocks."""
+        """Forget all tables, and allocate `height` lines of `width` blocks."""
         self._height, self._width = height, width
         self._known.clear()
         self._free = [line * width for line in range(height)]
@@ -124,7 +121,7 @@ class Tables:
 def upload(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
     """The numbers on the device; on a CPU the tensor itself.
 
-    A GPU fetches it from page-locked memory: a copy from any other may first wait for all that was asked of the GPU.
+    It goes by pinned memory: a copy from pageable memory may first wait for everything that the GPU was asked to do.
     """
     if device.type == "cpu":
         return numbers

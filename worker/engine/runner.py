@@ -1,8 +1,7 @@
 """Run a step plan: the one place where lists become tensors and tensors become lists again.
 
-A step's rows as the model takes them: one after another, in tensors on its device.
-
-Where a forward pass leaves the host idle the next step's rows are laid out meanwhile, before their tokens are known.
+The rows of a step are packed one after another, in tensors on the model's device. Where a forward pass leaves the host
+idle, the next step's rows are packed meanwhile, before their tokens are known.
 """
 
 import logging
@@ -24,6 +23,13 @@ from fairlane.worker.engine.sampling import TokenDraw, TokenHistory, draw_tokens
 from fairlane.worker.engine.transfer import transfer_for
 from fairlane.worker.model.interface import Model, Packed
 
+UNKNOWN_ID = "the prompt holds a token that the model does not know"
+UNCOMPUTABLE = "the model could not compute this request"
+Foresee = Callable[[], Sequence[Row]]
+"""Returns the next step's rows while this one runs, their tokens aside; none where they cannot be foreseen."""
+
+_log = logging.getLogger(__name__)
+
 
 def packing_order(row: Row) -> int:
     """Sorts rows as `AttentionBackend.prepare` wants them: those of one token first, in growing number of blocks."""
@@ -39,7 +45,7 @@ def pack(rows: Sequence[Row], cache: KVCache, backend: str) -> Packed:
 
 
 class Packer:
-    """Packs rows, those that were made ready in no time."""
+    """Packs rows; those that were packed ahead only get their tokens."""
 
     def __init__(self, cache: KVCache, backend: str) -> None:
         self._cache = cache
@@ -47,12 +53,11 @@ class Packer:
         self._ready: tuple[list[tuple[object, ...]], Packed] | None = None
 
     def make_ready(self, rows: Sequence[Row]) -> None:
-        """Lay out what the next `pack` may be asked for: rows of one token each, whichever it will be."""
+        """Pack ahead what the next `pack` may be asked for: rows of one token each, whichever token it will be."""
         ordered = sorted(rows, key=packing_order)
         self._ready = ([*map(_place, ordered)], pack(ordered, self._cache, self._backend)) if ordered else None
 
     def pack(self, rows: Sequence[Row]) -> Packed:
-        """Lay out rows that are in packing order."""
         ready, self._ready = self._ready, None
         if ready is None or ready[0] != [*map(_place, rows)]:
             return pack(rows, self._cache, self._backend)
@@ -61,25 +66,16 @@ class Packer:
 
 
 def _place(row: Row) -> tuple[object, ...]:
-    """All that a row's layout depends on; not what its tokens are."""
+    """All that a row's layout depends on: everything but its tokens."""
     return (row.seq, len(row.token_ids), row.first_position, row.block_table, row.samples)
 
 
-UNKNOWN_ID = "the prompt holds a token that the model does not know"
-UNCOMPUTABLE = "the model could not compute this request"
-
-Foresee = Callable[[], Sequence[Row]]
-"""Names the next step's rows while this one runs, their tokens aside; none where they cannot be told."""
-
-_log = logging.getLogger(__name__)
-
-
 class RunnerError(Exception):
-    """A plan that contradicts what the runner has been told; a fault of ours, never of a request."""
+    """The plan contradicts what the runner was told: a defect, never the fault of a request."""
 
 
 def _nothing() -> None:
-    """Who runs a plan by itself has nobody to give work to."""
+    """The default `on_forward`."""
 
 
 @dataclass(slots=True)
@@ -94,7 +90,6 @@ class _ChoiceState:
     """None where it always takes the likeliest token."""
 
     def draw(self, history: TokenHistory) -> TokenDraw:
-        """How to draw its next token."""
         return TokenDraw(self.sampling, self.number, self.produced, history)
 
 
@@ -102,7 +97,7 @@ class Runner:
     """Executes plans on one model and one cache, and keeps what sampling needs to know of each job."""
 
     def __init__(self, model: Model, cache: KVCache, *, looks_ahead: bool | None = None) -> None:
-        """`looks_ahead`: make the next step ready while a pass is under way; None: where the host is idle then."""
+        """`looks_ahead`: pack the next step while a forward pass runs; None: where the host is idle then."""
         self._model = model
         self._cache = cache
         self._transfer = transfer_for(cache)
@@ -113,7 +108,6 @@ class Runner:
 
     @property
     def cache(self) -> KVCache:
-        """The cache that plans refer to."""
         return self._cache
 
     def register(self, lease: Lease) -> None:
@@ -133,8 +127,8 @@ class Runner:
     @torch.inference_mode()
     def run(self, plan: StepPlan, on_forward: Callable[[], None] = _nothing, foresee: Foresee = tuple) -> StepResult:
         """Swap out, swap in, compute, sample. A row that cannot be computed fails alone. `on_forward` is called once in
-        each forward pass: what other threads are given to do there, they do while it is computed. Where a GPU does
-        that, the rows that `foresee` names are made ready meanwhile, for a next step that has them."""
+        each forward pass, so that other threads work while it is computed. Where a GPU computes it, the rows that
+        `foresee` returns are packed meanwhile, for the case that the next step has them."""
         began = time.perf_counter()
         self._transfer.start(plan.swap_out, plan.swap_in)
         rows = sorted(plan.rows, key=packing_order)
@@ -153,7 +147,7 @@ class Runner:
         )
 
     def _unknown(self, rows: Sequence[Row]) -> dict[SeqId, str]:
-        """Those that hold a token which the model does not know, and that this is the reason why they fail."""
+        """The rows that hold a token which the model does not know, each with the reason why it fails."""
         size = self._model.vocab_size
         ids = [*chain.from_iterable([row.token_ids for row in rows])]
         if not ids or (min(ids) >= 0 and max(ids) < size):

@@ -4,7 +4,7 @@ Order: minimum length, penalties, temperature, min_p, top_k, top_p, draw. Filter
 sort, so ties cannot make the outcome depend on what else is in the batch. A draw's randomness is a pure function of
 (seed, choice, output index): no generator, no history, so any worker at any time continues alike.
 
-What the penalties of a choice count: its tokens, each once, in arrays that grow with the output.
+Penalties count the tokens of a choice; each distinct token is kept once, in arrays that grow with the output.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,11 +21,24 @@ from fairlane.scheduler.protocol.messages import Sampling, TokenLogprob
 from fairlane.worker.model.interface import Likeliest
 
 _FIRST_ROOM = 64
-"""Tokens that a tally has room for at first."""
+"""Distinct tokens that `TokenCounts` has room for at first."""
+Numbers = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint64]
+BROKEN_LOGITS = "the model's output for this request is not a number"
+_COLDEST = 1e-6
+"""Lower temperatures are replaced by this one: the smallest would be 0 in single precision."""
+_LEAST_PENALTY = 0.01
+"""The same for repetition penalties."""
+_MASK64 = 2**64 - 1
+_GOLDEN, _FIRST_MIX, _SECOND_MIX = map(np.uint64, (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+_NUCLEUS_GUESSES = (256, 4096)
+"""So many of the likeliest tokens are sorted to find a nucleus, before the whole vocabulary is."""
+_STRETCH = 256
+"""Tokens of the vocabulary whose weights are summed before a draw looks at single ones."""
 
 
 class TokenCounts:
-    """Distinct tokens in the order of their first appearance, and how often each was counted."""
+    """Distinct tokens in the order of their first appearance, and how often each was counted; both arrays are views."""
 
     def __init__(self, token_ids: Iterable[int]) -> None:
         self._places: dict[int, int] = {}
@@ -35,7 +48,6 @@ class TokenCounts:
             self.add(token_id)
 
     def add(self, token_id: int) -> None:
-        """Count one more."""
         place = self._places.setdefault(token_id, len(self._places))
         if place == len(self._tokens):
             self._tokens = np.concatenate((self._tokens, np.zeros_like(self._tokens)))
@@ -48,12 +60,10 @@ class TokenCounts:
 
     @property
     def tokens(self) -> npt.NDArray[np.int64]:
-        """The tokens; a view."""
         return self._tokens[: len(self)]
 
     @property
     def counts(self) -> npt.NDArray[np.float32]:
-        """How often each of them was counted; a view."""
         return self._counts[: len(self)]
 
 
@@ -63,50 +73,32 @@ class TokenHistory:
     def __init__(self, prompt: Sequence[int], generated: Iterable[int] = ()) -> None:
         self._prompt = prompt
         self._generated = [*generated]
-        self._tallies: list[TokenCounts] = []
-        """Those that were asked for."""
+        self._asked_for: list[TokenCounts] = []
+        """The counts that were asked for so far."""
 
     @property
     def length(self) -> int:
-        """Tokens generated so far."""
         return len(self._generated)
 
     @cached_property
     def generated(self) -> TokenCounts:
-        """Of the output."""
+        """Counts of the output tokens."""
         return self._count(self._generated)
 
     @cached_property
     def seen(self) -> TokenCounts:
-        """Of prompt and output."""
+        """Counts of prompt and output tokens."""
         return self._count((*self._prompt, *self._generated))
 
     def append(self, token_id: int) -> None:
-        """One more generated token."""
         self._generated.append(token_id)
-        for tally in self._tallies:
-            tally.add(token_id)
+        for counts in self._asked_for:
+            counts.add(token_id)
 
     def _count(self, token_ids: Iterable[int]) -> TokenCounts:
-        tally = TokenCounts(token_ids)
-        self._tallies.append(tally)
-        return tally
-
-
-Numbers = npt.NDArray[np.int64]
-Words = npt.NDArray[np.uint64]
-
-BROKEN_LOGITS = "the model's output for this request is not a number"
-_COLDEST = 1e-6
-"""Temperatures under it are as good as this one; in single precision the least of them would be 0."""
-_LEAST_PENALTY = 0.01
-"""The same of repetition penalties."""
-_MASK64 = 2**64 - 1
-_GOLDEN, _FIRST_MIX, _SECOND_MIX = map(np.uint64, (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
-_NUCLEUS_GUESSES = (256, 4096)
-"""So many of the likeliest tokens are sorted to find a nucleus, before the whole vocabulary is."""
-_STRETCH = 256
-"""Tokens of the vocabulary whose weights are summed before a draw looks at single ones."""
+        counts = TokenCounts(token_ids)
+        self._asked_for.append(counts)
+        return counts
 
 
 class TokenDraw(NamedTuple):
@@ -119,7 +111,7 @@ class TokenDraw(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """What came out, by row number."""
+    """The results by row number."""
 
     tokens: Mapping[int, int]
     failed: Mapping[int, str]
@@ -210,7 +202,7 @@ def _adjusted(scores: torch.Tensor, draws: Mapping[int, TokenDraw]) -> torch.Ten
 
 
 def _penalise_repetition(scores: torch.Tensor, draws: Mapping[int, TokenDraw]) -> None:
-    """Of all tokens of prompt and output (Keskar et al., CTRL). In place."""
+    """Penalise all tokens of prompt and output (Keskar et al., CTRL). In place."""
     if draws:
         seen = {row: draw.history.seen.tokens for row, draw in draws.items()}
         penalties = [max(draw.sampling.repetition_penalty, _LEAST_PENALTY) for draw in draws.values()]
@@ -220,14 +212,14 @@ def _penalise_repetition(scores: torch.Tensor, draws: Mapping[int, TokenDraw]) -
 
 
 def _penalise_output(scores: torch.Tensor, draws: Mapping[int, TokenDraw]) -> None:
-    """For being in the output, and for each time (OpenAI). In place."""
+    """Penalise tokens for being in the output, and for each time that they are (OpenAI). In place."""
     if draws:
-        tallies = {row: draw.history.generated for row, draw in draws.items()}
-        tokens = {row: tally.tokens for row, tally in tallies.items()}
-        counts = torch.from_numpy(np.concatenate([tally.counts for tally in tallies.values()])).to(scores.device)
+        counted = {row: draw.history.generated for row, draw in draws.items()}
+        tokens = {row: counts.tokens for row, counts in counted.items()}
+        times = torch.from_numpy(np.concatenate([counts.counts for counts in counted.values()])).to(scores.device)
         presence = _repeated(scores, [draw.sampling.presence_penalty for draw in draws.values()], tokens)
         frequency = _repeated(scores, [draw.sampling.frequency_penalty for draw in draws.values()], tokens)
-        scores[_places(tokens, scores.device)] -= presence + frequency * counts
+        scores[_places(tokens, scores.device)] -= presence + frequency * times
 
 
 def _places(tokens: Mapping[int, Numbers], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:

@@ -79,14 +79,12 @@ class HostTransfer:
         self._ms = 0.0
 
     def start(self, swap_out: Iterable[Copy], swap_in: Iterable[Copy]) -> None:
-        """See `Transfer.start`."""
         began = time.perf_counter()
         _move(self._pool, self._host_pool, merge_runs(swap_out))
         _move(self._host_pool, self._pool, merge_runs(swap_in))
         self._ms = (time.perf_counter() - began) * 1e3
 
     def finish_ms(self) -> float:
-        """See `Transfer.finish_ms`."""
         return self._ms
 
 
@@ -113,7 +111,6 @@ class CudaTransfer:
         self._ended: torch.cuda.Event | None = None
 
     def start(self, swap_out: Iterable[Copy], swap_in: Iterable[Copy]) -> None:
-        """See `Transfer.start`."""
         out, back = sorted(swap_out, key=lambda copy: copy.target), list(swap_in)
         self._began = self._ended = None
         if not (out or back):

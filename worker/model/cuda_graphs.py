@@ -57,7 +57,6 @@ class DecodeGraphs:
         self._sizes = sizes
 
     def forward(self, packed: Packed, cache: KVCache) -> Output:
-        """See `Model.forward`."""
         rows = len(packed.token_ids)
         if cache is not self._cache or not _is_decode(packed) or rows > self._sizes[-1]:
             return self._model.forward(packed, cache)

@@ -23,6 +23,17 @@ if TYPE_CHECKING:
 
 _OTHER_ROPE = {"dynamic", "longrope"}
 """Rotary embeddings whose angles depend on the longest sequence of the batch."""
+ATTENTION = "fairlane_paged"
+"""The name of our attention in transformers' registry."""
+_UNSERVED = {
+    "sliding_window": "sliding-window attention",
+    "softcap": "soft-capped attention",
+    "s_aux": "attention sinks",
+    "position_bias": "a position bias",
+}
+"""Arguments of the attention interface that change what is attended to, and that ours does not know."""
+
+_log = logging.getLogger(__name__)
 
 
 def check_supported(name: str, config: "PreTrainedConfig") -> None:
@@ -74,19 +85,6 @@ def _rope_types(config: "PreTrainedConfig") -> set[str]:
     parameters = getattr(config, "rope_parameters", None) or {}
     nested = [parameters, *(value for value in parameters.values() if isinstance(value, dict))]
     return {str(entry["rope_type"]) for entry in nested if "rope_type" in entry}
-
-
-ATTENTION = "fairlane_paged"
-"""The name of our attention in transformers' registry."""
-_UNSERVED = {
-    "sliding_window": "sliding-window attention",
-    "softcap": "soft-capped attention",
-    "s_aux": "attention sinks",
-    "position_bias": "a position bias",
-}
-"""Arguments of the attention interface that change what is attended to, and that ours does not know."""
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from fairlane.scheduler.planner.steps import Row, SeqId
-from fairlane.worker.engine.row_layout import RowLayout, Tables
+from fairlane.worker.engine.row_layout import BlockTables, RowLayout
 
 
 def row(name: str, first: int, tokens: Sequence[int], table: tuple[int, ...], *, samples: bool = True) -> Row:
@@ -25,7 +25,7 @@ def test_decodes_are_laid_out_like_the_same_rows_among_others() -> None:
 
 
 def test_tables_are_found_whoever_comes_goes_and_grows() -> None:
-    tables = Tables()
+    tables = BlockTables()
 
     for step in range(60):
         here = range(step // 3, step // 3 + 1 + step % 7)
@@ -40,7 +40,7 @@ def test_tables_are_found_whoever_comes_goes_and_grows() -> None:
 
 
 def test_a_table_that_has_not_changed_stays_where_it_is() -> None:
-    tables = Tables()
+    tables = BlockTables()
     rows = [row("a", 0, [1], (4, 2)), row("b", 0, [1], (3,))]
     first = tables.starts(rows)
 
