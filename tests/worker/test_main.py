@@ -23,8 +23,7 @@ from fairlane.scheduler.planner.steps import StepFeatures
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Job, Outcome, Sampling
 from fairlane.scheduler.queue.registry import card_sha256, queue_name
-from fairlane.worker.model.files import ModelFiles, model_card
-from fairlane.worker.model.files import fingerprint, weights_digest
+from fairlane.worker.model.files import ModelFiles, fingerprint, model_card, weights_digest
 from tests.support.worker.fleet import Fleet, Process
 from tests.support.worker.listener import Listener, listening
 from tests.support.worker.tiny_model import VOCABULARY, write_tiny_model

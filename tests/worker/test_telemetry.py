@@ -26,7 +26,6 @@ from fairlane.worker.engine.engine import StepReport
 from fairlane.worker.heartbeat import Heartbeat
 from fairlane.worker.reports import LaneTokens, Report, WorkerLoad, token_runs
 from fairlane.worker.telemetry import Metrics, Traces, open_traces
-from fairlane.worker.reports import LaneTokens, Report, WorkerLoad
 from tests.support.worker.scripted import job
 
 TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

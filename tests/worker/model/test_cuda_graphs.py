@@ -12,8 +12,7 @@ import transformers
 
 from fairlane.worker.engine.runner import Runner
 from fairlane.worker.model.cuda_graphs import DecodeGraphs, Replay, bucket_sizes, with_graphs
-from fairlane.worker.model.fused import FusedModel
-from fairlane.worker.model.fused import take_weights
+from fairlane.worker.model.fused import FusedModel, take_weights
 from fairlane.worker.model.interface import Output, TransformersModel
 from tests.support.worker.hand import Hand, Line, lease
 from tests.worker.model.test_support import GROUPED, random_model

@@ -19,7 +19,7 @@ from fairlane.worker.model.interface import TransformersModel
 from fairlane.worker.model.select import build_fused, build_native, every_logit, load_fastest
 from fairlane.worker.native import model as native_model
 from fairlane.worker.native.library import is_compiled, is_fastest
-from fairlane.worker.native.model import NativeModel
+from fairlane.worker.native.model import NativeModel, interleaved
 from tests.support.worker.tiny_model import write_tiny_model
 from tests.worker.model.test_support import GROUPED, SERVED, random_model
 

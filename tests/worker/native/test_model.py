@@ -11,7 +11,7 @@ from fairlane.worker.engine.sampling import BROKEN_LOGITS
 from fairlane.worker.model.interface import TransformersModel
 from fairlane.worker.model.select import build_native, every_logit
 from fairlane.worker.native.library import has_int8, is_compiled, is_fastest
-from fairlane.worker.native.model import NativeModel
+from fairlane.worker.native.model import Arena, NativeModel, QuantisedWeights, interleaved, quantised, tiled
 from tests.support.worker.hand import Hand, lease
 from tests.worker.engine.test_runner import PROMPTS
 from tests.worker.model.test_fused import FAMILY, generate
