@@ -17,15 +17,14 @@ import redis.asyncio
 
 from fairlane.cli.embedded_store import EmbeddedStore, StoreError
 from fairlane.cli.private_files import UMASK, NotPrivate, make_private
-from fairlane.gateway.config import read_document
 from fairlane.gateway.http.ports import PortRefused, check_ports
 from fairlane.gateway.operators import AdminKeys
 from fairlane.gateway.processes import Child, ChildRefused, check_config, children_environ, supervise
 from fairlane.quotas.api_keys import KeyStore
 from fairlane.quotas.tenants import TenantExists, TenantStore
-from fairlane.scheduler.protocol.settings import SettingsError, SharedSettings, load
+from fairlane.scheduler.protocol.settings import SettingsError, SharedSettings, load, read_document
 from fairlane.store import cluster
-from fairlane.store.trouble import StoreUnavailable
+from fairlane.store.errors import StoreUnavailable
 
 DEMO = "demo"
 _CURL = """\

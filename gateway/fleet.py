@@ -18,7 +18,7 @@ from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import ModelCard, WorkerStatus
 from fairlane.scheduler.queue.registry import model_of
 from fairlane.scheduler.queue.types import LaneDepth
-from fairlane.store.connections import every
+from fairlane.store.retry import every
 
 log = logging.getLogger(__name__)
 

@@ -45,7 +45,8 @@ from fairlane.scheduler.admission.hearsay import decode, encode
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry
 from fairlane.store.circuit_breaker import Needed
-from fairlane.store.connections import Connections, connections, every
+from fairlane.store.connections import Connections, connections
+from fairlane.store.retry import every
 
 log = logging.getLogger(__name__)
 

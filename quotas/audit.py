@@ -16,7 +16,7 @@ from typing import Any
 from fairlane.quotas import keyspace
 from fairlane.quotas.active_roots import Roots
 from fairlane.quotas.scripts import Database, Redis, Reply
-from fairlane.store.trouble import StoreUnavailable
+from fairlane.store.errors import StoreUnavailable
 
 ENTRIES = 100_000
 LONGEST_CHANGES = 10_000

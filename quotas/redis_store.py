@@ -25,7 +25,7 @@ from fairlane.quotas.store import (
     Settled,
 )
 from fairlane.quotas.windows import MINUTE, Slicing
-from fairlane.store.trouble import StoreUnavailable
+from fairlane.store.errors import StoreUnavailable
 
 LEDGER_ENTRIES = 100_000
 

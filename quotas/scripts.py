@@ -10,7 +10,7 @@ import redis.exceptions
 from redis.asyncio import Redis
 
 from fairlane.quotas.windows import MINUTE, Slicing
-from fairlane.store.trouble import StoreUnavailable, lacks_function
+from fairlane.store.errors import StoreUnavailable, lacks_function
 
 __all__ = ["Database", "Redis", "Reply"]
 

@@ -23,7 +23,7 @@ from fairlane.quotas.scripts import Database, Redis
 from fairlane.quotas.store import QuotaError
 from fairlane.quotas.tenant_ids import TenantIds
 from fairlane.quotas.windows import zone_table
-from fairlane.store.trouble import StoreUnavailable
+from fairlane.store.errors import StoreUnavailable
 
 LANES = ("latency", "throughput")
 

@@ -2,7 +2,7 @@
 
     closed ──FAILURES in a row──> open: every call fails at once ──a trial call comes through──> closed
 
-The clients of gateway.store make every call within it. While it is open, a task of the breaker's own makes the trial
+The clients of `connections.py` make every call within it. While it is open, a task of the breaker's own makes the trial
 calls, so that no request pays for one. One log line per change of state, however many calls fail.
 """
 
@@ -15,7 +15,7 @@ from typing import Protocol
 
 import redis
 
-from fairlane.store.trouble import StoreUnavailable, lacks_function
+from fairlane.store.errors import StoreUnavailable, lacks_function
 
 log = logging.getLogger(__name__)
 
@@ -41,19 +41,19 @@ _TROUBLE_CODES = frozenset({"BUSY", "MISCONF", "NOREPLICAS", "OOM", "TRYAGAIN", 
 
 
 class Availability(Protocol):
-    """What tells whether a store answers: a Breaker, for who only wants to know."""
+    """Whether a store answers."""
 
     @property
     def is_away(self) -> bool:
-        """It does not."""
+        """It does not answer."""
 
 
 class StoreStanding(Availability, Protocol):
-    """All that is told of a store."""
+    """What metrics and health checks say of a store."""
 
     @property
     def is_whole(self) -> bool:
-        """It does, in all its parts."""
+        """It answers, in all its parts."""
 
     @property
     def openings(self) -> int:
@@ -65,7 +65,7 @@ class StoreAway(StoreUnavailable):
 
 
 class Breaker:
-    """Of one store: a context around each call, for as many calls at a time as there are."""
+    """The breaker of one store: a context around each call; any number of calls may be within it."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Breaker:
         self._sleep = sleep
         self._failures = 0
         self._since_s = 0.0
-        """When it opened last."""
+        """When it last opened."""
         self._closed_s: float | None = None
         self._wait_s = TRIAL_EVERY_S
         self._complained_s: float | None = None
@@ -92,11 +92,9 @@ class Breaker:
 
     @property
     def is_whole(self) -> bool:
-        """It is closed."""
         return not self.is_away
 
     def __enter__(self) -> None:
-        """Raises StoreAway while it is open."""
         if self.is_away:
             raise StoreAway(f"the {self._name} does not answer")
 
@@ -108,7 +106,6 @@ class Breaker:
             self._failed(error)
 
     async def aclose(self) -> None:
-        """End the trials."""
         if self._trying is not None:
             self._trying.cancel()
             await asyncio.gather(self._trying, return_exceptions=True)
@@ -165,7 +162,6 @@ class Needed:
 
     @property
     def is_away(self) -> bool:
-        """One of them is."""
         return any(breaker.is_away for breaker in self.breakers)
 
 

@@ -5,13 +5,11 @@
                                      ├─ ASK: the slot is being moved: a command goes there, a script comes back later
                                      └─ no answer: perhaps a replica stands in for it now
 
-After MOVED and after failures the map of slots (scheduler.store_nodes) is read anew, beside the calls.
+After MOVED and after failures the map of slots, which any node can give, is read anew, beside the calls.
 
 redis-py's own client of Clusters is not used: it refuses a call where no connection is free instead of waiting for one,
 keeps calls for some time in pauses between tries, and knows no breaker for each node. Here each node is a client as for
 one server, and only the way to it is chosen.
-
-Which node of a Redis Cluster holds which slot: read from any node, and again where there is reason to doubt it.
 """
 
 import asyncio
@@ -117,7 +115,6 @@ class Cluster(Generic[Node]):
             self._reading = asyncio.create_task(self._read(), name="map of the Cluster")
 
     async def aclose(self) -> None:
-        """Close all nodes."""
         self._is_closed = True
         reading = self._reading
         if reading is not None:
@@ -199,7 +196,6 @@ class ClusterRedis(redis.asyncio.Redis, Generic[Node]):
         self._timeout_s = timeout_s
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - redis-py's own signature
-        """One command and its reply."""
 
         def call(client: redis.asyncio.Redis) -> Awaitable[Any]:
             return client.execute_command(*args, **options)  # type: ignore[no-untyped-call]
@@ -219,17 +215,14 @@ class ClusterRedis(redis.asyncio.Redis, Generic[Node]):
                 return await _asking(client, args, options)
 
     async def evalsha(self, sha: str, numkeys: int, *keys_and_args: Any) -> Any:  # noqa: ANN401 - as above
-        """One script that its node knows by its digest."""
         return await self._whole(keys_and_args[0], lambda client: client.evalsha(sha, numkeys, *keys_and_args))
 
     async def eval(self, script: str, numkeys: int, *keys_and_args: Any) -> Any:  # noqa: ANN401 - as above
-        """One script in full."""
         return await self._whole(keys_and_args[0], lambda client: client.eval(script, numkeys, *keys_and_args))
 
     async def xread(  # type: ignore[override] # of what redis-py's takes, what is used here
         self, streams: Mapping[Any, Any], count: int | None = None, block: int | None = None
     ) -> Any:  # noqa: ANN401 - as above
-        """What is new in streams of one slot."""
         after = dict(streams)
         return await self._whole(next(iter(after)), lambda client: client.xread(after, count=count, block=block))
 
@@ -291,7 +284,7 @@ class ClusterRedis(redis.asyncio.Redis, Generic[Node]):
 
 def client(url: str, *, limit: int, timeout_s: float) -> redis.asyncio.Redis:
     """A client of whatever the URL names, which repeats nothing by itself; `limit`: connections to each server. Raises
-    ValueError as `store_pool.check` does."""
+    ValueError as `urls.check` does."""
 
     def opened(server: str) -> redis.asyncio.Redis:
         return redis.asyncio.Redis.from_pool(

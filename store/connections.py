@@ -1,46 +1,37 @@
-"""The store as a gateway reaches it, whatever its URL names, and how its troubles are met."""
+"""The clients of a store, whatever its URL names: each kind bounded by a time limit that fits its calls.
 
-import asyncio
-import logging
-from collections.abc import Awaitable, Callable
-from typing import Protocol
+One server has its clients behind a circuit breaker; of a Cluster each node has, so that a node that does not answer is
+away for the keys that it holds alone.
+"""
+
+import math
+import weakref
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol, TypeVar
+from urllib.parse import urlsplit
 
 import redis
 import redis.asyncio
+from redis.asyncio.connection import AbstractConnection
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 
 from fairlane.store import urls
-from fairlane.store.circuit_breaker import StoreStanding
-from fairlane.store.client import server
-from fairlane.store.cluster_client import ClusterConnections
-from fairlane.store.trouble import StoreUnavailable
+from fairlane.store.circuit_breaker import Breaker, StoreAway, StoreStanding
+from fairlane.store.cluster import Cluster, ClusterRedis
+from fairlane.store.errors import StoreUnavailable
+from fairlane.store.pipeline import Pipe
+from fairlane.store.timeouts import MOST_DEFERRED, Timeout
 
-log = logging.getLogger(__name__)
-
-STORE_TROUBLE = (redis.RedisError, OSError, TimeoutError, StoreUnavailable)
-"""What any call raises while the store is away, loads its data or fails over."""
-
-
-class Troubles:
-    """Around each of several calls in turn: what one part of the store cannot answer keeps nobody from the rest. `tell`
-    afterwards."""
-
-    def __init__(self) -> None:
-        self._last: BaseException | None = None
-
-    def __enter__(self) -> None:
-        """A call begins."""
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
-        """It has ended."""
-        if not isinstance(error, STORE_TROUBLE):
-            return False
-        self._last = error
-        return True
-
-    def tell(self) -> None:
-        """Raise what the last call raised that failed, if one did."""
-        if self._last is not None:
-            raise self._last
+PATIENCE = 4.0
+"""The time limit of a call that no request waits for, in those of a call that one waits for."""
+BLOCK_S = 1.0
+"""How long a reader waits for new entries in one call."""
+TRIAL_KEY = "fl:trial"
+_TRIAL = "return redis.call('SET', KEYS[1], '', 'PX', 60000)"
 
 
 class Connections(Protocol):
@@ -66,20 +57,229 @@ class Connections(Protocol):
 
 
 def connections(url: str, *, timeout_s: float, limit: int, name: str = "store") -> Connections:
-    """Open nothing yet. `timeout_s`: of a request's question; `limit`: connections of each client to each server;
-    `name`: in logs."""
+    """The connections to whatever the URL names; opens nothing yet. `timeout_s`: of a call that a request waits for;
+    `limit`: connections of each client to each server; `name`: in logs."""
     if url.startswith(urls.CLUSTERED):
         return ClusterConnections(url, timeout_s=timeout_s, limit=limit, name=name)
     return server(url, timeout_s=timeout_s, limit=limit, name=name)
 
 
-async def every(period_s: float, what: str, work: Callable[[], Awaitable[None]]) -> None:
-    """Do some work again and again, until cancelled. Whatever happens to it once, the next time comes."""
-    while True:
+@dataclass(frozen=True, slots=True, eq=False)
+class ServerConnections:
+    """The `Connections` to a store of one server. While the breaker is open, calls of the two shared clients fail at
+    once."""
+
+    url: str
+    short: "BoundedRedis"
+    """For all that a request waits for."""
+    patient: "BoundedRedis"
+    """For operators and upkeep."""
+    breaker: Breaker
+    trials: "BoundedRedis"
+    """The breaker's own client."""
+
+    def reader(self) -> "ReadingRedis":
+        """A client for one task that blocks up to BLOCK_S in the store, and its heartbeat; the caller closes it."""
+        client = _client(self.url, 2.5 * BLOCK_S, 2, ReadingRedis)
+        client.reads = Pipe(partial(_connected, client), client.limit_s)
+        return client
+
+    async def aclose(self) -> None:
+        await self.breaker.aclose()
+        for client in (self.short, self.patient, self.trials):
+            await client.aclose()
+
+
+def server(
+    url: str, *, timeout_s: float, limit: int, name: str = "store", trial_key: Callable[[], str] = lambda: TRIAL_KEY
+) -> ServerConnections:
+    """The connections to one server; opens nothing yet. The arguments are those of `connections`; `trial_key`: the key
+    that the breaker's trials write."""
+    trials = _client(url, timeout_s, 1, BoundedRedis)
+    breaker = Breaker(name, lambda: trials.eval(_TRIAL, 1, trial_key()))
+    shared = _client(url, timeout_s, limit, BoundedRedis), _client(url, timeout_s * PATIENCE, limit, BoundedRedis)
+    for client in shared:
+        client.guard = breaker
+        client.pipe = Pipe(partial(_connected, client), client.limit_s)
+    return ServerConnections(url, *shared, breaker, trials)
+
+
+class BoundedRedis(redis.asyncio.Redis):
+    """A client whose every command ends within `limit_s`, with a TimeoutError.
+
+    Not by the client's own `socket_timeout`: with that set, redis-py sends under `asyncio.wait_for`, which on Python
+    3.11 can lose the cancellation of a request whose client has gone.
+    """
+
+    limit_s: float = math.inf
+    guard: AbstractContextManager[object] = nullcontext()
+    """Around each call: a Breaker, where it is to stop calls while the store is away."""
+    pipe: Pipe | None = None
+    """The way of scripts that are known to the store, where this client has one."""
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - redis-py's own signature
+        """One command and its reply; a function's call goes the way of scripts."""
+        if self.pipe is not None and args[0] == "FCALL":
+            with self.guard:
+                return await self.pipe.call(*args)
+        with self.guard:
+            async with Timeout(self.limit_s):
+                try:
+                    return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+                except redis.ReadOnlyError:  # refused, so nothing was done: this was the master once
+                    await self.connection_pool.disconnect(inuse_connections=False)
+                    return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+
+    async def evalsha(self, sha: str, numkeys: int, *keys_and_args: Any) -> Any:  # noqa: ANN401 - as above
+        if self.pipe is None:
+            return await super().evalsha(sha, numkeys, *keys_and_args)
+        with self.guard:
+            return await self.pipe.call("EVALSHA", sha, numkeys, *keys_and_args)
+
+    async def eval(self, script: str, numkeys: int, *keys_and_args: Any) -> Any:  # noqa: ANN401 - as above
+        """One script in full, where the store did not know its digest.
+
+        It may have run all the same, before the store died and forgot it: never StoreAway, which says that nothing was.
+        """
         try:
-            await work()
-        except STORE_TROUBLE as error:
-            log.debug("%s waits for the store (%s)", what, type(error).__name__)  # a Breaker says it once, aloud
-        except Exception:  # a defect in one round must not end what every request relies on
-            log.exception("%s failed", what)
-        await asyncio.sleep(period_s)
+            return await super().eval(script, numkeys, *keys_and_args)
+        except StoreAway as error:
+            raise StoreUnavailable(str(error)) from error
+
+    async def aclose(self, close_connection_pool: bool | None = None) -> None:
+        if self.pipe is not None:
+            await self.pipe.aclose()
+        await super().aclose(close_connection_pool)
+
+
+class ReadingRedis(BoundedRedis):
+    """A client that reads streams on a connection of its own, as often as there is news."""
+
+    reads: Pipe
+
+    async def xread(  # type: ignore[override] # of what redis-py's takes, what is used here
+        self, streams: Mapping[str, str], count: int, block: int | None = None
+    ) -> list[tuple[bytes, list[tuple[bytes, dict[bytes, bytes]]]]]:
+        """The entries of each stream after an id, once there are any or `block` milliseconds have passed."""
+        waits = () if block is None else ("BLOCK", block)
+        command = ("XREAD", "COUNT", count, *waits, "STREAMS", *streams, *streams.values())
+        return [
+            (stream, [(entry_id, dict(zip(fields[::2], fields[1::2], strict=True))) for entry_id, fields in entries])
+            for stream, entries in await self.reads.call(*command) or ()
+        ]
+
+    async def aclose(self, close_connection_pool: bool | None = None) -> None:
+        await self.reads.aclose()
+        await super().aclose(close_connection_pool)
+
+
+Client = TypeVar("Client", bound=BoundedRedis)
+
+
+def _client(url: str, timeout_s: float, limit: int, kind: type[Client]) -> Client:
+    # A pooled connection may have died unnoticed: one more try. Everything that is sent may be sent twice.
+    retry = Retry(NoBackoff(), 1, (redis.ConnectionError,))
+    pool = urls.pool(url, limit=limit, timeout_s=timeout_s, retry=retry)
+    # The client bounds each call, and it alone knows how late this loop is: what redis-py bounds itself comes after.
+    pool.timeout = pool.connection_kwargs["socket_connect_timeout"] = timeout_s * (1.0 + MOST_DEFERRED)
+    client = kind(connection_pool=pool)
+    client.limit_s = timeout_s
+    client.auto_close_connection_pool = True  # the pool is its own
+    return client
+
+
+async def _connected(client: BoundedRedis) -> AbstractConnection:
+    """A connection as the client's pool would make it, for a pipe. Raises TimeoutError."""
+    pool = client.connection_pool
+    connection: AbstractConnection = pool.connection_class(**{**pool.connection_kwargs, "protocol": 2})
+    try:
+        async with Timeout(client.limit_s):
+            await connection.connect()  # type: ignore[no-untyped-call]
+    except BaseException:
+        await connection.disconnect(nowait=True)
+        raise
+    return connection
+
+
+class ClusterConnections:
+    """The `Connections` to a Cluster. Opens nothing before the first call."""
+
+    def __init__(self, url: str, *, timeout_s: float, limit: int, name: str) -> None:
+        self._timeout_s, self._limit, self._name = timeout_s, limit, name
+        self._cluster: Cluster[ServerConnections] = Cluster(url, self._opened, self._closed, timeout_s=timeout_s)
+        self._readers: weakref.WeakSet[_Reader] = weakref.WeakSet()
+        self.breaker = NodeBreakers(self._cluster)
+        self.short = ClusterRedis(self._cluster, lambda node: node.short, timeout_s=timeout_s)
+        self.patient = ClusterRedis(self._cluster, lambda node: node.patient, timeout_s=timeout_s * PATIENCE)
+
+    def reader(self) -> redis.asyncio.Redis:
+        reader = _Reader(self._cluster)
+        self._readers.add(reader)
+        return reader
+
+    async def aclose(self) -> None:
+        await self._cluster.aclose()
+
+    def _opened(self, url: str) -> ServerConnections:
+        node = server(
+            url,
+            timeout_s=self._timeout_s,
+            limit=self._limit,
+            name=f"{self._name} at {urlsplit(url).netloc.rpartition('@')[2]}",
+            trial_key=lambda: self._cluster.key_of(node, f"{TRIAL_KEY}:"),
+        )
+        return node
+
+    async def _closed(self, node: ServerConnections) -> None:
+        self.breaker.openings_of_others += node.breaker.openings
+        for reader in list(self._readers):
+            await reader.forget(node)
+        await node.aclose()
+
+
+class NodeBreakers:
+    """The `StoreStanding` of a Cluster: the breakers of its nodes together."""
+
+    def __init__(self, cluster: Cluster[ServerConnections]) -> None:
+        self._cluster = cluster
+        self.openings_of_others = 0
+        """Openings of the breakers of nodes that the Cluster no longer has."""
+
+    @property
+    def is_away(self) -> bool:
+        """No node answers, or none is known yet."""
+        return all(breaker.is_away for breaker in self._breakers())
+
+    @property
+    def is_whole(self) -> bool:
+        breakers = self._breakers()
+        return bool(breakers) and not any(breaker.is_away for breaker in breakers)
+
+    @property
+    def openings(self) -> int:
+        return self.openings_of_others + sum(breaker.openings for breaker in self._breakers())
+
+    def _breakers(self) -> list[Breaker]:
+        return [node.breaker for node in self._cluster.nodes]
+
+
+class _Reader(ClusterRedis[ServerConnections]):
+    """A reader of each node that it is asked to read from."""
+
+    def __init__(self, cluster: Cluster[ServerConnections]) -> None:
+        super().__init__(cluster, self._reader, timeout_s=2.5 * BLOCK_S)
+        self._readers: dict[ServerConnections, redis.asyncio.Redis] = {}
+
+    async def forget(self, node: ServerConnections) -> None:
+        reader = self._readers.pop(node, None)
+        if reader is not None:
+            await reader.aclose()
+
+    async def aclose(self, close_connection_pool: bool | None = None) -> None:
+        for node in list(self._readers):
+            await self.forget(node)
+
+    def _reader(self, node: ServerConnections) -> redis.asyncio.Redis:
+        if node not in self._readers:
+            self._readers[node] = node.reader()
+        return self._readers[node]

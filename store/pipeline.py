@@ -21,7 +21,7 @@ import hiredis
 import redis
 from redis.asyncio.connection import AbstractConnection
 
-from fairlane.store.punctual import READ_FIRST_S, Timeout, Watch, has_passed
+from fairlane.store.timeouts import READ_FIRST_S, Timeout, Watch, has_passed
 
 Argument = str | bytes | int | float
 Connect = Callable[[], Awaitable[AbstractConnection]]
@@ -119,7 +119,6 @@ class _Wire(asyncio.Protocol):
         connection._reader = connection._writer = None  # it is ours now
 
     def ask(self, packed: bytes) -> "asyncio.Future[Any]":
-        """The reply to come."""
         future: asyncio.Future[Any] = self._loop.create_future()
         if self._transport.is_closing():
             future.set_exception(redis.ConnectionError(_LOST))
@@ -132,7 +131,6 @@ class _Wire(asyncio.Protocol):
         return future
 
     def data_received(self, data: bytes) -> None:
-        """Replies, or parts of them."""
         self._reader.feed(data)
         try:
             while (reply := self._reader.gets()) is not _NOTHING:
@@ -141,7 +139,6 @@ class _Wire(asyncio.Protocol):
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """No reply will come any more."""
         self.takes_calls = False
         self._watch.stop()
         if self._expiry is not None:
@@ -154,7 +151,6 @@ class _Wire(asyncio.Protocol):
         self._lost(self)
 
     def close(self) -> None:
-        """At once."""
         self.takes_calls = False
         self._transport.abort()
 

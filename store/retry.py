@@ -1,6 +1,6 @@
-"""The worker's patience with the store: time limits, retries with back-off, one log line per change of state.
+"""Going on while the store is away: calls repeated with back-off, work repeated at intervals.
 
-The limits are here, not in the client's `socket_timeout`: with that set, redis-py sends under `asyncio.wait_for`,
+Time limits are set here, not by the client's `socket_timeout`: with that set, redis-py sends under `asyncio.wait_for`,
 which on Python 3.11 can lose the cancellation of the task that called it.
 """
 
@@ -11,15 +11,12 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-import redis
+from fairlane.store.errors import STORE_ERRORS
 
 log = logging.getLogger(__name__)
 
 FIRST_DELAY_S = 0.02
 LONGEST_DELAY_S = 1.0
-STORE_ERRORS = (redis.RedisError, OSError)
-"""What a call raises while the store is away, loads its data or fails over; a TimeoutError is an OSError."""
-
 T = TypeVar("T")
 
 
@@ -54,17 +51,27 @@ class StoreLink:
                 return answer
 
     def failed(self, what: str, error: BaseException) -> None:
-        """A call of that kind failed."""
         if not self._failing:
             self._away_since = self._clock()
             log.warning("the store fails at %s (%s): what it should hear is kept here", what, type(error).__name__)
         self._failing.add(what)
 
     def answered(self, what: str) -> None:
-        """A call of that kind succeeded."""
         if what not in self._failing:
             return
         self._failing.discard(what)
         if not self._failing:
             log.warning("the store answers again after %.1f s", self._clock() - self._away_since)
             self.returned.set()
+
+
+async def every(period_s: float, what: str, work: Callable[[], Awaitable[None]]) -> None:
+    """Do `work` every `period_s` until cancelled; `what` it is, in the log. A failed round does not end it."""
+    while True:
+        try:
+            await work()
+        except STORE_ERRORS as error:
+            log.debug("%s waits for the store (%s)", what, type(error).__name__)  # a Breaker says it once, aloud
+        except Exception:  # a defect in one round must not end what every request relies on
+            log.exception("%s failed", what)
+        await asyncio.sleep(period_s)

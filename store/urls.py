@@ -4,7 +4,7 @@
     redis+sentinel://[user:password@]host:26379,host2/service[/db]  whichever server is the service's master now
     rediss+sentinel://…[?ssl_ca_certs=…]                            the same, both over TLS
     redis+cluster://[user:password@]host:6379,host2                 a Cluster, by some of its nodes: a pool for each of
-    rediss+cluster://…[?ssl_ca_certs=…]                             its nodes (scheduler.store_cluster), also over TLS
+    rediss+cluster://…[?ssl_ca_certs=…]                             its nodes (`cluster.py`), also over TLS
 
 A connection that is lost, or whose server says that it takes no writes any more, is opened anew by asking the Sentinels
 again: a failover needs no restart. User and password are the servers'; the Sentinels' own are given as
@@ -164,7 +164,6 @@ class _SentinelClient(redis.asyncio.Redis):
         self._limit_s = timeout_s / 2
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - redis-py's own signature
-        """One command. Raises redis.TimeoutError."""
         try:
             async with asyncio.timeout(self._limit_s):
                 return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]

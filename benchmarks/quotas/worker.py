@@ -24,8 +24,7 @@ from fairlane.scheduler.protocol.messages import (
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry, queue_name
 from fairlane.scheduler.queue.types import Publication
-from fairlane.store.client import BoundedRedis
-from fairlane.store.connections import Connections, connections
+from fairlane.store.connections import BoundedRedis, Connections, connections
 
 STORE_TIMEOUT_S = 10.0
 KV_TOKENS = 10**6

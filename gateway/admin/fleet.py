@@ -10,7 +10,7 @@ from fairlane.scheduler.planner.costs import slowest_ms
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from fairlane.scheduler.protocol.messages import WorkerStatus
 from fairlane.scheduler.queue.types import LaneDepth
-from fairlane.store.connections import STORE_TROUBLE
+from fairlane.store.errors import STORE_ERRORS
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ async def _set_draining(call: Call, *, draining: bool) -> WorkerView:
         note = call.note(f"worker.{verb}", worker_id, {"draining": not draining}, {"draining": draining})
         try:
             await call.parts.audit.append(note)
-        except STORE_TROUBLE:
+        except STORE_ERRORS:
             log.error("the %s of %s from %s is not in the audit log", verb, worker_id, call.address)
             raise
     return {**before, "draining": draining}

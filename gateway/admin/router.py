@@ -33,8 +33,7 @@ from fairlane.quotas.tenants import TenantExists, TenantHasChildren, TenantNotFo
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from fairlane.scheduler.protocol.messages import WorkerStatus
 from fairlane.scheduler.queue.types import LaneDepth
-from fairlane.store.connections import STORE_TROUBLE
-from fairlane.store.trouble import StoreUnavailable
+from fairlane.store.errors import STORE_ERRORS, StoreUnavailable
 
 IF_MATCH = "if-match"
 _TAG = r'(?:W/)?"[\x21\x23-\x7e]*"'
@@ -194,7 +193,7 @@ def admin_keys_only(
     async def serve(request: Request) -> Response:
         try:
             await with_key(admin_keys, request)
-        except (ApiError, *STORE_TROUBLE) as error:
+        except (ApiError, *STORE_ERRORS) as error:
             return errors.response(refusal_of(error))
         return await served(request)
 
@@ -237,7 +236,7 @@ def endpoint(operation: Operation[Any], parts: AdminParts) -> Callable[[Request]
             finally:
                 if operation.method != "GET":
                     parts.changed()
-        except (ApiError, FieldError, QuotaError, StoreUnavailable, *STORE_TROUBLE) as error:
+        except (ApiError, FieldError, QuotaError, StoreUnavailable, *STORE_ERRORS) as error:
             return errors.response(refusal_of(error))
         except ClientDisconnect:
             return Response(status_code=400)  # to nobody

@@ -12,7 +12,7 @@ from fairlane.gateway import errors
 from fairlane.gateway.admin.router import AdminParts, refusal_of, with_key
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.operators import check_origin, cookie, session_of
-from fairlane.store.connections import STORE_TROUBLE
+from fairlane.store.errors import STORE_ERRORS
 
 FILES = {
     "/": ("index.html", "text/html"),
@@ -59,7 +59,7 @@ def session_route(parts: AdminParts) -> Route:
                 begun = await parts.sessions.begin()
             if session is not None:
                 await parts.sessions.end(session)
-        except (ApiError, *STORE_TROUBLE) as error:
+        except (ApiError, *STORE_ERRORS) as error:
             return errors.response(refusal_of(error))
         return Response(status_code=204, headers={"set-cookie": cookie(scope, begun), "cache-control": "no-store"})
 

@@ -25,7 +25,7 @@ from fairlane.gateway.http.disconnect import Disconnect
 from fairlane.gateway.middleware.request_id import log_fault
 from fairlane.quotas.idempotency import Begun, EndedRun, IdempotencyRecords, Mine, Name
 from fairlane.quotas.sealing import Seal
-from fairlane.store.connections import STORE_TROUBLE
+from fairlane.store.errors import STORE_ERRORS
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -213,7 +213,7 @@ class Run:
                 await self._run(begun)
             else:
                 self._replay(begun)
-        except STORE_TROUBLE as error:  # of the question; it may have been heard all the same
+        except STORE_ERRORS as error:  # of the question; it may have been heard all the same
             self.recording.end(error)
             await self._release()
         except Exception as error:  # noqa: BLE001 - each listener raises it, if one is left
@@ -272,7 +272,7 @@ class Run:
         held = True
         while held:
             await asyncio.sleep(self._runs.lease_s / 3)
-            with suppress(*STORE_TROUBLE):  # the next time, or the lease lapses
+            with suppress(*STORE_ERRORS):  # the next time, or the lease lapses
                 held = await self._records.renew(self.name, self._owner)
         self._grace_s = 0.0  # another runs it: here it goes on only for those who listen
         if self.is_unheard:
@@ -287,11 +287,11 @@ class Run:
             try:
                 await self._records.finish(self.name, self._owner, ended, self._seal)
                 return
-            except STORE_TROUBLE:
+            except STORE_ERRORS:
                 await asyncio.sleep(RETRY_S)
 
     async def _release(self) -> None:
-        with suppress(*STORE_TROUBLE):  # then it is free when its lease has lapsed
+        with suppress(*STORE_ERRORS):  # then it is free when its lease has lapsed
             await self._records.release(self.name, self._owner)
 
     def _unheard(self) -> None:
@@ -313,7 +313,7 @@ class Run:
     def _report(self, failure: Exception) -> None:
         """Log what nobody else will."""
         is_told = self.listeners and not self.recording.has_ended
-        if not is_told and not isinstance(failure, (ApiError, ClientDisconnect, *STORE_TROUBLE)):
+        if not is_told and not isinstance(failure, (ApiError, ClientDisconnect, *STORE_ERRORS)):
             log_fault(self._request_id, failure)
 
 

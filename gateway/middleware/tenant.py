@@ -24,7 +24,7 @@ from fairlane.gateway.observability.tracing import Span, Value
 from fairlane.gateway.openai import rate_limits
 from fairlane.quotas.store import LimitStatus, QuotaStore
 from fairlane.store.circuit_breaker import Availability
-from fairlane.store.connections import STORE_TROUBLE
+from fairlane.store.errors import STORE_ERRORS
 
 log = logging.getLogger(__name__)
 
@@ -169,7 +169,7 @@ class TenantMiddleware:
                 journal.code = CLIENT_CLOSED
                 raise
             await self._refuse(refusal, scope, receive, answer, journal)  # the server waits for it no longer
-        except STORE_TROUBLE:
+        except STORE_ERRORS:
             await self._refuse(store_unavailable(), scope, receive, answer, journal)
         except Exception as error:  # noqa: BLE001 - a fault of ours must not leave a client without an answer
             log_fault(journal.request_id, error)
@@ -188,7 +188,7 @@ class TenantMiddleware:
         """A caller's limits that nobody has asked for yet, as the store has them; none where it does not say."""
         caller.statuses = ()
         if not self._availability.is_away:
-            with suppress(*STORE_TROUBLE):
+            with suppress(*STORE_ERRORS):
                 caller.statuses = await self._quotas.statuses(caller.root, caller.tenant_id, caller.key_id)
         return caller.statuses
 

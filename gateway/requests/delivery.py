@@ -15,8 +15,8 @@ from fairlane.gateway.requests.admission import AllOpenRequests
 from fairlane.gateway.requests.request import LiveJob, Mailbox
 from fairlane.scheduler.protocol.messages import Event, Finished, Job, TokenDelta
 from fairlane.scheduler.queue.types import JobRecord, JobState, Published, Put
-from fairlane.store.client import BLOCK_S
-from fairlane.store.connections import every
+from fairlane.store.connections import BLOCK_S
+from fairlane.store.retry import every
 
 TEND_EVERY_S = 1.0
 RETRY_AFTER_S = 0.1
@@ -28,7 +28,7 @@ GATHER_S = 0.001
 
 class JobQueue(Protocol):
     """What a gateway does with a queue; `scheduler.queue.redis_queue.RedisQueue` is one. Any call may raise
-    STORE_TROUBLE.
+    STORE_ERRORS.
     """
 
     async def put(

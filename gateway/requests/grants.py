@@ -15,7 +15,7 @@ from fairlane.gateway.errors import ApiError
 from fairlane.gateway.requests.delivery import Dispatcher
 from fairlane.gateway.requests.request import Choice, LiveJob, LiveRequest
 from fairlane.quotas.store import AlreadySettled, Extension, Need, QuotaStore
-from fairlane.store.connections import STORE_TROUBLE
+from fairlane.store.errors import STORE_ERRORS
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +124,7 @@ class OutputGrants:
         )
         try:
             return await self._quotas.extend(self._request.ask.root, self._request.id, need)
-        except (*STORE_TROUBLE, AlreadySettled):  # settled: it was taken from us, as its renewal says, which ends it
+        except (*STORE_ERRORS, AlreadySettled):  # settled: it was taken from us, as its renewal says, which ends it
             return None
 
     def _take(self, extension: Extension) -> bool:
@@ -145,7 +145,7 @@ class OutputGrants:
             if job.granted < self._per_choice and not job.told:
                 try:
                     await self._dispatcher.queue(job.queue).grant(job.id, self._per_choice)
-                except STORE_TROUBLE:
+                except STORE_ERRORS:
                     return False
                 job.granted = self._per_choice
         return True

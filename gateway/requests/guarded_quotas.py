@@ -28,8 +28,8 @@ from fairlane.quotas.redis_store import RedisQuotaStore
 from fairlane.quotas.store import Ask, Charge, Extension, Lapsed, LimitStatus, Need, QuotaError, Reservation, Settled
 from fairlane.quotas.tenants import Tenant
 from fairlane.store.circuit_breaker import StoreAway
-from fairlane.store.connections import STORE_TROUBLE, Troubles, every
-from fairlane.store.trouble import StoreUnavailable
+from fairlane.store.errors import STORE_ERRORS, StoreFailures, StoreUnavailable
+from fairlane.store.retry import every
 
 Mode = Literal["fail_closed", "fail_open", "local_share"]
 ModelLane = tuple[str, str]
@@ -246,7 +246,7 @@ class GuardedQuotas:
 
     async def aclose(self, timeout_s: float) -> None:
         """Charge what is due for so long; what is left is lost."""
-        with suppress(TimeoutError, *STORE_TROUBLE):
+        with suppress(TimeoutError, *STORE_ERRORS):
             async with asyncio.timeout(timeout_s):
                 await self._report()
                 await self._presence.leave()
@@ -328,12 +328,12 @@ class GuardedQuotas:
 
     async def _report(self) -> None:
         """Charge what is due, whatever becomes of other roots: a Cluster has them on several nodes."""
-        failed, troubles = set[str](), Troubles()
+        failed, failures = set[str](), StoreFailures()
         for _ in range(len(self._backlog)):
             ask, charge = self._backlog[0]
             if ask.root not in failed and len(failed) < MOST_FAILED:
                 failed.add(ask.root)
-                with troubles:
+                with failures:
                     if not charge.is_refund:
                         await self._store.book(ask)
                     await self._store.settle(ask.root, ask.reservation_id, charge)
@@ -341,7 +341,7 @@ class GuardedQuotas:
                     self._backlog.popleft()
                     continue
             self._backlog.rotate(-1)
-        troubles.tell()
+        failures.raise_last()
         if self._away_since_s is not None and not self._local:
             log.warning("all that budgets had to hear is charged, %.1f s later", self._clock() - self._away_since_s)
             self._away_since_s = None
@@ -362,14 +362,14 @@ class GuardedQuotas:
 
     async def _look(self) -> None:
         """At tenants and keys that nobody has looked at for a while."""
-        due_s, troubles = self._clock() - LOOK_EVERY_S, Troubles()
+        due_s, failures = self._clock() - LOOK_EVERY_S, StoreFailures()
         for ask in list(self._seen.values()):
             key = self._share.known.get(("key", ask.key_id))
             tenant = self._share.known.get(("tenant", ask.tenant))
             if tenant is None or tenant.seen_s <= due_s or (ask.key_id and (key is None or key.seen_s <= due_s)):
-                with troubles:
+                with failures:
                     await self._look_at(ask)
-        troubles.tell()
+        failures.raise_last()
 
     async def _look_at(self, ask: Ask) -> None:
         tenant, now_s = await self._find_tenant(ask.tenant), self._clock()

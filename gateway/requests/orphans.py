@@ -29,7 +29,8 @@ from fairlane.scheduler.admission.open_requests import Request
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Job, ModelCard
 from fairlane.scheduler.queue.types import QueueError, QueuePresence
-from fairlane.store.connections import STORE_TROUBLE, Troubles, every
+from fairlane.store.errors import STORE_ERRORS, StoreFailures
+from fairlane.store.retry import every
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ RETRY_AFTER_S = 0.1
 
 class OrphanQueue(Protocol):
     """What is done with an orphan; `scheduler.queue.redis_queue.RedisQueue` is one. Any call may raise
-    STORE_TROUBLE.
+    STORE_ERRORS.
     """
 
     async def reclaim(self) -> int:
@@ -91,17 +92,17 @@ class Orphans:
         await every(period_s, "tending queues without workers", self.tend)
 
     async def tend(self) -> None:
-        """One round. Raises STORE_TROUBLE."""
-        orphans, troubles = self.fleet_cache.orphans, Troubles()
+        """One round. Raises STORE_ERRORS."""
+        orphans, failures = self.fleet_cache.orphans, StoreFailures()
         for name, sha256 in self.fleet_cache.unlisted.items():  # workers of an older release; a store that failed over
-            with troubles:
+            with failures:
                 await self.registry.note_queue(name, sha256)
         self._empty = {name: until_s for name, until_s in self._empty.items() if name in orphans}
         for name, sha256 in sorted(orphans.items()):
             if self._empty.get(name, 0.0) <= self.clock():
-                with troubles:
+                with failures:
                     await self._tend(name, sha256)
-        troubles.tell()
+        failures.raise_last()
 
     async def _tend(self, name: str, sha256: str) -> None:
         queue = self.calls(name)
@@ -156,7 +157,7 @@ class Orphans:
                 break
             except QueueError:
                 return False
-            except STORE_TROUBLE:
+            except STORE_ERRORS:
                 await asyncio.sleep(RETRY_AFTER_S)
         return True
 

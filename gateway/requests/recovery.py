@@ -25,7 +25,8 @@ from fairlane.gateway.requests.settlement import recorded
 from fairlane.quotas.store import TOMBSTONE_MS, Charge, Lapsed, QuotaStore
 from fairlane.quotas.tenants import Tenant
 from fairlane.scheduler.queue.types import JobState
-from fairlane.store.connections import Troubles, every
+from fairlane.store.errors import StoreFailures
+from fairlane.store.retry import every
 
 log = logging.getLogger(__name__)
 
@@ -83,15 +84,15 @@ class Reaper:
         """Extend the leases of all our requests. One that a store has forgotten, as when it failed over, is noted anew;
         one that was settled by others was taken from us, and ends."""
         requests = {job.request.id: job.request for job in self._dispatcher.jobs.values()}
-        troubles, lost, began_s = Troubles(), set[str](), self._clock()
+        failures, lost, began_s = StoreFailures(), set[str](), self._clock()
         for root, ids in _by_root(requests.values()).items():
             for start in range(0, len(ids), RENEW_BATCH):
-                with troubles:
+                with failures:
                     lost |= await self._quotas.renew(root, ids[start : start + RENEW_BATCH])
         for booking_id in lost:
-            with troubles:
+            with failures:
                 await self._reassert(requests[booking_id])
-        troubles.tell()
+        failures.raise_last()
         self._renewed_s = began_s
 
     async def _reassert(self, request: LiveRequest) -> None:
@@ -111,19 +112,19 @@ class Reaper:
         """Settle what has lapsed. What a worker still holds is cancelled first and settled on a later round."""
         if not self._fleet_cache.is_fresh:
             return  # a job in a queue that is not known yet would pass for one that never was
-        troubles = Troubles()
+        failures = StoreFailures()
         for lapsed in await self._quotas.expired(REAP_BATCH):
             if lapsed.reservation_id not in self._dispatcher.jobs:
-                with troubles:
+                with failures:
                     await self._reap_one(lapsed)
-        troubles.tell()
+        failures.raise_last()
 
     async def watch(self) -> None:
         """End the jobs of tenants that were suspended or deleted, or are below one that was."""
-        jobs, troubles = list(self._dispatcher.jobs.values()), Troubles()
-        known = await self._look_up({job.request.ask.tenant for job in jobs}, troubles)
+        jobs, failures = list(self._dispatcher.jobs.values()), StoreFailures()
+        known = await self._look_up({job.request.ask.tenant for job in jobs}, failures)
         above = {name for tenant in known.values() if tenant is not None for name in tenant.parents}
-        known |= await self._look_up(above - known.keys(), troubles)
+        known |= await self._look_up(above - known.keys(), failures)
         for job in jobs:
             if job.request.ask.tenant not in known:
                 continue
@@ -132,13 +133,13 @@ class Reaper:
             error = _refusal(job.request, tenant, [known[name] for name in parents if name in known])
             if error is not None and not job.settled:
                 job.fail(error)
-        troubles.tell()
+        failures.raise_last()
 
-    async def _look_up(self, names: Iterable[str], troubles: Troubles) -> dict[str, Tenant | None]:
+    async def _look_up(self, names: Iterable[str], failures: StoreFailures) -> dict[str, Tenant | None]:
         """Tenants by name, but for those that nobody can say anything of now."""
         found = {}
         for name in names:
-            with troubles:
+            with failures:
                 found[name] = await self._tenants.get(name)
         return found
 
@@ -208,7 +209,7 @@ class LostJobs:
         await every(LOOK_EVERY_S, "looking for lost jobs", self.look)
 
     async def look(self) -> None:
-        """One round. Raises STORE_TROUBLE."""
+        """One round. Raises STORE_ERRORS."""
         jobs = self._dispatcher.jobs
         heard = {job.id: _heard(job) for job in jobs.values() if _waits(job)}
         quiet = {name for name, count in heard.items() if self._heard.get(name) == count}

@@ -22,7 +22,7 @@ from fairlane.quotas.runs import Resumption
 from fairlane.quotas.store import Charge, QuotaStore, Settled
 from fairlane.scheduler.protocol.messages import CHARGED, Outcome
 from fairlane.scheduler.queue.types import JobRecord, JobState
-from fairlane.store.connections import STORE_TROUBLE
+from fairlane.store.errors import STORE_ERRORS
 
 T = TypeVar("T")
 
@@ -123,7 +123,7 @@ class Settlements:
             self._spawn(self._finish(request))
             if isinstance(error, asyncio.CancelledError):
                 raise
-        except STORE_TROUBLE:
+        except STORE_ERRORS:
             left_s = INLINE_S - (asyncio.get_running_loop().time() - began_s)
             await _wait([self._spawn(self._finish(request))], left_s)
         except Exception:
@@ -236,7 +236,7 @@ class Settlements:
         while True:
             try:
                 return await call()
-            except STORE_TROUBLE:
+            except STORE_ERRORS:
                 await asyncio.sleep(delay_s)
                 delay_s = min(2 * delay_s, LONGEST_DELAY_S)
 

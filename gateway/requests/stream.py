@@ -20,7 +20,7 @@ from fairlane.gateway.requests.settlement import Settlements, outcome_of
 from fairlane.gateway.text.tokenizer import TokenStream
 from fairlane.scheduler.protocol.messages import Finished, Outcome, Paused, Preempted, Resumed, TokenDelta
 from fairlane.scheduler.queue.types import JobState
-from fairlane.store.connections import STORE_TROUBLE
+from fairlane.store.errors import STORE_ERRORS
 
 
 @dataclass(slots=True)
@@ -259,7 +259,7 @@ class TokenEvents:
         """Whether any job waits for a worker. Where the store does not say, it does not."""
         try:
             records = [await self.queue(job.queue).record(job.id) for job in self.jobs if not job.begun]
-        except STORE_TROUBLE:
+        except STORE_ERRORS:
             return False
         return any(record is not None and record.state is JobState.QUEUED for record in records)
 
@@ -280,7 +280,7 @@ class TokenEvents:
             return Notice(self._state)
         try:
             position = await self.queue(waiting.queue).position(waiting.id)
-        except STORE_TROUBLE:
+        except STORE_ERRORS:
             position = None
         if position is None:
             return Notice(self._state if waiting.begun else "prefilling")

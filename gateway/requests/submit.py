@@ -25,7 +25,7 @@ from fairlane.quotas.store import AccessDenied, Ask, Denied, LimitStatus, QuotaS
 from fairlane.scheduler.protocol.messages import Job, Outcome
 from fairlane.scheduler.queue.types import LaneFull, TenantQueueFull, Unattainable
 from fairlane.store.circuit_breaker import StoreAway
-from fairlane.store.connections import STORE_TROUBLE
+from fairlane.store.errors import STORE_ERRORS
 
 _PROMPT_LIMITS = frozenset(rule.name for rule in RULES if {"input", "prompt"} & set(rule.counts))
 _OUTPUT_LIMITS = frozenset(rule.name for rule in RULES if {"output", "ceiling"} & set(rule.counts))
@@ -129,7 +129,7 @@ class Submitter:
         wanted = [Wanted(message=each, queue=plan.model.queue, reader=plan.reader) for each in plan.messages]
         try:
             return await self._earlier.heads(caller.root, caller.once, caller.runs, wanted)
-        except STORE_TROUBLE as error:
+        except STORE_ERRORS as error:
             raise store_unavailable() from error
 
     async def _reserve(self, request: LiveRequest, plan: Plan) -> Reservation:
@@ -145,7 +145,7 @@ class Submitter:
         except StoreAway as error:
             request.jobs = []  # as above: nothing was asked
             raise store_unavailable() from error
-        except STORE_TROUBLE as error:
+        except STORE_ERRORS as error:
             raise store_unavailable() from error
 
     async def _put(self, job: LiveJob, message: Job, reservation: Reservation, heads: Heads) -> None:
@@ -162,7 +162,7 @@ class Submitter:
         except StoreAway as error:
             job.message = None  # as above
             raise store_unavailable() from error
-        except STORE_TROUBLE as error:
+        except STORE_ERRORS as error:
             raise store_unavailable() from error
         if message.guaranteed and not put.guaranteed:
             job.message = msgspec.structs.replace(message, guaranteed=False)

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fairlane.gateway.fleet import FleetCache
 from fairlane.gateway.http.server import Server
-from fairlane.store.trouble import StoreUnavailable
+from fairlane.store.errors import StoreUnavailable
 from tests.support.gateway.served import (
     ADMIN_KEY,
     ASKED,

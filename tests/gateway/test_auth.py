@@ -10,7 +10,7 @@ from fairlane.gateway.auth import MEMORY_S, Authenticator, bearer, check
 from fairlane.gateway.errors import ApiError
 from fairlane.quotas.api_keys import ApiKey, Identity, Scopes
 from fairlane.quotas.tenants import Tenant
-from fairlane.store.trouble import StoreUnavailable
+from fairlane.store.errors import StoreUnavailable
 
 pytestmark = pytest.mark.anyio
 

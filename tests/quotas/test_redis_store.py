@@ -21,7 +21,7 @@ from fairlane.quotas.redis_store import RedisQuotaStore
 from fairlane.quotas.scripts import Database
 from fairlane.quotas.store import TOMBSTONE_MS, AccessDenied, Charge, Denied
 from fairlane.quotas.tenants import TenantStore
-from fairlane.store.trouble import StoreUnavailable
+from fairlane.store.errors import StoreUnavailable
 from tests.support.quotas.house import LEASE_MS, START_MS, RedisHouse, ask, charge
 
 pytestmark = pytest.mark.anyio

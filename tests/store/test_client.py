@@ -7,8 +7,8 @@ import pytest
 import redis.asyncio
 
 from fairlane.store.circuit_breaker import StoreAway
-from fairlane.store.client import server
-from fairlane.store.trouble import StoreUnavailable
+from fairlane.store.connections import server
+from fairlane.store.errors import StoreUnavailable
 
 pytestmark = pytest.mark.anyio
 LIMIT_S = 20.0

@@ -18,9 +18,9 @@ from fairlane.scheduler.protocol.messages import Cancel
 from fairlane.scheduler.queue import keys as queue_keys
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.store import cluster as store_cluster
-from fairlane.store.connections import STORE_TROUBLE, Connections, connections
+from fairlane.store.connections import Connections, connections
+from fairlane.store.errors import STORE_ERRORS, StoreUnavailable
 from fairlane.store.retry import StoreLink
-from fairlane.store.trouble import StoreUnavailable
 from tests.conftest import redis_binary
 from tests.support.gateway.served import (
     ADMIN_KEY,
@@ -225,7 +225,7 @@ async def test_a_cluster_of_which_no_node_answers_is_away(caplog: pytest.LogCapt
     store = connections(f"redis+cluster://127.0.0.1:{free_port()}", timeout_s=LIMIT_S, limit=4)
 
     for _ in range(3):
-        with pytest.raises(STORE_TROUBLE):
+        with pytest.raises(STORE_ERRORS):
             await store.short.set("key", 1)
 
     assert store.breaker.is_away

@@ -18,8 +18,8 @@ from fairlane.scheduler.protocol.messages import Outcome
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.types import Publication
 from fairlane.store import cluster as store_cluster
-from fairlane.store.client import server
-from fairlane.store.connections import STORE_TROUBLE, Connections
+from fairlane.store.connections import Connections, server
+from fairlane.store.errors import STORE_ERRORS
 from fairlane.store.retry import StoreLink
 from tests.conftest import redis_binary
 from tests.support.scheduler.queues import PLENTY, job
@@ -44,7 +44,7 @@ async def ask(store: Connections) -> None:
 async def until_asked(store: Connections) -> None:
     async with asyncio.timeout(WAIT_S):
         while True:
-            with suppress(*STORE_TROUBLE):
+            with suppress(*STORE_ERRORS):
                 return await ask(store)
             await asyncio.sleep(0.05)
 

@@ -14,7 +14,8 @@ from fairlane.quotas.scripts import Database
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.store.circuit_breaker import StoreAway
-from fairlane.store.connections import STORE_TROUBLE, Connections, connections
+from fairlane.store.connections import Connections, connections
+from fairlane.store.errors import STORE_ERRORS
 from tests.support.store.proxy import StoreProxy, proxied
 
 pytestmark = pytest.mark.anyio
@@ -49,7 +50,7 @@ async def until_open(store: Connections) -> None:
     """Ask until the breaker opens; each call ends in time, as trouble."""
     async with asyncio.timeout(WAIT_S):
         while not store.breaker.is_away:
-            with suppress(*STORE_TROUBLE):
+            with suppress(*STORE_ERRORS):
                 await asyncio.gather(*(ask(store) for _ in range(5)))
 
 
@@ -129,7 +130,7 @@ async def test_waits_for_a_pooled_connection_count(proxy: StoreProxy) -> None:
 
     ended = await asyncio.gather(*(store.short.get("key") for _ in range(9)), return_exceptions=True)
 
-    assert all(isinstance(error, STORE_TROUBLE) for error in ended)
+    assert all(isinstance(error, STORE_ERRORS) for error in ended)
     assert store.breaker.is_away
     await store.aclose()
 

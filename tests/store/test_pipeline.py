@@ -8,8 +8,7 @@ import pytest
 import redis.asyncio
 from redis.asyncio.connection import AbstractConnection
 
-from fairlane.store.client import BoundedRedis
-from fairlane.store.connections import Connections, connections
+from fairlane.store.connections import BoundedRedis, Connections, connections
 from fairlane.store.pipeline import MOST_UNSENT, Connect
 
 pytestmark = pytest.mark.anyio

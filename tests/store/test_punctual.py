@@ -9,8 +9,8 @@ import pytest
 import redis.asyncio
 
 from fairlane.store.circuit_breaker import FAILURES
-from fairlane.store.client import Server, server
-from fairlane.store.punctual import MOST_DEFERRED, Timeout, has_passed
+from fairlane.store.connections import ServerConnections, server
+from fairlane.store.timeouts import MOST_DEFERRED, Timeout, has_passed
 
 pytestmark = pytest.mark.anyio
 LIMIT_S = 0.25
@@ -25,7 +25,7 @@ def anyio_backend() -> tuple[str, dict[str, bool]]:
 
 
 @pytest.fixture
-async def store(valkey_url: str) -> AsyncIterator[Server]:
+async def store(valkey_url: str) -> AsyncIterator[ServerConnections]:
     opened = server(valkey_url, timeout_s=LIMIT_S, limit=8)
     await opened.short.get("warm")
     yield opened
@@ -41,7 +41,7 @@ async def held_up(calls: Sequence["asyncio.Future[Any]"], *, times: int) -> list
         return [*await asyncio.gather(*calls, return_exceptions=True)]
 
 
-async def test_a_loop_that_was_held_up_does_not_say_that_the_store_is_away(store: Server) -> None:
+async def test_a_loop_that_was_held_up_does_not_say_that_the_store_is_away(store: ServerConnections) -> None:
     asked = [asyncio.ensure_future(store.short.get(f"key-{number}")) for number in range(2 * FAILURES)]
 
     replies = await held_up(asked, times=2)
@@ -51,7 +51,7 @@ async def test_a_loop_that_was_held_up_does_not_say_that_the_store_is_away(store
     assert store.breaker.openings == 0
 
 
-async def test_nor_does_it_of_scripts(store: Server) -> None:
+async def test_nor_does_it_of_scripts(store: ServerConnections) -> None:
     digest = await store.short.script_load(ECHO)
     await store.short.evalsha(digest, 0, "open")
     asked = [asyncio.ensure_future(store.short.evalsha(digest, 0, str(number))) for number in range(2 * FAILURES)]
@@ -62,7 +62,7 @@ async def test_nor_does_it_of_scripts(store: Server) -> None:
     assert store.breaker.openings == 0
 
 
-async def test_a_store_that_says_nothing_is_away_though_the_loop_is_late_as_well(store: Server) -> None:
+async def test_a_store_that_says_nothing_is_away_though_the_loop_is_late_as_well(store: ServerConnections) -> None:
     async with redis.asyncio.from_url(store.url) as blocker:
         await blocker.client_pause(20_000, all=False)  # writes only, so that it can be lifted
         asked = [asyncio.ensure_future(store.short.set(f"key-{number}", "")) for number in range(FAILURES)]

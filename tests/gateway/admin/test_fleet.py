@@ -4,7 +4,7 @@ import pytest
 
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.queue.types import LaneDepth
-from fairlane.store.trouble import StoreUnavailable
+from fairlane.store.errors import StoreUnavailable
 from tests.support.gateway.admin_app import AdminBench, worker
 from tests.support.quotas.auditing import failing
 

@@ -6,7 +6,7 @@ from functools import partial
 import anyio
 import pytest
 
-from fairlane.store.trouble import StoreUnavailable
+from fairlane.store.errors import StoreUnavailable
 from tests.support.gateway.admin_app import AdminBench
 from tests.support.quotas.auditing import failing
 

@@ -12,7 +12,7 @@ from fairlane.gateway.middleware import idempotent_run as idempotency_runs
 from fairlane.quotas import keyspace
 from fairlane.quotas.idempotency import EndedRun, Name
 from fairlane.quotas.sealing import Seal
-from fairlane.store.trouble import StoreUnavailable
+from fairlane.store.errors import StoreUnavailable
 from tests.gateway.test_main import settled
 from tests.support.gateway.sent_twice import (
     BOTH,

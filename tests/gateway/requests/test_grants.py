@@ -10,7 +10,7 @@ from fairlane.gateway.requests.delivery import Dispatcher
 from fairlane.gateway.requests.grants import OutputGrants
 from fairlane.gateway.requests.request import LiveJob, LiveRequest, Mailbox
 from fairlane.quotas.store import Extension, Need, QuotaStore, Reservation
-from fairlane.store.trouble import StoreUnavailable
+from fairlane.store.errors import StoreUnavailable
 from tests.support.quotas.house import ask
 
 pytestmark = pytest.mark.anyio

@@ -8,8 +8,8 @@ from fairlane.gateway.requests.guarded_quotas import LOOK_EVERY_S, TRUSTED_S, Gu
 from fairlane.quotas.api_keys import KeyStore
 from fairlane.quotas.store import AlreadySettled, Charge, Denied, Need
 from fairlane.quotas.tenants import TenantStore
-from fairlane.store.client import server
-from fairlane.store.trouble import StoreUnavailable
+from fairlane.store.connections import server
+from fairlane.store.errors import StoreUnavailable
 from tests.support.gateway.outage_bench import DONE, SHARE, Bench, ask
 
 pytestmark = pytest.mark.anyio

@@ -12,7 +12,7 @@ from fairlane.quotas import keyspace
 from fairlane.quotas.redis_store import RedisQuotaStore
 from fairlane.quotas.store import Extension, Need
 from fairlane.scheduler.queue.redis_queue import RedisQueue
-from fairlane.store.trouble import StoreUnavailable
+from fairlane.store.errors import StoreUnavailable
 from tests.support.gateway.served import COMPLETIONS, Served, error_of, serving, settings, until
 from tests.support.quotas.house import forget_minute
 

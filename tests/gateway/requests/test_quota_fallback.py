@@ -11,7 +11,7 @@ from fairlane.quotas.presence import GatewayPresence
 from fairlane.quotas.redis_store import RedisQuotaStore
 from fairlane.quotas.store import Charge, Denied
 from fairlane.quotas.tenants import TenantStore
-from fairlane.store.client import Server, server
+from fairlane.store.connections import ServerConnections, server
 from tests.support.gateway.outage_bench import DONE, SHARE, Bench, ask
 from tests.support.quotas.house import CLOCK_KEY, CLOCK_LUA, START_MS
 
@@ -19,14 +19,14 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def connected(valkey_url: str) -> AsyncIterator[Server]:
+async def connected(valkey_url: str) -> AsyncIterator[ServerConnections]:
     store = server(valkey_url, timeout_s=20.0, limit=4)
     yield store
     await store.aclose()
 
 
 @pytest.fixture
-def bench(connected: Server) -> Bench:
+def bench(connected: ServerConnections) -> Bench:
     return Bench(connected)
 
 
@@ -92,7 +92,7 @@ class VirtualPresence(GatewayPresence):
 class Fleet:
     """Three gateways of one tenant, which wants more than it may have from each of them, all the time."""
 
-    store: Server
+    store: ServerConnections
     limit: str
     figure: int
     output: int
@@ -141,7 +141,7 @@ class Fleet:
         return sum(tokens for at_ms, tokens in self.spent if end_ms - length_ms < at_ms <= end_ms)
 
 
-async def test_three_gateways_keep_a_minute_but_where_the_store_goes_and_comes(connected: Server) -> None:
+async def test_three_gateways_keep_a_minute_but_where_the_store_goes_and_comes(connected: ServerConnections) -> None:
     fleet = Fleet(connected, "tokens_per_minute", 90, output=4)
     await fleet.begin()
     outages = []
@@ -159,7 +159,7 @@ async def test_three_gateways_keep_a_minute_but_where_the_store_goes_and_comes(c
     assert fleet.in_window(outages[0][1]) == 90  # all of it, a third by each
 
 
-async def test_three_gateways_exceed_a_day_by_what_came_since_they_looked(connected: Server) -> None:
+async def test_three_gateways_exceed_a_day_by_what_came_since_they_looked(connected: ServerConnections) -> None:
     fleet = Fleet(connected, "tokens_per_day", 600, output=1)
     await fleet.begin()
     await fleet.run(40, away=False)

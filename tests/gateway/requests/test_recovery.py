@@ -15,7 +15,7 @@ from fairlane.quotas.tenants import TenantStore
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Job
 from fairlane.scheduler.queue.redis_queue import RedisQueue
-from fairlane.store.trouble import StoreUnavailable
+from fairlane.store.errors import StoreUnavailable
 from tests.support.gateway.served import ASKED, CHAT, Served, error_of, serving, settings, until
 from tests.support.quotas.house import ask
 

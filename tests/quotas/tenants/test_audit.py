@@ -12,7 +12,7 @@ import redis.asyncio
 from fairlane.quotas.api_keys import KeyStore
 from fairlane.quotas.audit import LONGEST_CHANGES, Audit
 from fairlane.quotas.tenants import TenantStore
-from fairlane.store.trouble import StoreUnavailable
+from fairlane.store.errors import StoreUnavailable
 from tests.support.quotas.auditing import OUTBOX, failing, note, rename, told, upkeep
 
 pytestmark = pytest.mark.anyio

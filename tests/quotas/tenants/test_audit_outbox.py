@@ -16,7 +16,7 @@ from fairlane.quotas.active_roots import QUIET_AFTER_MS
 from fairlane.quotas.audit import MOVED_AT_ONCE, Audit, AuditOutbox
 from fairlane.quotas.scripts import Database, Reply
 from fairlane.quotas.tenants import TenantStore
-from fairlane.store.trouble import StoreUnavailable
+from fairlane.store.errors import StoreUnavailable
 from tests.support.quotas.auditing import OUTBOX, failing, note, rename, told, upkeep
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,7 @@ from fairlane.quotas.scripts import Database, Reply
 from fairlane.quotas.sealing import Seal
 from fairlane.quotas.store import AccessDenied, Denied
 from fairlane.quotas.tenants import TenantNotFound, TenantStore
-from fairlane.store.trouble import StoreUnavailable
+from fairlane.store.errors import StoreUnavailable
 from tests.support.quotas.house import ask, charge
 
 pytestmark = pytest.mark.anyio

@@ -28,7 +28,7 @@ from fairlane.scheduler.protocol.messages import (
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry, queue_name
 from fairlane.scheduler.queue.types import Publication
-from fairlane.store.connections import STORE_TROUBLE
+from fairlane.store.errors import STORE_ERRORS
 from tests.support.gateway.cards import byte_level_card
 
 IDLE_MS = 20
@@ -214,5 +214,5 @@ class HandWorker:
         while True:
             try:
                 return await call()
-            except STORE_TROUBLE:
+            except STORE_ERRORS:
                 await asyncio.sleep(IDLE_MS / 1e3)

@@ -10,8 +10,8 @@ from fairlane.quotas.presence import GatewayPresence
 from fairlane.quotas.redis_store import RedisQuotaStore
 from fairlane.quotas.store import Ask, Charge, Reservation, Settled
 from fairlane.quotas.tenants import TenantStore
-from fairlane.store.client import Server
-from fairlane.store.trouble import StoreUnavailable
+from fairlane.store.connections import ServerConnections
+from fairlane.store.errors import StoreUnavailable
 from tests.support.quotas import house
 
 SHARE = Modes("local_share")
@@ -45,7 +45,7 @@ class Losing(RedisQuotaStore):
 class Bench:
     """Tenant `acme` of one store, and a gateway that asks it."""
 
-    def __init__(self, store: Server) -> None:
+    def __init__(self, store: ServerConnections) -> None:
         self.store = store
         self.quotas = Losing(store.short)
         self.now_s = 1_000.0

@@ -13,7 +13,8 @@ from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.protocol.messages import Event, Finished, TokenDelta
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry
-from fairlane.store.retry import STORE_ERRORS, StoreLink
+from fairlane.store.errors import STORE_ERRORS
+from fairlane.store.retry import StoreLink
 
 LIMIT_S = 30.0
 

@@ -39,13 +39,12 @@ class Watch:
         """Altogether, while it ran."""
 
     def start(self) -> None:
-        """Tick, if it does not yet."""
+        """Begin to tick, unless it ticks already."""
         if self._timer is None:
             self._due_s = self._loop.time() + self._tick_s
             self._timer = self._loop.call_at(self._due_s, self._tick)
 
     def stop(self) -> None:
-        """No more ticks, ever."""
         self._ticked = _never  # who is told may hold this
         if self._timer is not None:
             self._timer.cancel()
@@ -79,7 +78,6 @@ class Timeout:
         self._began_s = self._loop.time()
 
     async def __aenter__(self) -> None:
-        """It counts from here."""
         await self._timeout.__aenter__()
         if self._limit_s < math.inf:
             self._watch.start()
@@ -87,7 +85,6 @@ class Timeout:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Raises TimeoutError where it has passed."""
         self._watch.stop()
         await self._timeout.__aexit__(kind, error, trace)
 

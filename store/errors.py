@@ -1,0 +1,38 @@
+"""What can go wrong with a store."""
+
+import redis
+
+
+class StoreUnavailable(Exception):
+    """The store did not answer in time or refused to work; what was asked may have been done."""
+
+
+STORE_ERRORS = (redis.RedisError, OSError, StoreUnavailable)
+"""What any call raises while the store is away, loads its data or fails over; a TimeoutError is an OSError."""
+
+
+class StoreFailures:
+    """A context around each of several calls: one that the store fails does not keep the next from being made. Then
+    `raise_last`."""
+
+    def __init__(self) -> None:
+        self._last: BaseException | None = None
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, STORE_ERRORS):
+            return False
+        self._last = error
+        return True
+
+    def raise_last(self) -> None:
+        """Raise the error of the last call that failed, if any did."""
+        if self._last is not None:
+            raise self._last
+
+
+def lacks_function(error: Exception) -> bool:
+    """The error says that the store does not know a function: its library has to be loaded."""
+    return isinstance(error, redis.exceptions.ResponseError) and "Function not found" in str(error)
