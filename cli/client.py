@@ -1,12 +1,9 @@
-"""What the admin commands share: the way to a gateway's admin API, and how its answers are shown.
-
-Files that a command writes: whole, or not at all.
-"""
+"""What the admin commands share: the way to a gateway's admin API, how its answers are shown, files written whole."""
 
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,13 +25,11 @@ WIDTH_OF_A_PIPE = 200
 """Columns of a table that no terminal shows."""
 
 Document = dict[str, Any]
+TenantId = Annotated[str, typer.Argument(metavar="TENANT", help="The tenant's id.")]
 Url = Annotated[
     str | None,
     typer.Option(
-        "--url",
-        envvar=URL_VARIABLE,
-        help="The gateway; else by the settings of its host and port.",
-        metavar="URL",
+        "--url", envvar=URL_VARIABLE, help="The gateway; else by the settings of its host and port.", metavar="URL"
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the API's JSON instead of a table.")]
@@ -52,7 +47,6 @@ class AdminClient:
         self._http = http
 
     def get(self, path: str, **query: object) -> Document:
-        """One document."""
         return self.call("GET", path, query={name: value for name, value in query.items() if value is not None})
 
     def call(
@@ -75,7 +69,6 @@ class AdminClient:
         raise CommandError(_words(answer))
 
     def stream(self, path: str, **query: object) -> Iterator[bytes]:
-        """A file, as it comes."""
         stated = {name: str(value) for name, value in query.items() if value is not None}
         try:
             with self._http.stream("GET", f"/admin/v1{path}", params=stated) as answer:
@@ -87,7 +80,6 @@ class AdminClient:
             raise CommandError(f"{self._http.base_url} does not answer to the end ({type(error).__name__})") from None
 
     def all(self, path: str) -> Iterator[Document]:
-        """Every item of a list, page by page."""
         after: str | None = None
         while True:
             page = self.get(path, limit=PAGE, after=after)
@@ -172,6 +164,21 @@ def show_json(document: object) -> None:
     typer.echo(json.dumps(document, indent=2))
 
 
+def show_list(
+    items: Iterable[Document],
+    columns: Sequence[str],
+    row: Callable[[Document], Sequence[object]],
+    *,
+    as_json: bool,
+) -> None:
+    """A list of the API's, as its JSON or as a table with a row for each item."""
+    found = list(items)
+    if as_json:
+        show_json(found)
+    else:
+        show_table(columns, [row(item) for item in found])
+
+
 def show_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Rows on stdout; figures stand to the right. What the API says is shown as it is, never read as markup."""
     table = Table(box=None, header_style="bold", pad_edge=False)
@@ -227,11 +234,12 @@ def make_directory(directory: Path) -> None:
         raise CommandError(f"{directory}: cannot be made ({error.strerror or type(error).__name__})") from None
 
 
-def write_whole(file: Path, content: bytes) -> None:
+def write_whole(file: Path, content: Iterable[bytes]) -> None:
     """Write beside the file, then put it in its place. Raises CommandError."""
     beside = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        beside.write_bytes(content)
+        with beside.open("wb") as stream:
+            stream.writelines(content)
         beside.replace(file)
     except OSError as error:
         raise CommandError(f"{file}: cannot be written ({error.strerror or type(error).__name__})") from None

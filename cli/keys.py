@@ -1,4 +1,4 @@
-"""`fairlane keys`: create, list, show, change, rotate and revoke a tenant's API keys."""
+"""`fairlane keys`: create, list, show, change, rotate and revoke a tenant's API keys. `fairlane quotas`: its limits."""
 
 from datetime import UTC, datetime
 from typing import Annotated
@@ -9,26 +9,29 @@ from fairlane.cli.client import (
     AsJson,
     Document,
     LimitOptions,
+    TenantId,
     Url,
     connect,
     given,
     limits_of,
     segment,
     show_json,
+    show_list,
     show_table,
 )
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
+quotas = typer.Typer(no_args_is_help=True, add_completion=False)
 
-Tenant = Annotated[str, typer.Argument(help="The tenant's id.")]
 Key = Annotated[str, typer.Argument(help="The key's public id.")]
 Many = list[str] | None
 COLUMNS = ("id", "name", "state", "created", "expires", "last used")
+LIMIT_COLUMNS = ("limit", "used", "reserved", "remaining", "of")
 
 
 @app.command()
 def create(
-    tenant: Tenant,
+    tenant: TenantId,
     name: Annotated[str, typer.Argument(help="What the key is for.")],
     expires_at: Annotated[str | None, typer.Option(metavar="TIME", help="RFC 3339, such as 2027-01-01T00:00Z.")] = None,
     limit: LimitOptions = None,
@@ -48,17 +51,14 @@ def create(
 
 
 @app.command("list")
-def list_keys(tenant: Tenant, url: Url = None, as_json: AsJson = False) -> None:
+def list_keys(tenant: TenantId, url: Url = None, as_json: AsJson = False) -> None:
     """The tenant's keys, without what is secret of them."""
     with connect(url) as admin:
-        keys = list(admin.all(f"/tenants/{segment(tenant)}/keys"))
-        if as_json:
-            return show_json(keys)
-        return show_table(COLUMNS, [_row(key) for key in keys])
+        show_list(admin.all(f"/tenants/{segment(tenant)}/keys"), COLUMNS, _row, as_json=as_json)
 
 
 @app.command()
-def show(tenant: Tenant, key: Key, url: Url = None) -> None:
+def show(tenant: TenantId, key: Key, url: Url = None) -> None:
     """One key, without what is secret of it, as JSON."""
     with connect(url) as admin:
         show_json(admin.get(_path(tenant, key)))
@@ -66,7 +66,7 @@ def show(tenant: Tenant, key: Key, url: Url = None) -> None:
 
 @app.command()
 def update(
-    tenant: Tenant,
+    tenant: TenantId,
     key: Key,
     name: Annotated[str | None, typer.Option(help="What the key is for.")] = None,
     expires_at: Annotated[str | None, typer.Option(metavar="TIME", help="RFC 3339, or none.")] = None,
@@ -83,7 +83,7 @@ def update(
 
 
 @app.command()
-def revoke(tenant: Tenant, key: Key, url: Url = None) -> None:
+def revoke(tenant: TenantId, key: Key, url: Url = None) -> None:
     """Stop a key, everywhere within a second."""
     with connect(url) as admin:
         admin.call("DELETE", _path(tenant, key))
@@ -92,7 +92,7 @@ def revoke(tenant: Tenant, key: Key, url: Url = None) -> None:
 
 @app.command()
 def rotate(
-    tenant: Tenant,
+    tenant: TenantId,
     key: Key,
     overlap_s: Annotated[int, typer.Option(min=0, help="How long the old key goes on working, in seconds.")] = 3600,
     url: Url = None,
@@ -122,3 +122,34 @@ def _row(key: Document) -> tuple[object, ...]:
 
 def _date(seconds: float | None) -> str | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%MZ")
+
+
+@quotas.command("show")
+def show_limits(tenant: TenantId, url: Url = None, as_json: AsJson = False) -> None:
+    """Every limit that stands, and what is used and reserved of it."""
+    with connect(url) as admin:
+        _show_quota(admin.get(f"/tenants/{segment(tenant)}/quota"), as_json)
+
+
+@quotas.command("set")
+def set_limits(
+    tenant: TenantId,
+    limits: Annotated[list[str], typer.Argument(metavar="NAME=NUMBER...", help="NAME=none takes a limit away.")],
+    replace: Annotated[bool, typer.Option("--replace", help="Take every other limit away.")] = False,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change limits; the next request on every gateway meets them."""
+    with connect(url) as admin:
+        method = "PUT" if replace else "PATCH"
+        _show_quota(admin.call(method, f"/tenants/{segment(tenant)}/quota", {"limits": limits_of(limits)}), as_json)
+
+
+def _show_quota(quota: Document, as_json: bool) -> None:
+    if as_json:
+        return show_json(quota)
+    rows = [
+        (name, limit["used"], limit["reserved"], limit["remaining"], limit["limit"])
+        for name, limit in quota["limits"].items()
+    ]
+    return show_table(LIMIT_COLUMNS, rows)

@@ -12,13 +12,14 @@ NAME = "fairlane"
 COMPLETE = "_FAIRLANE_COMPLETE"
 """In the environment of a call by a shell's completion."""
 MODULES = {
-    "tenants": "Create, show, change, suspend and delete tenants; apply a file of them.",
-    "keys": "Create, list, rotate and revoke a tenant's API keys.",
-    "quotas": "Show and change a tenant's limits.",
-    "usage": "Tokens and requests from the ledger.",
-    "workers": "List and drain workers.",
-    "simulate": "The real scheduler in virtual time over a request trace.",
+    "tenants": ("tenants:app", "Create, show, change, suspend and delete tenants; apply a file of them."),
+    "keys": ("keys:app", "Create, list, rotate and revoke a tenant's API keys."),
+    "quotas": ("keys:quotas", "Show and change a tenant's limits."),
+    "usage": ("reports:usage", "Tokens and requests from the ledger."),
+    "workers": ("reports:workers", "List and drain workers."),
+    "simulate": ("simulate:app", "The real scheduler in virtual time over a request trace."),
 }
+"""Subcommands: the module and the Typer in it, and the help."""
 FORWARD = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 Option = typer.Option
@@ -36,9 +37,10 @@ class Commands(TyperGroup):
         """A subcommand by name."""
         if cmd_name not in MODULES:
             return super().get_command(ctx, cmd_name)
-        module = importlib.import_module(f"fairlane.cli.{cmd_name}")
-        command = typer.main.get_command(module.app)
-        command.name, command.help = cmd_name, MODULES[cmd_name]
+        place, text = MODULES[cmd_name]
+        module, _, attribute = place.partition(":")
+        command = typer.main.get_command(getattr(importlib.import_module(f"fairlane.cli.{module}"), attribute))
+        command.name, command.help = cmd_name, text
         return command
 
 

@@ -15,8 +15,7 @@ from pathlib import Path
 import httpx
 import redis.asyncio
 
-from fairlane.cli.embedded_store import EmbeddedStore, StoreError
-from fairlane.cli.private_files import UMASK, NotPrivate, make_private
+from fairlane.cli.embedded_store import UMASK, EmbeddedStore, NotPrivate, StoreError, make_private
 from fairlane.gateway.http.ports import PortRefused, check_ports
 from fairlane.gateway.operators import AdminKeys
 from fairlane.gateway.processes import Child, ChildRefused, check_config, children_environ, supervise

@@ -173,7 +173,7 @@ def _calibration(file: Path | None, url: str | None, hardware: str | None) -> Ca
             check_writable(file)
         calibration = fetch_calibration(url)
         if file is not None:
-            write_whole(file, calibration.to_json() + b"\n")
+            write_whole(file, [calibration.to_json() + b"\n"])
         return calibration
     if file is None:
         return Calibration()

@@ -1,8 +1,14 @@
-"""What `fairlane simulate` shows and writes of its runs: tables, one JSON document, plots."""
+"""What `fairlane simulate` shows and writes of its runs: tables, one JSON document, pictures as PNG or SVG.
 
-from collections.abc import Callable, Sequence
+The pictures need matplotlib, which is an extra (`pip install fairlane[plots]`) and slow to import: only when asked for.
+"""
+
+import io
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import typer
@@ -10,6 +16,10 @@ import typer
 from fairlane.cli.client import CommandError, check_directory, check_writable, make_directory, show_table, write_whole
 from fairlane.cli.simulated_run import Scenario
 from fairlane.scheduler.simulation.results import Group, Spread, Summary
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 GROUP_COLUMNS = (
     "requests", "kept %", "ttft p50", "p95", "p99 ms", "tpot p50", "p95", "p99 ms", "late output tokens %",
@@ -19,6 +29,10 @@ RUN_COLUMNS = (
     "load", "seconds", "kept %", "goodput requests/s", "goodput output tokens/s", "output tokens/s",
     "prompt+output tokens/s", "cached prompt tokens %", "preemption tax %", "service gap weighted tokens"
 )  # fmt: skip
+PERCENTILES = {"p50": "50", "p95": "95", "p99": "99", "p999": "99.9"}
+MOST_TENANTS = 10
+"""Curves in one picture: those of the tenants that were served most."""
+SIZE_INCHES = (10.0, 4.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +49,7 @@ def check(json_file: Path | None, plots: Path | None) -> None:
         check_writable(json_file)
     if plots is not None:
         check_directory(plots)
-        _drawing()
+        _check_matplotlib()
 
 
 def write(
@@ -44,14 +58,13 @@ def write(
     """The files that were asked for, once all are drawn. Raises CommandError."""
     files: dict[Path, bytes] = {}
     if plots is not None:
-        drawn = _drawing()([(run.load, run.summary) for run in runs], form)
-        files = {plots / f"{name}.{form}": picture for name, picture in drawn.items()}
+        files = {plots / f"{name}.{form}": picture for name, picture in draw(runs, form).items()}
         make_directory(plots)
     if json_file is not None:
         document = msgspec.json.encode(_document(scenario, trace, runs))
         files[json_file] = msgspec.json.format(document, indent=2) + b"\n"
     for file, content in files.items():
-        write_whole(file, content)
+        write_whole(file, [content])
 
 
 def show(runs: Sequence[SimulatedLoad]) -> None:
@@ -64,13 +77,11 @@ def show(runs: Sequence[SimulatedLoad]) -> None:
     show_table(RUN_COLUMNS, [_line(run) for run in runs])
 
 
-def _drawing() -> Callable[[Sequence[tuple[float, Summary]], str], dict[str, bytes]]:
-    """matplotlib is an extra, and slow to import: only who asks for plots needs it."""
+def _check_matplotlib() -> None:
     try:
-        from fairlane.cli.simulate_plots import draw
+        import matplotlib.figure  # noqa: F401 - whether it is there
     except ImportError:
         raise CommandError("plots need matplotlib: pip install 'fairlane[plots]'") from None
-    return draw
 
 
 def _figures(group: Group) -> tuple[object, ...]:
@@ -124,3 +135,77 @@ def _document(scenario: Scenario, trace: str, runs: Sequence[SimulatedLoad]) -> 
         "calibration": scenario.calibration,
         "runs": runs,
     }
+
+
+def draw(runs: Sequence[SimulatedLoad], form: str) -> dict[str, bytes]:
+    """Every picture, by name. The same runs give the same bytes."""
+    figures = {
+        "latency": _latency(runs),
+        "goodput": _goodput(sorted(runs, key=lambda run: run.load)),
+        "service": _service(runs[-1]),
+    }
+    return {name: _picture(figure, form) for name, figure in figures.items()}
+
+
+def _latency(runs: Sequence[SimulatedLoad]) -> "Figure":
+    """TTFT and TPOT by lane, at each percentile."""
+    figure = _blank_figure()
+    for place, (title, attribute) in enumerate((("TTFT", "ttft_ms"), ("TPOT", "tpot_ms")), 1):
+        axes = figure.add_subplot(1, 2, place, title=title, xlabel="percentile", ylabel="ms", yscale="log")
+        for run in runs:
+            for lane, group in run.summary.lanes.items():
+                figures: Spread | None = getattr(group, attribute)
+                if figures is not None:
+                    values = [getattr(figures, name) for name in PERCENTILES]
+                    axes.plot(list(PERCENTILES.values()), values, marker="o", label=f"{lane}, load {run.load:g}")
+        _finish(axes)
+    return figure
+
+
+def _goodput(runs: Sequence[SimulatedLoad]) -> "Figure":
+    """Output tokens per second over load: all, and those of requests that kept their promise."""
+    figure = _blank_figure()
+    axes = figure.add_subplot(title="Output", xlabel="load", ylabel="output tokens / s")
+    loads = [run.load for run in runs]
+    axes.plot(loads, [run.summary.output_tokens_per_s for run in runs], marker="o", label="all")
+    axes.plot(loads, [run.summary.goodput_tokens_per_s for run in runs], marker="o", label="promise kept")
+    axes.set_ylim(bottom=0.0)
+    _finish(axes)
+    return figure
+
+
+def _service(run: SimulatedLoad) -> "Figure":
+    """What each tenant has had, in weighted tokens, as time goes by."""
+    figure = _blank_figure()
+    axes = figure.add_subplot(
+        title=f"Service at load {run.load:g}", xlabel="s", ylabel="service: prompt tokens computed + 2 x output tokens"
+    )
+    summary = run.summary
+    bucket_s = summary.curve_bucket_s or 1.0
+    most = sorted(summary.service, key=lambda tenant: -summary.service[tenant])[:MOST_TENANTS]
+    for tenant in most:
+        served = list(accumulate(summary.service_curve[tenant], initial=0.0))
+        axes.plot([bucket_s * bucket for bucket in range(len(served))], served, label=tenant)
+    _finish(axes)
+    return figure
+
+
+def _blank_figure() -> "Figure":
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=SIZE_INCHES, layout="constrained")
+
+
+def _finish(axes: "Axes") -> None:
+    axes.grid(alpha=0.3)
+    if axes.lines:
+        axes.legend(fontsize="small")
+
+
+def _picture(figure: "Figure", form: str) -> bytes:
+    import matplotlib as mpl
+
+    content = io.BytesIO()
+    with mpl.rc_context({"svg.hashsalt": "fairlane", "svg.fonttype": "none"}):
+        figure.savefig(content, format=form, metadata={"Date": None} if form == "svg" else None)
+    return content.getvalue()

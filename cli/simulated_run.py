@@ -1,16 +1,15 @@
 """One simulated installation under a trace: what `fairlane simulate` runs, once for each load."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fairlane.scheduler.planner.planner import Planner
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.queue.memory_queue import LaneQueue
 from fairlane.scheduler.simulation.calibration import Calibration
-from fairlane.scheduler.simulation.cruise import Coasted
 from fairlane.scheduler.simulation.results import ServiceMeter, Summary, summarize
-from fairlane.scheduler.simulation.simulate import Simulation, Step
+from fairlane.scheduler.simulation.simulate import Observer, Simulation, Step
 from fairlane.scheduler.simulation.simulated_admission import SimulatedAdmission
 from fairlane.scheduler.simulation.synthetic_tenants import Overlay
 from fairlane.scheduler.simulation.workload import Arrival, Record, TraceRow, scale_load
@@ -93,8 +92,8 @@ def check_load(load: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ends:
-    """Tells of every end, for a progress bar."""
+class _Ends(Observer):
+    """Calls `on_end` at every end, for a progress bar."""
 
     on_end: Callable[[], object]
 
@@ -104,12 +103,5 @@ class _Ends:
     def stepped(self, step: Step) -> None:
         """Nothing to tell."""
 
-    def coasted(self, step: Coasted) -> None:
-        """Nothing to tell."""
-
-    def landed(self, gained: Mapping[str, int]) -> None:
-        """Nothing to tell."""
-
     def ended(self, record: Record) -> None:
-        """One more is over."""
         self.on_end()

@@ -1,15 +1,25 @@
-"""`fairlane tenants`: create, show, change, suspend and delete tenants; apply a file of them."""
+"""`fairlane tenants`: create, show, change, suspend and delete tenants; apply a file of them.
 
+The file says each of its tenants whole: a field that it leaves out is at its default. Tenants that it does not name
+are left alone, unless pruning is asked for. Parents are made before their children, in whatever order they stand there,
+and deleted after them. A second run of the same file changes nothing.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
+import yaml
 
-from fairlane.cli import tenants_apply as application
 from fairlane.cli.client import (
+    AdminClient,
     AsJson,
+    CommandError,
     Document,
     LimitOptions,
+    TenantId,
     Url,
     connect,
     given,
@@ -17,12 +27,17 @@ from fairlane.cli.client import (
     limits_of,
     segment,
     show_json,
-    show_table,
+    show_list,
 )
+from fairlane.gateway.admin.inputs import TenantBody
+from fairlane.gateway.admin.views import TENANT_FIELDS, tenant_view
+from fairlane.gateway.errors import ApiError
+from fairlane.gateway.openai.wire import checked_fields
+from fairlane.quotas.field_checks import FieldError
+from fairlane.quotas.tenants import DEEPEST, Tenant
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
-Tenant = Annotated[str, typer.Argument(help="The tenant's id.")]
 Name = Annotated[str | None, typer.Option(help="For people; the id where there is none.")]
 Timezone = Annotated[str | None, typer.Option(help="IANA zone of its days and months; UTC where none is named.")]
 Weight = Annotated[float | None, typer.Option(help="Share against other tenants of a lane.")]
@@ -43,6 +58,7 @@ LimitBy = Annotated[
         help="Limits of a model, a lane or both; may be repeated. All of them are replaced; `none` takes them away.",
     ),
 ]
+Action = Literal["create", "update", "delete"]
 COLUMNS = ("id", "name", "parent", "state", "lanes", "weight", "models", "limits")
 
 
@@ -50,14 +66,11 @@ COLUMNS = ("id", "name", "parent", "state", "lanes", "weight", "models", "limits
 def list_tenants(url: Url = None, as_json: AsJson = False) -> None:
     """Every tenant."""
     with connect(url) as admin:
-        tenants = list(admin.all("/tenants"))
-        if as_json:
-            return show_json(tenants)
-        return show_table(COLUMNS, [_row(tenant) for tenant in tenants])
+        show_list(admin.all("/tenants"), COLUMNS, _row, as_json=as_json)
 
 
 @app.command()
-def show(tenant: Tenant, url: Url = None) -> None:
+def show(tenant: TenantId, url: Url = None) -> None:
     """One tenant, whole, as JSON."""
     with connect(url) as admin:
         show_json(admin.get(f"/tenants/{segment(tenant)}"))
@@ -65,7 +78,7 @@ def show(tenant: Tenant, url: Url = None) -> None:
 
 @app.command()
 def create(
-    tenant: Tenant,
+    tenant: TenantId,
     parent: Annotated[str | None, typer.Option(help="The tenant above, whose limits hold too; never changes.")] = None,
     name: Name = None,
     timezone: Timezone = None,
@@ -83,7 +96,7 @@ def create(
 ) -> None:
     """Make a tenant; it needs a key of its own to be used (`fairlane keys create`)."""
     with connect(url) as admin:
-        fields = given(
+        fields = _fields(
             id=tenant,
             parent=parent,
             name=name,
@@ -95,8 +108,8 @@ def create(
             preemption=preemption,
             reserve=reserve,
             share_group=share_group,
-            limits=limits_of(limit) if limit else None,
-            limits_by=limits_by_of(limit_by) if limit_by else None,
+            limit=limit,
+            limit_by=limit_by,
             shadow=shadow,
         )
         admin.call("POST", "/tenants", fields)
@@ -105,7 +118,7 @@ def create(
 
 @app.command()
 def update(
-    tenant: Tenant,
+    tenant: TenantId,
     name: Name = None,
     timezone: Timezone = None,
     weight: Weight = None,
@@ -122,7 +135,7 @@ def update(
 ) -> None:
     """Change what is named, and nothing else of a tenant; `--limit NAME=none` takes a limit away."""
     with connect(url) as admin:
-        fields = given(
+        fields = _fields(
             name=name,
             timezone=timezone,
             weight=weight,
@@ -132,8 +145,8 @@ def update(
             preemption=preemption,
             reserve=reserve,
             share_group=share_group,
-            limits=limits_of(limit) if limit else None,
-            limits_by=limits_by_of(limit_by) if limit_by else None,
+            limit=limit,
+            limit_by=limit_by,
             shadow=shadow,
         )
         admin.call("PATCH", f"/tenants/{segment(tenant)}", fields)
@@ -142,7 +155,7 @@ def update(
 
 @app.command()
 def delete(
-    tenant: Tenant,
+    tenant: TenantId,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     url: Url = None,
 ) -> None:
@@ -155,7 +168,7 @@ def delete(
 
 
 @app.command()
-def suspend(tenant: Tenant, url: Url = None) -> None:
+def suspend(tenant: TenantId, url: Url = None) -> None:
     """Refuse a tenant's requests with 403 and cancel what it runs, until it is resumed."""
     with connect(url) as admin:
         admin.call("POST", f"/tenants/{segment(tenant)}/suspend")
@@ -163,7 +176,7 @@ def suspend(tenant: Tenant, url: Url = None) -> None:
 
 
 @app.command()
-def resume(tenant: Tenant, url: Url = None) -> None:
+def resume(tenant: TenantId, url: Url = None) -> None:
     """Serve a suspended tenant again."""
     with connect(url) as admin:
         admin.call("POST", f"/tenants/{segment(tenant)}/resume")
@@ -172,7 +185,7 @@ def resume(tenant: Tenant, url: Url = None) -> None:
 
 @app.command()
 def explain(
-    tenant: Tenant,
+    tenant: TenantId,
     prompt_tokens: Annotated[int, typer.Option(min=0)],
     max_output_tokens: Annotated[int, typer.Option(min=1)],
     lane: Annotated[str, typer.Option(help="latency, or throughput.")] = "latency",
@@ -196,17 +209,17 @@ def apply(
 ) -> None:
     """Make the stored tenants match a file. A field that the file leaves out is at its default."""
     with connect(url) as admin:
-        wanted = application.read_file(file)
+        wanted = read_file(file)
         stored = list(admin.all("/tenants"))
-        steps = application.plan(wanted, stored, prune=prune)
-        for step in steps:
+        changes = plan(wanted, stored, prune=prune)
+        for change in changes:
             if not dry_run:
-                application.carry_out(admin, step)
-            typer.echo("\n".join(step.words()))
+                carry_out(admin, change)
+            typer.echo("\n".join(change.words()))
         others = len({tenant["id"] for tenant in stored} - {tenant["id"] for tenant in wanted})
         if others and not prune:
             typer.echo(f"left alone: {others} not in {file} (--prune would delete them)", err=True)
-        typer.echo(f"{len(steps)} {'to change' if dry_run else 'changed'}, {len(wanted)} in {file}", err=True)
+        typer.echo(f"{len(changes)} {'to change' if dry_run else 'changed'}, {len(wanted)} in {file}", err=True)
 
 
 def _row(tenant: Document) -> tuple[object, ...]:
@@ -214,3 +227,135 @@ def _row(tenant: Document) -> tuple[object, ...]:
     models = "all" if tenant["models"] is None else tenant["models"]
     shown = [tenant[name] for name in COLUMNS[:6]]
     return *shown, models, limits
+
+
+def _fields(*, limit: list[str] | None, limit_by: list[str] | None, **others: object) -> Document:
+    limits = limits_of(limit) if limit else None
+    return given(limits=limits, limits_by=limits_by_of(limit_by) if limit_by else None, **others)
+
+
+@dataclass(frozen=True, slots=True)
+class TenantChange:
+    """One change of the stored tenants: one call to the admin API."""
+
+    action: Action
+    tenant: str
+    fields: Document
+    """create: the whole tenant; update: what differs; delete: nothing."""
+    before: Document
+    version: int | None = None
+    """The version that is stored; None: nothing is."""
+
+    def words(self) -> list[str]:
+        """The change as a person reads it: a line, and one for each field that changes."""
+        changes = [
+            f"    {name}: {_shown(self.before.get(name))} -> {_shown(value)}"
+            for name, value in self.fields.items()
+            if name != "id" and value != self.before.get(name)
+        ]
+        return [f"{self.action} {self.tenant}", *([] if self.action == "delete" else changes)]
+
+
+def read_file(path: Path) -> list[Document]:
+    """The tenants of a file, each whole and valid. Raises CommandError naming the tenant and the field."""
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise CommandError(f"{path}: cannot be read as YAML ({type(error).__name__})") from None
+    if not isinstance(document, dict) or document.keys() != {"tenants"} or not isinstance(document["tenants"], list):
+        raise CommandError(f"{path}: must hold `tenants:` and a list under it, and nothing else")
+    tenants = [_whole(entry, f"{path}: tenants[{place}]") for place, entry in enumerate(document["tenants"])]
+    ids = [tenant["id"] for tenant in tenants]
+    for name in ids:
+        if ids.count(name) > 1:
+            raise CommandError(f"{path}: tenant {name} stands in it twice")
+    return tenants
+
+
+def plan(wanted: Sequence[Document], stored: Collection[Document], *, prune: bool) -> list[TenantChange]:
+    """What makes `stored` match `wanted`; empty where it does already. Deletions come last.
+
+    Raises CommandError where a parent is missing, would change, would be pruned, or is below its own child.
+    """
+    versions = {tenant["id"]: tenant["version"] for tenant in stored}
+    known = {tenant["id"]: {name: tenant[name] for name in TENANT_FIELDS} for tenant in stored}
+    named = {tenant["id"] for tenant in wanted}
+    gone = known.keys() - named if prune else set()
+    depths = _depths([*wanted, *({"id": name, **known[name]} for name in known.keys() - named - gone)])
+    changes = []
+    for tenant in sorted(wanted, key=lambda tenant: depths[tenant["id"]]):
+        now = known.get(tenant["id"])
+        if now is None:
+            changes.append(TenantChange("create", tenant["id"], tenant, {}))
+        elif tenant["parent"] != now["parent"]:
+            raise CommandError(f"tenant {tenant['id']}: its parent is {_shown(now['parent'])}, and cannot change")
+        elif fields := {name: tenant[name] for name in TENANT_FIELDS if tenant[name] != now[name]}:
+            changes.append(TenantChange("update", tenant["id"], fields, now, versions[tenant["id"]]))
+    before = _depths({"id": name, **fields} for name, fields in known.items())
+    ending = sorted(gone, key=lambda name: (-before[name], name))
+    return changes + [TenantChange("delete", name, {}, known[name], versions[name]) for name in ending]
+
+
+def _depths(tenants: Iterable[Document]) -> dict[str, int]:
+    """How many tenants stand above each. Raises CommandError."""
+    parents = {tenant["id"]: tenant["parent"] for tenant in tenants}
+    depths = {}
+    for name in parents:
+        above, parent = 0, parents[name]
+        while parent is not None:
+            above += 1
+            if parent not in parents:
+                raise CommandError(f"tenant {name}: there would be no tenant {parent}, its parent or one above")
+            if above >= DEEPEST:
+                raise CommandError(f"tenant {name}: at most {DEEPEST - 1} tenants may be above another, in no circle")
+            parent = parents[parent]
+        depths[name] = above
+    return depths
+
+
+def carry_out(admin: AdminClient, change: TenantChange) -> None:
+    """Do one change. Raises CommandError."""
+    path = f"/tenants/{segment(change.tenant)}"
+    match change.action:
+        case "create":
+            admin.call("POST", "/tenants", change.fields)
+        case "update":
+            admin.call("PATCH", path, _patch(change), version=change.version)
+        case "delete":
+            admin.call("DELETE", path, version=change.version)
+
+
+def _patch(change: TenantChange) -> Document:
+    """The change as a PATCH, which merges limits: those that are to go are cleared by name."""
+    if "limits" not in change.fields:
+        return change.fields
+    cleared = dict.fromkeys(change.before["limits"])
+    return {**change.fields, "limits": {**cleared, **change.fields["limits"]}}
+
+
+def _whole(entry: object, place: str) -> Document:
+    """An entry with every field that it leaves out at its default."""
+    if not isinstance(entry, dict) or not all(isinstance(name, str) for name in entry):
+        raise CommandError(f"{place}: must be a tenant's fields")
+    try:
+        stated = checked_fields(TenantBody, {}, entry).model_dump(exclude_none=True)
+        blank = Tenant(id=stated.pop("id"), root="", parent=stated.pop("parent", None))
+        tenant = tenant_view(blank.changed(stated))
+    except ApiError as error:
+        raise CommandError(f"{place}: {error.message}") from None
+    except FieldError as error:
+        raise CommandError(f"{place}: {error}") from None
+    whole: Document = dict(tenant)
+    return {name: whole[name] for name in ("id", *TENANT_FIELDS)}
+
+
+def _shown(value: object) -> str:
+    match value:
+        case None:
+            return "none"
+        case Mapping():
+            return "{" + ", ".join(f"{name}: {_shown(each)}" for name, each in value.items()) + "}"
+        case list():
+            return "[" + ", ".join(map(_shown, value)) + "]"
+        case _:
+            return str(value)

@@ -8,17 +8,24 @@ from pathlib import Path
 from typing import Annotated
 
 import msgspec
-import yaml
 
 from fairlane.gateway.http.ports import PortName
 from fairlane.gateway.http.protocol import HttpLimits
 from fairlane.gateway.requests.guarded_quotas import Mode
 from fairlane.quotas.limits import LIMIT_NAMES
-from fairlane.scheduler.protocol.settings import ByteSize, Count, Seconds, SettingsError, Share, SharedSettings, load
+from fairlane.scheduler.protocol.settings import (
+    DEFAULT_CONFIG,
+    ByteSize,
+    Count,
+    Seconds,
+    SettingsError,
+    Share,
+    SharedSettings,
+    load,
+    read_document,
+)
 from fairlane.store import urls
 
-CONFIG_VARIABLE = "FAIRLANE_CONFIG"
-DEFAULT_CONFIG = "fairlane.yaml"
 FLAGS = ("host", "port", "redis_url", "data_dir", "log_level")
 """Shared settings that have a flag of their own."""
 MEMBER_FLAG = "--member"
@@ -176,15 +183,3 @@ def read(line: CommandLine, environ: Mapping[str, str]) -> GatewaySettings:
     for limit in settings.gateway.quota_fallbacks.keys() - set(LIMIT_NAMES):
         raise SettingsError(f"setting gateway.quota_fallbacks.{limit}: no such limit")
     return settings
-
-
-def read_document(named: str | None, environ: Mapping[str, str]) -> object:
-    """What the settings file holds: the named one, else `fairlane.yaml` if there is one. Raises SettingsError."""
-    named = named or environ.get(CONFIG_VARIABLE)
-    path = Path(named or DEFAULT_CONFIG)
-    if named is None and not path.exists():
-        return None
-    try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise SettingsError(f"{path}: cannot be read as YAML ({type(error).__name__})") from None

@@ -9,13 +9,18 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
-import yaml
 
-from fairlane.scheduler.protocol.settings import ByteSize, Port, SettingsError, SharedSettings, load
+from fairlane.scheduler.protocol.settings import (
+    DEFAULT_CONFIG,
+    ByteSize,
+    Port,
+    SettingsError,
+    SharedSettings,
+    load,
+    read_document,
+)
 from fairlane.store import urls
 
-CONFIG_VARIABLE = "FAIRLANE_CONFIG"
-DEFAULT_CONFIG = "fairlane.yaml"
 FLAGS = ("redis_url", "model", "data_dir", "log_level")
 """Shared settings that have a flag of their own."""
 _DEVICE = re.compile(r"^(auto|cpu|cuda(:\d+)?)$")
@@ -90,8 +95,7 @@ def parse(arguments: Sequence[str]) -> WorkerArguments:
 
 def read(line: WorkerArguments, environ: Mapping[str, str]) -> WorkerSettings:
     """Merge file, environment and flags. Raises SettingsError naming the first bad setting."""
-    named = line.config or environ.get(CONFIG_VARIABLE)
-    document = _document(Path(named or DEFAULT_CONFIG), required=named is not None)
+    document = read_document(line.config, environ)
     settings = load(WorkerSettings, document=document, environ=environ, flags=line.flags)
     if not _DEVICE.match(settings.worker.device):
         raise SettingsError(f"setting worker.device: expected auto, cpu or cuda[:N], not {settings.worker.device!r}")
@@ -106,12 +110,3 @@ def read(line: WorkerArguments, environ: Mapping[str, str]) -> WorkerSettings:
 def start_logging(level: str) -> None:
     """One line per record on stderr; records never hold content or keys."""
     logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s worker[%(process)d] %(message)s")
-
-
-def _document(path: Path, *, required: bool) -> object:
-    if not required and not path.exists():
-        return None
-    try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise SettingsError(f"{path}: cannot be read as YAML ({type(error).__name__})") from None

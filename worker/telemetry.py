@@ -15,6 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from operator import sub
 
 from opentelemetry import trace
@@ -170,53 +171,41 @@ class Metrics(EngineObserver):
 
     def __init__(self, about: WorkerStatus) -> None:
         self._about = about
-        self.registry = registry = CollectorRegistry()
-        self.step = Histogram("fairlane_worker_step_seconds", "Time of a step.", buckets=_STEP_S, registry=registry)
-        self.predicted = Histogram(
-            "fairlane_worker_step_predicted_seconds", "What was expected of it.", buckets=_STEP_S, registry=registry
+        self.registry = CollectorRegistry()
+        counter = partial(Counter, registry=self.registry)
+        gauge = partial(Gauge, registry=self.registry)
+        histogram = partial(Histogram, registry=self.registry)
+        self.step = histogram("fairlane_worker_step_seconds", "Time of a step.", buckets=_STEP_S)
+        self.predicted = histogram(
+            "fairlane_worker_step_predicted_seconds", "What was expected of it.", buckets=_STEP_S
         )
-        self.copies = Counter(
-            "fairlane_worker_copy_seconds", "Time that copies of KV blocks kept steps waiting.", registry=registry
-        )
-        self.rows = Histogram("fairlane_worker_batch_rows", "Sequences in a step.", buckets=_ROWS, registry=registry)
-        self.tokens = Counter(
-            "fairlane_worker_tokens", "Tokens: kind is prefill or output.", ["lane", "kind"], registry=registry
-        )
-        self.sequences = Gauge("fairlane_worker_sequences", "Sequences in hand.", ["lane", "state"], registry=registry)
-        waits = Gauge(
-            "fairlane_worker_waits", "Sequences that the last step gave no row, by why.", ["reason"], registry=registry
-        )
+        self.copies = counter("fairlane_worker_copy_seconds", "Time that copies of KV blocks kept steps waiting.")
+        self.rows = histogram("fairlane_worker_batch_rows", "Sequences in a step.", buckets=_ROWS)
+        self.tokens = counter("fairlane_worker_tokens", "Tokens: kind is prefill or output.", ["lane", "kind"])
+        self.sequences = gauge("fairlane_worker_sequences", "Sequences in hand.", ["lane", "state"])
+        waits = gauge("fairlane_worker_waits", "Sequences that the last step gave no row, by why.", ["reason"])
         self.waits = {reason: waits.labels(reason) for reason in WaitReason}
-        self.blocks = Gauge("fairlane_worker_kv_blocks", "KV blocks.", ["pool", "state"], registry=registry)
-        self.prefix_blocks = Gauge(
-            "fairlane_worker_prefix_blocks", "KV blocks kept for prompts that begin alike; free too.", registry=registry
+        self.blocks = gauge("fairlane_worker_kv_blocks", "KV blocks.", ["pool", "state"])
+        self.prefix_blocks = gauge(
+            "fairlane_worker_prefix_blocks", "KV blocks kept for prompts that begin alike; free too."
         )
-        self.prefix_hits = Counter(
-            "fairlane_worker_prefix_hits", "Jobs that ended and had a part of their prompt cached.", registry=registry
+        self.prefix_hits = counter(
+            "fairlane_worker_prefix_hits", "Jobs that ended and had a part of their prompt cached."
         )
-        self.prefix_tokens = Counter(
-            "fairlane_worker_prefix_tokens", "Prompt tokens of ended jobs that were cached.", registry=registry
-        )
-        self.preemptions = Counter("fairlane_worker_preemptions", "Preemptions.", ["mode"], registry=registry)
-        self.preempted_blocks = Counter(
-            "fairlane_worker_preempted_blocks", "KV blocks yielded.", ["mode"], registry=registry
-        )
-        self.stall = Histogram(
-            "fairlane_worker_stall_seconds", "From preempted to resumed.", buckets=_STALL_S, registry=registry
-        )
-        self.preemption_cost = Histogram(
+        self.prefix_tokens = counter("fairlane_worker_prefix_tokens", "Prompt tokens of ended jobs that were cached.")
+        self.preemptions = counter("fairlane_worker_preemptions", "Preemptions.", ["mode"])
+        self.preempted_blocks = counter("fairlane_worker_preempted_blocks", "KV blocks yielded.", ["mode"])
+        self.stall = histogram("fairlane_worker_stall_seconds", "From preempted to resumed.", buckets=_STALL_S)
+        self.preemption_cost = histogram(
             "fairlane_worker_preemption_cost_ratio",
             "What preemptions cost, as a multiple of what was expected.",
             ["mode"],
             buckets=_RATIO,
-            registry=registry,
         )
-        self.taken = Counter("fairlane_worker_jobs_taken", "Jobs taken.", ["lane"], registry=registry)
-        self.ended = Counter("fairlane_worker_jobs_ended", "Jobs ended here.", ["outcome"], registry=registry)
-        self.audits = Counter(
-            "fairlane_worker_kv_audits", "Idle audits that found every KV block accounted for.", registry=registry
-        )
-        self.lost_jobs = Counter("fairlane_worker_jobs_lost", "Refused or handed back.", registry=registry)
+        self.taken = counter("fairlane_worker_jobs_taken", "Jobs taken.", ["lane"])
+        self.ended = counter("fairlane_worker_jobs_ended", "Jobs ended here.", ["outcome"])
+        self.audits = counter("fairlane_worker_kv_audits", "Idle audits that found every KV block accounted for.")
+        self.lost_jobs = counter("fairlane_worker_jobs_lost", "Refused or handed back.")
 
     def took(self, leases: Iterable[Lease]) -> None:
         for lease in leases:

@@ -1,6 +1,6 @@
 """The settings that gateway and worker share, and how all settings are merged and checked.
 
-Pure: entry points read the environment and the file and pass them in. Later sources win: `fairlane.yaml`, then
+Pure but for `read_document`: entry points read the environment and pass it in. Later sources win: `fairlane.yaml`, then
 `FAIRLANE_*` variables (`__` between levels), then flags. Each process checks the shared settings and its own
 section, and ignores the other's.
 """
@@ -9,14 +9,18 @@ import dataclasses
 import ipaddress
 import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
+import yaml
 
 from fairlane.scheduler.protocol.lanes import LATENCY, THROUGHPUT, Lane, LaneName
 
 PREFIX = "FAIRLANE_"
-NOT_SETTINGS = frozenset({"FAIRLANE_CONFIG", "FAIRLANE_URL"})
+CONFIG_VARIABLE = "FAIRLANE_CONFIG"
+DEFAULT_CONFIG = "fairlane.yaml"
+NOT_SETTINGS = frozenset({CONFIG_VARIABLE, "FAIRLANE_URL"})
 TEST_PREFIX = "FAIRLANE_TEST_"
 """Knobs of the test suite, whose environment the processes that it starts inherit."""
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
@@ -186,6 +190,18 @@ def load(
     if settings.admin_key is not None and not _ADMIN_KEY.fullmatch(settings.admin_key):
         raise SettingsError(_ADMIN_KEY_RULE)
     return settings
+
+
+def read_document(named: str | None, environ: Mapping[str, str]) -> object:
+    """What the settings file holds: the named one, else `fairlane.yaml` if there is one. Raises SettingsError."""
+    named = named or environ.get(CONFIG_VARIABLE)
+    path = Path(named or DEFAULT_CONFIG)
+    if named is None and not path.exists():
+        return None
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise SettingsError(f"{path}: cannot be read as YAML ({type(error).__name__})") from None
 
 
 def _copy(document: Mapping[str, object]) -> dict[str, object]:

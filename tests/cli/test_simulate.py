@@ -198,7 +198,6 @@ def test_plots_without_matplotlib_are_refused_before_anything_runs(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    monkeypatch.delitem(sys.modules, "fairlane.cli.simulate_plots", raising=False)
 
     assert "fairlane[plots]" in refused("--trace", "trace.csv", "--plots", "pictures")
     assert not (directory / "pictures").exists()

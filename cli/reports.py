@@ -1,4 +1,4 @@
-"""`fairlane usage`: what a tenant has used, from the ledger, in sums or entry by entry."""
+"""`fairlane usage`: what a tenant used, from the ledger. `fairlane workers`: list, drain and undrain workers."""
 
 import sys
 from pathlib import Path
@@ -7,10 +7,23 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from fairlane.cli.client import AsJson, Url, check_writable, connect, segment, show_json, show_table
+from fairlane.cli.client import (
+    AsJson,
+    Document,
+    TenantId,
+    Url,
+    check_writable,
+    connect,
+    segment,
+    show_json,
+    show_list,
+    show_table,
+    write_whole,
+)
 
+WORKER_COLUMNS = ("worker", "model", "state", "kv blocks used", "of", "running", "waiting", "preempted", "tokens/s")
 FIGURES = ("requests", "prompt_tokens", "cached_tokens", "output_tokens")
-Tenant = Annotated[str, typer.Argument(help="The tenant's id.")]
+Worker = Annotated[str, typer.Argument(help="Its id, as the list shows it.")]
 Since = Annotated[str | None, typer.Option("--from", metavar="TIME", help="Date, RFC 3339 or Unix time.")]
 Until = Annotated[str | None, typer.Option("--to", metavar="TIME", help="The same; its day is included.")]
 
@@ -24,12 +37,13 @@ class OrShow(TyperGroup):
         return super().parse_args(ctx, args if is_named else ["show", *args])
 
 
-app = typer.Typer(cls=OrShow, no_args_is_help=True, add_completion=False)
+usage = typer.Typer(cls=OrShow, no_args_is_help=True, add_completion=False)
+workers = typer.Typer(no_args_is_help=True, add_completion=False)
 
 
-@app.command()
+@usage.command()
 def show(
-    tenant: Tenant,
+    tenant: TenantId,
     since: Since = None,
     until: Until = None,
     group_by: Annotated[str | None, typer.Option(help="Of lane, model, key and day, with commas between.")] = None,
@@ -49,9 +63,9 @@ def show(
         return show_table((*groups, *FIGURES), rows or [tuple(report["total"][name] for name in FIGURES)])
 
 
-@app.command()
+@usage.command()
 def export(
-    tenant: Tenant,
+    tenant: TenantId,
     since: Since = None,
     until: Until = None,
     kind: Annotated[str, typer.Option("--format", help="csv, or jsonl.")] = "jsonl",
@@ -67,10 +81,41 @@ def export(
             sys.stdout.flush()
             return
         check_writable(output)
-        beside = output.with_name(f".{output.name}.part")
-        try:
-            with beside.open("wb") as file:
-                file.writelines(chunks)
-            beside.replace(output)
-        finally:
-            beside.unlink(missing_ok=True)
+        write_whole(output, chunks)
+
+
+@workers.command("list")
+def list_workers(url: Url = None, as_json: AsJson = False) -> None:
+    """Every worker that is alive, and how full it is."""
+    with connect(url) as admin:
+        show_list(admin.all("/workers"), WORKER_COLUMNS, _row, as_json=as_json)
+
+
+@workers.command()
+def drain(worker: Worker, url: Url = None) -> None:
+    """Let a worker take no more jobs, and finish or hand back what it runs."""
+    with connect(url) as admin:
+        admin.call("POST", f"/workers/{segment(worker)}/drain")
+        typer.echo(f"{worker} drains")
+
+
+@workers.command()
+def undrain(worker: Worker, url: Url = None) -> None:
+    """Let a worker that drains, or has drained, take jobs again."""
+    with connect(url) as admin:
+        admin.call("POST", f"/workers/{segment(worker)}/undrain")
+        typer.echo(f"{worker} takes jobs again")
+
+
+def _row(worker: Document) -> tuple[object, ...]:
+    return (
+        worker["id"],
+        worker["model"],
+        "draining" if worker["draining"] else "serving",
+        worker["blocks_total"] - worker["blocks_free"],
+        worker["blocks_total"],
+        sum(worker["running"].values()),
+        sum(worker["waiting"].values()),
+        sum(worker["preempted"].values()),
+        float(sum(worker["tokens_per_s"].values())),
+    )
