@@ -1,6 +1,16 @@
-"""The `fairlane` command: `main.py` finds the subcommand and imports only what that one needs.
+"""The `fairlane` command.
 
-`serve.py` runs everything on one machine, with `embedded_store.py`; `client.py` is the way to a gateway's admin API for
-`tenants.py`, `keys.py`, `quotas.py`, `usage.py` and `workers.py`; `simulate.py` plays a trace. Nothing imports this
-package.
+    main.py             the entry point: finds the subcommand, imports only what that one needs
+    serve.py            `serve`: embedded store, one gateway and one worker on one machine
+    embedded_store.py   Valkey as a child process, in a private directory
+    client.py           the way to a gateway's admin API, tables, files; shared by the four below
+    tenants.py          `tenants`, `tenants apply`
+    keys.py             `keys`, `quotas`
+    reports.py          `usage`, `workers`
+    simulate.py         `simulate`: the real scheduler in virtual time over a trace
+    simulated_run.py    one simulated installation
+    simulate_report.py  its tables, JSON and pictures
+
+Open `main.py` first. It may import every other package; none imports it, but for benchmarks and tests, which start an
+`EmbeddedStore`.
 """

@@ -1,10 +1,19 @@
-"""The engine: continuous batching over a paged KV cache on torch.
+"""The worker: takes jobs from a model's queue, computes their tokens on torch, publishes them.
 
-    engine/     one step: plan, rows, forward pass, sampling, copies
-    model/      transformers' models, and faster forms that prove equal to them
-    attention/  paged attention by device
-    native/     C++ for CPUs
+    engine/           one step: plan, pack rows, forward pass, sampling, block copies
+    model/            transformers' models, and faster forms that prove equal to them
+    attention/        paged attention by device
+    native/           C++ kernels for CPUs
+    __main__.py       the process: settings are checked (`config.py`) before torch is imported
+    runtime.py        builds, opens and closes every part
+    server.py         the event loop's tasks: take, control, publish, renew, heartbeat, drain
+    leases.py         the leases held, and when to ask the queue for more
+    engine_thread.py  the one thread that touches the engine
+    reports.py        what that thread tells the loop, and the publications it means
+    publisher.py      publications to the store, merged and repeated
+    heartbeat.py      load and speed for the registry, learnt costs for the simulator
+    telemetry.py      metrics and traces
 
-`runtime.py` builds a process, `server.py` takes jobs and publishes tokens, `engine_thread.py` is the one thread that
-touches the engine. `python -m fairlane.worker` runs it. Never imports the gateway.
+Open `server.py` first. `fairlane worker` starts it; nothing else calls in but benchmarks and tests. The gateway is
+reached through the store alone: the two never import each other.
 """

@@ -1,1 +1,15 @@
-"""What is written in C++ for a CPU, compiled at first use; where it cannot be, torch's own operators serve."""
+"""C++ for CPUs, compiled at first use; where it cannot be, torch's own operators serve.
+
+    library.py   builds the kernels once per processor, loads them, and knows their signatures
+    model.py     `NativeModel`: weights laid out in tiles, one call per step
+    kernels.cpp  what is exported: attention and the whole decoder, by type
+    decoder.h    a step of a Llama decoder, in one parallel region
+    attention.h  attention over the paged cache
+    product.h    products of rows with tiled weights
+    operators.h  norms, activation, the likeliest token
+    vectors.h    vectors of floats, by the processor's width
+    team.h       how threads share the pieces of a phase
+
+Open `library.py` first, then `decoder.h`. `worker.attention.cpu` calls the attention kernel, `worker.model.select`
+builds the model. The structures in `library.py` mirror those of `decoder.h` and `product.h`: they change together.
+"""
