@@ -14,10 +14,10 @@ from fairlane.store.retry import StoreLink
 from fairlane.worker.reports import ByGateway, token_runs
 
 MOST_EVENTS = 32_768
-"""Events kept for a store that is away; with more the engine stops stepping. About a minute of a small machine."""
+"""Events kept while the store is away; with more the engine stops stepping. About a minute's on a small machine."""
 
 Publish = Callable[[str, Sequence[Publication], str], Awaitable[set[str]]]
-"""Gateway, publications and the call's serial number in, refused jobs out. A repeat has the same serial."""
+"""Takes the gateway, publications and a serial number, the same in a repeated call; returns the refused jobs."""
 
 
 class Publisher:
@@ -47,7 +47,7 @@ class Publisher:
 
     @property
     def is_full(self) -> bool:
-        """The store has been away for too long: the engine does not step."""
+        """The store was away for too long: the engine does not step."""
         return self._full
 
     def put(self, by_gateway: ByGateway) -> None:
@@ -72,7 +72,6 @@ class Publisher:
                 self._empty.set()
 
     async def emptied(self) -> None:
-        """Return when all that was put has been published."""
         await self._empty.wait()
 
     async def _send(self, gateway_id: str, job_ids: Mapping[tuple[str, int], list[Publication]]) -> None:

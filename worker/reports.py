@@ -138,7 +138,6 @@ class ReportBuilder:
                 self._leases.pop(change.job_id, None)
 
     def _count(self, step: StepReport) -> dict[str, LaneTokens]:
-        """A step's tokens by lane."""
         leases, prefill = self._leases, Counter[str]()
         for row in step.plan.rows:
             if len(row.token_ids) > 1:

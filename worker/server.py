@@ -48,7 +48,7 @@ class EngineStuck(RuntimeError):
 
 
 class WorkerServer:
-    """One worker process. Build it, then `run`."""
+    """One worker process. `run` serves until told to stop and returns the exit status."""
 
     def __init__(
         self,
@@ -92,7 +92,6 @@ class WorkerServer:
         self._failure: BaseException | None = None
 
     async def run(self) -> int:
-        """Serve until told to stop; the exit status."""
         self._engine.start(self._turned, self._failed)
         try:
             await self._run_loops()

@@ -3,11 +3,10 @@
 Spans: `prefill` (taking to first token) and `decode` (first token to the end), children of the job's `traceparent`,
 with the events `preempted`, `resumed` and `paused`. Without an OTLP endpoint no span is made at all.
 
-What each preemption was expected to cost, beside what it cost: the scheduler's choice of a mode rests on it.
-
-A swap costs its share of the copies of the steps in which it goes and comes back. A recompute costs what its rows add
-to the steps in which they run, as far as they compute again what was there: of such a step's time the share that the
-cost model gives to them. Who gives further blocks while away is expected to cost so much more, and does.
+`PreemptionCosts` compares what each preemption was expected to cost with what it cost, since the scheduler's choice of
+swap or recompute rests on that. A swap costs its share of the copies of the steps in which it goes and comes back. A
+recompute costs what its rows add to the steps in which they run, as far as they compute again what was there: of such a
+step's time the share that the cost model gives to them. A sequence that yields more blocks while away costs more.
 """
 
 import logging
@@ -46,7 +45,7 @@ from fairlane.worker.engine.engine import StepReport
 from fairlane.worker.reports import EngineObserver, LaneTokens, Report
 
 LATEST = 4096
-"""So many preemptions are kept."""
+"""Preemptions that are kept."""
 CLOSE_S = 2.0
 _STEP_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -80,7 +79,7 @@ class _Away:
 
 
 class PreemptionCosts(EngineObserver):
-    """Follows preemptions from step to step. `on_found` is told of each that is over; the latest are kept too."""
+    """Follows preemptions from step to step; `on_found` is called with each that is over, `found` keeps the latest."""
 
     def __init__(
         self, costs: CostModel, block_size: int, on_found: Callable[[PreemptionCost], None] | None = None
@@ -113,7 +112,7 @@ class PreemptionCosts(EngineObserver):
         self._leave(ended.job_id for ended in step.outcome.ended)
 
     def _left(self, one: Yield, copy_ms: float) -> None:
-        """Whose blocks went by the other mode before, begins anew: only what goes this way is compared."""
+        """A sequence whose blocks went by the other mode before begins anew: only one mode is compared at a time."""
         away = self._away.get(one.seq)
         if away is None or away.mode != one.mode:
             away = self._away[one.seq] = _Away(one.mode, one.first, one.end, 0.0)
@@ -144,7 +143,7 @@ class PreemptionCosts(EngineObserver):
             self._over(row.seq)
 
     def _over(self, seq: SeqId) -> None:
-        """What was expected to cost nothing, or was never asked for, is no preemption to compare."""
+        """A preemption that was expected to cost nothing is not compared."""
         away = self._away.pop(seq)
         if away.predicted_ms <= 0.0:
             return
@@ -167,7 +166,7 @@ class PreemptionCosts(EngineObserver):
 
 
 class Metrics(EngineObserver):
-    """What `/metrics` of a worker shows. `registry` is its own, so that nothing is global."""
+    """The metrics of a worker, in a registry of its own, so that nothing is global."""
 
     def __init__(self, about: WorkerStatus) -> None:
         self._about = about
@@ -267,13 +266,13 @@ class Metrics(EngineObserver):
 
 @dataclass(slots=True)
 class _Trail:
-    """The spans of one job here."""
+    """The spans of one job on this worker."""
 
     lease: Lease
     span: trace.Span
     output_tokens: int = 0
     steps: int = 0
-    """That ended since the job came in, until its first token; the one that ran just then is among them."""
+    """Steps that ended since the job came in, until its first token, with the one that ran when it came."""
     prefill_steps: int = 0
     """Of these, those that computed its prompt."""
 

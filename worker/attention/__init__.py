@@ -8,6 +8,6 @@
     backends.py        all of them by name, the trial that each must pass, and the one custom operator
 
 Read `base.py` first. The runner asks a backend to prepare each step's rows, the models in `worker.model` call it in
-each layer, and `worker.model.select` asks `fastest_backends` which may serve. A backend knows the cache and a step's rows;
-it never imports a model, the runner or anything of the server.
+each layer, and `worker.model.select` asks `fastest_backends` which may serve. A backend knows the cache and a step's
+rows; it never imports a model, the runner or anything of the server.
 """

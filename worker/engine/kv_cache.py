@@ -91,7 +91,6 @@ class KVShape:
     dtype: torch.dtype
 
     def block_bytes(self, block_size: int) -> int:
-        """Bytes of one block over all layers."""
         return 2 * self.layers * block_size * self.kv_heads * self.head_dim * self.dtype.itemsize
 
 

@@ -48,7 +48,6 @@ class RowLayout:
 
     @property
     def widths(self) -> Numbers:
-        """Blocks of each row's table."""
         return np.array([*map(len, self.block_tables)], np.int64)
 
     @property
@@ -74,7 +73,6 @@ class BlockTables:
         self._lay_out(0, 0)
 
     def starts(self, rows: Sequence[Row]) -> list[int]:
-        """Where in `flat` each row's table begins."""
         known = [self._known.get(row.seq) for row in rows]
         changed = [row for row, one in zip(rows, known, strict=True) if one is None or one[1] is not row.block_table]
         if changed:

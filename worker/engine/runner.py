@@ -200,7 +200,6 @@ class Runner:
         )
 
     def _sampling(self, rows: Sequence[Row]) -> list[_ChoiceState]:
-        """The choices of the rows that sample."""
         found = []
         for row in rows:
             if row.samples:

@@ -80,7 +80,6 @@ class Norm:
     epsilon: float
 
     def __call__(self, states: torch.Tensor) -> torch.Tensor:
-        """The same shape."""
         if self.weight.ndim > 1:
             return rms_norm(states, states.shape[-1:], None, self.epsilon) * self.weight
         return rms_norm(states, self.weight.shape, self.weight, self.epsilon)
@@ -147,7 +146,6 @@ class FusedModel:
         self._weights = weights
 
     def forward(self, packed: Packed, cache: KVCache) -> Output:
-        """Compute the rows, write their keys and values, and return the logits of those that sample."""
         weights = self._weights
         last = len(weights.layers) - 1
         hidden = embedding(packed.token_ids, weights.embedding)

@@ -177,7 +177,6 @@ class TransformersModel:
         return self._model
 
     def forward(self, packed: Packed, cache: KVCache) -> Output:
-        """Compute the rows, write their keys and values, and return the logits of those that sample."""
         for module, kv in zip(self._modules, cache.layers, strict=True):
             module.fairlane_layer = _LayerInputs(kv, packed.metadata, self.backend)
         output = self._model(
