@@ -235,7 +235,7 @@ def _fields(*, limit: list[str] | None, limit_by: list[str] | None, **others: ob
 
 
 @dataclass(frozen=True, slots=True)
-class TenantChange:
+class PlannedChange:
     """One change of the stored tenants: one call to the admin API."""
 
     action: Action
@@ -272,7 +272,7 @@ def read_file(path: Path) -> list[Document]:
     return tenants
 
 
-def plan(wanted: Sequence[Document], stored: Collection[Document], *, prune: bool) -> list[TenantChange]:
+def plan(wanted: Sequence[Document], stored: Collection[Document], *, prune: bool) -> list[PlannedChange]:
     """What makes `stored` match `wanted`; empty where it does already. Deletions come last.
 
     Raises CommandError where a parent is missing, would change, would be pruned, or is below its own child.
@@ -286,14 +286,14 @@ def plan(wanted: Sequence[Document], stored: Collection[Document], *, prune: boo
     for tenant in sorted(wanted, key=lambda tenant: depths[tenant["id"]]):
         now = known.get(tenant["id"])
         if now is None:
-            changes.append(TenantChange("create", tenant["id"], tenant, {}))
+            changes.append(PlannedChange("create", tenant["id"], tenant, {}))
         elif tenant["parent"] != now["parent"]:
             raise CommandError(f"tenant {tenant['id']}: its parent is {_shown(now['parent'])}, and cannot change")
         elif fields := {name: tenant[name] for name in TENANT_FIELDS if tenant[name] != now[name]}:
-            changes.append(TenantChange("update", tenant["id"], fields, now, versions[tenant["id"]]))
+            changes.append(PlannedChange("update", tenant["id"], fields, now, versions[tenant["id"]]))
     before = _depths({"id": name, **fields} for name, fields in known.items())
     ending = sorted(gone, key=lambda name: (-before[name], name))
-    return changes + [TenantChange("delete", name, {}, known[name], versions[name]) for name in ending]
+    return changes + [PlannedChange("delete", name, {}, known[name], versions[name]) for name in ending]
 
 
 def _depths(tenants: Iterable[Document]) -> dict[str, int]:
@@ -313,7 +313,7 @@ def _depths(tenants: Iterable[Document]) -> dict[str, int]:
     return depths
 
 
-def carry_out(admin: AdminClient, change: TenantChange) -> None:
+def carry_out(admin: AdminClient, change: PlannedChange) -> None:
     """Do one change. Raises CommandError."""
     path = f"/tenants/{segment(change.tenant)}"
     match change.action:
@@ -325,7 +325,7 @@ def carry_out(admin: AdminClient, change: TenantChange) -> None:
             admin.call("DELETE", path, version=change.version)
 
 
-def _patch(change: TenantChange) -> Document:
+def _patch(change: PlannedChange) -> Document:
     """The change as a PATCH, which merges limits: those that are to go are cleared by name."""
     if "limits" not in change.fields:
         return change.fields

@@ -54,7 +54,7 @@ class Cluster(Generic[Node]):
         self, url: str, opened: Callable[[str], Node], closed: Callable[[Node], Awaitable[None]], *, timeout_s: float
     ) -> None:
         """`opened`: a node by the URL of its server; `closed`: lets go of one. `timeout_s`: of a question to a node."""
-        self._named = urls.clustered(url)
+        self._named = urls.parse_cluster_url(url)
         self._opened, self._closed = opened, closed
         self._timeout_s = timeout_s
         self._holders: list[Address | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
@@ -291,7 +291,7 @@ def client(url: str, *, limit: int, timeout_s: float) -> redis.asyncio.Redis:
             urls.pool(server, limit=limit, timeout_s=timeout_s, retry=Retry(NoBackoff(), 0))
         )
 
-    if not url.startswith(urls.CLUSTERED):
+    if not url.startswith(urls.CLUSTER_SCHEMES):
         return opened(url)
     cluster = Cluster(url, opened, redis.asyncio.Redis.aclose, timeout_s=timeout_s)
     return ClusterRedis(cluster, lambda node: node, timeout_s=timeout_s)

@@ -59,7 +59,7 @@ class Connections(Protocol):
 def connections(url: str, *, timeout_s: float, limit: int, name: str = "store") -> Connections:
     """The connections to whatever the URL names; opens nothing yet. `timeout_s`: of a call that a request waits for;
     `limit`: connections of each client to each server; `name`: in logs."""
-    if url.startswith(urls.CLUSTERED):
+    if url.startswith(urls.CLUSTER_SCHEMES):
         return ClusterConnections(url, timeout_s=timeout_s, limit=limit, name=name)
     return server(url, timeout_s=timeout_s, limit=limit, name=name)
 
@@ -105,20 +105,16 @@ def server(
 
 
 class BoundedRedis(redis.asyncio.Redis):
-    """A client whose every command ends within `limit_s`, with a TimeoutError.
-
-    Not by the client's own `socket_timeout`: with that set, redis-py sends under `asyncio.wait_for`, which on Python
-    3.11 can lose the cancellation of a request whose client has gone.
-    """
+    """A client whose every command ends within `limit_s`, with a TimeoutError. See `urls.pool`."""
 
     limit_s: float = math.inf
     guard: AbstractContextManager[object] = nullcontext()
-    """Around each call: a Breaker, where it is to stop calls while the store is away."""
+    """A context around each call: a Breaker, where calls are to fail at once while the store is away."""
     pipe: Pipe | None = None
-    """The way of scripts that are known to the store, where this client has one."""
+    """Where scripts and functions that the store knows are called, if this client has one."""
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - redis-py's own signature
-        """One command and its reply; a function's call goes the way of scripts."""
+        """One command and its reply; a function's call goes through the pipe."""
         if self.pipe is not None and args[0] == "FCALL":
             with self.guard:
                 return await self.pipe.call(*args)

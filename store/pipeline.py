@@ -21,7 +21,7 @@ import hiredis
 import redis
 from redis.asyncio.connection import AbstractConnection
 
-from fairlane.store.timeouts import READ_FIRST_S, Timeout, Watch, has_passed
+from fairlane.store.timeouts import READ_FIRST_S, LatenessWatch, Timeout, has_passed
 
 Argument = str | bytes | int | float
 Connect = Callable[[], Awaitable[AbstractConnection]]
@@ -110,7 +110,7 @@ class _Wire(asyncio.Protocol):
         self._unsent: list[tuple[bytes, asyncio.Future[Any]]] = []
         self._asked: deque[tuple[asyncio.Future[Any], float, float]] = deque()
         """What was written and has no reply yet, when that was, and how late the loop had been until then."""
-        self._watch = Watch(self._loop, limit_s, self._ticked)
+        self._watch = LatenessWatch(self._loop, limit_s, self._ticked)
         self._expiry: asyncio.TimerHandle | None = None
         self._streams = connection._reader, connection._writer  # its transport would close with them
         self._transport: asyncio.Transport = connection._writer.transport  # type: ignore[union-attr, assignment]

@@ -1,8 +1,4 @@
-"""Going on while the store is away: calls repeated with back-off, work repeated at intervals.
-
-Time limits are set here, not by the client's `socket_timeout`: with that set, redis-py sends under `asyncio.wait_for`,
-which on Python 3.11 can lose the cancellation of the task that called it.
-"""
+"""Going on while the store is away: calls repeated with back-off, work repeated at intervals."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Timeouts by which a late event loop blames nobody else: the time by which the loop itself was late does not count.
+"""Time limits that do not count the event loop's own lateness, which is no fault of the store.
 
 A loop that was held up finds timers due and answers unread, and looks at the timers first. So a limit is watched by
 several ticks. One that comes late tells by how much the loop was held up, and the limit is put off by that.
@@ -10,21 +10,21 @@ from collections.abc import Callable
 from types import TracebackType
 
 TICKS = 8
-"""Of one limit."""
+"""Ticks in one time limit."""
 LATE_SHARE = 0.5
-"""Of a tick's length: a tick that is later than this tells of a loop that is held up."""
+"""Share of a tick's length: a tick that is later than this means that the loop was held up."""
 MOST_DEFERRED = 4.0
-"""Limits by which one is put off at most, however late the loop is."""
+"""A limit is put off by at most so many times itself, however late the loop is."""
 READ_FIRST_S = 0.001
-"""From when a limit has passed to when it is said so: what has arrived meanwhile is read before."""
+"""Pause between the end of a limit and the TimeoutError, in which replies that have arrived are read."""
 
 
 def _never() -> bool:
     return False
 
 
-class Watch:
-    """Counts how late the loop is, as long as somebody waits."""
+class LatenessWatch:
+    """Measures how late the loop is, while it ticks."""
 
     __slots__ = ("_due_s", "_loop", "_tick_s", "_ticked", "_timer", "late_s")
 
@@ -36,7 +36,7 @@ class Watch:
         self._due_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self.late_s = 0.0
-        """Altogether, while it ran."""
+        """The loop's lateness in total, while it ticked."""
 
     def start(self) -> None:
         """Begin to tick, unless it ticks already."""
@@ -60,7 +60,7 @@ class Watch:
 
 
 def has_passed(limit_s: float, waited_s: float, late_s: float) -> bool:
-    """Whether a limit has, of which the loop was late for a part."""
+    """Whether a limit has passed, the loop's lateness not counted."""
     return waited_s - min(late_s, MOST_DEFERRED * limit_s) >= limit_s
 
 
@@ -74,7 +74,7 @@ class Timeout:
         self._limit_s = limit_s
         self._timeout = asyncio.timeout(None)
         self._loop = asyncio.get_running_loop()
-        self._watch = Watch(self._loop, limit_s, self._ticked)
+        self._watch = LatenessWatch(self._loop, limit_s, self._ticked)
         self._began_s = self._loop.time()
 
     async def __aenter__(self) -> None:

@@ -24,18 +24,18 @@ from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel, SentinelManagedConnection, SentinelManagedSSLConnection
 from redis.backoff import NoBackoff
 
-DIRECT = ("redis://", "rediss://", "unix://")
-WATCHED = ("redis+sentinel://", "rediss+sentinel://")
-CLUSTERED = ("redis+cluster://", "rediss+cluster://")
-SCHEMES = (*DIRECT, *WATCHED, *CLUSTERED)
+SERVER_SCHEMES = ("redis://", "rediss://", "unix://")
+SENTINEL_SCHEMES = ("redis+sentinel://", "rediss+sentinel://")
+CLUSTER_SCHEMES = ("redis+cluster://", "rediss+cluster://")
+SCHEMES = (*SERVER_SCHEMES, *SENTINEL_SCHEMES, *CLUSTER_SCHEMES)
 SENTINEL_PORT = 26379
 NODE_PORT = 6379
 _OPTIONS = ("sentinel_username", "sentinel_password")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
-    """What a URL of Sentinels says."""
+class SentinelUrl:
+    """The parts of a URL that names Sentinels."""
 
     sentinels: tuple[tuple[str, int], ...]
     service: str
@@ -49,11 +49,11 @@ class Watched:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Clustered:
-    """What a URL of a Cluster says."""
+class ClusterUrl:
+    """The parts of a URL that names a Cluster."""
 
     nodes: tuple[tuple[str, int], ...]
-    """Some of its nodes, which name the others."""
+    """Some of the Cluster's nodes; they name the others."""
     scheme: str
     login: str
     query: str
@@ -66,23 +66,23 @@ class Clustered:
 
 def check(url: str) -> None:
     """Raises ValueError, with one line that does not repeat the URL, where it names no store."""
-    if url.startswith(WATCHED):
-        _parse(url)
-    elif url.startswith(CLUSTERED):
-        clustered(url)
-    elif not url.startswith(DIRECT):
+    if url.startswith(SENTINEL_SCHEMES):
+        _parse_sentinel_url(url)
+    elif url.startswith(CLUSTER_SCHEMES):
+        parse_cluster_url(url)
+    elif not url.startswith(SERVER_SCHEMES):
         raise ValueError(f"must start with one of {', '.join(SCHEMES)}")
 
 
 def pool(url: str, *, limit: int, timeout_s: float, retry: Retry) -> BlockingConnectionPool:
-    """To one server or to the master: at most `limit` connections, each opened within `timeout_s` or so; who finds none
-    free waits as long for one.
+    """Connections to one server or to the master: at most `limit`, each opened within `timeout_s` or so; a call that
+    finds none free waits as long for one.
 
     Without `socket_timeout`: with that set, redis-py sends under `asyncio.wait_for`, which on Python 3.11 can lose the
-    cancellation of the task that called it. Callers bound their calls. Raises ValueError as `check` does.
+    cancellation of the task that called it. Callers limit their calls. Raises ValueError as `check` does.
     """
     check(url)
-    if url.startswith(CLUSTERED):
+    if url.startswith(CLUSTER_SCHEMES):
         raise ValueError("must name one server, or the Sentinels of one")
     options: dict[str, Any] = {
         "max_connections": limit,
@@ -92,14 +92,14 @@ def pool(url: str, *, limit: int, timeout_s: float, retry: Retry) -> BlockingCon
         "retry": retry,
     }
     return (
-        _MasterPool(_parse(url), options)
-        if url.startswith(WATCHED)
+        _MasterPool(_parse_sentinel_url(url), options)
+        if url.startswith(SENTINEL_SCHEMES)
         else BlockingConnectionPool.from_url(url, **options)
     )
 
 
-def clustered(url: str) -> Clustered:
-    """What a URL says that begins with one of CLUSTERED. Raises ValueError as `check` does."""
+def parse_cluster_url(url: str) -> ClusterUrl:
+    """The parts of a URL with one of CLUSTER_SCHEMES. Raises ValueError as `check` does."""
     parts = urlsplit(url)
     login, at, hosts = parts.netloc.rpartition("@")
     options = parse_qs(parts.query, keep_blank_values=True)
@@ -107,7 +107,7 @@ def clustered(url: str) -> Clustered:
     if parts.path not in ("", "/", "/0") or not _are_known(options.keys(), is_tls):
         raise ValueError("must be redis+cluster://host:port,host2:port2, with no database but 0, and ssl_… for TLS")
     _tls(options)
-    return Clustered(
+    return ClusterUrl(
         nodes=tuple(_address(host, "nodes", NODE_PORT) for host in hosts.split(",")),
         scheme="rediss" if is_tls else "redis",
         login=login + at,
@@ -121,7 +121,7 @@ class _MasterPool(BlockingConnectionPool):
     is_master = True
     check_connection = False
 
-    def __init__(self, named: Watched, options: dict[str, Any]) -> None:
+    def __init__(self, named: SentinelUrl, options: dict[str, Any]) -> None:
         kind = SentinelManagedSSLConnection if named.is_tls else SentinelManagedConnection
         super().__init__(connection_class=kind, db=named.database, **named.login, **named.tls, **options)
         self.connection_kwargs["connection_pool"] = weakref.proxy(self)
@@ -148,9 +148,9 @@ class _MasterPool(BlockingConnectionPool):
 
 
 class _SentinelClient(redis.asyncio.Redis):
-    """One Sentinel. It has half the time of a connection, so that the next can be asked where one is silent."""
+    """One Sentinel, with half the time limit of a connection, so that the next can be asked where one is silent."""
 
-    def __init__(self, host: str, port: int, timeout_s: float, named: Watched) -> None:
+    def __init__(self, host: str, port: int, timeout_s: float, named: SentinelUrl) -> None:
         super().__init__(
             host=host,
             port=port,
@@ -171,7 +171,7 @@ class _SentinelClient(redis.asyncio.Redis):
             raise redis.TimeoutError("a Sentinel does not answer in time") from error
 
 
-def _parse(url: str) -> Watched:
+def _parse_sentinel_url(url: str) -> SentinelUrl:
     parts = urlsplit(url)
     login, _, hosts = parts.netloc.rpartition("@")
     user, _, password = login.partition(":")
@@ -181,7 +181,7 @@ def _parse(url: str) -> Watched:
     if not service or not (database or "0").isdecimal() or not _are_known(options.keys() - set(_OPTIONS), is_tls):
         raise ValueError("must be redis+sentinel://host:port,host2:port2/service[/db]")
     given = {"username": unquote(user), "password": unquote(password)}
-    return Watched(
+    return SentinelUrl(
         sentinels=tuple(_address(host, "Sentinels", SENTINEL_PORT) for host in hosts.split(",")),
         service=unquote(service),
         database=int(database or 0),

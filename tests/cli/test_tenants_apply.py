@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fairlane.cli.client import CommandError
 from fairlane.cli.embedded_store import EmbeddedStore
-from fairlane.cli.tenants import TenantChange, plan, read_file
+from fairlane.cli.tenants import PlannedChange, plan, read_file
 from tests.support.gateway.admin_app import HandFleet
 from tests.support.gateway.commands_bench import Command, gateway
 
@@ -224,7 +224,7 @@ def test_carrying_out_a_plan_leaves_nothing_to_plan(
     assert held.keys() == (kept if prune else kept | {tenant["id"] for tenant in now})
 
 
-def _carry_out(held: dict[str, dict[str, Any]], step: TenantChange) -> None:
+def _carry_out(held: dict[str, dict[str, Any]], step: PlannedChange) -> None:
     match step.action:
         case "create":
             held[step.tenant] = stored(step.fields)

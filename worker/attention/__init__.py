@@ -1,6 +1,6 @@
 """Attention over the paged KV cache: each backend writes a step's keys and values, then attends to them.
 
-    base.py            the seam: `AttentionBackend`, and the `Metadata` of one step
+    base.py            the interface: `AttentionBackend`, and the `Metadata` of one step
     gather.py          `sdpa`, the reference: gather the blocks, then torch's scaled dot product attention
     cpu.py             `cpu`: the C++ kernel of `worker.native`
     triton.py          `triton`: the launch of the GPU's kernels

@@ -35,7 +35,7 @@ _ROWS = ((0, 1), (16, 1), (30, 1), (700, 1), (0, 40), (37, 5), (250, 20))
 _GROUP = 2
 """Query heads of each key head."""
 _RUBBISH = 1e3
-"""What earlier owners left in a row's last block: finite, and to weigh nothing."""
+"""What earlier owners left in a row's last block: finite, and without weight."""
 _SCALING = 0.2
 _TOLERANCE = {torch.float32: 1e-4}
 _COARSE_TOLERANCE = 0.02
@@ -79,7 +79,7 @@ def disagreement(
 
 
 def in_short(error: Exception) -> str:
-    """What failed, in a part of a line: a compiler may have said pages."""
+    """What failed, in part of a line: a compiler may write pages."""
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:_REASON_LETTERS]}"
 
 

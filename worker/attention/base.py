@@ -1,4 +1,4 @@
-"""The seam between model and attention kernels: what a backend is told of a step, and what it must do."""
+"""The interface between models and attention kernels: what a backend is told of a step, and what it must do."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -10,7 +10,7 @@ from fairlane.worker.engine.kv_cache import KVCache
 
 
 class Metadata(NamedTuple):
-    """What one step's rows look like, prepared once and read by every layer.
+    """A description of one step's rows, prepared once and read by every layer.
 
     Tensors and integers only, so that the attention is one opaque node to `torch.compile` and CUDA graphs.
     """
@@ -23,13 +23,13 @@ class AttentionBackend(Protocol):
     """Writes a step's keys and values into the paged cache and attends to them. Stateless; one per name.
 
     Every backend must agree with `sdpa`, the reference. Keys are written before anything is read, so a row sees
-    itself. A row reads exactly the positions up to its own: whatever else a block holds must weigh nothing.
+    itself. A row reads exactly the positions up to its own: whatever else a block holds has no weight.
     """
 
     name: str
     reads_beyond: bool
-    """It may multiply what stands beyond a row's positions by nothing: that must be finite, so the runner clears a
-    block when a sequence enters it."""
+    """It may multiply values beyond a row's positions by zero, so these must be finite: the runner clears a block when
+    a sequence enters it."""
 
     def prepare(self, rows: Sequence[Row], cache: KVCache) -> Metadata:
         """Describe `rows`, in packed order: single-token rows first, in growing number of blocks, then the others."""

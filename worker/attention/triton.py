@@ -13,14 +13,14 @@ from fairlane.worker.engine.kv_cache import KVCache, KVShape
 from fairlane.worker.engine.row_layout import int32, upload
 
 HEAD_DIMS = {16, 32, 64, 128, 256}
-"""What the kernels' tiles can be as wide as."""
+"""Head sizes that the kernels' tiles can have."""
 NOWHERE = -1
 """The slot of a token whose key and value are not written: of a row that only fills up a batch."""
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _LEAST_CAPABILITY = (8, 0)
 """The first GPUs that compute in bfloat16 and load shared memory beside computing."""
 _TABLE_STEP = 16
-"""Tables are as wide as a multiple of it: a kernel is compiled anew for a stride that 16 does not divide."""
+"""Tables are a multiple of it wide: a kernel is compiled anew for a stride that 16 does not divide."""
 
 
 class TritonPaged:

@@ -24,7 +24,7 @@ from fairlane.worker.model.interface import Model
 from fairlane.worker.model.select import load_fastest, precision
 
 COPIES_AHEAD = 8
-"""Blocks in a step: of 16 tokens, twice as many as 64 decodes fill, and a fraction of what a link moves meanwhile."""
+"""Blocks copied ahead in a step: of 16 tokens, twice what 64 decodes fill, and a fraction of what a link moves."""
 
 CALIBRATION_S = 0.2
 """No step of the measurement begins later."""
@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """One step, done: what it was, and what the server has to publish of it."""
+    """A step that was run: its plan, its result, and what is to be published of it."""
 
     plan: StepPlan
     result: StepResult
@@ -108,7 +108,7 @@ class Engine:
         self.planner.grant(job_id, granted_until)
 
     def drop(self, job_id: str) -> None:
-        """Forget a job that is no longer ours, silently."""
+        """Forget a job that is no longer ours; nothing of it is reported."""
         self.planner.drop(job_id)
         self._forget(job_id)
 

@@ -34,7 +34,7 @@ _DEVICE_SHARE = {"cpu": 0.35, "cuda": 0.9}
 same memory; a GPU's remainder is for activations."""
 _HOST_SHARE = 0.15
 _PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
-"""Python's anonymous memory is shared otherwise, and shared memory has no large pages."""
+"""By default Python's anonymous memory is shared, and shared memory has no large pages."""
 _HOST_REPEATS = 4
 """A host pool larger than so many device pools would never fill."""
 
@@ -83,7 +83,7 @@ class KVMemoryError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class KVShape:
-    """What one token's keys and values look like."""
+    """The shape of one token's keys and values."""
 
     layers: int
     kv_heads: int

@@ -1,4 +1,4 @@
-"""Copies between the device pool and the host pool: blocks in, blocks out, in as few pieces as possible."""
+"""Swaps: copies of blocks between the device pool and the host pool, in as few pieces as possible."""
 
 import sys
 import time
@@ -14,9 +14,9 @@ from fairlane.worker.engine.kv_cache import KVCache, blocks_per_chunk
 from fairlane.worker.engine.row_layout import upload
 
 _STAGING_BYTES = 512 * 2**20
-"""Of each half of the staging area. What leaves beyond both in one step keeps it waiting for the way to the host."""
+"""Of each half of the staging area. A step that swaps out more than both halves hold waits for the host link."""
 _STAGING_SHARE = 1 / 16
-"""Of the device pool, that a half takes at most."""
+"""Share of the device pool that a half takes at most."""
 _ANYWHERE = sys.maxsize
 
 Bytes = npt.NDArray[np.uint8]
@@ -35,7 +35,7 @@ def merge_runs(
 ) -> list[CopyRun]:
     """The same copies as few runs, none of which crosses a multiple of a chunk on that side.
 
-    Their order within a direction means nothing: no block appears twice.
+    The order of copies in one direction does not matter: no block appears twice.
     """
     runs: list[CopyRun] = []
     for source, target in sorted(copies):
@@ -49,7 +49,7 @@ def merge_runs(
 
 
 def staging_blocks(blocks: int, block_bytes: int) -> int:
-    """Blocks of each half of the staging area beside a pool of so many."""
+    """Blocks of each half of the staging area of a pool of `blocks`."""
     return max(1, min(_STAGING_BYTES // block_bytes, int(blocks * _STAGING_SHARE)))
 
 
@@ -65,14 +65,13 @@ class Transfer(Protocol):
 
 
 def transfer_for(cache: KVCache) -> Transfer:
-    """The mover for the cache's device."""
+    """The `Transfer` for the cache's device."""
     return CudaTransfer(cache) if cache.device.type == "cuda" else HostTransfer(cache)
 
 
 class HostTransfer:
-    """Both pools lie in the same memory: plain copies, done when `start` returns, by the calling thread alone. Torch
-    would share each of them out and wait for all of its threads; where one's core has other work, as long as that
-    takes, for every run."""
+    """Both pools lie in the same memory: plain copies by the calling thread alone, done when `start` returns. Torch
+    would split each copy over its threads and wait for all, also where another process holds a core for long."""
 
     def __init__(self, cache: KVCache) -> None:
         self._pool, self._host_pool = _lines(cache.pool), _lines(cache.host_pool)
@@ -143,7 +142,7 @@ class CudaTransfer:
             half.left.record(self._out)
 
     def _fetch(self, back: Sequence[Copy], compute: torch.cuda.Stream) -> None:
-        """Earlier steps, and what goes out in this one, are done with the blocks' places first."""
+        """Wait until earlier steps, and this one's swap-out, are done with the blocks' places; then copy."""
         self._in.wait_stream(compute)
         self._in.wait_stream(self._out)  # what comes back may still be on its way out
         with torch.cuda.stream(self._in):
@@ -152,12 +151,12 @@ class CudaTransfer:
 
 
 class _Half:
-    """Half of the staging area: while one is filled, the other one empties."""
+    """Half of the staging area: while one is filled, the other is copied to the host."""
 
     def __init__(self, blocks: torch.Tensor) -> None:
         self.blocks = blocks
         self.left = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        """What it last held is in the host pool."""
+        """Its last contents are in the host pool."""
 
 
 def _pieces(copies: Sequence[Copy], most: int) -> Iterator[Sequence[Copy]]:

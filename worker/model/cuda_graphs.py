@@ -1,8 +1,8 @@
-"""Decode steps as CUDA graphs: one launch for a whole forward pass, where a step holds single-token rows alone.
+"""Decode steps as CUDA graphs: a step of single-token rows alone is one launch for the whole forward pass.
 
-A graph repeats what was captured: the same kernels on the same memory. So it is captured once for each of a few numbers
-of rows, reads its input from tensors that stay, and the rows that fill up its number have no context and write
-nowhere. A step that fits none is computed as it would be without graphs.
+A graph repeats what was captured: the same kernels on the same memory. So graphs are captured once for a few numbers of
+rows (buckets), read their inputs from tensors that stay, and rows that only fill up a bucket have no context and write
+nowhere. A step that fits no bucket is computed without graphs.
 """
 
 import logging
@@ -19,13 +19,13 @@ from fairlane.worker.engine.kv_cache import KVCache
 from fairlane.worker.model.interface import Model, Output, Packed
 
 Replay = Callable[[], Output]
-"""Computes anew from what its input tensors hold by then; returns the same tensors each time."""
+"""Computes from what its input tensors hold when it is called; returns the same tensors each time."""
 Capture = Callable[[Replay], Replay]
-"""Makes a computation a graph."""
+"""Captures a computation as a graph."""
 
 _SMALLEST = (1, 2, 4)
 _STEPS = ((64, 8), (256, 16), (1024, 64))
-"""Up to so many rows, buckets are so far apart. A row that fills up costs what a real one costs outside attention."""
+"""Up to so many rows, buckets are so far apart. A row that fills one up costs like a real one, but for attention."""
 _WARM_UPS = 2
 
 _log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ def bucket_sizes(max_sequences: int) -> list[int]:
 
 
 class DecodeGraphs:
-    """A model on one cache, whose decode steps are replayed. Everything else it computes as the model does."""
+    """A model on one cache whose decode steps are replayed graphs; other steps it leaves to the model."""
 
     def __init__(self, model: Model, cache: KVCache, capture: Capture, sizes: Sequence[int]) -> None:
         self.name = model.name
@@ -129,15 +129,12 @@ class _Inputs:
         self._no_tiles = torch.empty((0, 4), dtype=torch.int32, device=device)
 
     def packed(self, size: int) -> Packed:
-        """What a graph of so many rows reads."""
+        """The inputs of the graph for `size` rows."""
         tensors = [self._slots[:size], self._contexts[:size], self._tables[:size], self._no_tiles]
         return Packed(self._token_ids[:size], self._positions[:size], self._every[:size], Metadata(tensors, [size]))
 
     def fill(self, packed: Packed, size: int) -> None:
-        """Take over a step's rows, and let those that fill up `size` write nowhere and read nothing.
-
-        Their tokens and positions stay what they last were: valid ones.
-        """
+        """Copy a step's rows in; rows that fill up `size` read and write nothing, and keep their last, valid tokens."""
         rows = len(packed.token_ids)
         slots, contexts, tables, _ = packed.metadata.tensors
         self._token_ids[:rows].copy_(packed.token_ids)

@@ -51,7 +51,7 @@ class ModelFiles:
     """A model on this machine."""
 
     name: str
-    """What clients call it."""
+    """The name that clients use."""
     directory: Path
     """A directory that transformers loads."""
 
@@ -86,7 +86,7 @@ def resolve(setting: str, models_dir: Path) -> ModelFiles:
 
 
 def model_card(files: ModelFiles) -> ModelCard:
-    """All that a gateway needs of the model; the same on every machine with these files. Raises ModelError."""
+    """Everything that a gateway needs of the model; the same on every machine with these files. Raises ModelError."""
     from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
     with reading(files.name):

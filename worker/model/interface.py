@@ -109,7 +109,7 @@ class Output(NamedTuple):
 
     logits: torch.Tensor  # [rows that sample, vocabulary]
     likeliest: Likeliest | None = None
-    """Where it was found on the way."""
+    """If the forward pass found it anyway."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import torch
 
 HEAD_DIMS = {8, 16, 32, 64, 96, 128}
-"""What attention is compiled for."""
+"""Head sizes that attention is compiled for."""
 TILE_OUTPUTS = 32
 """Outputs of a product that are computed together: weights are laid out so, and padded to it."""
 _P, _N = ctypes.c_void_p, ctypes.c_int64
@@ -36,7 +36,7 @@ _ATTEND = (
 _FLAGS = ("-O3", "-march=native", "-std=c++20", "-fPIC", "-shared", "-fopenmp")
 _LIMIT_S = 300.0
 _MODE = 0o755
-"""Nobody else may write to what is loaded."""
+"""Nobody else may write to a library that is loaded."""
 _SOURCE = Path(__file__).with_name("kernels.cpp")
 
 _log = logging.getLogger(__name__)
@@ -110,13 +110,13 @@ class CStep(ctypes.Structure):
 
 
 class Kernels(NamedTuple):
-    """Those for one type of keys and values. Each returns 1 where the head size is not compiled."""
+    """The kernels for one type of keys and values. Each returns 1 where the head size is not compiled."""
 
     attend: Callable[..., int]
     decode: Callable[..., int]
-    """With weights of that type."""
+    """A decoder step, with weights of that type."""
     decode_int8: Callable[..., int] | None
-    """With weights of 8 bits, beside bfloat16 alone."""
+    """The same with weights of 8 bits; for bfloat16 alone."""
 
 
 @cache
@@ -163,7 +163,7 @@ def is_fastest(dtype: torch.dtype, head_dim: int, device: torch.device) -> bool:
 
 
 class BuildError(Exception):
-    """There is no library; the message says why in one line."""
+    """The library could not be built; the message says why in one line."""
 
 
 def load_library(source: Path, cache: Path | None = None) -> ctypes.CDLL:
