@@ -80,7 +80,7 @@ class Earlier:
 
     async def heads(self, root: str, once: Once, runs: Sequence[str], wanted: Sequence[Wanted]) -> list[Heads]:
         """Of each job, what its choices begin with, from the one of these runs that came furthest; empty: the request
-        begins anew. Raises STORE_TROUBLE."""
+        begins anew. Raises STORE_ERRORS."""
         if any(each.message.sampling.logprobs is not None for each in wanted):
             return []
         until_s = asyncio.get_running_loop().time() + min([self.patience_s, *(_due_s(each.message) for each in wanted)])

@@ -234,7 +234,7 @@ class NotLlamaError(Exception):
 
 
 class RawWeights:
-    """A decoder's weights as transformers holds them. Raises NotLeanError for a model of another kind."""
+    """A decoder's weights as transformers holds them. Raises NotLlamaError for a model of another kind."""
 
     def __init__(self, causal_lm: "PreTrainedModel", *, release: bool = False) -> None:
         config = causal_lm.config
@@ -261,7 +261,7 @@ class RawWeights:
 
 def take_weights(causal_lm: "PreTrainedModel") -> FusedWeights:
     """Fused and laid out anew; the rotary module is the model's own, and all that is not packed. Raises
-    NotLeanError."""
+    NotLlamaError."""
     raw = RawWeights(causal_lm)
     return FusedWeights(
         embedding=_own(raw.embedding),
