@@ -39,8 +39,8 @@ _HOST_REPEATS = 4
 """A host pool larger than so many device pools would never fill."""
 
 
-class PinningError(Exception):
-    """The driver refused to pin a pool; the message says how large it is."""
+class KVMemoryError(ValueError):
+    """The pools cannot be as large as asked; the message names the setting in one line."""
 
 
 class _Runtime(Protocol):
@@ -58,7 +58,7 @@ def blocks_per_chunk(block_bytes: int) -> int:
 
 
 def pin(pool: torch.Tensor) -> None:
-    """Pin a pool [blocks, ...] for as long as the tensor lives. Raises PinningError."""
+    """Pin a pool [blocks, ...] for as long as the tensor lives. Raises KVMemoryError."""
     if pool.numel() == 0:
         return
     runtime = cast(_Runtime, torch.cuda.cudart())  # type: ignore[no-untyped-call]
@@ -68,17 +68,13 @@ def pin(pool: torch.Tensor) -> None:
     for start in range(0, len(pool), step):
         chunk = pool[start : start + step]
         if int(runtime.cudaHostRegister(chunk.data_ptr(), chunk.nbytes, 0)) != 0:
-            raise PinningError(f"the driver cannot lock {pool.nbytes / 2**20:.1f} MiB")
+            raise KVMemoryError(f"host_kv_memory: the driver cannot lock {pool.nbytes / 2**20:.1f} MiB")
         pinned.append(chunk.data_ptr())
 
 
 def _release(runtime: _Runtime, pinned: list[int]) -> None:
     for address in pinned:
         runtime.cudaHostUnregister(address)
-
-
-class KVMemoryError(ValueError):
-    """The pools cannot be as large as asked; the message names the setting in one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,10 +176,7 @@ class KVCache:
         self._row_layout: tuple[Sequence[Row], RowLayout] | None = None
         self.host_pool = zeros((host_slots, *block), shape.dtype, torch.device("cpu"))
         if self.device.type == "cuda":
-            try:
-                pin(self.host_pool)
-            except PinningError as error:
-                raise KVMemoryError(f"host_kv_memory: {error}") from error
+            pin(self.host_pool)
 
     def row_layout(self, rows: Sequence[Row]) -> RowLayout:
         """The layout of the rows; the last one is kept, since a step asks for it several times."""
