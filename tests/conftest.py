@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -12,20 +13,65 @@ import redis.asyncio
 
 from fairlane.cli.embedded_store import EmbeddedStore, valkey_binary
 
+HERE = Path(__file__).parent
+
 hypothesis.settings.register_profile("same", derandomize=True)
 if "FAIRLANE_TEST_HUNT" not in os.environ:
     hypothesis.settings.load_profile("same")
 """A property is tried on the same examples at each run, so that a change is not blamed for what it did not do; with
 FAIRLANE_TEST_HUNT set others are looked for."""
 
-NEED_A_PROCESS = {"valkey", "redis_server", "valkey_url", "store_url", "models_dir"}
+FAST = "not slow"
+"""What `make fast` asks of pytest: no test that starts a process, needs a store, or loads torch."""
+SLOW_ROOMS = {"benchmarks", "chart", "system", "worker"}
+SLOW_FIXTURES = {"models_dir", "redis_server", "store_url", "valkey", "valkey_url"}
+PROCESS_EVENTS = {"os.exec", "os.fork", "os.posix_spawn", "os.spawn", "subprocess.Popen"}
+_fast_test_runs = False
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.markexpr == FAST:
+        sys.addaudithook(_refuse_processes)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Rooms that are slow as a whole are not even read: torch alone takes seconds."""
+    return True if config.option.markexpr == FAST and _room(collection_path) in SLOW_ROOMS else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What needs a store or the model is slow."""
+    """What needs a store or the model is slow, whether it names the fixture or has it as a parameter."""
     for item in items:
-        if isinstance(item, pytest.Function) and NEED_A_PROCESS & {*item.fixturenames}:
+        if _room(item.path) in SLOW_ROOMS or (isinstance(item, pytest.Function) and SLOW_FIXTURES & _needs(item)):
             item.add_marker("slow")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """In a fast run a test that is not marked slow starts nothing and loads no torch."""
+    global _fast_test_runs
+    _fast_test_runs = item.config.option.markexpr == FAST
+    try:
+        return (yield)
+    finally:
+        loaded, _fast_test_runs = _fast_test_runs and "torch" in sys.modules, False
+        if loaded:
+            pytest.exit(f"{item.nodeid} or its imports load torch: mark it slow", returncode=1)
+
+
+def _room(path: Path) -> str:
+    inside = path.relative_to(HERE).parts if path.is_relative_to(HERE) else ()
+    return inside[0] if inside else ""
+
+
+def _needs(item: pytest.Function) -> set[str]:
+    given = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return {*item.fixturenames, *(value for value in given if isinstance(value, str))}
+
+
+def _refuse_processes(event: str, _: tuple[object, ...]) -> None:
+    if _fast_test_runs and event in PROCESS_EVENTS:
+        raise RuntimeError("this test starts a process: mark it slow")
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,6 @@ import ast
 import functools
 import importlib.util
 import re
-import subprocess
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,10 +35,10 @@ ROOMS = ("cli", "gateway", "quotas", "scheduler", "store", "worker")
 MOST_FILES = 22
 
 
-def tracked() -> list[str]:
-    """Source files under version control."""
-    listed = subprocess.run(["git", "ls-files", *ROOMS], cwd=ROOT, capture_output=True, text=True, check=True)
-    return [name for name in listed.stdout.split() if name.endswith((".py", ".lua"))]
+def sources() -> list[str]:
+    """Source files of the rooms."""
+    found = (path for room in ROOMS for path in (ROOT / room).rglob("*") if path.suffix in (".py", ".lua"))
+    return sorted(str(path.relative_to(ROOT)) for path in found)
 
 
 def settings(kind: type[msgspec.Struct], prefix: str = "FAIRLANE_") -> list[str]:
@@ -60,7 +59,7 @@ def test_the_readme_is_a_page() -> None:
 
 def test_every_package_says_what_stands_in_it() -> None:
     """Its page names no file that is not there."""
-    for page in (name for name in tracked() if name.endswith("__init__.py")):
+    for page in (name for name in sources() if name.endswith("__init__.py")):
         said = ast.get_docstring(ast.parse((ROOT / page).read_text()))
         assert said, page
         for file in re.findall(r"`([\w/]+\.py)`", said):
@@ -68,7 +67,7 @@ def test_every_package_says_what_stands_in_it() -> None:
 
 
 def test_no_folder_is_crowded() -> None:
-    crowds = Counter(Path(name).parent for name in tracked())
+    crowds = Counter(Path(name).parent for name in sources())
 
     assert not {str(folder): many for folder, many in crowds.items() if many > MOST_FILES}
 

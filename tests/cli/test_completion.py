@@ -29,6 +29,7 @@ def path(tmp_path: Path) -> str:
     return f"{tmp_path}:{os.environ['PATH']}"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 @pytest.mark.parametrize(
     ("line", "words"), [("fairlane ser", "serve"), ("fairlane tenants cre", "create"), ("fairlane comp", "completion")]

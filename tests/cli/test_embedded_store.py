@@ -12,6 +12,8 @@ import redis
 
 from fairlane.cli.embedded_store import EmbeddedStore, StoreError
 
+pytestmark = pytest.mark.slow
+
 
 def test_acknowledged_writes_survive_a_kill(tmp_path: Path) -> None:
     store = EmbeddedStore(tmp_path)

@@ -80,6 +80,7 @@ def test_the_admin_key_is_never_shown() -> None:
     assert "very-secret" not in repr(settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("environ", "status", "told"), [(STORE, 0, ""), ({"FAIRLANE_PORT": "x"}, 2, "gateway: setting port: ")]
 )

@@ -15,7 +15,7 @@ from tests.support.gateway.served import ADMIN_KEY, ASKED, CHAT, WAIT_S, Served,
 from tests.support.gateway.spawned import LEASE_S, process
 from tests.support.ports import free_port
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 FEW_FILES = 1_000
 
 

@@ -13,7 +13,7 @@ from fairlane.quotas.ledger import Ledger
 from tests.support.gateway.served import ASKED, CHAT, SAID, WAIT_S, Served, error_of, serving, settings, until
 from tests.support.store.proxy import proxied
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support.gateway.served import ASKED, CHAT, OPERATOR, WAIT_S, Served, serving, settings
 from tests.support.gateway.spawned import process
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 @dataclass

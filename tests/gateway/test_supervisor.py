@@ -10,7 +10,7 @@ import pytest
 from fairlane.gateway import processes as supervisor
 from fairlane.gateway.processes import Child, ChildRefused, check_config, supervise
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 LIMIT_S = 20.0
 
 

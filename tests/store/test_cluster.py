@@ -40,7 +40,7 @@ from tests.support.quotas.house import ask, charge
 from tests.support.scheduler.queues import PLENTY, job
 from tests.support.store.cluster import Masters
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 LIMIT_S = 20.0
 BUDGET = {"tokens_per_day": 100_000}
 

@@ -25,7 +25,7 @@ from tests.conftest import redis_binary
 from tests.support.scheduler.queues import PLENTY, job
 from tests.support.store.sentinel import Certificate, Watch, watched
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 WAIT_S = 60.0
 
 

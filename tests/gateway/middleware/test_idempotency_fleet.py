@@ -146,6 +146,7 @@ async def test_a_gateway_that_shuts_down_tells_those_who_wait_for_another(valkey
         assert (await owner).status_code == 200
 
 
+@pytest.mark.slow
 async def test_without_the_store_a_key_is_refused_and_afterwards_answered(tmp_path: Path) -> None:
     store = EmbeddedStore(tmp_path)
     store.start()

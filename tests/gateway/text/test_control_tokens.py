@@ -3,13 +3,13 @@
 import functools
 import json
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from fairlane.gateway.openai.requests import Turn
 from fairlane.gateway.text.tokenizer import TextModel
@@ -70,7 +70,9 @@ def conversation(family: str, contents: list[str]) -> list[Turn]:
 
 
 @functools.cache
-def transformed(family: str) -> PreTrainedTokenizerFast:
+def transformed(family: str) -> Any:
+    from transformers import PreTrainedTokenizerFast  # which loads torch
+
     card = family_card(family)
     return PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer.from_str(card.tokenizer_json),
@@ -109,6 +111,7 @@ def test_no_content_changes_the_control_tokens_of_a_prompt(family: str, data: st
     assert control_of(family, prompt) == control_of(family, model_of(family).chat_prompt(conversation(family, ["a"])))
 
 
+@pytest.mark.slow
 @families
 @given(data=st.data())
 @quick
@@ -127,6 +130,7 @@ def test_the_text_of_a_prompt_is_what_the_template_writes_whatever_contents_name
     assert said.replace(" ", "") == expected.replace(" ", "")  # some tokenizers put one after each control token
 
 
+@pytest.mark.slow
 @families
 @given(contents=st.lists(st.lists(st.sampled_from(HARMLESS), max_size=8).map("".join), min_size=1, max_size=5))
 @quick
