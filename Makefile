@@ -14,8 +14,8 @@ serve: $(VENV)/.serve ## Store, gateway and worker on http://127.0.0.1:8000
 
 test: check unit ## Lint, types, import rules, and the whole suite
 
-fast: $(VENV)/.dev ## Tests that need neither a store nor the model
-	$(BIN)/pytest --numprocesses 2 --dist loadfile -m "not slow" tests/test_docs.py tests/gateway tests/quotas tests/scheduler tests/store
+fast: $(VENV)/.dev ## Tests that need no process, no store and no torch: under a minute
+	$(BIN)/pytest --numprocesses 2 --dist worksteal -m "not slow"
 
 docs: $(VENV)/.dev ## docs/api.md from the gateway's OpenAPI document
 	$(BIN)/python -m tests.support.api_page

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import psutil
 
+from benchmarks.common.served import MODEL, ServedFairlane
 from benchmarks.gateway.load import Order, Seen, over_http
 from benchmarks.gateway.stand import LIMITS
-from tests.support.system.harness import MODEL, Server
 
 MIB = 2**20
 POOL_BYTES = 64 * MIB
@@ -51,7 +51,7 @@ def footprint(models_dir: Path, requests: int, starts: int) -> Footprint:
             starts_s.append(start_s)
     with _serving(models_dir) as (server, start_s):
         starts_s.append(start_s)
-        key, worker = server.tenant("bench", limits=LIMITS), server.child("worker")
+        key, worker = server.tenant("bench", limits=LIMITS), server.worker()
         _fill_pool(server, key)
         done = _load(server, key, max(CLIENTS, requests // 10))
         before = worker.memory_info().rss
@@ -61,7 +61,7 @@ def footprint(models_dir: Path, requests: int, starts: int) -> Footprint:
 
 
 @contextmanager
-def _serving(models_dir: Path) -> Iterator[tuple[Server, float]]:
+def _serving(models_dir: Path) -> Iterator[tuple[ServedFairlane, float]]:
     """A server that is stopped at the end, and the seconds that it took to start."""
     settings = {
         "WORKER__KV_MEMORY": str(POOL_BYTES),
@@ -70,22 +70,18 @@ def _serving(models_dir: Path) -> Iterator[tuple[Server, float]]:
     }
     with tempfile.TemporaryDirectory(prefix="fairlane-bench-") as directory:
         began = time.perf_counter()
-        server = Server(Path(directory), settings, environ={"PYTHONPATH": str(Path.cwd())}).start()
-        start_s = time.perf_counter() - began
-        try:
-            yield server, start_s
-        finally:
-            server.stop()
+        with ServedFairlane(Path(directory), settings, {"PYTHONPATH": str(Path.cwd())}) as server:
+            yield server, time.perf_counter() - began
 
 
-def _fill_pool(server: Server, key: str) -> None:
+def _fill_pool(server: ServedFairlane, key: str) -> None:
     """Every block is used once: free ones are given before those of the prefix cache."""
     with server.sdk(key) as client:
         for number in range(FILLING):
             client.completions.create(model=MODEL, prompt=[number + 1] * FILLING_TOKENS, max_tokens=1)
 
 
-def _load(server: Server, key: str, requests: int) -> int:
+def _load(server: ServedFairlane, key: str, requests: int) -> int:
     """At least so many; how many they were."""
     done = 0
     while done < requests:

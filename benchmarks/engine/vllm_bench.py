@@ -23,9 +23,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.common.machine import describe
+from benchmarks.common.served import MODEL, ServedFairlane, free_port
 from fairlane.worker.model.files import resolve
-from tests.support.ports import free_port
-from tests.support.system.harness import MODEL, Server
 
 START_LIMIT_S, RUN_LIMIT_S = 600.0, 1_800.0
 BENCH_SERVE = """
@@ -69,12 +68,8 @@ def fairlane() -> Iterator[Target]:
         "WORKER__HOST_KV_MEMORY": "1GiB",
         "LANES__LATENCY__MAX_WAIT_S": "600",
     }
-    with tempfile.TemporaryDirectory() as directory:
-        server = Server(Path(directory), settings).start()
-        try:
-            yield Target(server.url, server.tenant("bench"))
-        finally:
-            server.stop()
+    with tempfile.TemporaryDirectory() as directory, ServedFairlane(Path(directory), settings) as server:
+        yield Target(server.url, server.tenant("bench"))
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 import redis.asyncio
 
+from benchmarks.common.served import free_port
 from benchmarks.gateway.instant import MODEL, card
 from benchmarks.gateway.load import LoadKind, Order, Seen
 from fairlane.cli.embedded_store import EmbeddedStore
@@ -25,7 +26,6 @@ from fairlane.gateway.processes import die_with_parent
 from fairlane.quotas.api_keys import KeyStore
 from fairlane.quotas.tenants import TenantStore
 from fairlane.scheduler.queue.registry import RedisRegistry, queue_name
-from tests.support.ports import free_port
 
 TRACE_SAMPLE = 0.1
 READY_TIMEOUT_S = 60.0

@@ -12,12 +12,12 @@ from typing import Any
 
 import redis.asyncio
 
+from benchmarks.common.served import free_port
 from benchmarks.gateway.stand import await_ready, running
 from benchmarks.quotas.worker import Worker, working
 from fairlane.cli.embedded_store import EmbeddedStore
 from fairlane.quotas.api_keys import KeyStore
 from fairlane.quotas.tenants import TenantStore
-from tests.support.ports import free_port
 
 WINDOW_MS = 2_000
 ADMIN_KEY = "the-admin-key-of-this-measurement-0123456789"

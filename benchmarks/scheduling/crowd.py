@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import httpx
 
-from tests.support.system.harness import MODEL
+from benchmarks.common.served import MODEL
 
 WORDS = ("time", "river", "stone", "light", "north", "garden", "window", "letter", "market", "bridge", "summer")
 LIST_PROMPTS, LIST_TOKENS = 128, 7_900

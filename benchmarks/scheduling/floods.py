@@ -21,10 +21,10 @@ import openai
 from benchmarks.common.line import Line, at_most
 from benchmarks.common.machine import describe
 from benchmarks.common.report import conclude, say
+from benchmarks.common.served import MODEL, ServedFairlane
 from benchmarks.scheduling.crowd import FLOODS, Crowd, words
 from fairlane.scheduler.protocol.lanes import LATENCY
 from fairlane.scheduler.simulation.results import Spread, spread
-from tests.support.system.harness import MODEL, Server
 
 WORST_MS = 500.0
 """P99 of another tenant's first token, beside a flood in its own lane."""
@@ -67,7 +67,9 @@ async def newcomer(client: openai.AsyncOpenAI, draws: random.Random, seen: Seen,
         seen.pace_ms.append((last - first) * 1e3 / (tokens - 1))
 
 
-async def beside(server: Server, name: str | None, requests: int, tokens: int, tenant: str) -> tuple[Seen, float]:
+async def beside(
+    server: ServedFairlane, name: str | None, requests: int, tokens: int, tenant: str
+) -> tuple[Seen, float]:
     """The newcomer's requests beside a flood, or alone; and the flood's tokens per second meanwhile."""
     draws, seen = random.Random(str((name, tenant))), Seen()
     crowd = None if name is None else Crowd(name, f"{server.url}/v1", server.tenant(f"crowd-{tenant}"))
@@ -75,7 +77,7 @@ async def beside(server: Server, name: str | None, requests: int, tokens: int, t
         if crowd is not None:
             await asyncio.sleep(SETTLES_S)
         began, before = time.perf_counter(), crowd.tokens if crowd else 0
-        async with server.async_sdk(server.tenant(f"person-{tenant}"), timeout=120, max_retries=0) as person:
+        async with server.async_sdk(server.tenant(f"person-{tenant}"), timeout_s=120, max_retries=0) as person:
             for _ in range(requests):
                 await newcomer(person, draws, seen, tokens)
                 await asyncio.sleep(draws.uniform(0.05, 0.35))
@@ -86,13 +88,13 @@ async def beside(server: Server, name: str | None, requests: int, tokens: int, t
             crowd.stop()
 
 
-def _target_ms(server: Server) -> float:
+def _target_ms(server: ServedFairlane) -> float:
     with server.admin() as admin:
         workers = admin.get("/workers").raise_for_status().json()["data"]
     return max(LATENCY.tpot_on(worker["single_stream_ms"]) for worker in workers)
 
 
-def _measure(server: Server, name: str, requests: int) -> list[Line]:
+def _measure(server: ServedFairlane, name: str, requests: int) -> list[Line]:
     tokens = 32 if name == "batch" else 1
     alone, _ = asyncio.run(beside(server, None, max(20, requests // 3), tokens, f"{name}-alone"))
     seen, rate = asyncio.run(beside(server, name, requests, tokens, name))
@@ -124,11 +126,8 @@ def main() -> int:
     for name in [options.only] if options.only else FLOODS:
         with tempfile.TemporaryDirectory() as directory:
             settings = {"WORKER__KV_MEMORY": "2GiB", "WORKER__HOST_KV_MEMORY": "1GiB"}
-            server = Server(Path(directory), settings).start()
-            try:
+            with ServedFairlane(Path(directory), settings) as server:
                 figures += _measure(server, name, options.requests)
-            finally:
-                server.stop()
     say(figures)
     return conclude(figures, options.json)
 

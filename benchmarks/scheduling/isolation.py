@@ -21,8 +21,8 @@ from rich.progress import track
 from benchmarks.common.line import Line, at_most
 from benchmarks.common.machine import describe
 from benchmarks.common.report import conclude, say
-from tests.support.system.harness import MODEL, Server
-from tests.support.system.otlp import receiving
+from benchmarks.common.served import MODEL, ServedFairlane
+from benchmarks.common.spans import collecting
 
 LINE = 5
 WORST_WAIT_STEPS = 2
@@ -58,11 +58,11 @@ def first_tokens(spans: list[Span]) -> list[FirstToken]:
     return found
 
 
-async def flood(server: Server, key: str, streams: int, running: asyncio.Event) -> None:
+async def flood(server: ServedFairlane, key: str, streams: int, running: asyncio.Event) -> None:
     """Keep this many long throughput streams going until cancelled; `running` is set once the first has a token."""
 
     async def keep_on() -> None:
-        async with server.async_sdk(key, timeout=600, max_retries=10) as client:
+        async with server.async_sdk(key, timeout_s=600, max_retries=10) as client:
             while True:
                 stream = await client.completions.create(
                     model=MODEL,
@@ -79,13 +79,13 @@ async def flood(server: Server, key: str, streams: int, running: asyncio.Event) 
             group.create_task(keep_on())
 
 
-async def measure(server: Server, requests: int, streams: int) -> None:
+async def measure(server: ServedFairlane, requests: int, streams: int) -> None:
     """Flood one tenant's throughput lane, and send another's latency requests."""
     crowd, person = server.tenant("crowd"), server.tenant("person")
     running = asyncio.Event()
     background = asyncio.create_task(flood(server, crowd, streams, running))
     await running.wait()
-    async with server.async_sdk(person, timeout=120) as client:
+    async with server.async_sdk(person, timeout_s=120) as client:
         for _ in track(range(requests), description="latency requests", console=Console(stderr=True)):
             await client.completions.create(
                 model=MODEL, prompt=PROMPT, max_tokens=2, extra_body={"ignore_eos": True, "service_tier": "priority"}
@@ -113,14 +113,11 @@ def main() -> int:
     parser.add_argument("--kv-memory", default="64MiB")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory, receiving() as (endpoint, collector):
+    with tempfile.TemporaryDirectory() as directory, collecting() as (endpoint, collector):
         settings = {"WORKER__KV_MEMORY": options.kv_memory, "WORKER__HOST_KV_MEMORY": "64MiB"}
-        server = Server(Path(directory), settings, environ={"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}).start()
-        try:
+        with ServedFairlane(Path(directory), settings, {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}) as server:
             asyncio.run(measure(server, options.requests, options.flood))
             spans = collector.wait_until(lambda came: len(first_tokens(came)) >= options.requests)
-        finally:
-            server.stop()
     found = first_tokens(spans)
     figures = results(found)
     took = sorted(each.ms for each in found)

@@ -205,6 +205,7 @@ TENANTS = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(now=TENANTS, wanted=TENANTS, prune=st.booleans())
 def test_carrying_out_a_plan_leaves_nothing_to_plan(
     tmp_path_factory: pytest.TempPathFactory, now: list[dict[str, Any]], wanted: list[dict[str, Any]], prune: bool

@@ -7,8 +7,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.scheduling.lines.fairness import HARDER, Case, share
-from benchmarks.scheduling.lines.world import OURS, THETA
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.planner import Planner
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
@@ -70,6 +68,7 @@ requests = st.tuples(st.integers(1, 300), st.integers(1, 200))
 """Prompt and output tokens, for every request of one tenant."""
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=20)
 @given(
     one=requests,
@@ -109,12 +108,6 @@ def test_the_service_gap_of_backlogged_tenants_is_bounded(
     Simulation(arrivals, [planner], HARDWARE, observers=[spread]).run()
 
     assert not spread.broken
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-def test_tenants_do_not_swing_past_each_other_in_a_large_batch(seed: int) -> None:
-    gap = share(Case(OURS, HARDER, 20_000, seed, 120.0)).gap
-    assert gap < 1.6 * THETA  # by counters alone, which lag behind what is under way, 1.7 and 2
 
 
 def test_who_has_no_rows_is_not_taken_for_somebody_who_has() -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -199,5 +200,5 @@ class PlannerMachine(RuleBasedStateMachine):
         )
 
 
-TestPlannerMachine = PlannerMachine.TestCase
+TestPlannerMachine = pytest.mark.slow(PlannerMachine.TestCase)
 TestPlannerMachine.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)

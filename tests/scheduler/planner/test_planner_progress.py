@@ -106,6 +106,7 @@ def test_some_request_goes_forward_within_as_many_steps_as_the_longest_of_each_t
     assert Played(world).through(arrivals).standstill <= groups * longest, "each may begin a prompt before one is done"
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(asked=st.lists(request, min_size=10, max_size=40), host_slots=st.sampled_from([0, 40]))
 def test_nobody_waits_longer_than_the_lane_lets_them_whatever_comes(asked: list[Request], host_slots: int) -> None:

@@ -6,11 +6,9 @@ from contextlib import suppress
 
 import pytest
 
-from benchmarks.scheduling.lines.world import World
-from fairlane.scheduler.planner.steps import StepResult
 from fairlane.scheduler.protocol.gc_tuning import OF_A_WORKER, collect_seldom, no_collection
 from fairlane.scheduler.protocol.lanes import LaneName
-from fairlane.scheduler.protocol.messages import Job, Lease, Sampling
+from tests.support.scheduler.planner_world import World, job
 
 STREAMS, STEPS = 200, 20
 
@@ -32,25 +30,11 @@ def collections() -> Iterator[list[int]]:
 
 
 def stepped(steps: int) -> None:
-    planner = World().policy("fairlane", [])
+    world = World(blocks=400, block_size=16, max_sequences=STREAMS, max_step_tokens=8 * STREAMS)
     for number in range(STREAMS):
-        job = Job(
-            job_id=f"f{number}",
-            gateway_id="gateway",
-            tenant="acme",
-            lane=LaneName.LATENCY,
-            prompt=(0,) * 8,
-            max_tokens=2 * STEPS,
-            granted_until=2 * STEPS,
-            sampling=Sampling(),
-            ttft_ms=1e6,
-            tpot_ms=1e3,
-        )
-        planner.add(Lease(job=job, epoch=1, arrived_ms_ago=0.0), 0.0)
-    for step in range(steps):
-        plan = planner.plan(20.0 * step)
-        tokens = {row.seq: 0 for row in plan.rows if row.samples}
-        planner.apply(StepResult(number=plan.number, tokens=tokens, run_ms=10.0), 20.0 * step + 10.0)
+        world.add(job(f"f{number}", LaneName.LATENCY, max_tokens=2 * STEPS))
+    for _ in range(steps):
+        world.step()
 
 
 def test_steps_of_hundreds_of_streams_set_off_no_collection(collections: list[int]) -> None:

@@ -112,6 +112,7 @@ def run(world: dict[str, Any], *, is_stepwise: bool) -> tuple[Simulation, Counte
     return simulation, meter, planners
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(worlds())
 def test_what_coasts_tells_the_same_as_what_is_planned(world: dict[str, Any]) -> None:

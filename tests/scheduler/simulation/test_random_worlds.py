@@ -47,6 +47,7 @@ class Ends(Watcher):
         self.counts[record.arrival.job_id] += 1
 
 
+@pytest.mark.slow
 @bounded
 @given(randoms)
 @example(Random(1727616))  # unequal workers, the last request fits one of them
@@ -69,6 +70,7 @@ def test_every_request_ends_once_nothing_leaks_and_no_worker_idles_beside_what_i
         assert (deaths and number == 1) or (each.blocks_free, each.host_slots_free) == each.all_free
 
 
+@pytest.mark.slow
 @bounded
 @given(randoms)
 @example(Random(42))  # what was promised needs the whole pool, beside a floor
