@@ -1,15 +1,16 @@
-"""The engine thread: what the loop tells it holds from the next step on, and its reports miss nothing."""
+"""The engine thread: what the loop tells it holds from the next step on, reports miss nothing, its pipe is heard."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from threading import Thread
 
 import pytest
 
 from fairlane.scheduler.protocol.messages import Cancel, Finished, Grant, Lease, Outcome, Paused
 from fairlane.scheduler.queue.types import Publication
-from fairlane.worker.engine_thread import Drop, EngineThread
+from fairlane.worker.engine_thread import Drop, EngineThread, WakeUpPipe
 from fairlane.worker.reports import LaneTokens, Report
 from tests.support.worker.scripted import LIMIT_S, ScriptedRunner, engine, job, lease
 
@@ -215,3 +216,24 @@ async def test_an_engine_that_breaks_is_told_once_and_reports_no_more() -> None:
         await it.until(lambda: it.failures)
         assert [str(error) for error in it.failures] == ["out of memory"]
         assert it.ends() == {}
+
+
+async def test_a_wake_up_in_another_thread_is_heard_on_the_loop() -> None:
+    heard = asyncio.Event()
+    pipe = WakeUpPipe(asyncio.get_running_loop(), heard.set)
+
+    Thread(target=pipe.wake).start()
+    await heard.wait()
+
+    pipe.close()
+
+
+async def test_more_wake_ups_than_are_heard_neither_block_nor_fail() -> None:
+    heard = asyncio.Event()
+    pipe = WakeUpPipe(asyncio.get_running_loop(), heard.set)
+
+    for _ in range(100_000):
+        pipe.wake()
+    await heard.wait()
+
+    pipe.close()

@@ -1,10 +1,17 @@
-"""Frames of an event stream, as a client's parser cuts them."""
+"""An event stream: its frames as a client's parser cuts them, and its end where a client leaves or takes nothing."""
 
+import asyncio
 import json
 
 import pytest
+from starlette.requests import ClientDisconnect
+from starlette.types import Message
 
 from fairlane.gateway.http import sse
+from fairlane.gateway.http.disconnect import Disconnect
+from fairlane.gateway.http.sse import ClientConnection, EventStream
+
+pytestmark = pytest.mark.anyio
 
 
 def test_an_event_is_one_line_of_json() -> None:
@@ -35,3 +42,130 @@ def test_a_comment_cannot_become_anything_else(text: str, frame: bytes) -> None:
 
 def test_the_last_frame() -> None:
     assert sse.DONE == b"data: [DONE]\n\n"
+
+
+WAIT_S = 20.0
+
+
+def stays() -> Disconnect:
+    """A client whose connection reads on by itself."""
+    return Disconnect(lambda: None)
+
+
+def never(_: bytes) -> bool:
+    """A client that nothing can be sent to without waiting."""
+    return False
+
+
+async def test_a_client_that_leaves_ends_the_block() -> None:
+    disconnect = stays()
+
+    async def block() -> None:
+        async with asyncio.timeout(WAIT_S):
+            with ClientConnection(disconnect):
+                disconnect.left()
+                await asyncio.Event().wait()
+
+    with pytest.raises(ClientDisconnect):
+        await block()
+
+
+async def test_a_client_that_had_left_before_ends_the_block_as_well() -> None:
+    disconnect = stays()
+    disconnect.left()
+
+    async def block() -> None:
+        async with asyncio.timeout(WAIT_S):
+            with ClientConnection(disconnect):
+                await asyncio.Event().wait()
+
+    with pytest.raises(ClientDisconnect):
+        await block()
+
+
+async def test_a_block_that_has_ended_is_not_told() -> None:
+    disconnect = stays()
+
+    with ClientConnection(disconnect):
+        pass
+    disconnect.left()
+
+    await asyncio.sleep(0)  # a cancellation would come here
+
+
+async def test_a_cancelled_block_ends_as_cancelled() -> None:
+    async def block() -> None:
+        with ClientConnection(stays()):
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(block())
+    await asyncio.sleep(0)
+    task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_client_that_takes_nothing_for_too_long_is_gone() -> None:
+    async def stuck(message: Message) -> None:
+        await asyncio.Event().wait()
+
+    async def block() -> None:
+        async with asyncio.timeout(WAIT_S):
+            with (
+                ClientConnection(stays()) as connection,
+                EventStream(stuck, never, [], connection, write_timeout_s=0.01) as out,
+            ):
+                await out.write(b"data: 1\n\n")
+
+    with pytest.raises(ClientDisconnect):
+        await block()
+
+
+async def test_a_stream_with_nothing_to_say_may_last() -> None:
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    with ClientConnection(stays()) as connection:
+        with EventStream(send, never, [(b"a", b"b")], connection, write_timeout_s=0.001) as out:
+            await out.write(b"data: 1\n\n")
+            loop = asyncio.get_running_loop()
+            until = loop.create_future()
+            loop.call_later(0.05, until.set_result, None)  # fifty times as long as a write may take
+            await until
+            await out.write(b"data: 2\n\n")
+        await out.close()
+
+    assert [message.get("body") for message in sent] == [None, b"data: 1\n\n", b"data: 2\n\n", b""]
+    assert (b"content-type", b"text/event-stream") in sent[0]["headers"]
+
+
+async def test_frames_go_out_without_waiting_where_the_client_keeps_up_and_in_their_order_where_not() -> None:
+    keeps_up = True
+    sent: list[bytes] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message.get("body", b"head"))
+
+    def push(frames: bytes) -> bool:
+        if keeps_up:
+            sent.append(frames)
+        return keeps_up
+
+    with (
+        ClientConnection(stays()) as connection,
+        EventStream(send, push, [], connection, write_timeout_s=WAIT_S) as out,
+    ):
+        assert not out.put(b"1")  # its headers have to go before it
+        await out.catch_up()
+        assert out.put(b"2")
+        keeps_up = False
+        assert not out.put(b"3")
+        keeps_up = True
+        assert not out.put(b"4")  # not before what waits
+        await out.catch_up()
+        assert out.put(b"5")
+
+    assert sent == [b"head", b"1", b"2", b"34", b"5"]

@@ -1,9 +1,18 @@
-"""Weighted virtual token counters: lift, charge, window; and the bound that follows from them."""
+"""Weighted virtual token counters: lift, charge, window, the bound that follows; class, urgency, dues."""
 
+import math
+from typing import Any
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlane.scheduler.planner.ordering import BEHIND, Counters
+from fairlane.scheduler.planner.ordering import BEHIND, LEAD, PLENTY, SHORT_FIRST, Counters, first_due_ms, prospects
+from fairlane.scheduler.planner.sequence_group import open_group
+from fairlane.scheduler.protocol.lanes import LATENCY
+from fairlane.scheduler.protocol.messages import Lease
+from fairlane.scheduler.queue.types import due_after_ms
+from tests.support.scheduler.queues import job
 
 
 def charged(window: float = 100.0, **values: float) -> Counters:
@@ -101,3 +110,60 @@ def test_coming_and_going_never_puts_anyone_below_those_who_wait(steps: list[tup
         counters.charge(tenant, tokens, 1.0)
         if leaves:
             backlogged.discard(tenant)
+
+
+LONG_WAIT_MS = 30_000.0
+
+
+def test_a_deadline_far_off_does_not_order() -> None:
+    assert prospects(PLENTY * 10.0 + 1.0, 10.0, 0.0, 0.0, LONG_WAIT_MS) == (False, math.inf)
+
+
+@pytest.mark.parametrize("slack_ms", [0.0, PLENTY * 10.0])
+def test_what_can_be_in_time_is_ordered_by_slack_and_length(slack_ms: float) -> None:
+    assert prospects(slack_ms, 10.0, 0.0, 0.0, LONG_WAIT_MS) == (False, slack_ms + SHORT_FIRST * 10.0)
+
+
+def test_a_tenant_that_is_ahead_counts_as_due_later() -> None:
+    assert prospects(100.0, 10.0, 40.0, 0.0, LONG_WAIT_MS) == (False, 100.0 + SHORT_FIRST * 10.0 + LEAD * 40.0)
+
+
+def test_what_is_too_late_is_relegated_and_ordered_by_counters_alone() -> None:
+    assert prospects(-1.0, 10.0, 0.0, LONG_WAIT_MS - 1.0, LONG_WAIT_MS) == (True, math.inf)
+
+
+def test_what_is_guaranteed_is_never_relegated() -> None:
+    expected = (False, SHORT_FIRST * 10.0 - 1.0)
+    assert prospects(-1.0, 10.0, 0.0, 0.0, LONG_WAIT_MS, guaranteed=True) == expected
+
+
+@pytest.mark.parametrize("slack_ms", [-1.0, 400.0])
+def test_what_has_waited_long_is_ordered_by_age(slack_ms: float) -> None:
+    assert prospects(slack_ms, 10.0, 0.0, LONG_WAIT_MS, LONG_WAIT_MS) == (False, -LONG_WAIT_MS)
+
+
+@pytest.mark.parametrize("slack_ms", [-1e6, 0.0, 1e6])
+def test_without_known_times_the_deadline_alone_orders(slack_ms: float) -> None:
+    assert prospects(slack_ms, 0.0, 0.0, 0.0, LONG_WAIT_MS) == (False, slack_ms)
+
+
+@pytest.mark.parametrize(
+    ("fields", "due_ms"),
+    [
+        ({}, 1_000.0),
+        ({"hard_ttft_ms": 400.0}, 400.0),
+        ({"deadline_ms": 10_500.0}, 500.0),  # 100 tokens at the lane's target
+        ({"deadline_ms": 10_500.0, "pace_ms": 102.0}, 300.0),
+        ({"deadline_ms": 10_500.0, "pace_ms": 102.0, "hard_ttft_ms": 200.0}, 200.0),
+        ({"deadline_ms": 500.0}, 0.0),
+    ],
+)
+def test_it_is_the_earliest_of_target_statement_and_what_a_stated_end_leaves(
+    fields: dict[str, Any], due_ms: float
+) -> None:
+    asked = job("a", **fields)
+
+    job_id = open_group(Lease(job=asked, epoch=1, arrived_ms_ago=0.0), LATENCY, arrived_ms=7.0, block_size=16)
+
+    assert first_due_ms(asked) == due_after_ms(asked) == due_ms
+    assert job_id.choices[0].first_due_ms == 7.0 + due_ms
