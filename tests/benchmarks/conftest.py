@@ -1,5 +1,5 @@
-"""The models of the worker's tests, for benchmarks that put work into an engine."""
+"""The models of `tests/support/worker/models.py`, for benchmarks that put work into an engine."""
 
-from tests.worker.conftest import default_files, default_model, tiny
+from tests.support.worker.models import default_files, default_model, one_thread, tiny
 
-__all__ = ["default_files", "default_model", "tiny"]
+__all__ = ["default_files", "default_model", "one_thread", "tiny"]

@@ -20,8 +20,8 @@ from fairlane.quotas.store import Charge
 from fairlane.scheduler.protocol.messages import Finished, Outcome, TokenDelta
 from fairlane.scheduler.queue.keys import prefix
 from fairlane.scheduler.queue.registry import RedisRegistry
-from tests.scheduler.admission.test_open_requests import BEST_EFFORT, PROMISED, WORKERS
 from tests.support.gateway.served import ASKED, CHAT, COMPLETIONS, SAID, WAIT_S, Served, serving, settings, until
+from tests.support.scheduler.admitted import BEST_EFFORT, PROMISED, WORKERS
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.gateway.served import ADMIN_KEY, ASKED, CHAT, WAIT_S, Served, serving, settings, until
+from tests.support.gateway.served import ADMIN_KEY, ASKED, CHAT, WAIT_S, serving, settings, settled, until
 from tests.support.gateway.spawned import LEASE_S, process
 from tests.support.ports import free_port
 
@@ -115,10 +115,3 @@ async def ask(base: str, key: str) -> int:
             return (await client.post(CHAT, json=ASKED, headers={"authorization": f"Bearer {key}"})).status_code
         except httpx.TransportError:
             return 0
-
-
-async def settled(served: Served) -> None:
-    """The other gateway's reaper has settled all."""
-    async with asyncio.timeout(WAIT_S):
-        while (await served.limits())["tokens_per_day"].reserved:  # noqa: ASYNC110 - polled from outside
-            await asyncio.sleep(0.05)

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from fairlane.scheduler.protocol.settings import LaneSettings, LanesSettings
-from tests.scheduler.admission.test_open_requests import BEST_EFFORT, PROMISED, WORKERS
 from tests.support.gateway.served import ASKED, CHAT, COMPLETIONS, Served, error_of, gateway, serving, settings, until
+from tests.support.scheduler.admitted import BEST_EFFORT, PROMISED, WORKERS
 
 pytestmark = pytest.mark.anyio
 

@@ -10,7 +10,7 @@ from starlette.types import Message
 from fairlane.gateway.http.body import read_body
 from fairlane.gateway.http.connections import Heads
 from fairlane.gateway.http.protocol import LimitedHttpProtocol
-from tests.gateway.http.test_protocol import GET, IMPATIENT, POST, serving
+from tests.support.gateway.raw_http import GET, IMPATIENT, POST, serving
 from tests.support.gateway.served import until
 
 pytestmark = pytest.mark.anyio

@@ -13,7 +13,6 @@ from fairlane.quotas import keyspace
 from fairlane.quotas.idempotency import EndedRun, Name
 from fairlane.quotas.sealing import Seal
 from fairlane.store.errors import StoreUnavailable
-from tests.gateway.test_main import settled
 from tests.support.gateway.sent_twice import (
     BOTH,
     KEY,
@@ -26,7 +25,7 @@ from tests.support.gateway.sent_twice import (
     two_gateways,
     waiting,
 )
-from tests.support.gateway.served import ASKED, CHAT, WAIT_S, Served, error_of, serving, settings, until
+from tests.support.gateway.served import ASKED, CHAT, WAIT_S, Served, error_of, serving, settings, settled, until
 from tests.support.gateway.spawned import LEASE_S, process
 
 pytestmark = pytest.mark.anyio

@@ -7,9 +7,9 @@ from fairlane.gateway.requests.request import LiveJob
 from fairlane.scheduler.admission.open_requests import Request
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.protocol.messages import TokenDelta
-from tests.scheduler.admission.test_open_requests import PROMISED, WORKERS
 from tests.support.gateway.one_job import QUEUE
 from tests.support.gateway.one_job import job as live
+from tests.support.scheduler.admitted import PROMISED, WORKERS
 from tests.support.scheduler.planner_world import LATENCY, job
 
 ALIKE = Request(lane=LATENCY, tenant="acme", prompt_tokens=10, max_tokens=100)

@@ -12,9 +12,8 @@ import httpx
 import pytest
 
 from fairlane.gateway.requests.recovery import Reaper
-from tests.gateway.test_main import settled
 from tests.support.gateway.sent_twice import KEY, QUICK, STREAMED, begun_with, kept, post, used
-from tests.support.gateway.served import ASKED, CHAT, SAID, WAIT_S, Served, serving, settings, until
+from tests.support.gateway.served import ASKED, CHAT, SAID, WAIT_S, Served, serving, settings, settled, until
 from tests.support.gateway.spawned import LEASE_S, process
 
 pytestmark = pytest.mark.anyio

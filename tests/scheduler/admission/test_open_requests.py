@@ -7,24 +7,9 @@ from fairlane.scheduler.admission.demand import BUCKET_MS, Level
 from fairlane.scheduler.admission.hearsay import decode, encode
 from fairlane.scheduler.admission.open_requests import MOST_IN_VAIN, OpenRequests, Request
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
-from fairlane.scheduler.protocol.messages import WorkerStatus
 from fairlane.scheduler.queue.promises import MOST_TAKEN
+from tests.support.scheduler.admitted import BEST_EFFORT, PROMISED, WORKERS
 from tests.support.scheduler.planner_world import LATENCY, THROUGHPUT
-
-WORKERS = (
-    WorkerStatus(
-        worker_id="worker",
-        model="model",
-        queue="model@0",
-        card_sha256="0",
-        started_at_ms=0.0,
-        blocks_total=1_000,
-        max_sequences=64,
-        step_ms=20.0,
-        step_weights=(20.0, 0.1, 1.0, 1e-4, 1e-6),
-    ),
-)
-PROMISED, BEST_EFFORT = Level(0, best_effort=False), Level(0, best_effort=True)
 
 
 def known() -> OpenRequests:

@@ -195,3 +195,10 @@ async def serving(
             while not working.done():  # redis-py can lose a cancellation on Python 3.11, so once may not do
                 working.cancel()
                 await asyncio.wait({working}, timeout=0.1)
+
+
+async def settled(served: Served) -> None:
+    """The other gateway's reaper has settled all."""
+    async with asyncio.timeout(WAIT_S):
+        while (await served.limits())["tokens_per_day"].reserved:  # noqa: ASYNC110 - polled from outside
+            await asyncio.sleep(0.05)

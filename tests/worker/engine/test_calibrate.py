@@ -7,8 +7,8 @@ from fairlane.scheduler.planner.steps import StepFeatures
 from fairlane.worker.engine.engine import calibrate
 from fairlane.worker.model.interface import TransformersModel
 from tests.support.worker.hand import lease
-from tests.worker.engine.test_engine import Client
-from tests.worker.engine.test_runner import PROMPTS, alone
+from tests.support.worker.prompts import PROMPTS, alone
+from tests.support.worker.stepped import Client
 
 STEP = StepFeatures(4, 0, 100, 0)
 

@@ -10,8 +10,8 @@ from fairlane.worker.engine.kv_cache import KVCache
 from fairlane.worker.engine.runner import Packer, pack
 from fairlane.worker.model.interface import Packed, TransformersModel
 from tests.support.worker.hand import lease
-from tests.worker.engine.test_engine import Client
-from tests.worker.engine.test_runner import PROMPTS
+from tests.support.worker.prompts import PROMPTS
+from tests.support.worker.stepped import Client
 
 ROWS = [
     Row(SeqId("a", 0), (7,), 5, (3, 1), True, 2),

@@ -12,8 +12,8 @@ from fairlane.scheduler.protocol.messages import Outcome, Sampling
 from fairlane.worker.engine.engine import Engine, planner_for
 from fairlane.worker.model.interface import TransformersModel
 from tests.support.worker.hand import lease
-from tests.worker.engine.test_engine import Client
-from tests.worker.engine.test_runner import PROMPTS, alone
+from tests.support.worker.prompts import PROMPTS, alone
+from tests.support.worker.stepped import Client
 
 LONG = PROMPTS[4]
 

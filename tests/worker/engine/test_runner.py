@@ -9,13 +9,7 @@ from fairlane.worker.engine.runner import UNCOMPUTABLE, UNKNOWN_ID, Runner, Runn
 from fairlane.worker.engine.sampling import BROKEN_LOGITS
 from fairlane.worker.model.interface import TransformersModel
 from tests.support.worker.hand import GREEDY, Hand, Line, lease
-
-PROMPTS = [[5], [1, 2, 3], list(range(10, 27)), [60, 61, 62, 63, 64], list(range(90, 50, -1))]
-
-
-def alone(model: TransformersModel, prompt: list[int], tokens: int) -> list[int]:
-    hand = Hand(model)
-    return hand.generate([hand.start(lease("alone", prompt))], tokens)[0]
+from tests.support.worker.prompts import PROMPTS, alone
 
 
 def plain_greedy(model: TransformersModel, prompt: list[int], tokens: int) -> list[int]:

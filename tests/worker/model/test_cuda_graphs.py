@@ -15,7 +15,7 @@ from fairlane.worker.model.cuda_graphs import DecodeGraphs, Replay, bucket_sizes
 from fairlane.worker.model.fused import FusedModel, take_weights
 from fairlane.worker.model.interface import Output, TransformersModel
 from tests.support.worker.hand import Hand, Line, lease
-from tests.worker.model.test_support import GROUPED, random_model
+from tests.support.worker.random_models import GROUPED, random_model
 
 PROMPTS = [[7, 3, 9], [5], [11, 2, 2, 8, 1, 30, 4], [60, 61], [13] * 5]
 

@@ -11,32 +11,12 @@ from torch.nn.functional import linear
 from fairlane.worker.engine.sampling import BROKEN_LOGITS
 from fairlane.worker.model import fused as module
 from fairlane.worker.model.fused import FusedModel, make_linear
-from fairlane.worker.model.interface import Model, TransformersModel
+from fairlane.worker.model.interface import TransformersModel
 from fairlane.worker.model.select import build_fused
+from tests.support.worker.fused_family import FAMILY, generate
 from tests.support.worker.hand import Hand, lease
-from tests.worker.engine.test_runner import PROMPTS
-from tests.worker.model.test_support import GROUPED, random_model
-
-FAMILY = {
-    "llama": transformers.LlamaConfig(**GROUPED),
-    "llama with biases": transformers.LlamaConfig(**GROUPED, attention_bias=True, mlp_bias=True),
-    "llama with tied embeddings": transformers.LlamaConfig(**GROUPED, tie_word_embeddings=True),
-    "llama with stretched positions": transformers.LlamaConfig(
-        **GROUPED,
-        rope_parameters={
-            "rope_type": "llama3",
-            "rope_theta": 1e4,
-            "factor": 8.0,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 16,
-        },
-    ),
-    "mistral": transformers.MistralConfig(**GROUPED, sliding_window=None),
-    "qwen2": transformers.Qwen2Config(**GROUPED),
-    "qwen3": transformers.Qwen3Config(**GROUPED, head_dim=8),
-    "one layer": transformers.LlamaConfig(**GROUPED | {"num_hidden_layers": 1}),
-}
+from tests.support.worker.prompts import PROMPTS
+from tests.support.worker.random_models import random_model
 
 
 @pytest.fixture(scope="module")
@@ -44,13 +24,6 @@ def fused(tiny: TransformersModel) -> FusedModel:
     found = build_fused(tiny)
     assert found is not None
     return found
-
-
-def generate(model: Model, *, count: int | None = None) -> list[list[int]]:
-    hand = Hand(model)
-    return hand.generate(
-        [hand.start(lease(str(index), prompt)) for index, prompt in enumerate(PROMPTS)], 12, count=count
-    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -20,8 +20,8 @@ from fairlane.worker.model.select import build_fused, build_native, every_logit,
 from fairlane.worker.native import model as native_model
 from fairlane.worker.native.library import is_compiled, is_fastest
 from fairlane.worker.native.model import NativeModel, interleaved
+from tests.support.worker.random_models import GROUPED, SERVED, random_model
 from tests.support.worker.tiny_model import write_tiny_model
-from tests.worker.model.test_support import GROUPED, SERVED, random_model
 
 needs_compiled = pytest.mark.skipif(
     not (is_fastest(torch.float32, 8, torch.device("cpu")) and is_fastest(torch.bfloat16, 8, torch.device("cpu"))),

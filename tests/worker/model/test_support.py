@@ -3,30 +3,11 @@
 import pytest
 import torch
 import transformers
-from transformers import AutoModelForCausalLM
 
 from fairlane.worker.model.files import ModelError
-from fairlane.worker.model.interface import ATTENTION, TransformersModel, check_supported, register_attention
+from fairlane.worker.model.interface import check_supported
 from fairlane.worker.model.select import prove
-
-SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 101}
-GROUPED = SMALL | {"num_key_value_heads": 2, "intermediate_size": 40, "pad_token_id": 0, "initializer_range": 0.3}
-
-SERVED = {
-    "llama": transformers.LlamaConfig(**GROUPED),
-    "mistral without window": transformers.MistralConfig(**GROUPED, sliding_window=None),
-    "mistral with a window that never binds": transformers.MistralConfig(
-        **GROUPED, sliding_window=4096, max_position_embeddings=2048
-    ),
-    "qwen2": transformers.Qwen2Config(**GROUPED),
-    "qwen3": transformers.Qwen3Config(**GROUPED, head_dim=8),
-    "gemma": transformers.GemmaConfig(**GROUPED, head_dim=8),
-    "phi3": transformers.Phi3Config(**GROUPED),
-    "olmo2": transformers.Olmo2Config(**GROUPED),
-    "granite": transformers.GraniteConfig(**GROUPED),
-    "mixtral": transformers.MixtralConfig(**GROUPED, sliding_window=None, num_local_experts=2),
-    "gpt2": transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=101, initializer_range=0.3),
-}
+from tests.support.worker.random_models import GROUPED, SERVED, SMALL, random_model
 
 REFUSED = [
     (transformers.T5Config(), "an encoder-decoder"),
@@ -44,13 +25,6 @@ REFUSED = [
         "a rotary embedding that depends on the batch",
     ),
 ]
-
-
-def random_model(config: transformers.PreTrainedConfig, dtype: torch.dtype = torch.float32) -> TransformersModel:
-    register_attention()
-    torch.manual_seed(0)
-    causal_lm = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=ATTENTION)
-    return TransformersModel("random", causal_lm.eval().requires_grad_(False))
 
 
 @pytest.mark.parametrize("config", SERVED.values(), ids=SERVED.keys())

@@ -12,10 +12,10 @@ from fairlane.worker.model.interface import TransformersModel
 from fairlane.worker.model.select import build_native, every_logit
 from fairlane.worker.native.library import has_int8, is_compiled, is_fastest
 from fairlane.worker.native.model import Arena, NativeModel, QuantisedWeights, interleaved, quantised, tiled
+from tests.support.worker.fused_family import FAMILY, generate
 from tests.support.worker.hand import Hand, lease
-from tests.worker.engine.test_runner import PROMPTS
-from tests.worker.model.test_fused import FAMILY, generate
-from tests.worker.model.test_support import GROUPED, random_model
+from tests.support.worker.prompts import PROMPTS
+from tests.support.worker.random_models import GROUPED, random_model
 
 CPU = torch.device("cpu")
 INF = float("inf")
