@@ -21,7 +21,7 @@ from fairlane.cli.client import CommandError, check_writable, write_whole
 from fairlane.cli.simulated_run import Scenario, check_load
 from fairlane.scheduler.simulation.calibration import Calibration, CalibrationError, preset, read_calibration
 from fairlane.scheduler.simulation.simulate import StuckError
-from fairlane.scheduler.simulation.synthetic_tenants import Overlay, lane_tiers
+from fairlane.scheduler.simulation.synthetic_tenants import SyntheticTenants, lane_tiers
 from fairlane.scheduler.simulation.workload import TraceError, TraceRow, read_trace, slice_trace
 
 TIMEOUT_S = 10.0
@@ -128,7 +128,7 @@ def simulate(
                 calibration.hardware.single_stream_ms,
             )
             tiers = lane_tiers(latency_share, limit_ms, single_stream_ms=stream_ms)
-            overlay = Overlay(tenants=tenants, zipf=zipf, tiers=tiers, seed=seed, kv_tokens=calibration.kv_tokens)
+            overlay = SyntheticTenants(tenants=tenants, zipf=zipf, tiers=tiers, seed=seed, kv_tokens=calibration.kv_tokens)
             scenario = Scenario(
                 rows=rows,
                 overlay=overlay,

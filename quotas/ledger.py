@@ -24,7 +24,7 @@ _TENANTS_PER_CALL = 256
 
 
 @dataclass(slots=True)
-class Usage:
+class UsageSums:
     """A sum over settled requests. Refused and refunded ones are not in it."""
 
     requests: int = 0
@@ -42,7 +42,7 @@ class UsageRow:
     """The usage of one group: values for the fields asked for, in their order."""
 
     group: dict[str, str]
-    usage: Usage
+    usage: UsageSums
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class UsageReport:
     """Usage by group, sorted by the group's values, and in all."""
 
     rows: list[UsageRow]
-    total: Usage
+    total: UsageSums
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,8 +133,8 @@ class Ledger:
     async def _report(
         self, root: str, tenant: str, first: date, last: date, group_by: Sequence[str], rolled: date | None
     ) -> UsageReport:
-        groups: dict[tuple[str, ...], Usage] = {}
-        total = Usage()
+        groups: dict[tuple[str, ...], UsageSums] = {}
+        total = UsageSums()
         parted = {} if rolled is None else _months(first, last, rolled)
         spans = [*parted, *((first + timedelta(days=n)).isoformat() for n in range((last - first).days + 1))]
         for start in range(0, len(spans), _DAYS_PER_CALL):
@@ -143,7 +143,7 @@ class Ledger:
                     raise FieldError(end, f"must not part {names['day']}, whose days were rolled up into one sum")
                 group = tuple(names[name] for name in group_by)
                 for figure, amount in zip(_FIGURES, sums, strict=True):
-                    groups.setdefault(group, Usage()).add(figure, amount)
+                    groups.setdefault(group, UsageSums()).add(figure, amount)
                     total.add(figure, amount)
         rows = [UsageRow(dict(zip(group_by, group, strict=True)), groups[group]) for group in sorted(groups)]
         return UsageReport(rows, total)

@@ -33,7 +33,7 @@ class LimitsError(FieldError):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class LimitRule:
     """What one limit counts, and for how long."""
 
     name: str
@@ -43,17 +43,17 @@ class Rule:
     kind: Kind
 
 
-RULES: tuple[Rule, ...] = (  # the same table stands in lua/rules.lua
-    Rule("requests_per_minute", "minute", ("requests",), "rate"),
-    Rule("tokens_per_minute", "minute", ("input", "output"), "rate"),
-    Rule("input_tokens_per_minute", "minute", ("input",), "rate"),
-    Rule("output_tokens_per_minute", "minute", ("output",), "rate"),
-    Rule("tokens_per_day", "day", ("input", "output"), "quota"),
-    Rule("tokens_per_month", "month", ("input", "output"), "quota"),
-    Rule("concurrent_requests", "live", ("requests",), "concurrency"),
-    Rule("queued_requests", "request", (), "exceeds"),  # enforced by the queue, which knows the depth
-    Rule("max_prompt_tokens", "request", ("prompt",), "exceeds"),
-    Rule("max_output_tokens", "request", ("ceiling",), "exceeds"),
+RULES: tuple[LimitRule, ...] = (  # the same table stands in lua/rules.lua
+    LimitRule("requests_per_minute", "minute", ("requests",), "rate"),
+    LimitRule("tokens_per_minute", "minute", ("input", "output"), "rate"),
+    LimitRule("input_tokens_per_minute", "minute", ("input",), "rate"),
+    LimitRule("output_tokens_per_minute", "minute", ("output",), "rate"),
+    LimitRule("tokens_per_day", "day", ("input", "output"), "quota"),
+    LimitRule("tokens_per_month", "month", ("input", "output"), "quota"),
+    LimitRule("concurrent_requests", "live", ("requests",), "concurrency"),
+    LimitRule("queued_requests", "request", (), "exceeds"),  # enforced by the queue, which knows the depth
+    LimitRule("max_prompt_tokens", "request", ("prompt",), "exceeds"),
+    LimitRule("max_output_tokens", "request", ("ceiling",), "exceeds"),
 )
 LIMIT_NAMES: tuple[str, ...] = tuple(rule.name for rule in RULES)
 
@@ -190,16 +190,16 @@ class Demand:
         """Output tokens of all choices."""
         return self.choice * self.choices + self.owed
 
-    def amount(self, rule: Rule) -> int:
+    def amount(self, rule: LimitRule) -> int:
         """What the rule counts of what it holds at first."""
         return sum(getattr(self, field) for field in rule.counts)
 
-    def most(self, rule: Rule) -> int:
+    def most(self, rule: LimitRule) -> int:
         """What the rule counts of all that was asked for."""
         later = max(0, self.ceiling - self.start - self.choice) * self.choices
         return self.amount(rule) + (later if self.stated and "output" in rule.counts else 0)
 
-    def uncut(self, rule: Rule) -> tuple[int, int]:
+    def uncut(self, rule: LimitRule) -> tuple[int, int]:
         """Amount and most by a limit in shadow, which has not cut it: the least that it would have been cut to."""
         choice, ceiling = min(1, self.choice) if self.is_cut else self.choice, self.ceiling if self.stated else 1
         least = dataclasses.replace(self, choice=choice, ceiling=ceiling).amount(rule)
@@ -219,23 +219,23 @@ class Level:
     paused: Sequence[Place] = ()
     """Reservations that wait for this level's minute to have room, the one that has waited longest first."""
 
-    def rules(self) -> Iterator[tuple[Rule, int]]:
+    def rules(self) -> Iterator[tuple[LimitRule, int]]:
         """Each rule that has a limit here, with its figure."""
         for rule in RULES:
             figure: int | None = getattr(self.limits, rule.name)
             if figure is not None:
                 yield rule, figure
 
-    def used(self, rule: Rule) -> int:
+    def used(self, rule: LimitRule) -> int:
         """What was charged in the rule's window."""
         window = self.windows.get(rule.window)
         return 0 if window is None else window.totals.count(rule.counts)
 
-    def reserved(self, rule: Rule) -> int:
+    def reserved(self, rule: LimitRule) -> int:
         """What running requests may still be charged."""
         return 0 if rule.window == "request" else self.held.count(rule.counts)
 
-    def status(self, rule: Rule, figure: int, now_ms: int) -> LimitStatus:
+    def status(self, rule: LimitRule, figure: int, now_ms: int) -> LimitStatus:
         """The limit as it stands."""
         used, reserved = self.used(rule), self.reserved(rule)
         window = self.windows.get(rule.window)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fairlane.quotas import keyspace
 from fairlane.quotas.limits import Demand, Level, Limits, Place, Scope
 from fairlane.quotas.store import AccessDenied, Ask, Reason
-from fairlane.quotas.windows import Calendar, Minute, Slicing, Span, Totals, calendar_at
+from fairlane.quotas.windows import Calendar, Minute, Slicing, FixedWindow, Totals, calendar_at
 
 LONG_OVER_MS = 86_400_000
 """What is over for so long is dropped, also by a clock that steps back."""
@@ -241,9 +241,9 @@ class MemoryRoot:
             shadow=frozenset() if level.scope == "key" else tenant.shadow,
             windows={
                 "minute": figures.minute.at(now_ms),
-                "day": Span(Totals(input=spent[calendar.today.isoformat()]), calendar.day_ends_ms),
-                "month": Span(Totals(input=spent[calendar.month]), calendar.month_ends_ms),
-                "live": Span(Totals(requests=figures.live.requests), None),
+                "day": FixedWindow(Totals(input=spent[calendar.today.isoformat()]), calendar.day_ends_ms),
+                "month": FixedWindow(Totals(input=spent[calendar.month]), calendar.month_ends_ms),
+                "live": FixedWindow(Totals(requests=figures.live.requests), None),
             },
             held=Totals(input=figures.live.input, output=figures.live.output),
         )

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from fairlane.quotas.limits import LIMIT_NAMES, RULES, Limits, LimitStatus, Rule, Scope
+from fairlane.quotas.limits import LIMIT_NAMES, RULES, Limits, LimitStatus, LimitRule, Scope
 from fairlane.quotas.windows import Slicing
 
 ACTIVE, SUSPENDED, DELETED, REVOKED = 1, 2, 3, 4
@@ -43,7 +43,7 @@ class _Places(NamedTuple):
 class _Limit(NamedTuple):
     """One limit that a card sets."""
 
-    rule: Rule
+    rule: LimitRule
     places: _Places
     figure: int
     shadow: bool
@@ -116,7 +116,7 @@ def _limits_of(limited: bytes) -> tuple[_Limit, ...]:
     )
 
 
-def _places(rule: Rule) -> _Places:
+def _places(rule: LimitRule) -> _Places:
     if rule.window == "request":
         return _Places(_two(), _two(), None)
     used = [MINUTE + _FIELDS[name] for name in rule.counts] if rule.window == "minute" else [_SUMS[rule.window]]

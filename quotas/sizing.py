@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from fairlane.quotas.limits import Demand, Kind, Level, LimitStatus, Place, Rule
+from fairlane.quotas.limits import Demand, Kind, Level, LimitStatus, Place, LimitRule
 
 SHARE = 8
 """A quantum is at most this part of the smallest minute: one request does not hold it whole."""
@@ -20,7 +20,7 @@ BLOCKED_PART = 120
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class LimitRefusal:
     """Why a request does not fit, and when it would."""
 
     status: LimitStatus
@@ -78,7 +78,7 @@ def portion(levels: Iterable[Level], quantum: int, choices: int) -> int:
     return max(1, min([quantum, *(figure // SHARE // choices for figure in minutes)]))
 
 
-def refusals(levels: Iterable[Level], demand: Demand, now_ms: int) -> list[Refusal]:
+def refusals(levels: Iterable[Level], demand: Demand, now_ms: int) -> list[LimitRefusal]:
     """Every limit that this demand does not fit, those in shadow too."""
     found = []
     for level in levels:
@@ -89,14 +89,14 @@ def refusals(levels: Iterable[Level], demand: Demand, now_ms: int) -> list[Refus
             if level.paused and _is_paced(rule) and not is_shadow:
                 excess = max(1, excess)
             if most > figure:
-                found.append(Refusal(level.status(rule, figure, now_ms), most, None, "exceeds"))
+                found.append(LimitRefusal(level.status(rule, figure, now_ms), most, None, "exceeds"))
             elif excess > 0 and amount > 0:
                 retry_s = _retry_s(level, rule, excess, now_ms)
-                found.append(Refusal(level.status(rule, figure, now_ms), amount, retry_s, rule.kind))
+                found.append(LimitRefusal(level.status(rule, figure, now_ms), amount, retry_s, rule.kind))
     return found
 
 
-def heaviest(found: Sequence[Refusal]) -> Refusal | None:
+def heaviest(found: Sequence[LimitRefusal]) -> LimitRefusal | None:
     """The refusal to tell: the first of the heaviest that are not in shadow."""
     binding = [refusal for refusal in found if not refusal.status.shadow]
     return max(binding, key=lambda refusal: refusal.weight, default=None)
@@ -129,14 +129,14 @@ def more(levels: Iterable[Level], wanted: int, unit: int, own: int, place: Place
     return More(got - got % unit, spent or full, bool(spent), retry_ms, tuple(binding))
 
 
-def _metering(levels: Iterable[Level]) -> Iterator[tuple[Level, Rule, int]]:
+def _metering(levels: Iterable[Level]) -> Iterator[tuple[Level, LimitRule, int]]:
     """The rules that refuse, with their figures."""
     return (
         (level, rule, figure) for level in levels for rule, figure in level.rules() if rule.name not in level.shadow
     )
 
 
-def _outputs(levels: Iterable[Level]) -> Iterator[tuple[Level, Rule, int]]:
+def _outputs(levels: Iterable[Level]) -> Iterator[tuple[Level, LimitRule, int]]:
     return (each for each in _metering(levels) if "output" in each[1].counts)
 
 
@@ -145,17 +145,17 @@ def _before(level: Level, place: Place | None) -> int:
     return sum(place is None or since_ms < place[0] for since_ms, _ in level.paused)
 
 
-def _is_paced(rule: Rule) -> bool:
+def _is_paced(rule: LimitRule) -> bool:
     """Running requests pause at this limit."""
     return rule.window == "minute" and "output" in rule.counts
 
 
-def _room(level: Level, rule: Rule, figure: int, prompt: int) -> int:
+def _room(level: Level, rule: LimitRule, figure: int, prompt: int) -> int:
     room = figure - level.used(rule) - level.reserved(rule)
     return room - prompt if "input" in rule.counts else room
 
 
-def _retry_s(level: Level, rule: Rule, excess: int, now_ms: int) -> float | None:
+def _retry_s(level: Level, rule: LimitRule, excess: int, now_ms: int) -> float | None:
     window = level.windows[rule.window]
     fits_ms = window.frees_ms(excess, rule.counts)
     return None if fits_ms is None else (fits_ms - now_ms) / 1e3

@@ -59,7 +59,7 @@ class Window(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class FixedWindow:
     """A day, a month, or the running requests: all leaves at one moment, or none by itself."""
 
     totals: Totals

@@ -19,7 +19,7 @@ from fairlane.gateway.errors import ApiError, LimitBlock, context_length, limit_
 from fairlane.gateway.fleet import Door
 from fairlane.gateway.requests.admission import AllOpenRequests, queue_refused, queued_limit, refused
 from fairlane.quotas.limits import RULES, Demand, LimitStatus
-from fairlane.quotas.sizing import Refusal, heaviest
+from fairlane.quotas.sizing import LimitRefusal, heaviest
 from fairlane.quotas.store import LARGEST_ASK
 from fairlane.quotas.tenants import Tenant
 from fairlane.scheduler.admission.decide import Admitted, assess
@@ -110,14 +110,14 @@ def limit_refusal(statuses: Iterable[LimitStatus], demand: Demand) -> ApiError |
     return limit_denied(refusal.kind, block, refusal.retry_after_s)
 
 
-def _refused(status: LimitStatus, demand: Demand) -> Refusal | None:
+def _refused(status: LimitStatus, demand: Demand) -> LimitRefusal | None:
     rule = _RULES[status.name]
     amount, most = demand.amount(rule), demand.most(rule)
     if most > status.limit:
-        return Refusal(status, most, None, "exceeds")
+        return LimitRefusal(status, most, None, "exceeds")
     if amount <= status.remaining:
         return None
-    return Refusal(status, amount, None if rule.kind == "concurrency" else status.reset_after_s, rule.kind)
+    return LimitRefusal(status, amount, None if rule.kind == "concurrency" else status.reset_after_s, rule.kind)
 
 
 def _view(refusal: ApiError | None, wait_ms: float | None) -> ExplainView:

@@ -10,7 +10,7 @@ from typing_extensions import TypedDict  # pydantic reads its own kind only, bef
 
 from fairlane.quotas.api_keys import ApiKey, NewKey
 from fairlane.quotas.audit import AuditEntry
-from fairlane.quotas.ledger import Usage, UsageReport
+from fairlane.quotas.ledger import UsageSums, UsageReport
 from fairlane.quotas.limits import LimitsBy
 from fairlane.quotas.tenants import Tenant
 from fairlane.scheduler.protocol.messages import WorkerStatus
@@ -336,7 +336,7 @@ def audit_view(entry: AuditEntry) -> AuditView:
     }
 
 
-def _line(usage: Usage, group: Mapping[str, str]) -> UsageLine:
+def _line(usage: UsageSums, group: Mapping[str, str]) -> UsageLine:
     figures: UsageLine = {
         "requests": usage.requests,
         "prompt_tokens": usage.prompt_tokens,

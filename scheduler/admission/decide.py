@@ -18,7 +18,7 @@ import msgspec
 
 from fairlane.scheduler.admission.demand import (
     LaneLoad,
-    Tariff,
+    RequestCosts,
     claim_ms,
     has_room_at_once,
     lateness_ms,
@@ -93,7 +93,7 @@ class _Assessment(msgspec.Struct, frozen=True):
 
     request: Request
     known: OpenRequests
-    tariff: Tariff
+    tariff: RequestCosts
     now_ms: float
 
     def answer(self) -> Admitted | Refusal:

@@ -32,7 +32,7 @@ MOST_DECODING = 7.0 / 8.0
 """Of a step's time: a part of each step is left to prefills, however little the pace of decodes leaves."""
 
 
-class Fleet(NamedTuple):
+class FleetCapacity(NamedTuple):
     """Who does the work."""
 
     workers: int
@@ -42,7 +42,7 @@ class Fleet(NamedTuple):
     """What a step may take at most, so that decodes of the first lane keep their pace."""
 
 
-class Level(NamedTuple):
+class ServiceClass(NamedTuple):
     """What goes before what, whatever its deadline: a lesser level before a greater."""
 
     rank: int
@@ -53,7 +53,7 @@ class Level(NamedTuple):
 class LaneLoad(msgspec.Struct, frozen=True, kw_only=True):
     """One request, or several alike, as the test sees them."""
 
-    level: Level
+    level: ServiceClass
     prefill_ms: float
     """Worker time of what is yet to be prefilled."""
     decode_ms: float
@@ -118,8 +118,8 @@ class DemandLedger:
 
     def __init__(self) -> None:
         self._loads: dict[str, LaneLoad] = {}
-        self._sums: dict[Level, Sum] = {}
-        self.others: Mapping[Level, Sum] = {}
+        self._sums: dict[ServiceClass, Sum] = {}
+        self.others: Mapping[ServiceClass, Sum] = {}
         """What other doors have let in."""
 
     def put(self, job_id: str, load: LaneLoad, now_ms: float) -> None:
@@ -136,11 +136,11 @@ class DemandLedger:
         if load is not None:
             self._sums[load.level].add(load, -1)
 
-    def at(self, level: Level) -> Sum:
+    def at(self, level: ServiceClass) -> Sum:
         """What is open at a level here; not to be changed."""
         return self._sums.get(level, Sum())
 
-    def up_to(self, level: Level) -> Sum:
+    def up_to(self, level: ServiceClass) -> Sum:
         """All that goes before a greater level, with the deadlines of this one."""
         total = Sum(dated=self._dated(level))
         for other, found in self._sums.items():
@@ -151,7 +151,7 @@ class DemandLedger:
                 total.merge(found)
         return total
 
-    def promised(self, since: Level) -> Iterator[Level]:
+    def promised(self, since: ServiceClass) -> Iterator[ServiceClass]:
         """Levels from this on that hold guaranteed work with deadlines, here or elsewhere."""
         return (
             level
@@ -159,11 +159,11 @@ class DemandLedger:
             if not level.best_effort and level >= since and self._dated(level)
         )
 
-    def levels(self) -> Iterable[tuple[Level, Sum]]:
+    def levels(self) -> Iterable[tuple[ServiceClass, Sum]]:
         """What is open here; not to be changed."""
         return self._sums.items()
 
-    def _dated(self, level: Level) -> dict[int, tuple[int, float]]:
+    def _dated(self, level: ServiceClass) -> dict[int, tuple[int, float]]:
         """What has a deadline at a level, here and elsewhere; not to be changed."""
         own, other = self.at(level).dated, self.others.get(level)
         if other is None or not other.dated:
@@ -175,14 +175,14 @@ class DemandLedger:
         return dated
 
 
-def time_to_first_ms(ledger: DemandLedger, load: LaneLoad, fleet: Fleet) -> float:
+def time_to_first_ms(ledger: DemandLedger, load: LaneLoad, fleet: FleetCapacity) -> float:
     """From now to a load's first token, behind all that goes before it and is due no later."""
     before = ledger.up_to(load.level)
     later_ms = sum(work_ms for bucket, (_, work_ms) in before.dated.items() if bucket * BUCKET_MS > load.due_ms)
     return _wait(before, load, fleet)(before.work_ms - later_ms)
 
 
-def claim_ms(ledger: DemandLedger, load: LaneLoad, fleet: Fleet) -> float:
+def claim_ms(ledger: DemandLedger, load: LaneLoad, fleet: FleetCapacity) -> float:
     """By how much a load makes all wait that is due with it or later: its prompt where there is room for it, its work
     where others have to leave first."""
     before = ledger.up_to(load.level)
@@ -191,13 +191,13 @@ def claim_ms(ledger: DemandLedger, load: LaneLoad, fleet: Fleet) -> float:
     return max(load.prefill_ms, load.work_ms) / fleet.workers
 
 
-def has_room_at_once(ledger: DemandLedger, load: LaneLoad, fleet: Fleet) -> bool:
+def has_room_at_once(ledger: DemandLedger, load: LaneLoad, fleet: FleetCapacity) -> bool:
     """A worker that is as full as all are of what goes before would have room for all of a load's choices together."""
     return ledger.up_to(load.level).share / fleet.workers + load.share <= 1.0
 
 
 def lateness_ms(
-    ledger: DemandLedger, load: LaneLoad, fleet: Fleet, now_ms: float, *, margin: float, taken: Callable[[int], float]
+    ledger: DemandLedger, load: LaneLoad, fleet: FleetCapacity, now_ms: float, *, margin: float, taken: Callable[[int], float]
 ) -> float:
     """By how much guaranteed work would be late at worst if this load came too and all took `margin` times as long.
 
@@ -223,11 +223,11 @@ def lateness_ms(
     return worst_ms
 
 
-def _nothing(level: Level) -> LaneLoad:
+def _nothing(level: ServiceClass) -> LaneLoad:
     return LaneLoad(level=level, prefill_ms=0.0, decode_ms=0.0, output_ms=0.0, token_ms=0.0, share=0.0)
 
 
-def _wait(before: Sum, load: LaneLoad, fleet: Fleet) -> Callable[[float], float]:
+def _wait(before: Sum, load: LaneLoad, fleet: FleetCapacity) -> Callable[[float], float]:
     """Of a part of the work that goes before, in milliseconds: how long until it is done, and the load's prompt too.
 
     What does not depend on the part is computed once: a test asks for hundreds of parts.
@@ -240,7 +240,7 @@ def _wait(before: Sum, load: LaneLoad, fleet: Fleet) -> Callable[[float], float]
     return lambda work_ms: max(prefill_ms, work_ms + load.work_ms - in_batch_ms) / workers
 
 
-def _decoding(before: Sum, fleet: Fleet) -> float:
+def _decoding(before: Sum, fleet: FleetCapacity) -> float:
     """Part of each step that goes to decodes, once all that fits of what goes before decodes."""
     if not before.loads:
         return 0.0
@@ -262,7 +262,7 @@ WEIGHTS = 1 + len(StepFeatures._fields)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tariff:
+class RequestCosts:
     """Prices at workers like these; the mean of them where they differ."""
 
     workers: int
@@ -306,7 +306,7 @@ class Tariff:
         """What a step takes in a worker full of such sequences, all of which decode."""
         return self.output_ms(kv_tokens) / self.share(kv_tokens)
 
-    def differs(self, other: "Tariff") -> bool:
+    def differs(self, other: "RequestCosts") -> bool:
         """A price of something typical is another by more than REPRICED_BEYOND."""
         return any(
             abs(mine - others) > REPRICED_BEYOND * others
@@ -319,7 +319,7 @@ class Tariff:
         return self.prefill_ms(tokens), self.output_ms(tokens), self.share(tokens), self.full_step_ms(tokens)
 
 
-def tariff_of(workers: Sequence[WorkerStatus]) -> Tariff | None:
+def request_costs(workers: Sequence[WorkerStatus]) -> RequestCosts | None:
     """The prices of all that serve, as those say that know their costs; None where none does."""
     serving = [one for one in workers if not one.draining and one.kv_tokens and one.max_sequences]
     known = [one for one in serving if len(one.step_weights) == WEIGHTS]
@@ -327,7 +327,7 @@ def tariff_of(workers: Sequence[WorkerStatus]) -> Tariff | None:
         return None
     columns = zip(*(one.step_weights for one in known), strict=True)
     base_ms, row_ms, token_ms, context_ms, pair_ms = (sum(column) / len(known) for column in columns)
-    return Tariff(
+    return RequestCosts(
         workers=len(serving),
         kv_tokens=sum(one.kv_tokens for one in serving) / len(serving),
         slots=sum(one.max_sequences for one in serving) / len(serving),

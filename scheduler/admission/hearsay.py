@@ -10,10 +10,10 @@ from contextlib import suppress
 
 import msgspec
 
-from fairlane.scheduler.admission.demand import BUCKET_MS, Level, Sum
+from fairlane.scheduler.admission.demand import BUCKET_MS, ServiceClass, Sum
 
 
-class LevelReport(msgspec.Struct, frozen=True, array_like=True):
+class ClassReport(msgspec.Struct, frozen=True, array_like=True):
     """A `Sum` of one level. Dues are told for what is guaranteed alone: best effort breaks no promise."""
 
     rank: int
@@ -28,18 +28,18 @@ class LevelReport(msgspec.Struct, frozen=True, array_like=True):
     """(milliseconds from now, loads, their work)."""
 
 
-class DoorReport(msgspec.Struct, frozen=True, array_like=True):
+class GatewayReport(msgspec.Struct, frozen=True, array_like=True):
     """What one door has let in and not yet seen end, when it said so."""
 
-    levels: tuple[LevelReport, ...]
+    levels: tuple[ClassReport, ...]
     promised: Mapping[int, float]
     """Part of the workers' time that it guaranteed of late, by lane rank."""
 
 
-def level_report(level: Level, found: Sum, now_ms: float) -> LevelReport:
+def level_report(level: ServiceClass, found: Sum, now_ms: float) -> ClassReport:
     """What a door says of one level."""
     dated = () if level.best_effort else found.dated.items()
-    return LevelReport(
+    return ClassReport(
         level.rank,
         level.best_effort,
         found.loads,
@@ -52,12 +52,12 @@ def level_report(level: Level, found: Sum, now_ms: float) -> LevelReport:
     )
 
 
-def sums_of(reports: Iterable[tuple[DoorReport, int]], now_ms: float) -> dict[Level, Sum]:
+def sums_of(reports: Iterable[tuple[GatewayReport, int]], now_ms: float) -> dict[ServiceClass, Sum]:
     """All that other doors have let in, each report with its age in milliseconds."""
-    sums: dict[Level, Sum] = {}
+    sums: dict[ServiceClass, Sum] = {}
     for report, age_ms in reports:
         for one in report.levels:
-            found = sums.setdefault(Level(one.rank, one.best_effort), Sum())
+            found = sums.setdefault(ServiceClass(one.rank, one.best_effort), Sum())
             found.loads += one.loads
             found.prefill_ms += one.prefill_ms
             found.work_ms += one.work_ms
@@ -72,15 +72,15 @@ def sums_of(reports: Iterable[tuple[DoorReport, int]], now_ms: float) -> dict[Le
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[DoorReport] = msgspec.msgpack.Decoder(DoorReport)
+_decoder: msgspec.msgpack.Decoder[GatewayReport] = msgspec.msgpack.Decoder(GatewayReport)
 
 
-def encode(report: DoorReport) -> bytes:
+def encode(report: GatewayReport) -> bytes:
     """As it goes through the store."""
     return _encoder.encode(report)
 
 
-def decode(heard: Iterable[tuple[bytes, int]]) -> list[tuple[DoorReport, int]]:
+def decode(heard: Iterable[tuple[bytes, int]]) -> list[tuple[GatewayReport, int]]:
     """What other doors said and how many milliseconds ago, but for what another release says in another way."""
     reports = []
     for said, age_ms in heard:

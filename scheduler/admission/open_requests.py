@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from fairlane.scheduler.admission.demand import DemandLedger, Fleet, LaneLoad, Level, Tariff, tariff_of
+from fairlane.scheduler.admission.demand import DemandLedger, FleetCapacity, LaneLoad, ServiceClass, RequestCosts, request_costs
 from fairlane.scheduler.admission.eta import Waits
-from fairlane.scheduler.admission.hearsay import DoorReport, level_report, sums_of
+from fairlane.scheduler.admission.hearsay import GatewayReport, level_report, sums_of
 from fairlane.scheduler.planner.costs import slowest_ms
 from fairlane.scheduler.planner.ordering import next_due_ms
 from fairlane.scheduler.planner.output_lengths import MeanLengths
@@ -106,7 +106,7 @@ class OpenRequests:
     """Of one door, on one clock in milliseconds."""
 
     def __init__(self, lanes: Mapping[LaneName, Lane]) -> None:
-        self.tariff: Tariff | None = None
+        self.tariff: RequestCosts | None = None
         """Prices as workers last reported them; None while none knows its costs."""
         self.ledger = DemandLedger()
         self._lanes = lanes
@@ -115,7 +115,7 @@ class OpenRequests:
         """The TPOT target of the first lane on these workers."""
         self._lengths = MeanLengths()
         self._open: dict[str, _Open] = {}
-        self._priced: Tariff | None = None
+        self._priced: RequestCosts | None = None
         """Prices of what is open."""
         self._asked: defaultdict[int, Rate] = defaultdict(Rate)
         self._promised: defaultdict[int, Rate] = defaultdict(Rate)
@@ -145,7 +145,7 @@ class OpenRequests:
         if workers is self._seen:
             return
         self._seen = workers
-        self.tariff = tariff_of(workers)
+        self.tariff = request_costs(workers)
         single_ms = slowest_ms(workers)
         self._pace_ms = next((lane.tpot_on(single_ms) for lane in self._lanes.values() if lane.rank == 0), math.inf)
         if self.tariff is None:
@@ -158,18 +158,18 @@ class OpenRequests:
                 if is_first:
                     self._count_asked(found, now_ms)
 
-    def report(self, now_ms: float) -> DoorReport:
+    def report(self, now_ms: float) -> GatewayReport:
         """What other doors are to know of this one."""
         levels = tuple(level_report(level, found, now_ms) for level, found in self.ledger.levels() if found.loads)
         promised = {rank: rate.at(now_ms) for rank, rate in self._promised.items()}
-        return DoorReport(levels, promised)
+        return GatewayReport(levels, promised)
 
     def refused_us(self) -> dict[LaneName, int]:
         """What was turned away since this was last asked, as all doors are to count it."""
         refused, self._refused_ms = self._refused_ms, defaultdict(float)
         return {lane: whole_us(work_ms) for lane, work_ms in refused.items()}
 
-    def hear(self, reports: Sequence[tuple[DoorReport, int]], asked: Mapping[LaneName, float], now_ms: float) -> None:
+    def hear(self, reports: Sequence[tuple[GatewayReport, int]], asked: Mapping[LaneName, float], now_ms: float) -> None:
         """What all other doors said last, each so many milliseconds ago, instead of what they said before; and the part
         of the time that came to each lane, over all doors."""
         self.ledger.others = sums_of(reports, now_ms)
@@ -282,11 +282,11 @@ class OpenRequests:
         promised += sum(rate for other, rate in self._promised_elsewhere.items() if other <= rank)
         return max(self.lanes_above(lane, now_ms), min(promised, MOST_TAKEN))
 
-    def fleet(self, tariff: Tariff) -> Fleet:
+    def fleet(self, tariff: RequestCosts) -> FleetCapacity:
         """Who does the work at these prices."""
-        return Fleet(tariff.workers, tariff.base_ms, self._pace_ms)
+        return FleetCapacity(tariff.workers, tariff.base_ms, self._pace_ms)
 
-    def load(self, request: Request, tariff: Tariff, now_ms: float, *, guaranteed: bool) -> LaneLoad:
+    def load(self, request: Request, tariff: RequestCosts, now_ms: float, *, guaranteed: bool) -> LaneLoad:
         """A request that comes now, as the demand test sees it."""
         return self._load(_Open(request, guaranteed, now_ms), tariff)
 
@@ -322,10 +322,10 @@ class OpenRequests:
         rates = [self._asked[rank], self._let_in[rank, found.request.tenant]]
         return [*rates, self._promised[rank]] if found.guaranteed else rates
 
-    def _price(self, job_id: str, found: _Open, now_ms: float, tariff: Tariff) -> None:
+    def _price(self, job_id: str, found: _Open, now_ms: float, tariff: RequestCosts) -> None:
         self.ledger.put(job_id, self._load(found, tariff), now_ms)
 
-    def _load(self, found: _Open, tariff: Tariff) -> LaneLoad:
+    def _load(self, found: _Open, tariff: RequestCosts) -> LaneLoad:
         request, produced = found.request, found.produced
         left = self.output_tokens(request, produced)
         kv_tokens = request.prompt_tokens + (produced + left) / 2.0
@@ -333,7 +333,7 @@ class OpenRequests:
         rank = self._lanes[request.lane].rank
         pace_ms = _pace_ms(found, tariff, kv_tokens)
         return LaneLoad(
-            level=Level(rank, not found.guaranteed),
+            level=ServiceClass(rank, not found.guaranteed),
             prefill_ms=0.0 if produced else tariff.prefill_ms(request.prompt_tokens),
             decode_ms=left * token_ms,
             output_ms=(produced + left) * token_ms,
@@ -344,13 +344,13 @@ class OpenRequests:
         )
 
 
-def _share(request: Request, output_tokens: int, tariff: Tariff) -> float:
+def _share(request: Request, output_tokens: int, tariff: RequestCosts) -> float:
     """Part of a worker that a choice takes up with so much output."""
     share = tariff.share(request.prompt_tokens + output_tokens)
     return max(share, tariff.exact_share(request.prompt_tokens + request.max_tokens)) if request.exact else share
 
 
-def _pace_ms(found: _Open, tariff: Tariff, kv_tokens: float) -> float:
+def _pace_ms(found: _Open, tariff: RequestCosts, kv_tokens: float) -> float:
     """What its token is reckoned to take: what is guaranteed has the pace of a full worker, best effort is as usual."""
     if not found.guaranteed:
         return tariff.recent_step_ms

@@ -10,7 +10,7 @@ from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.kv.blocks import BlockPool
 from fairlane.scheduler.planner.kv.lane_floors import own_blocks
 from fairlane.scheduler.planner.sequence import Sequence, State
-from fairlane.scheduler.planner.sequence_index import LaneRoster, SequenceIndex
+from fairlane.scheduler.planner.sequence_index import LaneIndex, SequenceIndex
 from fairlane.scheduler.planner.steps import Capacity, Yielding
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 
@@ -108,7 +108,7 @@ def measure(
     )
 
 
-def _yielding(lane: LaneRoster, rows: int, kv_tokens: int) -> Yielding:
+def _yielding(lane: LaneIndex, rows: int, kv_tokens: int) -> Yielding:
     """Whoever has nothing here, or little, may ask for all that the lane has but for what guaranteed work that waits
     needs, since the planner gives it only its due. Few are asked for at a time: each step begins one; of those who have
     little none while work of many waits here, or tenants with a row each would stand in for newcomers. What others of

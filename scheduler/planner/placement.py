@@ -25,14 +25,14 @@ from fairlane.scheduler.planner.kv.host_claims import HostClaims
 from fairlane.scheduler.planner.kv.lane_floors import BlockFloors, needed_blocks
 from fairlane.scheduler.planner.output_lengths import Lengths, peak_tokens
 from fairlane.scheduler.planner.preemption import Guard, Victim, choose, give_back, lost
-from fairlane.scheduler.planner.priority import IDLE, Group, Phase, Ranking, Standing
-from fairlane.scheduler.planner.rebalance import Evening
+from fairlane.scheduler.planner.priority import IDLE, Group, Phase, Ranking, Ranked
+from fairlane.scheduler.planner.rebalance import Rebalance
 from fairlane.scheduler.planner.sequence import Sequence, State
 from fairlane.scheduler.planner.sequence_index import SequenceIndex
 from fairlane.scheduler.planner.step_budget import Survey
 from fairlane.scheduler.planner.step_builder import StepBuilder
 from fairlane.scheduler.planner.steps import SeqId
-from fairlane.scheduler.planner.waiting import Fresh, WaitReason
+from fairlane.scheduler.planner.waiting import WaitingWork, WaitReason
 from fairlane.scheduler.protocol.lanes import LaneName
 
 Outlook = tuple[int, int, bool]
@@ -68,7 +68,7 @@ class Forecast:
         """What began in this step."""
         self._as_of = -1
 
-    def admits(self, standing: Standing) -> bool:
+    def admits(self, standing: Ranked) -> bool:
         """Nothing needs to yield later to what stands no higher."""
         most, size = standing.seq.job.max_total_tokens + self._roster.most_tokens, self._pool.block_size
         room = (self._pool.blocks + self._pool.host_slots) * size
@@ -80,11 +80,11 @@ class Forecast:
         peak = peak_tokens((-left, held) for left, held, _ in (*running[:place], one, *running[place:]))
         return peak <= room
 
-    def growing(self, standing: Standing) -> int:
+    def growing(self, standing: Ranked) -> int:
         """Sequences standing no lower that run and will need another block."""
         return sum(grows for _, _, grows in self._running(standing.rank.level))
 
-    def add(self, standing: Standing) -> None:
+    def add(self, standing: Ranked) -> None:
         """It runs."""
         if standing.rank.phase is Phase.FRESH:
             started = standing.rank.level, self._outlook(standing.seq)
@@ -142,7 +142,7 @@ class Placement:
         """Decodes that did not get their rows at once; most of them none at all."""
         self._forecast = Forecast(roster, begun, ranking, draft, pool, lengths)
         self._floors = BlockFloors(roster, begun, ranking, pool)
-        self._evening = Evening(roster, ranking, draft, sum(map(len, begun.decodes.values())))
+        self._evening = Rebalance(roster, ranking, draft, sum(map(len, begun.decodes.values())))
 
     def fill(self) -> dict[SeqId, WaitReason]:
         """Place all that fits; the reasons of those that were looked at and wait."""
@@ -170,7 +170,7 @@ class Placement:
     def _walk(self) -> dict[SeqId, WaitReason]:
         self._head_starts, self._reasons, self._passed_over = None, {}, []
         self._evening.begin_walk()
-        fresh = Fresh(self._roster, self._ranking)
+        fresh = WaitingWork(self._roster, self._ranking)
         waiting = [self._ranking.stand(seq) for seq in self._begun.others]
         heapq.heapify(waiting)
         lanes = {name: lane for name, lane in self._roster.lanes.items() if lane.waits}
@@ -204,7 +204,7 @@ class Placement:
                 self._evening.note_outside(group[0], kind, len(decodes))
         return groups
 
-    def _show(self, waiting: list[Standing], fresh: Fresh, name: LaneName) -> None:
+    def _show(self, waiting: list[Ranked], fresh: WaitingWork, name: LaneName) -> None:
         """Let a lane's fresh work into the walk, unless no row is left for it."""
         if self._draft.rows_left(name) > 0:
             for standing in fresh.heads(name):
@@ -231,7 +231,7 @@ class Placement:
         for standing in sorted(map(self._ranking.stand, decodes)):
             self._refuse(standing.seq, self._place(standing))
 
-    def _consider(self, standing: Standing, waiting: list[Standing], fresh: Fresh) -> None:
+    def _consider(self, standing: Ranked, waiting: list[Ranked], fresh: WaitingWork) -> None:
         seq, was_fresh = standing.seq, standing.rank.phase is Phase.FRESH
         if was_fresh and self._evening.is_closed_to(standing):
             self._reasons[seq.id] = WaitReason.SLOTS
@@ -245,7 +245,7 @@ class Placement:
         if reason is not None:
             self._reasons[seq.id] = reason
 
-    def _place(self, standing: Standing) -> WaitReason | None:
+    def _place(self, standing: Ranked) -> WaitReason | None:
         reason = self._barred(standing.seq)
         if reason is None and self._evening.refuses_row(standing):
             reason = WaitReason.SLOTS
@@ -274,7 +274,7 @@ class Placement:
         self._forecast.add(standing)
         return None
 
-    def _count_on_host(self, standing: Standing) -> list[Sequence] | None:
+    def _count_on_host(self, standing: Ranked) -> list[Sequence] | None:
         """Before exact work begins: whom the host drops for it, perhaps nobody; None where it would have to be computed
         again if it yielded. A tenant's first may stay on the device instead, and whoever could run alone."""
         seq = standing.seq
@@ -283,7 +283,7 @@ class Placement:
         is_first = seq.job.tenant not in self._roster.lanes[seq.job.lane].begun
         return self._claims.count(seq, self._away_below(standing), may_stay=is_first, alone=self._last_resort)
 
-    def _away_below(self, standing: Standing) -> Iterator[Sequence]:
+    def _away_below(self, standing: Ranked) -> Iterator[Sequence]:
         """What holds host slots and stands below, the least urgent first."""
         begun = chain(self._roster.begun.values(), self._roster.idle.values())
         away = [self._ranking.stand(seq) for seq in begun if seq.slots]
@@ -304,7 +304,7 @@ class Placement:
             return None
         return None if self._floors.is_own(seq) else WaitReason.HEAD
 
-    def _lacks_more_than_was_lent(self, standing: Standing) -> bool:
+    def _lacks_more_than_was_lent(self, standing: Ranked) -> bool:
         """Behind the head: blocks would be short even if others held as many for it as when the prefix cache was last
         asked. To ask again for many long prompts in each step would cost more than the step."""
         lent = standing.seq.lent
@@ -312,7 +312,7 @@ class Placement:
             return False
         return self._choose(self._short(standing.seq) - lent, standing) is None
 
-    def _make_room(self, standing: Standing) -> list[Victim] | None:
+    def _make_room(self, standing: Ranked) -> list[Victim] | None:
         """Whom it takes blocks from, perhaps nobody; None where it has to wait."""
         seq, short = standing.seq, self._short(standing.seq)
         crowds = not (seq.is_resident or self._last_resort) and short > -len(self._roster.begun)
@@ -322,14 +322,14 @@ class Placement:
             crowds_out = seq.is_fresh and not self._forecast.admits(standing)
         return None if crowds_out and not self._floors.is_own(seq) else self._choose(short, standing)
 
-    def _choose(self, short: int, standing: Standing) -> list[Victim] | None:
+    def _choose(self, short: int, standing: Ranked) -> list[Victim] | None:
         if short <= 0:
             return []
         guard = Guard(self._leader, self._last_resort)
         holders = [one for one in self._holders if self._may_ask(standing, one)]
         return choose(short, standing, holders, self._pool, self._costs, guard, self._claims)
 
-    def _may_ask(self, standing: Standing, holder: Standing) -> bool:
+    def _may_ask(self, standing: Ranked, holder: Ranked) -> bool:
         if holder.seq.id in self._draft.running:
             return False
         if self._last_resort:
@@ -355,7 +355,7 @@ class Placement:
         return (seq for seq in self._roster.begun.values() if seq.is_resident)
 
     @cached_property
-    def _holders(self) -> list[Standing]:
+    def _holders(self) -> list[Ranked]:
         """All that holds blocks as the step begins, and so may yield them."""
         begun = chain(self._roster.begun.values(), self._roster.idle.values())
         return [self._ranking.stand(seq) for seq in begun if seq.table]

@@ -47,7 +47,7 @@ NOT_YET_KNOWN = 0
 """Stands for the token that the running step is about to yield."""
 
 
-def foreseen(plan: StepPlan, running: Mapping[SeqId, Sequence], pool: BlockPool) -> tuple[Row, ...]:
+def rows_ahead(plan: StepPlan, running: Mapping[SeqId, Sequence], pool: BlockPool) -> tuple[Row, ...]:
     """Rows of the step after `plan`, which runs; none where more is to be decided there than who comes a token further:
     a prompt is computed, a sequence ends or reaches its grant, or the pool has no block left that nobody keeps."""
     rows, full = [], 0
@@ -256,7 +256,7 @@ class Planner:
     def foresee(self) -> tuple[Row, ...]:
         """While a step runs: the next one's rows as they will most likely be, less their tokens; none where more than
         these is open."""
-        return foreseen(self._plan, self._in_flight, self._pool)
+        return rows_ahead(self._plan, self._in_flight, self._pool)
 
     # What others may know.
 

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.kv.blocks import BlockPool
 from fairlane.scheduler.planner.kv.host_claims import HostClaims
-from fairlane.scheduler.planner.priority import Phase, Standing
+from fairlane.scheduler.planner.priority import Phase, Ranked
 from fairlane.scheduler.planner.sequence import Sequence
 from fairlane.scheduler.planner.steps import SeqId
 from fairlane.scheduler.protocol.messages import YieldMode
@@ -48,8 +48,8 @@ class Guard(NamedTuple):
 
 def choose(
     short: int,
-    beneficiary: Standing,
-    candidates: Iterable[Standing],
+    beneficiary: Ranked,
+    candidates: Iterable[Ranked],
     pool: BlockPool,
     costs: CostModel,
     guard: Guard,
@@ -76,7 +76,7 @@ def choose(
     return offers.fewest(short, [one.seq for one in (*lower, *outside, *equals)])
 
 
-def _yields(holder: Standing, beneficiary: Standing) -> bool:
+def _yields(holder: Ranked, beneficiary: Ranked) -> bool:
     """Of one lane, whatever either has begun."""
     if beneficiary.rank.standing == 0 and holder.rank.standing > 0:
         return True
@@ -84,7 +84,7 @@ def _yields(holder: Standing, beneficiary: Standing) -> bool:
 
 
 def give_back(
-    short: int, holders: Iterable[Standing], pool: BlockPool, costs: CostModel, guard: Guard, claims: HostClaims
+    short: int, holders: Iterable[Ranked], pool: BlockPool, costs: CostModel, guard: Guard, claims: HostClaims
 ) -> list[Victim]:
     """The victims that free `short` device blocks for a lane's share floor, the least urgent of these holders first;
     nobody where they all hold too few."""
@@ -98,7 +98,7 @@ def lost(seq: Sequence, pool: BlockPool, costs: CostModel) -> Victim:
     return Victim(seq, "recompute", 0, costs.recompute_ms(seq.num_computed - kept, kept))
 
 
-def _yields_to_equal(holder: Standing, beneficiary: Standing, guard: Guard) -> bool:
+def _yields_to_equal(holder: Ranked, beneficiary: Ranked, guard: Guard) -> bool:
     if beneficiary.seq.is_resident:
         return True
     return beneficiary.rank.phase is Phase.RESUME and (guard.last_resort or not holder.seq.is_resident)

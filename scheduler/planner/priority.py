@@ -8,7 +8,7 @@ from typing import NamedTuple
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.ordering import DECODE_WEIGHT, prospects
 from fairlane.scheduler.planner.sequence import Kind, Sequence, State
-from fairlane.scheduler.planner.sequence_index import LITTLE, LaneRoster, SequenceIndex, kinds_of
+from fairlane.scheduler.planner.sequence_index import LITTLE, LaneIndex, SequenceIndex, kinds_of
 from fairlane.scheduler.planner.step_budget import Survey
 from fairlane.scheduler.planner.steps import SeqId
 from fairlane.scheduler.protocol.lanes import LaneName
@@ -80,7 +80,7 @@ class Rank(NamedTuple):
         return self.lane, self.outside_window, 1 if self.standing == AHEAD else self.standing
 
 
-class Standing(NamedTuple):
+class Ranked(NamedTuple):
     """One sequence's place in the order."""
 
     rank: Rank
@@ -117,7 +117,7 @@ class Ranking:
         self._unanswered = {name: lane.least_unanswered() for name, lane in lanes.items()}
         self._lending = {name for name, lane in lanes.items() if lane.lends}
 
-    def stand(self, seq: Sequence, ahead: float = 0.0) -> Standing:
+    def stand(self, seq: Sequence, ahead: float = 0.0) -> Ranked:
         """Where a sequence stands, after its tenant was charged as much as is `ahead` of it in this very step."""
         job = seq.job
         name, tenant = job.lane, job.tenant
@@ -140,7 +140,7 @@ class Ranking:
             job.job_id,
             seq.id.choice,
         )
-        return Standing(rank, seq)
+        return Ranked(rank, seq)
 
     def first_decodes(self, decodes: list[Sequence], count: int) -> list[Sequence]:
         """The most urgent of decodes of one group and lane: as their ranks say, without making them."""
@@ -158,7 +158,7 @@ class Ranking:
         outside = not promised and self._is_outside(name, tenant, counter)
         return self._lane_ranks[promoted][name], outside, 0 if promised else 1
 
-    def first_group(self, lane: LaneRoster) -> Group:
+    def first_group(self, lane: LaneIndex) -> Group:
         """The first group that a lane's fresh work could be in."""
         promotes = next(lane.promoted(self.now_ms), None) is not None
         return self._lane_ranks[promotes][lane.lane.name], False, int(not lane.guaranteed())

@@ -7,7 +7,7 @@ them is beyond 2 Θ, and at 3 Θ all. Counted over the whole step; what stands o
 from collections import Counter
 
 from fairlane.scheduler.planner.preemption import Victim
-from fairlane.scheduler.planner.priority import Phase, Ranking, Standing
+from fairlane.scheduler.planner.priority import Phase, Ranking, Ranked
 from fairlane.scheduler.planner.sequence import Kind, Sequence
 from fairlane.scheduler.planner.sequence_index import SequenceIndex
 from fairlane.scheduler.planner.step_builder import StepBuilder
@@ -17,7 +17,7 @@ ASIDE_PART = 8
 """Decodes without a row, as a part of the rows, from which on fairness alone begins no more work."""
 
 
-class Evening:
+class Rebalance:
     """One step's share of it."""
 
     def __init__(self, roster: SequenceIndex, ranking: Ranking, draft: StepBuilder, decoding: int) -> None:
@@ -44,11 +44,11 @@ class Evening:
         self._outsiders[rank] += decodes
         self._excess[rank] = max(self._excess.get(rank, excess), excess)
 
-    def is_closed_to(self, standing: Standing) -> bool:
+    def is_closed_to(self, standing: Ranked) -> bool:
         """Fresh work like this, and more urgent, was refused in this walk."""
         return (standing.rank.lane, standing.seq.job.lane) in self._closed and not standing.rank.outside_window
 
-    def refuses_row(self, standing: Standing) -> bool:
+    def refuses_row(self, standing: Ranked) -> bool:
         """Fresh work takes the rows of tenants outside the window as it takes their blocks; and, but for the first of a
         tenant, not while many are set aside already, who hold KV that nobody uses."""
         if not self._takes_row(standing):
@@ -66,7 +66,7 @@ class Evening:
         """Nothing of its tenant has begun."""
         return seq.is_fresh and seq.job.tenant not in self._roster.lanes[seq.job.lane].begun
 
-    def may_ask(self, standing: Standing, holder: Standing) -> bool:
+    def may_ask(self, standing: Ranked, holder: Ranked) -> bool:
         """Blocks go from tenant to tenant of a lane as sparingly as rows do."""
         if (
             standing.seq.is_resident
@@ -77,13 +77,13 @@ class Evening:
             return True
         return self._may_take(self._ranking.excess(holder.seq.job.lane, holder.seq.job.tenant))
 
-    def count(self, standing: Standing, victims: list[Victim]) -> None:
+    def count(self, standing: Ranked, victims: list[Victim]) -> None:
         """It is about to run, and these yield to it."""
         lane = standing.seq.job.lane
         takes_blocks = not standing.seq.is_resident and any(victim.seq.job.lane is lane for victim in victims)
         self._taken += takes_blocks or self._takes_row(standing)
 
-    def _takes_row(self, standing: Standing) -> bool:
+    def _takes_row(self, standing: Ranked) -> bool:
         """It is fresh, best effort and inside the window, and only rows of those outside are left."""
         rank, lane = standing.rank, standing.seq.job.lane
         if rank.phase is not Phase.FRESH or rank.outside_window or rank.standing == 0:

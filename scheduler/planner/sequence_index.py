@@ -106,7 +106,7 @@ Filed = tuple[float, float, str, int, Sequence]
 """A fresh sequence by class and a time in ms; job and choice break ties."""
 
 
-class LaneRoster:
+class LaneIndex:
     """One lane: what its tenants wait for, and the service that they have had."""
 
     def __init__(self, lane: Lane, counters: Counters) -> None:
@@ -302,7 +302,7 @@ class SequenceIndex:
     """All sequences that are not over."""
 
     def __init__(self, lanes: Mapping[LaneName, Lane], *, window: float) -> None:
-        self.lanes = {name: LaneRoster(lane, Counters(window)) for name, lane in lanes.items()}
+        self.lanes = {name: LaneIndex(lane, Counters(window)) for name, lane in lanes.items()}
         self.begun: dict[SeqId, Sequence] = {}
         """Runnable work that has begun: resident, or preempted and able to come back."""
         self.others: dict[SeqId, Sequence] = {}

@@ -107,7 +107,7 @@ class Price(NamedTuple):
         return self.row + tokens * (self.token + self.pair * context)
 
 
-class Budget(NamedTuple):
+class StepBudget(NamedTuple):
     """Limits of one step."""
 
     rows: int
@@ -141,7 +141,7 @@ def step_budget(
     max_tokens: int,
     *,
     number: int = 0,
-) -> Budget:
+) -> StepBudget:
     """The budget of the step of this number, for which this work has begun. Beside first-lane decodes, a step stays
     small until step times are known."""
     most = min(max_sequences, max_tokens)
@@ -158,7 +158,7 @@ def step_budget(
     trickle = min(
         _trickle(begun, lanes, max_tokens, max(least_prefill, in_time)), max_tokens - 1 - sum(floors.values())
     )
-    return Budget(
+    return StepBudget(
         rows=max_sequences,
         tokens=max_tokens,
         prefill=least_prefill if is_blind else max_tokens,
@@ -197,11 +197,11 @@ def _times(begun: Survey, first: Lane, costs: CostModel, price: Price) -> tuple[
     return max(_within(HOLD * pace_ms, base_ms, costs) - decodes_ms, LEAST_HOLD * pace_ms), 0.0
 
 
-def ample_budget(lanes: Mapping[LaneName, Lane], max_sequences: int, max_tokens: int) -> Budget:
+def ample_budget(lanes: Mapping[LaneName, Lane], max_sequences: int, max_tokens: int) -> StepBudget:
     """The budget of a step of one lane's decodes alone: nobody else's pace or floor limits them."""
     none = dict.fromkeys(lanes, 0)
     free = Price(0.0, 0.0, 0.0, 0.0)
-    return Budget(max_sequences, max_tokens, 0, 0, 0, floors=none, time_ms=math.inf, spare_ms=0.0, price=free)
+    return StepBudget(max_sequences, max_tokens, 0, 0, 0, floors=none, time_ms=math.inf, spare_ms=0.0, price=free)
 
 
 def _floor(rows: float, number: int) -> int:

@@ -12,7 +12,7 @@ from fairlane.scheduler.planner.kv.prefix_reuse import Prefixes
 from fairlane.scheduler.planner.preemption import Victim
 from fairlane.scheduler.planner.sequence import Sequence, State
 from fairlane.scheduler.planner.sequence_index import SequenceIndex
-from fairlane.scheduler.planner.step_budget import Budget
+from fairlane.scheduler.planner.step_budget import StepBudget
 from fairlane.scheduler.planner.steps import NO_WORK, Copy, Row, SeqId, StepFeatures, StepPlan, Yield, features
 from fairlane.scheduler.planner.waiting import WaitReason
 from fairlane.scheduler.protocol.lanes import LaneName
@@ -23,7 +23,7 @@ class StepBuilder:
     """Gives rows to sequences and takes blocks from victims; every call keeps pool, states and roster consistent."""
 
     def __init__(
-        self, budget: Budget, pool: BlockPool, prefixes: Prefixes, roster: SequenceIndex, now_ms: float
+        self, budget: StepBudget, pool: BlockPool, prefixes: Prefixes, roster: SequenceIndex, now_ms: float
     ) -> None:
         self.prefixes = prefixes
         self.running: dict[SeqId, Sequence] = {}

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from itertools import islice
 
-from fairlane.scheduler.planner.priority import Ranking, Standing
+from fairlane.scheduler.planner.priority import Ranking, Ranked
 from fairlane.scheduler.planner.sequence import Sequence
 from fairlane.scheduler.planner.sequence_index import LOOK_AHEAD, SequenceIndex
 from fairlane.scheduler.planner.steps import SeqId
@@ -38,7 +38,7 @@ class WaitReason(StrEnum):
     """It yielded its blocks in this very step."""
 
 
-class Fresh:
+class WaitingWork:
     """Fresh work as a walk comes to it: a few of each tenant, the next once one is placed or found no blocks."""
 
     def __init__(self, roster: SequenceIndex, ranking: Ranking) -> None:
@@ -51,7 +51,7 @@ class Fresh:
         """Weighted tokens of a tenant's work that was seen: what comes behind it stands as if they were charged, as by
         the start tags of fair queueing. Else one tenant could have a whole step, and the next one another."""
 
-    def heads(self, name: LaneName) -> list[Standing]:
+    def heads(self, name: LaneName) -> list[Ranked]:
         """What this lane brings into a walk; nothing a second time."""
         lane, now_ms = self._roster.lanes[name], self._ranking.now_ms
         tenants = lane.least_served()
@@ -64,7 +64,7 @@ class Fresh:
                 first += islice(waiting, each)
         return self._unseen(first)
 
-    def behind(self, seq: Sequence, reason: WaitReason | None) -> list[Standing]:
+    def behind(self, seq: Sequence, reason: WaitReason | None) -> list[Ranked]:
         """What comes into view once this was placed, or refused for this reason."""
         place = seq.job.lane, seq.job.tenant
         if reason is not None:
@@ -73,7 +73,7 @@ class Fresh:
                 return []
         return self._unseen(islice(self._next.get(place, iter(())), 1))
 
-    def _unseen(self, sequences: Iterable[Sequence]) -> list[Standing]:
+    def _unseen(self, sequences: Iterable[Sequence]) -> list[Ranked]:
         found, seen, all_ahead, stand = [], self._seen, self._ahead, self._ranking.stand
         for seq in sequences:
             if seq.id not in seen:

@@ -10,7 +10,7 @@ import msgspec
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from fairlane.scheduler.protocol.messages import Cancel, Control, Event, Finished, Job, Lease, Outcome
 from fairlane.scheduler.queue.promises import Promises
-from fairlane.scheduler.queue.take_order import Entry, Place, Places
+from fairlane.scheduler.queue.take_order import QueuedJob, Place, Places
 from fairlane.scheduler.queue.types import (
     MAX_LOSSES,
     SWEEP,
@@ -35,7 +35,7 @@ class JobBook:
         self.places = {lane.name: Places(lane, window) for lane in in_rank_order(lanes)}
         self.levels = {name: level for level, name in enumerate(self.places)}
         self.promises = self._no_promises()
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, QueuedJob] = {}
         self.events: dict[str, list[Event]] = defaultdict(list)
         self.controls: dict[str, list[Control]] = defaultdict(list)
         self.job_ids: dict[str, set[str]] = defaultdict(set)
@@ -44,17 +44,17 @@ class JobBook:
         self._expiry: list[Place] = []
         self._spent: dict[tuple[LaneName, str], list[float]] = {}
 
-    def held(self, worker_id: str) -> list[Entry]:
+    def held(self, worker_id: str) -> list[QueuedJob]:
         """What this worker holds, in one order for all: fewest losses first, ties by id."""
         held = [self.entries[job_id] for job_id in self._held.get(worker_id, ())]
         return sorted(held, key=lambda entry: (entry.losses, entry.job.job_id))
 
-    def late(self, now_ms: int) -> list[Entry]:
+    def late(self, now_ms: int) -> list[QueuedJob]:
         """The first of the waiting jobs whose time is over."""
         count = bisect_right(self._expiry, float(now_ms), key=itemgetter(0))
         return [self.entries[job_id] for _, job_id in self._expiry[: min(count, SWEEP)]]
 
-    def add(self, arrived_ms: int, job: Job, now_ms: int, generated: Sequence[Sequence[int]]) -> Entry:
+    def add(self, arrived_ms: int, job: Job, now_ms: int, generated: Sequence[Sequence[int]]) -> QueuedJob:
         """Seat a new job; best effort where what its door promised cannot be booked, or its tenant is outside Θ.
         `generated`: what it goes on from.
 
@@ -73,7 +73,7 @@ class JobBook:
                     raise Unattainable(late_ms)
             job = msgspec.structs.replace(job, guaranteed=bucket_ms is not None)
         self.promises.asked[level].add(work_us(job), now_ms)
-        entry = Entry(job=job, arrived_ms=arrived_ms, queued_ms=arrived_ms, granted_until=job.granted_until)
+        entry = QueuedJob(job=job, arrived_ms=arrived_ms, queued_ms=arrived_ms, granted_until=job.granted_until)
         if bucket_ms is not None:
             entry.claim_us, entry.bucket_ms = claimed_us, bucket_ms
         entry.generated = [list(ids) for ids in generated] or [[] for _ in range(job.n)]
@@ -82,7 +82,7 @@ class JobBook:
         self._seat(entry)
         return entry
 
-    def lease(self, entry: Entry, worker_id: str, now_ms: int) -> Lease:
+    def lease(self, entry: QueuedJob, worker_id: str, now_ms: int) -> Lease:
         """Give a waiting job to a worker, and charge its tenant provisionally."""
         self._unseat(entry)
         entry.state, entry.worker_id, entry.taken_ms, entry.returned = JobState.LEASED, worker_id, now_ms, False
@@ -128,7 +128,7 @@ class JobBook:
             self._count(lane, tenant, tokens, service)
         self._spent.clear()
 
-    def give_back(self, entry: Entry, now_ms: int) -> None:
+    def give_back(self, entry: QueuedJob, now_ms: int) -> None:
         """A leased job returns to the head of its lane; one that was told to stop ends instead."""
         if entry.cancelled:
             self.end(entry, Outcome.CANCELLED)
@@ -139,7 +139,7 @@ class JobBook:
         entry.epoch += 1
         self._seat(entry)
 
-    def lose(self, entry: Entry, now_ms: int) -> None:
+    def lose(self, entry: QueuedJob, now_ms: int) -> None:
         """A leased job's worker is dead, or has lost its thread: back to the queue, but not for ever."""
         entry.losses += 1
         if entry.losses >= MAX_LOSSES and not entry.cancelled:
@@ -147,7 +147,7 @@ class JobBook:
         else:
             self.give_back(entry, now_ms)
 
-    def stop(self, entry: Entry) -> None:
+    def stop(self, entry: QueuedJob) -> None:
         """End a waiting job; tell the holder of a leased one, once. Nothing where it has ended."""
         if entry.state is JobState.QUEUED:
             self.end(entry, Outcome.CANCELLED)
@@ -155,7 +155,7 @@ class JobBook:
             entry.cancelled = True
             self.controls[entry.worker_id].append(Cancel(job_id=entry.job.job_id))
 
-    def end(self, entry: Entry, outcome: Outcome, error: str = "", *, tell: bool = True) -> None:
+    def end(self, entry: QueuedJob, outcome: Outcome, error: str = "", *, tell: bool = True) -> None:
         """End a job for good. `tell` its gateway, unless its worker has done so."""
         job = entry.job
         if entry.state is JobState.QUEUED:
@@ -176,7 +176,7 @@ class JobBook:
         for entry in [entry for entry in waiting if entry.produced][:SWEEP]:
             self.end(entry, Outcome.UNAVAILABLE)
 
-    def withdraw(self, entry: Entry) -> None:
+    def withdraw(self, entry: QueuedJob) -> None:
         """Forget a waiting job that nobody has begun."""
         self._unseat(entry)
         self._release_claim(entry)
@@ -192,23 +192,23 @@ class JobBook:
     def _no_promises(self) -> Promises:
         return Promises([places.lane.share_floor for places in self.places.values()])
 
-    def _seat(self, entry: Entry) -> None:
+    def _seat(self, entry: QueuedJob) -> None:
         self.places[entry.job.lane].enter(entry)
         insort(self._expiry, self._end_of_wait(entry))
 
-    def _unseat(self, entry: Entry) -> None:
+    def _unseat(self, entry: QueuedJob) -> None:
         self.places[entry.job.lane].leave(entry)
         del self._expiry[bisect_left(self._expiry, self._end_of_wait(entry))]
 
-    def _end_of_wait(self, entry: Entry) -> Place:
+    def _end_of_wait(self, entry: QueuedJob) -> Place:
         max_wait_ms = self.places[entry.job.lane].lane.max_wait_ms
         return entry.expires_ms(max_wait_ms), entry.job.job_id
 
-    def _charge(self, entry: Entry, tokens: float) -> None:
+    def _charge(self, entry: QueuedJob, tokens: float) -> None:
         if tokens:
             self._count(entry.job.lane, entry.job.tenant, tokens, tokens / entry.job.weight)
 
-    def _spend(self, entry: Entry, tokens: float) -> None:
+    def _spend(self, entry: QueuedJob, tokens: float) -> None:
         """Charge what many jobs of a tenant may add to: counted once, by `settle`."""
         if tokens:
             spent = self._spent.setdefault((entry.job.lane, entry.job.tenant), [0.0, 0.0])
@@ -220,23 +220,23 @@ class JobBook:
         for name, places in self.places.items():
             places.serve(tokens, tokens if name == lane else 0.0)
 
-    def _release_claim(self, entry: Entry) -> None:
+    def _release_claim(self, entry: QueuedJob) -> None:
         """It has begun, or is over."""
         if entry.claim_us:
             self.promises.release(self.levels[entry.job.lane], entry.bucket_ms, entry.claim_us)
             entry.claim_us = 0
 
-    def _refund(self, entry: Entry) -> None:
+    def _refund(self, entry: QueuedJob) -> None:
         self._charge(entry, -entry.credit)
         entry.credit = 0.0
 
 
-def _fits(entry: Entry, item: Publication) -> bool:
+def _fits(entry: QueuedJob, item: Publication) -> bool:
     """Each choice goes on where its record ends."""
     return all(choice < entry.job.n and first == len(entry.generated[choice]) for choice, first, _ in item.tokens)
 
 
-def _is_recorded(entry: Entry, item: Publication) -> bool:
+def _is_recorded(entry: QueuedJob, item: Publication) -> bool:
     """Nothing of it is new."""
     return all(
         choice < entry.job.n and first + len(ids) <= len(entry.generated[choice]) for choice, first, ids in item.tokens

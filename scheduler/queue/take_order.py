@@ -48,7 +48,7 @@ from fairlane.scheduler.queue.types import (
 
 
 @dataclass(slots=True, kw_only=True)
-class Entry:
+class QueuedJob:
     """A job and all that happened to it. Times are milliseconds of the queue's one clock."""
 
     job: Job
@@ -123,7 +123,7 @@ class Places:
         self._followers: Counter[str] = Counter()
         """By tenant: waiting jobs that are not the first of their request."""
 
-    def enter(self, entry: Entry) -> None:
+    def enter(self, entry: QueuedJob) -> None:
         """Seat a job among its tenant's own: a returned one before all that never ran, what is guaranteed before what
         is not, then the earliest due first."""
         tenant, job_id = entry.job.tenant, entry.job.job_id
@@ -141,7 +141,7 @@ class Places:
             insort(self._guaranteed, _place(entry))
             self._vouched[tenant] += _promised_cost(entry.job)
 
-    def leave(self, entry: Entry) -> None:
+    def leave(self, entry: QueuedJob) -> None:
         """Give up a job's seat, because it was taken or has ended."""
         tenant, job_id = entry.job.tenant, entry.job.job_id
         _remove(self._queues[tenant], _place(entry))
@@ -168,7 +168,7 @@ class Places:
         """Requests of this tenant that wait: those whose first job does."""
         return len(self._queues.get(tenant, ())) - self._followers[tenant]
 
-    def position(self, entry: Entry) -> int:
+    def position(self, entry: QueuedJob) -> int:
         """1 + the tenant's own jobs ahead of this waiting one."""
         return 1 + bisect_left(self._queues[entry.job.tenant], _place(entry))
 
@@ -220,7 +220,7 @@ class Places:
         """Θ for a worker that computes a prompt's token in `prefill_ms`."""
         return self.lane.window(self.counters.window, prefill_ms)
 
-    def is_owed(self, entry: Entry) -> bool:
+    def is_owed(self, entry: QueuedJob) -> bool:
         """The share floor is behind by what this job costs: it goes before the order."""
         return self.lane.share_floor > 0 and self.owed >= min(entry.provisional_cost, OWED_LIMIT)
 
@@ -230,7 +230,7 @@ class Places:
         self.owed = max(-OWED_LIMIT, min(OWED_LIMIT, self.owed + due - own))
 
 
-def _place(entry: Entry) -> Place:
+def _place(entry: QueuedJob) -> Place:
     return place_ms(entry.due_ms, guaranteed=entry.job.guaranteed, returned=entry.returned), entry.job.job_id
 
 
@@ -272,18 +272,18 @@ class WorkerRoom:
         """Anything could be started in this lane without its own work yielding."""
         return self._sequences[level] > 0 and self._kv_tokens[level] > 0
 
-    def could_hold(self, entry: Entry) -> bool:
+    def could_hold(self, entry: QueuedJob) -> bool:
         """Fits this worker once enough of what runs there has ended: all its choices in one step, and each alone as
         long as it can grow. Not where it may have killed its workers, and one such job is here already: the poisoned
         one shall fail alone."""
         fits = entry.job.n <= self._most_sequences and entry.job.max_total_tokens <= self._most_tokens
         return fits and not (self._suspect and entry.losses >= SUSPECT_LOSSES)
 
-    def fits(self, level: int, entry: Entry) -> bool:
+    def fits(self, level: int, entry: QueuedJob) -> bool:
         """Room in lane `level` for all its choices, now and until they end."""
         return entry.job.n <= self._sequences[level] and self.tokens(entry) <= self._kv_tokens[level]
 
-    def occupy(self, level: int, entry: Entry) -> None:
+    def occupy(self, level: int, entry: QueuedJob) -> None:
         """Give the room to this job."""
         for below in range(level, len(self._sequences)):
             self._sequences[below] -= entry.job.n
@@ -295,11 +295,11 @@ class WorkerRoom:
         for level in range(first, last + 1):
             self._sequences[level] = 0
 
-    def is_within_floor(self, share: float, entry: Entry) -> bool:
+    def is_within_floor(self, share: float, entry: QueuedJob) -> bool:
         """It starts with no more than this share of the worker, nor several choices."""
         return entry.job.n == 1 and self.tokens(entry) <= share * self._most_tokens
 
-    def tokens(self, entry: Entry) -> int:
+    def tokens(self, entry: QueuedJob) -> int:
         """KV tokens that it needs to start."""
         return min(entry.tokens, self._most_tokens)
 
@@ -327,7 +327,7 @@ class Owed:
         """Somebody could be owed something."""
         return self._sequences > 0
 
-    def is_to(self, entry: Entry, tokens: int) -> bool:
+    def is_to(self, entry: QueuedJob, tokens: int) -> bool:
         """This job is of a tenant that is owed, and what would be yielded suffices for it."""
         tenant = entry.job.tenant
         if entry.job.n > self._sequences or tokens > self._kv_tokens:
@@ -341,7 +341,7 @@ class Owed:
             return not self._one_waits and lead > self._window
         return self._jobs > 0 and lead >= -self._window
 
-    def give(self, entry: Entry, tokens: int) -> None:
+    def give(self, entry: QueuedJob, tokens: int) -> None:
         """It is taken, and waits there for others to yield."""
         tenant = entry.job.tenant
         self._jobs -= tenant not in self._begun and not entry.job.guaranteed
@@ -367,7 +367,7 @@ class Order:
     """
 
     def __init__(
-        self, lanes: Sequence[Places], entries: Mapping[str, Entry], capacity: Capacity, now_ms: int, *, suspect: bool
+        self, lanes: Sequence[Places], entries: Mapping[str, QueuedJob], capacity: Capacity, now_ms: int, *, suspect: bool
     ) -> None:
         self._lanes, self._entries, self._room = lanes, entries, WorkerRoom(lanes, capacity, suspect=suspect)
         self._now_ms, self._prefill_ms = now_ms, capacity.prefill_ms
@@ -379,7 +379,7 @@ class Order:
         ]
         self._least: list[float] = []
 
-    def pick(self) -> Entry | None:
+    def pick(self) -> QueuedJob | None:
         """The first candidate that fits, its room taken; then the first that others yield to. None: nothing more.
 
         One that does not fit is passed over until it is due. From then on nothing behind it is taken from its lane, so
@@ -399,7 +399,7 @@ class Order:
                     self._room.close(max(0, rank), level)
         return self._pick_owed()
 
-    def _pick_owed(self) -> Entry | None:
+    def _pick_owed(self) -> QueuedJob | None:
         """The first, lane by lane, of those for whom work of their own lane yields."""
         for level, owed in enumerate(self._owed):
             if not owed.is_open:
@@ -412,7 +412,7 @@ class Order:
                     return entry
         return None
 
-    def _tiers(self) -> Iterator[tuple[int, list[Entry]]]:
+    def _tiers(self) -> Iterator[tuple[int, list[QueuedJob]]]:
         """With the rank of a lane: what its share floor is behind enough for, of which what needs no more than that
         share has a rank above all; then its own and what is promoted to it.
 
@@ -430,10 +430,10 @@ class Order:
                 yield level, self._returned(level)
                 yield level, self._heads(level) + self._elders(level) + self._elders(level + 1)
 
-    def _returned(self, level: int) -> list[Entry]:
+    def _returned(self, level: int) -> list[QueuedJob]:
         return self._first(level, self._lanes[level].returned(), ELDERS_PER_TAKE)
 
-    def _heads(self, level: int) -> list[Entry]:
+    def _heads(self, level: int) -> list[QueuedJob]:
         """Of each tenant the first that could run here, and the first of what is guaranteed."""
         places = self._lanes[level]
         found, others = self._first(level, places.guaranteed(), ELDERS_PER_TAKE), list[str]()
@@ -447,23 +447,23 @@ class Order:
             found += self._first(level, places.fresh(tenant, LOOKS_PER_TAKE // len(others)), 1)
         return found
 
-    def _elders(self, level: int) -> list[Entry]:
+    def _elders(self, level: int) -> list[QueuedJob]:
         """What has waited so long in a lane that it goes first there, and is promoted to the one above."""
         if level >= len(self._lanes) or not self._room.is_open(level):
             return []
         return self._first(level, self._lanes[level].promoted(self._now_ms), ELDERS_PER_TAKE)
 
-    def _first(self, level: int, job_ids: Iterable[str], count: int) -> list[Entry]:
+    def _first(self, level: int, job_ids: Iterable[str], count: int) -> list[QueuedJob]:
         """The first of these, at most so many, that could run here."""
         entries = map(self._entries.__getitem__, job_ids)
         return list(islice((entry for entry in entries if self._could_run(level, entry)), count))
 
-    def _could_run(self, level: int, entry: Entry) -> bool:
+    def _could_run(self, level: int, entry: QueuedJob) -> bool:
         """It is in time, and nothing keeps this worker from ever ending it."""
         is_in_time = self._now_ms < entry.expires_ms(self._lanes[level].lane.max_wait_ms)
         return is_in_time and self._room.could_hold(entry)
 
-    def _key(self, entry: Entry) -> Key:
+    def _key(self, entry: QueuedJob) -> Key:
         job, level = entry.job, self._levels[entry.job.lane]
         counter = self._lanes[level].counters.value(job.tenant)
         lead = counter - self._least[level]
@@ -471,7 +471,7 @@ class Order:
         outside = lead > self._windows[level] and not job.guaranteed
         return not entry.returned, outside, standing, urgency, counter, entry.due_ms, job.job_id
 
-    def _prospects(self, entry: Entry, lead: float, long_wait_ms: float) -> tuple[int, float]:
+    def _prospects(self, entry: QueuedJob, lead: float, long_wait_ms: float) -> tuple[int, float]:
         """Class and urgency. What came back from a worker has begun, and is as urgent as it is late."""
         guaranteed = entry.job.guaranteed
         service_ms = 0.0 if entry.returned else len(entry.job.prompt) * self._prefill_ms

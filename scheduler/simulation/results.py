@@ -19,12 +19,12 @@ from fairlane.scheduler.planner.steps import Row
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Outcome
 from fairlane.scheduler.simulation.cruise import Coasted
-from fairlane.scheduler.simulation.simulate import Step
+from fairlane.scheduler.simulation.simulate import SimulatedStep
 from fairlane.scheduler.simulation.workload import Arrival, Record
 
 
 @dataclass(slots=True)
-class _Asked:
+class _Metered:
     arrival: Arrival
     reached: int = 0
     """Tokens whose KV was computed at some time, from the first on."""
@@ -49,7 +49,7 @@ class ServiceMeter:
     """By tenant, what it got in each bucket of time; a tenant's list ends with its last service."""
 
     def __post_init__(self) -> None:
-        self._asked: dict[str, _Asked] = {}
+        self._asked: dict[str, _Metered] = {}
         self._arriving: list[tuple[float, Arrival]] = []
         self._rows: dict[int, set[str]] = {}
         self._gaps: defaultdict[LaneName, _Gaps] = defaultdict(_Gaps)
@@ -71,10 +71,10 @@ class ServiceMeter:
 
     def arrived(self, arrival: Arrival, now_ms: float) -> None:
         """A request came, and was let in."""
-        self._asked[arrival.job_id] = _Asked(arrival)
+        self._asked[arrival.job_id] = _Metered(arrival)
         self._arriving.append((now_ms, arrival))
 
-    def stepped(self, step: Step) -> None:
+    def stepped(self, step: SimulatedStep) -> None:
         """A worker ran a step: who had a row in it, who did not, and what they got."""
         self.run_ms += step.run_ms
         self.copy_ms += step.copy_ms
@@ -126,7 +126,7 @@ class ServiceMeter:
             arrival = self._arriving.pop(0)[1]
             self._gaps[arrival.lane].wait(arrival.tenant)
 
-    def _turn(self, step: Step) -> None:
+    def _turn(self, step: SimulatedStep) -> None:
         """Rows run; what had one in this worker's last step and has none now waits again."""
         running = {row.seq.job_id for row in step.plan.rows}
         for job_id in self._rows.get(step.worker, set()) - running:
@@ -140,7 +140,7 @@ class ServiceMeter:
                 self._gaps[asked.arrival.lane].stop_waiting(asked.arrival.tenant)
         self._rows[step.worker] = running
 
-    def _compute(self, asked: _Asked, row: Row) -> float:
+    def _compute(self, asked: _Metered, row: Row) -> float:
         """Count a row's tokens; the service of those that are new."""
         end, prompt = row.context_length, asked.arrival.prompt_tokens
         start = min(end, max(asked.reached, row.first_position))

@@ -59,7 +59,7 @@ class Policy(Protocol):
         ...
 
 
-Door = Callable[[Arrival, float], Admitted | None]
+AdmissionCheck = Callable[[Arrival, float], Admitted | None]
 """Decides at arrival; None refuses."""
 
 
@@ -71,7 +71,7 @@ class Death(NamedTuple):
     lapses_ms: float
 
 
-class Step(NamedTuple):
+class SimulatedStep(NamedTuple):
     """One step of one worker, done."""
 
     worker: int
@@ -85,13 +85,13 @@ class Step(NamedTuple):
     """Time of the copies, in which no row runs."""
 
 
-class Observer(Protocol):
+class SimulationObserver(Protocol):
     """Watches a simulation: counts service, draws curves, shows progress."""
 
     def arrived(self, arrival: Arrival, now_ms: float) -> None:
         """A request came, and was let in."""
 
-    def stepped(self, step: Step) -> None:
+    def stepped(self, step: SimulatedStep) -> None:
         """A worker ran a step. What ended in it is told next."""
 
     def ended(self, record: Record) -> None:
@@ -121,9 +121,9 @@ class Simulation:
     policies: Sequence[Policy]
     hardware: Hardware
     queue: LaneQueue | None = None
-    door: Door | None = None
+    door: AdmissionCheck | None = None
     deaths: Sequence[Death] = ()
-    observers: Sequence[Observer] = ()
+    observers: Sequence[SimulationObserver] = ()
     seed: int = 0
     is_stepwise: bool = False
     """Plan every step, also where there is nothing to decide: for the same records, slowly."""
@@ -336,7 +336,7 @@ class Simulation:
             record.produced(produced.index, self.now_ms)
             record.cached += produced.cached_tokens
         for observer in self.observers:
-            observer.stepped(Step(number, started_ms, self.now_ms, plan, outcome, run_ms, copy_ms))
+            observer.stepped(SimulatedStep(number, started_ms, self.now_ms, plan, outcome, run_ms, copy_ms))
         self._close(outcome.ended)
         self._publish(number, outcome)
 

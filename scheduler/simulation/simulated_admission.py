@@ -15,7 +15,7 @@ from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.protocol.messages import Outcome, WorkerStatus
 from fairlane.scheduler.queue.memory_queue import LaneQueue
-from fairlane.scheduler.simulation.simulate import Death, Step
+from fairlane.scheduler.simulation.simulate import Death, SimulatedStep
 from fairlane.scheduler.simulation.workload import Arrival, Record
 
 FADING = 0.95
@@ -99,7 +99,7 @@ class SimulatedAdmission:
         door = self._door_of.setdefault(arrival.job_id, self._doors[0])
         door.enter(arrival.job_id, _request(arrival), guaranteed=self._promised, now_ms=now_ms)
 
-    def stepped(self, step: Step) -> None:
+    def stepped(self, step: SimulatedStep) -> None:
         """A worker ran a step: learn how fast it is, and how far its requests have come."""
         self._steps = FADING * self._steps + 1.0
         self._steps_ms = FADING * self._steps_ms + step.run_ms + step.copy_ms

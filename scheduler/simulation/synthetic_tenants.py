@@ -69,7 +69,7 @@ def lane_tiers(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Overlay:
+class SyntheticTenants:
     """How tenants and tiers are dealt out. Tenant k of `tenants` asks in proportion to 1 / k ** `zipf`."""
 
     tenants: int = 8
@@ -90,8 +90,8 @@ class Overlay:
     def arrivals(self, rows: Iterable[TraceRow]) -> Iterator[Arrival]:
         """The requests of a trace with all that they lack."""
         draws = random.Random(self.seed)
-        tenants = _Choice([rank**-self.zipf for rank in range(1, self.tenants + 1)])
-        tiers = _Choice([tier.share for tier in self.tiers])
+        tenants = _WeightedDraw([rank**-self.zipf for rank in range(1, self.tenants + 1)])
+        tiers = _WeightedDraw([tier.share for tier in self.tiers])
         blocks: dict[int, int] = {}
         owners: dict[int, int] = {}
         for number, row in enumerate(rows):
@@ -172,7 +172,7 @@ def _arrival(row: TraceRow, tier: Tier, job_id: str, tenant: str, max_tokens: in
     )
 
 
-class _Choice:
+class _WeightedDraw:
     """Draws a place in proportion to its share, from one even number."""
 
     def __init__(self, shares: Sequence[float]) -> None:

@@ -7,7 +7,7 @@ from fairlane.scheduler.planner.step_budget import HOLD
 from fairlane.scheduler.protocol.lanes import LATENCY, LaneName
 from fairlane.scheduler.protocol.messages import Lease
 from fairlane.scheduler.simulation.calibration import preset
-from fairlane.scheduler.simulation.synthetic_tenants import Overlay, lane_tiers
+from fairlane.scheduler.simulation.synthetic_tenants import SyntheticTenants, lane_tiers
 from fairlane.scheduler.simulation.workload import Arrival, TraceRow
 
 
@@ -16,7 +16,7 @@ def test_a_workers_very_first_step_keeps_to_the_pace_of_its_hardware(name: str) 
     calibration = preset(name)
     alone_ms = calibration.hardware.single_stream_ms
     tiers = lane_tiers(0.0, single_stream_ms=alone_ms)
-    overlay = Overlay(tiers=tiers, kv_tokens=calibration.kv_tokens)
+    overlay = SyntheticTenants(tiers=tiers, kv_tokens=calibration.kv_tokens)
     rows = [TraceRow(number, 0.0, 8_000, 8) for number in range(4)]
     scenario = Scenario(rows=rows, overlay=overlay, calibration=calibration, workers=1, seed=0)
     planner = scenario.planner()

@@ -6,7 +6,7 @@ import pytest
 import redis.asyncio
 
 from fairlane.quotas.field_checks import FieldError
-from fairlane.quotas.ledger import Ledger, Usage
+from fairlane.quotas.ledger import Ledger, UsageSums
 from fairlane.quotas.limits import Limits
 from fairlane.quotas.store import Charge, Need
 from tests.support.quotas.house import START_MS, RedisHouse, ask, charge
@@ -54,7 +54,7 @@ async def test_usage_sums_all_that_was_settled(house: RedisHouse, ledger: Ledger
 
     report = await ledger.usage("acme", "acme", DAY, DAY + timedelta(days=1))
 
-    assert report.total == Usage(requests=4, prompt_tokens=40, cached_tokens=16, output_tokens=15)
+    assert report.total == UsageSums(requests=4, prompt_tokens=40, cached_tokens=16, output_tokens=15)
     assert [(row.group, row.usage) for row in report.rows] == [({}, report.total)]
 
 
@@ -142,7 +142,7 @@ async def test_days_are_those_of_the_tenants_zone(house: RedisHouse, ledger: Led
 async def test_nothing_used_is_an_empty_report(house: RedisHouse, ledger: Ledger) -> None:
     report = await ledger.usage("acme", "acme", DAY, DAY, ["lane"])
 
-    assert (report.rows, report.total) == ([], Usage())
+    assert (report.rows, report.total) == ([], UsageSums())
 
 
 @pytest.mark.parametrize("group_by", [["colour"], ["lane", ""], ["LANE"]])
@@ -185,7 +185,7 @@ async def test_a_refund_is_in_no_ledger(house: RedisHouse, ledger: Ledger) -> No
     await house.store.settle("acme", "f1", Charge.refund())
 
     assert await ledger.entries("acme", "acme") == []
-    assert (await ledger.usage("acme", "acme", DAY, DAY)).total == Usage()
+    assert (await ledger.usage("acme", "acme", DAY, DAY)).total == UsageSums()
 
 
 async def test_a_cancelled_request_is_in_the_ledger_with_what_was_published(house: RedisHouse, ledger: Ledger) -> None:

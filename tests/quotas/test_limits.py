@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fairlane.quotas.limits import LARGEST, LIMIT_NAMES, RULES, Demand, Level, Limits, LimitsError, statuses
 from fairlane.quotas.sizing import heaviest, refusals, sized
-from fairlane.quotas.windows import Minute, Span, Totals
+from fairlane.quotas.windows import Minute, FixedWindow, Totals
 
 NOW_MS = 1_000_000
 
@@ -21,9 +21,9 @@ def level(
         shadow=shadow,
         windows={
             "minute": Minute().at(NOW_MS),
-            "day": Span(Totals(input=used), NOW_MS + 5_000),
-            "month": Span(Totals(input=used), NOW_MS + 9_000),
-            "live": Span(Totals(requests=live), None),
+            "day": FixedWindow(Totals(input=used), NOW_MS + 5_000),
+            "month": FixedWindow(Totals(input=used), NOW_MS + 9_000),
+            "live": FixedWindow(Totals(requests=live), None),
         },
         held=Totals(output=held),
     )
@@ -136,7 +136,7 @@ def test_a_request_is_not_refused_by_a_limit_that_counts_nothing_of_it() -> None
         scope="key",
         limits=Limits(input_tokens_per_minute=5),
         shadow=frozenset(),
-        windows={"minute": Span(Totals(input=100), NOW_MS)},
+        windows={"minute": FixedWindow(Totals(input=100), NOW_MS)},
         held=Totals(),
     )
 

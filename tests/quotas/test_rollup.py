@@ -8,7 +8,7 @@ import pytest
 import redis.asyncio
 
 from fairlane.quotas.field_checks import FieldError
-from fairlane.quotas.ledger import Ledger, RollUp, Usage
+from fairlane.quotas.ledger import Ledger, RollUp, UsageSums
 from fairlane.quotas.limits import Limits
 from fairlane.quotas.store import Charge
 from fairlane.quotas.tenants import TenantStore
@@ -66,7 +66,7 @@ async def test_what_is_rolled_up_stays_in_the_sums(house: RedisHouse, ledger: Le
     await rollup(house).all(TODAY)
 
     assert await ledger.usage("acme", "acme", date(2026, 7, 1), TODAY, ["lane", "model", "key"]) == whole
-    assert whole.total == Usage(requests=120, prompt_tokens=120, output_tokens=120)
+    assert whole.total == UsageSums(requests=120, prompt_tokens=120, output_tokens=120)
     assert await day_sums(house) == KEPT_DAYS + 1
 
 

@@ -20,7 +20,7 @@ from benchmarks.common.line import Effort, Line, Table, at_least, unmeasured
 from benchmarks.scheduling.lines.world import OURS, World
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.simulation.results import attained
-from fairlane.scheduler.simulation.synthetic_tenants import Overlay, Tier
+from fairlane.scheduler.simulation.synthetic_tenants import SyntheticTenants, Tier
 from fairlane.scheduler.simulation.workload import Arrival, Record, TraceRow, read_trace, scale_load
 
 TRACES = ("code", "conversation")
@@ -60,7 +60,7 @@ def recorded(trace: str) -> Sequence[TraceRow]:
 
 def asked(case: Case) -> list[Arrival]:
     """The trace at this load, with tiers dealt out."""
-    overlay = Overlay(tenants=1 if case.policy == UNFAIR else 8, tiers=TIERS, seed=case.seed)
+    overlay = SyntheticTenants(tenants=1 if case.policy == UNFAIR else 8, tiers=TIERS, seed=case.seed)
     return list(overlay.arrivals(scale_load(recorded(case.trace), case.load)))
 
 

@@ -15,7 +15,7 @@ from benchmarks.common.intervals import interval
 from benchmarks.common.line import Effort, Line, Table, at_least, at_most
 from benchmarks.scheduling.lines.world import A10G, OURS, THETA, World
 from fairlane.scheduler.simulation.results import ServiceMeter, spread
-from fairlane.scheduler.simulation.simulate import Step
+from fairlane.scheduler.simulation.simulate import SimulatedStep
 from fairlane.scheduler.simulation.synthetic_tenants import Client, flood
 from fairlane.scheduler.simulation.workload import Arrival, Record
 
@@ -89,7 +89,7 @@ class Newcomers:
                 self._since[arrival.job_id] = 0
             self._here.add(arrival.job_id)
 
-    def stepped(self, step: Step) -> None:
+    def stepped(self, step: SimulatedStep) -> None:
         """A worker ran a step."""
         for job_id in self._since:
             self._since[job_id] += 1

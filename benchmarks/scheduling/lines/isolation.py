@@ -16,7 +16,7 @@ from benchmarks.scheduling.lines.world import GPU, OURS, World
 from fairlane.scheduler.planner.steps import StepFeatures
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.simulation.results import ServiceMeter, spread
-from fairlane.scheduler.simulation.simulate import Step
+from fairlane.scheduler.simulation.simulate import SimulatedStep
 from fairlane.scheduler.simulation.synthetic_tenants import Client, Tier, flood
 from fairlane.scheduler.simulation.workload import Arrival, Record
 
@@ -84,7 +84,7 @@ class Steps:
     def arrived(self, arrival: Arrival, now_ms: float) -> None:
         """A request came, and was let in."""
 
-    def stepped(self, step: Step) -> None:
+    def stepped(self, step: SimulatedStep) -> None:
         """A worker ran a step."""
         self.longest_ms = max(self.longest_ms, step.ended_ms - step.started_ms)
         self.count += 1

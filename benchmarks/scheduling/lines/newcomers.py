@@ -25,7 +25,7 @@ from fairlane.scheduler.planner.steps import StepFeatures
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LATENCY, THROUGHPUT, Lane, LaneName
 from fairlane.scheduler.queue.memory_queue import LaneQueue
 from fairlane.scheduler.simulation.results import Spread, spread
-from fairlane.scheduler.simulation.simulate import Simulation, Step
+from fairlane.scheduler.simulation.simulate import Simulation, SimulatedStep
 from fairlane.scheduler.simulation.workload import Arrival, Hardware, Record
 
 HARDWARE = GPU
@@ -144,7 +144,7 @@ class Watch:
         if arrival.job_id.startswith(NEWCOMER):
             self.waiting[arrival.job_id] = arrival.at_ms
 
-    def stepped(self, step: Step) -> None:
+    def stepped(self, step: SimulatedStep) -> None:
         """A worker ran a step."""
         self.longest_ms = max(self.longest_ms, step.run_ms + step.copy_ms if step.ended_ms > FIRST_MS else 0.0)
         self.tokens += sum([len(row.token_ids) for row in step.plan.rows])

@@ -12,7 +12,7 @@ from fairlane.scheduler.planner.planner import Planner
 from fairlane.scheduler.planner.steps import Capacity, Ended, StepOutcome, StepPlan, StepResult
 from fairlane.scheduler.protocol.lanes import LATENCY, THROUGHPUT, LaneName
 from fairlane.scheduler.protocol.messages import Lease
-from fairlane.scheduler.simulation.simulate import IDLE_MS, Step
+from fairlane.scheduler.simulation.simulate import IDLE_MS, SimulatedStep
 from fairlane.scheduler.simulation.workload import Arrival, Record
 
 LANES = {
@@ -126,7 +126,7 @@ class Waits:
     def arrived(self, arrival: Arrival, now_ms: float) -> None:
         """A request came, and was let in."""
 
-    def stepped(self, step: Step) -> None:
+    def stepped(self, step: SimulatedStep) -> None:
         """A worker ran a step."""
         self.longest_step_ms = max(self.longest_step_ms, step.ended_ms - step.started_ms)
         for row in step.plan.rows:

@@ -13,7 +13,7 @@ from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.ordering import STEP_WINDOW
 from fairlane.scheduler.planner.planner import Planner
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
-from fairlane.scheduler.simulation.simulate import Door, Observer, Policy, Simulation
+from fairlane.scheduler.simulation.simulate import AdmissionCheck, SimulationObserver, Policy, Simulation
 from fairlane.scheduler.simulation.workload import Arrival, Hardware
 
 OURS = "fairlane"
@@ -69,10 +69,10 @@ class World:
         name: str,
         arrivals: Sequence[Arrival],
         *,
-        observers: Sequence[Observer] = (),
+        observers: Sequence[SimulationObserver] = (),
         until_ms: float = float("inf"),
         window: float = THETA,
-        door: Door | None = None,
+        door: AdmissionCheck | None = None,
     ) -> Simulation:
         """These arrivals before that policy, not yet run."""
         policy = self.policy(name, arrivals, window=window)

@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from fairlane.gateway.admin.openai.shapes import Bucket, Buckets, CompletionsQuery, CompletionsResult
 from fairlane.gateway.admin.router import Call
 from fairlane.quotas.field_checks import FieldError
-from fairlane.quotas.ledger import Usage, UsageRow
+from fairlane.quotas.ledger import UsageSums, UsageRow
 
 _ONE_DAY = timedelta(days=1)
 _TIERS = {"latency": "priority", "throughput": "flex"}
@@ -22,7 +22,7 @@ async def completions(call: Call, query: CompletionsQuery) -> Buckets:
     """Sums of each day, over all tenants or those that are named. Raises FieldError."""
     first, end = _days(query)
     days = [first + n * _ONE_DAY for n in range(min(query.limit, (end - first).days))]
-    sums: dict[str, dict[Group, Usage]] = {day.isoformat(): defaultdict(Usage) for day in days}
+    sums: dict[str, dict[Group, UsageSums]] = {day.isoformat(): defaultdict(UsageSums) for day in days}
     if days:
         async for project, row in _rows(call, query, days[0], days[-1]):
             _add(sums[row.group["day"]][_group(query, project, row.group)], row.usage)
@@ -92,19 +92,19 @@ def _group(query: CompletionsQuery, project: str, known: Mapping[str, str]) -> G
     return tuple(values[name] if name in query.group_by else None for name in ("project_id", *_FIELDS))
 
 
-def _add(total: Usage, more: Usage) -> None:
+def _add(total: UsageSums, more: UsageSums) -> None:
     for figure in ("requests", "prompt_tokens", "cached_tokens", "output_tokens"):
         total.add(figure, getattr(more, figure))
 
 
-def _bucket(day: date, sums: Mapping[Group, Usage]) -> Bucket:
+def _bucket(day: date, sums: Mapping[Group, UsageSums]) -> Bucket:
     start = int(datetime.combine(day, time(), UTC).timestamp())
     ordered = sorted(sums.items(), key=lambda item: tuple(name or "" for name in item[0]))
     results = [_result(group, usage) for group, usage in ordered]
     return {"object": "bucket", "start_time": start, "end_time": start + 86_400, "results": results}
 
 
-def _result(group: Group, usage: Usage) -> CompletionsResult:
+def _result(group: Group, usage: UsageSums) -> CompletionsResult:
     project, key, model, tier = group
     return {
         "object": "organization.usage.completions.result",

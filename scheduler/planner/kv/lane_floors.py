@@ -15,7 +15,7 @@ from itertools import chain
 from math import inf
 
 from fairlane.scheduler.planner.kv.blocks import BlockPool
-from fairlane.scheduler.planner.priority import IDLE, Ranking, Standing
+from fairlane.scheduler.planner.priority import IDLE, Ranking, Ranked
 from fairlane.scheduler.planner.sequence import Sequence
 from fairlane.scheduler.planner.sequence_index import SequenceIndex
 from fairlane.scheduler.planner.step_budget import Survey
@@ -61,7 +61,7 @@ class BlockFloors:
         self._look()
         return max(0, sum(self._lacking.values()) - self._pool.free_blocks)
 
-    def gives(self, one: Standing) -> bool:
+    def gives(self, one: Ranked) -> bool:
         """This holder is asked where a floor is short: idle work, and of the lanes above whoever has to heed it."""
         if one.rank.lane == IDLE:
             return True

@@ -12,7 +12,7 @@ from fairlane.gateway.requests.admission import Size, Verdict, admit, measure
 from fairlane.gateway.requests.service_level import ServiceLevel
 from fairlane.gateway.text.tokenizer import TextModel
 from fairlane.quotas.tenants import Tenant
-from fairlane.scheduler.admission.demand import Level
+from fairlane.scheduler.admission.demand import ServiceClass
 from fairlane.scheduler.admission.open_requests import OpenRequests
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LATENCY, LaneName
 from fairlane.scheduler.protocol.messages import WorkerStatus
@@ -21,7 +21,7 @@ from tests.support.gateway.cards import byte_level_card
 
 ACME = Tenant(id="acme", root="acme")
 CONTEXT = 512
-PROMISED, BEST_EFFORT = Level(0, best_effort=False), Level(0, best_effort=True)
+PROMISED, BEST_EFFORT = ServiceClass(0, best_effort=False), ServiceClass(0, best_effort=True)
 WEIGHTS = (10.0, 0.0, 1.0, 0.0, 0.0)
 
 

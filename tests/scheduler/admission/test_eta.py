@@ -10,7 +10,7 @@ import pytest
 from fairlane.scheduler.admission.eta import Own, Queued, Waits, time_to_start_ms
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
 from fairlane.scheduler.queue.memory_queue import LaneQueue
-from fairlane.scheduler.simulation.simulate import Step
+from fairlane.scheduler.simulation.simulate import SimulatedStep
 from fairlane.scheduler.simulation.workload import Arrival, Record
 from tests.support.scheduler.fleet import Watcher, asks, play
 
@@ -44,7 +44,7 @@ class Told(Watcher):
             self.waits.seen(arrival.job_id, DEFAULT_LANES[arrival.lane].rank, arrival.tenant, place, now_ms)
         return place
 
-    def stepped(self, step: Step) -> None:
+    def stepped(self, step: SimulatedStep) -> None:
         now_ms = step.ended_ms
         for one in step.outcome.produced:
             job_id = one.seq.job_id

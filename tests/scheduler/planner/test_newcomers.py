@@ -9,7 +9,7 @@ from fairlane.scheduler.planner.steps import Capacity, SeqId, Yielding
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
 from fairlane.scheduler.protocol.messages import Lease, Outcome
 from fairlane.scheduler.queue.memory_queue import LaneQueue
-from fairlane.scheduler.simulation.simulate import Step
+from fairlane.scheduler.simulation.simulate import SimulatedStep
 from fairlane.scheduler.simulation.workload import Arrival
 from tests.support.scheduler.fleet import Watcher, asks, play
 from tests.support.scheduler.planner_world import World, job
@@ -394,7 +394,7 @@ class FirstTokens(Watcher):
     def arrived(self, arrival: Arrival, now_ms: float) -> None:
         self._arrived[arrival.job_id] = now_ms
 
-    def stepped(self, step: Step) -> None:
+    def stepped(self, step: SimulatedStep) -> None:
         for one in step.outcome.produced:
             job_id = one.seq.job_id
             if job_id not in self.waits_ms:

@@ -11,7 +11,7 @@ from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.planner import Planner
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.protocol.messages import Preempted
-from fairlane.scheduler.simulation.simulate import Simulation, Step
+from fairlane.scheduler.simulation.simulate import Simulation, SimulatedStep
 from fairlane.scheduler.simulation.workload import Arrival, Hardware, Record
 from tests.support.scheduler.planner_world import THROUGHPUT, World, job
 
@@ -45,7 +45,7 @@ class Spread:
         """It holds nothing any more."""
         self._resident[record.arrival.tenant].discard(record.arrival.job_id)
 
-    def stepped(self, step: Step) -> None:
+    def stepped(self, step: SimulatedStep) -> None:
         """Count the service, and compare."""
         for event in step.plan.events:
             if isinstance(event, Preempted) and event.mode != "keep":

@@ -8,7 +8,7 @@ from fairlane.scheduler.planner.kv.blocks import BlockPool
 from fairlane.scheduler.planner.kv.prefix_reuse import Prefixes
 from fairlane.scheduler.planner.sequence_group import open_group
 from fairlane.scheduler.planner.sequence_index import SequenceIndex
-from fairlane.scheduler.planner.step_budget import Budget, Price
+from fairlane.scheduler.planner.step_budget import StepBudget, Price
 from fairlane.scheduler.planner.step_builder import StepBuilder
 from fairlane.scheduler.planner.steps import Row, SeqId, StepPlan
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
@@ -251,7 +251,7 @@ def test_a_prefill_that_was_swapped_out_first_gets_back_what_it_had() -> None:
 
 def test_a_hit_that_makes_the_next_token_dear_still_leaves_one_to_compute() -> None:
     prices = Price(row=0.0, token=1.0, context=0.0, pair=1.0)
-    budget = Budget(4, 64, 64, 0, 0, dict.fromkeys(LaneName, 0), time_ms=2.0, spare_ms=0.0, price=prices)
+    budget = StepBudget(4, 64, 64, 0, 0, dict.fromkeys(LaneName, 0), time_ms=2.0, spare_ms=0.0, price=prices)
     pool = BlockPool(blocks=8, block_size=4, host_slots=0)
     draft = StepBuilder(budget, pool, Prefixes(pool, enabled=True), SequenceIndex(DEFAULT_LANES, window=1.0), 0.0)
     lease = Lease(job=job("a", prompt=18), epoch=1, arrived_ms_ago=0.0)

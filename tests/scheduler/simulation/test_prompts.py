@@ -11,7 +11,7 @@ from fairlane.scheduler.planner.planner import Planner
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.protocol.messages import Job, Lease
 from fairlane.scheduler.simulation.simulate import Simulation
-from fairlane.scheduler.simulation.synthetic_tenants import Overlay
+from fairlane.scheduler.simulation.synthetic_tenants import SyntheticTenants
 from fairlane.scheduler.simulation.workload import HASHED_TOKENS, Hardware, Prompt, TraceRow
 
 HARDWARE = Hardware(step=(1.0, 0.1, 0.01, 0.0, 0.0), copy=(0.1, 0.1))
@@ -67,7 +67,7 @@ def test_blocks_that_are_named_alike_hit_as_equal_token_ids_do(chains: list[list
         TraceRow(n, 5_000.0 * n, max(1, HASHED_TOKENS * len(chain) + tail), 3, tuple(_names(chain)))
         for n, chain in enumerate(chains, 1)
     ]
-    arrivals = list(Overlay(tenants=1, seed=1).arrivals(rows))
+    arrivals = list(SyntheticTenants(tenants=1, seed=1).arrivals(rows))
     spelled = Spelled(
         lanes=DEFAULT_LANES, block_size=16, blocks=4_096, host_slots=64, max_sequences=8, max_step_tokens=2_048,
         costs=CostModel(), prefix_share=1.0,
@@ -95,7 +95,7 @@ def _common(one: tuple[int, ...], other: tuple[int, ...]) -> int:
 
 def test_without_a_cache_nothing_is_found() -> None:
     rows = [TraceRow(n, 1_000.0 * n, 1_200, 3, (1, 2, 3)) for n in (1, 2)]
-    arrivals = list(Overlay(tenants=1).arrivals(rows))
+    arrivals = list(SyntheticTenants(tenants=1).arrivals(rows))
 
     records = Simulation(arrivals, [planner(remembers=False)], HARDWARE).run()
 
@@ -105,12 +105,12 @@ def test_without_a_cache_nothing_is_found() -> None:
 def test_a_conversation_stays_with_its_tenant() -> None:
     rows = [TraceRow(n, float(n), 1_500, 3, (0, 100 + n % 5, 1_000 + n)) for n in range(60)]
 
-    tenants = [arrival.tenant for arrival in Overlay(tenants=50, zipf=0.0).arrivals(rows)]
+    tenants = [arrival.tenant for arrival in SyntheticTenants(tenants=50, zipf=0.0).arrivals(rows)]
 
     assert len(set(tenants)) > 2
     assert all(tenants[n] == tenants[n % 5] for n in range(60))
     plain = [
-        arrival.tenant for arrival in Overlay(tenants=50, zipf=0.0).arrivals([replace(r, hash_ids=()) for r in rows])
+        arrival.tenant for arrival in SyntheticTenants(tenants=50, zipf=0.0).arrivals([replace(r, hash_ids=()) for r in rows])
     ]
     assert plain[:1] == tenants[:1]
     assert any(one != other for one, other in pairwise(plain[::5]))

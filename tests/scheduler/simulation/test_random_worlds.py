@@ -13,7 +13,7 @@ from hypothesis import Phase, example, given, settings
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.protocol.messages import Outcome
 from fairlane.scheduler.queue.memory_queue import LaneQueue
-from fairlane.scheduler.simulation.simulate import Death, Simulation, Step
+from fairlane.scheduler.simulation.simulate import Death, Simulation, SimulatedStep
 from fairlane.scheduler.simulation.simulated_admission import SimulatedAdmission
 from fairlane.scheduler.simulation.workload import Arrival, Record
 from tests.support.scheduler.fleet import HARDWARE, Watcher
@@ -40,7 +40,7 @@ class Ends(Watcher):
     def arrived(self, arrival: Arrival, now_ms: float) -> None:
         assert not self.counts[arrival.job_id]
 
-    def stepped(self, step: Step) -> None:
+    def stepped(self, step: SimulatedStep) -> None:
         assert not [one for one in step.outcome.produced if self.counts[one.seq.job_id]]
 
     def ended(self, record: Record) -> None:

@@ -11,7 +11,7 @@ from fairlane.scheduler.planner.steps import Produced, Row, SeqId, StepOutcome, 
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Outcome
 from fairlane.scheduler.simulation.results import ServiceMeter, attained, attained_mean_tpot, spread, summarize
-from fairlane.scheduler.simulation.simulate import Step
+from fairlane.scheduler.simulation.simulate import SimulatedStep
 from fairlane.scheduler.simulation.synthetic_tenants import Client, flood
 from fairlane.scheduler.simulation.workload import Arrival, Record
 from tests.support.scheduler.simulated import arrival, simulation
@@ -116,13 +116,13 @@ def test_a_summary_is_written_as_json() -> None:
     assert sum(document["service_curve"]["acme"]) == document["service"]["acme"]
 
 
-def step(ended_ms: float, *rows: tuple[str, int, int], out: int = 0, copy_ms: float = 0.0, worker: int = 0) -> Step:
+def step(ended_ms: float, *rows: tuple[str, int, int], out: int = 0, copy_ms: float = 0.0, worker: int = 0) -> SimulatedStep:
     """A step of 10 ms; rows are (job, first position, tokens), and the first yields `out` tokens."""
     made = tuple(
         Row(SeqId(job_id, 0), (0,) * count, first, (), samples=False, output_index=0) for job_id, first, count in rows
     )
     produced = tuple(Produced(made[0].seq, index, 0, None) for index in range(out))
-    return Step(
+    return SimulatedStep(
         worker, ended_ms - 10.0, ended_ms, StepPlan(number=1, rows=made), StepOutcome(produced=produced), 10.0, copy_ms
     )
 
@@ -200,7 +200,7 @@ class PlainGap:
     def arrived(self, one: Arrival, now_ms: float) -> None:
         self._there[one.job_id] = one
 
-    def stepped(self, step: Step) -> None:
+    def stepped(self, step: SimulatedStep) -> None:
         running = {row.seq.job_id for row in step.plan.rows}
         waiting = [one for job_id, one in self._there.items() if job_id not in running]
         if len({one.tenant for one in waiting if one.at_ms <= step.started_ms}) < 2:

@@ -9,7 +9,7 @@ from fairlane.scheduler.admission.decide import Admitted
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
 from fairlane.scheduler.protocol.messages import Outcome
 from fairlane.scheduler.queue.memory_queue import LaneQueue
-from fairlane.scheduler.simulation.simulate import Simulation, Step, StuckError
+from fairlane.scheduler.simulation.simulate import Simulation, SimulatedStep, StuckError
 from fairlane.scheduler.simulation.workload import Arrival, Hardware, Record
 from tests.support.scheduler.simulated import BLOCK_SIZE, BLOCKS, HARDWARE, Idler, arrival, planner, simulation
 
@@ -36,12 +36,12 @@ class Watcher:
     def __init__(self) -> None:
         self.came: list[str] = []
         self.over: list[str] = []
-        self.steps: list[Step] = []
+        self.steps: list[SimulatedStep] = []
 
     def arrived(self, arrival: Arrival, now_ms: float) -> None:
         self.came.append(arrival.job_id)
 
-    def stepped(self, step: Step) -> None:
+    def stepped(self, step: SimulatedStep) -> None:
         self.steps.append(step)
 
     def ended(self, record: Record) -> None:

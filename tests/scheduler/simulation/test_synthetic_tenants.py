@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from fairlane.scheduler.protocol.lanes import LATENCY, LaneName
-from fairlane.scheduler.simulation.synthetic_tenants import Client, Overlay, Tier, flood, lane_tiers, max_tokens_over
+from fairlane.scheduler.simulation.synthetic_tenants import Client, SyntheticTenants, Tier, flood, lane_tiers, max_tokens_over
 from fairlane.scheduler.simulation.workload import Arrival, TraceRow, scale_load
 
 ROWS = [TraceRow(number + 2, 10.0 * number, 100, 1 + number % 300) for number in range(4_000)]
@@ -18,7 +18,7 @@ TIERS = (
 
 
 def arrivals(load: float = 1.0, **settings: object) -> list[Arrival]:
-    return list(replace(Overlay(tiers=TIERS), **settings).arrivals(scale_load(ROWS, load)))  # type: ignore[arg-type]
+    return list(replace(SyntheticTenants(tiers=TIERS), **settings).arrivals(scale_load(ROWS, load)))  # type: ignore[arg-type]
 
 
 def test_the_same_seed_gives_the_same_requests() -> None:
@@ -125,7 +125,7 @@ def test_a_client_asks_the_same_whoever_else_does() -> None:
 )
 def test_a_setting_out_of_range_is_refused_by_name(settings: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        Overlay(**settings)  # type: ignore[arg-type]
+        SyntheticTenants(**settings)  # type: ignore[arg-type]
 
 
 def test_a_mix_a_tier_and_a_client_out_of_range_are_refused_by_name() -> None:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from benchmarks.scheduling.policies import Engine, Setup
 from fairlane.scheduler.planner.steps import features
 from fairlane.scheduler.protocol.lanes import LaneName
-from fairlane.scheduler.simulation.simulate import Simulation, Step
+from fairlane.scheduler.simulation.simulate import Simulation, SimulatedStep
 from fairlane.scheduler.simulation.workload import Arrival, Hardware, Record
 from tests.support.scheduler.fleet import Watcher, asks
 
@@ -66,7 +66,7 @@ class Stage(Watcher):
     max_step_tokens: int = 128
     hardware: Hardware = HARDWARE
     holds_kv: bool = True
-    steps: list[Step] = field(default_factory=list)
+    steps: list[SimulatedStep] = field(default_factory=list)
     records: dict[str, Record] = field(default_factory=dict)
 
     def setup(self) -> Setup:
@@ -90,7 +90,7 @@ class Stage(Watcher):
         self.records = Simulation(self.arrivals, [policy], self.hardware, observers=[self]).run()
         return policy
 
-    def stepped(self, step: Step) -> None:
+    def stepped(self, step: SimulatedStep) -> None:
         """Check a step."""
         self.steps.append(step)
         rows = step.plan.rows
@@ -113,7 +113,7 @@ class Stage(Watcher):
         """Jobs that were preempted."""
         return [job_id for job_id, record in self.records.items() if record.preemptions]
 
-    def tokens(self, step: Step) -> dict[str, int]:
+    def tokens(self, step: SimulatedStep) -> dict[str, int]:
         """Tokens computed in a step, by job."""
         return {row.seq.job_id: len(row.token_ids) for row in step.plan.rows}
 

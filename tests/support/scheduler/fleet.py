@@ -7,7 +7,7 @@ from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.planner import Planner
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
 from fairlane.scheduler.queue.memory_queue import LaneQueue
-from fairlane.scheduler.simulation.simulate import Observer, Simulation, Step
+from fairlane.scheduler.simulation.simulate import SimulationObserver, Simulation, SimulatedStep
 from fairlane.scheduler.simulation.workload import Arrival, Hardware, Record
 
 HARDWARE = Hardware(step=(8.0, 0.2, 0.05, 1e-4, 0.0), copy=(0.05, 0.02), overhead_ms=0.3)
@@ -19,7 +19,7 @@ class Watcher:
     def arrived(self, arrival: Arrival, now_ms: float) -> None:
         """A request was let in."""
 
-    def stepped(self, step: Step) -> None:
+    def stepped(self, step: SimulatedStep) -> None:
         """A worker ran a step."""
 
     def ended(self, record: Record) -> None:
@@ -46,7 +46,7 @@ def asks(
 
 
 def play(
-    arrivals: Iterable[Arrival], queue: LaneQueue, seen: Observer, *, workers: int, blocks: int = 4_000,
+    arrivals: Iterable[Arrival], queue: LaneQueue, seen: SimulationObserver, *, workers: int, blocks: int = 4_000,
     until_ms: float = math.inf,
 ) -> None:  # fmt: skip
     """Through the queue to real planners of 16 rows."""

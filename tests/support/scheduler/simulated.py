@@ -9,7 +9,7 @@ from fairlane.scheduler.planner.steps import Capacity, StepOutcome, StepPlan, St
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
 from fairlane.scheduler.protocol.messages import Lease
 from fairlane.scheduler.queue.memory_queue import LaneQueue
-from fairlane.scheduler.simulation.simulate import Door, Observer, Simulation
+from fairlane.scheduler.simulation.simulate import AdmissionCheck, SimulationObserver, Simulation
 from fairlane.scheduler.simulation.workload import Arrival, Hardware
 
 HARDWARE = Hardware(step=(10.0, 1.0, 0.5, 0.0, 0.0), copy=(1.0, 0.5), overhead_ms=1.0)
@@ -50,8 +50,8 @@ def arrival(
 
 
 def simulation(
-    arrivals: Sequence[Arrival], *, workers: int | None = None, door: Door | None = None, seed: int = 0,
-    hardware: Hardware = HARDWARE, observers: Sequence[Observer] = (), until_ms: float = float("inf"),
+    arrivals: Sequence[Arrival], *, workers: int | None = None, door: AdmissionCheck | None = None, seed: int = 0,
+    hardware: Hardware = HARDWARE, observers: Sequence[SimulationObserver] = (), until_ms: float = float("inf"),
 ) -> Simulation:  # fmt: skip
     """With `workers`, they are behind the queue; without, one gets the jobs directly."""
     return Simulation(

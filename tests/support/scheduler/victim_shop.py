@@ -6,7 +6,7 @@ from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.kv.blocks import BlockPool
 from fairlane.scheduler.planner.kv.host_claims import HostClaims
 from fairlane.scheduler.planner.preemption import Guard, Victim, choose
-from fairlane.scheduler.planner.priority import PHASES, Phase, Rank, Standing
+from fairlane.scheduler.planner.priority import PHASES, Phase, Rank, Ranked
 from fairlane.scheduler.planner.sequence import Sequence, State
 from fairlane.scheduler.planner.steps import NO_WORK, SeqId, StepFeatures
 from fairlane.scheduler.protocol.messages import YieldMode
@@ -44,7 +44,7 @@ class Shop:
     def __post_init__(self) -> None:
         self.pool = BlockPool(blocks=100, block_size=BLOCK_SIZE, host_slots=self.host_slots)
         self.claims = HostClaims(self.pool, {})
-        self.standings: list[Standing] = []
+        self.standings: list[Ranked] = []
 
     def stand(
         self,
@@ -56,7 +56,7 @@ class Shop:
         computed: int | None = None,
         state: State = State.DECODE,
         exact: bool = False,
-    ) -> Standing:
+    ) -> Ranked:
         lane = LATENCY if lane_rank == LATENCY_RANK else THROUGHPUT
         seq = Sequence(
             id=SeqId(name, 0),
@@ -73,7 +73,7 @@ class Shop:
             self.pool.allocate(seq.table, blocks)
         if exact:
             self.claims.count(seq, may_stay=True)
-        standing = Standing(
+        standing = Ranked(
             Rank(lane_rank, False, True, _phase(state), 0.0, 0.0, urgency, name, 0),
             seq,
         )
@@ -81,7 +81,7 @@ class Shop:
         return standing
 
     def choose(
-        self, short: int, beneficiary: Standing, *, leader: str = "", last_resort: bool = False
+        self, short: int, beneficiary: Ranked, *, leader: str = "", last_resort: bool = False
     ) -> list[Victim] | None:
         guard = Guard(leader=SeqId(leader, 0), last_resort=last_resort)
         return choose(short, beneficiary, self.standings, self.pool, self.costs, guard, self.claims)
