@@ -128,7 +128,9 @@ def simulate(
                 calibration.hardware.single_stream_ms,
             )
             tiers = lane_tiers(latency_share, limit_ms, single_stream_ms=stream_ms)
-            overlay = SyntheticTenants(tenants=tenants, zipf=zipf, tiers=tiers, seed=seed, kv_tokens=calibration.kv_tokens)
+            overlay = SyntheticTenants(
+                tenants=tenants, zipf=zipf, tiers=tiers, seed=seed, kv_tokens=calibration.kv_tokens
+            )
             scenario = Scenario(
                 rows=rows,
                 overlay=overlay,

@@ -36,12 +36,12 @@ from fairlane.quotas.api_keys import KeyStore
 from fairlane.quotas.audit import Audit
 from fairlane.quotas.idempotency import IdempotencyRecords
 from fairlane.quotas.ledger import Ledger, RollUp
-from fairlane.quotas.presence import GatewayPresence
+from fairlane.quotas.upkeep import GatewayPresence
 from fairlane.quotas.redis_store import RedisQuotaStore
 from fairlane.quotas.store import QuotaStore
 from fairlane.quotas.tenants import TenantStore
 from fairlane.quotas.windows import MINUTE, Slicing
-from fairlane.scheduler.admission.hearsay import decode, encode
+from fairlane.scheduler.admission.open_requests import decode_reports, encode_report
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry
 from fairlane.store.circuit_breaker import Needed
@@ -266,7 +266,7 @@ class Resources:
         """How full a queue's lanes are; its doors tell each other what they have let in."""
         queue, door = self._calls(name), self.open_requests.at(name)
         said = encode(door.report(self.open_requests.now_ms))
-        heard = await queue.confer(self.gateway_id, said, door.refused_us())
+        heard = await queue.exchange_reports(self.gateway_id, said, door.refused_us())
         door.hear(decode(heard.reports), heard.asked, self.open_requests.now_ms)
         return await queue.depths()
 

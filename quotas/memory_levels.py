@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fairlane.quotas import keyspace
 from fairlane.quotas.limits import Demand, Level, Limits, Place, Scope
 from fairlane.quotas.store import AccessDenied, Ask, Reason
-from fairlane.quotas.windows import Calendar, Minute, Slicing, FixedWindow, Totals, calendar_at
+from fairlane.quotas.windows import Calendar, FixedWindow, Minute, Slicing, Totals, calendar_at
 
 LONG_OVER_MS = 86_400_000
 """What is over for so long is dropped, also by a clock that steps back."""

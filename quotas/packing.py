@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from fairlane.quotas.limits import LIMIT_NAMES, RULES, Limits, LimitStatus, LimitRule, Scope
+from fairlane.quotas.limits import LIMIT_NAMES, RULES, LimitRule, Limits, LimitStatus, Scope
 from fairlane.quotas.windows import Slicing
 
 ACTIVE, SUSPENDED, DELETED, REVOKED = 1, 2, 3, 4

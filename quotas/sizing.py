@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from fairlane.quotas.limits import Demand, Kind, Level, LimitStatus, Place, LimitRule
+from fairlane.quotas.limits import Demand, Kind, Level, LimitRule, LimitStatus, Place
 
 SHARE = 8
 """A quantum is at most this part of the smallest minute: one request does not hold it whole."""

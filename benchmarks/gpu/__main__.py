@@ -70,7 +70,7 @@ class Decode:
         """Run a step, until its tokens are on the host; meanwhile the next one is made ready, as by an engine."""
         number = self._number
         plan = StepPlan(number, self.rows(number), tuple(swap_out))
-        result = self._stand.runner.run(plan, foresee=lambda: self.rows(number + 1))
+        result = self._stand.runner.run(plan, look_ahead=lambda: self.rows(number + 1))
         self._number += 1
         return result.run_ms + result.copy_ms
 

@@ -83,7 +83,7 @@ def door_verdict(door: Door, asked: Request, open_requests: AllOpenRequests) -> 
     if asked.prompt_tokens + asked.max_tokens > door.context_length:
         return context_length(door.context_length, asked.prompt_tokens, asked.max_tokens), None
     let_in = open_requests.at(door.queue)
-    verdict = assess(asked, workers=door.workers, commitments=let_in, now_ms=open_requests.now_ms)
+    verdict = assess(asked, workers=door.workers, open_requests=let_in, now_ms=open_requests.now_ms)
     if not isinstance(verdict, Admitted):
         return refused(verdict, asked), None
     still_ms = let_in.still_waits_ms(asked.lane, asked.tenant, door.waiting + 1) if door.waiting else None

@@ -10,7 +10,7 @@ from typing_extensions import TypedDict  # pydantic reads its own kind only, bef
 
 from fairlane.quotas.api_keys import ApiKey, NewKey
 from fairlane.quotas.audit import AuditEntry
-from fairlane.quotas.ledger import UsageSums, UsageReport
+from fairlane.quotas.ledger import UsageReport, UsageSums
 from fairlane.quotas.limits import LimitsBy
 from fairlane.quotas.tenants import Tenant
 from fairlane.scheduler.protocol.messages import WorkerStatus

@@ -121,7 +121,7 @@ def _assess_all(
     """The door's word on each, behind those before it. Raises ApiError at the first refusal; then none is in."""
     answers: dict[str, Admitted] = {}
     for job_id, request in asked.items():
-        answer = assess(request, workers=model.workers, commitments=door, now_ms=now_ms)
+        answer = assess(request, workers=model.workers, open_requests=door, now_ms=now_ms)
         if isinstance(answer, Refusal):
             for entered in answers:
                 door.withdraw(entered, now_ms)

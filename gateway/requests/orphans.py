@@ -164,7 +164,7 @@ class Orphans:
     def _is_promised(self, request: Request, target: ServedModel) -> bool:
         """The workers of its new card keep its deadline, by what their door has let in."""
         door, now_ms = self.open_requests.at(target.queue), self.open_requests.now_ms
-        answer = assess(request, workers=target.workers, commitments=door, now_ms=now_ms)
+        answer = assess(request, workers=target.workers, open_requests=door, now_ms=now_ms)
         return isinstance(answer, Admitted) and answer.guaranteed
 
     @property

@@ -1,4 +1,5 @@
-"""Can this request be served in time? Decided at the door, from what workers last reported and what the doors let in.
+"""Can this request be served in time? Decided at the gateway, from what workers last reported and what the gateways
+let in.
 
 Three answers. Guaranteed: every stated deadline holds with a margin, at the longest output that was stated, and so
 does every guarantee given before; several choices only where there is room for all at once. Best effort: it is expected
@@ -55,7 +56,7 @@ class Admitted(msgspec.Struct, frozen=True):
 
 
 UNPROMISED = Admitted(guaranteed=False, expected_ttft_ms=None)
-"""What is said where there is no door."""
+"""What is said where there is no gateway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,38 +74,38 @@ def assess(
     request: Request,
     *,
     workers: Sequence[WorkerStatus],
-    commitments: OpenRequests,
+    open_requests: OpenRequests,
     now_ms: float,
 ) -> Admitted | Refusal:
-    """Admit or refuse. `now_ms`: on the clock of the door's commitments."""
-    largest = commitments.largest(workers)
+    """Admit or refuse. `now_ms`: on the clock of the gateway's open requests."""
+    largest = open_requests.largest(workers)
     if largest is None:
         return Refusal("no_worker", NO_WORKER_RETRY_MS, 0)
     if largest < request.kv_tokens:
         return Refusal("exceeds_kv", None, largest)
-    commitments.look(workers, now_ms)
-    if commitments.tariff is None:
+    open_requests.look(workers, now_ms)
+    if open_requests.costs is None:
         return Admitted(guaranteed=False, expected_ttft_ms=None)
-    return _Assessment(request, commitments, commitments.tariff, now_ms).answer()
+    return _Assessment(request, open_requests, open_requests.costs, now_ms).answer()
 
 
 class _Assessment(msgspec.Struct, frozen=True):
-    """One request against one door's commitments."""
+    """One request against one gateway's open requests."""
 
     request: Request
     known: OpenRequests
-    tariff: RequestCosts
+    costs: RequestCosts
     now_ms: float
 
     def answer(self) -> Admitted | Refusal:
-        """The door's word."""
+        """The gateway's word."""
         if self._may_be_promised:
             load = self._load(guaranteed=True)
             above = self.known.lanes_above(self.request.lane, self.now_ms)
             wait_ms = self._wait_ms(load, above)
             in_time = MARGIN * wait_ms <= load.due_ms - self.now_ms and self._lateness_ms(load) <= 0.0
             if in_time and self._begins_at_once(load):
-                claimed_ms = MARGIN * claim_ms(self.known.ledger, load, self.known.fleet(self.tariff))
+                claimed_ms = MARGIN * claim_ms(self.known.ledger, load, self.known.fleet(self.costs))
                 return self._admitted(wait_ms, load, guaranteed=True, claimed_ms=claimed_ms)
         load = self._load(guaranteed=False)
         wait_ms = self._wait_ms(load, self.known.promised(self.request.lane, self.now_ms))
@@ -124,31 +125,31 @@ class _Assessment(msgspec.Struct, frozen=True):
     def _begins_at_once(self, load: LaneLoad) -> bool:
         """Several choices begin together: the rows that a full worker frees one by one go to others before them, until
         they are due."""
-        fleet = self.known.fleet(self.tariff)
+        fleet = self.known.fleet(self.costs)
         return self.request.choices == 1 or has_room_at_once(self.known.ledger, load, fleet)
 
     def _admitted(self, wait_ms: float, load: LaneLoad, *, guaranteed: bool, claimed_ms: float = 0.0) -> Admitted:
         return Admitted(
             guaranteed,
-            expected_ttft_ms=wait_ms + self.tariff.recent_step_ms,
+            expected_ttft_ms=wait_ms + self.costs.recent_step_ms,
             load=load,
             claim_ms=claimed_ms,
-            work_ms=load.work_ms / self.tariff.workers,
-            token_ms=self.tariff.token_ms,
+            work_ms=load.work_ms / self.costs.workers,
+            token_ms=self.costs.token_ms,
         )
 
     def _load(self, *, guaranteed: bool) -> LaneLoad:
-        return self.known.load(self.request, self.tariff, self.now_ms, guaranteed=guaranteed)
+        return self.known.load(self.request, self.costs, self.now_ms, guaranteed=guaranteed)
 
     def _wait_ms(self, load: LaneLoad, taken: float) -> float:
         """Until its first token, where others take a part of the time that becomes free."""
-        return time_to_first_ms(self.known.ledger, load, self.known.fleet(self.tariff)) / (1.0 - taken)
+        return time_to_first_ms(self.known.ledger, load, self.known.fleet(self.costs)) / (1.0 - taken)
 
     def _lateness_ms(self, load: LaneLoad) -> float:
         return lateness_ms(
             self.known.ledger,
             load,
-            self.known.fleet(self.tariff),
+            self.known.fleet(self.costs),
             self.now_ms,
             margin=MARGIN,
             taken=lambda rank: self.known.taken(rank, self.now_ms),
@@ -156,7 +157,7 @@ class _Assessment(msgspec.Struct, frozen=True):
 
     def _refusal(self, load: LaneLoad, late_ms: float) -> Refusal:
         """Worth a retry if it would be in time alone."""
-        alone_ms = self.tariff.prefill_ms(self.request.prompt_tokens)
+        alone_ms = self.costs.prefill_ms(self.request.prompt_tokens)
         had_ms = load.due_ms - self.now_ms
         stated_ms = min(ms for ms in (self.request.deadline_ms, self.request.ttft_ms) if ms is not None)
         return Refusal("deadline_unattainable", late_ms if alone_ms <= had_ms else None, round(stated_ms + late_ms))

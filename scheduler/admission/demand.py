@@ -67,7 +67,7 @@ class LaneLoad(msgspec.Struct, frozen=True, kw_only=True):
     pace_ms: float = 0.0
     """What each of its tokens is reckoned to take until the next."""
     due_ms: float = math.inf
-    """When its next token is due at the latest, on the door's clock; infinity: no matter when."""
+    """When its next token is due at the latest, on the gateway's clock; infinity: no matter when."""
 
     @property
     def work_ms(self) -> float:
@@ -120,7 +120,7 @@ class DemandLedger:
         self._loads: dict[str, LaneLoad] = {}
         self._sums: dict[ServiceClass, Sum] = {}
         self.others: Mapping[ServiceClass, Sum] = {}
-        """What other doors have let in."""
+        """What other gateways have let in."""
 
     def put(self, job_id: str, load: LaneLoad, now_ms: float) -> None:
         """It is open, and has come so far."""
@@ -197,7 +197,13 @@ def has_room_at_once(ledger: DemandLedger, load: LaneLoad, fleet: FleetCapacity)
 
 
 def lateness_ms(
-    ledger: DemandLedger, load: LaneLoad, fleet: FleetCapacity, now_ms: float, *, margin: float, taken: Callable[[int], float]
+    ledger: DemandLedger,
+    load: LaneLoad,
+    fleet: FleetCapacity,
+    now_ms: float,
+    *,
+    margin: float,
+    taken: Callable[[int], float],
 ) -> float:
     """By how much guaranteed work would be late at worst if this load came too and all took `margin` times as long.
 

@@ -2,7 +2,8 @@
 
 The measure is of its tenant, not of the queue: tenants take turns, so that a long queue of one says little of another.
 What is measured goes on until somebody's queue is empty; what that one had then goes to the others of its lane, and
-that of an empty lane to the lanes below. Until a tenant's places have moved, the door's first guess stands. No clock.
+that of an empty lane to the lanes below. Until a tenant's places have moved, the gateway's first guess stands. No
+clock.
 """
 
 import math
@@ -71,7 +72,7 @@ class _Seat:
 
 @dataclass(slots=True)
 class Waits:
-    """Who waits in one queue, as far as one door knows. Times are milliseconds on the door's clock."""
+    """Who waits in one queue, as far as one gateway knows. Times are milliseconds on the gateway's clock."""
 
     _seats: dict[str, _Seat] = field(default_factory=dict)
     _paces: dict[Own, _Pace] = field(default_factory=dict)

@@ -1,8 +1,8 @@
-"""What doors tell each other of what they have let in: sums by level.
+"""What gateways tell each other of what they have let in: sums by level.
 
-Each door says so as often as it looks at workers and queues, and hears what the others said last. Deadlines are told as
-time from then, since no two doors have one clock. What comes between two looks nobody hears of in time: what is
-promised meanwhile is booked where all doors meet (`scheduler.queue.promises`).
+Each gateway says so as often as it looks at workers and queues, and hears what the others said last. Deadlines are
+told as time from then, since no two gateways have one clock. What comes between two looks nobody hears of in time:
+what is promised meanwhile is booked where all gateways meet (`scheduler.queue.promises`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,7 +29,7 @@ class ClassReport(msgspec.Struct, frozen=True, array_like=True):
 
 
 class GatewayReport(msgspec.Struct, frozen=True, array_like=True):
-    """What one door has let in and not yet seen end, when it said so."""
+    """What one gateway has let in and not yet seen end, when it said so."""
 
     levels: tuple[ClassReport, ...]
     promised: Mapping[int, float]
@@ -37,7 +37,7 @@ class GatewayReport(msgspec.Struct, frozen=True, array_like=True):
 
 
 def level_report(level: ServiceClass, found: Sum, now_ms: float) -> ClassReport:
-    """What a door says of one level."""
+    """What a gateway says of one level."""
     dated = () if level.best_effort else found.dated.items()
     return ClassReport(
         level.rank,
@@ -53,7 +53,7 @@ def level_report(level: ServiceClass, found: Sum, now_ms: float) -> ClassReport:
 
 
 def sums_of(reports: Iterable[tuple[GatewayReport, int]], now_ms: float) -> dict[ServiceClass, Sum]:
-    """All that other doors have let in, each report with its age in milliseconds."""
+    """All that other gateways have let in, each report with its age in milliseconds."""
     sums: dict[ServiceClass, Sum] = {}
     for report, age_ms in reports:
         for one in report.levels:
@@ -81,7 +81,7 @@ def encode(report: GatewayReport) -> bytes:
 
 
 def decode(heard: Iterable[tuple[bytes, int]]) -> list[tuple[GatewayReport, int]]:
-    """What other doors said and how many milliseconds ago, but for what another release says in another way."""
+    """What other gateways said and how many milliseconds ago, but for what another release says in another way."""
     reports = []
     for said, age_ms in heard:
         with suppress(msgspec.DecodeError):

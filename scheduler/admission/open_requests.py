@@ -1,7 +1,7 @@
-"""What one door has let in and not yet seen end, and what it has learnt of the requests that come.
+"""What one gateway has let in and not yet seen end, and what it has learnt of the requests that come.
 
-A door knows its own requests to the token, and those of other doors by the sums that they tell
-(`scheduler.admission.hearsay`). Used by one gateway for one queue; the simulator's door is the same.
+A gateway knows its own requests to the token, and those of other gateways by the sums that they tell
+(`scheduler.admission.hearsay`). Used by one gateway for one queue; the simulator's gateway is the same.
 
 How much work comes, as a part of the time there is: the present weighs most, the past fades.
 """
@@ -13,7 +13,14 @@ from dataclasses import dataclass
 
 import msgspec
 
-from fairlane.scheduler.admission.demand import DemandLedger, FleetCapacity, LaneLoad, ServiceClass, RequestCosts, request_costs
+from fairlane.scheduler.admission.demand import (
+    DemandLedger,
+    FleetCapacity,
+    LaneLoad,
+    RequestCosts,
+    ServiceClass,
+    request_costs,
+)
 from fairlane.scheduler.admission.eta import Waits
 from fairlane.scheduler.admission.hearsay import GatewayReport, level_report, sums_of
 from fairlane.scheduler.planner.costs import slowest_ms
@@ -103,10 +110,10 @@ class _Open:
 
 
 class OpenRequests:
-    """Of one door, on one clock in milliseconds."""
+    """Of one gateway, on one clock in milliseconds."""
 
     def __init__(self, lanes: Mapping[LaneName, Lane]) -> None:
-        self.tariff: RequestCosts | None = None
+        self.costs: RequestCosts | None = None
         """Prices as workers last reported them; None while none knows its costs."""
         self.ledger = DemandLedger()
         self._lanes = lanes
@@ -115,15 +122,15 @@ class OpenRequests:
         """The TPOT target of the first lane on these workers."""
         self._lengths = MeanLengths()
         self._open: dict[str, _Open] = {}
-        self._priced: RequestCosts | None = None
+        self._priced_at: RequestCosts | None = None
         """Prices of what is open."""
         self._asked: defaultdict[int, Rate] = defaultdict(Rate)
         self._promised: defaultdict[int, Rate] = defaultdict(Rate)
         """Work that came, and that was guaranteed; by lane rank."""
         self._asked_of_all: Mapping[LaneName, float] = {}
-        """Work that came to all doors, by lane, when they were last heard."""
+        """Work that came to all gateways, by lane, when they were last heard."""
         self._promised_elsewhere: Mapping[int, float] = {}
-        """What other doors guaranteed then, by lane rank."""
+        """What other gateways guaranteed then, by lane rank."""
         self._refused_ms: defaultdict[LaneName, float] = defaultdict(float)
         """Work that was turned away and that others have not heard of."""
         self._in_vain: defaultdict[tuple[int, str], Rate] = defaultdict(Rate)
@@ -145,33 +152,35 @@ class OpenRequests:
         if workers is self._seen:
             return
         self._seen = workers
-        self.tariff = request_costs(workers)
+        self.costs = request_costs(workers)
         single_ms = slowest_ms(workers)
         self._pace_ms = next((lane.tpot_on(single_ms) for lane in self._lanes.values() if lane.rank == 0), math.inf)
-        if self.tariff is None:
+        if self.costs is None:
             return
-        is_first = self._priced is None
-        if self._priced is None or self.tariff.differs(self._priced):
-            self._priced = self.tariff
+        is_first = self._priced_at is None
+        if self._priced_at is None or self.costs.differs(self._priced_at):
+            self._priced_at = self.costs
             for job_id, found in self._open.items():
-                self._price(job_id, found, now_ms, self.tariff)
+                self._price(job_id, found, now_ms, self.costs)
                 if is_first:
                     self._count_asked(found, now_ms)
 
     def report(self, now_ms: float) -> GatewayReport:
-        """What other doors are to know of this one."""
+        """What other gateways are to know of this one."""
         levels = tuple(level_report(level, found, now_ms) for level, found in self.ledger.levels() if found.loads)
         promised = {rank: rate.at(now_ms) for rank, rate in self._promised.items()}
         return GatewayReport(levels, promised)
 
     def refused_us(self) -> dict[LaneName, int]:
-        """What was turned away since this was last asked, as all doors are to count it."""
+        """What was turned away since this was last asked, as all gateways are to count it."""
         refused, self._refused_ms = self._refused_ms, defaultdict(float)
         return {lane: whole_us(work_ms) for lane, work_ms in refused.items()}
 
-    def hear(self, reports: Sequence[tuple[GatewayReport, int]], asked: Mapping[LaneName, float], now_ms: float) -> None:
-        """What all other doors said last, each so many milliseconds ago, instead of what they said before; and the part
-        of the time that came to each lane, over all doors."""
+    def hear(
+        self, reports: Sequence[tuple[GatewayReport, int]], asked: Mapping[LaneName, float], now_ms: float
+    ) -> None:
+        """What all other gateways said last, each so many milliseconds ago, instead of what they said before; and the
+        part of the time that came to each lane, over all gateways."""
         self.ledger.others = sums_of(reports, now_ms)
         self._asked_of_all = asked
         self._promised_elsewhere = sum([Counter(report.promised) for report, _ in reports], Counter())
@@ -196,8 +205,8 @@ class OpenRequests:
         """It is let in; instead of what went by this id before. `load`: what it was just found to ask for."""
         self.withdraw(job_id, now_ms)
         found = self._open[job_id] = _Open(request, guaranteed, now_ms)
-        if self.tariff is not None:
-            self.ledger.put(job_id, load or self._load(found, self.tariff), now_ms)
+        if self.costs is not None:
+            self.ledger.put(job_id, load or self._load(found, self.costs), now_ms)
             self._count_asked(found, now_ms)
 
     def withdraw(self, job_id: str, now_ms: float) -> None:
@@ -209,14 +218,14 @@ class OpenRequests:
             self.leave(job_id, finished=False)
 
     def demote(self, job_id: str, now_ms: float) -> None:
-        """What was let in as guaranteed is best effort after all: other doors had promised the time."""
+        """What was let in as guaranteed is best effort after all: other gateways had promised the time."""
         found = self._open.get(job_id)
         if found is None or not found.guaranteed:
             return
         self._promised[self._lanes[found.request.lane].rank].take_back(found.asked_ms, found.arrived_ms, now_ms)
         found.guaranteed = False
-        if self.tariff is not None:
-            self._price(job_id, found, now_ms, self.tariff)
+        if self.costs is not None:
+            self._price(job_id, found, now_ms, self.costs)
 
     def produced(self, job_id: str, tokens: int, now_ms: float, *, are_last: bool = False) -> None:
         """Each of its choices has so many tokens now. `are_last`: it is about to leave, so its price may stay."""
@@ -229,8 +238,8 @@ class OpenRequests:
         if found.counted and tokens < found.counted + COUNTED_EVERY:
             return
         self._count_output(found)
-        if self.tariff is not None and not are_last:
-            self._price(job_id, found, now_ms, self.tariff)
+        if self.costs is not None and not are_last:
+            self._price(job_id, found, now_ms, self.costs)
 
     def leave(self, job_id: str, *, finished: bool) -> None:
         """It is over; `finished` by itself, so that its length says something of others'."""
@@ -282,13 +291,13 @@ class OpenRequests:
         promised += sum(rate for other, rate in self._promised_elsewhere.items() if other <= rank)
         return max(self.lanes_above(lane, now_ms), min(promised, MOST_TAKEN))
 
-    def fleet(self, tariff: RequestCosts) -> FleetCapacity:
+    def fleet(self, costs: RequestCosts) -> FleetCapacity:
         """Who does the work at these prices."""
-        return FleetCapacity(tariff.workers, tariff.base_ms, self._pace_ms)
+        return FleetCapacity(costs.workers, costs.base_ms, self._pace_ms)
 
-    def load(self, request: Request, tariff: RequestCosts, now_ms: float, *, guaranteed: bool) -> LaneLoad:
+    def load(self, request: Request, costs: RequestCosts, now_ms: float, *, guaranteed: bool) -> LaneLoad:
         """A request that comes now, as the demand test sees it."""
-        return self._load(_Open(request, guaranteed, now_ms), tariff)
+        return self._load(_Open(request, guaranteed, now_ms), costs)
 
     def output_tokens(self, request: Request, produced: int = 0) -> int:
         """Tokens that each choice is expected to have yet to come: at least one, at most what it may."""
@@ -306,9 +315,9 @@ class OpenRequests:
 
     def _asked_ms(self, request: Request) -> float:
         """Its work, spread over all workers."""
-        if self.tariff is None:
+        if self.costs is None:
             return 0.0
-        return self.load(request, self.tariff, 0.0, guaranteed=True).work_ms / self.tariff.workers
+        return self.load(request, self.costs, 0.0, guaranteed=True).work_ms / self.costs.workers
 
     def _count_asked(self, found: _Open, now_ms: float) -> None:
         """It came when it came, also where prices are known only now."""
@@ -322,39 +331,39 @@ class OpenRequests:
         rates = [self._asked[rank], self._let_in[rank, found.request.tenant]]
         return [*rates, self._promised[rank]] if found.guaranteed else rates
 
-    def _price(self, job_id: str, found: _Open, now_ms: float, tariff: RequestCosts) -> None:
-        self.ledger.put(job_id, self._load(found, tariff), now_ms)
+    def _price(self, job_id: str, found: _Open, now_ms: float, costs: RequestCosts) -> None:
+        self.ledger.put(job_id, self._load(found, costs), now_ms)
 
-    def _load(self, found: _Open, tariff: RequestCosts) -> LaneLoad:
+    def _load(self, found: _Open, costs: RequestCosts) -> LaneLoad:
         request, produced = found.request, found.produced
         left = self.output_tokens(request, produced)
         kv_tokens = request.prompt_tokens + (produced + left) / 2.0
-        token_ms = request.choices * tariff.output_ms(kv_tokens)
+        token_ms = request.choices * costs.output_ms(kv_tokens)
         rank = self._lanes[request.lane].rank
-        pace_ms = _pace_ms(found, tariff, kv_tokens)
+        pace_ms = _pace_ms(found, costs, kv_tokens)
         return LaneLoad(
             level=ServiceClass(rank, not found.guaranteed),
-            prefill_ms=0.0 if produced else tariff.prefill_ms(request.prompt_tokens),
+            prefill_ms=0.0 if produced else costs.prefill_ms(request.prompt_tokens),
             decode_ms=left * token_ms,
             output_ms=(produced + left) * token_ms,
             token_ms=token_ms,
-            share=request.choices * _share(request, produced + left, tariff),
+            share=request.choices * _share(request, produced + left, costs),
             pace_ms=pace_ms,
             due_ms=_due_ms(found, pace_ms, left),
         )
 
 
-def _share(request: Request, output_tokens: int, tariff: RequestCosts) -> float:
+def _share(request: Request, output_tokens: int, costs: RequestCosts) -> float:
     """Part of a worker that a choice takes up with so much output."""
-    share = tariff.share(request.prompt_tokens + output_tokens)
-    return max(share, tariff.exact_share(request.prompt_tokens + request.max_tokens)) if request.exact else share
+    share = costs.share(request.prompt_tokens + output_tokens)
+    return max(share, costs.exact_share(request.prompt_tokens + request.max_tokens)) if request.exact else share
 
 
-def _pace_ms(found: _Open, tariff: RequestCosts, kv_tokens: float) -> float:
+def _pace_ms(found: _Open, costs: RequestCosts, kv_tokens: float) -> float:
     """What its token is reckoned to take: what is guaranteed has the pace of a full worker, best effort is as usual."""
     if not found.guaranteed:
-        return tariff.recent_step_ms
-    return MARGIN * max(tariff.recent_step_ms, tariff.full_step_ms(kv_tokens))
+        return costs.recent_step_ms
+    return MARGIN * max(costs.recent_step_ms, costs.full_step_ms(kv_tokens))
 
 
 def _due_ms(found: _Open, pace_ms: float, left: int) -> float:

@@ -25,15 +25,15 @@ class Counts:
 
     running: dict[str, int] = field(default_factory=dict)
     waiting: dict[str, int] = field(default_factory=dict)
-    """Taken but not running: fresh, preempted or paused."""
+    """Taken but not running: waiting, preempted or paused."""
     preempted: dict[str, int] = field(default_factory=dict)
 
 
 def count(sequences: Iterable[Sequence], lanes: Iterable[LaneName]) -> Counts:
     """Where the sequences stand, with a figure for every lane."""
     counts = Counts(*({lane.value: 0 for lane in lanes} for _ in range(3)))
-    standing = Counter([(seq.job.lane, seq.state, seq.stalled_since_ms is None) for seq in sequences])
-    for (lane, state, undisturbed), number in standing.items():
+    places = Counter([(seq.job.lane, seq.state, seq.stalled_since_ms is None) for seq in sequences])
+    for (lane, state, undisturbed), number in places.items():
         computes = state in (State.PREFILL, State.DECODE)
         runs = computes and undisturbed
         (counts.running if runs else counts.waiting)[lane] += number
@@ -43,24 +43,24 @@ def count(sequences: Iterable[Sequence], lanes: Iterable[LaneName]) -> Counts:
 
 
 class Census:
-    """A roster's counts, taken again once a sequence has moved, or stopped, or gone on."""
+    """A index's counts, taken again once a sequence has moved, or stopped, or gone on."""
 
-    def __init__(self, roster: SequenceIndex) -> None:
-        self._roster = roster
+    def __init__(self, index: SequenceIndex) -> None:
+        self._index = index
         self._as_of, self._counts = -1, Counts()
 
     def counts(self) -> Counts:
         """As they are."""
-        roster = self._roster
-        if self._as_of != roster.changes:
-            decodes = [alike for _, alike in roster.decodes.alike()]
-            sequences = chain(roster.not_decoding(), *decodes)
-            self._as_of, self._counts = roster.changes, count(sequences, roster.lanes)
+        index = self._index
+        if self._as_of != index.changes:
+            decodes = [alike for _, alike in index.decodes.alike()]
+            sequences = chain(index.not_decoding(), *decodes)
+            self._as_of, self._counts = index.changes, count(sequences, index.lanes)
         return self._counts
 
 
 def measure(
-    roster: SequenceIndex, lanes: Mapping[LaneName, Lane], pool: BlockPool, max_sequences: int, costs: CostModel
+    index: SequenceIndex, lanes: Mapping[LaneName, Lane], pool: BlockPool, max_sequences: int, costs: CostModel
 ) -> Capacity:
     """What each lane could start in the next step: what is free or held by lanes below, less what work of its own
     lane and above has yet to take, and one block for each of those to grow; of rows and blocks its share floor at
@@ -71,11 +71,11 @@ def measure(
     tables: dict[LaneName, list[list[int]]] = {name: [] for name in lanes}
     idle: dict[LaneName, list[list[int]]] = {name: [] for name in lanes}
     rows, wanted = dict.fromkeys(lanes, 0), dict.fromkeys(lanes, 0)
-    for name, decodes in roster.decodes.alike():
+    for name, decodes in index.decodes.alike():
         tables[name] += [seq.table for seq in decodes]
         rows[name] += len(decodes)
         wanted[name] += len(decodes) + sum([seq.num_computed >= len(seq.table) * size for seq in decodes])
-    for seq in roster.not_decoding():
+    for seq in index.not_decoding():
         (tables if seq.is_runnable else idle)[seq.job.lane].append(seq.table)
         if seq.is_runnable:
             rows[seq.job.lane] += 1
@@ -95,9 +95,9 @@ def measure(
         own, own_kv = math.ceil(lane.share_floor * (max_sequences - 1)), own_blocks(lane, pool.blocks)
         free_rows[name] = max(0, max(left, own) - rows[name])
         free_tokens[name] = max(0, blocks + pool.freed_by(under) - wanted[name], own_kv - used[name]) * size
-        if roster.lanes[name].begun or roster.lanes[name].waits:
+        if index.lanes[name].begun or index.lanes[name].waits:
             held = max(0, whole + pool.freed_by([*under, *tables[name], *idle[name]]), own_kv) * size
-            yielding[name] = _yielding(roster.lanes[name], max(left, own), held)
+            yielding[name] = _yielding(index.lanes[name], max(left, own), held)
     return Capacity(
         free_rows,
         free_tokens,

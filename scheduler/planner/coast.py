@@ -33,7 +33,7 @@ class Coast:
     def __init__(
         self,
         sequences: Items[Sequence],
-        roster: SequenceIndex,
+        index: SequenceIndex,
         pool: BlockPool,
         prefixes: Prefixes,
         costs: CostModel,
@@ -46,14 +46,14 @@ class Coast:
         """Done."""
         self.under_way = False
         """A step has begun and not ended."""
-        self._roster, self._pool, self._prefixes = roster, pool, prefixes
+        self._index, self._pool, self._prefixes = index, pool, prefixes
         self._costs, self._expiries, self._pauses = costs, expiries, pauses
         self._most = min([seq.granted_until - len(seq.output) for seq in sequences]) - 1
         """So many steps until one of them may be over."""
         self._context = sum([seq.num_computed + 1 for seq in sequences])
         self._heard = dict.fromkeys(sequences, 0)
         """Steps that a sequence has heard of."""
-        ranks = {name: one.lane.rank for name, one in roster.lanes.items()}
+        ranks = {name: one.lane.rank for name, one in index.lanes.items()}
         self._pressing = [seq for seq in sequences if ranks[seq.job.lane] == 0]
         """Decodes of the first lane, if lower lanes may have to wait for them."""
         if len(self._pressing) == len(sequences):
@@ -71,7 +71,7 @@ class Coast:
         """Go on with one more step, with the blocks that it needs; what its rows compute. None, and nothing is done,
         where the next step has to be planned."""
         full = self._full.get(self.steps, ())
-        if self.steps >= self._most or self._expiries.any_by(now_ms) or self._roster.decodes.promotes(now_ms):
+        if self.steps >= self._most or self._expiries.any_by(now_ms) or self._index.decodes.promotes(now_ms):
             return None
         if not self._pool.can_allocate(len(full)) or not self._in_time(now_ms):
             return None
@@ -104,7 +104,7 @@ class Coast:
         """The same, and charge their tenants. To be called once."""
         self.tell()
         for seq in self.sequences if self.steps else ():
-            self._roster.charge(seq.job, self.steps * DECODE_WEIGHT)
+            self._index.charge(seq.job, self.steps * DECODE_WEIGHT)
 
     def as_plan(self, number: int) -> StepPlan:
         """The step that is under way, once it has landed, as the plan of this number; an empty one where none is."""
@@ -147,12 +147,12 @@ class Coast:
             seq.output += [seq.output[-1]] * gained
 
 
-def batch(decodes: dict[Kind, tuple[Sequence, ...]], roster: SequenceIndex) -> list[Sequence] | None:
+def batch(decodes: dict[Kind, tuple[Sequence, ...]], index: SequenceIndex) -> list[Sequence] | None:
     """All that decodes, in the order in which a plan gives rows to each where nothing else is there; None where that
     is not plain: some were stopped, are choices of several, or stand with those of another lane."""
     lanes = {kind[0] for kind in decodes}
-    kinds = sorted(decodes, key=lambda kind: _group(kind, roster)) if len(lanes) > 1 else [*decodes]
-    places = {(_group(kind, roster), kind[0]) for kind in kinds}
+    kinds = sorted(decodes, key=lambda kind: _group(kind, index)) if len(lanes) > 1 else [*decodes]
+    places = {(_group(kind, index), kind[0]) for kind in kinds}
     if len(lanes) > 1 and len({group for group, _ in places}) < len(places):
         return None
     found = [seq for kind in kinds for seq in decodes[kind]]
@@ -161,7 +161,7 @@ def batch(decodes: dict[Kind, tuple[Sequence, ...]], roster: SequenceIndex) -> l
     return found
 
 
-def _group(kind: Kind, roster: SequenceIndex) -> tuple[int, bool]:
+def _group(kind: Kind, index: SequenceIndex) -> tuple[int, bool]:
     """Lane rank and class, as the order has them where nobody waits: then all are inside the window."""
     name, _, promised, promoted = kind
-    return max(0, roster.lanes[name].lane.rank - promoted), not promised
+    return max(0, index.lanes[name].lane.rank - promoted), not promised

@@ -12,7 +12,7 @@ serves the others too where rows are free, and takes their blocks and rows away 
 differ by at most 3 Θ + 2 Δ, Δ being a step's prefill tokens and twice its sequences, divided by the smallest weight;
 but for what a tenant cannot use, because its own requests leave the pool no room for its next one
 (tests/scheduler/planner/test_planner_fairness.py hunts for a violation). Who yields, and who comes back, is chosen with
-what running rows will add in the next steps counted in (`ranking.FORESIGHT`), which keeps the usual gap near Θ. Without
+what running rows will add in the next steps counted in (`priority.LOOKAHEAD`), which keeps the usual gap near Θ. Without
 host slots the leader's remaining cost comes on top; over several workers each adds what it has taken and not reported
 yet, a quantum and a batch of reports. Θ is that of the lane (`Lane.window`): where deadlines press, what a worker
 computes in `Lane.burst_ms` at least.
@@ -20,7 +20,7 @@ computes in `Lane.burst_ms` at least.
 A newcomer, of whose tenant nothing that is there has a token yet, goes before all begun work but of tenants that are
 behind it by more than Θ, one more of them a step: its first token is not made to wait for rows, blocks or time that
 others hold, however many steps its prompt takes; it leaves each step's decodes their tokens. Where a tenant has begun
-less than a quarter as much as another, prompts in progress counted higher (`LaneRoster.held`), its next request goes
+less than a quarter as much as another, prompts in progress counted higher (`LaneIndex.held`), its next request goes
 before that one's in the same way, in lanes whose Θ is wide because deadlines press: a stream of its own puts nobody's
 next request behind another's flood or long prompts. Where Θ is a few steps who is behind is served soon
 anyhow, and tenants with few rows and with many would take them from each other without end. The tenant's counter pays
@@ -33,17 +33,17 @@ and the work of one request, and what had begun by then. Of all workers' time un
 `promises.MARGIN`, two thirds, is promised. Promises are kept as early as they can be, and what that frees is promised
 anew: a tenant that dates everything may have all of the time for long. Of newcomers this holds: where promised work
 waits in a worker, the first of a tenant that has no token there goes before it, one step of such prompts at once and
-beyond that `roster.LENT`, a quarter, of what promised prompts compute meanwhile. Those take a quarter longer for it at
-most, which the margin covers; newcomers beyond that, and all else that is not promised, wait until the promises are
-kept or their tenant is promised no more because it is ahead.
+beyond that `sequence_index.NEWCOMER_PART`, a quarter, of what promised prompts compute meanwhile. Those take a quarter
+longer for it at most, which the margin covers; newcomers beyond that, and all else that is not promised, wait until
+the promises are kept or their tenant is promised no more because it is ahead.
 Source: Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024); the window is that of WF2Q and EEVDF.
 
 How urgent work is that has not begun: what can still be in time first, of that the short and the pressed.
 
-When a first token is due: the one rule of door, queue and planner.
+When a first token is due: the one rule of gateway, queue and planner.
 
-A stated end pulls the first token forward by the time that the others take. How long that is the door knows best, from
-what workers report; it writes the pace that it reckoned with on the job, so that nobody orders by another figure.
+A stated end pulls the first token forward by the time that the others take. How long that is the gateway knows best,
+from what workers report; it writes the pace that it reckoned with on the job, so that nobody orders by another figure.
 """
 
 import math
@@ -121,8 +121,8 @@ def prospects(
     *,
     guaranteed: bool = False,
 ) -> tuple[bool, float]:
-    """Whether to relegate fresh work of its class, and its urgency (lower is sooner). What was guaranteed its deadline
-    is never relegated.
+    """Whether to relegate waiting work of its class, and its urgency (lower is sooner). What was guaranteed its
+    deadline is never relegated.
 
     `service_ms`: what its first token takes to compute, 0.0 while nobody knows; `slack_ms`: time to spare before that
     has to begin; `lead_ms`: how long its tenant's lead over the least served would take to compute as prompts.

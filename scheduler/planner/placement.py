@@ -2,7 +2,7 @@
 
 Whoever finds no room is passed over with a reason. The first that lacks blocks, or just lost them, is the head: from
 then on work that has not begun may start only if, by its longest possible output, it is over before running work can
-have made room for the head (EASY backfill), so the head is not delayed. A fresh sequence gets blocks for its whole
+have made room for the head (EASY backfill), so the head is not delayed. A waiting sequence gets blocks for its whole
 prompt at once, and only if the pool is expected to hold it and all that runs at their fullest: half-begun prefills
 cannot lock each other out. Resumed work needs room for all it has and one token more.
 
@@ -25,7 +25,7 @@ from fairlane.scheduler.planner.kv.host_claims import HostClaims
 from fairlane.scheduler.planner.kv.lane_floors import BlockFloors, needed_blocks
 from fairlane.scheduler.planner.output_lengths import Lengths, peak_tokens
 from fairlane.scheduler.planner.preemption import Guard, Victim, choose, give_back, lost
-from fairlane.scheduler.planner.priority import IDLE, Group, Phase, Ranking, Ranked
+from fairlane.scheduler.planner.priority import IDLE, Group, Phase, Ranked, Ranking
 from fairlane.scheduler.planner.rebalance import Rebalance
 from fairlane.scheduler.planner.sequence import Sequence, State
 from fairlane.scheduler.planner.sequence_index import SequenceIndex
@@ -49,17 +49,17 @@ class Forecast:
 
     def __init__(
         self,
-        roster: SequenceIndex,
+        index: SequenceIndex,
         begun: Survey,
         ranking: Ranking,
-        draft: StepBuilder,
+        builder: StepBuilder,
         pool: BlockPool,
         lengths: Lengths,
     ) -> None:
-        self._roster = roster
+        self._index = index
         self._begun = begun
         self._ranking = ranking
-        self._draft = draft
+        self._builder = builder
         self._pool = pool
         self._lengths = lengths
         self._known: dict[Group, list[Outlook]] = {}
@@ -68,34 +68,34 @@ class Forecast:
         """What began in this step."""
         self._as_of = -1
 
-    def admits(self, standing: Ranked) -> bool:
+    def admits(self, ranked: Ranked) -> bool:
         """Nothing needs to yield later to what stands no higher."""
-        most, size = standing.seq.job.max_total_tokens + self._roster.most_tokens, self._pool.block_size
+        most, size = ranked.seq.job.max_total_tokens + self._index.most_tokens, self._pool.block_size
         room = (self._pool.blocks + self._pool.host_slots) * size
-        if most + size * (1 + len(self._roster.begun)) <= room:
+        if most + size * (1 + len(self._index.begun)) <= room:
             return True
-        running = self._running(standing.rank.level)
-        one = self._outlook(standing.seq)
+        running = self._running(ranked.rank.level)
+        one = self._outlook(ranked.seq)
         place = bisect_left(running, one)
         peak = peak_tokens((-left, held) for left, held, _ in (*running[:place], one, *running[place:]))
         return peak <= room
 
-    def growing(self, standing: Ranked) -> int:
-        """Sequences standing no lower that run and will need another block."""
-        return sum(grows for _, _, grows in self._running(standing.rank.level))
+    def growing(self, ranked: Ranked) -> int:
+        """Sequences ranked no lower that run and will need another block."""
+        return sum(grows for _, _, grows in self._running(ranked.rank.level))
 
-    def add(self, standing: Ranked) -> None:
+    def add(self, ranked: Ranked) -> None:
         """It runs."""
-        if standing.rank.phase is Phase.FRESH:
-            started = standing.rank.level, self._outlook(standing.seq)
+        if ranked.rank.phase is Phase.WAITING:
+            started = ranked.rank.level, self._outlook(ranked.seq)
             self._started.append(started)
             for level, running in self._known.items():
                 if started[0] <= level:
                     insort(running, started[1])
 
     def _running(self, level: Group) -> list[Outlook]:
-        if self._as_of != len(self._draft.yielded):
-            self._known, self._as_of = {}, len(self._draft.yielded)
+        if self._as_of != len(self._builder.yielded):
+            self._known, self._as_of = {}, len(self._builder.yielded)
         if level not in self._known:
             kinds = self._begun.decodes.items()
             begun = [seq for kind, alike in kinds if self._ranking.group(kind) <= level for seq in alike]
@@ -118,19 +118,19 @@ class Placement:
 
     def __init__(
         self,
-        roster: SequenceIndex,
+        index: SequenceIndex,
         begun: Survey,
         ranking: Ranking,
-        draft: StepBuilder,
+        builder: StepBuilder,
         pool: BlockPool,
         costs: CostModel,
         lengths: Lengths,
         claims: HostClaims,
     ) -> None:
-        self._roster = roster
+        self._index = index
         self._begun = begun
         self._ranking = ranking
-        self._draft = draft
+        self._builder = builder
         self._pool = pool
         self._costs = costs
         self._claims = claims
@@ -140,21 +140,21 @@ class Placement:
         self._reasons: dict[SeqId, WaitReason] = {}
         self._passed_over: list[Sequence] = []
         """Decodes that did not get their rows at once; most of them none at all."""
-        self._forecast = Forecast(roster, begun, ranking, draft, pool, lengths)
-        self._floors = BlockFloors(roster, begun, ranking, pool)
-        self._evening = Rebalance(roster, ranking, draft, sum(map(len, begun.decodes.values())))
+        self._forecast = Forecast(index, begun, ranking, builder, pool, lengths)
+        self._floors = BlockFloors(index, begun, ranking, pool)
+        self._rebalance = Rebalance(index, ranking, builder, sum(map(len, begun.decodes.values())))
 
     def fill(self) -> dict[SeqId, WaitReason]:
         """Place all that fits; the reasons of those that were looked at and wait."""
         self._fill_floors()
         reasons = self._walk()
-        if not self._draft.running and not {WaitReason.BLOCKS, WaitReason.HOST}.isdisjoint(reasons.values()):
+        if not self._builder.running and not {WaitReason.BLOCKS, WaitReason.HOST}.isdisjoint(reasons.values()):
             self._last_resort = True
             reasons = self._walk()
         for seq in self._passed_over:
             if seq.is_resident and seq.id in reasons:
-                self._draft.set_aside(seq)
-        for seq in self._roster.idle.values():
+                self._builder.set_aside(seq)
+        for seq in self._index.idle.values():
             reasons[seq.id] = WaitReason.PREFIX if seq.awaits_prefix and seq.is_runnable else WaitReason.GRANT
         return reasons
 
@@ -165,26 +165,26 @@ class Placement:
             holders = filter(self._floors.gives, self._holders)
             guard = Guard(self._leader)
             for victim in give_back(short, holders, self._pool, self._costs, guard, self._claims):
-                self._draft.preempt(victim)
+                self._builder.preempt(victim)
 
     def _walk(self) -> dict[SeqId, WaitReason]:
         self._head_starts, self._reasons, self._passed_over = None, {}, []
-        self._evening.begin_walk()
-        fresh = WaitingWork(self._roster, self._ranking)
+        self._rebalance.begin_walk()
+        not_begun = WaitingWork(self._index, self._ranking)
         waiting = [self._ranking.stand(seq) for seq in self._begun.others]
         heapq.heapify(waiting)
-        lanes = {name: lane for name, lane in self._roster.lanes.items() if lane.waits}
+        lanes = {name: lane for name, lane in self._index.lanes.items() if lane.waits}
         for group, decodes in sorted(self._groups().items()):
             for name, lane in lanes.items():
                 if self._ranking.first_group(lane) < group:
-                    self._show(waiting, fresh, name)
+                    self._show(waiting, not_begun, name)
             while waiting and waiting[0].rank.group < group:
-                self._consider(heapq.heappop(waiting), waiting, fresh)
+                self._consider(heapq.heappop(waiting), waiting, not_begun)
             self._run(decodes)
         for name in lanes:
-            self._show(waiting, fresh, name)
-        while waiting and not self._draft.is_full:
-            self._consider(heapq.heappop(waiting), waiting, fresh)
+            self._show(waiting, not_begun, name)
+        while waiting and not self._builder.is_full:
+            self._consider(heapq.heappop(waiting), waiting, not_begun)
         self._reasons.update((one.seq.id, WaitReason.SLOTS) for one in waiting)
         return self._reasons
 
@@ -201,140 +201,140 @@ class Placement:
             else:
                 lanes[name] = [*decodes]
             if group[1]:
-                self._evening.note_outside(group[0], kind, len(decodes))
+                self._rebalance.note_outside(group[0], kind, len(decodes))
         return groups
 
-    def _show(self, waiting: list[Ranked], fresh: WaitingWork, name: LaneName) -> None:
-        """Let a lane's fresh work into the walk, unless no row is left for it."""
-        if self._draft.rows_left(name) > 0:
-            for standing in fresh.heads(name):
-                heapq.heappush(waiting, standing)
+    def _show(self, waiting: list[Ranked], not_begun: WaitingWork, name: LaneName) -> None:
+        """Let a lane's waiting work into the walk, unless no row is left for it."""
+        if self._builder.rows_left(name) > 0:
+            for ranked in not_begun.heads(name):
+                heapq.heappush(waiting, ranked)
 
     def _run(self, lanes: dict[LaneName, list[Sequence]]) -> None:
         """A group's decodes: a row for each at once where all fit; where only rows are short, for the first of them;
         else from the most urgent down."""
         decodes = [*chain.from_iterable(lanes.values())]
-        if self._draft.yielded:
-            decodes = [seq for seq in decodes if seq.id not in self._draft.yielded]
+        if self._builder.yielded:
+            decodes = [seq for seq in decodes if seq.id not in self._builder.yielded]
         if len(lanes) == 1:
             lane = next(iter(lanes))
-            rows = max(0, self._draft.rows_left(lane))
+            rows = max(0, self._builder.rows_left(lane))
             first = decodes if len(decodes) <= rows else self._ranking.first_decodes(decodes, rows)
-            if self._draft.run_decodes(lane, first, self._floors.kept_from_decodes(first)):
+            if self._builder.run_decodes(lane, first, self._floors.kept_from_decodes(first)):
                 self._floors.ran(first)
                 if len(first) < len(decodes):
-                    waiting = [seq for seq in decodes if seq.id not in self._draft.running]
+                    waiting = [seq for seq in decodes if seq.id not in self._builder.running]
                     self._passed_over += waiting
                     self._reasons.update((seq.id, WaitReason.SLOTS) for seq in waiting)
                 return
         self._passed_over += decodes
-        for standing in sorted(map(self._ranking.stand, decodes)):
-            self._refuse(standing.seq, self._place(standing))
+        for ranked in sorted(map(self._ranking.stand, decodes)):
+            self._refuse(ranked.seq, self._place(ranked))
 
-    def _consider(self, standing: Ranked, waiting: list[Ranked], fresh: WaitingWork) -> None:
-        seq, was_fresh = standing.seq, standing.rank.phase is Phase.FRESH
-        if was_fresh and self._evening.is_closed_to(standing):
+    def _consider(self, ranked: Ranked, waiting: list[Ranked], not_begun: WaitingWork) -> None:
+        seq, was_waiting = ranked.seq, ranked.rank.phase is Phase.WAITING
+        if was_waiting and self._rebalance.is_closed_to(ranked):
             self._reasons[seq.id] = WaitReason.SLOTS
             return
-        reason = self._place(standing)
+        reason = self._place(ranked)
         self._refuse(seq, reason)
-        for behind in fresh.behind(seq, reason) if was_fresh else ():
+        for behind in not_begun.behind(seq, reason) if was_waiting else ():
             heapq.heappush(waiting, behind)
 
     def _refuse(self, seq: Sequence, reason: WaitReason | None) -> None:
         if reason is not None:
             self._reasons[seq.id] = reason
 
-    def _place(self, standing: Ranked) -> WaitReason | None:
-        reason = self._barred(standing.seq)
-        if reason is None and self._evening.refuses_row(standing):
+    def _place(self, ranked: Ranked) -> WaitReason | None:
+        reason = self._barred(ranked.seq)
+        if reason is None and self._rebalance.refuses_row(ranked):
             reason = WaitReason.SLOTS
-        if reason is None and self._lacks_more_than_was_lent(standing):
+        if reason is None and self._lacks_more_than_was_shared(ranked):
             reason = WaitReason.BLOCKS
-        dropped = None if reason else self._count_on_host(standing)
+        dropped = None if reason else self._count_on_host(ranked)
         if reason is None and dropped is None:
             reason = WaitReason.HOST
-        held = len(standing.seq.table)
+        held = len(ranked.seq.table)
         if reason is None:
-            self._draft.prefixes.reuse(standing.seq)
-        victims = None if reason else self._make_room(standing)
+            self._builder.prefixes.reuse(ranked.seq)
+        victims = None if reason else self._make_room(ranked)
         if dropped is None or victims is None:
             reason = reason or WaitReason.BLOCKS
             if self._head_starts is None and reason in (WaitReason.BLOCKS, WaitReason.PREEMPTED):
-                self._head_starts = self._steps_until(needed_blocks(standing.seq, self._pool))
-            self._draft.prefixes.give_back(standing.seq, held)
-            if standing.seq.state is State.WAITING:
-                self._claims.release(standing.seq)
+                self._head_starts = self._steps_until(needed_blocks(ranked.seq, self._pool))
+            self._builder.prefixes.give_back(ranked.seq, held)
+            if ranked.seq.state is State.WAITING:
+                self._claims.release(ranked.seq)
             return reason
         for victim in (*victims, *(lost(seq, self._pool, self._costs) for seq in dropped)):
-            self._draft.preempt(victim)
-        self._evening.count(standing, victims)
-        self._draft.run(standing.seq)
-        self._floors.ran([standing.seq])
-        self._forecast.add(standing)
+            self._builder.preempt(victim)
+        self._rebalance.count(ranked, victims)
+        self._builder.run(ranked.seq)
+        self._floors.ran([ranked.seq])
+        self._forecast.add(ranked)
         return None
 
-    def _count_on_host(self, standing: Ranked) -> list[Sequence] | None:
+    def _count_on_host(self, ranked: Ranked) -> list[Sequence] | None:
         """Before exact work begins: whom the host drops for it, perhaps nobody; None where it would have to be computed
         again if it yielded. A tenant's first may stay on the device instead, and whoever could run alone."""
-        seq = standing.seq
+        seq = ranked.seq
         if self._claims.covers(seq):
             return []
-        is_first = seq.job.tenant not in self._roster.lanes[seq.job.lane].begun
-        return self._claims.count(seq, self._away_below(standing), may_stay=is_first, alone=self._last_resort)
+        is_first = seq.job.tenant not in self._index.lanes[seq.job.lane].begun
+        return self._claims.count(seq, self._away_below(ranked), may_stay=is_first, alone=self._last_resort)
 
-    def _away_below(self, standing: Ranked) -> Iterator[Sequence]:
+    def _away_below(self, ranked: Ranked) -> Iterator[Sequence]:
         """What holds host slots and stands below, the least urgent first."""
-        begun = chain(self._roster.begun.values(), self._roster.idle.values())
+        begun = chain(self._index.begun.values(), self._index.idle.values())
         away = [self._ranking.stand(seq) for seq in begun if seq.slots]
-        return (one.seq for one in sorted(away, reverse=True) if one.rank > standing.rank)
+        return (one.seq for one in sorted(away, reverse=True) if one.rank > ranked.rank)
 
     def _barred(self, seq: Sequence) -> WaitReason | None:
         """Why it cannot run whatever blocks are free."""
-        if seq.id in self._draft.yielded:
+        if seq.id in self._builder.yielded:
             return WaitReason.PREEMPTED
-        if self._draft.rows_left(seq.job.lane) <= 0:
+        if self._builder.rows_left(seq.job.lane) <= 0:
             return WaitReason.SLOTS
-        if self._draft.tokens_left(seq) <= 0:
+        if self._builder.tokens_left(seq) <= 0:
             return WaitReason.TOKENS
-        if self._draft.is_late(seq):
+        if self._builder.is_late(seq):
             return WaitReason.PACE
-        stays = seq.is_resident or (self._last_resort and not seq.is_fresh) or self._evening.is_newcomer(seq)
-        if self._head_starts is None or stays or self._draft.steps_left(seq) <= self._head_starts:
+        stays = seq.is_resident or (self._last_resort and not seq.is_new) or self._rebalance.is_newcomer(seq)
+        if self._head_starts is None or stays or self._builder.steps_left(seq) <= self._head_starts:
             return None
         return None if self._floors.is_own(seq) else WaitReason.HEAD
 
-    def _lacks_more_than_was_lent(self, standing: Ranked) -> bool:
+    def _lacks_more_than_was_shared(self, ranked: Ranked) -> bool:
         """Behind the head: blocks would be short even if others held as many for it as when the prefix cache was last
         asked. To ask again for many long prompts in each step would cost more than the step."""
-        lent = standing.seq.lent
-        if self._head_starts is None or lent is None:
+        shared = ranked.seq.shared_when_asked
+        if self._head_starts is None or shared is None:
             return False
-        return self._choose(self._short(standing.seq) - lent, standing) is None
+        return self._choose(self._short(ranked.seq) - shared, ranked) is None
 
-    def _make_room(self, standing: Ranked) -> list[Victim] | None:
+    def _make_room(self, ranked: Ranked) -> list[Victim] | None:
         """Whom it takes blocks from, perhaps nobody; None where it has to wait."""
-        seq, short = standing.seq, self._short(standing.seq)
-        crowds = not (seq.is_resident or self._last_resort) and short > -len(self._roster.begun)
-        if crowds and self._choose(short + self._forecast.growing(standing), standing) is None:
+        seq, short = ranked.seq, self._short(ranked.seq)
+        crowds = not (seq.is_resident or self._last_resort) and short > -len(self._index.begun)
+        if crowds and self._choose(short + self._forecast.growing(ranked), ranked) is None:
             crowds_out = True  # it would fit, but leave running work no room for its next tokens
         else:  # or it would fit now, and crowd out running work before that ends
-            crowds_out = seq.is_fresh and not self._forecast.admits(standing)
-        return None if crowds_out and not self._floors.is_own(seq) else self._choose(short, standing)
+            crowds_out = seq.is_new and not self._forecast.admits(ranked)
+        return None if crowds_out and not self._floors.is_own(seq) else self._choose(short, ranked)
 
-    def _choose(self, short: int, standing: Ranked) -> list[Victim] | None:
+    def _choose(self, short: int, ranked: Ranked) -> list[Victim] | None:
         if short <= 0:
             return []
         guard = Guard(self._leader, self._last_resort)
-        holders = [one for one in self._holders if self._may_ask(standing, one)]
-        return choose(short, standing, holders, self._pool, self._costs, guard, self._claims)
+        holders = [one for one in self._holders if self._may_ask(ranked, one)]
+        return choose(short, ranked, holders, self._pool, self._costs, guard, self._claims)
 
-    def _may_ask(self, standing: Ranked, holder: Ranked) -> bool:
-        if holder.seq.id in self._draft.running:
+    def _may_ask(self, ranked: Ranked, holder: Ranked) -> bool:
+        if holder.seq.id in self._builder.running:
             return False
         if self._last_resort:
             return True
-        return self._evening.may_ask(standing, holder) and not self._floors.keeps(holder.seq, standing.seq)
+        return self._rebalance.may_ask(ranked, holder) and not self._floors.keeps(holder.seq, ranked.seq)
 
     def _short(self, seq: Sequence) -> int:
         """Device blocks that others have to give for it; negative: so many are left then."""
@@ -345,19 +345,19 @@ class Placement:
     def _steps_until(self, needed: int) -> float:
         """Steps until so many blocks are free, if everything that runs produces all it may."""
         room = self._pool.free_blocks
-        for steps, held in sorted((self._draft.steps_left(seq), len(seq.table)) for seq in self._resident()):
+        for steps, held in sorted((self._builder.steps_left(seq), len(seq.table)) for seq in self._resident()):
             room += held
             if room >= needed:
                 return steps
         return math.inf
 
     def _resident(self) -> Iterator[Sequence]:
-        return (seq for seq in self._roster.begun.values() if seq.is_resident)
+        return (seq for seq in self._index.begun.values() if seq.is_resident)
 
     @cached_property
     def _holders(self) -> list[Ranked]:
         """All that holds blocks as the step begins, and so may yield them."""
-        begun = chain(self._roster.begun.values(), self._roster.idle.values())
+        begun = chain(self._index.begun.values(), self._index.idle.values())
         return [self._ranking.stand(seq) for seq in begun if seq.table]
 
     @cached_property

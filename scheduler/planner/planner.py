@@ -74,7 +74,7 @@ class Planner:
     range.
 
     With a `prefix_share`, KV of earlier requests is found again: a tenant's own, and safe from others up to this part
-    of the pool; else there is no prefix cache. `copies_ahead`: see `Draft.copy_ahead`; the most of each step.
+    of the pool; else there is no prefix cache. `copies_ahead`: see `StepBuilder.copy_ahead`; the most of each step.
     """
 
     def __init__(
@@ -104,9 +104,9 @@ class Planner:
         self._costs = costs
         costs.expect_blocks_of(bytes_per_block)
         self._ample = ample_budget(lanes, max_sequences, max_step_tokens)
-        self._roster = SequenceIndex(lanes, window=window)
-        self._claims = HostClaims(self._pool, self._roster.idle)
-        self._census = capacity.Census(self._roster)
+        self._index = SequenceIndex(lanes, window=window)
+        self._claims = HostClaims(self._pool, self._index.idle)
+        self._census = capacity.Census(self._index)
         self._lengths = Lengths()
         self._groups: dict[str, SequenceGroup] = {}
         self._expiries = Expiries(self._groups)
@@ -138,7 +138,7 @@ class Planner:
             self._groups[job.job_id] = group
             self._claims.came(job)
             for seq in group.live:
-                self._roster.file(seq)
+                self._index.file(seq)
             self._expiries.watch(group)
 
     def cancel(self, job_id: str) -> Ended | None:
@@ -153,7 +153,7 @@ class Planner:
         group = self._groups.get(job_id)
         for seq in group.live if group else ():
             seq.grant(granted_until)
-            self._roster.file(seq)
+            self._index.file(seq)
 
     def drop(self, job_id: str) -> None:
         """Forget a job without a word: its lease is somebody else's."""
@@ -179,33 +179,33 @@ class Planner:
         for group, reason in self._expiries.passed(now_ms):
             self._ended.append(self._close(group, Outcome.EXPIRED, reason))
         reasons: dict[SeqId, WaitReason] = {}
-        draft = StepBuilder(self._ample, self._pool, self._prefixes, self._roster, now_ms)
-        if self._forced or not draft.run_all():
-            draft, reasons = self._weigh_up(now_ms)
-        draft.copy_ahead(self._copies_ahead)
+        builder = StepBuilder(self._ample, self._pool, self._prefixes, self._index, now_ms)
+        if self._forced or not builder.run_all():
+            builder, reasons = self._weigh_up(now_ms)
+        builder.copy_ahead(self._copies_ahead)
         events = [event for event in self._paused if event.job_id in self._groups]
-        self._plan, self._paused = draft.finish(self._plan.number + 1, events, self._costs, reasons), []
-        self._in_flight = draft.running
+        self._plan, self._paused = builder.finish(self._plan.number + 1, events, self._costs, reasons), []
+        self._in_flight = builder.running
         if self._plan.is_empty:
             self._pool.settle()  # no copy of it is under way
         return self._plan
 
     def _weigh_up(self, now_ms: float) -> tuple[StepBuilder, dict[SeqId, WaitReason]]:
         """The step as lanes, tenants, deadlines and blocks decide it, and why others have no part in it."""
-        begun = survey(self._roster, now_ms)
+        begun = survey(self._index, now_ms)
         number = self._plan.number
         budget = step_budget(begun, self._lanes, self._costs, self._max_sequences, self._max_step_tokens, number=number)
-        draft = StepBuilder(budget, self._pool, self._prefixes, self._roster, now_ms)
+        builder = StepBuilder(budget, self._pool, self._prefixes, self._index, now_ms)
         if self._forced:
-            self._yield_forced(draft)
-            begun = survey(self._roster, now_ms)
+            self._yield_forced(builder)
+            begun = survey(self._index, now_ms)
         for seq in self._claims.beyond_share():
-            draft.preempt(lost(seq, self._pool, self._costs))
-        ranking = Ranking(self._roster, begun, self._costs, now_ms)
+            builder.preempt(lost(seq, self._pool, self._costs))
+        ranking = Ranking(self._index, begun, self._costs, now_ms)
         reasons = Placement(
-            self._roster, begun, ranking, draft, self._pool, self._costs, self._lengths, self._claims
+            self._index, begun, ranking, builder, self._pool, self._costs, self._lengths, self._claims
         ).fill()
-        return draft, reasons
+        return builder, reasons
 
     def apply(self, result: StepResult, now_ms: float) -> StepOutcome:
         """Take in what came out of the last plan: tokens, ends and charges, with all that ended since the last
@@ -236,12 +236,12 @@ class Planner:
         """What can go on from here without a plan, until any other method but `capacity` that changes or looks at a
         sequence is called; None where there is something to decide."""
         self.land()
-        if not self._roster.only_decode or self._ended or self._forced or self._paused or self._copies_ahead:
+        if not self._index.only_decode or self._ended or self._forced or self._paused or self._copies_ahead:
             return None
-        found = batch(self._roster.decodes.by_kind(now_ms), self._roster)
+        found = batch(self._index.decodes.by_kind(now_ms), self._index)
         if not found or len(found) > min(self._max_sequences, self._max_step_tokens):
             return None
-        self._coast = Coast(found, self._roster, self._pool, self._prefixes, self._costs, self._expiries, self._pauses)
+        self._coast = Coast(found, self._index, self._pool, self._prefixes, self._costs, self._expiries, self._pauses)
         return self._coast
 
     def land(self) -> StepPlan:
@@ -253,7 +253,7 @@ class Planner:
             self._in_flight = {seq.id: seq for seq in coast.sequences}
         return self._plan
 
-    def foresee(self) -> tuple[Row, ...]:
+    def look_ahead(self) -> tuple[Row, ...]:
         """While a step runs: the next one's rows as they will most likely be, less their tokens; none where more than
         these is open."""
         return rows_ahead(self._plan, self._in_flight, self._pool)
@@ -292,7 +292,7 @@ class Planner:
         """What each lane could start in the next step, by preemption of lanes below if need be."""
         if self._coast is not None:
             self._coast.tell()
-        return capacity.measure(self._roster, self._lanes, self._pool, self._max_sequences, self._costs)
+        return capacity.measure(self._index, self._lanes, self._pool, self._max_sequences, self._costs)
 
     def check_integrity(self) -> None:
         """Compare blocks and states. Raises IntegrityError naming the invariant that is broken."""
@@ -302,12 +302,12 @@ class Planner:
         for group in self._groups.values():
             group.check_integrity(self._pool)
 
-    def _yield_forced(self, draft: StepBuilder) -> None:
+    def _yield_forced(self, builder: StepBuilder) -> None:
         for seq_id, (mode, blocks) in self._forced.items():
             group = self._groups.get(seq_id.job_id)
             if group:
                 seq = group.choices[seq_id.choice]
-                draft.force(seq, mode, blocks, self._claims.room().of(seq))
+                builder.force(seq, mode, blocks, self._claims.room().of(seq))
         self._forced = {}
 
     def _close(self, group: SequenceGroup, outcome: Outcome, error: str = "") -> Ended:
@@ -318,7 +318,7 @@ class Planner:
         for seq in group.live:
             self._free(seq)
             seq.move(State.FINISHED)
-            self._roster.remove(seq)
+            self._index.remove(seq)
         del self._groups[group.job.job_id]
         self._claims.left(group.job)
 
@@ -342,10 +342,10 @@ class Planner:
         if before is not DECODE:  # else its prompt was charged, and shared
             group = self._groups[row.seq.job_id]
             charge, cached = group.charge(row), 0 if row.output_index else group.cached_tokens
-            self._roster.lanes[seq.job.lane].computed(seq, len(row.token_ids))
+            self._index.lanes[seq.job.lane].computed(seq, len(row.token_ids))
             for sibling in group.share_prefix(seq, self._pool, self._claims.may_begin):
-                self._roster.file(sibling)
-        self._roster.charge(seq.job, charge)
+                self._index.file(sibling)
+        self._index.charge(seq.job, charge)
         if row.samples:
             reason = seq.append(result.tokens[row.seq], now_ms)
             produced.append(Produced(row.seq, row.output_index, seq.output[-1], reason, cached))
@@ -357,12 +357,12 @@ class Planner:
     def _moved(self, seq: Sequence, group: SequenceGroup) -> None:
         """Its token ended a sequence, or its grant, or was its first."""
         if seq.state is FINISHED:
-            self._roster.remove(seq)
+            self._index.remove(seq)
             self._free(seq)
             self._lengths.learn(group.job, len(seq.output))
             if not group.live:
                 self._ended.append(self._close(group, Outcome.FINISHED))
             return
-        self._roster.file(seq)
+        self._index.file(seq)
         if seq.state is PAUSED:
             self._paused.append(Paused(job_id=seq.id.job_id, choice=seq.id.choice))

@@ -78,7 +78,7 @@ def choose(
 
 def _yields(holder: Ranked, beneficiary: Ranked) -> bool:
     """Of one lane, whatever either has begun."""
-    if beneficiary.rank.standing == 0 and holder.rank.standing > 0:
+    if beneficiary.rank.service_class == 0 and holder.rank.service_class > 0:
         return True
     return holder.rank.outside_window and not beneficiary.rank.outside_window
 

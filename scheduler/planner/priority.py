@@ -16,7 +16,7 @@ from fairlane.scheduler.protocol.messages import Job
 
 IDLE = 1_000
 """Lane rank of work that cannot run: at its grant, it ranks below every lane."""
-FORESIGHT = 32
+LOOKAHEAD = 32
 """Steps by which the order looks ahead: the decodes of a tenant that run count as if they had run so often already. Who
 yields and who comes back shows in the counters only steps later; by these alone tenants would swing past each other,
 the more the larger the batch."""
@@ -32,10 +32,10 @@ class Phase(IntEnum):
     DECODE = 0
     PREFILL = 1
     RESUME = 2
-    FRESH = 3
+    WAITING = 3
 
 
-PHASES = {  # of work that is not fresh
+PHASES = {  # of work that has begun
     State.DECODE: Phase.DECODE,
     State.PAUSED: Phase.DECODE,
     State.PREFILL: Phase.PREFILL,
@@ -55,15 +55,15 @@ class Rank(NamedTuple):
     lane: int
     outside_window: bool
     """Never of what is guaranteed: a promise holds whatever its tenant has had since. Its service counts."""
-    standing: int
-    """0 guaranteed, as long as it has a promise ahead; 1 best effort; 2 relegated: fresh work that can no longer be in
-    time gives way to what can. AHEAD: the first of a tenant that has no token yet, as far as promises have the time
-    (`LaneRoster.computed`); it takes blocks and rows as best effort does."""
+    service_class: int
+    """0 guaranteed, as long as it has a promise ahead; 1 best effort; 2 relegated: waiting work that can no longer be
+    in time gives way to what can. AHEAD: the first of a tenant that has no token yet, as far as promises have the time
+    (`LaneIndex.computed`); it takes blocks and rows as best effort does."""
     phase: Phase
     urgency: float
-    """Of fresh work how near its deadline is, the shorter the nearer; of begun work none."""
+    """Of waiting work how near its deadline is, the shorter the nearer; of begun work none."""
     counter: float
-    """Weighted tokens that its tenant has had, and foresees."""
+    """Weighted tokens that its tenant has had, and what its rows give it in the next LOOKAHEAD steps."""
     due_ms: float
     """When its first token is or was due."""
     job_id: str
@@ -77,7 +77,7 @@ class Rank(NamedTuple):
     @property
     def level(self) -> Group:
         """Up to which group others' growth counts for it: who goes ahead is best effort once it has its token."""
-        return self.lane, self.outside_window, 1 if self.standing == AHEAD else self.standing
+        return self.lane, self.outside_window, 1 if self.service_class == AHEAD else self.service_class
 
 
 class Ranked(NamedTuple):
@@ -90,14 +90,14 @@ class Ranked(NamedTuple):
 class Ranking:
     """The order at one moment."""
 
-    def __init__(self, roster: SequenceIndex, begun: Survey, costs: CostModel, now_ms: float) -> None:
+    def __init__(self, index: SequenceIndex, begun: Survey, costs: CostModel, now_ms: float) -> None:
         self.now_ms = now_ms
         self._begun = begun
-        self._lanes = roster.lanes
+        self._lanes = index.lanes
         self._token_ms, self._pair_ms = costs.prefill_ms()
         self._step_ms = costs.step_weights()[0]
-        idle = {seq.job.lane for seq in roster.idle.values()}
-        lanes = {name: lane for name, lane in roster.lanes.items() if lane.waits or lane.begun or name in idle}
+        idle = {seq.job.lane for seq in index.idle.values()}
+        lanes = {name: lane for name, lane in index.lanes.items() if lane.waits or lane.begun or name in idle}
         self._least = {name: lane.least_counter() for name, lane in lanes.items()}
         self._window = {
             name: max(1.0, lane.lane.window(lane.counters.window, self._token_ms if costs.has_learnt else 0.0))
@@ -106,36 +106,36 @@ class Ranking:
         self._ends = {name: self._least[name] + self._window[name] for name in lanes}
         """Counters up to which a tenant is inside the window."""
         self._lane_ranks = (
-            {name: lane.lane.rank for name, lane in roster.lanes.items()},
-            {name: max(0, lane.lane.rank - 1) for name, lane in roster.lanes.items()},
+            {name: lane.lane.rank for name, lane in index.lanes.items()},
+            {name: max(0, lane.lane.rank - 1) for name, lane in index.lanes.items()},
         )
         """Of what has not waited long, and of what has."""
-        self._foreseen: dict[tuple[LaneName, str], float] = {}
+        self._lookaheads: dict[tuple[LaneName, str], float] = {}
         self._known: dict[tuple[LaneName, str], tuple[int, bool]] = {}
         self._little = {name: lane.little() for name, lane in lanes.items()}
         self._newcomers = {name: lane.newcomers(self._little[name]) for name, lane in lanes.items()}
         self._unanswered = {name: lane.least_unanswered() for name, lane in lanes.items()}
-        self._lending = {name for name, lane in lanes.items() if lane.lends}
+        self._admits_newcomers = {name for name, lane in lanes.items() if lane.admits_newcomers}
 
     def stand(self, seq: Sequence, ahead: float = 0.0) -> Ranked:
         """Where a sequence stands, after its tenant was charged as much as is `ahead` of it in this very step."""
         job = seq.job
         name, tenant = job.lane, job.tenant
         counter = self._lanes[name].counters.value(tenant) + ahead
-        if seq.is_fresh:
-            phase = Phase.FRESH
-            standing, urgency = self._prospects(seq, counter - self._least[name])
+        if seq.is_new:
+            phase = Phase.WAITING
+            service_class, urgency = self._prospects(seq, counter - self._least[name])
         else:
-            phase, standing, urgency = PHASES[seq.state], int(not seq.is_promised), 0.0
-        if standing > 0 and ahead == 0.0 and self._goes_ahead(seq):
-            standing = AHEAD
+            phase, service_class, urgency = PHASES[seq.state], int(not seq.is_promised), 0.0
+        if service_class > 0 and ahead == 0.0 and self._goes_ahead(seq):
+            service_class = AHEAD
         rank = Rank(
             self.lane_rank(seq),
-            not seq.is_promised and self._is_outside(name, tenant, counter, begins=seq.is_fresh),
-            standing,
+            not seq.is_promised and self._is_outside(name, tenant, counter, begins=seq.is_new),
+            service_class,
             phase,
             urgency,
-            counter + self._foresees(job),
+            counter + self._lookahead(job),
             seq.first_due_ms,
             job.job_id,
             seq.id.choice,
@@ -147,7 +147,7 @@ class Ranking:
         counters = self._lanes[decodes[0].job.lane].counters
 
         def place(seq: Sequence) -> tuple[float, float, SeqId]:
-            return counters.value(seq.job.tenant) + self._foresees(seq.job), seq.first_due_ms, seq.id
+            return counters.value(seq.job.tenant) + self._lookahead(seq.job), seq.first_due_ms, seq.id
 
         return sorted(decodes, key=place)[:count]
 
@@ -159,7 +159,7 @@ class Ranking:
         return self._lane_ranks[promoted][name], outside, 0 if promised else 1
 
     def first_group(self, lane: LaneIndex) -> Group:
-        """The first group that a lane's fresh work could be in."""
+        """The first group that a lane's waiting work could be in."""
         promotes = next(lane.promoted(self.now_ms), None) is not None
         return self._lane_ranks[promotes][lane.lane.name], False, int(not lane.guaranteed())
 
@@ -174,17 +174,17 @@ class Ranking:
         lane = self._lanes[seq.job.lane].lane
         return self._lane_ranks[self.now_ms >= seq.promoted_ms][lane.name]
 
-    def _foresees(self, job: Job) -> float:
+    def _lookahead(self, job: Job) -> float:
         """What the rows that a tenant has as the step begins will give it in the next steps. Kept: an order that
         moved amid a step would be none."""
-        known = self._foreseen.get((job.lane, job.tenant))
+        known = self._lookaheads.get((job.lane, job.tenant))
         if known is None:
             rows = 0
             if job.tenant in self._lanes[job.lane].begun:
                 kinds = kinds_of(job.lane, job.tenant)
                 decodes = chain.from_iterable(self._begun.decodes.get(kind, ()) for kind in kinds)
                 rows = sum(seq.stalled_since_ms is None for seq in decodes)
-            known = self._foreseen[job.lane, job.tenant] = FORESIGHT * DECODE_WEIGHT * rows / job.weight
+            known = self._lookaheads[job.lane, job.tenant] = LOOKAHEAD * DECODE_WEIGHT * rows / job.weight
         return known
 
     def _is_outside(self, name: LaneName, tenant: str, counter: float, *, begins: bool = False) -> bool:
@@ -203,10 +203,10 @@ class Ranking:
         """Before promised work that waits: what may bring a tenant its first token, of the tenants of which nothing has
         begun the least served."""
         name, tenant = seq.job.lane, seq.job.tenant
-        if name not in self._lending:
+        if name not in self._admits_newcomers:
             return False
         begun, has_token = self._progress(name, tenant)
-        if has_token or not seq.is_fresh:
+        if has_token or not seq.is_new:
             return not (has_token or seq.output)
         least = min([counter for counter, little in self._newcomers[name] if not little], default=-math.inf)
         return not begun and self._lanes[name].counters.value(tenant) <= least
@@ -220,7 +220,7 @@ class Ranking:
         return known
 
     def _prospects(self, seq: Sequence, lead: float) -> tuple[int, float]:
-        """Class and urgency of fresh work. Who was guaranteed its deadline is never relegated, nor held back."""
+        """Class and urgency of waiting work. Who was guaranteed its deadline is never relegated, nor held back."""
         tokens, guaranteed = seq.length, seq.job.guaranteed
         service_ms = 2.0 * self._step_ms + tokens * (self._token_ms + self._pair_ms * tokens)
         slack_ms = seq.first_due_ms - self.now_ms - service_ms

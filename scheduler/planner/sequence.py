@@ -81,7 +81,7 @@ class Sequence:
     """Leading blocks of the table that the prefix cache knows."""
     borrowed: int = 0
     """Of these, as many as others held when it found them."""
-    lent: int | None = None
+    shared_when_asked: int | None = None
     """Blocks that it found with others when the prefix cache was last asked; None: not since it last yielded."""
     saved: int = 0
     """Leading blocks of the table that were copied to the host ahead, or had been."""
@@ -137,7 +137,7 @@ class Sequence:
         return self.is_resident and self.stalled_since_ms is None
 
     @property
-    def is_fresh(self) -> bool:
+    def is_new(self) -> bool:
         """Nothing of it has run, here or at an earlier holder."""
         return self.state is State.WAITING and not self.output
 
@@ -168,7 +168,7 @@ class Sequence:
         if to is State.DROPPED:
             self.num_computed = min(self.num_computed, kept_tokens)
         self.shared, self.saved = min(self.shared, len(self.table)), min(self.saved, len(self.table))
-        self.borrowed, self.lent = min(self.borrowed, len(self.table)), None
+        self.borrowed, self.shared_when_asked = min(self.borrowed, len(self.table)), None
         self.preemptions += ran
         self._stall(now_ms)
 

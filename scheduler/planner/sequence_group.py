@@ -81,13 +81,13 @@ class SequenceGroup:
     def charge(self, row: Row) -> float:
         """Weighted tokens of a row: prompt tokens that nobody computed before, and the token it yields. What it passed
         over, the cache had."""
-        fresh, length = 0, len(self.job.prompt)
+        new, length = 0, len(self.job.prompt)
         if self.prompt_charged < length:
             first, end = min(row.first_position, length), min(row.context_length, length)
             self.cached_tokens += max(0, first - self.prompt_charged)
-            fresh = max(0, end - max(first, self.prompt_charged))
+            new = max(0, end - max(first, self.prompt_charged))
             self.prompt_charged = max(end, self.prompt_charged)
-        return fresh * PREFILL_WEIGHT + row.samples * DECODE_WEIGHT
+        return new * PREFILL_WEIGHT + row.samples * DECODE_WEIGHT
 
     def check_integrity(self, pool: BlockPool) -> None:
         """KV is where the states say, and no block that choices share is ever written. Raises IntegrityError."""

@@ -1,7 +1,7 @@
 """Every sequence of a worker, filed by what it could do next, so that no step looks at all that waits.
 
-Begun work is held one by one: the KV pools bound it. Fresh work waits by lane, tenant and due time; a step looks at
-the first of the tenants served least, and at the eldest of what has waited long enough to be promoted.
+Begun work is held one by one: the KV pools bound it. Waiting work is filed by lane, tenant and due time; a step looks
+at the first of the tenants served least, and at the eldest of what has waited long enough to be promoted.
 
 What a worker decodes, by what sequences that stand together in the order have in common; kept from step to step.
 """
@@ -90,20 +90,20 @@ def kinds_of(name: LaneName, tenant: str) -> list[Kind]:
     return list(product((name,), (tenant,), (False, True), (False, True)))
 
 
-LOOK_AHEAD = 32
-"""Of a tenant's fresh work, what a step could look at."""
+WAITING_PER_TENANT = 32
+"""Of a tenant's waiting work, what a step could look at."""
 LEAST_SERVED = 32
-"""Tenants of one lane whose fresh work a step looks at; as many of the guaranteed and of the promoted sequences."""
+"""Tenants of one lane whose waiting work a step looks at; as many of the guaranteed and of the promoted sequences."""
 
 LITTLE = 4
 """A tenant counts as a newcomer where of another more than so many times as much has begun: with 2, tenants that
 arrived unevenly took rows from each other so often that `eta_ms` was off."""
-LENT = 0.25
+NEWCOMER_PART = 0.25
 """Prompt tokens of newcomers that go before promised work, for each that this computes meanwhile: promises hold if all
 takes longer by more than that (`promises.MARGIN`)."""
 
 Filed = tuple[float, float, str, int, Sequence]
-"""A fresh sequence by class and a time in ms; job and choice break ties."""
+"""A waiting sequence by class and a time in ms; job and choice break ties."""
 
 
 class LaneIndex:
@@ -119,21 +119,21 @@ class LaneIndex:
         self.unanswered: Counter[str] = Counter()
         """Of these, those that have no token yet."""
         self._guaranteed: list[Filed] = []
-        self._lent = 0.0
+        self._newcomer_debt = 0.0
         """Prompt tokens that newcomers had before promised work that waits, and that are not paid back yet."""
         self._most_served = 0.0
         """The largest counter."""
-        self._fresh: dict[str, list[Filed]] = {}
+        self._waiting: dict[str, list[Filed]] = {}
         self._elders: list[Filed] = []
         self._least: list[tuple[float, str]] = []
-        """A heap of tenants with fresh work, by a counter that may have grown since."""
+        """A heap of tenants of which work waits, by a counter that may have grown since."""
         self._least_served: list[str] | None = None
         """What `least_served` said, until anything changes that it rests on."""
         self._listed: set[str] = set()
 
     def least_counter(self) -> float:
         """The counter of the least served tenant that waits; without one, infinity."""
-        return min(self._waiting(), default=math.inf)
+        return min(self._waiting_counters(), default=math.inf)
 
     def newcomers(self, little: int) -> list[tuple[float, int]]:
         """Of the tenants that wait, with the counter of each, and what it holds: the least served that holds so little,
@@ -177,15 +177,15 @@ class LaneIndex:
 
     @property
     def waits(self) -> bool:
-        """Anybody's fresh work waits."""
-        return bool(self._fresh)
+        """Work waits here."""
+        return bool(self._waiting)
 
     @property
     def waiting(self) -> Collection[str]:
-        """Tenants whose fresh work waits."""
-        return self._fresh.keys()
+        """Tenants of which work waits."""
+        return self._waiting.keys()
 
-    def fresh(self) -> Iterator[Sequence]:
+    def all_waiting(self) -> Iterator[Sequence]:
         """All that waits here and has not begun."""
         return map(itemgetter(-1), self._elders)
 
@@ -193,8 +193,8 @@ class LaneIndex:
         """To call before a tenant's work begins to wait: it starts where the least served that waits stands. Where
         nobody waits all have had what they asked for: the lane is level again, and nobody is in debt, nor in credit
         for having asked for less than others."""
-        if tenant not in self._fresh and tenant not in self.away:
-            waiting = self._waiting()
+        if tenant not in self._waiting and tenant not in self.away:
+            waiting = self._waiting_counters()
             if waiting:
                 self.counters.lift_to(tenant, min(waiting))
                 return
@@ -209,9 +209,9 @@ class LaneIndex:
             self._most_served = served
 
     def add(self, seq: Sequence) -> None:
-        """Fresh work waits here from now on."""
+        """A sequence waits here from now on."""
         tenant = seq.job.tenant
-        insort(self._fresh.setdefault(tenant, []), _by_due(seq))
+        insort(self._waiting.setdefault(tenant, []), _by_due(seq))
         insort(self._elders, _by_promotion(seq))
         if seq.job.guaranteed:
             insort(self._guaranteed, _by_due(seq))
@@ -223,32 +223,32 @@ class LaneIndex:
     def remove(self, seq: Sequence) -> None:
         """It waits no longer."""
         tenant = seq.job.tenant
-        waiting = self._fresh[tenant]
+        waiting = self._waiting[tenant]
         del waiting[bisect_left(waiting, _by_due(seq))]
         del self._elders[bisect_left(self._elders, _by_promotion(seq))]
         if seq.job.guaranteed:
             del self._guaranteed[bisect_left(self._guaranteed, _by_due(seq))]
-            self._lent = self._lent if self._guaranteed else 0.0
+            self._newcomer_debt = self._newcomer_debt if self._guaranteed else 0.0
         if not waiting:
-            del self._fresh[tenant]
+            del self._waiting[tenant]
             self._least_served = None
 
     def next_up(self, tenant: str, now_ms: float) -> Iterator[Sequence]:
-        """The first of a tenant's fresh work as it is now, by class and due time; what is overdue comes last."""
-        filed = self._fresh[tenant]
+        """The first of a tenant's waiting work as it is now, by class and due time; what is overdue comes last."""
+        filed = self._waiting[tenant]
         if filed[0] > (True, now_ms):  # nothing is promised, nothing overdue
-            return map(itemgetter(-1), filed[:LOOK_AHEAD])
+            return map(itemgetter(-1), filed[:WAITING_PER_TENANT])
         promised, in_time = bisect_left(filed, (True, -math.inf)), bisect_left(filed, (True, now_ms))
         spans = (0, promised), (in_time, len(filed)), (promised, in_time)
-        found = [filed[first : min(end, first + LOOK_AHEAD)] for first, end in spans]
-        return map(itemgetter(-1), islice(chain.from_iterable(found), LOOK_AHEAD))
+        found = [filed[first : min(end, first + WAITING_PER_TENANT)] for first, end in spans]
+        return map(itemgetter(-1), islice(chain.from_iterable(found), WAITING_PER_TENANT))
 
     def least_served(self) -> list[str]:
-        """Tenants with fresh work, the least served first."""
+        """Tenants of which work waits, the least served first."""
         if self._least_served is not None:
             return self._least_served
         found: list[tuple[float, str]] = []
-        while len(found) < LEAST_SERVED and self._freshen():
+        while len(found) < LEAST_SERVED and self._refresh_heap():
             found.append(heapq.heappop(self._least))
         for entry in found:
             heapq.heappush(self._least, entry)
@@ -256,39 +256,40 @@ class LaneIndex:
         return self._least_served
 
     def guaranteed(self) -> list[Sequence]:
-        """The first due of the guaranteed fresh work, whosever it is."""
+        """The first due of the guaranteed waiting work, whosever it is."""
         return [filed[-1] for filed in self._guaranteed[:LEAST_SERVED]]
 
     @property
-    def lends(self) -> bool:
+    def admits_newcomers(self) -> bool:
         """Promised work waits, and newcomers may go before it: what they had so far is paid back."""
-        return bool(self._guaranteed) and self._lent <= 0.0
+        return bool(self._guaranteed) and self._newcomer_debt <= 0.0
 
     def computed(self, seq: Sequence, tokens: int) -> None:
-        """So much of a prompt was computed: a newcomer's is lent while promised work waits, that work's pays it back.
-        Nothing is lent ahead, so what promised work waits for is one step of newcomers at most, and LENT of its own."""
+        """So much of a prompt was computed: a newcomer's is lent while promised work waits, that work's pays it
+        back. Nothing is lent ahead, so what promised work waits for is one step of newcomers at most, and
+        NEWCOMER_PART of its own."""
         if seq.is_promised:
-            self._lent = max(0.0, self._lent - LENT * tokens)
+            self._newcomer_debt = max(0.0, self._newcomer_debt - NEWCOMER_PART * tokens)
         elif self._guaranteed and not self.has_token(seq.job.tenant):
-            self._lent += tokens
+            self._newcomer_debt += tokens
 
     def promoted(self, now_ms: float) -> Iterator[Sequence]:
-        """Fresh work that counts for the lane above, what has done so for longest first."""
+        """Waiting work that counts for the lane above, what has done so for longest first."""
         for _, promoted_ms, _, _, seq in self._elders[:LEAST_SERVED]:
             if now_ms < promoted_ms:
                 return
             yield seq
 
-    def _waiting(self) -> list[float]:
+    def _waiting_counters(self) -> list[float]:
         """Counters of tenants that wait, the smallest among them."""
-        waiting = [self._least[0][0]] if self._freshen() else []
+        waiting = [self._least[0][0]] if self._refresh_heap() else []
         return waiting + [self.counters.value(tenant) for tenant in self.away]
 
-    def _freshen(self) -> bool:
+    def _refresh_heap(self) -> bool:
         """Bring the heap's first entry up to date. False: nobody waits."""
         while self._least:
             value, tenant = self._least[0]
-            if tenant not in self._fresh:
+            if tenant not in self._waiting:
                 heapq.heappop(self._least)
                 self._listed.discard(tenant)
             elif self.counters.value(tenant) > value:
@@ -314,7 +315,7 @@ class SequenceIndex:
         """Grows whenever a sequence is filed or forgotten, or stops or goes on where it is."""
         self.most_tokens = 0
         """KV tokens that all that has begun can grow to."""
-        self._fresh: set[SeqId] = set()
+        self._waiting: set[SeqId] = set()
         self._away: set[SeqId] = set()
         self._unanswered: set[SeqId] = set()
 
@@ -325,10 +326,10 @@ class SequenceIndex:
         if not seq.is_runnable or seq.awaits_prefix:
             self.idle[seq.id] = seq
             return
-        if seq.is_fresh or not seq.is_resident:
+        if seq.is_new or not seq.is_resident:
             lane.lift(seq.job.tenant)
-        if seq.is_fresh:
-            self._fresh.add(seq.id)
+        if seq.is_new:
+            self._waiting.add(seq.id)
             lane.add(seq)
         else:
             self.begun[seq.id] = seq
@@ -348,7 +349,7 @@ class SequenceIndex:
     @property
     def only_decode(self) -> bool:
         """All that is here decodes, if anything is."""
-        return not (self.others or self.idle or self._fresh)
+        return not (self.others or self.idle or self._waiting)
 
     def only_decodes(self) -> LaneName | None:
         """The lane of all that is here if that decodes; None where anything else is here, or several lanes."""
@@ -359,8 +360,8 @@ class SequenceIndex:
 
     def not_decoding(self) -> Iterator[Sequence]:
         """All the others that are not over."""
-        fresh = [lane.fresh() for lane in self.lanes.values() if lane.waits]
-        return chain(self.others.values(), self.idle.values(), *fresh)
+        waiting = [lane.all_waiting() for lane in self.lanes.values() if lane.waits]
+        return chain(self.others.values(), self.idle.values(), *waiting)
 
     def charge(self, job: Job, tokens: float) -> None:
         """Count service against the job's tenant in its lane."""
@@ -381,8 +382,8 @@ class SequenceIndex:
             if seq.id in self._away:
                 self._away.remove(seq.id)
                 _take(lane.away, tenant)
-        elif seq.id in self._fresh:
-            self._fresh.remove(seq.id)
+        elif seq.id in self._waiting:
+            self._waiting.remove(seq.id)
             lane.remove(seq)
         else:
             self.idle.pop(seq.id, None)

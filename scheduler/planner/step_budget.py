@@ -48,11 +48,11 @@ class Survey(NamedTuple):
     """Work of the first lane is on its way to its first token, or to its next after a preemption."""
 
 
-def survey(roster: SequenceIndex, now_ms: float) -> Survey:
+def survey(index: SequenceIndex, now_ms: float) -> Survey:
     """Look at everything that has begun."""
-    first = next(name for name, one in roster.lanes.items() if one.lane.rank == 0)
-    decodes, counts, others = roster.decodes.by_kind(now_ms), roster.decodes.counts, [*roster.others.values()]
-    claims = Counter({name: counts[name] + one.waits for name, one in roster.lanes.items()})
+    first = next(name for name, one in index.lanes.items() if one.lane.rank == 0)
+    decodes, counts, others = index.decodes.by_kind(now_ms), index.decodes.counts, [*index.others.values()]
+    claims = Counter({name: counts[name] + one.waits for name, one in index.lanes.items()})
     for seq in others:
         claims[seq.job.lane] += seq.is_resident
     urgent = [seq for kind, alike in decodes.items() if kind[0] is first for seq in alike]
@@ -63,7 +63,7 @@ def survey(roster: SequenceIndex, now_ms: float) -> Survey:
         pace_ms=min([seq.job.tpot_ms for seq in urgent], default=math.inf),
         slack_ms=least_slack_ms(urgent, now_ms),
         patience_ms=min([_patience_ms(seq, now_ms) for seq in urgent], default=math.inf),
-        first_waits=roster.lanes[first].waits or any(seq.job.lane is first for seq in others),
+        first_waits=index.lanes[first].waits or any(seq.job.lane is first for seq in others),
     )
 
 

@@ -20,10 +20,10 @@ from fairlane.scheduler.protocol.messages import Paused, Preempted, Resumed, Yie
 
 
 class StepBuilder:
-    """Gives rows to sequences and takes blocks from victims; every call keeps pool, states and roster consistent."""
+    """Gives rows to sequences and takes blocks from victims; every call keeps pool, states and index consistent."""
 
     def __init__(
-        self, budget: StepBudget, pool: BlockPool, prefixes: Prefixes, roster: SequenceIndex, now_ms: float
+        self, budget: StepBudget, pool: BlockPool, prefixes: Prefixes, index: SequenceIndex, now_ms: float
     ) -> None:
         self.prefixes = prefixes
         self.running: dict[SeqId, Sequence] = {}
@@ -36,7 +36,7 @@ class StepBuilder:
         self._budget = budget
         self._floors = dict(budget.floors)
         self._pool = pool
-        self._roster = roster
+        self._index = index
         self._now_ms = now_ms
         self._tokens = budget.tokens
         self._decoded: Counter[LaneName] = Counter()
@@ -87,7 +87,7 @@ class StepBuilder:
         """Of the step's tokens, what newcomers' prompts, which come before the decodes of their lane, leave them: else
         they would stop them all until they are through. However many prompts: a part of what is left would be nothing
         after some of them."""
-        decodes = self._roster.decodes.counts[lane] - self._decoded[lane]
+        decodes = self._index.decodes.counts[lane] - self._decoded[lane]
         return max(0, min(decodes, self.rows_left(lane) - 1, self._budget.tokens // 2))
 
     def is_late(self, seq: Sequence) -> bool:
@@ -126,7 +126,7 @@ class StepBuilder:
             self._pool.retire_slots(seq.slots)
             seq.leave(State.DROPPED, self._now_ms, kept)
         self._yields.append(Yield(seq.id, victim.mode, kept, gone, victim.resume_ms, copied))
-        self._roster.file(seq)
+        self._index.file(seq)
         self.yielded.add(seq.id)
         if ran:
             self._events.append(
@@ -151,7 +151,7 @@ class StepBuilder:
         """A decode gets no row in this step; it keeps its blocks. Said once, when it begins to wait."""
         if seq.stalled_since_ms is None:
             seq.set_aside(self._now_ms)
-            self._roster.changes += 1
+            self._index.changes += 1
             self._events.append(
                 Preempted(job_id=seq.id.job_id, choice=seq.id.choice, mode="keep", blocks=0, predicted_ms=0.0)
             )
@@ -161,10 +161,10 @@ class StepBuilder:
         if seq.state is State.SWAPPED:
             self._swap_in += self._pool.swap_in(seq.slots, seq.table, seq.num_computed // self._pool.block_size)
             seq.move(State.DECODE if seq.pending == 1 and seq.output else State.PREFILL)
-            self._roster.file(seq)
+            self._index.file(seq)
         elif not seq.is_resident:
             seq.move(State.PREFILL)
-            self._roster.file(seq)
+            self._index.file(seq)
         self._pool.allocate(seq.table, max(0, self._pool.blocks_for(seq.length) - len(seq.table)))
         self._resume(seq)
         self._give(seq, max(1, self.tokens_left(seq)))  # a longer context may have made the first one dearer
@@ -172,10 +172,10 @@ class StepBuilder:
     def run_all(self) -> bool:
         """Give a row to each sequence that is here if all of them decode, in one lane, and find room: then there is
         nothing to decide. False: nothing was done."""
-        lane = self._roster.only_decodes()
+        lane = self._index.only_decodes()
         if lane is None:
             return False
-        return self.run_decodes(lane, [*chain.from_iterable(self._roster.decodes.by_kind(self._now_ms).values())])
+        return self.run_decodes(lane, [*chain.from_iterable(self._index.decodes.by_kind(self._now_ms).values())])
 
     def run_decodes(self, lane: LaneName, decodes: list[Sequence], kept: int = 0) -> bool:
         """Give a row to each of these if rows, tokens, time and blocks, but for so many that are kept from them,
@@ -240,7 +240,7 @@ class StepBuilder:
         self._work = StepFeatures(*map(add, self._work, more))
 
     def _is_first(self, lane: LaneName) -> bool:
-        return self._roster.lanes[lane].lane.rank == 0
+        return self._index.lanes[lane].lane.rank == 0
 
     def _kept_from(self, lane: LaneName) -> int:
         return sum(self._floors.values()) - self._floors[lane]
@@ -250,7 +250,7 @@ class StepBuilder:
             stalled_ms = self._now_ms - seq.stalled_since_ms
             self._events.append(Resumed(job_id=seq.id.job_id, choice=seq.id.choice, stalled_ms=stalled_ms))
             seq.stalled_since_ms = None
-            self._roster.changes += 1
+            self._index.changes += 1
 
     def _give(self, seq: Sequence, count: int) -> None:
         first, whole, lane = seq.num_computed, count == seq.pending, seq.job.lane

@@ -1,18 +1,18 @@
-"""Fresh work as a step comes to see it, and why work waits."""
+"""Waiting work as a step comes to see it, and why work waits."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from itertools import islice
 
-from fairlane.scheduler.planner.priority import Ranking, Ranked
+from fairlane.scheduler.planner.priority import Ranked, Ranking
 from fairlane.scheduler.planner.sequence import Sequence
-from fairlane.scheduler.planner.sequence_index import LOOK_AHEAD, SequenceIndex
+from fairlane.scheduler.planner.sequence_index import WAITING_PER_TENANT, SequenceIndex
 from fairlane.scheduler.planner.steps import SeqId
 from fairlane.scheduler.protocol.lanes import LaneName
 
 BACKFILL = 4
-"""How many of a tenant's fresh requests a step looks at behind one that found no blocks."""
+"""How many of a tenant's waiting requests a step looks at behind one that found no blocks."""
 
 
 class WaitReason(StrEnum):
@@ -39,10 +39,10 @@ class WaitReason(StrEnum):
 
 
 class WaitingWork:
-    """Fresh work as a walk comes to it: a few of each tenant, the next once one is placed or found no blocks."""
+    """Waiting work as a walk comes to it: a few of each tenant, the next once one is placed or found no blocks."""
 
-    def __init__(self, roster: SequenceIndex, ranking: Ranking) -> None:
-        self._roster = roster
+    def __init__(self, index: SequenceIndex, ranking: Ranking) -> None:
+        self._index = index
         self._ranking = ranking
         self._refused: Counter[tuple[LaneName, str]] = Counter()
         self._next: dict[tuple[LaneName, str], Iterator[Sequence]] = {}
@@ -53,10 +53,10 @@ class WaitingWork:
 
     def heads(self, name: LaneName) -> list[Ranked]:
         """What this lane brings into a walk; nothing a second time."""
-        lane, now_ms = self._roster.lanes[name], self._ranking.now_ms
+        lane, now_ms = self._index.lanes[name], self._ranking.now_ms
         tenants = lane.least_served()
         first = [*lane.promoted(now_ms), *lane.guaranteed()]
-        each = max(1, LOOK_AHEAD // max(1, len(tenants)))
+        each = max(1, WAITING_PER_TENANT // max(1, len(tenants)))
         for tenant in tenants:
             place = name, tenant
             if place not in self._next:

@@ -94,13 +94,15 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """A stated, hard deadline of the first token; None: none."""
     guaranteed: bool = False
     pace_ms: float = 0.0
-    """What a token takes at the pace that its door reckoned with; 0.0: the door knew none, `tpot_ms` has to do."""
+    """What a token takes at the pace that its gateway reckoned with; 0.0: the gateway knew none, `tpot_ms` has to
+    do.
+    """
     claim_ms: float = 0.0
     """Where it is guaranteed: the time of all workers together that it needs until its first token, with a margin."""
     work_ms: float = 0.0
-    """The time of all workers together that it is expected to take in all; 0.0: its door could not tell."""
+    """The time of all workers together that it is expected to take in all; 0.0: its gateway could not tell."""
     token_ms: float = 0.0
-    """What a token of a prompt takes, by what its door knew; 0.0: nothing."""
+    """What a token of a prompt takes, by what its gateway knew; 0.0: nothing."""
     exact: bool = False
     """Never recompute while the worker lives: swap, or leave it running."""
     follows: bool = False

@@ -12,8 +12,8 @@ weighted tokens. Under `fl:{queue}:`
 | `waiting:<lane>` | sorted set | all waiting jobs by when they were queued: depth, oldest wait, promotion |
 | `returned:<lane>` | sorted set | waiting jobs that came back from a worker, in the same order |
 | `guaranteed:<lane>` | sorted set | guaranteed jobs that wait and never ran, by when they are due |
-| `promised:<lane>` | hash | when due, in buckets → microseconds that doors have promised and that have not begun |
-| `asked:<lane>` | hash | when, in buckets → microseconds of work that came to all doors of late |
+| `promised:<lane>` | hash | when due, in buckets → microseconds that gateways have promised and that have not begun |
+| `asked:<lane>` | hash | when, in buckets → microseconds of work that came to all gateways of late |
 | `vouched:<lane>` | hash | tenant → weighted tokens that it was guaranteed and waits for |
 | `doors` | hash | gateway → when it last told the others what it has let in, and what |
 | `followers` | hash | tenant → its waiting jobs, over all lanes, that are not the first of their request |
@@ -60,7 +60,7 @@ _LIMITS = (
 _PROMISES = ("BUCKET_MS", "BUCKETS", "PAST_MS", "MARGIN", "MOST_TAKEN", "RECENT_MS", "SURGE_MS", "WHOLE")
 SCRIPTS = (
     "cancel",
-    "confer",
+    "exchange_reports",
     "depths",
     "forget",
     "gateway_alive",

@@ -10,7 +10,7 @@ import msgspec
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from fairlane.scheduler.protocol.messages import Cancel, Control, Event, Finished, Job, Lease, Outcome
 from fairlane.scheduler.queue.promises import Promises
-from fairlane.scheduler.queue.take_order import QueuedJob, Place, Places
+from fairlane.scheduler.queue.take_order import Place, Places, QueuedJob
 from fairlane.scheduler.queue.types import (
     MAX_LOSSES,
     SWEEP,
@@ -55,7 +55,7 @@ class JobBook:
         return [self.entries[job_id] for _, job_id in self._expiry[: min(count, SWEEP)]]
 
     def add(self, arrived_ms: int, job: Job, now_ms: int, generated: Sequence[Sequence[int]]) -> QueuedJob:
-        """Seat a new job; best effort where what its door promised cannot be booked, or its tenant is outside Θ.
+        """Seat a new job; best effort where what its gateway promised cannot be booked, or its tenant is outside Θ.
         `generated`: what it goes on from.
 
         Raises Unattainable, unless it waited elsewhere before: what was let in once stays.

@@ -21,7 +21,6 @@ from fairlane.scheduler.queue.types import (
     RECORD_TTL_MS,
     SUSPECT_LOSSES,
     SWEEP,
-    Conference,
     JobRecord,
     JobState,
     LaneDepth,
@@ -31,6 +30,7 @@ from fairlane.scheduler.queue.types import (
     Put,
     QueueError,
     QueuePresence,
+    ReportExchange,
     Taken,
     TenantQueueFull,
     drain_ms,
@@ -62,7 +62,7 @@ class LaneQueue:
         self._lost: dict[str, int] = {}
         """Workers whose jobs were taken away and who have not heard of it, with the time of the loss."""
         self._said: dict[str, tuple[bytes, int]] = {}
-        """What each door said last, and when."""
+        """What each gateway said last, and when."""
         self._last_serial: dict[tuple[str, str], str] = {}
         self._seen_ms: int | None = None
         self._quiet_until_ms = 0
@@ -168,8 +168,11 @@ class LaneQueue:
             for name, places in self._book.places.items()
         }
 
-    def confer(self, now_ms: int, gateway_id: str, said: bytes, refused_us: Mapping[LaneName, int]) -> Conference:
-        """Tell the other doors what this one has let in (`scheduler.admission.hearsay`), and hear what they said last.
+    def exchange_reports(
+        self, now_ms: int, gateway_id: str, said: bytes, refused_us: Mapping[LaneName, int]
+    ) -> ReportExchange:
+        """Tell the other gateways what this one has let in (`scheduler.admission.hearsay`), and hear what they said
+        last.
 
         `refused_us`: work that it refused since it said so last and that might have been in time, in microseconds of
         all workers.
@@ -182,7 +185,7 @@ class LaneQueue:
             self._book.promises.asked[level].add(refused_us.get(lane, 0), now_ms)
             asked[lane] = self._book.promises.asked[level].part(now_ms) / WHOLE
         others = [(word, max(0, now_ms - at_ms)) for name, (word, at_ms) in self._said.items() if name != gateway_id]
-        return Conference(tuple(sorted(others)), asked)
+        return ReportExchange(tuple(sorted(others)), asked)
 
     @property
     def queued(self) -> int:

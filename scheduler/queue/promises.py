@@ -1,14 +1,14 @@
-"""Work that was promised and has not begun, of one model: booked where all doors meet, so that no two of them promise
-the same time.
+"""Work that was promised and has not begun, of one model: booked where all gateways meet, so that no two of them
+promise the same time.
 
-Each door tests a request against what it knows of the others, which is as old as their last reports. What it finds it
-can promise claims so much time of all workers together, its margin within, until the first token is due. Here the
-claims of all doors are added up: of each lane, with all that the lanes above it claim, what is due by any moment must
-fit the time until then, less the part that the lanes above have asked for of late, promised or not (`Asked`). Claims
-are kept by when they are due, to BUCKET_MS at best and a part in BUCKETS of the time that is left, rounded down, so
-that a test looks at hundreds of sums however many promises there are. Times are whole milliseconds of the queue's
-clock, claims whole microseconds, parts of the time whole millionths: sums of them are exact. `lua/promises.lua` is the
-same.
+Each gateway tests a request against what it knows of the others, which is as old as their last reports. What it finds
+it can promise claims so much time of all workers together, its margin within, until the first token is due. Here the
+claims of all gateways are added up: of each lane, with all that the lanes above it claim, what is due by any moment
+must fit the time until then, less the part that the lanes above have asked for of late, promised or not (`Asked`).
+Claims are kept by when they are due, to BUCKET_MS at best and a part in BUCKETS of the time that is left, rounded
+down, so that a test looks at hundreds of sums however many promises there are. Times are whole milliseconds of the
+queue's clock, claims whole microseconds, parts of the time whole millionths: sums of them are exact.
+`lua/promises.lua` is the same.
 """
 
 import math
@@ -32,7 +32,7 @@ WHOLE = 1_000_000
 
 
 class Asked:
-    """Work that came to one lane of late, over all doors."""
+    """Work that came to one lane of late, over all gateways."""
 
     def __init__(self) -> None:
         self._work_us: dict[int, int] = {}

@@ -35,7 +35,6 @@ from fairlane.scheduler.protocol.messages import (
 from fairlane.scheduler.queue.keys import SCRIPTS, constants, control_stream, parts, prefix
 from fairlane.scheduler.queue.promises import WHOLE
 from fairlane.scheduler.queue.types import (
-    Conference,
     JobRecord,
     JobState,
     LaneDepth,
@@ -44,6 +43,7 @@ from fairlane.scheduler.queue.types import (
     Published,
     Put,
     QueuePresence,
+    ReportExchange,
     TenantQueueFull,
     Unattainable,
     claim_due_ms,
@@ -168,12 +168,16 @@ class RedisQueue:
             for lane, queued, oldest_wait_ms in zip(self._lanes, answer[::2], answer[1::2], strict=True)
         }
 
-    async def confer(self, gateway_id: str, said: bytes, refused_us: Mapping[LaneName, int]) -> Conference:
-        """Tell the other doors what this one has let in, and hear what they said last."""
-        answer = await self._call("confer", gateway_id, said, *(refused_us.get(lane, 0) for lane in self._lanes))
+    async def exchange_reports(
+        self, gateway_id: str, said: bytes, refused_us: Mapping[LaneName, int]
+    ) -> ReportExchange:
+        """Tell the other gateways what this one has let in, and hear what they said last."""
+        answer = await self._call(
+            "exchange_reports", gateway_id, said, *(refused_us.get(lane, 0) for lane in self._lanes)
+        )
         lanes = len(self._lanes)
         asked = {lane: part / WHOLE for lane, part in zip(self._lanes, answer[:lanes], strict=True)}
-        return Conference(tuple(sorted(zip(answer[lanes::2], answer[lanes + 1 :: 2], strict=True))), asked)
+        return ReportExchange(tuple(sorted(zip(answer[lanes::2], answer[lanes + 1 :: 2], strict=True))), asked)
 
     async def waiting(self, tenant: str) -> int:
         """How many requests of this tenant wait, over all lanes: what its `queued_requests` bounds."""

@@ -172,7 +172,7 @@ class Places:
         """1 + the tenant's own jobs ahead of this waiting one."""
         return 1 + bisect_left(self._queues[entry.job.tenant], _place(entry))
 
-    def fresh(self, tenant: str, count: int) -> list[str]:
+    def first_new(self, tenant: str, count: int) -> list[str]:
         """The first of the tenant's jobs that never ran, at most so many."""
         queue = self._queues[tenant]
         first = bisect_left(queue, (0, ""))
@@ -212,7 +212,7 @@ class Places:
             counter = max(counter, least)
         return counter + self._vouched[tenant] / weight - least if least < math.inf else -math.inf
 
-    def standing(self, tenant: str) -> float:
+    def counter_or_level(self, tenant: str) -> float:
         """A tenant's counter, or the level where that is higher."""
         return max(self.level, self.counters.value(tenant))
 
@@ -336,7 +336,7 @@ class Owed:
             return True
         if tenant in self._waiting or not self._begun:
             return False
-        lead = self._most_served() - self._places.standing(tenant)
+        lead = self._most_served() - self._places.counter_or_level(tenant)
         if tenant in self._begun:
             return not self._one_waits and lead > self._window
         return self._jobs > 0 and lead >= -self._window
@@ -353,7 +353,7 @@ class Owed:
     def _most_served(self) -> float:
         """The largest counter of those who have begun, as it is when first asked for; others are behind that."""
         if self._most is None:
-            counters = {tenant: self._places.standing(tenant) for tenant in self._begun}
+            counters = {tenant: self._places.counter_or_level(tenant) for tenant in self._begun}
             self._most = most = max(counters.values())
             late = {tenant for tenant in self._begun if most - counters[tenant] > self._window}
             self._one_waits = self._one_waits or not late.isdisjoint(self._waiting)
@@ -367,7 +367,13 @@ class Order:
     """
 
     def __init__(
-        self, lanes: Sequence[Places], entries: Mapping[str, QueuedJob], capacity: Capacity, now_ms: int, *, suspect: bool
+        self,
+        lanes: Sequence[Places],
+        entries: Mapping[str, QueuedJob],
+        capacity: Capacity,
+        now_ms: int,
+        *,
+        suspect: bool,
     ) -> None:
         self._lanes, self._entries, self._room = lanes, entries, WorkerRoom(lanes, capacity, suspect=suspect)
         self._now_ms, self._prefill_ms = now_ms, capacity.prefill_ms
@@ -438,13 +444,13 @@ class Order:
         places = self._lanes[level]
         found, others = self._first(level, places.guaranteed(), ELDERS_PER_TAKE), list[str]()
         for tenant in places.least_served():
-            for head in places.fresh(tenant, 1):
+            for head in places.first_new(tenant, 1):
                 if self._could_run(level, self._entries[head]):
                     found.append(self._entries[head])
                 else:
                     others.append(tenant)
         for tenant in others:
-            found += self._first(level, places.fresh(tenant, LOOKS_PER_TAKE // len(others)), 1)
+            found += self._first(level, places.first_new(tenant, LOOKS_PER_TAKE // len(others)), 1)
         return found
 
     def _elders(self, level: int) -> list[QueuedJob]:
@@ -467,9 +473,9 @@ class Order:
         job, level = entry.job, self._levels[entry.job.lane]
         counter = self._lanes[level].counters.value(job.tenant)
         lead = counter - self._least[level]
-        standing, urgency = self._prospects(entry, lead, self._lanes[level].lane.long_wait_ms)
+        service_class, urgency = self._prospects(entry, lead, self._lanes[level].lane.long_wait_ms)
         outside = lead > self._windows[level] and not job.guaranteed
-        return not entry.returned, outside, standing, urgency, counter, entry.due_ms, job.job_id
+        return not entry.returned, outside, service_class, urgency, counter, entry.due_ms, job.job_id
 
     def _prospects(self, entry: QueuedJob, lead: float, long_wait_ms: float) -> tuple[int, float]:
         """Class and urgency. What came back from a worker has begun, and is as urgent as it is late."""

@@ -67,7 +67,7 @@ class QueueError(Exception):
     QueueError
      ├─ LaneFull          the lane's cap: the system is contended
      ├─ TenantQueueFull   the tenant's own `queued_requests`
-     └─ Unattainable      its stated deadline: other doors had promised the time
+     └─ Unattainable      its stated deadline: other gateways had promised the time
     """
 
 
@@ -89,7 +89,7 @@ class TenantQueueFull(QueueError):
 
 
 class Unattainable(QueueError):
-    """What other doors had promised leaves no time for it, not even as best effort. `late_ms`: by how much it would
+    """What other gateways had promised leaves no time for it, not even as best effort. `late_ms`: by how much it would
     miss its stated deadline; as much later it might be kept."""
 
     def __init__(self, late_ms: int) -> None:
@@ -117,13 +117,13 @@ class Publication(NamedTuple):
         return f"Publication({self.job_id}, epoch={self.epoch}, tokens={counts}, ends={self.ends})"
 
 
-class Conference(NamedTuple):
-    """What one door hears of the others."""
+class ReportExchange(NamedTuple):
+    """What one gateway hears of the others."""
 
     reports: tuple[tuple[bytes, int], ...]
     """What each other said last, and how many milliseconds ago."""
     asked: dict[LaneName, float]
-    """Part of all workers' time that came to each lane of late, over all doors; more than 1 where it is too much."""
+    """Part of all workers' time that came to each lane of late, over all gateways; more than 1 where it is too much."""
 
 
 class Put(NamedTuple):
@@ -132,8 +132,8 @@ class Put(NamedTuple):
     position: int
     """1 + the tenant's own ahead in its lane; 0 where it was put before and is queued no more."""
     guaranteed: bool
-    """Whether its deadlines are promised: never where its door did not, and not where other doors had promised the time
-    that it would take."""
+    """Whether its deadlines are promised: never where its gateway did not, and not where other gateways had promised
+    the time that it would take."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,7 +121,7 @@ class Simulation:
     policies: Sequence[Policy]
     hardware: Hardware
     queue: LaneQueue | None = None
-    door: AdmissionCheck | None = None
+    admission: AdmissionCheck | None = None
     deaths: Sequence[Death] = ()
     observers: Sequence[SimulationObserver] = ()
     seed: int = 0
@@ -213,7 +213,7 @@ class Simulation:
             raise ValueError(f"{arrival.job_id} arrives out of order, or twice")
         self.now_ms = arrival.at_ms
         record = self.records[arrival.job_id] = Record(arrival)
-        word = UNPROMISED if self.door is None else self.door(arrival, self.now_ms)
+        word = UNPROMISED if self.admission is None else self.admission(arrival, self.now_ms)
         if word is None or not self._let_in(arrival.job(word)):
             record.outcome, record.end_ms = Outcome.REJECTED, self.now_ms
             return

@@ -1,6 +1,6 @@
-"""Admission at the doors of a simulation: what a gateway would know of the workers decides each arrival.
+"""Admission at the gateways of a simulation: what a gateway would know of the workers decides each arrival.
 
-Several doors know of each other what gateways do: what they tell each other, as old as the last look.
+Several gateways know of each other what gateways do: what they tell each other, as old as the last look.
 """
 
 import random
@@ -31,10 +31,10 @@ class Counted(Protocol):
 
 
 class SimulatedAdmission:
-    """Observes a simulation of workers that are alike, and is its doors; a request comes to any of them.
+    """Observes a simulation of workers that are alike, and is its gateways; a request comes to any of them.
 
-    With a `heartbeat_ms`, workers report that often, and each door looks at them, and hears of the others, twice as
-    often, as gateways do; without, what a door knows is never stale. A dead worker is reported until its lease has
+    With a `heartbeat_ms`, workers report that often, and each gateway looks at them, and hears of the others, twice as
+    often, as gateways do; without, what a gateway knows is never stale. A dead worker is reported until its lease has
     lapsed. `costs`: what the workers know of themselves as they start.
     """
 
@@ -46,7 +46,7 @@ class SimulatedAdmission:
         block_size: int,
         max_sequences: int,
         queue: LaneQueue | None = None,
-        doors: int = 1,
+        gateways: int = 1,
         heartbeat_ms: float = 0.0,
         deaths: Sequence[Death] = (),
         seed: int = 0,
@@ -60,16 +60,16 @@ class SimulatedAdmission:
         self._max_sequences = max_sequences
         self._queue = queue
         self._lapses_ms = {death.worker: death.lapses_ms for death in deaths}
-        self._doors = [OpenRequests(DEFAULT_LANES) for _ in range(doors)]
-        self._door_of: dict[str, OpenRequests] = {}
+        self._gateways = [OpenRequests(DEFAULT_LANES) for _ in range(gateways)]
+        self._gateway_of: dict[str, OpenRequests] = {}
         self._random = random.Random(seed)
         self._heartbeat_ms = heartbeat_ms
         self._beats = [-self._random.random() * heartbeat_ms for _ in policies]
         """When each worker reports next."""
         self._look_ms = heartbeat_ms / 2.0
-        self._looks = [-self._random.random() * self._look_ms for _ in self._doors]
-        """When each door looks next."""
-        self._views: list[Sequence[WorkerStatus]] = [()] * doors
+        self._looks = [-self._random.random() * self._look_ms for _ in self._gateways]
+        """When each gateway looks next."""
+        self._views: list[Sequence[WorkerStatus]] = [()] * gateways
         self._reported: dict[int, WorkerStatus] = {}
         self._costs = costs or CostModel()
         self._steps = self._steps_ms = 0.0
@@ -77,16 +77,16 @@ class SimulatedAdmission:
         """What was said to the last arrival."""
 
     def decide(self, arrival: Arrival, now_ms: float) -> Admitted | None:
-        """The word of the door that it comes to; None refuses."""
-        number = self._random.randrange(len(self._doors)) if len(self._doors) > 1 else 0
-        door, workers, asked = self._doors[number], self._workers_at(number, now_ms), _request(arrival)
-        answer = assess(asked, workers=workers, commitments=door, now_ms=now_ms)
+        """The word of the gateway that it comes to; None refuses."""
+        number = self._random.randrange(len(self._gateways)) if len(self._gateways) > 1 else 0
+        gateway, workers, asked = self._gateways[number], self._workers_at(number, now_ms), _request(arrival)
+        answer = assess(asked, workers=workers, open_requests=gateway, now_ms=now_ms)
         if isinstance(answer, Admitted):
-            self._door_of[arrival.job_id] = door
+            self._gateway_of[arrival.job_id] = gateway
             self._promised = answer.guaranteed
             return answer
         if answer.code == "deadline_unattainable" and answer.retry_after_ms is not None:
-            door.turned_away(asked, now_ms)
+            gateway.turned_away(asked, now_ms)
         return None
 
     def arrived(self, arrival: Arrival, now_ms: float) -> None:
@@ -96,8 +96,8 @@ class SimulatedAdmission:
             self._promised = record is not None and record.guaranteed
         if self._promised:
             self.guaranteed.add(arrival.job_id)
-        door = self._door_of.setdefault(arrival.job_id, self._doors[0])
-        door.enter(arrival.job_id, _request(arrival), guaranteed=self._promised, now_ms=now_ms)
+        gateway = self._gateway_of.setdefault(arrival.job_id, self._gateways[0])
+        gateway.enter(arrival.job_id, _request(arrival), guaranteed=self._promised, now_ms=now_ms)
 
     def stepped(self, step: SimulatedStep) -> None:
         """A worker ran a step: learn how fast it is, and how far its requests have come."""
@@ -106,17 +106,17 @@ class SimulatedAdmission:
         self._costs.observe(step.plan.features, step.run_ms, step.plan.copies, step.copy_ms)
         for produced in step.outcome.produced:
             job_id = produced.seq.job_id
-            self._door_of[job_id].produced(job_id, produced.index + 1, step.ended_ms)
+            self._gateway_of[job_id].produced(job_id, produced.index + 1, step.ended_ms)
         if step.ended_ms >= self._beats[step.worker]:
             self._report(step.worker, step.ended_ms)
 
     def ended(self, record: Record) -> None:
         """A request that was let in is over."""
-        door = self._door_of.pop(record.arrival.job_id)
-        door.leave(record.arrival.job_id, finished=record.outcome is Outcome.FINISHED)
+        gateway = self._gateway_of.pop(record.arrival.job_id)
+        gateway.leave(record.arrival.job_id, finished=record.outcome is Outcome.FINISHED)
 
     def _workers_at(self, number: int, now_ms: float) -> Sequence[WorkerStatus]:
-        """What this door knows of them now; where it looks anew, it hears of the other doors too."""
+        """What this gateway knows of them now; where it looks anew, it hears of the other gateways too."""
         if self._heartbeat_ms and now_ms < self._looks[number]:
             return self._views[number]
         for worker, beat_ms in enumerate(self._beats):
@@ -125,9 +125,11 @@ class SimulatedAdmission:
         alive = (worker for worker in self._reported if now_ms < self._lapses_ms.get(worker, now_ms + 1.0))
         self._views[number] = tuple(self._reported[worker] for worker in sorted(alive))
         if self._queue is not None:
-            door = self._doors[number]
-            heard = self._queue.confer(int(now_ms), str(number), encode(door.report(now_ms)), door.refused_us())
-            door.hear(decode(heard.reports), heard.asked, now_ms)
+            gateway = self._gateways[number]
+            heard = self._queue.exchange_reports(
+                int(now_ms), str(number), encode(gateway.report(now_ms)), gateway.refused_us()
+            )
+            gateway.hear(decode(heard.reports), heard.asked, now_ms)
         self._looks[number] = _next(self._looks[number], self._look_ms, now_ms)
         return self._views[number]
 

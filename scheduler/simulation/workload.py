@@ -229,7 +229,7 @@ class Arrival:
     """Id of all its other tokens; where prefixes are to be found, no other request's."""
 
     def job(self, word: Admitted = UNPROMISED) -> Job:
-        """As a gateway would queue it, after the door's word on its deadlines."""
+        """As a gateway would queue it, after the gateway's word on its deadlines."""
         return Job(
             job_id=self.job_id,
             gateway_id="gateway",

@@ -126,7 +126,7 @@ def test_the_door_refuses_what_cannot_be_in_time_before_anything_is_computed() -
     [policy] = simulation.policies
     assert isinstance(policy, Planner)
     keeper = SimulatedAdmission([policy], kv_tokens=20_000, block_size=BLOCK_SIZE, max_sequences=16)
-    simulation.door, simulation.observers = keeper.decide, [keeper]
+    simulation.admission, simulation.observers = keeper.decide, [keeper]
 
     records = simulation.run().values()
 

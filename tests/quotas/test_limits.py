@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fairlane.quotas.limits import LARGEST, LIMIT_NAMES, RULES, Demand, Level, Limits, LimitsError, statuses
 from fairlane.quotas.sizing import heaviest, refusals, sized
-from fairlane.quotas.windows import Minute, FixedWindow, Totals
+from fairlane.quotas.windows import FixedWindow, Minute, Totals
 
 NOW_MS = 1_000_000
 

@@ -126,7 +126,7 @@ class Engine:
         """Plan, run, learn, report. `now_ms` is the caller's clock at the start of the step; `on_forward` as of
         `Runner.run`."""
         plan = self.planner.plan(now_ms)
-        result = self.runner.run(plan, on_forward, self.planner.foresee)
+        result = self.runner.run(plan, on_forward, self.planner.look_ahead)
         outcome = self.planner.apply(result, now_ms + result.copy_ms + result.run_ms)
         epochs = self._epochs
         report = StepReport(plan, result, outcome, tuple([epochs[one.seq.job_id] for one in outcome.produced]))

@@ -25,7 +25,7 @@ from fairlane.scheduler.planner.steps import StepFeatures
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LATENCY, THROUGHPUT, Lane, LaneName
 from fairlane.scheduler.queue.memory_queue import LaneQueue
 from fairlane.scheduler.simulation.results import Spread, spread
-from fairlane.scheduler.simulation.simulate import Simulation, SimulatedStep
+from fairlane.scheduler.simulation.simulate import SimulatedStep, Simulation
 from fairlane.scheduler.simulation.workload import Arrival, Hardware, Record
 
 HARDWARE = GPU

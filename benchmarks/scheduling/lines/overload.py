@@ -98,7 +98,7 @@ def play(case: Case) -> Kept:
         keeper = SimulatedAdmission(
             [policy], kv_tokens=WORLD.kv_tokens, block_size=BLOCK_SIZE, max_sequences=WORLD.max_sequences
         )
-        simulation.door, simulation.observers, promised = keeper.decide, [keeper], keeper.guaranteed
+        simulation.admission, simulation.observers, promised = keeper.decide, [keeper], keeper.guaranteed
     return kept(list(simulation.run().values()), promised, case.duration_s)
 
 

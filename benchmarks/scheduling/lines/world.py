@@ -13,7 +13,7 @@ from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.ordering import STEP_WINDOW
 from fairlane.scheduler.planner.planner import Planner
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
-from fairlane.scheduler.simulation.simulate import AdmissionCheck, SimulationObserver, Policy, Simulation
+from fairlane.scheduler.simulation.simulate import AdmissionCheck, Policy, Simulation, SimulationObserver
 from fairlane.scheduler.simulation.workload import Arrival, Hardware
 
 OURS = "fairlane"
@@ -72,8 +72,10 @@ class World:
         observers: Sequence[SimulationObserver] = (),
         until_ms: float = float("inf"),
         window: float = THETA,
-        door: AdmissionCheck | None = None,
+        admission: AdmissionCheck | None = None,
     ) -> Simulation:
         """These arrivals before that policy, not yet run."""
         policy = self.policy(name, arrivals, window=window)
-        return Simulation(arrivals, [policy], self.hardware, door=door, observers=observers, until_ms=until_ms)
+        return Simulation(
+            arrivals, [policy], self.hardware, admission=admission, observers=observers, until_ms=until_ms
+        )

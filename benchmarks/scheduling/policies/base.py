@@ -56,7 +56,7 @@ class Engine(ABC, Generic[R]):
         """There are requests here, or ends to report."""
         return bool(self._requests or self._ended)
 
-    def foresee(self) -> tuple[Row, ...]:
+    def look_ahead(self) -> tuple[Row, ...]:
         """What a next step is likely to be: nothing is told of it here."""
         return ()
 

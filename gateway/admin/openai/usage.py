@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from fairlane.gateway.admin.openai.shapes import Bucket, Buckets, CompletionsQuery, CompletionsResult
 from fairlane.gateway.admin.router import Call
 from fairlane.quotas.field_checks import FieldError
-from fairlane.quotas.ledger import UsageSums, UsageRow
+from fairlane.quotas.ledger import UsageRow, UsageSums
 
 _ONE_DAY = timedelta(days=1)
 _TIERS = {"latency": "priority", "throughput": "flex"}

@@ -15,7 +15,7 @@ from itertools import chain
 from math import inf
 
 from fairlane.scheduler.planner.kv.blocks import BlockPool
-from fairlane.scheduler.planner.priority import IDLE, Ranking, Ranked
+from fairlane.scheduler.planner.priority import IDLE, Ranked, Ranking
 from fairlane.scheduler.planner.sequence import Sequence
 from fairlane.scheduler.planner.sequence_index import SequenceIndex
 from fairlane.scheduler.planner.step_budget import Survey
@@ -31,19 +31,19 @@ def own_blocks(lane: Lane, blocks: int) -> int:
 
 def needed_blocks(seq: Sequence, pool: BlockPool) -> int:
     """Device blocks that a sequence lacks for its next token; on its way back, for one more."""
-    resumes = not (seq.is_resident or seq.is_fresh)
+    resumes = not (seq.is_resident or seq.is_new)
     return max(0, pool.blocks_for(seq.length + resumes) - len(seq.table))
 
 
 class BlockFloors:
     """Those of one step. Looked up only where blocks are short."""
 
-    def __init__(self, roster: SequenceIndex, begun: Survey, ranking: Ranking, pool: BlockPool) -> None:
-        self._roster = roster
+    def __init__(self, index: SequenceIndex, begun: Survey, ranking: Ranking, pool: BlockPool) -> None:
+        self._index = index
         self._begun = begun
         self._ranking = ranking
         self._pool = pool
-        busy = [lane.lane for lane in roster.lanes.values() if lane.waits or lane.begun]
+        busy = [lane.lane for lane in index.lanes.values() if lane.waits or lane.begun]
         first = min([lane.rank for lane in busy], default=inf)
         self._own = {lane.name: own_blocks(lane, pool.blocks) for lane in busy if lane.rank > first}
         self._most = sum(self._own.values())
@@ -78,11 +78,11 @@ class BlockFloors:
         """The floor has its blocks, and it is a newcomer's: it crowds out nobody and waits for nobody. To be asked
         where others had none."""
         lane = seq.job.lane
-        return lane in self._own and not self._roster.lanes[lane].has_token(seq.job.tenant) and seq.id in self._look()
+        return lane in self._own and not self._index.lanes[lane].has_token(seq.job.tenant) and seq.id in self._look()
 
     def kept_from(self, seq: Sequence, needed: int) -> int:
         """Of the free blocks those that this sequence, which needs so many, must leave."""
-        if self._pool.free_blocks - needed - len(self._roster.begun) >= self._most:
+        if self._pool.free_blocks - needed - len(self._index.begun) >= self._most:
             return self._most  # so many that it makes no difference
         own = seq.job.lane if seq.id in self._look() else None
         return sum([lack for name, lack in self._lacking.items() if name is not own and self._binds(seq, name)])
@@ -114,11 +114,11 @@ class BlockFloors:
     def _fitting(self, name: LaneName, own: int) -> dict[SeqId, int]:
         """The first of a lane that fit its floor, and what each lacks."""
         kept: dict[SeqId, int] = {}
-        lane, pool, left, lacking = self._roster.lanes[name], self._pool, own, 0
+        lane, pool, left, lacking = self._index.lanes[name], self._pool, own, 0
         decodes = chain.from_iterable(alike for kind, alike in self._begun.decodes.items() if kind[0] is name)
         begun = [*decodes, *(seq for seq in self._begun.others if seq.job.lane is name)]
-        fresh = [next(lane.next_up(tenant, self._ranking.now_ms)) for tenant in lane.least_served()]
-        for _, seq in sorted(map(self._ranking.stand, [*begun, *fresh])):
+        not_begun = [next(lane.next_up(tenant, self._ranking.now_ms)) for tenant in lane.least_served()]
+        for _, seq in sorted(map(self._ranking.stand, [*begun, *not_begun])):
             needed = needed_blocks(seq, pool)
             if len(seq.table) + needed <= left:
                 left -= len(seq.table) + needed

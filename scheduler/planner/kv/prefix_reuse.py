@@ -37,9 +37,9 @@ class Prefixes:
             return
         found = self._pool.cache.find(scope_of(seq.job), seq.table, seq.shared, self._chunks(seq, seq.shared, last))
         known = seq.shared + len(found)
-        seq.lent = sum(self._pool.references(block) > 0 for block in found)
+        seq.shared_when_asked = sum(self._pool.references(block) > 0 for block in found)
         if known * self._pool.block_size > seq.num_computed:
-            seq.borrowed += seq.lent
+            seq.borrowed += seq.shared_when_asked
             self._pool.adopt(found, seq.table, seq.shared)
             seq.shared, seq.num_computed = known, known * self._pool.block_size
 

@@ -84,7 +84,7 @@ class Door:
 
     def say(self, asked: Request) -> Admitted | Refusal:
         """Its word, without letting anybody in."""
-        return assess(asked, workers=self.workers, commitments=self.known, now_ms=self.now_ms)
+        return assess(asked, workers=self.workers, open_requests=self.known, now_ms=self.now_ms)
 
     def ask(self, asked: Request, times: int = 1) -> list[Admitted | Refusal]:
         """Its word on each of so many, of which those that it admits are let in."""

@@ -24,12 +24,12 @@ def test_of_decodes_all_is_told_until_one_ends(prefix_share: float | None) -> No
     world.step()
 
     for _ in range(18):
-        told = world.foreseen
+        told = world.ahead
         plan, _ = world.step()
         assert told
         assert places(told) == places(plan.rows)
 
-    assert world.foreseen == ()
+    assert world.ahead == ()
     assert not world.planner.has_work
 
 
@@ -38,7 +38,7 @@ def test_nothing_is_told_where_a_prompt_is_computed() -> None:
     world.add(job("a", prompt=12))
     world.step()
 
-    assert world.foreseen == ()
+    assert world.ahead == ()
 
 
 def test_nothing_is_told_where_a_sequence_comes_to_its_end_or_grant() -> None:
@@ -46,16 +46,16 @@ def test_nothing_is_told_where_a_sequence_comes_to_its_end_or_grant() -> None:
     world.add(job("ends", prompt=4, max_tokens=3))
     world.step()
     world.step()
-    assert world.foreseen
+    assert world.ahead
 
     world.step()
-    assert world.foreseen == ()
+    assert world.ahead == ()
 
     world.finish()
     world.add(job("paused", prompt=4, max_tokens=8, granted_until=2))
     world.step()
     world.step()
-    assert world.foreseen == ()
+    assert world.ahead == ()
 
 
 @pytest.mark.parametrize(("prefix_share", "tells_all"), [(None, True), (1.0, False)])
@@ -71,7 +71,7 @@ def test_nothing_is_told_where_the_cache_would_have_to_let_a_block_go(
     told = []
     for _ in range(7):
         world.step()
-        told.append(bool(world.foreseen))
+        told.append(bool(world.ahead))
 
     assert all(told) is tells_all
 
@@ -88,7 +88,7 @@ def test_nothing_is_told_where_the_cache_would_have_to_let_a_block_go(
 def test_telling_changes_no_plan(
     job_ids: list[tuple[int, str, int, int]], blocks: int, prefix_share: float | None
 ) -> None:
-    worlds = [World(blocks=blocks, block_size=3, prefix_share=prefix_share, foresees=one) for one in (False, True)]
+    worlds = [World(blocks=blocks, block_size=3, prefix_share=prefix_share, looks_ahead=one) for one in (False, True)]
     for step in range(10):
         for number, (at, lane, prompt, tokens) in enumerate(job_ids):
             if at == step:

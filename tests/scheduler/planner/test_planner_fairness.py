@@ -11,7 +11,7 @@ from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.planner import Planner
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.protocol.messages import Preempted
-from fairlane.scheduler.simulation.simulate import Simulation, SimulatedStep
+from fairlane.scheduler.simulation.simulate import SimulatedStep, Simulation
 from fairlane.scheduler.simulation.workload import Arrival, Hardware, Record
 from tests.support.scheduler.planner_world import THROUGHPUT, World, job
 

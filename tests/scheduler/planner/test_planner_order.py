@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from fairlane.scheduler.planner.costs import CostModel
-from fairlane.scheduler.planner.sequence_index import LENT
+from fairlane.scheduler.planner.sequence_index import NEWCOMER_PART
 from fairlane.scheduler.planner.step_budget import STRETCH
 from fairlane.scheduler.planner.steps import SeqId, StepFeatures
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
@@ -82,7 +82,7 @@ def test_newcomers_go_before_promised_work_as_far_as_it_has_the_time() -> None:
         for row in world.step()[0].rows:
             computed[row.seq.job_id.startswith("n")] += len(row.token_ids)
 
-    assert 0 < computed[True] <= LENT * computed[False] + 64
+    assert 0 < computed[True] <= NEWCOMER_PART * computed[False] + 64
     assert "n00" in world.ended
 
 

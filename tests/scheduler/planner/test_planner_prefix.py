@@ -8,7 +8,7 @@ from fairlane.scheduler.planner.kv.blocks import BlockPool
 from fairlane.scheduler.planner.kv.prefix_reuse import Prefixes
 from fairlane.scheduler.planner.sequence_group import open_group
 from fairlane.scheduler.planner.sequence_index import SequenceIndex
-from fairlane.scheduler.planner.step_budget import StepBudget, Price
+from fairlane.scheduler.planner.step_budget import Price, StepBudget
 from fairlane.scheduler.planner.step_builder import StepBuilder
 from fairlane.scheduler.planner.steps import Row, SeqId, StepPlan
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName

@@ -190,10 +190,10 @@ class Twins(RuleBasedStateMachine):
             self.both(lambda queue: queue.grant(job_id, until))  # noqa: B023
 
     @rule(rng=randoms)
-    def confer(self, rng: Random) -> None:
+    def exchange_reports(self, rng: Random) -> None:
         gateway, said = rng.choice(GATEWAYS), rng.choice([b"", b"one", b"two"])
         refused_us = {lane: rng.choice([1, 250_000]) for lane in LaneName if rng.random() < 0.2}
-        self.both(lambda queue: queue.confer(gateway, said, refused_us))
+        self.both(lambda queue: queue.exchange_reports(gateway, said, refused_us))
 
     @rule(rng=randoms)
     def forget(self, rng: Random) -> None:
@@ -242,7 +242,15 @@ class Twins(RuleBasedStateMachine):
         rng = Random(seed)
         often = [self.put] * 8 + [self.take] * 5 + [self.publish] * 5 + [self.live_on] * 2
         for _ in range(30):
-            seldom = [self.renew, self.release, self.cancel, self.grant, self.confer, self.forget, self.orphan]
+            seldom = [
+                self.renew,
+                self.release,
+                self.cancel,
+                self.grant,
+                self.exchange_reports,
+                self.forget,
+                self.orphan,
+            ]
             rng.choice([*often, *seldom])(Random(rng.random()))
 
     @rule()

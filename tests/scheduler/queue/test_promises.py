@@ -84,14 +84,14 @@ async def test_a_lower_lane_is_not_promised_what_the_lanes_above_ask_for(queue: 
     assert await promised(queue, "before", 900.0, lane=LaneName.THROUGHPUT)
     for number in range(4):
         await queue.put(job(f"undated{number}", gateway_id=f"g{number}", work_ms=62.5))
-    half = await queue.confer("gw", b"", {})
+    half = await queue.exchange_reports("gw", b"", {})
     assert half.asked == pytest.approx({LaneName.LATENCY: 0.5, LaneName.THROUGHPUT: 0.0}, abs=0.05)
 
     assert not await promised(queue, "low", 200.0, lane=LaneName.THROUGHPUT)
     assert await promised(queue, "high", 50.0)
     clock.advance(RECENT_MS)
     assert await promised(queue, "later", 900.0, lane=LaneName.THROUGHPUT)
-    await queue.confer("gw", b"", {LaneName.LATENCY: 3_000_000})
+    await queue.exchange_reports("gw", b"", {LaneName.LATENCY: 3_000_000})
     assert not await promised(queue, "none", 1.0, lane=LaneName.THROUGHPUT, due_ms=9_000.0)
 
 
@@ -134,10 +134,10 @@ async def test_a_tenant_that_is_ahead_by_its_window_is_promised_nothing_while_ot
 
 
 async def test_doors_hear_each_other_until_they_are_silent(queue: Queue, clock: Clock) -> None:
-    assert (await queue.confer("a", b"of a", {})).reports == ()
+    assert (await queue.exchange_reports("a", b"of a", {})).reports == ()
     clock.advance(300)
-    assert (await queue.confer("b", b"of b", {})).reports == ((b"of a", 300),)
-    assert (await queue.confer("a", b"more of a", {})).reports == ((b"of b", 0),)
+    assert (await queue.exchange_reports("b", b"of b", {})).reports == ((b"of a", 300),)
+    assert (await queue.exchange_reports("a", b"more of a", {})).reports == ((b"of b", 0),)
     clock.advance(3 * LEASE_MS)
 
-    assert (await queue.confer("b", b"again", {})).reports == ()
+    assert (await queue.exchange_reports("b", b"again", {})).reports == ()

@@ -133,7 +133,7 @@ def test_what_coasts_tells_the_same_as_what_is_planned(world: dict[str, Any]) ->
 
 def counters(simulation: Simulation, planners: list[Planner]) -> list[float]:
     """What tenants were charged, at each worker and in the queue: it decides who is served next, in a longer run."""
-    lanes = [lane for one in planners for lane in one._roster.lanes.values()]
+    lanes = [lane for one in planners for lane in one._index.lanes.values()]
     queued = [] if simulation.queue is None else [*simulation.queue._book.places.values()]
     owed = [lane.owed for lane in queued]
     places = [lane.counters for lane in lanes] + [lane.counters for lane in queued]

@@ -110,7 +110,8 @@ def test_a_conversation_stays_with_its_tenant() -> None:
     assert len(set(tenants)) > 2
     assert all(tenants[n] == tenants[n % 5] for n in range(60))
     plain = [
-        arrival.tenant for arrival in SyntheticTenants(tenants=50, zipf=0.0).arrivals([replace(r, hash_ids=()) for r in rows])
+        arrival.tenant
+        for arrival in SyntheticTenants(tenants=50, zipf=0.0).arrivals([replace(r, hash_ids=()) for r in rows])
     ]
     assert plain[:1] == tenants[:1]
     assert any(one != other for one, other in pairwise(plain[::5]))

@@ -13,7 +13,7 @@ from hypothesis import Phase, example, given, settings
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.protocol.messages import Outcome
 from fairlane.scheduler.queue.memory_queue import LaneQueue
-from fairlane.scheduler.simulation.simulate import Death, Simulation, SimulatedStep
+from fairlane.scheduler.simulation.simulate import Death, SimulatedStep, Simulation
 from fairlane.scheduler.simulation.simulated_admission import SimulatedAdmission
 from fairlane.scheduler.simulation.workload import Arrival, Record
 from tests.support.scheduler.fleet import HARDWARE, Watcher
@@ -87,12 +87,12 @@ def test_guarantees_hold_however_many_doors_give_them(rng: Random) -> None:
         block_size=4,
         max_sequences=slots,
         queue=queue,
-        doors=rng.choice([1, 3]),
+        gateways=rng.choice([1, 3]),
         heartbeat_ms=rng.choice([0.0, 500.0]),
         costs=workers[0]._costs,
     )
 
-    records = Simulation(arrivals, workers, HARDWARE, queue=queue, door=doors.decide, observers=[doors]).run()
+    records = Simulation(arrivals, workers, HARDWARE, queue=queue, admission=doors.decide, observers=[doors]).run()
 
     for record in map(records.__getitem__, doors.guaranteed):
         asked = record.arrival

@@ -116,7 +116,9 @@ def test_a_summary_is_written_as_json() -> None:
     assert sum(document["service_curve"]["acme"]) == document["service"]["acme"]
 
 
-def step(ended_ms: float, *rows: tuple[str, int, int], out: int = 0, copy_ms: float = 0.0, worker: int = 0) -> SimulatedStep:
+def step(
+    ended_ms: float, *rows: tuple[str, int, int], out: int = 0, copy_ms: float = 0.0, worker: int = 0
+) -> SimulatedStep:
     """A step of 10 ms; rows are (job, first position, tokens), and the first yields `out` tokens."""
     made = tuple(
         Row(SeqId(job_id, 0), (0,) * count, first, (), samples=False, output_index=0) for job_id, first, count in rows

@@ -9,7 +9,7 @@ from fairlane.scheduler.admission.decide import Admitted
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
 from fairlane.scheduler.protocol.messages import Outcome
 from fairlane.scheduler.queue.memory_queue import LaneQueue
-from fairlane.scheduler.simulation.simulate import Simulation, SimulatedStep, StuckError
+from fairlane.scheduler.simulation.simulate import SimulatedStep, Simulation, StuckError
 from fairlane.scheduler.simulation.workload import Arrival, Hardware, Record
 from tests.support.scheduler.simulated import BLOCK_SIZE, BLOCKS, HARDWARE, Idler, arrival, planner, simulation
 
@@ -138,7 +138,7 @@ def test_what_the_door_refuses_is_rejected_and_never_runs() -> None:
         seen.append((one.job_id, now_ms))
         return None if one.job_id == "b" else Admitted(guaranteed=True, expected_ttft_ms=None)
 
-    records = simulation([arrival("a"), arrival("b", 3.0)], door=door, observers=[watcher]).run()
+    records = simulation([arrival("a"), arrival("b", 3.0)], admission=door, observers=[watcher]).run()
 
     assert seen == [("a", 0.0), ("b", 3.0)]
     assert (records["a"].outcome, records["b"].outcome) == (Outcome.FINISHED, Outcome.REJECTED)

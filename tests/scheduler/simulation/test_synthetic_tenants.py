@@ -6,7 +6,14 @@ from dataclasses import replace
 import pytest
 
 from fairlane.scheduler.protocol.lanes import LATENCY, LaneName
-from fairlane.scheduler.simulation.synthetic_tenants import Client, SyntheticTenants, Tier, flood, lane_tiers, max_tokens_over
+from fairlane.scheduler.simulation.synthetic_tenants import (
+    Client,
+    SyntheticTenants,
+    Tier,
+    flood,
+    lane_tiers,
+    max_tokens_over,
+)
 from fairlane.scheduler.simulation.workload import Arrival, TraceRow, scale_load
 
 ROWS = [TraceRow(number + 2, 10.0 * number, 100, 1 + number % 300) for number in range(4_000)]

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from benchmarks.scheduling.policies import Engine, Setup
 from fairlane.scheduler.planner.steps import features
 from fairlane.scheduler.protocol.lanes import LaneName
-from fairlane.scheduler.simulation.simulate import Simulation, SimulatedStep
+from fairlane.scheduler.simulation.simulate import SimulatedStep, Simulation
 from fairlane.scheduler.simulation.workload import Arrival, Hardware, Record
 from tests.support.scheduler.fleet import Watcher, asks
 

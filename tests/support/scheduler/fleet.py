@@ -7,7 +7,7 @@ from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.planner import Planner
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
 from fairlane.scheduler.queue.memory_queue import LaneQueue
-from fairlane.scheduler.simulation.simulate import SimulationObserver, Simulation, SimulatedStep
+from fairlane.scheduler.simulation.simulate import SimulatedStep, Simulation, SimulationObserver
 from fairlane.scheduler.simulation.workload import Arrival, Hardware, Record
 
 HARDWARE = Hardware(step=(8.0, 0.2, 0.05, 1e-4, 0.0), copy=(0.05, 0.02), overhead_ms=0.3)

@@ -90,14 +90,14 @@ class World:
     window: float = 4096.0
     prefix_share: float | None = None
     copies_ahead: int = 0
-    foresees: bool = True
+    looks_ahead: bool = True
     lanes: Mapping[LaneName, Lane] = field(default_factory=lambda: DEFAULT_LANES)
     costs: CostModel = field(default_factory=CostModel)
     now_ms: float = 0.0
     outputs: dict[SeqId, list[int]] = field(default_factory=dict)
     ended: dict[str, Ended] = field(default_factory=dict)
     plans: list[StepPlan] = field(default_factory=list)
-    foreseen: tuple[Row, ...] = ()
+    ahead: tuple[Row, ...] = ()
     """Rows of the next step as they were told during the last one."""
 
     def __post_init__(self) -> None:
@@ -134,7 +134,7 @@ class World:
         plan = self.planner.plan(self.now_ms)
         self.planner.check_integrity()
         self.owners.check(plan)
-        self.foreseen = self.planner.foresee() if self.foresees else ()
+        self.ahead = self.planner.look_ahead() if self.looks_ahead else ()
         outcome = self.planner.apply(self.runner.run(plan, failing), self.now_ms)
         self.planner.check_integrity()
         self._record(plan, outcome)

@@ -11,7 +11,7 @@ from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, Lane, LaneName
 from fairlane.scheduler.protocol.messages import Control, Event, Finished, Job, Lease, Outcome, TokenDelta
 from fairlane.scheduler.queue.memory_queue import JobRecord, LaneDepth, LaneQueue, Publication, Put
 from fairlane.scheduler.queue.redis_queue import RedisQueue
-from fairlane.scheduler.queue.types import Conference, Published, QueuePresence
+from fairlane.scheduler.queue.types import Published, QueuePresence, ReportExchange
 
 LEASE_MS = 6_000
 START_MS = 1_700_000_000_000
@@ -81,8 +81,10 @@ class MemoryQueue:
     async def depths(self) -> dict[LaneName, LaneDepth]:
         return self._queue.depths(self._clock())
 
-    async def confer(self, gateway_id: str, said: bytes, refused_us: Mapping[LaneName, int]) -> Conference:
-        return self._queue.confer(self._clock(), gateway_id, said, refused_us)
+    async def exchange_reports(
+        self, gateway_id: str, said: bytes, refused_us: Mapping[LaneName, int]
+    ) -> ReportExchange:
+        return self._queue.exchange_reports(self._clock(), gateway_id, said, refused_us)
 
     async def waiting(self, tenant: str) -> int:
         return self._queue.waiting(tenant)

@@ -9,7 +9,7 @@ from fairlane.scheduler.planner.steps import Capacity, StepOutcome, StepPlan, St
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
 from fairlane.scheduler.protocol.messages import Lease
 from fairlane.scheduler.queue.memory_queue import LaneQueue
-from fairlane.scheduler.simulation.simulate import AdmissionCheck, SimulationObserver, Simulation
+from fairlane.scheduler.simulation.simulate import AdmissionCheck, Simulation, SimulationObserver
 from fairlane.scheduler.simulation.workload import Arrival, Hardware
 
 HARDWARE = Hardware(step=(10.0, 1.0, 0.5, 0.0, 0.0), copy=(1.0, 0.5), overhead_ms=1.0)
@@ -50,7 +50,7 @@ def arrival(
 
 
 def simulation(
-    arrivals: Sequence[Arrival], *, workers: int | None = None, door: AdmissionCheck | None = None, seed: int = 0,
+    arrivals: Sequence[Arrival], *, workers: int | None = None, admission: AdmissionCheck | None = None, seed: int = 0,
     hardware: Hardware = HARDWARE, observers: Sequence[SimulationObserver] = (), until_ms: float = float("inf"),
 ) -> Simulation:  # fmt: skip
     """With `workers`, they are behind the queue; without, one gets the jobs directly."""
@@ -59,7 +59,7 @@ def simulation(
         policies=[planner() for _ in range(workers or 1)],
         hardware=hardware,
         queue=LaneQueue(DEFAULT_LANES) if workers else None,
-        door=door,
+        admission=admission,
         observers=observers,
         seed=seed,
         until_ms=until_ms,

@@ -31,7 +31,7 @@ def recompute_is_cheap() -> CostModel:
 
 
 def _phase(state: State) -> Phase:
-    return Phase.FRESH if state is State.WAITING else PHASES[state]
+    return Phase.WAITING if state is State.WAITING else PHASES[state]
 
 
 @dataclass

@@ -10,7 +10,7 @@ from fairlane.scheduler.planner.steps import StepPlan, StepResult
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
 from fairlane.scheduler.protocol.messages import Job, Lease
 from fairlane.worker.engine.engine import Engine
-from fairlane.worker.engine.runner import Foresee, Runner
+from fairlane.worker.engine.runner import LookAhead, Runner
 
 LIMIT_S = 10.0
 
@@ -41,7 +41,7 @@ class ScriptedRunner:
     def forget(self, job_id: str) -> None:
         pass
 
-    def run(self, plan: StepPlan, on_forward: Callable[[], None], foresee: Foresee) -> StepResult:
+    def run(self, plan: StepPlan, on_forward: Callable[[], None], look_ahead: LookAhead) -> StepResult:
         on_forward()
         self.entered.set()
         if self.gated:

@@ -81,7 +81,7 @@ local function yields(lane)
 end
 
 -- Tenants' counters, or the level where that is higher.
-local function standings(lane, tenants)
+local function counters_or_level(lane, tenants)
   local level, counters = tonumber(call('HGET', key('level'), lane.name) or 0), {}
   for i, counter in ipairs(call('ZMSCORE', key('counters', lane.name), unpack(tenants))) do
     counters[i] = math.max(level, tonumber(counter or 0))
@@ -93,7 +93,7 @@ end
 -- behind it by more than the window waits there already.
 local function most_served(own, lane)
   if not own.most then
-    local counters = standings(lane, own.tenants)
+    local counters = counters_or_level(lane, own.tenants)
     own.most = math.max(unpack(counters))
     for i, tenant in ipairs(own.tenants) do
       own.one_waits = own.one_waits or (own.waiting[tenant] and own.most - counters[i] > window_of(lane))
@@ -108,7 +108,7 @@ local function is_owed(job, lane)
   if job.n > own.sequences or tokens_of(job) > own.kv_tokens then return false end
   if job.guaranteed == 1 then return true end
   if own.waiting[tenant] or #own.tenants == 0 then return false end
-  local lead = most_served(own, lane) - standings(lane, {tenant})[1]
+  local lead = most_served(own, lane) - counters_or_level(lane, {tenant})[1]
   if own.begun[tenant] then return not own.one_waits and lead > window_of(lane) end
   return own.jobs > 0 and lead >= -window_of(lane)
 end
@@ -158,7 +158,7 @@ local function provisional_cost(job)
   return (job.generated > 0 and 0 or job.prompt) + job.n * QUANTUM_COST
 end
 
--- Whether to relegate fresh work, and its urgency (scheduler/planner/ordering.py).
+-- Whether to relegate waiting work, and its urgency (scheduler/planner/ordering.py).
 local function prospects(slack_ms, service_ms, lead_ms, waited_ms, long_wait_ms, guaranteed)
   if waited_ms >= long_wait_ms then return false, -waited_ms end
   if service_ms > 0 and slack_ms > PLENTY * service_ms then return false, math.huge end
@@ -174,7 +174,7 @@ local function judge(job, lead)
   local relegated
   relegated, job.urgency =
     prospects(job.due - NOW - service_ms, service_ms, lead_ms, NOW - job.queued, lane.long_wait_ms, job.guaranteed == 1)
-  job.standing = job.guaranteed == 1 and 0 or relegated and 2 or 1
+  job.service_class = job.guaranteed == 1 and 0 or relegated and 2 or 1
   job.outside = lead > window_of(lane) and job.guaranteed == 0 and 1 or 0
 end
 
@@ -296,7 +296,7 @@ end
 local function precedes(a, b)
   if a.returned ~= b.returned then return a.returned > b.returned end
   if a.outside ~= b.outside then return a.outside < b.outside end
-  if a.standing ~= b.standing then return a.standing < b.standing end
+  if a.service_class ~= b.service_class then return a.service_class < b.service_class end
   if a.urgency ~= b.urgency then return a.urgency < b.urgency end
   if a.counter ~= b.counter then return a.counter < b.counter end
   if a.due ~= b.due then return a.due < b.due end

@@ -1,21 +1,21 @@
--- What a door says to the others and hears of them (scheduler/admission/hearsay.py). Called by RedisQueue.confer, for gateways.
+-- What a gateway says to the others and hears of them (scheduler/admission/hearsay.py). Called by RedisQueue.exchange_reports, for gateways.
 -- ARGV: clock, gateway, what it says, then for each lane, in order of rank: us of work that it refused since it said so
 --   last and that might have been in time.
 -- Returns for each lane the part of all time that was asked of it of late, in millionths; then for each other
---   door what it said and how many ms ago.
+--   gateway what it said and how many ms ago.
 local FORMAT = '<d' -- when it was said; what follows
-local gateway, doors, answer = ARGV[2], key('doors'), {}
-call('HSET', doors, gateway, struct.pack(FORMAT, NOW) .. ARGV[3])
-call('PEXPIRE', doors, GATEWAY_LEASES * LEASE_MS)
+local gateway, gateways, answer = ARGV[2], key('doors'), {}
+call('HSET', gateways, gateway, struct.pack(FORMAT, NOW) .. ARGV[3])
+call('PEXPIRE', gateways, GATEWAY_LEASES * LEASE_MS)
 for level, lane in ipairs(LANES) do
   ask(lane.name, tonumber(ARGV[3 + level]))
   answer[level] = part_of(lane.name)
 end
-local flat = call('HGETALL', doors)
+local flat = call('HGETALL', gateways)
 for i = 1, #flat, 2 do
   local at, first = struct.unpack(FORMAT, flat[i + 1])
   if NOW - at >= GATEWAY_LEASES * LEASE_MS then
-    call('HDEL', doors, flat[i])
+    call('HDEL', gateways, flat[i])
   elseif flat[i] ~= gateway then
     answer[#answer + 1], answer[#answer + 2] = flat[i + 1]:sub(first), math.max(0, NOW - at)
   end
