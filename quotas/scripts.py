@@ -10,13 +10,14 @@ import redis.exceptions
 from redis.asyncio import Redis
 
 from fairlane.quotas.windows import MINUTE, Slicing
+from fairlane.store.scripts import Script, read_scripts
 from fairlane.store.errors import StoreUnavailable, lacks_function
 
 __all__ = ["Database", "Redis", "Reply"]
 
 Reply: TypeAlias = Any
 """What a script or command returns; the script's header says what."""
-LUA = {file.stem: file for file in (Path(__file__).parent / "lua").rglob("*.lua")}
+LUA = read_scripts(Path(__file__).parent / "lua")
 PARTS: dict[str, tuple[str, ...]] = {
     "renew": ("clock", "renew"),
     "expired": ("clock", "records", "expired"),
@@ -62,12 +63,8 @@ class Database:
 
     async def run(self, script: str, key: str, *args: str | int | bytes) -> Reply:
         """Run a script on the slot of `key`. Text comes back as str."""
-        source, digest = self._scripts[script]
         try:
-            try:
-                return _as_text(await self._client.evalsha(digest, 1, key, *args))
-            except redis.exceptions.NoScriptError:
-                return _as_text(await self._client.eval(source, 1, key, *args))
+            return _as_text(await self._scripts[script].run(self._client, key, *args))
         except (redis.exceptions.RedisError, OSError) as error:
             raise StoreUnavailable(f"{script}: {type(error).__name__}: {error}") from error
 
@@ -84,11 +81,7 @@ class Database:
                     self._may_load = not _is_forbidden(error)
                 if self._may_load and await self._load():
                     return await self._execute(*command)
-            source, digest = self._scripts[function]
-            try:
-                return await self._client.evalsha(digest, 1, key, *args)
-            except redis.exceptions.NoScriptError:
-                return await self._client.eval(source, 1, key, *args)
+            return await self._scripts[function].run(self._client, key, *args)
         except (redis.exceptions.RedisError, OSError) as error:
             raise StoreUnavailable(f"{function}: {type(error).__name__}: {error}") from error
 
@@ -129,19 +122,18 @@ class Database:
 
 
 @lru_cache(maxsize=64)
-def _join(parts: tuple[str, ...], clock: str | None, slicing: Slicing) -> tuple[str, str]:
+def _join(parts: tuple[str, ...], clock: str | None, slicing: Slicing) -> Script:
     lengths = f"{slicing.slice_ms}, {slicing.slices}, {slicing.length_ms}"
     texts = [f"local SLICE_MS, SLICES, MINUTE_MS = {lengths}"]
-    texts += [clock if part == "clock" and clock else (LUA[part]).read_text() for part in parts]
-    source = "\n".join(texts)
-    return source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+    texts += [clock if part == "clock" and clock else LUA[part] for part in parts]
+    return Script("\n".join(texts))
 
 
 @lru_cache(maxsize=64)
 def _library(clock: str | None, slicing: Slicing) -> tuple[str, str]:
     """The library's source, and what its names end with: another version never stands in its way."""
-    texts = [_join(LIBRARY, clock, slicing)[0]]
-    bodies = {name: (LUA[name]).read_text() for name in FUNCTIONS}
+    texts = [_join(LIBRARY, clock, slicing).source]
+    bodies = {name: LUA[name] for name in FUNCTIONS}
     version = hashlib.sha1("".join([*texts, *bodies.values()]).encode(), usedforsecurity=False).hexdigest()[:16]
     for name, flags in FUNCTIONS.items():
         listed = f"'{flags}'" if flags else ""

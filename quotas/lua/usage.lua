@@ -1,3 +1,6 @@
+-- The ledger's sums.
+
+-- name: usage
 -- The sums of a tenant's ledger over days and rolled-up months; writes nothing. Called by Ledger.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 tenant, 2… days as YYYY-MM-DD, months as YYYY-MM
@@ -12,3 +15,26 @@ for i = 2, #ARGV do
   days[#days + 1] = groups
 end
 return days
+
+-- name: usage_roll
+-- Adds day sums of a tenant's ledger to their month's, drops the days, and drops entries that are too old: once, whoever
+-- else does the same. Called by RollUp.
+-- KEYS[1]  prefix of all keys of the root, with its hash tag
+-- ARGV     1 tenant, 2 last day rolled before, '' for none, 3 last day rolled after this, 4 ms that a month is kept from now,
+--          5 ms before which entries go, 6… days as YYYY-MM-DD
+-- Returns  1, or 0 having written nothing where somebody else has rolled since
+local usage, marker = KEYS[1] .. 'usage:' .. ARGV[1] .. ':', KEYS[1] .. 'rolled:' .. ARGV[1]
+if (redis.call('GET', marker) or '') ~= ARGV[2] then return 0 end
+for i = 6, #ARGV do
+  local sums, month = redis.call('HGETALL', usage .. ARGV[i]), usage .. string.sub(ARGV[i], 1, 7)
+  for field = 1, #sums, 2 do
+    local a, b, c, d = struct.unpack(USAGE, sums[field + 1])
+    local e, f, g, h = struct.unpack(USAGE, redis.call('HGET', month, sums[field]) or NO_USAGE)
+    redis.call('HSET', month, sums[field], struct.pack(USAGE, a + e, b + f, c + g, d + h))
+  end
+  redis.call('PEXPIRE', month, ARGV[4])
+  redis.call('DEL', usage .. ARGV[i])
+end
+redis.call('XTRIM', KEYS[1] .. 'ledger:' .. ARGV[1], 'MINID', ARGV[5])
+redis.call('SET', marker, ARGV[3])
+return 1

@@ -5,10 +5,10 @@ weighted tokens. Under `fl:{queue}:`
 
 | key | type | holds |
 | --- | --- | --- |
-| `job:<job>` | hash | the record: `body` (the encoded Job, until it ends) and the FIELDS of lua/base.lua |
+| `job:<job>` | hash | the record: `body` (the encoded Job, until it ends) and the FIELDS of lua/lib/base.lua |
 | `ids:<job>:<choice>` | string | published token ids, 4 bytes each, little-endian |
 | `queue:<lane>:<tenant>` | sorted set | the tenant's waiting jobs: returned, guaranteed, others; each by when due |
-| `heads:<lane>` | hash | tenant → its first job that never ran, after what orders it (lua/places.lua) |
+| `heads:<lane>` | hash | tenant → its first job that never ran, after what orders it (lua/lib/jobs.lua) |
 | `waiting:<lane>` | sorted set | all waiting jobs by when they were queued: depth, oldest wait, promotion |
 | `returned:<lane>` | sorted set | waiting jobs that came back from a worker, in the same order |
 | `guaranteed:<lane>` | sorted set | guaranteed jobs that wait and never ran, by when they are due |
@@ -33,15 +33,19 @@ weighted tokens. Under `fl:{queue}:`
 | `wake` | stream | one entry: the last time that a job was queued |
 """
 
+from pathlib import Path
+
 from fairlane.scheduler.planner import ordering
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from fairlane.scheduler.queue import promises
 from fairlane.scheduler.queue import types as queue_types
 from fairlane.scheduler.queue.memory_jobs import POISONED
+from fairlane.store.scripts import Script, read_scripts
 
 STREAM_LENGTH = 16_384
 """Entries that a stream holds at most: minutes of a gateway's steps, against seconds until it counts as dead."""
-_PRELUDES = ("base", "promises", "accounts", "jobs")
+_PRELUDES = ("base", "promises", "jobs")
+_PARTS = read_scripts(Path(__file__).parent / "lua")
 _LIMITS = (
     "APART_MS",
     "ELDERS_PER_TAKE",
@@ -58,27 +62,6 @@ _LIMITS = (
     "TENANTS_PER_TAKE",
 )
 _PROMISES = ("BUCKET_MS", "BUCKETS", "PAST_MS", "MARGIN", "MOST_TAKEN", "RECENT_MS", "SURGE_MS", "WHOLE")
-SCRIPTS = (
-    "cancel",
-    "exchange_reports",
-    "depths",
-    "forget",
-    "gateway_alive",
-    "grant",
-    "keep",
-    "orphan",
-    "position",
-    "publish",
-    "published",
-    "put",
-    "reclaim",
-    "record",
-    "release",
-    "renew",
-    "take",
-    "waiting",
-    "withdraw",
-)
 
 
 def prefix(queue: str) -> str:
@@ -91,12 +74,17 @@ def control_stream(queue: str, worker_id: str) -> str:
     return f"{prefix(queue)}control:{worker_id}"
 
 
-def parts(script: str) -> tuple[str, ...]:
-    """The files of `scheduler/lua` that make up a script, in order, after the constants."""
-    return (*_PRELUDES, "take_order", script) if script == "take" else (*_PRELUDES, script)
+def scripts(lanes: dict[LaneName, Lane], lease_ms: int, window: float) -> dict[str, Script]:
+    """Every operation of a queue with these settings: the constants, the preludes, and its own text."""
+    shared = [_constants(lanes, lease_ms, window), *(_PARTS[name] for name in _PRELUDES)]
+    order = {"take": [_PARTS["take_order"]]}
+    return {
+        name: Script("\n".join([*shared, *order.get(name, []), _PARTS[name]]))
+        for name in _PARTS.keys() - {*_PRELUDES, "take_order"}
+    }
 
 
-def constants(lanes: dict[LaneName, Lane], lease_ms: int, window: float) -> str:
+def _constants(lanes: dict[LaneName, Lane], lease_ms: int, window: float) -> str:
     """What the scripts know of the settings, as Lua text: the same for all processes that share a queue."""
     rows = ", ".join(
         f"{{name = '{lane.name}', max_wait_ms = {lane.max_wait_ms!r}, long_wait_ms = {lane.long_wait_ms!r},"

@@ -5,18 +5,15 @@ Only conversion happens here. Keys: `scheduler.queue.keys`; rules: `scheduler.qu
 job of a lost `take` comes back by `renew`. All methods raise `redis.RedisError` while the store is away.
 """
 
-import hashlib
 import itertools
 import secrets
 import struct
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import redis.asyncio
-import redis.exceptions
 
 from fairlane.scheduler.planner.ordering import QUEUE_WINDOW
 from fairlane.scheduler.planner.steps import Capacity, Yielding
@@ -32,7 +29,7 @@ from fairlane.scheduler.protocol.messages import (
     encode,
     events_of,
 )
-from fairlane.scheduler.queue.keys import SCRIPTS, constants, control_stream, parts, prefix
+from fairlane.scheduler.queue.keys import control_stream, prefix, scripts
 from fairlane.scheduler.queue.promises import WHOLE
 from fairlane.scheduler.queue.types import (
     JobRecord,
@@ -66,8 +63,6 @@ Arg = bytes | str | int | float
 _encoder = msgspec.msgpack.Encoder()
 _job: msgspec.msgpack.Decoder[Job] = msgspec.msgpack.Decoder(Job)
 
-_LUA = {file.stem: file for file in (Path(__file__).parent / "lua").rglob("*.lua")}
-
 
 class RedisQueue:
     """One model's queue, for gateways and workers alike. `redis` must return bytes (not `decode_responses`).
@@ -90,8 +85,7 @@ class RedisQueue:
         self._prefix = prefix(name)
         self._lanes = [lane.name for lane in in_rank_order(lanes)]
         self._clock = clock
-        settings = constants(lanes, lease_ms, window)
-        self._scripts = {name: _with_digest(f"{settings}\n{_script(name)}") for name in SCRIPTS}
+        self._scripts = scripts(lanes, lease_ms, window)
         self._nonce = secrets.token_hex(8)
         self._serials = itertools.count()
         self._reads: Counter[str] = Counter()
@@ -280,13 +274,8 @@ class RedisQueue:
         return None if answer is None else bool(answer)
 
     async def _call(self, operation: str, *args: Arg) -> Any:  # noqa: ANN401  each script's own answer
-        """By digest and past redis-py's own `Script`, which costs as much as the rest of a call."""
         clock = "" if self._clock is None else self._clock()
-        source, digest = self._scripts[operation]
-        try:
-            return await self._redis.evalsha(digest, 1, self._prefix, clock, *args)
-        except redis.exceptions.NoScriptError:  # SCRIPT may be forbidden, where EVAL is not
-            return await self._redis.eval(source, 1, self._prefix, clock, *args)
+        return await self._scripts[operation].run(self._redis, self._prefix, clock, *args)
 
     async def _resolve(self, stream: str, last_id: str) -> str:
         if last_id != "$":
@@ -308,14 +297,6 @@ class RedisQueue:
             stream.decode(): [(entry_id.decode(), list(fields.values())) for entry_id, fields in entries]
             for stream, entries in answer
         }
-
-
-def _script(name: str) -> str:
-    return "\n".join(_LUA[part].read_text() for part in parts(name))
-
-
-def _with_digest(source: str) -> tuple[str, str]:
-    return source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
 
 
 def _record_fields(job: Job) -> list[Arg]:

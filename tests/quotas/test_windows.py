@@ -197,7 +197,7 @@ class LuaCalendar:
 
     def __init__(self, url: str) -> None:
         self._client = redis.from_url(url, decode_responses=True)
-        source = LUA["calendar"].read_text()
+        source = LUA["calendar"]
         answer = "local c = calendar_at(cjson.decode(ARGV[2]), tonumber(ARGV[1]))\n"
         self._script = f"{source}\n{answer} return {{c.number, c.begins, c.ends, c.month_ends}}"
 

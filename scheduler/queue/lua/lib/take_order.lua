@@ -1,4 +1,5 @@
--- Prelude of `take`: what the worker can still start (scheduler/queue/take_order.py states it). After `moves`.
+-- Prelude of `take`, after `jobs`: what the worker can still start, and in which order its candidates stand.
+-- scheduler/queue/take_order.py states the rules.
 local SEQUENCES, KV_TOKENS, PREFILL_MS = {}, {}, tonumber(ARGV[3])
 local MAX_SEQUENCES, POOL_TOKENS, HAS_SUSPECT = 0, 0, false
 local YIELDING = {} -- what each lane's own work there would yield, to tenants that were served less
@@ -139,7 +140,7 @@ local function close(first, last)
   for level = first, last do SEQUENCES[level] = 0 end
 end
 
--- Prelude of `take`: the one order of candidates (scheduler/queue/take_order.py states it). After `room`.
+-- The one order of candidates.
 local RANKING = {'lane', 'tenant', 'returned', 'queued', 'due', 'hard_first', 'hard_end', 'prompt', 'generated', 'n',
   'guaranteed', 'losses', 'whole'}
 local CANDIDATES = {}

@@ -1,3 +1,6 @@
+-- What a worker holds: its heartbeat, and what it hands back. For workers.
+
+-- name: renew
 -- A worker's heartbeat, for all it holds. Called by RedisQueue.renew, for workers.
 -- ARGV: clock, worker, '1' if the jobs it holds follow or '', those jobs.
 -- A job leased to it for more than one lease that is not among them was in an answer that got lost: it is given back.
@@ -19,3 +22,17 @@ end
 if returned then wake() end
 flush_shares()
 return 1 - call('ZREM', key('lost'), worker)
+
+-- name: release
+-- Hand jobs back, on drain: to the head of their lane, not counted as a loss. Called by RedisQueue.release.
+-- ARGV: clock, worker, jobs. What the worker does not hold stays as it is. Returns nothing.
+local worker, returned = ARGV[2], false
+for i = 3, #ARGV do
+  local job = load(ARGV[i])
+  if job and job.state == 'leased' and job.worker == worker then
+    give_back(job)
+    returned = true
+  end
+end
+if returned then wake() end
+flush_shares()

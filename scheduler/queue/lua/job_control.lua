@@ -1,3 +1,15 @@
+-- What a gateway says of a job that it has put: waiting jobs hear it here, running ones by their holder.
+
+-- name: cancel
+-- End a waiting job, tell a leased one's holder to stop it. Called by RedisQueue.cancel, for gateways. Idempotent.
+-- ARGV: clock, job_id. Returns the record as `record.lua` does; false where it is unknown.
+local job = load(ARGV[2])
+if not job then return false end
+stop(job)
+flush_shares()
+return describe(job)
+
+-- name: grant
 -- Raise what each choice of a job may produce; its holder may not have heard of what is said again. Called by
 -- RedisQueue.grant, for gateways.
 -- ARGV: clock, job_id, granted_until (tokens), the encoded Grant. Returns 0 where the job is unknown or has ended.

@@ -1,3 +1,12 @@
+-- A gateway's heartbeat, and what gateways tell each other. For gateways.
+
+-- name: gateway_alive
+-- A gateway's heartbeat: without it for GATEWAY_LEASES leases, its jobs are cancelled. Called by RedisQueue.
+-- ARGV: clock, gateway. Returns nothing.
+call('ZADD', key('gateways'), NOW + GATEWAY_LEASES * LEASE_MS, ARGV[2])
+call('PEXPIRE', key('events', ARGV[2]), RECORD_TTL_MS)
+
+-- name: exchange_reports
 -- What a gateway says to the others and hears of them (scheduler/admission/hearsay.py). Called by RedisQueue.exchange_reports, for gateways.
 -- ARGV: clock, gateway, what it says, then for each lane, in order of rank: us of work that it refused since it said so
 --   last and that might have been in time.

@@ -1,0 +1,115 @@
+-- Records of requests that carry an idempotency key: who runs one, and how it ended.
+
+-- name: idempotency
+-- Stands before what keeps the records of requests that carry an idempotency key: where each stands, and how it goes.
+-- KEYS[1] is the prefix of the root, ARGV[1] the API key's public id.
+local KEPT_MS = 86400000
+local INDEX = KEYS[1] .. 'idems:' .. ARGV[1]
+local ANSWERS = KEYS[1] .. 'answers:' .. ARGV[1]
+local KEPT = KEYS[1] .. 'kept:' .. ARGV[1]
+
+local function record_of(name)
+  return KEYS[1] .. 'idem:' .. ARGV[1] .. ':' .. name
+end
+
+local PRINT = 16 -- characters of a request's fingerprint that tell it from others under its key
+
+-- What its runs share is named by this, and where they are listed.
+local function once_of(name, print)
+  local once = ARGV[1] .. ':' .. name .. ':' .. string.sub(print, 1, PRINT)
+  return once, KEYS[1] .. 'runs:' .. once
+end
+
+-- Forgets what a request answered; that it ended stays known.
+local function drop_answer(name)
+  local bytes = redis.call('HGET', KEPT, name)
+  if bytes then
+    redis.call('HDEL', KEPT, name)
+    redis.call('HINCRBY', KEPT, 'total', -bytes)
+    redis.call('ZREM', ANSWERS, name)
+    redis.call('HDEL', record_of(name), 'body')
+  end
+end
+
+local function drop(name)
+  drop_answer(name)
+  redis.call('ZREM', INDEX, name)
+  redis.call('DEL', record_of(name))
+end
+
+-- name: idem_begin
+-- Makes the caller the owner of a request, or says who has it. Called by IdempotencyRecords, again by the same owner too.
+-- KEYS[1]  prefix of all keys of the root, with its hash tag
+-- ARGV     1 public id of the API key, 2 name of the record, 3 owner, 4 fingerprint of the request, 5 lease ms,
+--          6 most records of an API key: beyond them the oldest is forgotten
+-- Returns  {'mine', name of what its runs share, when that and the record go, ms, earlier runs, newest first},
+--          {'running'}, {'conflict'}: the record is of another request, or {'ended', status, headers, 1 where its answer
+--          is kept}
+local name, owner, print, now = ARGV[2], ARGV[3], ARGV[4], now_ms()
+for _, old in ipairs(redis.call('ZRANGEBYSCORE', INDEX, '-inf', now - KEPT_MS, 'LIMIT', 0, 100)) do drop(old) end
+
+local record = record_of(name)
+local found = redis.call('HMGET', record, 'print', 'owner', 'lease_ms', 'began_ms', 'status', 'headers')
+local began = tonumber(found[4])
+if began and began > now - KEPT_MS then
+  if found[1] ~= print then return {'conflict'} end
+  if found[5] then return {'ended', found[5], found[6], redis.call('HEXISTS', record, 'body')} end
+  if found[2] ~= owner and tonumber(found[3]) > now then return {'running'} end
+else
+  drop(name)
+  began = now
+  redis.call('ZADD', INDEX, began, name)
+  redis.call('PEXPIRE', INDEX, KEPT_MS)
+  if redis.call('ZCARD', INDEX) > tonumber(ARGV[6]) then drop(redis.call('ZRANGE', INDEX, 0, 0)[1]) end
+end
+redis.call('HSET', record, 'print', print, 'owner', owner, 'lease_ms', now + ARGV[5], 'began_ms', began)
+redis.call('PEXPIRE', record, began + KEPT_MS - now)
+local once, runs = once_of(name, print)
+return {'mine', once, began + KEPT_MS, redis.call('ZREVRANGE', runs, 0, -1)}
+
+-- name: idem_renew
+-- Extends the lease of a request that runs. Called by IdempotencyRecords.
+-- KEYS[1]  prefix of all keys of the root, with its hash tag
+-- ARGV     1 public id of the API key, 2 name of the record, 3 owner, 4 lease ms
+-- Returns  1, or 0 where the owner has it no more
+local record = record_of(ARGV[2])
+if redis.call('HGET', record, 'owner') ~= ARGV[3] then return 0 end
+redis.call('HSET', record, 'lease_ms', now_ms() + ARGV[4])
+return 1
+
+-- name: idem_finish
+-- Keeps the end of a request. Called by IdempotencyRecords, by its owner, maybe twice.
+-- KEYS[1]  prefix of all keys of the root, with its hash tag
+-- ARGV     1 public id of the API key, 2 name of the record, 3 owner, 4 status, 5 headers as JSON, 6 body, '' where it
+--          is not to be kept, 7 most bytes of an API key's bodies: beyond them the oldest are forgotten
+-- Returns  1, or 0 where the owner has it no more
+local name, body, most = ARGV[2], ARGV[6], tonumber(ARGV[7])
+local record = record_of(name)
+local found = redis.call('HMGET', record, 'owner', 'began_ms', 'status', 'print')
+if found[1] ~= ARGV[3] then return 0 end
+if found[3] then return 1 end
+redis.call('HSET', record, 'status', ARGV[4], 'headers', ARGV[5])
+local _, runs = once_of(name, found[4])
+redis.call('DEL', runs) -- none follows
+if #body == 0 or #body > most then return 1 end
+
+redis.call('HSET', record, 'body', body)
+redis.call('ZADD', ANSWERS, found[2], name)
+redis.call('HSET', KEPT, name, #body)
+local total = redis.call('HINCRBY', KEPT, 'total', #body)
+while total > most do
+  drop_answer(redis.call('ZRANGE', ANSWERS, 0, 0)[1])
+  total = tonumber(redis.call('HGET', KEPT, 'total'))
+end
+for _, key in ipairs({INDEX, ANSWERS, KEPT}) do redis.call('PEXPIRE', key, KEPT_MS) end
+return 1
+
+-- name: idem_release
+-- Forgets a request that has not ended: who sends it again begins it anew. Called by IdempotencyRecords, by its owner.
+-- KEYS[1]  prefix of all keys of the root, with its hash tag
+-- ARGV     1 public id of the API key, 2 name of the record, 3 owner
+-- Returns  1, or 0 where the owner has it no more, or it has ended
+local found = redis.call('HMGET', record_of(ARGV[2]), 'owner', 'status')
+if found[1] ~= ARGV[3] or found[2] then return 0 end
+drop(ARGV[2])
+return 1

@@ -1,0 +1,69 @@
+-- API keys: their records and cards, and whose request one brings.
+
+-- name: identity
+-- A tenant and one of its keys as they are now; notes at most once a minute that the key was used. Called by KeyStore.
+-- KEYS[1]  prefix of all keys of the root, with its hash tag
+-- ARGV     1 tenant, 2 public id
+-- Returns  {now ms, {tenant document, state, version}, {key document, state, expires at ms or '', used at ms, version}};
+--          nil parts where there is none
+local USED_EVERY_MS = 60000
+local record, now = KEYS[1] .. 'key:' .. ARGV[2], now_ms()
+local tenant = redis.call('HMGET', KEYS[1] .. 'tenant:' .. ARGV[1], 'doc', 'state', 'version')
+local key = redis.call('HMGET', record, 'doc', 'state', 'expires_ms', 'used_ms', 'version')
+local expires, used = tonumber(key[3]), tonumber(key[4])
+local works = key[2] == 'active' and not (expires and expires <= now)
+if works and not (used and used <= now and now - used < USED_EVERY_MS) then
+  redis.pcall('HSET', record, 'used_ms', now) -- a store that is full must not lock its tenants out
+end
+return {now, tenant, key}
+
+-- name: key_put
+-- Adds a key to a tenant; one that is to take the place of another has that end too. Called by KeyStore.
+-- KEYS[1]  prefix of all keys of the root, with its hash tag
+-- ARGV     1 tenant, 2 public id, 3 created at ms, 4 expires at ms or '', 5 document, 6 card, 7 public id of the old key
+--          or '', 8 its version that is expected, 9 when it ends at the latest, ms, 10 entry of the audit log
+-- Returns  1, or having written nothing: 0 where there is no such tenant, -1 where the old key was changed or ended since
+local prefix, tenant, id, old = KEYS[1], ARGV[1], ARGV[2], ARGV[7]
+local state = redis.call('HGET', prefix .. 'tenant:' .. tenant, 'state')
+if not state or state == 'deleted' then return 0 end
+if old ~= '' then
+  local found = redis.call('HMGET', prefix .. 'key:' .. old, 'tenant', 'state', 'version', 'expires_ms')
+  if found[1] ~= tenant or found[2] ~= 'active' or (tonumber(found[3]) or 0) ~= tonumber(ARGV[8]) then return -1 end
+  local ends = tonumber(found[4]) -- it never lives longer by it
+  if not ends or ends > tonumber(ARGV[9]) then end_key(prefix, old, 'active', ARGV[9]) end
+end
+redis.call('HSET', prefix .. 'key:' .. id, 'state', 'active', 'tenant', tenant, 'expires_ms', ARGV[4], 'doc', ARGV[5])
+redis.call('ZADD', prefix .. 'keys:' .. tenant, ARGV[3], id)
+redis.call('SET', prefix .. 'card:key:' .. id, ARGV[6])
+note()
+return 1
+
+-- name: key_change
+-- Changes a key that is not revoked, if it still is of the version that the writer saw. Called by KeyStore.
+-- KEYS[1]  prefix of all keys of the root, with its hash tag
+-- ARGV     1 tenant, 2 public id, 3 version that is expected, 4 document, 5 expires at ms or '', 6 card, 7 entry of
+--          the audit log
+-- Returns  1, or having written nothing: 0 where it is another's, revoked or unknown, -1 where it was changed since
+local prefix, id = KEYS[1], ARGV[2]
+local found = redis.call('HMGET', prefix .. 'key:' .. id, 'tenant', 'state', 'version')
+if found[1] ~= ARGV[1] or found[2] ~= 'active' then return 0 end
+if (tonumber(found[3]) or 0) ~= tonumber(ARGV[3]) then return -1 end
+redis.call('HSET', prefix .. 'key:' .. id, 'doc', ARGV[4], 'expires_ms', ARGV[5], 'version', string.format('%.0f', ARGV[3] + 1))
+redis.call('SET', prefix .. 'card:key:' .. id, ARGV[6])
+note()
+return 1
+
+-- name: key_end
+-- Revokes a key; again is no change. Called by KeyStore.
+-- KEYS[1]  prefix of all keys of the root, with its hash tag
+-- ARGV     1 tenant, 2 public id, 3 entry of the audit log
+-- Returns  {document, state, expires at ms or '', used at ms or nil, version} as they are now, or false where the tenant
+--          has no such key
+local prefix, id = KEYS[1], ARGV[2]
+local found = redis.call('HMGET', prefix .. 'key:' .. id, 'tenant', 'doc', 'state', 'expires_ms', 'used_ms', 'version')
+if found[1] ~= ARGV[1] then return false end
+if found[3] == 'active' then
+  found[3], found[6] = 'revoked', end_key(prefix, id, 'revoked', found[4])
+  note()
+end
+return {found[2], found[3], found[4], found[5], found[6]}

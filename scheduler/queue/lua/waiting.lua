@@ -1,2 +1,0 @@
--- Requests of one tenant that wait, over all lanes. Called by RedisQueue.waiting. ARGV: clock, tenant.
-return waiting_of(ARGV[2])

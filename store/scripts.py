@@ -1,0 +1,51 @@
+"""Lua scripts: read from a folder, and run by digest.
+
+A file holds one script, named after it; or several that belong together, each behind a line `-- name: <script>`, as
+aiosql has it for queries. What stands before the first such line is the file's own comment.
+"""
+
+import hashlib
+import re
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Any, Protocol
+
+import redis.exceptions
+
+_NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+
+
+class ScriptClient(Protocol):
+    """What is needed of a Redis client; `redis.asyncio.Redis` is one."""
+
+    def evalsha(self, sha: str, numkeys: int, *keys_and_args: Any) -> Awaitable[Any]:  # noqa: ANN401 - as redis-py
+        """Run a script that the store knows. Raises NoScriptError where it does not."""
+
+    def eval(self, script: str, numkeys: int, *keys_and_args: Any) -> Awaitable[Any]:  # noqa: ANN401 - as redis-py
+        """Run a script, which the store knows from then on."""
+
+
+class Script:
+    """One script, by digest and past redis-py's own `Script`, which costs as much as the rest of a call."""
+
+    __slots__ = ("_digest", "source")
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self._digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+
+    async def run(self, client: ScriptClient, key: str, *args: bytes | str | float) -> Any:  # noqa: ANN401 - its reply
+        """Run it on the slot of `key`; what the client raises goes through."""
+        try:
+            return await client.evalsha(self._digest, 1, key, *args)
+        except redis.exceptions.NoScriptError:  # SCRIPT may be forbidden, where EVAL is not
+            return await client.eval(self.source, 1, key, *args)
+
+
+def read_scripts(folder: Path) -> dict[str, str]:
+    """Every script in a folder and those below it, by name."""
+    found: dict[str, str] = {}
+    for file in sorted(folder.rglob("*.lua")):
+        comment, *named = _NAME.split(file.read_text())
+        found |= zip(named[::2], named[1::2], strict=True) if named else [(file.stem, comment)]
+    return found
