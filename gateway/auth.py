@@ -12,8 +12,8 @@ from starlette.types import Scope
 
 from fairlane.gateway.errors import ApiError, invalid_api_key
 from fairlane.quotas.api_keys import Identity
-from fairlane.quotas.runs import Once
-from fairlane.quotas.store import LimitStatus
+from fairlane.quotas.limits import LimitStatus
+from fairlane.quotas.store import Once
 
 MEMORY_S = 0.4
 """How long a looked-up key is taken as it was where another gateway's operator changes something: with the store's own

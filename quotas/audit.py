@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairlane.quotas import keyspace
-from fairlane.quotas.active_roots import Roots
+from fairlane.quotas.redis_store import Roots
 from fairlane.quotas.scripts import Database, Redis, Reply
 from fairlane.store.errors import StoreUnavailable
 

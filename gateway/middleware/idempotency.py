@@ -30,8 +30,7 @@ from fairlane.gateway.middleware.tenant import Journal
 from fairlane.gateway.observability.metrics import Telemetry
 from fairlane.gateway.openai.responses import Rhythm
 from fairlane.gateway.requests.service_level import DEADLINE_HEADER, LANE_HEADER, TTFT_HEADERS, asks_progress
-from fairlane.quotas.idempotency import Mine, Name
-from fairlane.quotas.sealing import Seal
+from fairlane.quotas.idempotency import Mine, Name, Seal
 
 REPLAYED_HEADER = "idempotent-replayed"
 """On every answer but that of the request which ran."""

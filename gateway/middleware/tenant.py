@@ -22,7 +22,8 @@ from fairlane.gateway.middleware.request_id import HEADER, log_fault, request_id
 from fairlane.gateway.observability.metrics import Telemetry
 from fairlane.gateway.observability.tracing import Span, Value
 from fairlane.gateway.openai import rate_limits
-from fairlane.quotas.store import LimitStatus, QuotaStore
+from fairlane.quotas.limits import LimitStatus
+from fairlane.quotas.store import QuotaStore
 from fairlane.store.circuit_breaker import Availability
 from fairlane.store.errors import STORE_ERRORS
 

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import msgspec
 
-from fairlane.quotas.store import LimitStatus
+from fairlane.quotas.limits import LimitStatus
 
 
 def _names(dimension: bytes) -> tuple[bytes, bytes, bytes]:

@@ -23,7 +23,7 @@ from fairlane.quotas.api_keys import ApiKey, Identity
 from fairlane.quotas.limits import RULES, Limits, LimitsBy, Scope
 from fairlane.quotas.memory_levels import MemoryKey, MemoryTenant
 from fairlane.quotas.memory_store import MemoryQuotaStore
-from fairlane.quotas.presence import GatewayPresence
+from fairlane.quotas.upkeep import GatewayPresence
 from fairlane.quotas.redis_store import RedisQuotaStore
 from fairlane.quotas.store import Ask, Charge, Extension, Lapsed, LimitStatus, Need, QuotaError, Reservation, Settled
 from fairlane.quotas.tenants import Tenant

@@ -34,7 +34,7 @@ from fairlane.gateway.requests.admission import (
 from fairlane.gateway.requests.request import LiveJob, job_ids, random_id
 from fairlane.gateway.requests.service_level import CLASS_HEADER, LANE_HEADER, ServiceLevel, agree
 from fairlane.gateway.text.tokenizer import PromptTooLong, TextModel, TokenStream
-from fairlane.quotas.runs import Once
+from fairlane.quotas.store import Once
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from fairlane.scheduler.protocol.messages import Job, TokenLogprob
 

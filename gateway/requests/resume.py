@@ -25,8 +25,7 @@ from fairlane.gateway.requests.delivery import Dispatcher, JobQueue
 from fairlane.gateway.requests.request import LiveJob, job_ids, total
 from fairlane.gateway.requests.settlement import recorded
 from fairlane.gateway.text.tokenizer import TokenStream
-from fairlane.quotas.runs import Once, Resumption
-from fairlane.quotas.store import QuotaStore
+from fairlane.quotas.store import Once, QuotaStore, Resumption
 from fairlane.scheduler.planner.sequence import finish_reason
 from fairlane.scheduler.protocol.messages import Finished, FinishReason, Job, Outcome, TokenDelta
 from fairlane.scheduler.queue.types import JobRecord, JobState, Published

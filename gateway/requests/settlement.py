@@ -18,8 +18,7 @@ from fairlane.gateway.errors import ApiError, internal_error
 from fairlane.gateway.observability.metrics import Telemetry
 from fairlane.gateway.requests.delivery import Dispatcher
 from fairlane.gateway.requests.request import LiveJob, LiveRequest, total
-from fairlane.quotas.runs import Resumption
-from fairlane.quotas.store import Charge, QuotaStore, Settled
+from fairlane.quotas.store import Charge, QuotaStore, Resumption, Settled
 from fairlane.scheduler.protocol.messages import CHARGED, Outcome
 from fairlane.scheduler.queue.types import JobRecord, JobState
 from fairlane.store.errors import STORE_ERRORS

@@ -20,7 +20,7 @@ from fairlane.scheduler.planner.kv.prefix_cache import PrefixCache
 from fairlane.scheduler.planner.kv.prefix_reuse import Prefixes
 from fairlane.scheduler.planner.ordering import DECODE_WEIGHT, STEP_WINDOW
 from fairlane.scheduler.planner.output_lengths import Lengths
-from fairlane.scheduler.planner.placement import Placement
+from fairlane.scheduler.planner.placement import Placement, WaitReason
 from fairlane.scheduler.planner.preemption import lost
 from fairlane.scheduler.planner.priority import Ranking
 from fairlane.scheduler.planner.sequence import DECODE, FINISHED, PAUSED, Sequence, State
@@ -39,7 +39,6 @@ from fairlane.scheduler.planner.steps import (
     StepResult,
     require,
 )
-from fairlane.scheduler.planner.waiting import WaitReason
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from fairlane.scheduler.protocol.messages import Lease, Outcome, Paused, YieldMode
 

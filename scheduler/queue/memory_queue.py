@@ -28,26 +28,12 @@ from fairlane.scheduler.queue.types import (
     Publication,
     Published,
     Put,
-    QueueError,
     QueuePresence,
     ReportExchange,
     Taken,
     TenantQueueFull,
     drain_ms,
 )
-
-__all__ = [
-    "JobRecord",
-    "JobState",
-    "LaneDepth",
-    "LaneFull",
-    "LaneQueue",
-    "Publication",
-    "Put",
-    "QueueError",
-    "Taken",
-    "TenantQueueFull",
-]
 
 
 class LaneQueue:

@@ -6,10 +6,9 @@ import pytest
 import redis.asyncio
 
 from fairlane.quotas import keyspace
-from fairlane.quotas.idempotency import Begun, EndedRun, IdempotencyRecords, Mine, Name
+from fairlane.quotas.idempotency import Begun, EndedRun, IdempotencyRecords, Mine, Name, Seal
 from fairlane.quotas.limits import Limits
 from fairlane.quotas.scripts import Database
-from fairlane.quotas.sealing import Seal
 from fairlane.quotas.store import Charge
 from tests.support.quotas.house import CLOCK_KEY, CLOCK_LUA, LEASE_MS, START_MS, RedisHouse, ask
 

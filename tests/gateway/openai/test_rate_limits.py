@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from fairlane.gateway.openai.rate_limits import as_json, duration, headers
-from fairlane.quotas.store import LimitStatus
+from fairlane.quotas.limits import LimitStatus
 
 
 def status(name: str, limit: int, used: int, reset_after_s: float = 30.0, shadow: bool = False) -> LimitStatus:

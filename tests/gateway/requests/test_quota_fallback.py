@@ -7,8 +7,7 @@ import pytest
 
 from fairlane.gateway.requests.guarded_quotas import LOOK_EVERY_S, GuardedQuotas, Modes
 from fairlane.quotas.api_keys import KeyStore
-from fairlane.quotas.presence import GatewayPresence
-from fairlane.quotas.redis_store import RedisQuotaStore
+from fairlane.quotas.redis_store import GatewayPresence, RedisQuotaStore
 from fairlane.quotas.store import Charge, Denied
 from fairlane.quotas.tenants import TenantStore
 from fairlane.store.connections import ServerConnections, server

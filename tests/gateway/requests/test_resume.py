@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fairlane.gateway.requests.resume import Head, begin, resumption
-from fairlane.quotas.runs import Resumption
+from fairlane.quotas.store import Resumption
 from fairlane.scheduler.protocol.messages import Job, Sampling, TokenDelta
 from tests.support.gateway.one_job import job as live
 from tests.support.gateway.sent_twice import KEY, begun_with, is_replay, kept, post, used

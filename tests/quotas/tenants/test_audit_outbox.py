@@ -12,8 +12,8 @@ import pytest
 import redis.asyncio
 
 from fairlane.quotas import keyspace
-from fairlane.quotas.active_roots import QUIET_AFTER_MS
 from fairlane.quotas.audit import MOVED_AT_ONCE, Audit, AuditOutbox
+from fairlane.quotas.redis_store import QUIET_AFTER_MS
 from fairlane.quotas.scripts import Database, Reply
 from fairlane.quotas.tenants import TenantStore
 from fairlane.store.errors import StoreUnavailable

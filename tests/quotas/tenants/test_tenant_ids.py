@@ -6,8 +6,7 @@ import redis.asyncio
 
 from fairlane.quotas.field_checks import FieldError
 from fairlane.quotas.scripts import Database
-from fairlane.quotas.tenant_ids import TenantIds
-from fairlane.quotas.tenants import TenantExists, TenantStore
+from fairlane.quotas.tenants import TenantExists, TenantIds, TenantStore
 
 pytestmark = pytest.mark.anyio
 

@@ -4,10 +4,9 @@ import pytest
 import redis.asyncio
 
 from fairlane.quotas.api_keys import KeyStore
-from fairlane.quotas.idempotency import EndedRun, IdempotencyRecords, Mine, Name
+from fairlane.quotas.idempotency import EndedRun, IdempotencyRecords, Mine, Name, Seal
 from fairlane.quotas.redis_store import RedisQuotaStore
 from fairlane.quotas.scripts import Database, Reply
-from fairlane.quotas.sealing import Seal
 from fairlane.quotas.store import AccessDenied, Denied
 from fairlane.quotas.tenants import TenantNotFound, TenantStore
 from fairlane.store.errors import StoreUnavailable

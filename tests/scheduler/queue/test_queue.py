@@ -6,7 +6,7 @@ import pytest
 
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Cancel, Finished, Grant, Outcome
-from fairlane.scheduler.queue.memory_queue import JobRecord, JobState, LaneDepth, LaneFull, TenantQueueFull
+from fairlane.scheduler.queue.types import JobRecord, JobState, LaneDepth, LaneFull, TenantQueueFull
 from tests.scheduler.conftest import MakeQueue
 from tests.support.scheduler.queues import (
     LEASE_MS,

@@ -16,8 +16,8 @@ from fairlane.gateway.http.server import Server, configure
 from fairlane.gateway.runtime import Resources
 from fairlane.quotas import keyspace
 from fairlane.quotas.ledger import Ledger, LedgerEntry
+from fairlane.quotas.limits import LimitStatus
 from fairlane.quotas.redis_store import RedisQuotaStore
-from fairlane.quotas.store import LimitStatus
 from fairlane.quotas.windows import MINUTE, Slicing
 from fairlane.store.connections import connections
 from tests.support.gateway.hand_worker import HandWorker

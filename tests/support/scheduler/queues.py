@@ -9,9 +9,17 @@ import redis.asyncio
 from fairlane.scheduler.planner.steps import Capacity
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, Lane, LaneName
 from fairlane.scheduler.protocol.messages import Control, Event, Finished, Job, Lease, Outcome, TokenDelta
-from fairlane.scheduler.queue.memory_queue import JobRecord, LaneDepth, LaneQueue, Publication, Put
+from fairlane.scheduler.queue.memory_queue import LaneQueue
 from fairlane.scheduler.queue.redis_queue import RedisQueue
-from fairlane.scheduler.queue.types import Published, QueuePresence, ReportExchange
+from fairlane.scheduler.queue.types import (
+    JobRecord,
+    LaneDepth,
+    Publication,
+    Published,
+    Put,
+    QueuePresence,
+    ReportExchange,
+)
 
 LEASE_MS = 6_000
 START_MS = 1_700_000_000_000

@@ -6,7 +6,8 @@ from random import Random
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.planner import Planner
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
-from fairlane.scheduler.queue.memory_queue import JobState, LaneQueue
+from fairlane.scheduler.queue.memory_queue import LaneQueue
+from fairlane.scheduler.queue.types import JobState
 from fairlane.scheduler.simulation.workload import Arrival
 from tests.support.scheduler.fleet import HARDWARE, asks
 
