@@ -212,7 +212,6 @@ class KeyStore:
         return Identity(decode_tenant(tenant_doc, tenant_state, version), key)
 
     async def get(self, tenant: Tenant, key_id: str) -> ApiKey | None:
-        """One key of the tenant, or None."""
         record = keyspace.of_root(tenant.root) + keyspace.key_level(key_id)
         owner, *stored = await self._database.call("HMGET", record, "tenant", *_RECORD)
         return _decode_key(*stored) if owner == tenant.id else None

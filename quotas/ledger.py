@@ -33,7 +33,6 @@ class UsageSums:
     output_tokens: int = 0
 
     def add(self, figure: str, amount: int) -> None:
-        """Add to one figure."""
         setattr(self, figure, getattr(self, figure) + amount)
 
 
@@ -127,7 +126,6 @@ class Ledger:
         return everyone(self._database)
 
     async def now_ms(self) -> int:
-        """The store's clock, which entries are written by."""
         return await self._database.now_ms()
 
     async def _report(

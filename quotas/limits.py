@@ -154,7 +154,6 @@ class LimitStatus(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
     @property
     def remaining(self) -> int:
-        """What a new request could still take."""
         return max(0, self.limit - self.used - self.reserved)
 
 
@@ -182,12 +181,10 @@ class Demand:
 
     @property
     def prompt(self) -> int:
-        """Tokens of the longest prompt."""
         return self.input if self.longest is None else self.longest
 
     @property
     def output(self) -> int:
-        """Output tokens of all choices."""
         return self.choice * self.choices + self.owed
 
     def amount(self, rule: LimitRule) -> int:
@@ -236,7 +233,6 @@ class Level:
         return 0 if rule.window == "request" else self.held.count(rule.counts)
 
     def status(self, rule: LimitRule, figure: int, now_ms: int) -> LimitStatus:
-        """The limit as it stands."""
         used, reserved = self.used(rule), self.reserved(rule)
         window = self.windows.get(rule.window)
         full_ms = None if window is None else window.ends_ms

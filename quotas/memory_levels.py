@@ -95,7 +95,6 @@ class HeldReservation:
 
     @property
     def held(self) -> Totals:
-        """What it still holds."""
         return Totals(0, max(0, self.input - self.charged_input), max(0, self.output - self.charged_output))
 
     @property
@@ -148,7 +147,6 @@ class MemoryRoot:
         return due
 
     def figures(self, level: LevelId) -> Figures:
-        """Of one level."""
         return self._figures.setdefault(level.id, Figures(Minute(self.slicing)))
 
     def barred_tenant(self, ids: Sequence[LevelId]) -> Reason | None:
@@ -162,7 +160,6 @@ class MemoryRoot:
         return None
 
     def check_access(self, ask: Ask, ids: Sequence[LevelId], now_ms: int) -> None:
-        """Raises AccessDenied."""
         reason = self.barred_tenant(ids)
         if reason is not None:
             raise AccessDenied(reason)
@@ -188,7 +185,6 @@ class MemoryRoot:
         self.reservations[reservation.ask.reservation_id] = reservation
 
     def level_ids(self, tenant_id: str, key_id: str, model: str = "", lane: str = "") -> list[LevelId]:
-        """Whose limits a request must fit."""
         tenant = self.tenants.get(tenant_id, MemoryTenant())
         found = [LevelId("tenant", keyspace.tenant_level(tenant_id), tenant_id)]
         if key_id:
@@ -200,11 +196,9 @@ class MemoryRoot:
         return found + [LevelId("parent", keyspace.tenant_level(parent), parent) for parent in tenant.parents]
 
     def calendar(self, tenant: str, now_ms: int) -> Calendar:
-        """Of a tenant's zone."""
         return calendar_at(now_ms, self.tenants.get(tenant, MemoryTenant()).timezone)
 
     def levels(self, ids: Sequence[LevelId], now_ms: int) -> list[Level]:
-        """As they stand."""
         return [self._level(level, now_ms) for level in ids]
 
     def levels_with_paused(self, ids: Sequence[LevelId], now_ms: int) -> list[Level]:

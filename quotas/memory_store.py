@@ -71,7 +71,6 @@ class MemoryQuotaStore:
         self._root(root).limits[keyspace.key_level(key_id)] = limits
 
     async def reserve(self, ask: Ask) -> Reservation:
-        """Hold the tokens of one request: see QuotaStore."""
         root, now_ms = self._root(ask.root), self._now_ms()
         if root.settled.get(ask.reservation_id, 0) > now_ms:
             raise AlreadySettled(ask.reservation_id)
@@ -107,7 +106,6 @@ class MemoryQuotaStore:
         return _reservation(root, reservation, now_ms)
 
     async def extend(self, root: str, reservation_id: str, need: Need) -> Extension:
-        """Charge what has come so far, hold more: see QuotaStore."""
         house, now_ms = self._root(root), self._now_ms()
         reservation = house.reservations.get(reservation_id)
         if reservation is None or house.settled.get(reservation_id, 0) > now_ms:
@@ -153,7 +151,6 @@ class MemoryQuotaStore:
         )
 
     async def settle(self, root: str, reservation_id: str, charge: Charge) -> Settled:
-        """Charge a reservation and release the rest: see QuotaStore."""
         house, now_ms = self._root(root), self._now_ms()
         if house.settled.get(reservation_id, 0) > now_ms:
             return Settled(first=False)
@@ -190,7 +187,6 @@ class MemoryQuotaStore:
         return Settled(first=True, statuses=limits.statuses(house.levels(reservation.levels, now_ms), now_ms))
 
     async def book(self, ask: Ask) -> bool:
-        """Note a reservation that runs though nothing is held for it: see QuotaStore."""
         root, now_ms = self._root(ask.root), self._now_ms()
         is_known = ask.reservation_id in root.reservations or root.settled.get(ask.reservation_id, 0) > now_ms
         if is_known or root.has_gone(ask.tenant):
@@ -201,7 +197,6 @@ class MemoryQuotaStore:
         return True
 
     async def renew(self, root: str, reservation_ids: Iterable[str]) -> set[str]:
-        """Extend leases: see QuotaStore."""
         lost = set()
         for reservation_id in reservation_ids:
             reservation = self._root(root).reservations.get(reservation_id)
@@ -212,7 +207,6 @@ class MemoryQuotaStore:
         return lost
 
     async def expired(self, limit: int) -> list[Lapsed]:
-        """Reservations whose lease has run out: see QuotaStore."""
         now_ms = self._now_ms()
         if limit < 1 or not self._may_look(now_ms):
             return []
@@ -229,7 +223,6 @@ class MemoryQuotaStore:
     async def statuses(
         self, root: str, tenant: str, key_id: str | None = None, *, model: str = "", lane: str = ""
     ) -> list[LimitStatus]:
-        """Every limit that is set: see QuotaStore."""
         house, now_ms = self._root(root), self._now_ms()
         return list(limits.statuses(house.levels(house.level_ids(tenant, key_id or "", model, lane), now_ms), now_ms))
 

@@ -94,7 +94,6 @@ class RedisQuotaStore:
         self._slicing = slicing
 
     async def reserve(self, ask: Ask) -> Reservation:
-        """Hold the tokens of one request: see QuotaStore."""
         if not self._roots.is_enlisted(ask.root):
             await self._roots.enlist(ask.root)
         kind, *rest = await self._database.ask(
@@ -134,7 +133,6 @@ class RedisQuotaStore:
         )
 
     async def extend(self, root: str, reservation_id: str, need: Need) -> Extension:
-        """Charge what has come so far, hold more: see QuotaStore."""
         reply = await self._database.ask(
             "extend",
             keyspace.of_root(root),
@@ -160,7 +158,6 @@ class RedisQuotaStore:
         )
 
     async def settle(self, root: str, reservation_id: str, charge: Charge) -> Settled:
-        """Charge a reservation and release the rest: see QuotaStore."""
         first, *rest = await self._database.ask(
             "settle",
             keyspace.of_root(root),
@@ -178,7 +175,6 @@ class RedisQuotaStore:
         return Settled(first=bool(first), statuses=statuses)
 
     async def book(self, ask: Ask) -> bool:
-        """Note a reservation that runs though nothing is held for it: see QuotaStore."""
         await self._roots.enlist(ask.root)
         noted = await self._database.ask(
             "book",
@@ -195,7 +191,6 @@ class RedisQuotaStore:
         return bool(noted)
 
     async def renew(self, root: str, reservation_ids: Iterable[str]) -> set[str]:
-        """Extend leases: see QuotaStore."""
         return set(await self._database.run("renew", keyspace.of_root(root), self._lease_ms, *reservation_ids))
 
     async def expired(self, limit: int) -> list[Lapsed]:
@@ -225,7 +220,6 @@ class RedisQuotaStore:
     async def statuses(
         self, root: str, tenant: str, key_id: str | None = None, *, model: str = "", lane: str = ""
     ) -> list[LimitStatus]:
-        """Every limit that is set: see QuotaStore."""
         prefix = keyspace.of_root(root)
         now_ms, *levels = await self._database.ask("statuses", prefix, tenant, key_id or "", model, lane)
         return list(packing.statuses(levels, now_ms, self._slicing))
@@ -273,5 +267,4 @@ class GatewayPresence:
         return int(await self._database.call("ZCARD", keyspace.GATEWAYS)), now_ms
 
     async def leave(self) -> None:
-        """It ends in order."""
         await self._database.call("ZREM", keyspace.GATEWAYS, self._gateway_id)

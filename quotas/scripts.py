@@ -116,7 +116,6 @@ class Database:
         return found
 
     async def now_ms(self) -> int:
-        """The store's clock."""
         seconds, microseconds = await self.call("TIME")
         return int(seconds) * 1000 + int(microseconds) // 1000
 

@@ -142,12 +142,10 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def prompt_tokens(self) -> int:
-        """Of all prompts together."""
         return sum(self.prompts)
 
     @property
     def choices(self) -> int:
-        """Of all prompts together."""
         return self.n * len(self.prompts)
 
     @property
@@ -234,7 +232,6 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_refund(self) -> bool:
-        """Nothing is charged or counted."""
         return self.outcome == REJECTED
 
 

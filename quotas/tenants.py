@@ -213,7 +213,6 @@ class TenantStore:
         return await self._put(tenant, 0, note and note(tenant), claim)
 
     async def get(self, tenant_id: str) -> Tenant | None:
-        """The tenant, or None where there is none."""
         root = await self.root(tenant_id)
         return None if root is None else await self._read(tenant_id, root)
 

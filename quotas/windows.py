@@ -29,7 +29,6 @@ class Totals:
     output: int = 0
 
     def add(self, other: "Totals") -> None:
-        """Add in place."""
         self.requests += other.requests
         self.input += other.input
         self.output += other.output
@@ -109,7 +108,6 @@ class MinuteView:
 
     @property
     def totals(self) -> Totals:
-        """The sum of its slices."""
         total = Totals()
         for part in self.slices.values():
             total.add(part)
@@ -122,7 +120,6 @@ class MinuteView:
 
     @property
     def length_ms(self) -> int:
-        """How long usage counts at least."""
         return self.slicing.length_ms
 
     def frees_ms(self, amount: int, fields: tuple[str, ...]) -> int:

@@ -98,7 +98,6 @@ class _Assessment(msgspec.Struct, frozen=True):
     now_ms: float
 
     def answer(self) -> Admitted | Refusal:
-        """The gateway's word."""
         if self._may_be_promised:
             load = self._load(guaranteed=True)
             above = self.known.lanes_above(self.request.lane, self.now_ms)

@@ -71,7 +71,6 @@ class LaneLoad(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def work_ms(self) -> float:
-        """All that is yet to be done."""
         return self.prefill_ms + self.decode_ms
 
 

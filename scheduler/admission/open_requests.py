@@ -42,7 +42,6 @@ class Rate:
         self._rate = self._at_ms = 0.0
 
     def add(self, work_ms: float, now_ms: float) -> None:
-        """So much came now."""
         self._rate, self._at_ms = min(1.0, max(0.0, self.at(now_ms) + work_ms / RATE_MS)), now_ms
 
     def add_late(self, work_ms: float, came_ms: float, now_ms: float) -> None:
@@ -54,7 +53,6 @@ class Rate:
         self.add_late(-work_ms, came_ms, now_ms)
 
     def at(self, now_ms: float) -> float:
-        """The part of the time."""
         return self._rate * math.exp((self._at_ms - now_ms) / RATE_MS)
 
 
@@ -292,7 +290,6 @@ class OpenRequests:
         return max(self.lanes_above(lane, now_ms), min(promised, MOST_TAKEN))
 
     def fleet(self, costs: RequestCosts) -> FleetCapacity:
-        """Who does the work at these prices."""
         return FleetCapacity(costs.workers, costs.base_ms, self._pace_ms)
 
     def load(self, request: Request, costs: RequestCosts, now_ms: float, *, guaranteed: bool) -> LaneLoad:

@@ -50,7 +50,6 @@ class Census:
         self._as_of, self._counts = -1, Counts()
 
     def counts(self) -> Counts:
-        """As they are."""
         index = self._index
         if self._as_of != index.changes:
             decodes = [alike for _, alike in index.decodes.alike()]

@@ -82,7 +82,6 @@ class Coast:
         return self._features
 
     def end(self, run_ms: float) -> None:
-        """The step has run."""
         self._costs.observe(self._features, run_ms, 0, 0.0)
         self.steps, self.under_way = self.steps + 1, False
         self._context += len(self.sequences)

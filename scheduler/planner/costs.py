@@ -135,7 +135,6 @@ class NonNegativeFit:
         return self.observations >= LEARNT_AFTER
 
     def predict(self, x: Sequence[float]) -> float:
-        """Expected y, never negative."""
         return float(sum(map(mul, map(mul, self._weights, self._scale), x)))
 
     def observe(self, x: Sequence[float], y: float) -> None:
@@ -198,7 +197,6 @@ class Pauses:
         """What the last step took; None where nothing was left to do after it."""
 
     def begin(self, now_ms: float) -> None:
-        """A step is planned."""
         if self._took_ms is not None:
             self._costs.observe_between(now_ms - self._began_ms - self._took_ms)
         self._began_ms, self._took_ms = now_ms, None
@@ -274,7 +272,6 @@ class CostModel:
             self._copy.observe((1.0, copied_blocks), copy_ms)
 
     def observe_between(self, between_ms: float) -> None:
-        """Learn from the time between two steps."""
         if between_ms >= 0.0:
             between_ms = min(between_ms, OUTLIER * max(self.between_ms, self.step_ms(StepFeatures(1, 0, 0, 0))))
             self.between_ms = FADING * self.between_ms + (1.0 - FADING) * between_ms

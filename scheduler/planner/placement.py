@@ -161,7 +161,6 @@ class Forecast:
         return sum(grows for _, _, grows in self._running(ranked.rank.level))
 
     def add(self, ranked: Ranked) -> None:
-        """It runs."""
         if ranked.rank.phase is Phase.WAITING:
             started = ranked.rank.level, self._outlook(ranked.seq)
             self._started.append(started)

@@ -186,7 +186,7 @@ class Planner:
         self._plan, self._paused = builder.finish(self._plan.number + 1, events, self._costs, reasons), []
         self._in_flight = builder.running
         if self._plan.is_empty:
-            self._pool.settle()  # no copy of it is under way
+            self._pool.slots.settle()  # no copy of it is under way
         return self._plan
 
     def _weigh_up(self, now_ms: float) -> tuple[StepBuilder, dict[SeqId, WaitReason]]:
@@ -212,7 +212,7 @@ class Planner:
         if result.number != self._plan.number:
             raise StepOrderError(f"result of step {result.number}, but step {self._plan.number} is planned")
         plan, self._plan = self._plan, StepPlan(number=self._plan.number)
-        self._pool.settle()
+        self._pool.slots.settle()
         self._costs.observe(plan.features, result.run_ms, plan.copies, result.copy_ms)
         if result.failed or len(result.tokens) < sum([row.samples for row in plan.rows]):
             self._fail(plan.rows, result)
@@ -276,15 +276,12 @@ class Planner:
 
     @property
     def host_slots_free(self) -> int:
-        """Host slots that nobody holds."""
-        return self._pool.free_slots
+        return self._pool.slots.free
 
     def job_ids(self) -> list[str]:
-        """Jobs that are not over, in the order of their arrival here."""
         return list(self._groups)
 
     def counts(self) -> capacity.Counts:
-        """Sequences running, waiting and preempted, by lane."""
         return self._census.counts()
 
     def capacity(self) -> Capacity:
@@ -323,7 +320,7 @@ class Planner:
 
     def _free(self, seq: Sequence) -> None:
         self._pool.release(seq.table)
-        self._pool.release_slots(seq.slots)
+        self._pool.slots.release(seq.slots)
         self._claims.release(seq)
 
     def _fail(self, rows: tuple[Row, ...], result: StepResult) -> None:

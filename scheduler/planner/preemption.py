@@ -200,7 +200,7 @@ class _Offers:
             return Victim(seq, "recompute", blocks, 0.0)
         recompute_ms = self._costs.recompute_ms(lost, seq.num_computed - lost)
         moved = self._moved(seq, blocks)
-        swap_ms = self._costs.swap_ms(len(moved), len(seq.slots), self._pool.unsaved(moved))
+        swap_ms = self._costs.swap_ms(len(moved), len(seq.slots), self._pool.slots.unsaved(moved))
         swaps = swap_ms <= recompute_ms or self._must_keep(seq) or not self._costs.knows_copies
         if swaps and len(moved) <= room:
             return Victim(seq, "swap", blocks, swap_ms)

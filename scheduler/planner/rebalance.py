@@ -63,7 +63,6 @@ class Rebalance:
         return False
 
     def is_newcomer(self, seq: Sequence) -> bool:
-        """Nothing of its tenant has begun."""
         return seq.is_new and seq.job.tenant not in self._index.lanes[seq.job.lane].begun
 
     def may_ask(self, ranked: Ranked, holder: Ranked) -> bool:

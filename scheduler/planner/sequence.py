@@ -108,17 +108,14 @@ class Sequence:
 
     @property
     def length(self) -> int:
-        """Tokens so far, prompt and output."""
         return len(self.job.prompt) + len(self.output)
 
     @property
     def pending(self) -> int:
-        """Tokens without KV."""
         return self.length - self.num_computed
 
     @property
     def remaining(self) -> int:
-        """Output tokens that it may still produce."""
         return self.job.max_tokens - len(self.output)
 
     @property
@@ -147,7 +144,6 @@ class Sequence:
         return self.state is not FINISHED and len(self.output) < self.granted_until
 
     def token_ids(self, first: int, count: int) -> tuple[int, ...]:
-        """Tokens at positions `first` to `first + count - 1`."""
         prompt = self.job.prompt
         if count == 1 and first >= len(prompt):
             return (self.output[first - len(prompt)],)

@@ -35,7 +35,6 @@ class SequenceGroup:
 
     @property
     def live(self) -> list[Sequence]:
-        """Choices that are not over."""
         return [seq for seq in self.choices if seq.state is not State.FINISHED]
 
     @property
@@ -104,7 +103,6 @@ class SequenceGroup:
                 raise IntegrityError("shared_block_written", f"{seq} of {len(self.choices)} choices")
 
     def ended(self, outcome: Outcome, error: str = "") -> Ended:
-        """How it ended, for the server."""
         preemptions = sum(seq.preemptions for seq in self.choices)
         return Ended(self.job.job_id, outcome, error, preemptions, self.cached_tokens)
 
@@ -174,7 +172,6 @@ class Expiries:
         return len(self._times)
 
     def watch(self, group: SequenceGroup) -> None:
-        """Note a job's times."""
         for at_ms in group.expiries():
             heapq.heappush(self._times, (at_ms, group.job.job_id))
         if len(self._times) > MOST_STALE * (1 + len(self._groups)):

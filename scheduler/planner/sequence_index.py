@@ -177,7 +177,6 @@ class LaneIndex:
 
     @property
     def waits(self) -> bool:
-        """Work waits here."""
         return bool(self._waiting)
 
     @property
@@ -202,14 +201,12 @@ class LaneIndex:
                 self.counters.lift_to(each, self._most_served)
 
     def charge(self, tenant: str, tokens: float, weight: float) -> None:
-        """Count service."""
         self._least_served = None
         served = self.counters.charge(tenant, tokens, weight)
         if served > self._most_served:
             self._most_served = served
 
     def add(self, seq: Sequence) -> None:
-        """A sequence waits here from now on."""
         tenant = seq.job.tenant
         insort(self._waiting.setdefault(tenant, []), _by_due(seq))
         insort(self._elders, _by_promotion(seq))
@@ -221,7 +218,6 @@ class LaneIndex:
             heapq.heappush(self._least, (self.counters.value(tenant), tenant))
 
     def remove(self, seq: Sequence) -> None:
-        """It waits no longer."""
         tenant = seq.job.tenant
         waiting = self._waiting[tenant]
         del waiting[bisect_left(waiting, _by_due(seq))]
@@ -364,7 +360,6 @@ class SequenceIndex:
         return chain(self.others.values(), self.idle.values(), *waiting)
 
     def charge(self, job: Job, tokens: float) -> None:
-        """Count service against the job's tenant in its lane."""
         self.lanes[job.lane].charge(job.tenant, tokens, job.weight)
 
     def remove(self, seq: Sequence) -> None:

@@ -53,12 +53,10 @@ class StepBuilder:
 
     @property
     def rows(self) -> int:
-        """Rows of the whole step."""
         return self._budget.rows
 
     @property
     def is_full(self) -> bool:
-        """No sequence can have a row any more."""
         return len(self.running) >= self._budget.rows
 
     def rows_left(self, lane: LaneName) -> int:
@@ -123,7 +121,7 @@ class StepBuilder:
             seq.leave(State.SWAPPED, self._now_ms)
         else:
             self._pool.release(seq.table, keep)
-            self._pool.retire_slots(seq.slots)
+            self._pool.slots.retire(seq.slots)
             seq.leave(State.DROPPED, self._now_ms, kept)
         self._yields.append(Yield(seq.id, victim.mode, kept, gone, victim.resume_ms, copied))
         self._index.file(seq)
@@ -209,13 +207,13 @@ class StepBuilder:
     def copy_ahead(self, most: int) -> None:
         """Where no swap copies anything, copy at most so many full blocks of lanes below the first, which may be asked
         to yield them."""
-        most = min(most, self._pool.unused_slots)
+        most = min(most, self._pool.slots.unused)
         if self._swap_out or self._swap_in:
             return
         for seq in self.running.values() if most > 0 else ():
             full = min(seq.num_computed // self._pool.block_size, seq.saved + most - self._ahead)
             if full > seq.saved and not self._is_first(seq.job.lane):
-                self._swap_out += self._pool.copy_ahead(seq.table[seq.saved : full])
+                self._swap_out += self._pool.slots.copy_ahead(seq.table[seq.saved : full])
                 seq.saved, self._ahead = full, len(self._swap_out)
 
     def finish(

@@ -127,7 +127,6 @@ class StepPlan:
 
     @property
     def is_empty(self) -> bool:
-        """Nothing to copy and nothing to run."""
         return not (self.rows or self.swap_out or self.swap_in)
 
 

@@ -99,7 +99,6 @@ class LanesSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     throughput: LaneSettings = LaneSettings()
 
     def lanes(self) -> dict[LaneName, Lane]:
-        """The lanes in force."""
         return {
             LaneName.LATENCY: self.latency.apply(LATENCY),
             LaneName.THROUGHPUT: self.throughput.apply(THROUGHPUT),

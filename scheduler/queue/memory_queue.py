@@ -148,7 +148,6 @@ class LaneQueue:
         return self._book.places[entry.job.lane].position(entry)
 
     def depths(self, now_ms: int) -> dict[LaneName, LaneDepth]:
-        """How full each lane is."""
         return {
             name: LaneDepth(queued=places.depth, oldest_wait_ms=places.oldest_wait_ms(now_ms))
             for name, places in self._book.places.items()
@@ -175,7 +174,6 @@ class LaneQueue:
 
     @property
     def queued(self) -> int:
-        """How many jobs wait, in all lanes."""
         return sum([places.depth for places in self._book.places.values()])
 
     def waiting(self, tenant: str) -> int:
@@ -205,8 +203,8 @@ class LaneQueue:
     def renew(self, now_ms: int, worker_id: str, holding: Collection[str] | None = None) -> bool:
         """A worker's heartbeat, for all it holds. False, once: its lease had lapsed and its jobs were taken away.
 
-        `holding` names the jobs that the worker knows of: a job leased to it for longer than one lease and not
-        among them was in a `take` whose answer got lost, and is given back.
+        `holding` names the jobs that the worker knows of, publications not yet answered included: a job leased to it
+        for longer than one lease and not among them was in a `take` whose answer got lost, and is given back.
         """
         self._is_quiet(now_ms)
         self._workers[worker_id] = now_ms + self._lease_ms
@@ -245,8 +243,8 @@ class LaneQueue:
     def reclaim(self, now_ms: int) -> int:
         """Clear up after the dead and the late; returns how many jobs were taken from workers whose lease lapsed.
 
-        After more than half a lease without any `renew` or `reclaim` (the store was away) it does nothing for one
-        full lease: holders renew first.
+        To be called more often than every half lease: after a longer time without any `renew` or `reclaim` (the store
+        was away) it does nothing for one full lease, so that holders renew first.
         """
         is_quiet = self._is_quiet(now_ms)
         self._served_ms = now_ms if self._served_ms is None else self._served_ms

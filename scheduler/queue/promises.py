@@ -38,7 +38,6 @@ class Asked:
         self._work_us: dict[int, int] = {}
 
     def add(self, work_us: int, now_ms: int) -> None:
-        """So much came now, for all workers together."""
         bucket = now_ms // BUCKET_MS * BUCKET_MS
         self._work_us[bucket] = self._work_us.get(bucket, 0) + work_us
 
@@ -89,7 +88,6 @@ class Promises:
         return math.ceil(sum_us * 1_000 / MARGIN / self._free(now_ms)[level]) - (hard_ms - now_ms)
 
     def release(self, level: int, bucket: int, claim_us: int) -> None:
-        """It has begun, or is over."""
         sums = self._sums[level]
         sums[bucket] = sums.get(bucket, 0) - claim_us
         if sums[bucket] <= 0:

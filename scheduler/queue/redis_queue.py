@@ -1,8 +1,8 @@
-"""The global queue in Redis: the rules of `scheduler.queue.memory_queue`, one script each, and the streams they write.
+"""The global queue in Redis: what each call of `memory_queue.LaneQueue` does, one script each, and the streams.
 
-Only conversion happens here. Keys: `scheduler.queue.keys`; rules: `scheduler.queue.memory_queue`; scripts:
-`scheduler/lua`. Every call is safe to repeat when its answer was lost: `put` knows the job, `publish` its serial, a
-job of a lost `take` comes back by `renew`. All methods raise `redis.RedisError` while the store is away.
+Only conversion happens here. Keys and scripts: `keys.py`; rules, and what each call means: `memory_queue.py`. Every
+call is safe to repeat when its answer was lost: `put` knows the job, `publish` its serial, a job of a lost `take` comes
+back by `renew`. All methods raise `redis.RedisError` while the store is away.
 """
 
 import itertools
@@ -65,7 +65,8 @@ _job: msgspec.msgpack.Decoder[Job] = msgspec.msgpack.Decoder(Job)
 
 
 class RedisQueue:
-    """One model's queue, for gateways and workers alike. `redis` must return bytes (not `decode_responses`).
+    """One model's queue, for gateways and workers alike. `redis` must return bytes (not `decode_responses`). What is
+    said of a method of LaneQueue holds here too.
 
     `clock` (milliseconds) replaces the server's own time, for tests; all that share a queue must agree on it.
     """
@@ -100,12 +101,6 @@ class RedisQueue:
         waited_ms: int = 0,
         generated: Sequence[Sequence[int]] = (),
     ) -> Put:
-        """Queue a job and wake workers. Idempotent by job.
-
-        `waited_ms`: in another queue, from which it was withdrawn; it arrived so much earlier. `generated`: tokens of
-        each choice that an earlier run of the same request has published, from which it goes on; empty: none. Raises
-        TenantQueueFull, LaneFull and Unattainable, having written nothing.
-        """
         limit = "" if tenant_limit is None else tenant_limit
         due = (due_after_ms(job), hard_first_ms(job), hard_end_ms(job))
         args: list[Arg] = [job.job_id, job.lane, job.tenant, limit, job.gateway_id, *due, *_record_fields(job)]
@@ -121,11 +116,9 @@ class RedisQueue:
         return Put(int(answer[1]), bool(answer[2]))
 
     async def cancel(self, job_id: str) -> JobRecord | None:
-        """End a waiting job, tell a leased one's holder to stop it. Idempotent; None where it is unknown."""
         return _record(await self._call("cancel", job_id))
 
     async def grant(self, job_id: str, granted_until: int) -> bool:
-        """Raise what each choice may produce, in the record and at the holder. False: unknown or ended."""
         message = encode(Grant(job_id=job_id, granted_until=granted_until))
         return bool(await self._call("grant", job_id, granted_until, message))
 
@@ -134,12 +127,10 @@ class RedisQueue:
         return _record(await self._call("record", job_id))
 
     async def published(self, job_id: str) -> Published | None:
-        """What there is to go on from of a job; None where `record` knows none."""
         answer = await self._call("published", job_id)
         return None if answer is None else Published(answer[0].decode(), tuple(map(_unpacked, answer[1:])))
 
     async def forget(self, job_ids: Iterable[str]) -> None:
-        """Drop the records of jobs that have ended; others stay."""
         await self._call("forget", *job_ids)
 
     async def keep(self, until_ms: Mapping[str, int]) -> None:
@@ -150,12 +141,10 @@ class RedisQueue:
         await self._call("keep", *args)
 
     async def position(self, job_id: str) -> int | None:
-        """1 + the tenant's own jobs ahead in the lane; None once it is not queued."""
         answer = await self._call("position", job_id)
         return None if answer is None else int(answer)
 
     async def depths(self) -> dict[LaneName, LaneDepth]:
-        """How full each lane is."""
         answer = await self._call("depths")
         return {
             lane: LaneDepth(queued=queued, oldest_wait_ms=oldest_wait_ms)
@@ -165,7 +154,6 @@ class RedisQueue:
     async def exchange_reports(
         self, gateway_id: str, said: bytes, refused_us: Mapping[LaneName, int]
     ) -> ReportExchange:
-        """Tell the other gateways what this one has let in, and hear what they said last."""
         answer = await self._call(
             "exchange_reports", gateway_id, said, *(refused_us.get(lane, 0) for lane in self._lanes)
         )
@@ -174,11 +162,9 @@ class RedisQueue:
         return ReportExchange(tuple(sorted(zip(answer[lanes::2], answer[lanes + 1 :: 2], strict=True))), asked)
 
     async def waiting(self, tenant: str) -> int:
-        """How many requests of this tenant wait, over all lanes: what its `queued_requests` bounds."""
         return int(await self._call("waiting", tenant))
 
     async def gateway_alive(self, gateway_id: str) -> None:
-        """A gateway's heartbeat: without it for three leases its jobs are cancelled."""
         await self._call("gateway_alive", gateway_id)
 
     async def read_events(self, gateway_id: str, last_id: str, block_ms: int) -> tuple[str, list[Event]]:
@@ -197,7 +183,6 @@ class RedisQueue:
     # What workers call.
 
     async def take(self, worker_id: str, capacity: Capacity) -> list[Lease]:
-        """Lease to this worker what it can start, most urgent first; nothing while it has not heard of a loss."""
         room = [
             given
             for lane in self._lanes
@@ -209,11 +194,6 @@ class RedisQueue:
         return [_lease(answer) for answer in answers]
 
     async def renew(self, worker_id: str, holding: Collection[str] | None = None) -> bool:
-        """A worker's heartbeat, for all it holds. False, once: its lease had lapsed and its jobs were taken away.
-
-        `holding` names the jobs that the worker knows of, publications not yet answered included: a job leased to
-        it for longer than one lease and not among them was in a `take` whose answer got lost, and is given back.
-        """
         known = [] if holding is None else ["1", *holding]
         return bool(await self._call("renew", worker_id, *(known or [""])))
 
@@ -233,7 +213,6 @@ class RedisQueue:
         return {job_id.decode() for job_id in await self._call("publish", *args)}
 
     async def release(self, worker_id: str, job_ids: Iterable[str]) -> None:
-        """Hand jobs back, on drain: to the head of their lane, not counted as a loss. What it does not hold stays."""
         await self._call("release", worker_id, *job_ids)
 
     async def read_control(self, worker_id: str, last_id: str, block_ms: int) -> tuple[str, list[Control], bool]:
@@ -255,21 +234,14 @@ class RedisQueue:
     # What every gateway calls each second.
 
     async def reclaim(self) -> int:
-        """Clear up after the dead and the late; returns how many jobs were taken from workers whose lease lapsed.
-
-        To be called more often than every half lease: after a longer silence (the store was away) it does nothing for
-        one full lease, so that holders renew first.
-        """
         return int(await self._call("reclaim"))
 
     # What gateways call of a queue that no worker serves.
 
     async def orphan(self, grace_ms: int) -> QueuePresence:
-        """What becomes of it, as `LaneQueue.orphan` says. To be called after `reclaim`."""
         return QueuePresence((await self._call("orphan", grace_ms)).decode())
 
     async def withdraw(self, job_id: str, grace_ms: int) -> bool | None:
-        """Take out a job without a token. False where it stays; None where it is unknown, as if done before."""
         answer = await self._call("withdraw", job_id, grace_ms)
         return None if answer is None else bool(answer)
 

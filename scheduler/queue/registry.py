@@ -88,12 +88,10 @@ class RedisRegistry:
         await self._redis.execute_command("SADD", _WORKERS, status.worker_id)
 
     async def leave(self, worker_id: str) -> None:
-        """A worker ends in order."""
         await self._redis.execute_command("DEL", _worker(worker_id))
         await self._redis.execute_command("SREM", _WORKERS, worker_id)
 
     async def workers(self) -> list[WorkerStatus]:
-        """Every worker that is alive, by id."""
         ids = sorted(worker.decode() for worker in await self._redis.execute_command("SMEMBERS", _WORKERS))
         if not ids:
             return []

@@ -74,12 +74,10 @@ class QueuedJob:
 
     @property
     def due_ms(self) -> int:
-        """When its first token is due."""
         return self.arrived_ms + due_after_ms(self.job)
 
     @property
     def produced(self) -> int:
-        """Published tokens of all choices."""
         return sum(map(len, self.generated))
 
     @property
@@ -157,7 +155,6 @@ class Places:
 
     @property
     def depth(self) -> int:
-        """Jobs that wait."""
         return len(self._waiting)
 
     def oldest_wait_ms(self, now_ms: int) -> int:
@@ -200,7 +197,6 @@ class Places:
         return _first(takewhile(lambda place: place[0] <= old_ms, self._waiting))
 
     def least_counter(self) -> float:
-        """The smallest counter of a tenant that waits here."""
         return self.counters.floor(self._queues)
 
     def lead(self, tenant: str, weight: float) -> float:
@@ -284,7 +280,6 @@ class WorkerRoom:
         return entry.job.n <= self._sequences[level] and self.tokens(entry) <= self._kv_tokens[level]
 
     def occupy(self, level: int, entry: QueuedJob) -> None:
-        """Give the room to this job."""
         for below in range(level, len(self._sequences)):
             self._sequences[below] -= entry.job.n
             self._kv_tokens[below] -= self.tokens(entry)

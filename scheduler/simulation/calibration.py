@@ -60,7 +60,6 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def hardware(self) -> Hardware:
-        """Its costs, for a simulation."""
         return Hardware(step=self.step, copy=self.copy, overhead_ms=self.overhead_ms, noise=self.noise)
 
     def costs(self) -> CostModel:
@@ -71,7 +70,6 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def kv_tokens(self) -> int:
-        """Tokens that its whole KV pool holds."""
         return self.blocks * self.block_size
 
     def to_json(self) -> bytes:

@@ -121,7 +121,6 @@ class Cruise:
         return self._coast.begin(now_ms)
 
     def end(self, number: int, now_ms: float, observers: Iterable[CoastObserver]) -> None:
-        """The step of the worker of this number has run."""
         self._coast.end(self.run_ms)
         self._ends_ms.append(now_ms)
         step = Coasted(number, now_ms, len(self._rows), self._shares, self.run_ms)

@@ -70,7 +70,6 @@ class ServiceMeter:
         return (recomputing_ms + self.copy_ms) / all_ms if all_ms else 0.0
 
     def arrived(self, arrival: Arrival, now_ms: float) -> None:
-        """A request came, and was let in."""
         self._asked[arrival.job_id] = _Metered(arrival)
         self._arriving.append((now_ms, arrival))
 
@@ -107,7 +106,6 @@ class ServiceMeter:
             self._asked[job_id].reached += tokens
 
     def ended(self, record: Record) -> None:
-        """A request that was let in is over."""
         self._join(math.inf)
         asked = self._asked.pop(record.arrival.job_id)
         if asked.worker is None:
@@ -170,14 +168,12 @@ class _Gaps:
         """By backlogged tenant, and by each that was backlogged before it: how far apart they were when it joined."""
 
     def wait(self, tenant: str) -> None:
-        """One more request of this tenant waits."""
         if tenant not in self._waiting:
             own = self._service.setdefault(tenant, 0.0)
             self._apart[tenant] = {other: own - self._service[other] for other in self._waiting}
         self._waiting[tenant] = self._waiting.get(tenant, 0) + 1
 
     def stop_waiting(self, tenant: str) -> None:
-        """One fewer waits."""
         self._waiting[tenant] -= 1
         if not self._waiting[tenant]:
             del self._waiting[tenant], self._apart[tenant]
@@ -185,7 +181,6 @@ class _Gaps:
                 earlier.pop(tenant, None)
 
     def serve(self, tenant: str, service: float) -> None:
-        """Service per unit of weight."""
         self._service[tenant] = self._service.get(tenant, 0.0) + service
 
     def look(self) -> None:

@@ -25,9 +25,7 @@ FADING = 0.95
 class Counted(Protocol):
     """A policy that tells how many sequences stand where."""
 
-    def counts(self) -> Counts:
-        """Sequences running, waiting and preempted, by lane."""
-        ...
+    def counts(self) -> Counts: ...
 
 
 class SimulatedAdmission:
@@ -111,7 +109,6 @@ class SimulatedAdmission:
             self._report(step.worker, step.ended_ms)
 
     def ended(self, record: Record) -> None:
-        """A request that was let in is over."""
         gateway = self._gateway_of.pop(record.arrival.job_id)
         gateway.leave(record.arrival.job_id, finished=record.outcome is Outcome.FINISHED)
 

@@ -278,13 +278,11 @@ class Hardware:
         return self.step_ms(StepFeatures(1, 0, TYPICAL_CONTEXT, 0)) + self.overhead_ms
 
     def step_ms(self, features: StepFeatures) -> float:
-        """Time of a step's rows."""
         if not features.rows:
             return 0.0
         return self.step[0] + sum(weight * value for weight, value in zip(self.step[1:], features, strict=True))
 
     def copy_ms(self, blocks: int) -> float:
-        """Time of a step's copies, both ways together."""
         return self.copy[0] + self.copy[1] * blocks if blocks else 0.0
 
 
@@ -308,7 +306,6 @@ class Record:
 
     @property
     def ttft_ms(self) -> float | None:
-        """From arrival to the first token."""
         return None if self.first_ms is None else self.first_ms - self.arrival.at_ms
 
     @property

@@ -99,7 +99,7 @@ class Engine(ABC, Generic[R]):
 
     def apply(self, result: StepResult, now_ms: float) -> StepOutcome:
         """Take in what came out of it."""
-        self._pool.settle()
+        self._pool.slots.settle()
         produced: list[Produced] = []
         charges: dict[str, float] = {}
         finished: list[R] = []
@@ -144,7 +144,7 @@ class Engine(ABC, Generic[R]):
     @property
     def host_slots_free(self) -> int:
         """Host slots that nobody holds."""
-        return self._pool.free_slots
+        return self._pool.slots.free
 
     def counts(self) -> Counts:
         """Sequences running, waiting and preempted, by lane."""
@@ -265,7 +265,7 @@ class Engine(ABC, Generic[R]):
     def _end(self, request: R, outcome: Outcome, error: str = "") -> None:
         """A request is over, wherever it stood."""
         self._pool.release(request.table)
-        self._pool.release_slots(request.slots)
+        self._pool.slots.release(request.slots)
         if request.state is not State.FINISHED:
             request.move(State.FINISHED)
         del self._requests[request.id.job_id]

@@ -119,8 +119,8 @@ class Mlfq(Engine[Ticket]):
     def _pick(self) -> list[tuple[Ticket, int]]:
         """The batch in order of the queues, with each one's tokens. A prompt that does not fit whole ends it; who
         would need more blocks than are free or could be swapped out is passed over."""
-        fresh_too = self._pool.free_slots >= HOST_RESERVE * self._setup.host_slots
-        room = self._pool.free_blocks + self._pool.free_slots
+        fresh_too = self._pool.slots.free >= HOST_RESERVE * self._setup.host_slots
+        room = self._pool.free_blocks + self._pool.slots.free
         batch: list[tuple[Ticket, int]] = []
         passed: list[Ticket] = []
         left = self._tokens_left

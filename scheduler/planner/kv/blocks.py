@@ -3,10 +3,13 @@
 A block table is the list of device blocks that hold a sequence's KV, in order of position; host slots hold what
 follows, where it was swapped out. A device block may stand in several tables (choices that share their prompt); a host
 slot belongs to one sequence. Callers ask `can_x` before `x`: what cannot be done raises `OutOfBlocks` and changes
-nothing.
+nothing. What nobody holds is free, though the prefix cache may know what is in it: such blocks are given last, the
+least worth keeping first.
 
-What nobody holds is free, though the prefix cache may know what is in it: such blocks are given last, the least worth
-keeping first.
+A free host slot may be the copy of a device block that is full, and so will not change while anybody holds it: who
+swaps that block out takes the copy, and has nothing to move. Copies are given away last, the oldest first. What a
+step's copies still read, or fill with a copy, is neither held nor free until `settle`: they have not run when the plan
+is made.
 """
 
 from collections import Counter
@@ -18,7 +21,7 @@ from fairlane.scheduler.planner.steps import Copy, require
 
 
 class HostSlots:
-    """The slots of one host pool. Raises ValueError for a negative count."""
+    """The slots of one host pool, each held by a sequence or free. Raises ValueError for a negative count."""
 
     def __init__(self, count: int) -> None:
         require("host_slots", count, 0)
@@ -93,7 +96,6 @@ class HostSlots:
             self._retired.append(self._arriving.pop(block))
 
     def settle(self) -> None:
-        """The step's copies have run."""
         self._unused += self._retired
         self._copies |= self._arriving
         self._retired, self._arriving = [], {}
@@ -141,27 +143,13 @@ class BlockPool:
         self._shared: set[int] = set()
         """Blocks that several tables hold."""
         self._free = list(range(blocks - 1, -1, -1))
-        self._slots = HostSlots(host_slots)
+        self.slots = HostSlots(host_slots)
+        """The host pool. What `swap_out` fills, and `swap_in` empties, goes through here."""
 
     @property
     def free_blocks(self) -> int:
         """Device blocks that `allocate` could give now."""
         return len(self._free) + self.cache.idle
-
-    @property
-    def free_slots(self) -> int:
-        """Host slots that `swap_out` could fill now."""
-        return self._slots.free
-
-    @property
-    def held_slots(self) -> int:
-        """Host slots that sequences hold."""
-        return self._slots.held
-
-    @property
-    def unused_slots(self) -> int:
-        """Of these, what is no copy of a device block."""
-        return self._slots.unused
 
     def blocks_for(self, tokens: int) -> int:
         """Blocks that hold this many tokens."""
@@ -181,7 +169,6 @@ class BlockPool:
         return held - shared.total() + freed
 
     def can_allocate(self, count: int) -> bool:
-        """Are this many device blocks free?"""
         return count <= self.free_blocks
 
     def next_free(self, count: int) -> int | None:
@@ -232,12 +219,7 @@ class BlockPool:
             self._drop(table.pop())
 
     def can_swap_out(self, count: int) -> bool:
-        """Are this many host slots free?"""
-        return count <= self.free_slots
-
-    def unsaved(self, blocks: Sequence[int]) -> int:
-        """How many of these would have to be copied to be swapped out."""
-        return self._slots.unsaved(blocks)
+        return count <= self.slots.free
 
     def swap_out(self, table: list[int], count: int, slots: list[int], keep: int = 0) -> list[Copy]:
         """Move what follows the first `keep` of a table's first `count` blocks to host slots, before what the slots
@@ -245,8 +227,8 @@ class BlockPool:
         the host has already needs none."""
         moved = table[keep:count]
         if not self.can_swap_out(len(moved)):
-            raise OutOfBlocks(f"{len(moved)} host slots asked for, {self.free_slots} free")
-        slots[:0], copies = self._slots.fill(moved)
+            raise OutOfBlocks(f"{len(moved)} host slots asked for, {self.slots.free} free")
+        slots[:0], copies = self.slots.fill(moved)
         self.release(table, keep)
         return copies
 
@@ -256,25 +238,8 @@ class BlockPool:
         first = len(table)
         self.allocate(table, len(slots))
         copies = [Copy(slot, block) for slot, block in zip(slots, table[first:], strict=True)]
-        self._slots.leave(slots, table[first:full])
+        self.slots.leave(slots, table[first:full])
         return copies
-
-    def copy_ahead(self, blocks: Iterable[int]) -> list[Copy]:
-        """Copy full blocks, so that they can be swapped out for nothing; at least as many slots must be unused. The
-        copies must run before anybody else writes to the blocks."""
-        return self._slots.copy_ahead(blocks)
-
-    def retire_slots(self, slots: list[int]) -> None:
-        """Forget what a sequence holds in host slots that this step's copies may still read or write."""
-        self._slots.retire(slots)
-
-    def release_slots(self, slots: list[int]) -> None:
-        """Forget what a sequence holds in host slots."""
-        self._slots.release(slots)
-
-    def settle(self) -> None:
-        """The step's copies have run."""
-        self._slots.settle()
 
     def check_integrity(self, tables: Iterable[Sequence[int]], slots: Iterable[Sequence[int]]) -> None:
         """Compare the accounting with all tables and slots that sequences hold. Raises IntegrityError."""
@@ -291,7 +256,7 @@ class BlockPool:
         _require("free_blocks", sorted(self._free) == free, f"{len(self._free)} listed, {len(free)} unreferenced")
         fault = self.cache.fault(self._references)
         _require("prefix_cache", not fault, fault)
-        fault = self._slots.fault(self._references, chain.from_iterable(slots), self.host_slots)
+        fault = self.slots.fault(self._references, chain.from_iterable(slots), self.host_slots)
         _require("host_slots", not fault, fault)
 
     def _drop(self, block: int) -> None:
@@ -300,7 +265,7 @@ class BlockPool:
         if self._references[block] == 1:
             self._shared.remove(block)
         if self._references[block] == 0:
-            self._slots.forget(block)
+            self.slots.forget(block)
             if not self.cache.keeps(block):
                 self._free.append(block)
 

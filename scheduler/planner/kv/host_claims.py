@@ -73,7 +73,7 @@ class HostClaims:
     @property
     def unclaimed(self) -> int:
         """Host slots that are neither held nor counted for exact work."""
-        return self._pool.host_slots - self._pool.held_slots - self.owed
+        return self._pool.host_slots - self._pool.slots.held - self.owed
 
     @property
     def owed(self) -> int:
@@ -130,7 +130,7 @@ class HostClaims:
 
     def room(self) -> "HostRoom":
         """What whoever yields now may fill."""
-        return HostRoom(self, self._pool.free_slots)
+        return HostRoom(self, self._pool.slots.free)
 
     def _most(self, seq: Sequence) -> int:
         return self._pool.blocks_for(seq.job.max_total_tokens)
@@ -147,7 +147,6 @@ class HostRoom:
         """Slots that paused work has, by tenant; looked up for the first victim that is paused."""
 
     def of(self, seq: Sequence) -> int:
-        """Slots that this sequence may fill."""
         if self._claims.may_leave(seq):
             return self._free
         room = self._free - self._owed
@@ -158,7 +157,6 @@ class HostRoom:
         return max(0, room)
 
     def take(self, seq: Sequence, slots: int) -> None:
-        """It fills so many."""
         self._free -= slots
         if self._claims.may_leave(seq):
             self._owed -= slots

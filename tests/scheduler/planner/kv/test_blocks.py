@@ -60,7 +60,7 @@ def test_a_swap_out_copies_only_what_holds_kv_and_frees_the_whole_table(pool: Bl
 
     assert [copy.source for copy in copies] == held[:2]
     assert [copy.target for copy in copies] == slots
-    assert (pool.free_blocks, pool.free_slots) == (8, 2)
+    assert (pool.free_blocks, pool.slots.free) == (8, 2)
 
 
 def test_a_table_can_be_released_from_its_end(pool: BlockPool) -> None:
@@ -90,11 +90,11 @@ def test_retired_slots_are_free_once_the_copies_have_run(pool: BlockPool) -> Non
     slots = list[int]()
     pool.swap_out(table_of(pool, 3), 3, slots)
 
-    pool.retire_slots(slots)
+    pool.slots.retire(slots)
 
-    assert (slots, pool.free_slots) == ([], 1)
-    pool.settle()
-    assert pool.free_slots == 4
+    assert (slots, pool.slots.free) == ([], 1)
+    pool.slots.settle()
+    assert pool.slots.free == 4
 
 
 def test_a_swap_out_without_host_room_raises_and_changes_nothing(pool: BlockPool) -> None:
@@ -104,7 +104,7 @@ def test_a_swap_out_without_host_room_raises_and_changes_nothing(pool: BlockPool
     with pytest.raises(OutOfBlocks):
         pool.swap_out(table, 5, slots)
 
-    assert (len(table), slots, pool.free_slots) == (5, [], 4)
+    assert (len(table), slots, pool.slots.free) == (5, [], 4)
 
 
 def test_slots_of_a_swap_in_are_not_reused_before_the_copies_have_run(pool: BlockPool) -> None:
@@ -115,10 +115,10 @@ def test_slots_of_a_swap_in_are_not_reused_before_the_copies_have_run(pool: Bloc
     copies = pool.swap_in(slots, table)
     assert [copy.source for copy in copies] == held
     assert [copy.target for copy in copies] == table
-    assert (slots, pool.free_slots) == ([], 2)
+    assert (slots, pool.slots.free) == ([], 2)
 
-    pool.settle()
-    assert pool.free_slots == 4
+    pool.slots.settle()
+    assert pool.slots.free == 4
 
 
 def test_the_same_calls_give_the_same_blocks() -> None:

@@ -13,9 +13,9 @@ def back_again(pool: BlockPool, *, blocks: int = 3, full: int = 2) -> list[int]:
     """A table that was away; its first `full` blocks have copies."""
     table, slots = table_of(pool, blocks), list[int]()
     pool.swap_out(table, blocks, slots)
-    pool.settle()
+    pool.slots.settle()
     pool.swap_in(slots, table, full)
-    pool.settle()
+    pool.slots.settle()
     return table
 
 
@@ -24,14 +24,14 @@ def test_what_came_back_full_goes_out_again_for_nothing(pool: BlockPool) -> None
     pool.swap_out(table, 3, slots)
     before = list(slots)
     pool.swap_in(slots, table, 2)
-    pool.settle()
+    pool.slots.settle()
     last = table[2]
-    assert (pool.free_slots, pool.unused_slots, pool.unsaved(table)) == (4, 2, 1)
+    assert (pool.slots.free, pool.slots.unused, pool.slots.unsaved(table)) == (4, 2, 1)
 
     copies = pool.swap_out(table, 3, slots)
 
     assert [copy.source for copy in copies] == [last]
-    assert (slots[:2], pool.free_slots) == (before[:2], 1)
+    assert (slots[:2], pool.slots.free) == (before[:2], 1)
     pool.check_integrity([], [slots])
 
 
@@ -39,8 +39,8 @@ def test_a_copy_yields_to_whoever_needs_a_slot_the_oldest_first(pool: BlockPool)
     table, slots = back_again(pool), list[int]()
     pool.swap_out(table_of(pool, 3), 3, slots)
 
-    assert pool.unsaved(table[:1]) == 1
-    assert pool.unsaved(table[1:2]) == 0
+    assert pool.slots.unsaved(table[:1]) == 1
+    assert pool.slots.unsaved(table[1:2]) == 0
     pool.check_integrity([table], [slots])
 
 
@@ -52,7 +52,7 @@ def test_those_who_yield_keep_their_own_copies_while_others_are_left(pool: Block
     copies = pool.swap_out(second, 3, slots)
 
     assert [copy.source for copy in copies] == [new]
-    assert pool.unsaved(first) == 1
+    assert pool.slots.unsaved(first) == 1
     pool.check_integrity([first], [slots])
 
 
@@ -60,13 +60,13 @@ def test_a_copy_ends_with_the_last_who_holds_its_block(pool: BlockPool) -> None:
     table, branch = back_again(pool), list[int]()
     pool.share(table, 1, branch)
     pool.release(table)
-    assert pool.unsaved(branch) == 0
+    assert pool.slots.unsaved(branch) == 0
 
     pool.release(branch)
 
-    assert pool.unused_slots == 4
+    assert pool.slots.unused == 4
     other = table_of(pool, 8)
-    assert pool.unsaved(other) == 8
+    assert pool.slots.unsaved(other) == 8
     pool.check_integrity([other], [])
 
 
@@ -74,14 +74,14 @@ def test_a_copy_that_has_not_arrived_is_no_copy(pool: BlockPool) -> None:
     table, slots = table_of(pool, 2), list[int]()
     pool.swap_out(table, 2, slots)
     pool.swap_in(slots, table, 2)
-    assert (pool.free_slots, pool.unsaved(table)) == (2, 2)
+    assert (pool.slots.free, pool.slots.unsaved(table)) == (2, 2)
     pool.check_integrity([table], [])
 
     pool.release(table)
 
-    assert pool.free_slots == 2, "the host slots are still to be read"
-    pool.settle()
-    assert pool.unused_slots == 4
+    assert pool.slots.free == 2, "the host slots are still to be read"
+    pool.slots.settle()
+    assert pool.slots.unused == 4
     pool.check_integrity([], [])
 
 
@@ -89,13 +89,13 @@ def test_blocks_are_copied_ahead_once_and_from_the_next_step_on(pool: BlockPool)
     table, slots = table_of(pool, 3), list[int]()
     held = list(table)
 
-    first = pool.copy_ahead(table[:2])
+    first = pool.slots.copy_ahead(table[:2])
 
     assert [copy.source for copy in first] == held[:2]
-    assert pool.copy_ahead(table[:2]) == []
-    pool.settle()
-    assert pool.copy_ahead(table) == [Copy(held[2], 2)]
-    pool.settle()
+    assert pool.slots.copy_ahead(table[:2]) == []
+    pool.slots.settle()
+    assert pool.slots.copy_ahead(table) == [Copy(held[2], 2)]
+    pool.slots.settle()
     assert pool.swap_out(table, 3, slots) == []
     assert slots == [copy.target for copy in first] + [2]
 
@@ -145,8 +145,8 @@ def test_copies_go_ahead_of_those_who_may_be_asked_to_yield_and_of_nobody_else()
 def test_what_the_host_has_makes_a_victim_cheaper() -> None:
     shop = Shop()
     saved, other = shop.stand("saved", THROUGHPUT_RANK), shop.stand("other", THROUGHPUT_RANK, urgency=2.0)
-    shop.pool.copy_ahead(saved.seq.table)
-    shop.pool.settle()
+    shop.pool.slots.copy_ahead(saved.seq.table)
+    shop.pool.slots.settle()
     chat = shop.stand("chat", LATENCY_RANK)
 
     victims = shop.choose(2, chat)
