@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairlane.quotas import keyspace
-from fairlane.quotas.redis_store import Roots
 from fairlane.quotas.scripts import Database, Redis, Reply
+from fairlane.quotas.upkeep import Roots
 from fairlane.store.errors import StoreUnavailable
 
 ENTRIES = 100_000

@@ -25,8 +25,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from fairlane.scheduler.planner.costs import CostModel
-from fairlane.scheduler.planner.placement import WaitReason
-from fairlane.scheduler.planner.steps import Row, SeqId, StepFeatures, StepPlan, Yield, features
+from fairlane.scheduler.planner.steps import Row, SeqId, StepFeatures, StepPlan, WaitReason, Yield, features
 from fairlane.scheduler.protocol.messages import (
     Event,
     Finished,

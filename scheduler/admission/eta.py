@@ -6,10 +6,12 @@ that of an empty lane to the lanes below. Until a tenant's places have moved, th
 clock.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
+
+from fairlane.scheduler.planner.fading import FadingSum
 
 RECENT_MS = 10_000.0
 """Over how long a tenant's rate is taken."""
@@ -43,23 +45,23 @@ class _Pace:
     """How fast one queue moved of late; the past fades."""
 
     waiting: int = 0
-    _moved: float = 0.0
-    _over_ms: float = 0.0
+    _moved: FadingSum = field(default_factory=partial(FadingSum, RECENT_MS))
+    _over_ms: FadingSum = field(default_factory=partial(FadingSum, RECENT_MS))
     _begun: int = 0
     _at_ms: float = 0.0
 
     def saw(self, places: float, over_ms: float, now_ms: float, *, begun: bool) -> None:
         """One that waits came forward so far; `begun`: and waits no more."""
-        fade = math.exp(min(0.0, self._at_ms - now_ms) / RECENT_MS)
         self._at_ms = max(now_ms, self._at_ms)
-        self._moved = fade * self._moved + max(0.0, places)
-        self._over_ms = fade * self._over_ms + over_ms
+        self._moved.add(max(0.0, places), self._at_ms)
+        self._over_ms.add(over_ms, self._at_ms)
         self._begun += begun
 
     @property
     def rate(self) -> float | None:
         """Places per millisecond; None where too little is known."""
-        return self._moved / self._over_ms if self._begun >= FEWEST and self._moved > 0.0 else None
+        moved = self._moved.at(self._at_ms)
+        return moved / self._over_ms.at(self._at_ms) if self._begun >= FEWEST and moved > 0.0 else None
 
 
 @dataclass(slots=True)

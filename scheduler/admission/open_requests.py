@@ -8,41 +8,122 @@ How much work comes, as a part of the time there is: the present weighs most, th
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
 
 from fairlane.scheduler.admission.demand import (
+    BUCKET_MS,
     DemandLedger,
     FleetCapacity,
     LaneLoad,
     RequestCosts,
     ServiceClass,
+    Sum,
     request_costs,
 )
 from fairlane.scheduler.admission.eta import Waits
-from fairlane.scheduler.admission.hearsay import GatewayReport, level_report, sums_of
 from fairlane.scheduler.planner.costs import slowest_ms
+from fairlane.scheduler.planner.fading import FadingSum
+from fairlane.scheduler.planner.forecast import MeanLengths
 from fairlane.scheduler.planner.ordering import next_due_ms
-from fairlane.scheduler.planner.output_lengths import MeanLengths
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from fairlane.scheduler.protocol.messages import WorkerStatus
 from fairlane.scheduler.queue.promises import MARGIN, MOST_TAKEN
 from fairlane.scheduler.queue.types import whole_us
 
+
+class ClassReport(msgspec.Struct, frozen=True, array_like=True):
+    """A `Sum` of one level. Dues are told for what is guaranteed alone: best effort breaks no promise."""
+
+    rank: int
+    best_effort: bool
+    loads: int
+    prefill_ms: float
+    work_ms: float
+    output_ms: float
+    token_ms: float
+    share: float
+    dated: tuple[tuple[float, int, float], ...] = ()
+    """(milliseconds from now, loads, their work)."""
+
+
+class GatewayReport(msgspec.Struct, frozen=True, array_like=True):
+    """What one gateway has let in and not yet seen end, when it said so."""
+
+    levels: tuple[ClassReport, ...]
+    promised: Mapping[int, float]
+    """Part of the workers' time that it guaranteed of late, by lane rank."""
+
+
+def level_report(level: ServiceClass, found: Sum, now_ms: float) -> ClassReport:
+    """What a gateway says of one level."""
+    dated = () if level.best_effort else found.dated.items()
+    return ClassReport(
+        level.rank,
+        level.best_effort,
+        found.loads,
+        found.prefill_ms,
+        found.work_ms,
+        found.output_ms,
+        found.token_ms,
+        found.share,
+        tuple((bucket * BUCKET_MS - now_ms, loads, work_ms) for bucket, (loads, work_ms) in dated),
+    )
+
+
+def sums_of(reports: Iterable[tuple[GatewayReport, int]], now_ms: float) -> dict[ServiceClass, Sum]:
+    """All that other gateways have let in, each report with its age in milliseconds."""
+    sums: dict[ServiceClass, Sum] = {}
+    for report, age_ms in reports:
+        for one in report.levels:
+            found = sums.setdefault(ServiceClass(one.rank, one.best_effort), Sum())
+            found.loads += one.loads
+            found.prefill_ms += one.prefill_ms
+            found.work_ms += one.work_ms
+            found.output_ms += one.output_ms
+            found.token_ms += one.token_ms
+            found.share += one.share
+            for in_ms, loads, work_ms in one.dated:
+                bucket = int((now_ms - age_ms + in_ms) // BUCKET_MS)
+                before, before_ms = found.dated.get(bucket, (0, 0.0))
+                found.dated[bucket] = before + loads, before_ms + work_ms
+    return sums
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[GatewayReport] = msgspec.msgpack.Decoder(GatewayReport)
+
+
+def encode_report(report: GatewayReport) -> bytes:
+    """As it goes through the store."""
+    return _encoder.encode(report)
+
+
+def decode_reports(heard: Iterable[tuple[bytes, int]]) -> list[tuple[GatewayReport, int]]:
+    """What other gateways said and how many milliseconds ago, but for what another release says in another way."""
+    reports = []
+    for said, age_ms in heard:
+        with suppress(msgspec.DecodeError):
+            reports.append((_decoder.decode(said), age_ms))
+    return reports
+
+
 RATE_MS = 2_000.0
 """Over how long a rate is taken."""
 
 
-class Rate:
-    """Work of late per time, 1 at most: what came in vain says nothing about later. Times in milliseconds."""
+class Rate(FadingSum):
+    """Part of the time that work of late takes, 1 at most: what came in vain says nothing about later. Times in
+    milliseconds."""
 
     def __init__(self) -> None:
-        self._rate = self._at_ms = 0.0
+        super().__init__(RATE_MS, most=1.0)
 
     def add(self, work_ms: float, now_ms: float) -> None:
-        self._rate, self._at_ms = min(1.0, max(0.0, self.at(now_ms) + work_ms / RATE_MS)), now_ms
+        super().add(work_ms / RATE_MS, now_ms)
 
     def add_late(self, work_ms: float, came_ms: float, now_ms: float) -> None:
         """So much came then, as is known only now."""
@@ -51,9 +132,6 @@ class Rate:
     def take_back(self, work_ms: float, came_ms: float, now_ms: float) -> None:
         """What came then is not to count after all."""
         self.add_late(-work_ms, came_ms, now_ms)
-
-    def at(self, now_ms: float) -> float:
-        return self._rate * math.exp((self._at_ms - now_ms) / RATE_MS)
 
 
 MOST_IN_VAIN = 4.0

@@ -18,13 +18,12 @@ from operator import mul
 from statistics import median
 from typing import NamedTuple
 
+from fairlane.scheduler.planner.fading import faded
 from fairlane.scheduler.planner.steps import StepFeatures
 from fairlane.scheduler.protocol.messages import WorkerStatus
 
 TYPICAL_CONTEXT = 512
 """KV tokens that the stream is taken to have."""
-FADING = 0.95
-"""What an older step counts for beside the next."""
 SINGLE_STREAM_OUTLIER = 2.0
 """A step counts for at most this many times what was known."""
 
@@ -52,7 +51,7 @@ class SingleStream:
         if is_single_decode(plan):
             typical_ms = _typical(plan, run_ms, context_ms)
             known_ms = self.step_ms or typical_ms
-            self.step_ms = FADING * known_ms + (1.0 - FADING) * min(typical_ms, SINGLE_STREAM_OUTLIER * known_ms)
+            self.step_ms = faded(known_ms, min(typical_ms, SINGLE_STREAM_OUTLIER * known_ms))
 
 
 def slowest_ms(workers: Iterable[WorkerStatus]) -> float:
@@ -76,7 +75,6 @@ SAME = 1e-9
 COPY_OUTLIER, COPY_FORGETTING = 1.5, 0.98
 """The same of copies: on a CPU one in ten takes twice or thrice as long as usual, and the usual is wanted, not the
 mean. Where all take twice as long from now on, about a hundred tell."""
-"""What an older step counts for beside the next in the error and in the time between steps."""
 COPY_BYTES_PER_MS = 2e6
 """Prior of the copy rate: 2 GB/s, a busy machine's memcpy in small blocks."""
 LITTLE = 0.02
@@ -265,7 +263,7 @@ class CostModel:
         """Learn from a step: the wall time of its rows and, apart, of its copies."""
         if plan.rows and run_ms > 0.0:
             missed = min(1.0, abs(run_ms / max(1e-9, self.step_ms(plan)) - 1.0))
-            self._error = FADING * self._error + (1.0 - FADING) * missed
+            self._error = faded(self._error, missed)
             self._step.observe((1.0, *plan), run_ms)
             self._single.observe(plan, run_ms, self._context_ms)
         if copied_blocks and copy_ms > 0.0:
@@ -274,7 +272,7 @@ class CostModel:
     def observe_between(self, between_ms: float) -> None:
         if between_ms >= 0.0:
             between_ms = min(between_ms, OUTLIER * max(self.between_ms, self.step_ms(StepFeatures(1, 0, 0, 0))))
-            self.between_ms = FADING * self.between_ms + (1.0 - FADING) * between_ms
+            self.between_ms = faded(self.between_ms, between_ms)
 
     @property
     def single_stream_ms(self) -> float:

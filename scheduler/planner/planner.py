@@ -14,13 +14,13 @@ from collections.abc import Mapping
 from fairlane.scheduler.planner import capacity
 from fairlane.scheduler.planner.coast import Coast, batch
 from fairlane.scheduler.planner.costs import CostModel, Pauses
+from fairlane.scheduler.planner.forecast import Lengths
 from fairlane.scheduler.planner.kv.blocks import BlockPool
 from fairlane.scheduler.planner.kv.host_claims import HostClaims
 from fairlane.scheduler.planner.kv.prefix_cache import PrefixCache
 from fairlane.scheduler.planner.kv.prefix_reuse import Prefixes
 from fairlane.scheduler.planner.ordering import DECODE_WEIGHT, STEP_WINDOW
-from fairlane.scheduler.planner.output_lengths import Lengths
-from fairlane.scheduler.planner.placement import Placement, WaitReason
+from fairlane.scheduler.planner.placement import Placement
 from fairlane.scheduler.planner.preemption import lost
 from fairlane.scheduler.planner.priority import Ranking
 from fairlane.scheduler.planner.sequence import DECODE, FINISHED, PAUSED, Sequence, State
@@ -37,6 +37,7 @@ from fairlane.scheduler.planner.steps import (
     StepOutcome,
     StepPlan,
     StepResult,
+    WaitReason,
     require,
 )
 from fairlane.scheduler.protocol.lanes import Lane, LaneName

@@ -9,12 +9,21 @@ from operator import add
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.kv.blocks import BlockPool
 from fairlane.scheduler.planner.kv.prefix_reuse import Prefixes
-from fairlane.scheduler.planner.placement import WaitReason
 from fairlane.scheduler.planner.preemption import Victim
 from fairlane.scheduler.planner.sequence import Sequence, State
 from fairlane.scheduler.planner.sequence_index import SequenceIndex
 from fairlane.scheduler.planner.step_budget import StepBudget
-from fairlane.scheduler.planner.steps import NO_WORK, Copy, Row, SeqId, StepFeatures, StepPlan, Yield, features
+from fairlane.scheduler.planner.steps import (
+    NO_WORK,
+    Copy,
+    Row,
+    SeqId,
+    StepFeatures,
+    StepPlan,
+    WaitReason,
+    Yield,
+    features,
+)
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Paused, Preempted, Resumed, YieldMode
 

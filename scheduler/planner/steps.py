@@ -6,6 +6,7 @@ Parameters out of range are refused where a thing is built, in one line that nam
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import NamedTuple
 
 import msgspec
@@ -96,6 +97,29 @@ class Yield(NamedTuple):
     """What that costs until it is back; 0.0 where nobody asked."""
     copied: int = 0
     """Blocks that go to the host in this step; by swap, the others are there already."""
+
+
+class WaitReason(StrEnum):
+    """Why a sequence has no row in a step."""
+
+    SLOTS = "slots"
+    """The batch is full of more urgent work."""
+    TOKENS = "tokens"
+    """The step's token budget is spent on more urgent work."""
+    PACE = "pace"
+    """With it the step would take longer than decodes of the first lane can bear."""
+    BLOCKS = "blocks"
+    """KV blocks are short, and nobody that may yield holds enough."""
+    HOST = "host"
+    """It must never be computed again, and the host pool has no room left to swap it to."""
+    HEAD = "head"
+    """It would fit, but would delay a more urgent request that lacks blocks."""
+    GRANT = "grant"
+    """Its budget allows no further token yet."""
+    PREFIX = "prefix"
+    """A sibling choice is computing the prompt that both share."""
+    PREEMPTED = "preempted"
+    """It yielded its blocks in this very step."""
 
 
 @dataclass(frozen=True, slots=True)

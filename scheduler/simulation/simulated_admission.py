@@ -8,18 +8,15 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from fairlane.scheduler.admission.decide import Admitted, assess
-from fairlane.scheduler.admission.hearsay import decode, encode
-from fairlane.scheduler.admission.open_requests import OpenRequests, Request
+from fairlane.scheduler.admission.open_requests import OpenRequests, Request, decode_reports, encode_report
 from fairlane.scheduler.planner.capacity import Counts
 from fairlane.scheduler.planner.costs import CostModel
+from fairlane.scheduler.planner.fading import FadingRatio
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.protocol.messages import Outcome, WorkerStatus
 from fairlane.scheduler.queue.memory_queue import LaneQueue
 from fairlane.scheduler.simulation.simulate import Death, SimulatedStep
 from fairlane.scheduler.simulation.workload import Arrival, Record
-
-FADING = 0.95
-"""What an older step counts for beside the next, as in a worker's heartbeat."""
 
 
 class Counted(Protocol):
@@ -70,7 +67,7 @@ class SimulatedAdmission:
         self._views: list[Sequence[WorkerStatus]] = [()] * gateways
         self._reported: dict[int, WorkerStatus] = {}
         self._costs = costs or CostModel()
-        self._steps = self._steps_ms = 0.0
+        self._step_ms = FadingRatio()
         self._promised = False
         """What was said to the last arrival."""
 
@@ -99,8 +96,7 @@ class SimulatedAdmission:
 
     def stepped(self, step: SimulatedStep) -> None:
         """A worker ran a step: learn how fast it is, and how far its requests have come."""
-        self._steps = FADING * self._steps + 1.0
-        self._steps_ms = FADING * self._steps_ms + step.run_ms + step.copy_ms
+        self._step_ms.add(step.run_ms + step.copy_ms)
         self._costs.observe(step.plan.features, step.run_ms, step.plan.copies, step.copy_ms)
         for produced in step.outcome.produced:
             job_id = produced.seq.job_id
@@ -124,9 +120,9 @@ class SimulatedAdmission:
         if self._queue is not None:
             gateway = self._gateways[number]
             heard = self._queue.exchange_reports(
-                int(now_ms), str(number), encode(gateway.report(now_ms)), gateway.refused_us()
+                int(now_ms), str(number), encode_report(gateway.report(now_ms)), gateway.refused_us()
             )
-            gateway.hear(decode(heard.reports), heard.asked, now_ms)
+            gateway.hear(decode_reports(heard.reports), heard.asked, now_ms)
         self._looks[number] = _next(self._looks[number], self._look_ms, now_ms)
         return self._views[number]
 
@@ -148,7 +144,7 @@ class SimulatedAdmission:
             running=counts.running,
             waiting=counts.waiting,
             preempted=counts.preempted,
-            step_ms=self._steps_ms / self._steps if self._steps else 0.0,
+            step_ms=self._step_ms.value,
             single_stream_ms=self._costs.single_stream_ms,
             step_weights=self._costs.step_weights() if self._costs.has_learnt else (),
         )

@@ -1,6 +1,6 @@
 """What is expected of an output, by what outputs of its kind became."""
 
-from fairlane.scheduler.planner.output_lengths import ENOUGH, Lengths
+from fairlane.scheduler.planner.forecast import ENOUGH, Lengths
 from fairlane.scheduler.planner.sequence import Sequence
 from fairlane.scheduler.planner.steps import SeqId
 from fairlane.scheduler.protocol.messages import Job

@@ -8,11 +8,16 @@ an end.
 Source: Past-Future scheduler (LightLLM, ASPLOS 2025).
 """
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Iterable
 
+from fairlane.scheduler.planner.kv.blocks import BlockPool
+from fairlane.scheduler.planner.priority import Group, Phase, Ranked, Ranking
 from fairlane.scheduler.planner.sequence import Sequence
+from fairlane.scheduler.planner.sequence_index import SequenceIndex
+from fairlane.scheduler.planner.step_budget import Survey
+from fairlane.scheduler.planner.step_builder import StepBuilder
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Job
 
@@ -125,3 +130,80 @@ def peak_tokens(running: Iterable[tuple[int, int]]) -> int:
         held_so_far += held
         peak = max(peak, held_so_far + count * remaining)
     return peak
+
+
+Outlook = tuple[int, int, bool]
+"""Of what has begun: remaining tokens (negative: the longest sorts first), tokens it holds by itself or needs to go on,
+whether it runs and outgrows its table."""
+
+
+class Forecast:
+    """Would both KV pools hold everything at its fullest, if this began too? Lower lanes do not count: they yield, and
+    so do tenants outside the window to those inside, and best effort to what is guaranteed. What does not fit the
+    device then waits in the host pool, which costs a copy: less than a batch that is half empty, and nothing of it
+    is computed twice. Counting on only three quarters of the device's size there would halve the copies of a single
+    tenant's batch, but tie tenants to each other's lengths: whoever runs longer could begin too little to keep up."""
+
+    def __init__(
+        self,
+        index: SequenceIndex,
+        begun: Survey,
+        ranking: Ranking,
+        builder: StepBuilder,
+        pool: BlockPool,
+        lengths: Lengths,
+    ) -> None:
+        self._index = index
+        self._begun = begun
+        self._ranking = ranking
+        self._builder = builder
+        self._pool = pool
+        self._lengths = lengths
+        self._known: dict[Group, list[Outlook]] = {}
+        """What stands at a level or above, the longest remaining first."""
+        self._started: list[tuple[Group, Outlook]] = []
+        """What began in this step."""
+        self._as_of = -1
+
+    def admits(self, ranked: Ranked) -> bool:
+        """Nothing needs to yield later to what stands no higher."""
+        most, size = ranked.seq.job.max_total_tokens + self._index.most_tokens, self._pool.block_size
+        room = (self._pool.blocks + self._pool.host_slots) * size
+        if most + size * (1 + len(self._index.begun)) <= room:
+            return True
+        running = self._running(ranked.rank.level)
+        one = self._outlook(ranked.seq)
+        place = bisect_left(running, one)
+        peak = peak_tokens((-left, held) for left, held, _ in (*running[:place], one, *running[place:]))
+        return peak <= room
+
+    def growing(self, ranked: Ranked) -> int:
+        """Sequences ranked no lower that run and will need another block."""
+        return sum(grows for _, _, grows in self._running(ranked.rank.level))
+
+    def add(self, ranked: Ranked) -> None:
+        if ranked.rank.phase is Phase.WAITING:
+            started = ranked.rank.level, self._outlook(ranked.seq)
+            self._started.append(started)
+            for level, running in self._known.items():
+                if started[0] <= level:
+                    insort(running, started[1])
+
+    def _running(self, level: Group) -> list[Outlook]:
+        if self._as_of != len(self._builder.yielded):
+            self._known, self._as_of = {}, len(self._builder.yielded)
+        if level not in self._known:
+            kinds = self._begun.decodes.items()
+            begun = [seq for kind, alike in kinds if self._ranking.group(kind) <= level for seq in alike]
+            begun += [seq for seq in self._begun.others if self._ranking.stand(seq).rank.group <= level]
+            known = [self._outlook(seq) for seq in begun]
+            self._known[level] = sorted(known + [one for since, one in self._started if since <= level])
+        return self._known[level]
+
+    def _outlook(self, seq: Sequence) -> Outlook:
+        produced, room = len(seq.output), len(seq.table) * self._pool.block_size
+        if seq.expected_output <= produced:
+            seq.expected_output = produced + self._lengths.remaining(seq)
+        job = seq.job
+        grows = seq.is_resident and len(job.prompt) + job.max_tokens > room
+        return produced - seq.expected_output, max(seq.length, room) - seq.borrowed * self._pool.block_size, grows

@@ -1,0 +1,42 @@
+"""Exponential fading: of what is observed again and again the present weighs most, and the past ever less."""
+
+import math
+
+FADING = 0.95
+"""What an older observation counts for beside the next, where nothing else is said."""
+
+
+def faded(known: float, seen: float) -> float:
+    """What is known, after one more observation of the same."""
+    return FADING * known + (1.0 - FADING) * seen
+
+
+class FadingRatio:
+    """The quotient of two sums that fade with each observation; 0.0 before the first."""
+
+    def __init__(self, fading: float = FADING) -> None:
+        self._fading = fading
+        self._above = self._below = 0.0
+
+    def add(self, above: float, below: float = 1.0) -> None:
+        """Observe once more: with `below` at 1.0, the value is a mean."""
+        self._above = self._fading * self._above + above
+        self._below = self._fading * self._below + below
+
+    @property
+    def value(self) -> float:
+        return self._above / self._below if self._below else 0.0
+
+
+class FadingSum:
+    """A sum from 0 to `most` whose parts fade with their age: to 1 / e in the time `over`, in the caller's unit."""
+
+    def __init__(self, over: float, *, since: float = 0.0, most: float = math.inf) -> None:
+        self._over, self._most = over, most
+        self._sum, self._at = 0.0, since
+
+    def add(self, value: float, now: float) -> None:
+        self._sum, self._at = min(self._most, max(0.0, self.at(now) + value)), now
+
+    def at(self, now: float) -> float:
+        return self._sum * math.exp((self._at - now) / self._over)
