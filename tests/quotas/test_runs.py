@@ -5,8 +5,7 @@ import redis.asyncio
 
 from fairlane.quotas.ledger import Ledger
 from fairlane.quotas.limits import Limits
-from fairlane.quotas.runs import Once, Resumption
-from fairlane.quotas.store import Ask, Charge, Denied, Need
+from fairlane.quotas.store import Ask, Charge, Denied, Need, Once, Resumption
 from tests.support.quotas.house import START_MS, House, RedisHouse, ask, charge, one
 
 pytestmark = pytest.mark.anyio

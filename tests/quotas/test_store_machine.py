@@ -13,8 +13,18 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from fairlane.quotas.limits import LIMIT_NAMES, Limits
-from fairlane.quotas.runs import Once, Resumption
-from fairlane.quotas.store import TOMBSTONE_MS, AccessDenied, AlreadySettled, Charge, Denied, Lapsed, Need, QuotaStore
+from fairlane.quotas.store import (
+    TOMBSTONE_MS,
+    AccessDenied,
+    AlreadySettled,
+    Charge,
+    Denied,
+    Lapsed,
+    Need,
+    Once,
+    QuotaStore,
+    Resumption,
+)
 from tests.support.quotas.house import LEASE_MS, START_MS, MemoryHouse, RedisHouse, ask
 
 TENANTS = ("acme", "other")

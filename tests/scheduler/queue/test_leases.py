@@ -4,8 +4,7 @@ import pytest
 
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Finished, Outcome
-from fairlane.scheduler.queue.memory_queue import JobState
-from fairlane.scheduler.queue.types import MAX_LOSSES, SUSPECT_LOSSES
+from fairlane.scheduler.queue.types import MAX_LOSSES, SUSPECT_LOSSES, JobState
 from tests.support.scheduler.queues import LEASE_MS, Clock, Queue, job, room, stay_alive, take_one, taken, tokens
 
 pytestmark = pytest.mark.anyio

@@ -3,8 +3,7 @@
 import pytest
 
 from fairlane.scheduler.protocol.messages import Finished, Lease, Outcome, Paused, TokenDelta
-from fairlane.scheduler.queue.memory_queue import Publication
-from fairlane.scheduler.queue.types import MAX_LOSSES
+from fairlane.scheduler.queue.types import MAX_LOSSES, Publication
 from tests.support.scheduler.queues import LEASE_MS, PLENTY, Clock, Queue, job, stay_alive, take_one, tokens
 
 pytestmark = pytest.mark.anyio

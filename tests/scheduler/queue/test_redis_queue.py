@@ -10,9 +10,8 @@ from redis.exceptions import ConnectionError as StoreGoneError
 
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
 from fairlane.scheduler.protocol.messages import Event, Finished, Outcome, TokenDelta
-from fairlane.scheduler.queue.memory_queue import JobState, Publication
 from fairlane.scheduler.queue.redis_queue import RedisQueue
-from fairlane.scheduler.queue.types import KEPT_MS, Published
+from fairlane.scheduler.queue.types import KEPT_MS, JobState, Publication, Published
 from tests.support.scheduler.queues import LEASE_MS, PLENTY, Clock, StoredQueue, job, room, stay_alive, tokens
 
 pytestmark = pytest.mark.anyio

@@ -13,8 +13,8 @@ from redis.exceptions import ConnectionError as StoreGoneError
 from fairlane.cli.embedded_store import EmbeddedStore, valkey_binary
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
 from fairlane.scheduler.protocol.messages import Outcome, TokenDelta
-from fairlane.scheduler.queue.memory_queue import JobState
 from fairlane.scheduler.queue.redis_queue import RedisQueue
+from fairlane.scheduler.queue.types import JobState
 from tests.support.scheduler.queues import LEASE_MS, PLENTY, Clock, StoredQueue, job, room, stay_alive, tokens
 
 pytestmark = pytest.mark.anyio

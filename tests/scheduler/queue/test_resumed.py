@@ -3,8 +3,7 @@
 import pytest
 
 from fairlane.scheduler.protocol.messages import Outcome, TokenDelta
-from fairlane.scheduler.queue.memory_queue import JobState
-from fairlane.scheduler.queue.types import Published
+from fairlane.scheduler.queue.types import JobState, Published
 from tests.support.scheduler.queues import (
     LEASE_MS,
     PLENTY,
