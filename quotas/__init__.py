@@ -1,7 +1,15 @@
 """Tenants, API keys, token budgets and the usage ledger: exact to the token, under concurrency and crashes.
 
-`store.py` is the seam: what is asked, answered and refused. `redis_store.py` asks the functions in `lua/`,
-`memory_store.py` states the same rules in Python, and a state machine compares the two. `limits.py`, `sizing.py` and
-`windows.py` are the arithmetic; `tenants.py`, `api_keys.py`, `ledger.py` and `audit.py` what operators see;
-`keyspace.py` the legend of all keys. The gateway calls in. Imports neither scheduler, gateway nor worker.
+    store.py                          the seam: what is asked, answered and refused; open this first
+    limits.py, sizing.py, windows.py  the arithmetic: rules, what a request gets, minutes, days and months
+    redis_store.py, scripts.py        budgets in Redis, one function of `lua/` for each call
+    memory_store.py, memory_levels.py the same rules in memory, for tests and for a gateway without its store
+    packing.py, keyspace.py           how limits and figures are packed, and under which keys
+    tenants.py, api_keys.py           what operators set; field_checks.py what a field may be
+    ledger.py, audit.py, upkeep.py    what was used, who changed what, and what gateways look after together
+    idempotency.py                    requests that carry an idempotency key, and their sealed answers
+
+The gateway calls in. A state machine sends the Redis store and its twin in memory the same calls: a rule that changes
+in one changes in the other. Budgets know the store's clock alone. Never imports scheduler, gateway, worker or a web
+framework.
 """

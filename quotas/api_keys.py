@@ -1,9 +1,7 @@
-"""API keys: `fl-<public id>-<secret>`, shown once, kept as a keyed hash.
+"""API keys, and what each may be used for: `fl-<public id>-<secret>`, shown once, kept as a keyed hash.
 
 The public id (80 random bits) is safe in logs and metrics. The secret is 256 random bits and a checksum, in base 62:
 a mistyped or invented key is refused without asking the store.
-
-What an API key may be used for, within what its tenant may.
 """
 
 import dataclasses

@@ -7,7 +7,10 @@ An owner that neither renews nor ends its request for a lease has lost it to who
 may have kept is bounded in records and in bytes: beyond the bytes the oldest answers are forgotten, and that they were
 given stays known; beyond the records the oldest altogether.
 
-Answers are kept as only who has the API key can read them; of a caller without one, that they were given.
+Answers are kept so that only the bearer of the API key can read them; of a caller without one, that they were given.
+Their keys are derived from the API key (HKDF, RFC 5869), of which the store has a hash alone. The cipher is a stream of
+SHAKE-256 over key, nonce and counter, then HMAC-SHA256 over what it gave: Python has both, where the usual AES-GCM
+would need one more dependency for a few kilobytes a request.
 """
 
 import asyncio

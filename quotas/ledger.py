@@ -1,8 +1,7 @@
 """What was used: sums by day, lane, model and key, and the entries they are made of. Written by `settle` alone.
 
-Retention of the ledger: days older than is asked become part of their month's sums, so that nothing grows for ever.
-
-Any number of gateways may do it at once: each step is one script, which does nothing where somebody else was first.
+Days that are older than is asked become part of their month's sums, so that nothing grows for ever. Any number of
+gateways may roll up at once: each step is one script, which does nothing where somebody else was first.
 """
 
 from collections.abc import AsyncIterator, Sequence

@@ -1,6 +1,12 @@
 """Tenants: who they are, what they may use and how their work is treated. Kept whole, versioned, in Redis.
 
-The fields of a tenant that operators set, each with what makes it valid.
+Whose an id is, the index of all tenants says, and is the one arbiter between root organisations:
+
+    claim ──> put in the root's slot ──> the id is that root's for good, since the ledger stays
+      └ a creation that was cut off here has the index's entry and no tenant: another root bars it, then takes the id
+
+A claim has a number. To bar it is a note in the slot of the root that has it, where its put would find it: of a put
+and a bar the first one holds, so a creation that only seemed dead can make nothing any more.
 """
 
 import dataclasses

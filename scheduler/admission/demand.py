@@ -1,4 +1,4 @@
-"""Does one more request still fit? A demand test over the loads that are open, in milliseconds of workers' time.
+"""Does one more request still fit? What it costs, and a demand test over all that is open, in worker milliseconds.
 
 Two questions. Is there room: would all that goes before, at its longest, fit the workers at once? Then nobody waits
 but for prefills. If not, is there time: a worker that is full is a queue which a millisecond of work leaves each
@@ -6,11 +6,10 @@ millisecond; what goes before a deadline must have left by then, but for what a 
 of its sequences' output. Source: the processor demand criterion (Baruah, Rosier and Howell, 1990) under earliest
 deadline first, and the Past-Future scheduler's peak (LightLLM, ASPLOS 2025).
 
-What a request costs a worker, in milliseconds of its time, from the weights that workers report.
-
-A prompt costs its prefill. An output token costs its row, the KV that it reads, and a share of what every step costs:
-the larger of the sequence's shares of KV and of batch slots, for so much it keeps from others. Requests that fill a
-worker so pay for its steps exactly; in one that is not full they are told apart by room, not by time.
+Costs come from the weights that workers report. A prompt costs its prefill. An output token costs its row, the KV that
+it reads, and a share of what every step costs: the larger of the sequence's shares of KV and of batch slots, for so
+much it keeps from others. Requests that fill a worker so pay for its steps exactly; in one that is not full they are
+told apart by room, not by time.
 """
 
 import math

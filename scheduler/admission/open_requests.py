@@ -1,9 +1,9 @@
-"""What one gateway has let in and not yet seen end, and what it has learnt of the requests that come.
+"""Requests that this gateway admitted and that have not ended: admission's view of committed work.
 
-A gateway knows its own requests to the token, and those of other gateways by the sums that they tell
-(`scheduler.admission.hearsay`). Used by one gateway for one queue; the simulator's gateway is the same.
-
-How much work comes, as a part of the time there is: the present weighs most, the past fades.
+A gateway knows its own requests to the token, and those of others by sums: each reports them as often as it looks at
+workers and queues, with deadlines as time from then, since no two gateways have one clock. What is guaranteed between
+two reports is booked where all gateways meet (`scheduler.queue.promises`). One `OpenRequests` for each gateway and
+queue; the simulator's are the same.
 """
 
 import math

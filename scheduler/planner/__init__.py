@@ -1,7 +1,19 @@
-"""What one worker runs in each step. Open `planner.py` first: `plan(now)` and `apply(result)`.
+"""What one worker runs in each step: `planner.py` first, with `plan(now)`, `apply(result)` and what comes between them.
 
-`sequence_index.py` knows every sequence; `priority.py` puts what could run in one order; `step_budget.py` says what a
-step may hold; `placement.py` walks down the order and fills `step_builder.py`; `preemption.py` says who yields,
-`rebalance.py` evens tenants out, `kv/` counts blocks. `costs.py` learns what steps and copies take. The worker and the
-simulator call in.
+    sequence.py, sequence_group.py   one choice's states and moves; a job with its choices and deadlines
+    sequence_index.py                every sequence, filed by what it could do next
+    ordering.py                      fairness between tenants, urgency, and when a first token is due
+    priority.py                      the one order of all that could run
+    step_budget.py                   rows, tokens and time that a step may hold
+    placement.py, step_builder.py    the walk down that order, and the plan that it fills
+    preemption.py, rebalance.py      who yields blocks, and how tenants are evened out
+    forecast.py                      how long outputs become, and whether the pools will hold them
+    costs.py, fading.py              what steps and copies take, learnt from every step
+    capacity.py                      what a worker could start next: what it asks the queue for
+    coast.py                         steps that need no plan, for the simulator
+    steps.py                         a plan and its result as plain values
+    kv/                              which KV blocks are whose
+
+The worker's engine thread and the simulator call in; the queue shares `ordering.py`, admission `costs.py`. Imports
+`protocol` alone: no store, no clock, no tensor.
 """

@@ -1,15 +1,13 @@
 """What a step, a swap and a recompute cost in milliseconds, learnt from every step that runs.
 
 A step's time is linear in five features of its rows, a copy's in two. Both are fitted by least squares with weights
-that are never negative, so that no prediction falls when work is added. Sums of old observations fade by
-a factor with each new one; the prior does not, and rules where nothing was seen. The weights follow by coordinate
-descent from where they stood: a few sweeps over a 5 x 5 system, microseconds. A worker measures its priors at start.
+that are never negative, so that no prediction falls when work is added. Sums of old observations fade by a factor with
+each new one; the prior does not, and rules where nothing was seen. The weights follow by coordinate descent from where
+they stood: a few sweeps over a 5 x 5 system, microseconds. A worker measures its priors at start.
 
-What a further token of a single stream takes on one worker: a step of one decode, and what lies between two steps.
-
-Measured, not fitted: a model of step times that was learnt under load says little of a step with one row. The first
-figure is that of the measurement at start; each step in use that holds one decode and nothing else moves it a little.
-It is the unit of a lane's automatic TPOT target.
+A single stream's step is measured, not fitted: a model that was learnt under load says little of a step with one row.
+It starts from the measurement at start; each step in use that holds one decode and nothing else moves it a little. It
+is the unit of a lane's automatic TPOT target.
 """
 
 import math

@@ -1,11 +1,10 @@
-"""How long outputs become, learnt from those that ended, and the KV that running work will need at its peak.
+"""How long outputs become, learnt from those that ended, and whether the KV pools will hold what is begun.
 
 Of each lane and tenant the last outputs' lengths are kept, also by the size of `max_tokens`: who states one often knows
 about how long the answer will be. What a sequence will still produce is a quantile of those that were longer than it
 is now; with few of its own kind, of the tenant's or the lane's, with none all that it may produce. The peak follows
 exactly from such remainders: with sequences ended one by one, the shortest remainder first, KV is fullest just before
-an end.
-Source: Past-Future scheduler (LightLLM, ASPLOS 2025).
+an end. Source: Past-Future scheduler (LightLLM, ASPLOS 2025).
 """
 
 from bisect import bisect_left, bisect_right, insort

@@ -1,10 +1,16 @@
-"""How much each tenant of a lane has had: weighted virtual token counters (VTC), with an eligibility window Θ.
+"""What comes first: fairness between the tenants of a lane, urgency, and when a first token is due.
 
-A counter is the weighted service a tenant has had: `tokens / weight`, summed. It never falls behind on idleness: a
-tenant that begins to wait is lifted to the smallest counter of those that already do (credit is use it or lose it,
-debt is kept). Where nobody waits everyone has had what it asked for, and the lane is level again, as at the end of a
-busy period in start-time fair queueing: whoever comes starts from the largest counter, and who runs stands there too,
-so that a tenant that had the lane to itself is not made to wait for it afterwards, nor one for having asked for little.
+When a first token is due is one rule for gateway, queue and planner (`next_due_ms`). A stated end pulls the first token
+forward by the time that the others take. How long that is the gateway knows best, from what workers report; it writes
+the pace that it reckoned with on the job, so that nobody orders by another figure. Among work that has not begun, what
+can still be in time goes first, of that the short and the pressed (`prospects`).
+
+Fairness is VTC's: a virtual token counter for each tenant and lane, with an eligibility window Θ. A counter is the
+weighted service a tenant has had: `tokens / weight`, summed. It never falls behind on idleness: a tenant that begins to
+wait is lifted to the smallest counter of those that already do (credit is use it or lose it, debt is kept). Where
+nobody waits everyone has had what it asked for, and the lane is level again, as at the end of a busy period in
+start-time fair queueing: whoever comes starts from the largest counter, and who runs stands there too, so that a tenant
+that had the lane to itself is not made to wait for it afterwards, nor one for having asked for little.
 
 Invariant: with every charge at most Δ, and only those within Θ of the smallest counter served while one of them is, the
 counters of tenants that go on waiting differ by at most Θ + Δ; neither KV pool nor output lengths enter. A worker
@@ -37,13 +43,6 @@ beyond that `sequence_index.NEWCOMER_PART`, a quarter, of what promised prompts 
 longer for it at most, which the margin covers; newcomers beyond that, and all else that is not promised, wait until
 the promises are kept or their tenant is promised no more because it is ahead.
 Source: Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024); the window is that of WF2Q and EEVDF.
-
-How urgent work is that has not begun: what can still be in time first, of that the short and the pressed.
-
-When a first token is due: the one rule of gateway, queue and planner.
-
-A stated end pulls the first token forward by the time that the others take. How long that is the gateway knows best,
-from what workers report; it writes the pace that it reckoned with on the job, so that nobody orders by another figure.
 """
 
 import math

@@ -1,12 +1,8 @@
 """What a worker runs in each step: `plan` decides, the runner acts, `apply` learns from what came out.
 
 Synchronous: a plan that is not empty must be applied before the next. Time is an argument, in milliseconds of one
-monotonic clock. The same calls with the same times give the same plans.
-
-The next step's rows as they will be if nothing but a token comes of each row of the step that runs.
-
-A guess, made while there is time, for the runner to make ready: it takes nothing from anybody, and the plan that
-follows need not agree with it.
+monotonic clock. The same calls with the same times give the same plans. `look_ahead` guesses the next step's rows while
+one runs, for the runner to make ready; the plan that follows need not agree with it.
 """
 
 from collections.abc import Mapping

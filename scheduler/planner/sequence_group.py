@@ -1,7 +1,4 @@
-"""One leased job in a worker: its choices, the prompt blocks that they share, and its deadlines.
-
-When to look whether a job's time is over, so that no step asks all jobs.
-"""
+"""One leased job in a worker: its choices, the prompt blocks that they share, and when its deadlines pass."""
 
 import heapq
 from collections.abc import Callable, Iterator, Mapping

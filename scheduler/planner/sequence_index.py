@@ -1,9 +1,8 @@
 """Every sequence of a worker, filed by what it could do next, so that no step looks at all that waits.
 
-Begun work is held one by one: the KV pools bound it. Waiting work is filed by lane, tenant and due time; a step looks
-at the first of the tenants served least, and at the eldest of what has waited long enough to be promoted.
-
-What a worker decodes, by what sequences that stand together in the order have in common; kept from step to step.
+Begun work is held one by one: the KV pools bound it. What decodes is kept by lane, tenant and class, from step to step,
+since a step changes a few of hundreds. Waiting work is filed by lane, tenant and due time; a step looks at the first of
+the tenants served least, and at the eldest of what has waited long enough to be promoted.
 """
 
 import heapq

@@ -1,1 +1,10 @@
-"""What crosses a process, and nothing else: messages, lanes, settings. Imports nothing of Fairlane."""
+"""What crosses a process, and nothing else: the lowest floor, which imports nothing of Fairlane.
+
+    messages.py    jobs, leases, events and controls in msgpack; how a request ends; reading damaged messages
+    lanes.py       the two lanes, their targets and limits
+    settings.py    settings that gateway and worker share; how file, environment and flags are merged
+    gc_tuning.py   when a process collects garbage: both kinds do it alike
+
+Gateway, worker, queue, planner and simulator call in. Open `messages.py` first. A field that is added needs a default,
+so that processes of two releases understand each other in a rolling update.
+"""

@@ -2,11 +2,8 @@
 
 Every message is frozen and small, holds no tensor and no secret, and its `repr` never shows prompt or output tokens.
 Token ids are the only content; text stays in the gateway. Times are milliseconds. A duration counts from the
-job's arrival as the store's clock saw it, so no two machines' clocks are ever compared.
-
-How a request ends: exactly one word each, and whether anything is owed then.
-
-What can be read of a stream: a damaged message is lost to its own request, and must not stop the stream for all.
+job's arrival as the store's clock saw it, so no two machines' clocks are ever compared. A message that cannot be read
+is lost to its own request, and does not stop the stream for the others.
 """
 
 import logging

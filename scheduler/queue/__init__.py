@@ -1,6 +1,15 @@
 """The global queue of one model: which worker gets which job, and what becomes of jobs whose holder is lost.
 
-`memory_queue.py` states the rules and serves the simulator; `redis_queue.py` with `lua/` does the same in the store,
-and a state machine sends both the same calls. `take_order.py` is the order of one `take`, `promises.py` the book of
-what gateways have promised, `keys.py` the legend. Gateways put, cancel and grant; workers take, publish and renew.
+    memory_queue.py   the rules, call by call, in memory: open this first
+    memory_jobs.py    a job's moves: queued, leased, given back, ended
+    take_order.py     in which order one `take` hands jobs out, to workers that may be unequal
+    promises.py       the time that all gateways together have guaranteed
+    types.py          what is taken, given and refused, and the limits that both queues share
+    redis_queue.py    the same calls in Redis, one script of `lua/` each
+    keys.py           every key, and what the scripts are put together from
+    registry.py       which workers and models there are
+
+Gateways put, cancel and grant; workers take, publish and renew; every gateway reclaims each second. The simulator uses
+the queue in memory, and a state machine sends both queues the same calls. A rule that changes here changes in `lua/`.
+Never imports gateway, worker, quotas or admission.
 """

@@ -1,10 +1,9 @@
-"""The order in which one `take` hands out jobs: (owed, lane, returned, outside Θ, class, urgency, counter,
-due, job_id).
-
-What is guaranteed is never outside: a promise holds whatever its tenant has had since.
+"""The order in which one `take` hands out jobs: (owed, lane, returned, outside Θ, class, urgency, counter, due,
+job_id).
 
 A job's class and urgency are those of `scheduler.planner.ordering`, as far as the queue can tell: it knows prompts,
-and from the worker how long a token of one takes to compute there.
+and from the worker how long a token of one takes to compute there. What is guaranteed is never outside Θ: a promise
+holds whatever its tenant has had since.
 
 Compared for each job taken are the heads of the TENANTS_PER_TAKE tenants of a lane whose counters are lowest at that
 moment, and whosever they are, the ELDERS_PER_TAKE guaranteed jobs that are due first, and as many of the eldest that
@@ -15,8 +14,6 @@ and room that fits none of the heads compared stays free.
 
 Workers may be unequal: what could never end in the one that asks is no candidate there, and the next of the same list
 stands for it, that no worker idles beside work that it could run. LOOKS_PER_TAKE bounds how many are looked at.
-
-The places of one lane of the in-memory queue: who waits, in which order, and what each tenant has had.
 """
 
 import heapq

@@ -1,11 +1,8 @@
 """What a worker is, in figures: what its steps and copies take, and the sizes of its pools. One JSON document.
 
-A running worker shows its own beside `/metrics`; the simulator makes workers like it.
-
-Workers to simulate by name, `h100-8b`: what a data sheet's figures and a model's shape let a step take.
-
-A roofline, written as the linear costs that a simulation has. Each term takes a resource's peak times the part of it
-that serving engines reach:
+A running worker shows its own beside `/metrics`; the simulator makes workers like it. Others go by a name, `h100-8b`: a
+roofline of what a data sheet's figures and a model's shape let a step take, written as linear costs. Each term takes a
+resource's peak times the part of it that serving engines reach:
 
 - base: the weights are read once in each step; with tensor parallelism each layer waits for two all-reduces.
 - row, token: 2 floating-point operations per weight, and the all-reduces' bytes over the links. A decode's arithmetic

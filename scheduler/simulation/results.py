@@ -1,10 +1,9 @@
-"""What a simulation showed, as one value: latencies, promises kept, goodput and throughput; by lane, tier and tenant.
+"""What a simulation showed: latencies, promises kept, goodput and throughput; by lane, tier and tenant.
 
 A promise is kept (`attained`) by a request that finished, its first token in time and its last inside the envelope
 that follows from the targets (Niyama, FairBatching). All that were offered count, so a refusal is a miss.
 
-Who was served what while a simulation ran, what preemption cost, and how far apart tenants drifted.
-
+Who was served what, what preemption cost, and how far apart tenants drifted, `ServiceMeter` counts while it runs.
 Service is VTC's: 1 for a prompt token computed for the first time, 2 for an output token; recomputing serves nobody.
 Source: Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024).
 """

@@ -1,16 +1,13 @@
 """What a simulation is given and what it gives back: arrivals, the hardware's costs, and a record of each request.
 
-Request traces as text lines: ours in CSV, Mooncake's in JSON lines. Checked to the last row before anything runs.
+Request traces are text lines: ours in CSV, Mooncake's in JSON lines (Qin et al., "Mooncake", FAST 2025), checked to the
+last row before anything runs. Rows must be in the order of their arrival. Several may arrive at one moment, as recorded
+clocks are coarse, and be alike in every column: callers send again, and many ask the same.
 
-Rows must be in the order of their arrival. Several may arrive at one moment, as recorded clocks are coarse, and be
-alike in every column: callers send again, and many ask the same. Source of the JSON form: Qin et al., "Mooncake" (FAST
-2025).
-
-Prompts of a simulation: token ids that are alike where a trace says that prompts are, made only when asked for.
-
-All tokens of a block that a trace names have one id, the block's; what no trace names has an id that no other prompt
-has. So two prompts agree to the token up to where their blocks part, and the prefix cache, which compares token ids,
-finds what it would find in the texts. A prompt of 100,000 tokens is kept as the names of its 196 blocks.
+Prompts are token ids, made only when asked for. All tokens of a block that a trace names have one id, the block's; what
+no trace names has an id that no other prompt has. So two prompts agree to the token up to where their blocks part, and
+the prefix cache finds what it would find in the texts. A prompt of 100,000 tokens is kept as the names of its 196
+blocks.
 """
 
 import math
