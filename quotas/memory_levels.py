@@ -137,9 +137,7 @@ class MemoryRoot:
             paid = self.paid[once.name] = Paid()
         all_input, all_output = reservation.charged_input + input_tokens, reservation.charged_output + output_tokens
         due = Totals(
-            0,
-            max(0, min(input_tokens, all_input - paid.input)),
-            max(0, min(output_tokens, all_output - paid.output)),
+            0, max(0, min(input_tokens, all_input - paid.input)), max(0, min(output_tokens, all_output - paid.output))
         )
         paid.input, paid.output = max(paid.input, all_input), max(paid.output, all_output)
         paid.until_ms = max(paid.until_ms, once.until_ms)

@@ -33,12 +33,7 @@ class RedisQuotaStore:
     """The QuotaStore of every gateway."""
 
     def __init__(
-        self,
-        client: Redis,
-        *,
-        lease_ms: int = DEFAULT_LEASE_MS,
-        clock: str | None = None,
-        slicing: Slicing = MINUTE,
+        self, client: Redis, *, lease_ms: int = DEFAULT_LEASE_MS, clock: str | None = None, slicing: Slicing = MINUTE
     ) -> None:
         """`clock`, `slicing`: see Database."""
         if not 0 < lease_ms <= MAX_LEASE_MS:

@@ -284,11 +284,7 @@ class TenantStore:
                 await forget_all(self._database, root, public_id)
 
     async def _change(
-        self,
-        tenant_id: str,
-        change: Callable[[Tenant], Tenant],
-        version: int | None = None,
-        note: Note | None = None,
+        self, tenant_id: str, change: Callable[[Tenant], Tenant], version: int | None = None, note: Note | None = None
     ) -> Tenant:
         for _ in range(_TRIES):
             tenant = await self.get(tenant_id)

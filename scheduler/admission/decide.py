@@ -71,11 +71,7 @@ class Refusal:
 
 
 def assess(
-    request: Request,
-    *,
-    workers: Sequence[WorkerStatus],
-    open_requests: OpenRequests,
-    now_ms: float,
+    request: Request, *, workers: Sequence[WorkerStatus], open_requests: OpenRequests, now_ms: float
 ) -> Admitted | Refusal:
     """Admit or refuse. `now_ms`: on the clock of the gateway's open requests."""
     largest = open_requests.largest(workers)

@@ -211,9 +211,7 @@ class CostModel:
 
     def __init__(self, *, forgetting: float = FORGETTING) -> None:
         self._step = NonNegativeFit(
-            typical=(1.0, 16.0, 128.0, 8_192.0, 65_536.0),
-            prior=(10.0, 4.0, 40.0, 5.0, 5.0),
-            forgetting=forgetting,
+            typical=(1.0, 16.0, 128.0, 8_192.0, 65_536.0), prior=(10.0, 4.0, 40.0, 5.0, 5.0), forgetting=forgetting
         )
         self._copy = _copy_fit(0.2)
         self._single = SingleStream()

@@ -99,10 +99,7 @@ class LanesSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     throughput: LaneSettings = LaneSettings()
 
     def lanes(self) -> dict[LaneName, Lane]:
-        return {
-            LaneName.LATENCY: self.latency.apply(LATENCY),
-            LaneName.THROUGHPUT: self.throughput.apply(THROUGHPUT),
-        }
+        return {LaneName.LATENCY: self.latency.apply(LATENCY), LaneName.THROUGHPUT: self.throughput.apply(THROUGHPUT)}
 
 
 class SharedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

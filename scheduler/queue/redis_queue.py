@@ -94,12 +94,7 @@ class RedisQueue:
     # What gateways call.
 
     async def put(
-        self,
-        job: Job,
-        *,
-        tenant_limit: int | None = None,
-        waited_ms: int = 0,
-        generated: Sequence[Sequence[int]] = (),
+        self, job: Job, *, tenant_limit: int | None = None, waited_ms: int = 0, generated: Sequence[Sequence[int]] = ()
     ) -> Put:
         limit = "" if tenant_limit is None else tenant_limit
         due = (due_after_ms(job), hard_first_ms(job), hard_end_ms(job))
