@@ -157,6 +157,23 @@ class LimitStatus(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
         return max(0, self.limit - self.used - self.reserved)
 
 
+def limit_status(
+    name: str, scope: Scope, limit: int, used: int, reserved: int, ends_ms: int | None, now_ms: int, *, shadow: bool
+) -> LimitStatus:
+    """A limit whose window is empty again at `ends_ms`; None: it has no window."""
+    resets_at, reset_after_s = (None, 0.0) if ends_ms is None else (ends_ms / 1e3, (ends_ms - now_ms) / 1e3)
+    return LimitStatus(
+        name=name,
+        scope=scope,
+        limit=limit,
+        used=used,
+        reserved=reserved,
+        resets_at=resets_at,
+        reset_after_s=reset_after_s,
+        shadow=shadow,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Demand:
     """What one request takes: itself, its prompts, the longest of them, and its output per choice and in all."""
@@ -238,16 +255,8 @@ class Level:
         full_ms = None if window is None else window.ends_ms
         if window is not None and full_ms is not None and rule.window == "minute":
             full_ms = now_ms + window.length_ms if reserved else full_ms if used else now_ms
-        return LimitStatus(
-            name=rule.name,
-            scope=self.scope,
-            limit=figure,
-            used=used,
-            reserved=reserved,
-            resets_at=None if full_ms is None else full_ms / 1e3,
-            reset_after_s=0.0 if full_ms is None else (full_ms - now_ms) / 1e3,
-            shadow=rule.name in self.shadow,
-        )
+        shadow = rule.name in self.shadow
+        return limit_status(rule.name, self.scope, figure, used, reserved, full_ms, now_ms, shadow=shadow)
 
 
 def statuses(levels: Iterable[Level], now_ms: int) -> tuple[LimitStatus, ...]:

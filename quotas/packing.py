@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from fairlane.quotas.limits import LIMIT_NAMES, RULES, LimitRule, Limits, LimitStatus, Scope
+from fairlane.quotas.limits import LIMIT_NAMES, RULES, LimitRule, Limits, LimitStatus, Scope, limit_status
 from fairlane.quotas.windows import Slicing
 
 ACTIVE, SUSPENDED, DELETED, REVOKED = 1, 2, 3, 4
@@ -93,16 +93,7 @@ def _status(limit: _Limit, scope: Scope, figures: tuple[float, ...], now_ms: int
         ends_ms = now_ms + slicing.length_ms if reserved else full_ms
     elif places.ends is not None:
         ends_ms = int(figures[places.ends])
-    return LimitStatus(
-        name=rule.name,
-        scope=scope,
-        limit=limited_to,
-        used=int(used),
-        reserved=int(reserved),
-        resets_at=None if ends_ms is None else ends_ms / 1e3,
-        reset_after_s=0.0 if ends_ms is None else (ends_ms - now_ms) / 1e3,
-        shadow=shadow,
-    )
+    return limit_status(rule.name, scope, limited_to, int(used), int(reserved), ends_ms, now_ms, shadow=shadow)
 
 
 @lru_cache(maxsize=4096)  # a card changes when an operator changes it, and comes with each reply

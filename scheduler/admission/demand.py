@@ -15,6 +15,7 @@ told apart by room, not by time.
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import NamedTuple
 
 import msgspec
@@ -141,10 +142,7 @@ class DemandLedger:
     def up_to(self, level: ServiceClass) -> Sum:
         """All that goes before a greater level, with the deadlines of this one."""
         total = Sum(dated=self._dated(level))
-        for other, found in self._sums.items():
-            if other <= level:
-                total.merge(found)
-        for other, found in self.others.items():
+        for other, found in chain(self._sums.items(), self.others.items()):
             if other <= level:
                 total.merge(found)
         return total

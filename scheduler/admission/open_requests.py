@@ -61,17 +61,9 @@ class GatewayReport(msgspec.Struct, frozen=True, array_like=True):
 def level_report(level: ServiceClass, found: Sum, now_ms: float) -> ClassReport:
     """What a gateway says of one level."""
     dated = () if level.best_effort else found.dated.items()
-    return ClassReport(
-        level.rank,
-        level.best_effort,
-        found.loads,
-        found.prefill_ms,
-        found.work_ms,
-        found.output_ms,
-        found.token_ms,
-        found.share,
-        tuple((bucket * BUCKET_MS - now_ms, loads, work_ms) for bucket, (loads, work_ms) in dated),
-    )
+    sums = found.loads, found.prefill_ms, found.work_ms, found.output_ms, found.token_ms, found.share
+    dues = tuple((bucket * BUCKET_MS - now_ms, loads, work_ms) for bucket, (loads, work_ms) in dated)
+    return ClassReport(level.rank, level.best_effort, *sums, dues)
 
 
 def sums_of(reports: Iterable[tuple[GatewayReport, int]], now_ms: float) -> dict[ServiceClass, Sum]:
@@ -80,12 +72,7 @@ def sums_of(reports: Iterable[tuple[GatewayReport, int]], now_ms: float) -> dict
     for report, age_ms in reports:
         for one in report.levels:
             found = sums.setdefault(ServiceClass(one.rank, one.best_effort), Sum())
-            found.loads += one.loads
-            found.prefill_ms += one.prefill_ms
-            found.work_ms += one.work_ms
-            found.output_ms += one.output_ms
-            found.token_ms += one.token_ms
-            found.share += one.share
+            found.merge(Sum(one.loads, one.prefill_ms, one.work_ms, one.output_ms, one.token_ms, one.share))
             for in_ms, loads, work_ms in one.dated:
                 bucket = int((now_ms - age_ms + in_ms) // BUCKET_MS)
                 before, before_ms = found.dated.get(bucket, (0, 0.0))
@@ -98,7 +85,7 @@ _decoder: msgspec.msgpack.Decoder[GatewayReport] = msgspec.msgpack.Decoder(Gatew
 
 
 def encode_report(report: GatewayReport) -> bytes:
-    """As it goes through the store."""
+    """The wire form of a report."""
     return _encoder.encode(report)
 
 

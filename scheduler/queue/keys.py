@@ -46,22 +46,13 @@ STREAM_LENGTH = 16_384
 """Entries that a stream holds at most: minutes of a gateway's steps, against seconds until it counts as dead."""
 _PRELUDES = ("base", "promises", "jobs")
 _PARTS = read_scripts(Path(__file__).parent / "lua")
-_LIMITS = (
-    "APART_MS",
-    "ELDERS_PER_TAKE",
-    "GATEWAY_LEASES",
-    "KEPT_MS",
-    "LOOKS_PER_TAKE",
-    "MAX_LOSSES",
-    "NEVER_MS",
-    "OWED_LIMIT",
-    "QUANTUM_COST",
-    "RECORD_TTL_MS",
-    "SUSPECT_LOSSES",
-    "SWEEP",
-    "TENANTS_PER_TAKE",
-)
-_PROMISES = ("BUCKET_MS", "BUCKETS", "PAST_MS", "MARGIN", "MOST_TAKEN", "RECENT_MS", "SURGE_MS", "WHOLE")
+_LUA_CONSTANTS = {
+    queue_types: "APART_MS ELDERS_PER_TAKE GATEWAY_LEASES KEPT_MS LOOKS_PER_TAKE MAX_LOSSES NEVER_MS OWED_LIMIT"
+    " QUANTUM_COST RECORD_TTL_MS SUSPECT_LOSSES SWEEP TENANTS_PER_TAKE",
+    ordering: "BEHIND LEAD PLENTY SHORT_FIRST",
+    promises: "BUCKET_MS BUCKETS PAST_MS MARGIN MOST_TAKEN RECENT_MS SURGE_MS WHOLE",
+}
+"""What the scripts know of these modules, under the same names."""
 
 
 def prefix(queue: str) -> str:
@@ -91,9 +82,8 @@ def _constants(lanes: dict[LaneName, Lane], lease_ms: int, window: float) -> str
         f" burst_ms = {lane.burst_ms!r}, share_floor = {lane.share_floor!r}, max_queued = {lane.max_queued}}}"
         for lane in queue_types.in_rank_order(lanes)
     )
-    numbers = {name: getattr(queue_types, name) for name in _LIMITS}
-    numbers |= {"PLENTY": ordering.PLENTY, "SHORT_FIRST": ordering.SHORT_FIRST, "LEAD": ordering.LEAD}
-    numbers |= {name: getattr(promises, name) for name in _PROMISES}
-    numbers |= {"BEHIND": ordering.BEHIND, "LEASE_MS": lease_ms, "WINDOW": window, "STREAM_LENGTH": STREAM_LENGTH}
+    numbers = {"LEASE_MS": lease_ms, "WINDOW": window, "STREAM_LENGTH": STREAM_LENGTH}
+    for module, names in _LUA_CONSTANTS.items():
+        numbers |= {name: getattr(module, name) for name in names.split()}
     lines = [f"local {name} = {value!r}" for name, value in numbers.items()]
     return "\n".join([f"local LANES = {{{rows}}}", f"local POISONED = '{POISONED}'", *lines])

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from fairlane.scheduler.planner.ordering import QUEUE_WINDOW
 from fairlane.scheduler.planner.steps import Capacity
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
-from fairlane.scheduler.protocol.messages import Grant, Job, Outcome
+from fairlane.scheduler.protocol.messages import Grant, Job, Lease, Outcome
 from fairlane.scheduler.queue.memory_jobs import JobBook
 from fairlane.scheduler.queue.promises import WHOLE
 from fairlane.scheduler.queue.take_order import Order
@@ -30,7 +30,6 @@ from fairlane.scheduler.queue.types import (
     Put,
     QueuePresence,
     ReportExchange,
-    Taken,
     TenantQueueFull,
     drain_ms,
 )
@@ -186,11 +185,11 @@ class LaneQueue:
 
     # What workers call.
 
-    def take(self, now_ms: int, worker_id: str, capacity: Capacity) -> Taken:
+    def take(self, now_ms: int, worker_id: str, capacity: Capacity) -> list[Lease]:
         """Lease to this worker what it can start, most urgent first; nothing while it has not heard of a loss."""
         self._expire(now_ms)
         if worker_id in self._lost:
-            return Taken(())
+            return []
         self._workers.setdefault(worker_id, now_ms + self._lease_ms)
         lanes = tuple(self._book.places.values())
         suspect = any(entry.losses >= SUSPECT_LOSSES for entry in self._book.held(worker_id))
@@ -198,7 +197,7 @@ class LaneQueue:
         leases = []
         while (entry := order.pick()) is not None:
             leases.append(self._book.lease(entry, worker_id, now_ms))
-        return Taken(tuple(leases))
+        return leases
 
     def renew(self, now_ms: int, worker_id: str, holding: Collection[str] | None = None) -> bool:
         """A worker's heartbeat, for all it holds. False, once: its lease had lapsed and its jobs were taken away.

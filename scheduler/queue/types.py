@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from fairlane.scheduler.planner.ordering import DECODE_WEIGHT, first_due_ms, promised_due_ms
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
-from fairlane.scheduler.protocol.messages import Event, Job, Lease, Outcome
+from fairlane.scheduler.protocol.messages import Event, Job, Outcome
 from fairlane.scheduler.queue.promises import RECENT_MS
 
 QUANTUM_COST = 64 * DECODE_WEIGHT
@@ -134,13 +134,6 @@ class Put(NamedTuple):
     guaranteed: bool
     """Whether its deadlines are promised: never where its gateway did not, and not where other gateways had promised
     the time that it would take."""
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """What a worker got, most urgent first."""
-
-    leases: tuple[Lease, ...]
 
 
 @dataclass(frozen=True, slots=True)

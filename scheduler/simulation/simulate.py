@@ -342,7 +342,7 @@ class Simulation:
             return
         policy, more = self._workers[number].policy, True
         while more and self._waiting:
-            leases = self.queue.take(int(self.now_ms), str(number), policy.capacity()).leases
+            leases = self.queue.take(int(self.now_ms), str(number), policy.capacity())
             if leases:
                 self._land(number)
             for lease in leases:

@@ -258,7 +258,7 @@ async def test_a_root_that_was_quiet_for_a_day_is_looked_at_no_more(house: Redis
 async def test_looking_for_lapsed_reservations_goes_round_all_roots(
     house: RedisHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairlane.quotas.redis_store.ROOTS_PER_LOOK", 2)
+    monkeypatch.setattr("fairlane.quotas.upkeep.ROOTS_PER_LOOK", 2)
     for number in range(5):
         await house.tenant(Limits(), tenant=f"t{number}")
         await house.store.reserve(ask(f"f{number}", root=f"t{number}", tenant=f"t{number}"))

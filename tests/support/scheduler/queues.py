@@ -58,7 +58,7 @@ class MemoryQueue:
         return self._queue.put(now_ms, job, tenant_limit=tenant_limit, waited_ms=waited_ms, generated=generated)
 
     async def take(self, worker_id: str, capacity: Capacity) -> list[Lease]:
-        return list(self._queue.take(self._clock(), worker_id, capacity).leases)
+        return self._queue.take(self._clock(), worker_id, capacity)
 
     async def renew(self, worker_id: str, holding: Collection[str] | None = None) -> bool:
         return self._queue.renew(self._clock(), worker_id, holding)
