@@ -14,8 +14,6 @@ from collections.abc import Iterable
 from fairlane.scheduler.planner.kv.blocks import BlockPool
 from fairlane.scheduler.planner.priority import Group, Phase, Ranked, Ranking
 from fairlane.scheduler.planner.sequence import Sequence
-from fairlane.scheduler.planner.sequence_index import SequenceIndex
-from fairlane.scheduler.planner.step_budget import Survey
 from fairlane.scheduler.planner.step_builder import StepBuilder
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Job
@@ -143,21 +141,9 @@ class Forecast:
     is computed twice. Counting on only three quarters of the device's size there would halve the copies of a single
     tenant's batch, but tie tenants to each other's lengths: whoever runs longer could begin too little to keep up."""
 
-    def __init__(
-        self,
-        index: SequenceIndex,
-        begun: Survey,
-        ranking: Ranking,
-        builder: StepBuilder,
-        pool: BlockPool,
-        lengths: Lengths,
-    ) -> None:
-        self._index = index
-        self._begun = begun
-        self._ranking = ranking
-        self._builder = builder
-        self._pool = pool
-        self._lengths = lengths
+    def __init__(self, ranking: Ranking, builder: StepBuilder, pool: BlockPool, lengths: Lengths) -> None:
+        self._ranking, self._index, self._begun = ranking, ranking.index, ranking.begun
+        self._builder, self._pool, self._lengths = builder, pool, lengths
         self._known: dict[Group, list[Outlook]] = {}
         """What stands at a level or above, the longest remaining first."""
         self._started: list[tuple[Group, Outlook]] = []

@@ -26,8 +26,7 @@ from fairlane.scheduler.planner.preemption import Guard, Victim, choose, give_ba
 from fairlane.scheduler.planner.priority import IDLE, Group, Phase, Ranked, Ranking
 from fairlane.scheduler.planner.rebalance import Rebalance
 from fairlane.scheduler.planner.sequence import Sequence, State
-from fairlane.scheduler.planner.sequence_index import WAITING_PER_TENANT, SequenceIndex
-from fairlane.scheduler.planner.step_budget import Survey
+from fairlane.scheduler.planner.sequence_index import WAITING_PER_TENANT
 from fairlane.scheduler.planner.step_builder import StepBuilder
 from fairlane.scheduler.planner.steps import SeqId, WaitReason
 from fairlane.scheduler.protocol.lanes import LaneName
@@ -39,9 +38,8 @@ BACKFILL = 4
 class WaitingWork:
     """Waiting work as a walk comes to it: a few of each tenant, the next once one is placed or found no blocks."""
 
-    def __init__(self, index: SequenceIndex, ranking: Ranking) -> None:
-        self._index = index
-        self._ranking = ranking
+    def __init__(self, ranking: Ranking) -> None:
+        self._ranking, self._index = ranking, ranking.index
         self._refused: Counter[tuple[LaneName, str]] = Counter()
         self._next: dict[tuple[LaneName, str], Iterator[Sequence]] = {}
         self._seen: set[SeqId] = set()
@@ -89,8 +87,6 @@ class Placement:
 
     def __init__(
         self,
-        index: SequenceIndex,
-        begun: Survey,
         ranking: Ranking,
         builder: StepBuilder,
         pool: BlockPool,
@@ -98,22 +94,17 @@ class Placement:
         lengths: Lengths,
         claims: HostClaims,
     ) -> None:
-        self._index = index
-        self._begun = begun
-        self._ranking = ranking
-        self._builder = builder
-        self._pool = pool
-        self._costs = costs
-        self._claims = claims
+        self._ranking, self._index, self._begun = ranking, ranking.index, ranking.begun
+        self._builder, self._pool, self._costs, self._claims = builder, pool, costs, claims
         self._last_resort = False
         self._head_starts: float | None = None
         """Steps after which running work has made room for the head; None while there is no head."""
         self._reasons: dict[SeqId, WaitReason] = {}
         self._passed_over: list[Sequence] = []
         """Decodes that did not get their rows at once; most of them none at all."""
-        self._forecast = Forecast(index, begun, ranking, builder, pool, lengths)
-        self._floors = BlockFloors(index, begun, ranking, pool)
-        self._rebalance = Rebalance(index, ranking, builder, sum(map(len, begun.decodes.values())))
+        self._forecast = Forecast(ranking, builder, pool, lengths)
+        self._floors = BlockFloors(ranking, pool)
+        self._rebalance = Rebalance(ranking, builder)
 
     def fill(self) -> dict[SeqId, WaitReason]:
         """Place all that fits; the reasons of those that were looked at and wait."""
@@ -141,7 +132,7 @@ class Placement:
     def _walk(self) -> dict[SeqId, WaitReason]:
         self._head_starts, self._reasons, self._passed_over = None, {}, []
         self._rebalance.begin_walk()
-        not_begun = WaitingWork(self._index, self._ranking)
+        not_begun = WaitingWork(self._ranking)
         waiting = [self._ranking.stand(seq) for seq in self._begun.others]
         heapq.heapify(waiting)
         lanes = {name: lane for name, lane in self._index.lanes.items() if lane.waits}

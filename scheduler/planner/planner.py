@@ -198,10 +198,8 @@ class Planner:
         for seq in self._claims.beyond_share():
             builder.preempt(lost(seq, self._pool, self._costs))
         ranking = Ranking(self._index, begun, self._costs, now_ms)
-        reasons = Placement(
-            self._index, begun, ranking, builder, self._pool, self._costs, self._lengths, self._claims
-        ).fill()
-        return builder, reasons
+        placement = Placement(ranking, builder, self._pool, self._costs, self._lengths, self._claims)
+        return builder, placement.fill()
 
     def apply(self, result: StepResult, now_ms: float) -> StepOutcome:
         """Take in what came out of the last plan: tokens, ends and charges, with all that ended since the last

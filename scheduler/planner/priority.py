@@ -91,8 +91,9 @@ class Ranking:
     """The order at one moment."""
 
     def __init__(self, index: SequenceIndex, begun: Survey, costs: CostModel, now_ms: float) -> None:
+        self.index = index
+        self.begun = begun
         self.now_ms = now_ms
-        self._begun = begun
         self._lanes = index.lanes
         self._token_ms, self._pair_ms = costs.prefill_ms()
         self._step_ms = costs.step_weights()[0]
@@ -182,7 +183,7 @@ class Ranking:
             rows = 0
             if job.tenant in self._lanes[job.lane].begun:
                 kinds = kinds_of(job.lane, job.tenant)
-                decodes = chain.from_iterable(self._begun.decodes.get(kind, ()) for kind in kinds)
+                decodes = chain.from_iterable(self.begun.decodes.get(kind, ()) for kind in kinds)
                 rows = sum(seq.stalled_since_ms is None for seq in decodes)
             known = self._lookaheads[job.lane, job.tenant] = LOOKAHEAD * DECODE_WEIGHT * rows / job.weight
         return known

@@ -9,7 +9,6 @@ from collections import Counter
 from fairlane.scheduler.planner.preemption import Victim
 from fairlane.scheduler.planner.priority import Phase, Ranked, Ranking
 from fairlane.scheduler.planner.sequence import Kind, Sequence
-from fairlane.scheduler.planner.sequence_index import SequenceIndex
 from fairlane.scheduler.planner.step_builder import StepBuilder
 from fairlane.scheduler.protocol.lanes import LaneName
 
@@ -20,11 +19,9 @@ ASIDE_PART = 8
 class Rebalance:
     """One step's share of it."""
 
-    def __init__(self, index: SequenceIndex, ranking: Ranking, builder: StepBuilder, decoding: int) -> None:
-        self._index = index
-        self._ranking = ranking
-        self._builder = builder
-        self._decoding = decoding
+    def __init__(self, ranking: Ranking, builder: StepBuilder) -> None:
+        self._ranking, self._index, self._builder = ranking, ranking.index, builder
+        self._decoding = sum(map(len, ranking.begun.decodes.values()))
         self._taken = 0
         """Requests that took blocks or rows from others of their lane."""
         self.begin_walk()

@@ -17,8 +17,6 @@ from math import inf
 from fairlane.scheduler.planner.kv.blocks import BlockPool
 from fairlane.scheduler.planner.priority import IDLE, Ranked, Ranking
 from fairlane.scheduler.planner.sequence import Sequence
-from fairlane.scheduler.planner.sequence_index import SequenceIndex
-from fairlane.scheduler.planner.step_budget import Survey
 from fairlane.scheduler.planner.steps import SeqId
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 
@@ -38,12 +36,9 @@ def needed_blocks(seq: Sequence, pool: BlockPool) -> int:
 class BlockFloors:
     """Those of one step. Looked up only where blocks are short."""
 
-    def __init__(self, index: SequenceIndex, begun: Survey, ranking: Ranking, pool: BlockPool) -> None:
-        self._index = index
-        self._begun = begun
-        self._ranking = ranking
-        self._pool = pool
-        busy = [lane.lane for lane in index.lanes.values() if lane.waits or lane.begun]
+    def __init__(self, ranking: Ranking, pool: BlockPool) -> None:
+        self._ranking, self._index, self._begun, self._pool = ranking, ranking.index, ranking.begun, pool
+        busy = [lane.lane for lane in ranking.index.lanes.values() if lane.waits or lane.begun]
         first = min([lane.rank for lane in busy], default=inf)
         self._own = {lane.name: own_blocks(lane, pool.blocks) for lane in busy if lane.rank > first}
         self._most = sum(self._own.values())
