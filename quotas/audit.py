@@ -15,7 +15,7 @@ from typing import Any
 
 from fairlane.quotas import keyspace
 from fairlane.quotas.scripts import Database, Redis, Reply
-from fairlane.quotas.upkeep import Roots
+from fairlane.quotas.upkeep import ActiveRoots
 from fairlane.store.errors import StoreUnavailable
 
 ENTRIES = 100_000
@@ -87,7 +87,7 @@ class AuditOutbox:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._roots = Roots(database)
+        self._roots = ActiveRoots(database)
 
     async def change(self, script: str, root: str, *args: str | int | bytes, note: Note | None) -> Reply:
         """Run a script that changes something of a root, and says so by `note`. What it replies."""

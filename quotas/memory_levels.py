@@ -44,7 +44,7 @@ class Figures:
 
     minute: Minute
     live: Totals = field(default_factory=Totals)
-    """Requests in the air, and the tokens they hold."""
+    """Running requests, and the tokens they hold."""
     spent: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     """Tokens charged by day and by month, under their ISO names."""
     paused: dict[str, int] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class HeldReservation:
 
 
 @dataclass(slots=True)
-class MemoryRoot:
+class MemoryOrganisation:
     """All that belongs to one root organisation."""
 
     slicing: Slicing
@@ -174,7 +174,7 @@ class MemoryRoot:
         tenant = self.tenants.get(tenant_id)
         return tenant is None or tenant.barred == "deleted"
 
-    def take_off(self, reservation: HeldReservation, now_ms: int) -> None:
+    def hold(self, reservation: HeldReservation, now_ms: int) -> None:
         """Hold what it asks for against all its levels."""
         for level in reservation.levels:
             figures = self.figures(level)

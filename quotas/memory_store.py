@@ -11,7 +11,7 @@ import msgspec
 
 from fairlane.quotas import keyspace, limits, sizing
 from fairlane.quotas.limits import Demand, Limits, LimitStatus
-from fairlane.quotas.memory_levels import HeldReservation, LevelId, MemoryKey, MemoryRoot, MemoryTenant
+from fairlane.quotas.memory_levels import HeldReservation, LevelId, MemoryKey, MemoryOrganisation, MemoryTenant
 from fairlane.quotas.store import (
     DEFAULT_LEASE_MS,
     MAX_LEASE_MS,
@@ -42,7 +42,7 @@ class MemoryQuotaStore:
         self._now_ms = now_ms
         self._lease_ms = lease_ms
         self._slicing = slicing
-        self._roots: dict[str, MemoryRoot] = {}
+        self._organisations: dict[str, MemoryOrganisation] = {}
         self._seen_ms: int | None = None
         self._grace_ms = 0
         self.ledger: list[tuple[Ask, Charge]] = []
@@ -56,32 +56,32 @@ class MemoryQuotaStore:
         limits_by: Mapping[tuple[str, str], Limits] | None = None,
     ) -> None:
         """What TenantStore would have stored. `limits_by`: by model and lane; empty: any."""
-        house, by = self._root(root), limits_by or {}
-        before = house.tenants.get(tenant_id)
+        org, by = self._organisation(root), limits_by or {}
+        before = org.tenants.get(tenant_id)
         for model, lane in before.limits_by if before is not None else ():
-            house.limits.pop(keyspace.model_lane_level(tenant_id, model, lane), None)
-        house.tenants[tenant_id] = dataclasses.replace(tenant or MemoryTenant(), limits_by=tuple(by))
-        house.limits[keyspace.tenant_level(tenant_id)] = limits
+            org.limits.pop(keyspace.model_lane_level(tenant_id, model, lane), None)
+        org.tenants[tenant_id] = dataclasses.replace(tenant or MemoryTenant(), limits_by=tuple(by))
+        org.limits[keyspace.tenant_level(tenant_id)] = limits
         for (model, lane), those in by.items():
-            house.limits[keyspace.model_lane_level(tenant_id, model, lane)] = those
+            org.limits[keyspace.model_lane_level(tenant_id, model, lane)] = those
 
     def put_key(self, root: str, key_id: str, limits: Limits, key: MemoryKey) -> None:
         """What KeyStore would have stored."""
-        self._root(root).keys[key_id] = key
-        self._root(root).limits[keyspace.key_level(key_id)] = limits
+        self._organisation(root).keys[key_id] = key
+        self._organisation(root).limits[keyspace.key_level(key_id)] = limits
 
     async def reserve(self, ask: Ask) -> Reservation:
-        root, now_ms = self._root(ask.root), self._now_ms()
-        if root.settled.get(ask.reservation_id, 0) > now_ms:
+        org, now_ms = self._organisation(ask.root), self._now_ms()
+        if org.settled.get(ask.reservation_id, 0) > now_ms:
             raise AlreadySettled(ask.reservation_id)
-        known = root.reservations.get(ask.reservation_id)
+        known = org.reservations.get(ask.reservation_id)
         if known is not None:
-            return _reservation(root, known, now_ms)
-        ids = root.level_ids(ask.tenant, ask.key_id, ask.model, ask.lane)
-        root.check_access(ask, ids, now_ms)
-        levels = root.levels_with_paused(ids, now_ms)
+            return _reservation(org, known, now_ms)
+        ids = org.level_ids(ask.tenant, ask.key_id, ask.model, ask.lane)
+        org.check_access(ask, ids, now_ms)
+        levels = org.levels_with_paused(ids, now_ms)
         most = ask.max_output_tokens
-        paid, start = root.paid_ahead(ask, now_ms), ask.start
+        paid, start = org.paid_ahead(ask, now_ms), ask.start
         demand = Demand(
             ask.prompt_tokens - paid.input,
             most,
@@ -102,23 +102,27 @@ class MemoryQuotaStore:
         reservation = HeldReservation(ask, demand, ids, 0, now_ms + self._lease_ms, shadowed, *held)
         reservation.charged_input, reservation.charged_output = paid.input, paid.output
         reservation.credited.add(paid)
-        root.take_off(reservation, now_ms)
-        return _reservation(root, reservation, now_ms)
+        org.hold(reservation, now_ms)
+        return _reservation(org, reservation, now_ms)
 
     async def extend(self, root: str, reservation_id: str, need: Need) -> Extension:
-        house, now_ms = self._root(root), self._now_ms()
-        reservation = house.reservations.get(reservation_id)
-        if reservation is None or house.settled.get(reservation_id, 0) > now_ms:
+        org, now_ms = self._organisation(root), self._now_ms()
+        reservation = org.reservations.get(reservation_id)
+        if reservation is None or org.settled.get(reservation_id, 0) > now_ms:
             raise AlreadySettled(reservation_id)
         held = reservation.held
         output = min(held.output, max(0, need.published - reservation.charged_output))
         _charge(
-            house, reservation, min(held.input, max(0, need.prompt_tokens - reservation.charged_input)), output, now_ms
+            org,
+            reservation,
+            min(held.input, max(0, need.prompt_tokens - reservation.charged_input)),
+            output,
+            now_ms,
         )
-        levels = house.levels_with_paused(reservation.levels, now_ms)
+        levels = org.levels_with_paused(reservation.levels, now_ms)
         whole = sizing.portion(levels, need.quantum, need.unit) * need.unit
         most = sizing.largest(levels, need.most, choices=need.unit, ended=need.ended)
-        is_barred = house.barred_tenant(reservation.levels) is not None
+        is_barred = org.barred_tenant(reservation.levels) is not None
         wanted = 0 if is_barred else min(need.known + whole, most) - reservation.output
         is_at_ceiling = most < need.most and most - reservation.output < need.unit
         limited_by = "max_output_tokens" if is_at_ceiling else ""
@@ -133,7 +137,7 @@ class MemoryQuotaStore:
         if is_stuck and reservation.since_ms is None:
             reservation.since_ms, reservation.served = now_ms, 0
         for level_id, level in zip(reservation.levels, levels, strict=True):
-            figures = house.figures(level_id)
+            figures = org.figures(level_id)
             figures.live.output += found.tokens
             if is_stuck and any(level is each for each in found.binding) and reservation.since_ms is not None:
                 figures.paused[reservation_id] = reservation.since_ms
@@ -151,12 +155,12 @@ class MemoryQuotaStore:
         )
 
     async def settle(self, root: str, reservation_id: str, charge: Charge) -> Settled:
-        house, now_ms = self._root(root), self._now_ms()
-        if house.settled.get(reservation_id, 0) > now_ms:
+        org, now_ms = self._organisation(root), self._now_ms()
+        if org.settled.get(reservation_id, 0) > now_ms:
             return Settled(first=False)
-        _forget(house.settled, now_ms)
-        house.settled[reservation_id] = now_ms + TOMBSTONE_MS
-        reservation = house.reservations.pop(reservation_id, None)
+        _forget(org.settled, now_ms)
+        org.settled[reservation_id] = now_ms + TOMBSTONE_MS
+        reservation = org.reservations.pop(reservation_id, None)
         if reservation is None:
             return Settled(first=False)
         held = reservation.held
@@ -168,7 +172,7 @@ class MemoryQuotaStore:
         )
         is_refund = charge.is_refund and not charged
         for level in reservation.levels:
-            figures = house.figures(level)
+            figures = org.figures(level)
             figures.live.add(Totals(-1, -held.input, -held.output))
             figures.paused.pop(reservation_id, None)
             if is_refund:
@@ -176,30 +180,30 @@ class MemoryQuotaStore:
         if not is_refund:
             prompt = max(charge.prompt_tokens, reservation.charged_input)
             output = max(charge.output_tokens, reservation.charged_output)
-            due = house.unpaid(
+            due = org.unpaid(
                 reservation, prompt - reservation.charged_input, output - reservation.charged_output, now_ms
             )
-            _book(house, reservation.levels, due, now_ms)
+            _book(org, reservation.levels, due, now_ms)
             prompt, output = prompt - reservation.credited.input, output - reservation.credited.output
             cached = min(charge.cached_tokens, prompt)
             owed = msgspec.structs.replace(charge, prompt_tokens=prompt, cached_tokens=cached, output_tokens=output)
             self.ledger.append((reservation.ask, owed))
-        return Settled(first=True, statuses=limits.statuses(house.levels(reservation.levels, now_ms), now_ms))
+        return Settled(first=True, statuses=limits.statuses(org.levels(reservation.levels, now_ms), now_ms))
 
     async def book(self, ask: Ask) -> bool:
-        root, now_ms = self._root(ask.root), self._now_ms()
-        is_known = ask.reservation_id in root.reservations or root.settled.get(ask.reservation_id, 0) > now_ms
-        if is_known or root.has_gone(ask.tenant):
+        org, now_ms = self._organisation(ask.root), self._now_ms()
+        is_known = ask.reservation_id in org.reservations or org.settled.get(ask.reservation_id, 0) > now_ms
+        if is_known or org.has_gone(ask.tenant):
             return False
-        ids = root.level_ids(ask.tenant, ask.key_id, ask.model, ask.lane)
+        ids = org.level_ids(ask.tenant, ask.key_id, ask.model, ask.lane)
         reservation = HeldReservation(ask, Demand(0, 0, 0, ask.choices), ids, 0, now_ms + self._lease_ms, (), 0, 0)
-        root.take_off(reservation, now_ms)
+        org.hold(reservation, now_ms)
         return True
 
     async def renew(self, root: str, reservation_ids: Iterable[str]) -> set[str]:
         lost = set()
         for reservation_id in reservation_ids:
-            reservation = self._root(root).reservations.get(reservation_id)
+            reservation = self._organisation(root).reservations.get(reservation_id)
             if reservation is None:
                 lost.add(reservation_id)
             else:
@@ -211,23 +215,23 @@ class MemoryQuotaStore:
         if limit < 1 or not self._may_look(now_ms):
             return []
         found: list[Lapsed] = []
-        for name, root in self._roots.items():
-            for reservation in root.reservations.values():
+        for root, org in self._organisations.items():
+            for reservation in org.reservations.values():
                 if reservation.lease_ends_ms > now_ms + MAX_LEASE_MS:
                     reservation.lease_ends_ms = now_ms + self._lease_ms
-            lapsed = [reservation for reservation in root.reservations.values() if reservation.lease_ends_ms <= now_ms]
+            lapsed = [reservation for reservation in org.reservations.values() if reservation.lease_ends_ms <= now_ms]
             lapsed.sort(key=lambda reservation: (reservation.lease_ends_ms, reservation.ask.reservation_id))
-            found += [_lapsed(name, reservation.ask) for reservation in lapsed]
+            found += [_lapsed(root, reservation.ask) for reservation in lapsed]
         return found[:limit]
 
     async def statuses(
         self, root: str, tenant: str, key_id: str | None = None, *, model: str = "", lane: str = ""
     ) -> list[LimitStatus]:
-        house, now_ms = self._root(root), self._now_ms()
-        return list(limits.statuses(house.levels(house.level_ids(tenant, key_id or "", model, lane), now_ms), now_ms))
+        org, now_ms = self._organisation(root), self._now_ms()
+        return list(limits.statuses(org.levels(org.level_ids(tenant, key_id or "", model, lane), now_ms), now_ms))
 
-    def _root(self, name: str) -> MemoryRoot:
-        return self._roots.setdefault(name, MemoryRoot(self._slicing))
+    def _organisation(self, name: str) -> MemoryOrganisation:
+        return self._organisations.setdefault(name, MemoryOrganisation(self._slicing))
 
     def _may_look(self, now_ms: int) -> bool:
         seen_ms, self._seen_ms = self._seen_ms, now_ms
@@ -243,28 +247,30 @@ def _forget(settled: dict[str, int], now_ms: int) -> None:
         del settled[oldest]
 
 
-def _charge(root: MemoryRoot, reservation: HeldReservation, input_tokens: int, output_tokens: int, now_ms: int) -> None:
+def _charge(
+    org: MemoryOrganisation, reservation: HeldReservation, input_tokens: int, output_tokens: int, now_ms: int
+) -> None:
     """From reserved to used."""
     for level in reservation.levels:
-        root.figures(level).live.add(Totals(0, -input_tokens, -output_tokens))
-    _book(root, reservation.levels, root.unpaid(reservation, input_tokens, output_tokens, now_ms), now_ms)
+        org.figures(level).live.add(Totals(0, -input_tokens, -output_tokens))
+    _book(org, reservation.levels, org.unpaid(reservation, input_tokens, output_tokens, now_ms), now_ms)
     reservation.charged_input += input_tokens
     reservation.charged_output += output_tokens
 
 
-def _book(root: MemoryRoot, ids: Sequence[LevelId], tokens: Totals, now_ms: int) -> None:
+def _book(org: MemoryOrganisation, ids: Sequence[LevelId], tokens: Totals, now_ms: int) -> None:
     for level in ids:
-        figures, calendar = root.figures(level), root.calendar(level.tenant, now_ms)
+        figures, calendar = org.figures(level), org.calendar(level.tenant, now_ms)
         figures.minute.add(now_ms, tokens)
         for name in (calendar.today.isoformat(), calendar.month):
             figures.spent[name] += tokens.input + tokens.output
 
 
-def _reservation(root: MemoryRoot, reservation: HeldReservation, now_ms: int) -> Reservation:
+def _reservation(org: MemoryOrganisation, reservation: HeldReservation, now_ms: int) -> Reservation:
     return Reservation(
         granted_tokens=reservation.demand.start + reservation.demand.choice,
         most_tokens=reservation.demand.ceiling,
-        statuses=limits.statuses(root.levels(reservation.levels, now_ms), now_ms),
+        statuses=limits.statuses(org.levels(reservation.levels, now_ms), now_ms),
         shadowed=reservation.shadowed,
     )
 

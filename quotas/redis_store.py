@@ -22,7 +22,7 @@ from fairlane.quotas.store import (
     Reservation,
     Settled,
 )
-from fairlane.quotas.upkeep import Roots
+from fairlane.quotas.upkeep import ActiveRoots
 from fairlane.quotas.windows import MINUTE, Slicing
 from fairlane.store.errors import StoreUnavailable
 
@@ -39,7 +39,7 @@ class RedisQuotaStore:
         if not 0 < lease_ms <= MAX_LEASE_MS:
             raise ValueError(f"lease_ms must be from 1 to {MAX_LEASE_MS}")
         self._database = Database(client, clock=clock, slicing=slicing)
-        self._roots = Roots(self._database)
+        self._roots = ActiveRoots(self._database)
         self._outbox = AuditOutbox(self._database)
         self._lease_ms = lease_ms
         self._slicing = slicing
@@ -153,7 +153,7 @@ class RedisQuotaStore:
         quiet = await self._roots.quiet()
         for root in await self._roots.some():
             try:
-                in_air, lapsed, unheard = await self._database.run(
+                open_count, lapsed, unheard = await self._database.run(
                     "expired", keyspace.of_root(root), limit - len(found), self._lease_ms, MAX_LEASE_MS
                 )
             except StoreUnavailable:  # the node of this root: those of others may answer
@@ -162,7 +162,7 @@ class RedisQuotaStore:
             if unheard:
                 with suppress(StoreUnavailable):  # the node of the log: the next round comes
                     await self._outbox.move(root)
-            elif root in quiet and not in_air:
+            elif root in quiet and not open_count:
                 await self._roots.forget(root)
             if len(found) >= limit:
                 break

@@ -15,7 +15,7 @@ ENLIST_EVERY_S = 3_600.0
 QUIET_AFTER_MS = 86_400_000
 
 
-class Roots:
+class ActiveRoots:
     """The list, as one process keeps it up. Every call may raise StoreUnavailable."""
 
     def __init__(self, database: Database) -> None:

@@ -155,8 +155,8 @@ class LaneQueue:
     def exchange_reports(
         self, now_ms: int, gateway_id: str, said: bytes, refused_us: Mapping[LaneName, int]
     ) -> ReportExchange:
-        """Tell the other gateways what this one has let in (`scheduler.admission.hearsay`), and hear what they said
-        last.
+        """Tell the other gateways what this one has let in (`scheduler.admission.open_requests`), and hear what they
+        said last.
 
         `refused_us`: work that it refused since it said so last and that might have been in time, in microseconds of
         all workers.

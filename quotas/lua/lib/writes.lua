@@ -31,7 +31,7 @@ local function write_beside(prefix, level)
   end
 end
 
--- Writes levels and, where given, a reservation's record. Without a reservation in the air nothing can be held: what a lost
+-- Writes levels and, where given, a reservation's record. Without an open reservation nothing can be held: what a lost
 -- write left behind ends here. Figures of a level that is no more do not stay for ever.
 local function write_levels(prefix, levels, reservation_key, record)
   local values, size = {reservation_key, record, false, false, false, false}, 2

@@ -7,7 +7,8 @@ call('ZADD', key('gateways'), NOW + GATEWAY_LEASES * LEASE_MS, ARGV[2])
 call('PEXPIRE', key('events', ARGV[2]), RECORD_TTL_MS)
 
 -- name: exchange_reports
--- What a gateway says to the others and hears of them (scheduler/admission/hearsay.py). Called by RedisQueue.exchange_reports, for gateways.
+-- What a gateway says to the others and hears of them (scheduler/admission/open_requests.py). Called by
+-- RedisQueue.exchange_reports.
 -- ARGV: clock, gateway, what it says, then for each lane, in order of rank: us of work that it refused since it said so
 --   last and that might have been in time.
 -- Returns for each lane the part of all time that was asked of it of late, in millionths; then for each other
