@@ -16,7 +16,7 @@ QUIET_AFTER_MS = 86_400_000
 
 
 class ActiveRoots:
-    """The list, as one process keeps it up. Every call may raise StoreUnavailable."""
+    """The list of roots to look after, as one process keeps it up. Every call may raise StoreUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -25,7 +25,7 @@ class ActiveRoots:
         self._next = 0
 
     async def enlist(self, root: str) -> None:
-        """Somebody has to look here from now on."""
+        """Add a root, or note that it is still used."""
         await self._database.call("ZADD", keyspace.ROOTS, await self._database.now_ms(), root)
         self._enlisted[root] = time.monotonic()
 
@@ -34,7 +34,7 @@ class ActiveRoots:
         return time.monotonic() - self._enlisted.get(root, -ENLIST_EVERY_S) < ENLIST_EVERY_S
 
     async def some(self) -> list[str]:
-        """The next ones on the way round."""
+        """The next roots of a round over all of them."""
         last = self._next + ROOTS_PER_LOOK - 1
         roots: list[str] = await self._database.call("ZRANGE", keyspace.ROOTS, self._next, last)
         self._next = last + 1 if len(roots) == ROOTS_PER_LOOK else 0
@@ -46,7 +46,7 @@ class ActiveRoots:
         return set(await self._database.call("ZRANGEBYSCORE", keyspace.ROOTS, "-inf", await self._quiet_ms(), *some))
 
     async def forget(self, root: str) -> None:
-        """One that is quiet and has nothing; it stays where somebody has enlisted it anew."""
+        """Remove a quiet root that holds nothing; one that was enlisted meanwhile stays."""
         await self._database.run("unlist", keyspace.ROOTS, root, await self._quiet_ms())
 
     async def _quiet_ms(self) -> int:

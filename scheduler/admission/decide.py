@@ -35,33 +35,33 @@ RefusalCode = Literal["deadline_unattainable", "no_worker", "exceeds_kv"]
 
 
 class Admitted(msgspec.Struct, frozen=True):
-    """It may be queued."""
+    """The request may be queued."""
 
     guaranteed: bool
     expected_ttft_ms: float | None
     """None where no worker knows its costs yet."""
     load: LaneLoad | None = None
-    """What it was found to ask for, at these prices."""
+    """Its demand, at the workers' present costs."""
     claim_ms: float = 0.0
-    """What is to be booked for its guarantee, of the time of all workers."""
+    """Time of all workers to book for its guarantee; 0.0: none."""
     work_ms: float = 0.0
-    """What it is expected to take in all, of the same."""
+    """Time of all workers that it is expected to take in all."""
     token_ms: float = 0.0
     """What a token of a prompt takes; 0.0 where no worker knows its costs yet."""
 
     @property
     def pace_ms(self) -> float:
-        """What a token of it is reckoned to take; 0.0 where no worker knows its costs yet."""
+        """Expected time per output token; 0.0 where no worker knows its costs yet."""
         return 0.0 if self.load is None else self.load.pace_ms
 
 
 UNPROMISED = Admitted(guaranteed=False, expected_ttft_ms=None)
-"""What is said where there is no gateway."""
+"""The answer where nobody decides: a simulation without admission."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """It may not, and why."""
+    """The request may not be queued, and why."""
 
     code: RefusalCode
     retry_after_ms: float | None

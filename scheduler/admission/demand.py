@@ -33,25 +33,25 @@ MOST_DECODING = 7.0 / 8.0
 
 
 class FleetCapacity(NamedTuple):
-    """Who does the work."""
+    """The workers of one queue, as the demand test sees them."""
 
     workers: int
     base_ms: float
-    """Of a step, whatever it holds."""
+    """A step's fixed time."""
     pace_ms: float
     """What a step may take at most, so that decodes of the first lane keep their pace."""
 
 
 class ServiceClass(NamedTuple):
-    """What goes before what, whatever its deadline: a lesser level before a greater."""
+    """Order among demands, whatever their deadlines: the lesser is served first."""
 
     rank: int
-    """The lane's."""
+    """Of the lane; 0 is the most urgent."""
     best_effort: bool
 
 
 class LaneLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """One request, or several alike, as the test sees them."""
+    """The demand of one request, or of several alike."""
 
     level: ServiceClass
     prefill_ms: float
@@ -76,7 +76,7 @@ class LaneLoad(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class Sum:
-    """Loads together."""
+    """The sum of several loads."""
 
     loads: int = 0
     prefill_ms: float = 0.0
@@ -119,10 +119,10 @@ class DemandLedger:
         self._loads: dict[str, LaneLoad] = {}
         self._sums: dict[ServiceClass, Sum] = {}
         self.others: Mapping[ServiceClass, Sum] = {}
-        """What other gateways have let in."""
+        """What other gateways admitted, by their last reports."""
 
     def put(self, job_id: str, load: LaneLoad, now_ms: float) -> None:
-        """It is open, and has come so far."""
+        """Open a load, or replace it by what is left of it."""
         self.remove(job_id)
         if load.due_ms < math.inf:
             load = msgspec.structs.replace(load, due_ms=_rounded(load.due_ms, now_ms))
@@ -130,7 +130,7 @@ class DemandLedger:
         self._sums.setdefault(load.level, Sum()).add(load)
 
     def remove(self, job_id: str) -> None:
-        """It is over, if it ever was open."""
+        """Close a load; one that is not open is fine."""
         load = self._loads.pop(job_id, None)
         if load is not None:
             self._sums[load.level].add(load, -1)
@@ -265,28 +265,29 @@ WEIGHTS = 1 + len(StepFeatures._fields)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestCosts:
-    """Prices at workers like these; the mean of them where they differ."""
+    """What requests cost on these workers, in milliseconds; the mean where workers differ."""
 
     workers: int
     kv_tokens: float
-    """Of one worker; so the slots."""
+    """Of one worker."""
     slots: float
+    """Sequences in one step of one worker."""
     host_tokens: float = 0.0
     """KV tokens of one worker's host pool."""
     base_ms: float
-    """Of a step, whatever it holds."""
+    """A step's fixed time."""
     row_ms: float
     token_ms: float
-    """Of a token in a prompt."""
+    """Per prompt token."""
     context_ms: float
-    """Of a KV token that a row reads."""
+    """Per KV token that a row reads."""
     pair_ms: float
-    """Of a pair of prompt tokens, one of which attends to the other."""
+    """Per pair of prompt tokens, one of which attends to the other."""
     recent_step_ms: float
-    """What a step took of late."""
+    """A step's recent mean time."""
 
     def prefill_ms(self, prompt_tokens: int) -> float:
-        """Of a prompt."""
+        """Time of a prompt's prefill."""
         return prompt_tokens * (self.token_ms + self.pair_ms * prompt_tokens / 2.0)
 
     def share(self, kv_tokens: float) -> float:
@@ -301,7 +302,7 @@ class RequestCosts:
         return min(1.0, STAYING_PART * most_tokens / self.kv_tokens)
 
     def output_ms(self, kv_tokens: float) -> float:
-        """Of one output token of such a sequence."""
+        """Time per output token of a sequence with so much KV."""
         return self.row_ms + self.context_ms * kv_tokens + self.base_ms * self.share(kv_tokens)
 
     def full_step_ms(self, kv_tokens: float) -> float:
@@ -309,7 +310,7 @@ class RequestCosts:
         return self.output_ms(kv_tokens) / self.share(kv_tokens)
 
     def differs(self, other: "RequestCosts") -> bool:
-        """A price of something typical is another by more than REPRICED_BEYOND."""
+        """A typical cost is off by more than REPRICED_BEYOND of the other's."""
         return any(
             abs(mine - others) > REPRICED_BEYOND * others
             for mine, others in zip(self._typical, other._typical, strict=True)
@@ -322,7 +323,7 @@ class RequestCosts:
 
 
 def request_costs(workers: Sequence[WorkerStatus]) -> RequestCosts | None:
-    """The prices of all that serve, as those say that know their costs; None where none does."""
+    """Mean costs of the serving workers that report any; None where none does."""
     serving = [one for one in workers if not one.draining and one.kv_tokens and one.max_sequences]
     known = [one for one in serving if len(one.step_weights) == WEIGHTS]
     if not known:

@@ -36,7 +36,7 @@ from fairlane.scheduler.queue.types import whole_us
 
 
 class ClassReport(msgspec.Struct, frozen=True, array_like=True):
-    """A `Sum` of one level. Dues are told for what is guaranteed alone: best effort breaks no promise."""
+    """The `Sum` of one service class. Deadlines are told for guaranteed work alone: best effort breaks no promise."""
 
     rank: int
     best_effort: bool
@@ -51,15 +51,15 @@ class ClassReport(msgspec.Struct, frozen=True, array_like=True):
 
 
 class GatewayReport(msgspec.Struct, frozen=True, array_like=True):
-    """What one gateway has let in and not yet seen end, when it said so."""
+    """One gateway's open requests, by service class, at the time of the report."""
 
     levels: tuple[ClassReport, ...]
     promised: Mapping[int, float]
     """Part of the workers' time that it guaranteed of late, by lane rank."""
 
 
-def level_report(level: ServiceClass, found: Sum, now_ms: float) -> ClassReport:
-    """What a gateway says of one level."""
+def class_report(level: ServiceClass, found: Sum, now_ms: float) -> ClassReport:
+    """The report of one service class."""
     dated = () if level.best_effort else found.dated.items()
     sums = found.loads, found.prefill_ms, found.work_ms, found.output_ms, found.token_ms, found.share
     dues = tuple((bucket * BUCKET_MS - now_ms, loads, work_ms) for bucket, (loads, work_ms) in dated)
@@ -67,7 +67,7 @@ def level_report(level: ServiceClass, found: Sum, now_ms: float) -> ClassReport:
 
 
 def sums_of(reports: Iterable[tuple[GatewayReport, int]], now_ms: float) -> dict[ServiceClass, Sum]:
-    """All that other gateways have let in, each report with its age in milliseconds."""
+    """Open requests of other gateways, by service class; each report comes with its age in milliseconds."""
     sums: dict[ServiceClass, Sum] = {}
     for report, age_ms in reports:
         for one in report.levels:
@@ -90,7 +90,7 @@ def encode_report(report: GatewayReport) -> bytes:
 
 
 def decode_reports(heard: Iterable[tuple[bytes, int]]) -> list[tuple[GatewayReport, int]]:
-    """What other gateways said and how many milliseconds ago, but for what another release says in another way."""
+    """Reports with their ages in milliseconds; what another release encodes in another way is left out."""
     reports = []
     for said, age_ms in heard:
         with suppress(msgspec.DecodeError):
@@ -99,7 +99,7 @@ def decode_reports(heard: Iterable[tuple[bytes, int]]) -> list[tuple[GatewayRepo
 
 
 RATE_MS = 2_000.0
-"""Over how long a rate is taken."""
+"""Time constant of the rates of work."""
 
 
 class Rate(FadingSum):
@@ -113,11 +113,11 @@ class Rate(FadingSum):
         super().add(work_ms / RATE_MS, now_ms)
 
     def add_late(self, work_ms: float, came_ms: float, now_ms: float) -> None:
-        """So much came then, as is known only now."""
+        """Count work that came earlier and is known only now."""
         self.add(work_ms * math.exp((came_ms - now_ms) / RATE_MS), now_ms)
 
     def take_back(self, work_ms: float, came_ms: float, now_ms: float) -> None:
-        """What came then is not to count after all."""
+        """Uncount work that came earlier."""
         self.add_late(-work_ms, came_ms, now_ms)
 
 
@@ -130,7 +130,7 @@ COUNTED_EVERY = 8
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked for. Times are milliseconds from its arrival."""
+    """A request as admission sees it. Times are milliseconds from its arrival."""
 
     lane: LaneName
     tenant: str = ""
@@ -159,7 +159,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class _Open:
-    """A request that was let in."""
+    """A request that was admitted."""
 
     request: Request
     guaranteed: bool
@@ -173,11 +173,11 @@ class _Open:
 
 
 class OpenRequests:
-    """Of one gateway, on one clock in milliseconds."""
+    """One gateway's open requests of one queue. Times are milliseconds of the gateway's own clock."""
 
     def __init__(self, lanes: Mapping[LaneName, Lane]) -> None:
         self.costs: RequestCosts | None = None
-        """Prices as workers last reported them; None while none knows its costs."""
+        """As workers last reported; None while none knows its costs."""
         self.ledger = DemandLedger()
         self._lanes = lanes
         self._waits = Waits()
@@ -186,7 +186,7 @@ class OpenRequests:
         self._lengths = MeanLengths()
         self._open: dict[str, _Open] = {}
         self._priced_at: RequestCosts | None = None
-        """Prices of what is open."""
+        """The costs by which the open requests are priced."""
         self._asked: defaultdict[int, Rate] = defaultdict(Rate)
         self._promised: defaultdict[int, Rate] = defaultdict(Rate)
         """Work that came, and that was guaranteed; by lane rank."""
@@ -229,13 +229,13 @@ class OpenRequests:
                     self._count_asked(found, now_ms)
 
     def report(self, now_ms: float) -> GatewayReport:
-        """What other gateways are to know of this one."""
-        levels = tuple(level_report(level, found, now_ms) for level, found in self.ledger.levels() if found.loads)
+        """This gateway's report to the others."""
+        levels = tuple(class_report(level, found, now_ms) for level, found in self.ledger.levels() if found.loads)
         promised = {rank: rate.at(now_ms) for rank, rate in self._promised.items()}
         return GatewayReport(levels, promised)
 
     def refused_us(self) -> dict[LaneName, int]:
-        """What was turned away since this was last asked, as all gateways are to count it."""
+        """Refused work by lane since the last call, in microseconds of all workers."""
         refused, self._refused_ms = self._refused_ms, defaultdict(float)
         return {lane: whole_us(work_ms) for lane, work_ms in refused.items()}
 
@@ -265,7 +265,7 @@ class OpenRequests:
     def enter(
         self, job_id: str, request: Request, *, guaranteed: bool, now_ms: float, load: LaneLoad | None = None
     ) -> None:
-        """It is let in; instead of what went by this id before. `load`: what it was just found to ask for."""
+        """Add an admitted request, or replace the one of this id. `load`: its demand, where it was just computed."""
         self.withdraw(job_id, now_ms)
         found = self._open[job_id] = _Open(request, guaranteed, now_ms)
         if self.costs is not None:
@@ -273,7 +273,7 @@ class OpenRequests:
             self._count_asked(found, now_ms)
 
     def withdraw(self, job_id: str, now_ms: float) -> None:
-        """What was let in is not put after all: as if it had never come."""
+        """Remove a request that was not queued after all, as if it had never come."""
         found = self._open.get(job_id)
         if found is not None:
             for rate in self._rates(found):
@@ -358,7 +358,7 @@ class OpenRequests:
         return FleetCapacity(costs.workers, costs.base_ms, self._pace_ms)
 
     def load(self, request: Request, costs: RequestCosts, now_ms: float, *, guaranteed: bool) -> LaneLoad:
-        """A request that comes now, as the demand test sees it."""
+        """The demand of a request that comes now."""
         return self._load(_Open(request, guaranteed, now_ms), costs)
 
     def output_tokens(self, request: Request, produced: int = 0) -> int:
@@ -388,7 +388,7 @@ class OpenRequests:
             rate.add_late(found.asked_ms, found.arrived_ms, now_ms)
 
     def _rates(self, found: _Open) -> list[Rate]:
-        """Those in which what was let in counts."""
+        """The rates that an admitted request counts in."""
         rank = self._lanes[found.request.lane].rank
         rates = [self._asked[rank], self._let_in[rank, found.request.tenant]]
         return [*rates, self._promised[rank]] if found.guaranteed else rates

@@ -43,7 +43,7 @@ def count(sequences: Iterable[Sequence], lanes: Iterable[LaneName]) -> Counts:
 
 
 class Census:
-    """A index's counts, taken again once a sequence has moved, or stopped, or gone on."""
+    """Counts of an index, cached until a sequence moves, stops or goes on."""
 
     def __init__(self, index: SequenceIndex) -> None:
         self._index = index

@@ -28,7 +28,7 @@ ROUNDING = 1.0 - 1e-9
 
 
 class Coast:
-    """One worker's batch. `begin` and `end` take turns, until it lands."""
+    """A batch that only decodes. `begin` and `end` take turns, until it lands."""
 
     def __init__(
         self,

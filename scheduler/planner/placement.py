@@ -83,7 +83,7 @@ class WaitingWork:
 
 
 class Placement:
-    """One step's walk."""
+    """One step's walk down the order."""
 
     def __init__(
         self,

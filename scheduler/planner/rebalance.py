@@ -17,7 +17,7 @@ ASIDE_PART = 8
 
 
 class Rebalance:
-    """One step's share of it."""
+    """One step's rebalancing: what requests took rows or blocks from tenants outside the window."""
 
     def __init__(self, ranking: Ranking, builder: StepBuilder) -> None:
         self._ranking, self._index, self._builder = ranking, ranking.index, builder

@@ -21,7 +21,7 @@ from fairlane.scheduler.protocol.messages import Job
 
 
 class Decodes:
-    """Hundreds of sequences, of which a step changes a few."""
+    """What a worker decodes, by kind: hundreds of sequences, of which a step changes a few."""
 
     def __init__(self, lanes: Mapping[LaneName, Lane]) -> None:
         self.counts: Counter[LaneName] = Counter()
@@ -32,21 +32,21 @@ class Decodes:
         """When the first of those that are not promoted will be, or earlier."""
 
     def add(self, seq: Sequence) -> None:
-        """It decodes from now on."""
+        """Add a sequence that begins to decode."""
         lane = seq.job.lane
         self.counts[lane] += 1
         self._next_ms[lane] = min(self._next_ms[lane], seq.promoted_ms)
         self._put(seq, seq.kind)
 
     def remove(self, seq: Sequence) -> None:
-        """It does no longer; one that did not is fine."""
+        """Remove a sequence that decodes no longer; one that did not is fine."""
         kind = self._kinds.pop(seq.id, None)
         if kind is not None:
             self.counts[kind[0]] -= 1
             self._take(seq, kind)
 
     def by_kind(self, now_ms: float) -> dict[Kind, tuple[Sequence, ...]]:
-        """All of them as they stand now: what happens later does not change it."""
+        """A snapshot of all decodes, with promotions up to now."""
         for name, next_ms in self._next_ms.items():
             if next_ms <= now_ms:
                 self._promote(name, now_ms)
@@ -57,7 +57,7 @@ class Decodes:
         return any(next_ms <= now_ms for next_ms in self._next_ms.values())
 
     def alike(self) -> Iterator[tuple[LaneName, tuple[Sequence, ...]]]:
-        """All of them, in lots of one lane each."""
+        """All decodes, grouped by kind, with the lane of each group."""
         return ((kind[0], alike) for kind, alike in self._by_kind.items())
 
     def _promote(self, name: LaneName, now_ms: float) -> None:
@@ -106,7 +106,7 @@ Filed = tuple[float, float, str, int, Sequence]
 
 
 class LaneIndex:
-    """One lane: what its tenants wait for, and the service that they have had."""
+    """One lane: waiting sequences by tenant, and the service that each tenant has had."""
 
     def __init__(self, lane: Lane, counters: Counters) -> None:
         self.lane = lane
@@ -184,7 +184,7 @@ class LaneIndex:
         return self._waiting.keys()
 
     def all_waiting(self) -> Iterator[Sequence]:
-        """All that waits here and has not begun."""
+        """Every sequence of the lane that has not begun."""
         return map(itemgetter(-1), self._elders)
 
     def lift(self, tenant: str) -> None:
@@ -295,7 +295,7 @@ class LaneIndex:
 
 
 class SequenceIndex:
-    """All sequences that are not over."""
+    """Every sequence that is not over."""
 
     def __init__(self, lanes: Mapping[LaneName, Lane], *, window: float) -> None:
         self.lanes = {name: LaneIndex(lane, Counters(window)) for name, lane in lanes.items()}

@@ -46,7 +46,7 @@ from fairlane.scheduler.queue.types import (
 
 @dataclass(slots=True, kw_only=True)
 class QueuedJob:
-    """A job and all that happened to it. Times are milliseconds of the queue's one clock."""
+    """A job's record in the in-memory queue. Times are milliseconds of the queue's one clock."""
 
     job: Job
     arrived_ms: int
@@ -99,7 +99,7 @@ Place = tuple[float, str]
 
 
 class Places:
-    """Who waits in one lane. A tenant is backlogged while it has a job here."""
+    """The waiting jobs of one lane, and what each tenant has had. A tenant is backlogged while it has a job here."""
 
     def __init__(self, lane: Lane, window: float) -> None:
         self.lane = lane

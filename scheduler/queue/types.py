@@ -118,10 +118,10 @@ class Publication(NamedTuple):
 
 
 class ReportExchange(NamedTuple):
-    """What one gateway hears of the others."""
+    """What a gateway gets back for its own report."""
 
     reports: tuple[tuple[bytes, int], ...]
-    """What each other said last, and how many milliseconds ago."""
+    """The last report of each other gateway, and its age in milliseconds."""
     asked: dict[LaneName, float]
     """Part of all workers' time that came to each lane of late, over all gateways; more than 1 where it is too much."""
 

@@ -25,7 +25,7 @@ tenants that have nothing here yet: else one tenant's could keep another's waiti
 
 
 class HostClaims:
-    """One worker's. `idle`: the sequences at their grant, among others, as they are at any time."""
+    """Claims on one worker's host pool. `idle`: a live view of the sequences at their grant, among others."""
 
     def __init__(self, pool: BlockPool, idle: Mapping[SeqId, Sequence]) -> None:
         self._pool = pool
@@ -39,12 +39,12 @@ class HostClaims:
         """Exact work that yields only what the host has room for just then."""
 
     def came(self, job: Job) -> None:
-        """A job is here from now on."""
+        """Count a job's tenant for the shares."""
         self._groups[job.tenant] += 1
         self._weights[job.tenant] = job.weight
 
     def left(self, job: Job) -> None:
-        """It is here no longer."""
+        """Uncount a job that has ended or left."""
         self._groups[job.tenant] -= 1
         if not self._groups[job.tenant]:
             del self._groups[job.tenant], self._weights[job.tenant]
@@ -108,7 +108,7 @@ class HostClaims:
         return None
 
     def release(self, seq: Sequence) -> None:
-        """It is over, or did not begin after all."""
+        """Give up the claim of a sequence that is over, or did not begin after all."""
         self._leaving.pop(seq.id, None)
         self._staying.pop(seq.id, None)
 
@@ -129,7 +129,7 @@ class HostClaims:
         return held
 
     def room(self) -> "HostRoom":
-        """What whoever yields now may fill."""
+        """The slots that sequences which yield now may fill."""
         return HostRoom(self, self._pool.slots.free)
 
     def _most(self, seq: Sequence) -> int:

@@ -34,7 +34,7 @@ def needed_blocks(seq: Sequence, pool: BlockPool) -> int:
 
 
 class BlockFloors:
-    """Those of one step. Looked up only where blocks are short."""
+    """The floors of one step, computed only where blocks are short."""
 
     def __init__(self, ranking: Ranking, pool: BlockPool) -> None:
         self._ranking, self._index, self._begun, self._pool = ranking, ranking.index, ranking.begun, pool
