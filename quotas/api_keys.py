@@ -60,7 +60,6 @@ class Scopes:
         return cls(**parsed)
 
     def allows(self, scope: Literal["models", "lanes", "endpoints"], name: str) -> bool:
-        """Whether a model, lane or endpoint is within."""
         allowed: tuple[str, ...] | None = getattr(self, scope)
         return allowed is None or name in allowed
 

@@ -235,7 +235,6 @@ class RollUp:
             await self.tenant(root, tenant, today)
 
     async def tenant(self, root: str, tenant: str, today: date) -> None:
-        """Roll up one tenant's days that are too old on this day."""
         prefix, last = keyspace.of_root(root), today - timedelta(days=self._days + 1)
         marker = await self._database.call("GET", f"{prefix}rolled:{tenant}")
         rolled = last - timedelta(days=FIRST_LOOK_DAYS) if marker is None else date.fromisoformat(marker)

@@ -148,7 +148,6 @@ class MemoryOrganisation:
         return self._figures.setdefault(level.id, Figures(Minute(self.slicing)))
 
     def barred_tenant(self, ids: Sequence[LevelId]) -> Reason | None:
-        """Why a tenant or one above it may not be used."""
         for level in ids:
             tenant = self.tenants.get(level.tenant)
             if tenant is None:
@@ -170,7 +169,6 @@ class MemoryOrganisation:
             raise AccessDenied("expired")
 
     def has_gone(self, tenant_id: str) -> bool:
-        """The tenant was deleted, or never made."""
         tenant = self.tenants.get(tenant_id)
         return tenant is None or tenant.barred == "deleted"
 

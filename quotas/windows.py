@@ -70,7 +70,6 @@ class FixedWindow:
         return 0
 
     def frees_ms(self, amount: int, fields: tuple[str, ...]) -> int | None:
-        """The end, whatever the amount."""
         return self.ends_ms
 
 
@@ -82,7 +81,6 @@ class Slicing:
 
     @cached_property
     def slice_ms(self) -> int:
-        """Of one slice."""
         return max(1, self.length_ms // MOST_SLICES)
 
     @cached_property

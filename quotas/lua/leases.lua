@@ -56,7 +56,7 @@ end
 return {redis.call('ZCARD', leases), lapsed, redis.call('LLEN', prefix .. 'audit')}
 
 -- name: unlist
--- Forgets a root that nobody has enlisted since. Called by Roots.
+-- Forgets a root that nobody has enlisted since. Called by ActiveRoots.
 -- KEYS[1]  the roots by when they were last enlisted, ms
 -- ARGV     1 root, 2 since when, ms
 -- Returns  1, or 0 where somebody has

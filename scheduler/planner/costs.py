@@ -127,7 +127,6 @@ class NonNegativeFit:
 
     @property
     def has_learnt(self) -> bool:
-        """There were enough observations to rely on."""
         return self.observations >= LEARNT_AFTER
 
     def predict(self, x: Sequence[float]) -> float:

@@ -256,7 +256,6 @@ class Capacity:
 
     @property
     def is_empty(self) -> bool:
-        """No lane could start anything."""
         return self.is_full and not any(lane.sequences for lane in self.yielding.values())
 
 

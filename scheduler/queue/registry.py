@@ -118,7 +118,6 @@ class RedisRegistry:
         return {queue.decode(): sha256.decode() for queue, sha256 in found.items()}
 
     async def note_queue(self, queue: str, sha256: str) -> None:
-        """This queue may hold something."""
         await self._redis.execute_command("HSET", _QUEUES, queue, sha256)
 
     async def drop_queue(self, queue: str) -> None:

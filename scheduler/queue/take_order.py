@@ -177,7 +177,6 @@ class Places:
         return heapq.nsmallest(TENANTS_PER_TAKE, self._queues, key=lambda tenant: (self.counters.value(tenant), tenant))
 
     def returned(self) -> Iterator[str]:
-        """The first of the jobs that came back from a worker."""
         return _first(self._returned)
 
     def all_returned(self) -> list[str]:
@@ -283,7 +282,6 @@ class WorkerRoom:
         self._suspect = self._suspect or entry.losses >= SUSPECT_LOSSES
 
     def close(self, first: int, last: int) -> None:
-        """Give nothing more to these lanes, so that room gathers."""
         for level in range(first, last + 1):
             self._sequences[level] = 0
 

@@ -183,7 +183,6 @@ class _Gaps:
         self._service[tenant] = self._service.get(tenant, 0.0) + service
 
     def look(self) -> None:
-        """Compare all who are backlogged."""
         for tenant, others in self._apart.items():
             own = self._service[tenant]
             for other, apart in others.items():

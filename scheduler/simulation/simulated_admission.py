@@ -1,6 +1,6 @@
-"""Admission at the gateways of a simulation: what a gateway would know of the workers decides each arrival.
+"""Admission in a simulation: gateways decide each arrival on what workers last reported.
 
-Several gateways know of each other what gateways do: what they tell each other, as old as the last look.
+Several gateways know of each other what real ones do: reports as old as the last look.
 """
 
 import random
@@ -26,7 +26,7 @@ class Counted(Protocol):
 
 
 class SimulatedAdmission:
-    """Observes a simulation of workers that are alike, and is its gateways; a request comes to any of them.
+    """The gateways of a simulation whose workers are alike, and an observer of it; a request comes to any gateway.
 
     With a `heartbeat_ms`, workers report that often, and each gateway looks at them, and hears of the others, twice as
     often, as gateways do; without, what a gateway knows is never stale. A dead worker is reported until its lease has

@@ -52,7 +52,6 @@ class TraceRow:
 
     @property
     def tokens(self) -> int:
-        """KV tokens that it grows to."""
         return self.prompt_tokens + self.output_tokens
 
 
