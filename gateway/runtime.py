@@ -36,10 +36,10 @@ from fairlane.quotas.api_keys import KeyStore
 from fairlane.quotas.audit import Audit
 from fairlane.quotas.idempotency import IdempotencyRecords
 from fairlane.quotas.ledger import Ledger, RollUp
-from fairlane.quotas.upkeep import GatewayPresence
 from fairlane.quotas.redis_store import RedisQuotaStore
 from fairlane.quotas.store import QuotaStore
 from fairlane.quotas.tenants import TenantStore
+from fairlane.quotas.upkeep import GatewayPresence
 from fairlane.quotas.windows import MINUTE, Slicing
 from fairlane.scheduler.admission.open_requests import decode_reports, encode_report
 from fairlane.scheduler.queue.redis_queue import RedisQueue
@@ -265,9 +265,9 @@ class Resources:
     async def _depths(self, name: str) -> Depths:
         """How full a queue's lanes are; its doors tell each other what they have let in."""
         queue, door = self._calls(name), self.open_requests.at(name)
-        said = encode(door.report(self.open_requests.now_ms))
+        said = encode_report(door.report(self.open_requests.now_ms))
         heard = await queue.exchange_reports(self.gateway_id, said, door.refused_us())
-        door.hear(decode(heard.reports), heard.asked, self.open_requests.now_ms)
+        door.hear(decode_reports(heard.reports), heard.asked, self.open_requests.now_ms)
         return await queue.depths()
 
     def _calls(self, name: str) -> RedisQueue:

@@ -20,13 +20,13 @@ from typing import Literal
 
 from fairlane.gateway.auth import KeyLookup
 from fairlane.quotas.api_keys import ApiKey, Identity
-from fairlane.quotas.limits import RULES, Limits, LimitsBy, Scope
+from fairlane.quotas.limits import RULES, Limits, LimitsBy, LimitStatus, Scope
 from fairlane.quotas.memory_levels import MemoryKey, MemoryTenant
 from fairlane.quotas.memory_store import MemoryQuotaStore
-from fairlane.quotas.upkeep import GatewayPresence
 from fairlane.quotas.redis_store import RedisQuotaStore
-from fairlane.quotas.store import Ask, Charge, Extension, Lapsed, LimitStatus, Need, QuotaError, Reservation, Settled
+from fairlane.quotas.store import Ask, Charge, Extension, Lapsed, Need, QuotaError, Reservation, Settled
 from fairlane.quotas.tenants import Tenant
+from fairlane.quotas.upkeep import GatewayPresence
 from fairlane.store.circuit_breaker import StoreAway
 from fairlane.store.errors import STORE_ERRORS, StoreFailures, StoreUnavailable
 from fairlane.store.retry import every
