@@ -13,7 +13,7 @@ from fairlane.gateway.openai.requests import ChatRequest, CompletionRequest, par
 from fairlane.gateway.openai.wire import MAX_SEQUENCES
 from fairlane.gateway.requests.prepare import Kind, Tokens
 from fairlane.gateway.text.tokenizer import TextModel
-from fairlane.scheduler.protocol.messages import TokenLogprob
+from fairlane.scheduler.protocol.messages import PositionLogprobs
 
 LOGPROB_MIN = -9999.0
 """What stands for a token that cannot come: JSON has no infinity, and OpenAI says it so."""
@@ -29,7 +29,9 @@ class Vocabulary(Protocol):
         """The token alone, as bytes."""
 
 
-def chat_logprobs(vocabulary: Vocabulary, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
+def chat_logprobs(
+    vocabulary: Vocabulary, token_ids: Sequence[int], logprobs: Sequence[PositionLogprobs]
+) -> dict[str, Any]:
     """`logprobs` of a chat choice or of one of its chunks. Both sequences have one entry per token."""
     content = []
     for token_id, drawn in zip(token_ids, logprobs, strict=True):
@@ -39,7 +41,7 @@ def chat_logprobs(vocabulary: Vocabulary, token_ids: Sequence[int], logprobs: Se
 
 
 def completion_logprobs(
-    vocabulary: Vocabulary, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob], text_offset: int
+    vocabulary: Vocabulary, token_ids: Sequence[int], logprobs: Sequence[PositionLogprobs], text_offset: int
 ) -> dict[str, Any]:
     """`logprobs` of a completion choice or chunk. `text_offset`: characters of the choice before these tokens."""
     tokens = [vocabulary.token_text(token_id) for token_id in token_ids]
@@ -74,7 +76,7 @@ def _chat_prompts(text: TextModel, request: ChatRequest) -> list[Tokens]:
 
 
 def _logprobs(
-    text: TextModel, token_ids: Tokens, logprobs: tuple[TokenLogprob, ...], text_offset: int
+    text: TextModel, token_ids: Tokens, logprobs: tuple[PositionLogprobs, ...], text_offset: int
 ) -> dict[str, Any]:
     return chat_logprobs(text, token_ids, logprobs)  # chat tells no offsets
 

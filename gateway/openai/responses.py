@@ -16,7 +16,7 @@ from fairlane.gateway.http import sse
 from fairlane.gateway.requests.prepare import Tokens, ToldLogprobs
 from fairlane.gateway.requests.request import LiveJob
 from fairlane.gateway.text.tokenizer import TextModel
-from fairlane.scheduler.protocol.messages import FinishReason, TokenLogprob
+from fairlane.scheduler.protocol.messages import FinishReason, PositionLogprobs
 
 
 class TextChunk(msgspec.Struct, frozen=True):
@@ -27,7 +27,7 @@ class TextChunk(msgspec.Struct, frozen=True):
     text: str
     token_ids: tuple[int, ...]
     """Tokens that are new and counted; their text may still be held back."""
-    logprobs: tuple[TokenLogprob, ...]
+    logprobs: tuple[PositionLogprobs, ...]
     finish_reason: FinishReason | None
 
     def __repr__(self) -> str:
@@ -191,7 +191,7 @@ class Logprobs:
     text: TextModel
     shape: ToldLogprobs
 
-    def told(self, token_ids: Tokens, logprobs: tuple[TokenLogprob, ...], before: int = 0) -> Mapping[str, Any]:
+    def told(self, token_ids: Tokens, logprobs: tuple[PositionLogprobs, ...], before: int = 0) -> Mapping[str, Any]:
         """The `logprobs` object of tokens with so many characters of the choice before them."""
         return self.shape(self.text, token_ids, logprobs, before)
 
@@ -206,7 +206,7 @@ class _Told:
 
     text: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprob] = field(default_factory=list)
+    logprobs: list[PositionLogprobs] = field(default_factory=list)
     characters: int = 0
     """Of the tokens whose log-probabilities were told."""
     finish_reason: FinishReason | None = None

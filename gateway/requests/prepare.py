@@ -36,7 +36,7 @@ from fairlane.gateway.requests.service_level import CLASS_HEADER, LANE_HEADER, S
 from fairlane.gateway.text.tokenizer import PromptTooLong, TextModel, TokenStream
 from fairlane.quotas.store import Once
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
-from fairlane.scheduler.protocol.messages import Job, TokenLogprob
+from fairlane.scheduler.protocol.messages import Job, PositionLogprobs
 
 HUGE_BODY_BYTES = 256 * 1024
 HUGE_AT_ONCE = 1
@@ -47,7 +47,7 @@ _PRINT = 16
 
 Request = TypeVar("Request", bound=GenerationRequest)
 Tokens = tuple[int, ...]
-ToldLogprobs = Callable[[TextModel, Tokens, tuple[TokenLogprob, ...], int], Mapping[str, Any]]
+ToldLogprobs = Callable[[TextModel, Tokens, tuple[PositionLogprobs, ...], int], Mapping[str, Any]]
 """(model, token ids, their log-probabilities, characters of the choice before them) → the `logprobs` object."""
 
 

@@ -15,9 +15,9 @@ from fairlane.scheduler.protocol.messages import (
     FinishReason,
     Outcome,
     Paused,
+    PositionLogprobs,
     Preempted,
     Resumed,
-    TokenLogprob,
     YieldMode,
 )
 
@@ -163,7 +163,7 @@ class StepResult:
     """The sampled token of each row that samples."""
     failed: Mapping[SeqId, str] = field(default_factory=dict)
     """Rows that could not be computed (a NaN, say), with a reason that holds no content."""
-    logprobs: Mapping[SeqId, TokenLogprob] = field(default_factory=dict)
+    logprobs: Mapping[SeqId, PositionLogprobs] = field(default_factory=dict)
     """Of the sampled tokens whose requests ask for them."""
     run_ms: float = 0.0
     """Wall time of the rows."""

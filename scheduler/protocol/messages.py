@@ -139,14 +139,14 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
 # What a worker says to a gateway: the gateway's delta stream, in order.
 
 
-class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
+class PositionLogprobs(msgspec.Struct, frozen=True, array_like=True):
     """Log-probabilities at one position: the chosen token's, and the likeliest alternatives."""
 
     logprob: float
     top: tuple[tuple[int, float], ...]
 
     def __repr__(self) -> str:
-        return "TokenLogprob(…)"
+        return "PositionLogprobs(…)"
 
 
 class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="token"):
@@ -157,7 +157,7 @@ class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     choice: int
     first_index: int
     token_ids: tuple[int, ...]
-    logprobs: tuple[TokenLogprob, ...] = ()
+    logprobs: tuple[PositionLogprobs, ...] = ()
     finish_reason: FinishReason | None = None
     cached_tokens: int = 0
     """Prompt tokens of the job that the prefix cache had; said with a choice's first token."""

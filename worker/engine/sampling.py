@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch.nn.functional import pad
 
-from fairlane.scheduler.protocol.messages import Sampling, TokenLogprob
+from fairlane.scheduler.protocol.messages import PositionLogprobs, Sampling
 from fairlane.worker.model.interface import Likeliest
 
 _FIRST_ROOM = 64
@@ -115,7 +115,7 @@ class Drawn(NamedTuple):
 
     tokens: Mapping[int, int]
     failed: Mapping[int, str]
-    logprobs: Mapping[int, TokenLogprob]
+    logprobs: Mapping[int, PositionLogprobs]
 
 
 def is_plain(sampling: Sampling) -> bool:
@@ -133,7 +133,7 @@ def draw_tokens(logits: torch.Tensor, draws: Sequence[TokenDraw | None], known: 
     chosen: list[int] = likeliest.tokens.tolist()
     failed = {row: BROKEN_LOGITS for row, value in enumerate(likeliest.logits.tolist()) if not isfinite(value)}
     asked = {row: draw for row, draw in enumerate(draws) if draw is not None and row not in failed}
-    logprobs: dict[int, TokenLogprob] = {}
+    logprobs: dict[int, PositionLogprobs] = {}
     if asked:
         scores = logits.float()
         _draw_asked(scores, asked, chosen)
@@ -311,7 +311,9 @@ def _keep_nucleus(weights: torch.Tensor, shares: Mapping[int, float], width: int
     return {row for row, is_wider in zip(rows, wider.tolist(), strict=True) if is_wider}
 
 
-def _logprobs(scores: torch.Tensor, chosen: Sequence[int], asked: Mapping[int, int | None]) -> dict[int, TokenLogprob]:
+def _logprobs(
+    scores: torch.Tensor, chosen: Sequence[int], asked: Mapping[int, int | None]
+) -> dict[int, PositionLogprobs]:
     counts = {row: count for row, count in asked.items() if count is not None}
     if not counts:
         return {}
@@ -320,6 +322,6 @@ def _logprobs(scores: torch.Tensor, chosen: Sequence[int], asked: Mapping[int, i
     best = table.topk(min(max(counts.values()), table.shape[1]))
     ranked = zip(best.indices.tolist(), best.values.tolist(), strict=True)
     return {
-        row: TokenLogprob(logprob, tuple(zip(ids[:count], values[:count], strict=True)))
+        row: PositionLogprobs(logprob, tuple(zip(ids[:count], values[:count], strict=True)))
         for (row, count), logprob, (ids, values) in zip(counts.items(), own, ranked, strict=True)
     }

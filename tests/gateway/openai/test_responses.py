@@ -12,7 +12,7 @@ from fairlane.gateway.api.completions import chat_logprobs, completion_logprobs
 from fairlane.gateway.http import sse
 from fairlane.gateway.openai.responses import AnswerChoice, Answers, Usage
 from fairlane.gateway.text.tokenizer import TextModel
-from fairlane.scheduler.protocol.messages import TokenLogprob
+from fairlane.scheduler.protocol.messages import PositionLogprobs
 from tests.support.gateway.cards import byte_level_card
 
 USAGE = Usage(prompt_tokens=7, completion_tokens=5, cached_tokens=3)
@@ -21,9 +21,9 @@ CHAT = Answers(kind="chat", id="chatcmpl-1", model="tiny", created_s=1_700_000_0
 PLAIN = Answers(kind="completion", id="cmpl-1", model="tiny", created_s=1_700_000_000, service_tier="default")
 
 
-def drawn(text: str, *, logprob: float = -0.5) -> tuple[list[int], list[TokenLogprob]]:
+def drawn(text: str, *, logprob: float = -0.5) -> tuple[list[int], list[PositionLogprobs]]:
     ids = list(MODEL.encode(text))
-    return ids, [TokenLogprob(logprob, ((token, logprob), (65, -math.inf))) for token in ids]
+    return ids, [PositionLogprobs(logprob, ((token, logprob), (65, -math.inf))) for token in ids]
 
 
 def test_a_whole_chat_is_what_the_sdk_reads() -> None:
@@ -106,7 +106,7 @@ def test_a_limit_that_cut_an_answer_short_is_named() -> None:
 
 def test_chat_logprobs_name_each_token_with_its_bytes() -> None:
     ids = list(MODEL.encode("é🙂"))
-    told = chat_logprobs(MODEL, ids, [TokenLogprob(-0.25, ((ids[0], -0.25),))] * len(ids))
+    told = chat_logprobs(MODEL, ids, [PositionLogprobs(-0.25, ((ids[0], -0.25),))] * len(ids))
 
     assert bytes(byte for entry in told["content"] for byte in entry["bytes"]).decode() == "é🙂"
     assert told["content"][0]["logprob"] == -0.25
@@ -138,7 +138,7 @@ def test_no_tokens_no_logprobs() -> None:
 
 def test_tokens_and_their_logprobs_have_to_match() -> None:
     with pytest.raises(ValueError, match="shorter"):
-        chat_logprobs(MODEL, [1, 2], [TokenLogprob(-1.0, ())])
+        chat_logprobs(MODEL, [1, 2], [PositionLogprobs(-1.0, ())])
 
 
 @pytest.mark.parametrize("kind", ["chat", "completion"])

@@ -8,12 +8,19 @@ import pytest
 from fairlane.gateway.errors import internal_error
 from fairlane.gateway.requests.request import MAX_NOTICES, Fault, LiveJob, job_ids, total
 from fairlane.quotas.store import Charge
-from fairlane.scheduler.protocol.messages import Finished, FinishReason, Outcome, Preempted, TokenDelta, TokenLogprob
+from fairlane.scheduler.protocol.messages import (
+    Finished,
+    FinishReason,
+    Outcome,
+    PositionLogprobs,
+    Preempted,
+    TokenDelta,
+)
 from tests.support.gateway.one_job import job
 
 
 def tokens(first: int, *ids: int, choice: int = 0, finish: FinishReason | None = None) -> TokenDelta:
-    logprobs = tuple(TokenLogprob(-float(token), ()) for token in ids)
+    logprobs = tuple(PositionLogprobs(-float(token), ()) for token in ids)
     return TokenDelta(
         job_id="f",
         epoch=1,

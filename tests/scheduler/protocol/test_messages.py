@@ -20,11 +20,11 @@ from fairlane.scheduler.protocol.messages import (
     ModelCard,
     Outcome,
     Paused,
+    PositionLogprobs,
     Preempted,
     Resumed,
     Sampling,
     TokenDelta,
-    TokenLogprob,
     WorkerStatus,
     controls_of,
     decode_control,
@@ -34,7 +34,7 @@ from fairlane.scheduler.protocol.messages import (
 )
 
 SECRET = 424_242
-LOGPROBS = (TokenLogprob(-0.5, ((SECRET, -0.5), (7, -1.5))),)
+LOGPROBS = (PositionLogprobs(-0.5, ((SECRET, -0.5), (7, -1.5))),)
 JOB = Job(
     job_id="f1",
     gateway_id="gw",

@@ -21,8 +21,8 @@ from fairlane.scheduler.protocol.messages import (
     ModelCard,
     Outcome,
     Paused,
+    PositionLogprobs,
     TokenDelta,
-    TokenLogprob,
     WorkerStatus,
 )
 from fairlane.scheduler.queue.redis_queue import RedisQueue
@@ -161,7 +161,7 @@ class HandWorker:
             finish = "stop"
         elif len(made) >= job.max_tokens:
             finish = "length"
-        logprobs = () if job.sampling.logprobs is None else (TokenLogprob(-0.5, ((token, -0.5),)),)
+        logprobs = () if job.sampling.logprobs is None else (PositionLogprobs(-0.5, ((token, -0.5),)),)
         deltas = tuple(
             TokenDelta(
                 job_id=job.job_id,
