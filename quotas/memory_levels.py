@@ -72,7 +72,7 @@ class LevelId:
 
 @dataclass(slots=True)
 class HeldReservation:
-    """A reservation."""
+    """An open reservation: what it holds, and what it was charged."""
 
     ask: Ask
     demand: Demand

@@ -80,7 +80,7 @@ class Waits:
     _paces: dict[Own, _Pace] = field(default_factory=dict)
 
     def seen(self, job_id: str, rank: int, tenant: str, place: int, now_ms: float) -> None:
-        """It waits, and is now the `place`-th of its tenant's in its lane."""
+        """Note that a job waits as the `place`-th of its tenant's in its lane."""
         seat = self._seats.get(job_id)
         if seat is None:
             own = Own(rank, tenant)
@@ -92,7 +92,7 @@ class Waits:
             seat.place, seat.seen_ms = place, now_ms
 
     def begun(self, job_id: str, now_ms: float) -> None:
-        """Its first token has come."""
+        """Note that a job's first token has come."""
         seat = self._seats.get(job_id)
         if seat is not None:
             if now_ms - seat.entered_ms > AT_ONCE_MS:
@@ -100,7 +100,7 @@ class Waits:
             self.left(job_id)
 
     def left(self, job_id: str) -> None:
-        """It waits no more, if it ever did."""
+        """Forget a job; one that did not wait is fine."""
         seat = self._seats.pop(job_id, None)
         if seat is not None:
             self._paces[seat.own].waiting -= 1

@@ -30,7 +30,7 @@ class Counts:
 
 
 def count(sequences: Iterable[Sequence], lanes: Iterable[LaneName]) -> Counts:
-    """Where the sequences stand, with a figure for every lane."""
+    """Count sequences by state, with a figure for every lane."""
     counts = Counts(*({lane.value: 0 for lane in lanes} for _ in range(3)))
     places = Counter([(seq.job.lane, seq.state, seq.stalled_since_ms is None) for seq in sequences])
     for (lane, state, undisturbed), number in places.items():

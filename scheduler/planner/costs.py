@@ -39,7 +39,7 @@ class SingleStream:
         """Of the step alone; 0.0 before any was seen."""
 
     def start_from(self, steps: Iterable[tuple[StepFeatures, float]], context_ms: float) -> None:
-        """Take what was measured at start, of which other steps are left out."""
+        """Take the median of the single-decode steps that were measured at start."""
         found = [_typical(plan, run_ms, context_ms) for plan, run_ms in steps if is_single_decode(plan)]
         if found:
             self.step_ms = median(found)

@@ -52,7 +52,7 @@ class SequenceGroup:
         return ""
 
     def expiries(self) -> list[float]:
-        """When to ask `expired`, in the clock of `arrived_ms`."""
+        """Times at which a deadline passes, on the clock of `arrived_ms`."""
         limits = (self.job.deadline_ms, self.job.hard_ttft_ms, None if self.job.states_wait else self.lane.max_wait_ms)
         return [self.arrived_ms + limit for limit in limits if limit is not None]
 
@@ -158,7 +158,7 @@ MOST_STALE = 8
 
 
 class Expiries:
-    """The times at which a deadline of a job passes, or the longest wait of one that has not begun."""
+    """Times at which a deadline of some job passes, so that no step asks every job."""
 
     def __init__(self, job_ids: Mapping[str, SequenceGroup]) -> None:
         """`jobs`: those that are not over, as they are at each call."""

@@ -36,12 +36,12 @@ class StepBuilder:
     ) -> None:
         self.prefixes = prefixes
         self.running: dict[SeqId, Sequence] = {}
-        """The sequences that have a row, in the order in which they got it."""
+        """Sequences that have a row, in the order in which they got it."""
         self.yielded: set[SeqId] = set()
-        """Who was preempted in this step: not to be resumed in it."""
+        """Sequences preempted in this step, which must not resume in it."""
         self._rows: list[Row] = []
         self._work = NO_WORK
-        """Of the rows so far."""
+        """Features of the rows so far."""
         self._budget = budget
         self._floors = dict(budget.floors)
         self._pool = pool
@@ -56,7 +56,7 @@ class StepBuilder:
         self._swap_out: list[Copy] = []
         self._swap_in: list[Copy] = []
         self._ahead = 0
-        """Of the copies out."""
+        """Of the copies out, those of blocks that nobody yields yet."""
         self._events: list[Preempted | Resumed] = []
         self._yields: list[Yield] = []
 
@@ -87,7 +87,7 @@ class StepBuilder:
         return min(pending, left, max(self._in_time(seq, 0.0), self._for_lanes_below(self._prefilled)))
 
     def _for_lanes_below(self, prefilled: float) -> int:
-        """Prefill tokens that are theirs where so many go to prompts of the first lane."""
+        """Prefill tokens left to the lanes below, where so many go to prompts of the first lane."""
         return max(0, max(self._budget.trickle, int(self._budget.share_below * prefilled)) - self._trickled)
 
     def _due_to_decodes(self, lane: LaneName) -> int:

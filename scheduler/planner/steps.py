@@ -87,14 +87,14 @@ def features(rows: Iterable[Row]) -> StepFeatures:
 
 
 class Yield(NamedTuple):
-    """What a sequence gives in a step: blocks with the KV of its tokens from `first` up to `end`."""
+    """A preemption in a step: the sequence yields blocks with the KV of its tokens from `first` up to `end`."""
 
     seq: SeqId
     mode: YieldMode
     first: int
     end: int
     predicted_ms: float
-    """What that costs until it is back; 0.0 where nobody asked."""
+    """Expected cost of its way back; 0.0 where nobody asked."""
     copied: int = 0
     """Blocks that go to the host in this step; by swap, the others are there already."""
 
@@ -156,7 +156,7 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What came out of a plan."""
+    """What the runner produced for a plan."""
 
     number: int
     tokens: Mapping[SeqId, int] = field(default_factory=dict)

@@ -50,7 +50,7 @@ class JobBook:
         return sorted(held, key=lambda entry: (entry.losses, entry.job.job_id))
 
     def late(self, now_ms: int) -> list[QueuedJob]:
-        """The first of the waiting jobs whose time is over."""
+        """Waiting jobs whose time is over, at most SWEEP of them."""
         count = bisect_right(self._expiry, float(now_ms), key=itemgetter(0))
         return [self.entries[job_id] for _, job_id in self._expiry[: min(count, SWEEP)]]
 
@@ -184,7 +184,7 @@ class JobBook:
         del self.entries[entry.job.job_id]
 
     def reset(self) -> None:
-        """Forget what each tenant and lane has had."""
+        """Forget the counters of all tenants and lanes."""
         self.promises = self._no_promises()
         for name, places in self.places.items():
             self.places[name] = Places(places.lane, places.counters.window)
@@ -221,7 +221,7 @@ class JobBook:
             places.serve(tokens, tokens if name == lane else 0.0)
 
     def _release_claim(self, entry: QueuedJob) -> None:
-        """It has begun, or is over."""
+        """Release the booked time of a job that has begun or is over."""
         if entry.claim_us:
             self.promises.release(self.levels[entry.job.lane], entry.bucket_ms, entry.claim_us)
             entry.claim_us = 0

@@ -32,7 +32,7 @@ WHOLE = 1_000_000
 
 
 class Asked:
-    """Work that came to one lane of late, over all gateways."""
+    """Recent work of one lane, over all gateways."""
 
     def __init__(self) -> None:
         self._work_us: dict[int, int] = {}
@@ -42,7 +42,7 @@ class Asked:
         self._work_us[bucket] = self._work_us.get(bucket, 0) + work_us
 
     def part(self, now_ms: int) -> int:
-        """What part of all time that is, in millionths; more than all where it is too much."""
+        """The part of all workers' time that recent work asks for, in millionths; above WHOLE where it is too much."""
         for old in [at_ms for at_ms in self._work_us if not 0 <= now_ms - at_ms < RECENT_MS]:
             del self._work_us[old]
         return max(self._part_over(RECENT_MS, now_ms), self._part_over(SURGE_MS, now_ms))
@@ -62,7 +62,7 @@ class Promises:
         self.asked = [Asked() for _ in share_floors]
 
     def book(self, level: int, due_ms: int, claim_us: int, now_ms: int) -> int | None:
-        """Claim time; the bucket to release it from, None where it does not fit beside what is promised."""
+        """Claim time. Returns the bucket to release it from; None where it does not fit beside what is promised."""
         bucket, above_us = bucket_of(due_ms, now_ms), 0
         free = self._free(now_ms)
         if bucket < now_ms or free[level] <= self._least_free(level):
@@ -113,7 +113,7 @@ class Promises:
 
 
 def bucket_of(due_ms: int, now_ms: int) -> int:
-    """When it counts as due."""
+    """The bucket of a due time, rounded down."""
     width_ms = BUCKET_MS
     while width_ms * BUCKETS < due_ms - now_ms:
         width_ms *= 2
