@@ -17,7 +17,7 @@ import typer.main
 from fairlane.cli import main as cli
 from fairlane.gateway.config import GatewaySettings
 from fairlane.gateway.observability.metrics import Telemetry
-from fairlane.scheduler.planner.waiting import WaitReason
+from fairlane.scheduler.planner.steps import WaitReason
 from fairlane.scheduler.protocol.settings import NOT_SETTINGS, TEST_PREFIX
 from fairlane.worker.config import WorkerSettings
 from tests.support import api_page
