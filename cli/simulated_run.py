@@ -9,9 +9,9 @@ from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.queue.memory_queue import LaneQueue
 from fairlane.scheduler.simulation.calibration import Calibration
 from fairlane.scheduler.simulation.results import ServiceMeter, Summary, summarize
-from fairlane.scheduler.simulation.simulate import Observer, Simulation, Step
+from fairlane.scheduler.simulation.simulate import SimulatedStep, Simulation, SimulationObserver
 from fairlane.scheduler.simulation.simulated_admission import SimulatedAdmission
-from fairlane.scheduler.simulation.synthetic_tenants import Overlay
+from fairlane.scheduler.simulation.synthetic_tenants import SyntheticTenants
 from fairlane.scheduler.simulation.workload import Arrival, Record, TraceRow, scale_load
 
 MOST_WORKERS = 1_000
@@ -28,7 +28,7 @@ class Scenario:
     """The requests of a trace, whose they are, and the workers that serve them."""
 
     rows: Sequence[TraceRow]
-    overlay: Overlay
+    overlay: SyntheticTenants
     calibration: Calibration
     workers: int
     seed: int
@@ -41,12 +41,11 @@ class Scenario:
     def run(self, load: float, on_end: Callable[[], object]) -> Summary:
         """Play the trace `load` times as fast; `on_end` is called for each request that was let in and is over.
 
-        The door refuses what states a limit that cannot be kept; where nobody can state one, it lets all in. One worker
-        gets its jobs directly; more are behind the global queue. Raises StuckError.
-        """
+        Admission refuses what states a limit that cannot be kept; where nobody can state one, it lets all in. One
+        worker gets its jobs directly; more are behind the global queue. Raises StuckError."""
         meter = ServiceMeter(bucket_ms=self._bucket_ms(load), every_ms=LOOK_MS)
         planners, sizes = [self.planner() for _ in range(self.workers)], self.calibration
-        door = SimulatedAdmission(
+        admission = SimulatedAdmission(
             planners,
             kv_tokens=sizes.kv_tokens,
             block_size=sizes.block_size,
@@ -59,8 +58,8 @@ class Scenario:
             policies=planners,
             hardware=self.calibration.hardware,
             queue=LaneQueue(DEFAULT_LANES) if self.workers > 1 else None,
-            door=door.decide if decides else None,
-            observers=(meter, door, _Ends(on_end)) if decides else (meter, _Ends(on_end)),
+            admission=admission.decide if decides else None,
+            observers=(meter, admission, _Ends(on_end)) if decides else (meter, _Ends(on_end)),
             seed=self.seed,
         ).run()
         return summarize(records.values(), meter)
@@ -92,7 +91,7 @@ def check_load(load: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ends(Observer):
+class _Ends(SimulationObserver):
     """Calls `on_end` at every end, for a progress bar."""
 
     on_end: Callable[[], object]
@@ -100,7 +99,7 @@ class _Ends(Observer):
     def arrived(self, arrival: Arrival, now_ms: float) -> None:
         """Nothing to tell."""
 
-    def stepped(self, step: Step) -> None:
+    def stepped(self, step: SimulatedStep) -> None:
         """Nothing to tell."""
 
     def ended(self, record: Record) -> None:

@@ -10,8 +10,8 @@ import redis.exceptions
 from redis.asyncio import Redis
 
 from fairlane.quotas.windows import MINUTE, Slicing
-from fairlane.store.scripts import Script, read_scripts
 from fairlane.store.errors import StoreUnavailable, lacks_function
+from fairlane.store.scripts import Script, read_scripts
 
 __all__ = ["Database", "Redis", "Reply"]
 

@@ -23,8 +23,7 @@ from starlette.types import Message
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.http.disconnect import Disconnect
 from fairlane.gateway.middleware.request_id import log_fault
-from fairlane.quotas.idempotency import Begun, EndedRun, IdempotencyRecords, Mine, Name
-from fairlane.quotas.sealing import Seal
+from fairlane.quotas.idempotency import Begun, EndedRun, IdempotencyRecords, Mine, Name, Seal
 from fairlane.store.errors import STORE_ERRORS
 
 Headers = list[tuple[bytes, bytes]]

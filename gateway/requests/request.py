@@ -21,7 +21,8 @@ import msgspec
 
 from fairlane.gateway.errors import ApiError, internal_error
 from fairlane.gateway.text.tokenizer import TokenStream
-from fairlane.quotas.store import Ask, Charge, LimitStatus, Reservation
+from fairlane.quotas.limits import LimitStatus
+from fairlane.quotas.store import Ask, Charge, Reservation
 from fairlane.scheduler.protocol.messages import (
     CHARGED,
     Event,

@@ -20,8 +20,8 @@ from fairlane.gateway.requests.prepare import Plan
 from fairlane.gateway.requests.request import LiveJob, LiveRequest, Mailbox
 from fairlane.gateway.requests.resume import Earlier, Heads, Wanted, begin, resumption
 from fairlane.gateway.requests.settlement import Settlements, outcome_of
-from fairlane.quotas.limits import RULES
-from fairlane.quotas.store import AccessDenied, Ask, Denied, LimitStatus, QuotaStore, Reservation
+from fairlane.quotas.limits import RULES, LimitStatus
+from fairlane.quotas.store import AccessDenied, Ask, Denied, QuotaStore, Reservation
 from fairlane.scheduler.protocol.messages import Job, Outcome
 from fairlane.scheduler.queue.types import LaneFull, TenantQueueFull, Unattainable
 from fairlane.store.circuit_breaker import StoreAway

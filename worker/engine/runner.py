@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from fairlane.scheduler.planner.steps import Row, SeqId, StepPlan, StepResult
-from fairlane.scheduler.protocol.messages import Lease, Sampling, TokenLogprob
+from fairlane.scheduler.protocol.messages import Lease, PositionLogprobs, Sampling
 from fairlane.worker.attention.backends import BACKENDS
 from fairlane.worker.engine.kv_cache import KVCache
 from fairlane.worker.engine.row_layout import upload
@@ -25,7 +25,7 @@ from fairlane.worker.model.interface import Model, Packed
 
 UNKNOWN_ID = "the prompt holds a token that the model does not know"
 UNCOMPUTABLE = "the model could not compute this request"
-Foresee = Callable[[], Sequence[Row]]
+LookAhead = Callable[[], Sequence[Row]]
 """Returns the next step's rows while this one runs, their tokens aside; none where they cannot be foreseen."""
 
 _log = logging.getLogger(__name__)
@@ -125,17 +125,19 @@ class Runner:
                 return
 
     @torch.inference_mode()
-    def run(self, plan: StepPlan, on_forward: Callable[[], None] = _nothing, foresee: Foresee = tuple) -> StepResult:
+    def run(
+        self, plan: StepPlan, on_forward: Callable[[], None] = _nothing, look_ahead: LookAhead = tuple
+    ) -> StepResult:
         """Swap out, swap in, compute, sample. A row that cannot be computed fails alone. `on_forward` is called once in
         each forward pass, so that other threads work while it is computed. Where a GPU computes it, the rows that
-        `foresee` returns are packed meanwhile, for the case that the next step has them."""
+        `look_ahead` returns are packed meanwhile, for the case that the next step has them."""
         began = time.perf_counter()
         self._transfer.start(plan.swap_out, plan.swap_in)
         rows = sorted(plan.rows, key=packing_order)
         unknown = self._unknown(rows)
         if unknown:
             rows = [row for row in rows if row.seq not in unknown]
-        found = self._compute(rows, on_forward, foresee)
+        found = self._compute(rows, on_forward, look_ahead)
         copy_ms = self._transfer.finish_ms()
         return StepResult(
             number=plan.number,
@@ -154,7 +156,7 @@ class Runner:
             return {}
         return {row.seq: UNKNOWN_ID for row in rows if min(row.token_ids) < 0 or max(row.token_ids) >= size}
 
-    def _compute(self, rows: Sequence[Row], on_forward: Callable[[], None], foresee: Foresee) -> "_Found":
+    def _compute(self, rows: Sequence[Row], on_forward: Callable[[], None], look_ahead: LookAhead) -> "_Found":
         """All rows at once; where that fails, each alone, so that only those at fault fail.
 
         Computing a row again is safe: it writes the same keys to the same slots.
@@ -162,7 +164,7 @@ class Runner:
         if not rows:
             return _Found()
         try:
-            return self._compute_together(rows, on_forward, foresee)
+            return self._compute_together(rows, on_forward, look_ahead)
         except (RuntimeError, IndexError) as error:  # what torch raises, out of memory among them
             _log.warning("a step of %d rows failed: %s", len(rows), type(error).__name__)
             if self._cache.device.type == "cuda":
@@ -171,16 +173,16 @@ class Runner:
                 return _Found(failed={rows[0].seq: UNCOMPUTABLE})
         found = _Found()
         for row in rows:
-            found.add(self._compute([row], on_forward, foresee))
+            found.add(self._compute([row], on_forward, look_ahead))
         return found
 
-    def _compute_together(self, rows: Sequence[Row], on_forward: Callable[[], None], foresee: Foresee) -> "_Found":
+    def _compute_together(self, rows: Sequence[Row], on_forward: Callable[[], None], look_ahead: LookAhead) -> "_Found":
         if self._reads_beyond:
             self._cache.clear_entered(rows)
         packed = self._packer.pack(rows)
         if self._looks_ahead:  # first of all the GPU gets its work: whoever is woken may take Python for milliseconds
             output = self._model.forward(packed, self._cache)
-            self._packer.make_ready(foresee())
+            self._packer.make_ready(look_ahead())
             on_forward()
         else:
             on_forward()
@@ -216,7 +218,7 @@ class _Found:
 
     tokens: dict[SeqId, int] = field(default_factory=dict)
     failed: dict[SeqId, str] = field(default_factory=dict)
-    logprobs: dict[SeqId, TokenLogprob] = field(default_factory=dict)
+    logprobs: dict[SeqId, PositionLogprobs] = field(default_factory=dict)
 
     def add(self, other: "_Found") -> None:
         self.tokens |= other.tokens

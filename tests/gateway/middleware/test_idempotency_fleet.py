@@ -10,8 +10,7 @@ import pytest
 from fairlane.cli.embedded_store import EmbeddedStore
 from fairlane.gateway.middleware import idempotent_run as idempotency_runs
 from fairlane.quotas import keyspace
-from fairlane.quotas.idempotency import EndedRun, Name
-from fairlane.quotas.sealing import Seal
+from fairlane.quotas.idempotency import EndedRun, Name, Seal
 from fairlane.store.errors import StoreUnavailable
 from tests.support.gateway.sent_twice import (
     BOTH,

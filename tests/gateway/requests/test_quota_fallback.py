@@ -7,9 +7,10 @@ import pytest
 
 from fairlane.gateway.requests.guarded_quotas import LOOK_EVERY_S, GuardedQuotas, Modes
 from fairlane.quotas.api_keys import KeyStore
-from fairlane.quotas.redis_store import GatewayPresence, RedisQuotaStore
+from fairlane.quotas.redis_store import RedisQuotaStore
 from fairlane.quotas.store import Charge, Denied
 from fairlane.quotas.tenants import TenantStore
+from fairlane.quotas.upkeep import GatewayPresence
 from fairlane.store.connections import ServerConnections, server
 from tests.support.gateway.outage_bench import DONE, SHARE, Bench, ask
 from tests.support.quotas.house import CLOCK_KEY, CLOCK_LUA, START_MS

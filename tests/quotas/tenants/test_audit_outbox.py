@@ -13,9 +13,9 @@ import redis.asyncio
 
 from fairlane.quotas import keyspace
 from fairlane.quotas.audit import MOVED_AT_ONCE, Audit, AuditOutbox
-from fairlane.quotas.redis_store import QUIET_AFTER_MS
 from fairlane.quotas.scripts import Database, Reply
 from fairlane.quotas.tenants import TenantStore
+from fairlane.quotas.upkeep import QUIET_AFTER_MS
 from fairlane.store.errors import StoreUnavailable
 from tests.support.quotas.auditing import OUTBOX, failing, note, rename, told, upkeep
 

@@ -6,9 +6,10 @@ from typing import Any
 from fairlane.gateway.requests.guarded_quotas import GuardedQuotas, Modes
 from fairlane.quotas.api_keys import KeyStore
 from fairlane.quotas.ledger import Ledger
-from fairlane.quotas.redis_store import GatewayPresence, RedisQuotaStore
+from fairlane.quotas.redis_store import RedisQuotaStore
 from fairlane.quotas.store import Ask, Charge, Reservation, Settled
 from fairlane.quotas.tenants import TenantStore
+from fairlane.quotas.upkeep import GatewayPresence
 from fairlane.store.connections import ServerConnections
 from fairlane.store.errors import StoreUnavailable
 from tests.support.quotas import house
