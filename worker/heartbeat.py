@@ -11,6 +11,7 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 import msgspec
 
 from fairlane.scheduler.planner.costs import CostModel
+from fairlane.scheduler.planner.fading import FadingRatio, FadingSum
 from fairlane.scheduler.protocol.messages import WorkerStatus
 from fairlane.scheduler.simulation.calibration import Calibration, of_costs
 from fairlane.scheduler.simulation.workload import MOST_NOISE
@@ -35,8 +36,8 @@ class Heartbeat(EngineObserver):
         self._clock = clock
         self._load = WorkerLoad()
         self._output: dict[str, _Rate] = {}
-        self._step_ms = _FadingMean(STEP_FADING)
-        self._prefill_per_s = _FadingMean(STEP_FADING)
+        self._step_ms = FadingRatio(STEP_FADING)
+        self._prefill_per_s = FadingRatio(STEP_FADING)
 
     def turned(self, report: Report) -> None:
         self._load = report.load
@@ -72,35 +73,14 @@ class _Rate:
     """Events per second: a sum whose parts fade with their age, over the time that it looks back."""
 
     def __init__(self, now_s: float) -> None:
-        self._sum = 0.0
-        self._since_s = self._at_s = now_s
+        self._sum, self._since_s = FadingSum(RECENT_S, since=now_s), now_s
 
     def add(self, value: float, now_s: float) -> None:
-        self._sum = self._faded(now_s) + value
-        self._at_s = now_s
+        self._sum.add(value, now_s)
 
     def per_s(self, now_s: float) -> float:
         looks_back_s = RECENT_S * -math.expm1((self._since_s - now_s) / RECENT_S)
-        return self._faded(now_s) / max(looks_back_s, LEAST_S)
-
-    def _faded(self, now_s: float) -> float:
-        return self._sum * math.exp((self._at_s - now_s) / RECENT_S)
-
-
-class _FadingMean:
-    """Sums over their weights (counts, seconds), both fading from step to step; 0 before the first."""
-
-    def __init__(self, fading: float) -> None:
-        self._fading = fading
-        self._sum = self._weight = 0.0
-
-    def add(self, value: float, weight: float = 1.0) -> None:
-        self._sum = self._fading * self._sum + value
-        self._weight = self._fading * self._weight + weight
-
-    @property
-    def value(self) -> float:
-        return self._sum / self._weight if self._weight else 0.0
+        return self._sum.at(now_s) / max(looks_back_s, LEAST_S)
 
 
 class CostReport(EngineObserver):
@@ -112,8 +92,8 @@ class CostReport(EngineObserver):
         self._clock = clock
         self._ended_ms: float | None = None
         """When the last step ended, if the next follows at once."""
-        self._between = _FadingMean(COST_FADING)
-        self._error, self._error_squared = _FadingMean(COST_FADING), _FadingMean(COST_FADING)
+        self._between = FadingRatio(COST_FADING)
+        self._error, self._error_squared = FadingRatio(COST_FADING), FadingRatio(COST_FADING)
 
     def turned(self, report: Report) -> None:
         if report.step is not None and report.ran:
