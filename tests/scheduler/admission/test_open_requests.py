@@ -3,9 +3,14 @@
 import pytest
 from msgspec import structs
 
-from fairlane.scheduler.admission.demand import BUCKET_MS, Level
-from fairlane.scheduler.admission.hearsay import decode, encode
-from fairlane.scheduler.admission.open_requests import MOST_IN_VAIN, OpenRequests, Request
+from fairlane.scheduler.admission.demand import BUCKET_MS, ServiceClass
+from fairlane.scheduler.admission.open_requests import (
+    MOST_IN_VAIN,
+    OpenRequests,
+    Request,
+    decode_reports,
+    encode_report,
+)
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.queue.promises import MOST_TAKEN
 from tests.support.scheduler.admitted import BEST_EFFORT, PROMISED, WORKERS
@@ -98,7 +103,7 @@ def test_however_many_deadlines_there_are_a_test_looks_at_hundreds() -> None:
         asked = Request(lane=THROUGHPUT, prompt_tokens=10, max_tokens=10, deadline_ms=60_000.0 + 7_919.0 * number)
         commitments.enter(f"r{number}", asked, guaranteed=True, now_ms=float(number))
 
-    assert len(commitments.ledger.at(Level(1, best_effort=False)).dated) < 1_000
+    assert len(commitments.ledger.at(ServiceClass(1, best_effort=False)).dated) < 1_000
 
 
 def test_what_was_asked_for_in_vain_counts_for_the_lanes_below_and_is_soon_forgotten() -> None:
@@ -143,7 +148,7 @@ def test_what_one_door_tells_the_others_know() -> None:
     for number in range(10):
         telling.enter(f"r{number}", chat(ttft_ms=2_000.0 * (1 + number)), guaranteed=number % 2 == 0, now_ms=0.0)
 
-    said = decode([(encode(telling.report(500.0)), 250), (b"what another release says", 0)])
+    said = decode_reports([(encode_report(telling.report(500.0)), 250), (b"what another release says", 0)])
     hearing.hear(said, {}, 10_000.0)
 
     own, heard = telling.ledger.up_to(PROMISED), hearing.ledger.up_to(PROMISED)

@@ -284,7 +284,7 @@ def test_what_is_guaranteed_takes_from_best_effort_of_its_lane_whether_it_has_be
     assert shop.choose(1, back) is None
     assert shop.choose(1, fresh) is None
 
-    back, fresh = (one._replace(rank=one.rank._replace(standing=0)) for one in (back, fresh))
+    back, fresh = (one._replace(rank=one.rank._replace(service_class=0)) for one in (back, fresh))
 
     assert names(shop.choose(1, back)) == ["c"]
     assert names(shop.choose(1, fresh)) == ["c"]

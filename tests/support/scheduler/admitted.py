@@ -1,6 +1,6 @@
 """What tests of admission have in common: a worker whose times are known, and the two levels of a promise."""
 
-from fairlane.scheduler.admission.demand import Level
+from fairlane.scheduler.admission.demand import ServiceClass
 from fairlane.scheduler.protocol.messages import WorkerStatus
 
 WORKERS = (
@@ -16,4 +16,4 @@ WORKERS = (
         step_weights=(20.0, 0.1, 1.0, 1e-4, 1e-6),
     ),
 )
-PROMISED, BEST_EFFORT = Level(0, best_effort=False), Level(0, best_effort=True)
+PROMISED, BEST_EFFORT = ServiceClass(0, best_effort=False), ServiceClass(0, best_effort=True)
