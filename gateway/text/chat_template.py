@@ -6,9 +6,8 @@ from datetime import datetime
 import jinja2
 from jinja2 import nodes
 
-from fairlane.gateway.text.template_budget import Bounds, OverBudget, budget
-from fairlane.gateway.text.template_sandbox import BoundedEnvironment
-from fairlane.gateway.text.template_taint import given
+from fairlane.gateway.text.template_sandbox import TemplateSandbox
+from fairlane.gateway.text.template_taint import Value, given
 
 MAX_SOURCE_CHARS = 128 * 1024
 _MAX_FORMAT_CHARS = 64
@@ -39,17 +38,17 @@ class ChatTemplate:
         *,
         bos_token: str = "",
         eos_token: str = "",
-        bounds: Bounds | None = None,
         now: Callable[[], datetime] = datetime.now,
     ) -> None:
-        """Raises TemplateRefusal where the source cannot be compiled within bounds."""
+        """Raises TemplateRefusal where the source is too long or cannot be compiled."""
         if len(source) > MAX_SOURCE_CHARS:
             raise TemplateRefusal(f"the chat template is longer than {MAX_SOURCE_CHARS} characters")
-        self._bounds = bounds or Bounds()
         self._fixed = {"bos_token": bos_token, "eos_token": eos_token, "tools": None, "documents": None}
-        environment = BoundedEnvironment()
-        environment.allow("raise_exception", _raise_exception)
-        environment.allow("strftime_now", lambda form: now().strftime(form[:_MAX_FORMAT_CHARS]))
+        functions: dict[str, Callable[..., Value]] = {
+            "raise_exception": _raise_exception,
+            "strftime_now": lambda form: now().strftime(form[:_MAX_FORMAT_CHARS]),
+        }
+        environment = TemplateSandbox(functions)
         try:
             self._literals = _literals(environment, source)
             self._template = environment.from_string(source)
@@ -64,12 +63,9 @@ class ChatTemplate:
         """
         turns = [{key: value if key == "role" else given(value) for key, value in turn.items()} for turn in messages]
         try:
-            with budget(self._bounds, sum([len(value) for turn in messages for value in turn.values()])):
-                return self._template.render(messages=turns, add_generation_prompt=True, **self._fixed)
+            return self._template.render(messages=turns, add_generation_prompt=True, **self._fixed)
         except _Raised as raised:
             reason = self._told(str(raised))
-        except OverBudget:
-            reason = "The messages are more than the model's chat template can turn into a prompt."
         except Exception:  # noqa: BLE001 - the template is foreign code: it can fail in any way, with content in the message
             reason = "The model's chat template does not take these messages."
         raise TemplateRefusal(reason)

@@ -1,193 +1,96 @@
-"""Running chat templates, which are code from outside, with bounds that hold whatever they do.
+"""The jinja2 environment of chat templates: what transformers sets up, with no way to the process, and with an account
+of whose each character is.
 
-jinja2's immutable sandbox keeps a template from reaching the process, but not from using up its memory and time. So a
-rendering has a budget of weight, where a character weighs 1 and an element of a list or dict a little more:
-
-- Every value that a template makes is charged, as a tree, before the template gets it: none outweighs the budget.
-- What could grow by more than a sum is charged before it is made: `*`, `**`, `~`, `replace`, `join`, `tojson`…
-- Each turn of a loop and each call is charged, with the text it can bring.
-- Filters and methods are those of `template_filters`; all others are refused.
-- Charges also look at the CPU time that the rendering has taken.
-
-The charges are put into the template's syntax tree, as filters under names that no template can spell.
+Filters, methods and functions are a closed set, since each has to keep the taint (`template_taint`). A step that
+would make more than `MAX_MADE` is refused; what many steps make, and their time, have no bound: a template comes with
+the model, and is its operator's choice.
 """
 
-from collections.abc import Callable
-from functools import partial
-from types import MethodType
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from types import BuiltinMethodType, MethodType
 
-from jinja2 import nodes, pass_context
+from jinja2 import filters as stock
+from jinja2 import nodes, pass_environment
+from jinja2.compiler import CodeGenerator, Frame
+from jinja2.environment import Environment
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.runtime import Context, LoopContext, Macro
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
 from jinja2.utils import Namespace
 
 from fairlane.gateway.text import template_taint as taint
-from fairlane.gateway.text.template_budget import NODE, admit, as_text, charge
-from fairlane.gateway.text.template_filters import (
-    FILTERS,
-    TESTS,
-    charge_method,
-    charge_operator,
-    concat,
-    is_free_method,
-)
-from fairlane.gateway.text.template_taint import Value
+from fairlane.gateway.text.template_taint import Value, as_text
 
-_ADMIT, _CONCAT, _TICK = "admit value", "concat values", "tick of a loop"
-_CALL_VARS = frozenset({"_loop_vars", "_block_vars"})
-"""What jinja2 passes along with a call inside a loop or block."""
-_LOOP_METHODS = frozenset({"cycle", "changed"})
-
-
-class _Attributes(Namespace):
-    """jinja2's `namespace`, for names that are not Python's own."""
-
-    def __setitem__(self, name: str, value: Value) -> None:
-        if name.startswith("_"):
-            raise SecurityError("a namespace holds no name that begins with an underscore")
-        super().__setitem__(name, value)
+MAX_MADE = 2**24
+"""Characters of a text, elements of a list, bits of a number."""
+_MAX_JSON_FILL = 16
+"""Columns of an indent, characters of a separator."""
+_TRACKED_FORMAT = re.compile(r"(?:[^%]|%[sd%])*")
+"""The directives that keep the taint; those with a width could make any length of text."""
+_OF_TEXT = """capitalize count endswith find index isalnum isalpha isascii isdecimal isdigit islower isnumeric isspace
+    istitle isupper join lower lstrip partition removeprefix removesuffix replace rfind rindex rpartition rsplit rstrip
+    split splitlines startswith strip swapcase title upper"""
+_METHODS: Mapping[type, frozenset[str]] = {
+    **dict.fromkeys((str, taint.Tainted), frozenset(_OF_TEXT.split())),
+    dict: frozenset({"copy", "get", "items", "keys", "values"}),
+    list: frozenset({"copy", "count", "index"}),
+    tuple: frozenset({"count", "index"}),
+}
 
 
-def _namespace(**values: Value) -> Namespace:
-    made = _Attributes()
-    for name, value in values.items():
-        made[name] = value
-    return made
+class TemplateSandbox(ImmutableSandboxedEnvironment):
+    """The environment of one chat template."""
 
+    intercepted_binops = frozenset({"*", "**", "%"})
 
-def _dict(**values: Value) -> dict[str, Value]:
-    return values
+    def __init__(self, functions: Mapping[str, Callable[..., Value]]) -> None:
+        """`functions`: what the template may call beside `dict`, `namespace` and `range`."""
+        extensions = [_Generation, loopcontrols]
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=extensions, finalize=as_text)
+        self.code_generator_class = _CodeGenerator
+        self.filters = dict(_FILTERS)
+        self.globals = {"dict": dict, "namespace": _Namespace, "range": safe_range, **functions}
 
-
-def _range(*bounds: int) -> range:
-    made = range(*bounds)
-    charge(NODE * len(made))
-    return made
-
-
-def _tick(weight: int) -> bool:
-    charge(weight)
-    return True
-
-
-@pass_context  # and so never called while a template is compiled
-def _shown(_: Context, value: Value) -> str:
-    if isinstance(value, str):
-        charge(len(value) + 1)
-    return as_text(value)
-
-
-class BoundedEnvironment(ImmutableSandboxedEnvironment):
-    """The environment of chat templates, as transformers sets it up. Compile and render inside a `budget`."""
-
-    intercepted_binops = frozenset({"+", "*", "**", "%"})
-    concat = staticmethod(taint.joined)
-
-    def __init__(self) -> None:
-        super().__init__(
-            trim_blocks=True,
-            lstrip_blocks=True,
-            extensions=[_Generation, loopcontrols],
-            finalize=_shown,
-            optimized=False,  # constants are folded at run time, where it is charged
-        )
-        self.filters = {**FILTERS, _ADMIT: admit, _CONCAT: concat, _TICK: _tick}
-        self.tests = {**self.tests, **TESTS}
-        self.globals = {}
-        self._allowed: set[Callable[..., Value]] = set()
-        for name, function in (("dict", _dict), ("namespace", _namespace), ("range", _range)):
-            self.allow(name, function)
-
-    def allow(self, name: str, function: Callable[..., Value]) -> None:
-        """Give templates a function. It must take bounded time, and its result is charged like any value."""
-        self.globals[name] = function
-        self._allowed.add(function)
-
-    def is_safe_callable(self, obj: Value) -> bool:
-        """Only what is known to be bounded."""
-        if isinstance(obj, (Macro, LoopContext)) or is_free_method(obj):
-            return True
-        if isinstance(obj, MethodType):
-            return isinstance(obj.__self__, LoopContext) and obj.__name__ in _LOOP_METHODS
-        return obj in self._allowed
+    @staticmethod
+    def concat(parts: Iterable[str]) -> str:
+        """What a template writes, as one text."""
+        return _joined("", parts)
 
     def call(self, context: Context, obj: Value, /, *args: Value, **kwargs: Value) -> Value:
-        """Call what a template calls; its result is charged by the syntax tree around it."""
-        charge(1)
-        if not self.is_safe_callable(obj):
-            raise SecurityError("not callable from a template")  # jinja2's own message shows the whole object
-        if isinstance(obj, (Macro, LoopContext, MethodType)):  # whose text is joined of texts that know their taint
+        """Call what a template calls. Raises SecurityError for what is not to be called, or would make too much."""
+        of_loop = isinstance(obj, MethodType) and isinstance(obj.__self__, LoopContext)
+        if of_loop or isinstance(obj, (Macro, LoopContext)):
             return super().call(context, obj, *args, **kwargs)
-        said = {name: kwargs[name] for name in kwargs.keys() - _CALL_VARS}
-        if not is_free_method(obj):
-            made = super().call(context, obj, *args, **kwargs)
-            return made if taint.is_clean(*args, *said.values()) else taint.spoilt(made)
-        charge_method(obj, args, said)
-        if isinstance(obj.__self__, str) and not taint.is_clean(obj.__self__, *args, *said.values()):
-            return taint.call_method(obj, args, said)
-        return super().call(context, obj, *args, **kwargs)
+        for name in ("_loop_vars", "_block_vars"):  # what jinja2 passes along inside a loop or block
+            kwargs.pop(name, None)
+        if isinstance(obj, BuiltinMethodType):
+            return _call_method(obj, args, kwargs)
+        if obj in self.globals.values():
+            return taint.spoiling(obj)(*args, **kwargs)
+        raise SecurityError("not callable from a template")
 
     def call_binop(self, context: Context, operator: str, left: Value, right: Value) -> Value:
-        """Charge an operator for what it makes, then apply it."""
-        if operator == "+" and isinstance(left, str) and isinstance(right, str):  # what most of a template consists of
-            charge(len(left) + len(right))
-            return taint.add(left, right)
-        charge_operator(operator, left, right)
-        apply = partial(super().call_binop, context, operator, left, right)
-        if taint.is_clean(left, right) or not (isinstance(left, str) or isinstance(right, str)):
-            return apply()
-        return taint.operate(operator, left, right, apply)
-
-    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        tree = super()._parse(source, name, filename)
-        _charge_children(tree)
-        tree.set_environment(self)
-        return tree
+        """Apply an operator. Raises SecurityError where it would make too much."""
+        _check_operator(operator, left, right)
+        return taint.operate(operator, left, right, self.binop_table[operator])
 
 
-def _charged(node: nodes.Node) -> nodes.Node:
-    """A part of a template's syntax tree, with the charges put into it."""
-    _charge_children(node)
-    match node:
-        case nodes.For():
-            _pay_first(node.body, node.lineno)
-            if node.test is not None:  # turns that the loop's own condition leaves out pay too
-                node.test = nodes.And(_payment(1, node.lineno), node.test, lineno=node.lineno)
-        case nodes.Macro() | nodes.CallBlock():
-            _pay_first(node.body, node.lineno)
-        case nodes.Concat():
-            return _filtered(nodes.List(node.nodes, lineno=node.lineno), _CONCAT)
-        case nodes.Call() | nodes.Filter() | nodes.List() | nodes.Dict() | nodes.Compare() | nodes.Test():
-            return _filtered(node, _ADMIT)
-        case nodes.Tuple(ctx="load") | nodes.Getitem(arg=nodes.Slice()):  # not the names that `set` gives values to
-            return _filtered(node, _ADMIT)
-    return node
+class _CodeGenerator(CodeGenerator):  # whose methods jinja2 names
+    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802
+        """The operator `~`: jinja2's own would lose the taint."""
+        self.write("concat(map(environment.finalize, (")
+        for part in node.nodes:
+            self.visit(part, frame)
+            self.write(", ")
+        self.write(")))")
 
-
-def _charge_children(node: nodes.Node) -> None:
-    for name, child in node.iter_fields():
-        if isinstance(node, nodes.CallBlock) and name == "call":
-            _charge_children(child)  # it has to stay a call
-        elif isinstance(child, nodes.Node):
-            setattr(node, name, _charged(child))
-        elif isinstance(child, list):
-            child[:] = [_charged(item) if isinstance(item, nodes.Node) else item for item in child]
-
-
-def _filtered(node: nodes.Node, name: str) -> nodes.Filter:
-    return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
-
-
-def _payment(weight: int, lineno: int) -> nodes.Filter:
-    return _filtered(nodes.Const(weight, lineno=lineno), _TICK)
-
-
-def _pay_first(body: list[nodes.Node], lineno: int) -> None:
-    text = sum(len(data.data) for part in body for data in part.find_all(nodes.TemplateData))
-    body.insert(0, nodes.ExprStmt(_payment(1 + text, lineno), lineno=lineno))
+    def visit_ScopedEvalContextModifier(self, node: nodes.ScopedEvalContextModifier, frame: Frame) -> None:  # noqa: N802
+        """`autoescape`: a prompt is no HTML, and text that is marked as such would lose the taint."""
+        self.fail("no autoescape in a chat template", node.lineno)
 
 
 class _Generation(Extension):
@@ -199,3 +102,99 @@ class _Generation(Extension):
         """The body as it stands."""
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class _Namespace(Namespace):
+    """jinja2's, for names that are not Python's own."""
+
+    def __init__(self, /, *args: Value, **values: Value) -> None:
+        super().__init__()
+        for name, value in dict(*args, **values).items():
+            self[name] = value
+
+    def __setitem__(self, name: str, value: Value) -> None:
+        if name.startswith("_"):
+            raise SecurityError("a namespace holds no name that begins with an underscore")
+        super().__setitem__(name, value)
+
+
+def _call_method(method: BuiltinMethodType, args: tuple[Value, ...], kwargs: Mapping[str, Value]) -> Value:
+    owner, name = method.__self__, method.__name__
+    if name not in _METHODS.get(type(owner), ()):
+        raise SecurityError("not callable from a template")
+    if not isinstance(owner, str):
+        return method(*args, **kwargs)
+    if name in ("join", "replace"):
+        return (_joined if name == "join" else _replaced)(owner, *args, **kwargs)
+    return taint.call_method(method, args, kwargs)
+
+
+def _check_made(size: int) -> None:
+    if size > MAX_MADE:
+        raise SecurityError("too large")
+
+
+def _check_operator(operator: str, left: Value, right: Value) -> None:
+    if operator == "*":
+        many, times = (right, left) if isinstance(left, int) else (left, right)
+        if isinstance(many, (str, list, tuple)) and isinstance(times, int):
+            _check_made(len(many) * times)
+    elif operator == "**" and isinstance(left, int) and isinstance(right, int):
+        _check_made(left.bit_length() * right)
+    elif operator == "%" and isinstance(left, str) and _TRACKED_FORMAT.fullmatch(left) is None:
+        raise SecurityError("a format other than %s and %d")
+
+
+def _joined(separator: str, parts: Iterable[str]) -> str:
+    texts = list(parts)
+    _check_made(sum(map(len, texts)) + len(separator) * len(texts))
+    return taint.join(separator, texts) if separator else taint.joined(texts)
+
+
+def _replaced(text: str, old: str, new: str, count: int = -1) -> str:
+    found = text.count(old) if count < 0 else min(text.count(old), count)
+    _check_made(len(text) + found * (len(new) - len(old)))
+    return taint.replace(text, old, new, count)
+
+
+@pass_environment
+def _join(environment: Environment, value: Iterable[Value], d: str = "", attribute: str | None = None) -> str:
+    items = value if attribute is None else map(stock.make_attrgetter(environment, attribute), value)
+    return _joined(as_text(d), map(as_text, items))
+
+
+def _replace(s: Value, old: Value, new: Value, count: int | None = None) -> str:
+    return _replaced(as_text(s), as_text(old), as_text(new), -1 if count is None else count)
+
+
+def _indent(s: Value, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
+    text = as_text(s)
+    _check_made(len(text) + (len(text.splitlines()) + 1) * (len(width) if isinstance(width, str) else width))
+    return stock.do_indent(text, width, first, blank)
+
+
+def _tojson(
+    value: Value,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON as transformers' own filter writes it: not escaped for HTML, as stock jinja2 would."""
+    if max(indent or 0, *map(len, separators or ("", ""))) > _MAX_JSON_FILL:
+        raise SecurityError("too wide")
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+_PASSING = """abs count d default dictsort first float int items last length list map max min reject rejectattr reverse
+    select selectattr sort unique"""
+_FILTERS: Mapping[str, Callable[..., Value]] = {
+    **{name: stock.FILTERS[name] for name in _PASSING.split()},  # which make no text
+    **{name: taint.spoiling(stock.FILTERS[name]) for name in ("capitalize", "lower", "title", "upper")},
+    **dict.fromkeys(("e", "escape", "safe", "string"), as_text),  # a prompt is no HTML
+    "indent": taint.spoiling(_indent),
+    "join": _join,
+    "replace": _replace,
+    "tojson": taint.spoiling(_tojson),
+    "trim": lambda value, chars=None: taint.strip(as_text(value), chars),
+}

@@ -1,7 +1,7 @@
 """Which characters of a rendered chat template are the caller's: taint tracking through all a template does with text.
 
 The template's own text is exact `str`. Text with characters of the caller's is `Tainted` and knows which they are; any
-other kind of `str` counts as the caller's. What a template may do with text is a closed set (`template_filters`): the
+other kind of `str` counts as the caller's. What a template may do with text is a closed set (`template_sandbox`): the
 operations below keep account of each character, and all others taint the whole of what they make. So a character may
 be taken for the caller's that is not, never the other way round.
 """
@@ -30,6 +30,18 @@ class Tainted(str):
     def __str__(self) -> str:
         """Itself: jinja2 puts `str` around each output."""
         return self
+
+    def __add__(self, right: str) -> str:
+        """Both, each with its taint."""
+        if not isinstance(right, str):
+            return NotImplemented
+        return _tainted(str.__add__(self, right), self._taint + _taint_of(right))
+
+    def __radd__(self, left: str) -> str:
+        """Both, each with its taint: Python asks here first where `left` is a plain text."""
+        if not isinstance(left, str):
+            return NotImplemented
+        return _tainted(str.__add__(left, self), _taint_of(left) + self._taint)
 
     def __getitem__(self, key: SupportsIndex | slice) -> str:
         """A character or a slice, with its taint."""
@@ -68,11 +80,11 @@ def is_clean(*values: object) -> bool:
     return _CLEAN.issuperset(map(type, values))
 
 
-def add(left: str, right: str) -> str:
-    """`left + right`."""
-    if type(left) is str and type(right) is str:
-        return left + right
-    return _tainted(str.__add__(left, right), _taint_of(left) + _taint_of(right))
+def as_text(value: Value) -> str:
+    """A value as text; of a list, dict or the like all is the caller's."""
+    if type(value) is str or type(value) is Tainted:
+        return value
+    return str(value) if is_clean(value) else given(str(value))
 
 
 def joined(parts: Iterable[str]) -> str:
@@ -92,6 +104,8 @@ def join(separator: str, parts: Iterable[str]) -> str:
 
 def replace(text: str, old: str, new: str, count: int = -1) -> str:
     """`str.replace`."""
+    if is_clean(text, new):
+        return text.replace(old, new, count)
     if not old:
         made = str.replace(text, old, new, count)
         return _tainted(made, GIVEN * len(made))
@@ -103,29 +117,40 @@ def strip(text: str, chars: str | None = None) -> str:
     return _rstrip(_lstrip(text, chars), chars)
 
 
-def spoilt(made: Value) -> Value:
-    """What an operation made that keeps no account of characters: all of a text is the caller's."""
-    return given(made) if type(made) is str else made
+def spoiling(function: Callable[..., Value]) -> Callable[..., Value]:
+    """A function that keeps no account of characters: a text that it makes of others than clean values is the caller's
+    as a whole."""
+
+    def spoil(*args: Value, **kwargs: Value) -> Value:
+        made = function(*args, **kwargs)
+        return made if is_clean(*args, *kwargs.values()) or not isinstance(made, str) else given(made)
+
+    return spoil
 
 
-def operate(operator: str, left: Value, right: Value, natively: Callable[[], Value]) -> Value:
-    """`left operator right`, but for `+`, where either is text and something may be tainted; `natively` applies it as
-    Python does."""
+def operate(operator: str, left: Value, right: Value, natively: Callable[[Value, Value], Value]) -> Value:
+    """`left operator right`, but for `+`; `natively` applies it as Python does."""
+    if is_clean(left, right):
+        return natively(left, right)
     match operator, left, right:
         case "%", str(), _:
             return _formatted(left, right)
         case "*", str(), int():
             return _tainted(str.__mul__(left, right), _taint_of(left) * right)
         case _:
-            return spoilt(natively())
+            return spoiling(natively)(left, right)
 
 
 def call_method(method: BuiltinMethodType, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    """Call a method of a text where something may be tainted."""
+    """Call a method of a text, but for `join` and `replace`."""
+    text = method.__self__
+    if is_clean(text, *args, *kwargs.values()):
+        return method(*args, **kwargs)
     followed = _FOLLOWED.get(method.__name__)
     if followed is not None:
-        return followed(method.__self__, *args, **kwargs)
-    return spoilt(method(*args, **kwargs))
+        return followed(text, *args, **kwargs)
+    made = method(*args, **kwargs)
+    return given(made) if isinstance(made, str) else made
 
 
 def _tainted(text: str, taint: str) -> str:
@@ -207,12 +232,10 @@ def _removesuffix(text: str, suffix: str) -> str:
 
 
 _FOLLOWED: Mapping[str, Callable[..., Value]] = {
-    "join": join,
     "lstrip": _lstrip,
     "partition": _partition,
     "removeprefix": _removeprefix,
     "removesuffix": _removesuffix,
-    "replace": replace,
     "rpartition": _rpartition,
     "rsplit": _rsplit,
     "rstrip": _rstrip,

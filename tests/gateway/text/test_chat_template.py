@@ -1,19 +1,15 @@
-"""Chat templates: what transformers renders, within bounds that no template gets round."""
+"""Chat templates: what transformers renders, with no way to the process, and nothing huge out of nothing."""
 
-import time
 from datetime import datetime
 
 import pytest
+from transformers.utils.chat_template_utils import render_jinja_template
 
 from fairlane.gateway.text.chat_template import MAX_SOURCE_CHARS, ChatTemplate, TemplateRefusal
-from fairlane.gateway.text.template_budget import Bounds
+from fairlane.gateway.text.template_sandbox import MAX_MADE
 from tests.support.gateway.cards import CHATML
 
 MESSAGES = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes?"}]
-QUICKLY_S = 2.0
-NESTED = "{% set n0 = namespace(a=1) %}" + "".join(
-    f"{{% set n{level} = namespace(a=n{level - 1}, b=n{level - 1}, c=n{level - 1}) %}}" for level in range(1, 31)
-)
 
 RENDERED = {
     "{{ messages[0]['content'] | trim }}": "Hi",
@@ -42,64 +38,45 @@ RENDERED = {
     "  {% if true %}\n  a\n  {% endif %}\n": "  a\n",
 }
 
-ENDLESS = {
-    "a huge range": "{% for i in range(10**9) %}{% endfor %}",
-    "nested loops": "{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}",
-    "loops that leave all out": "{% for i in range(9999) %}{% for j in range(9999) if false %}{% endfor %}{% endfor %}",
-    "loops over text": "{% set x = 'x' * 90000 %}{% for a in x %}{% for b in x %}{% endfor %}{% endfor %}",
-    "macros that double": "{% macro f(n) %}{% if n %}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% endmacro %}{{ f(60) }}",
-    "comparing": "{% set a = 'a' * 9999 %}{% for i in range(99999) %}{% if a ~ i == a %}{% endif %}{% endfor %}",
-    "slicing": "{% set a = 'a' * 90000 %}{% for i in range(99999) %}{% set b = a[1:] %}{% endfor %}",
-    "splitting": "{% set a = 'a ' * 40000 %}{% for i in range(9999) %}{% set b = a.split(' ') %}{% endfor %}",
-    "lazy filters": "{% for i in range(1000) %}{% set x = range(9999) | map('string') | list %}{% endfor %}",
-    "a search from the right": "{{ ('a' * 90000).rfind('b' ~ 'a' * 40000) }}",
-    "stripping": "{% set a = 'a' * 90000 %}{{ a.strip('b' * 90000 ~ 'a') }}{{ a | trim('b' * 90000 ~ 'a') }}",
-}
-
 HUGE = {
     "repeated text": "{{ 'a' * 10**9 }}",
     "repeated text, other way round": "{{ 10**9 * 'a' }}",
+    "repeated content": "{{ messages[0].content * 10**9 }}",
     "a repeated list": "{{ ([0] * 10**9) | length }}",
-    "digits": "{% set ns = namespace(x=9**999) %}{% for i in range(40) %}{% set ns.x = ns.x * ns.x %}{% endfor %}",
     "a power": "{{ 9**(9**9) }}",
-    "doubling by ~": "{% set x = 'aaaaaaaa' %}" + "{% set x = x ~ x %}" * 60,
-    "doubling by +": "{% set x = 'aaaaaaaa' %}" + "{% set x = x + x %}" * 60,
-    "doubling a list": "{% set x = [1, 2] %}" + "{% set x = x + x %}" * 60,
-    "the filter replace": "{% set x = 'a' * 1000 %}" + "{% set x = x | replace('a', x) %}" * 5,
-    "the method replace": "{% set x = 'a' * 1000 %}" + "{% set x = x.replace('a', x) %}" * 5,
-    "the filter join": "{% set x = 'a' * 100000 %}{% set y = x | list | join(x) %}",
-    "the method join": "{% set x = 'a' * 100000 %}{% set y = x.join(x) %}",
+    "a range": "{% for i in range(10**9) %}{% endfor %}",
+    "a wide format": "{{ '%1000000000d' % 1 }}",
+    "a wide format, from its values": "{{ '%*d' % (10**9, 1) }}",
+    "str.format": "{{ '{:>1000000000}'.format(1) }}",
+    "str.center": "{{ 'a'.center(10**9) }}",
+    "str.zfill": "{{ 'a'.zfill(10**9) }}",
+    "bytes of a number": "{{ (1).to_bytes(10**9, 'big') }}",
+    "the filter replace": "{% set x = 'a' * 10000 %}{{ x | replace('a', x) }}",
+    "the method replace": "{% set x = 'a' * 10000 %}{{ x.replace('a', x) }}",
+    "the filter join": "{% set x = 'a' * 10000 %}{{ x | list | join(x) }}",
+    "the method join": "{% set x = 'a' * 10000 %}{{ x.join(x) }}",
     "indenting": "{{ ('a\n' * 10000) | indent(10**9) }}",
+    "indenting by text": "{{ ('a\n' * 10000) | indent('a' * 10000) }}",
     "indented JSON": "{{ [1] | tojson(indent=10**9) }}",
+    "separated JSON": "{{ ([1] * 10000) | tojson(separators=(',' * 10000, ':')) }}",
+    "a filter block": "{% filter replace('a', 'b' * 90000) %}{{ 'a' * 90000 }}{% endfilter %}",
     "text of the template": "{% for i in range(100000) %}" + "x" * 10000 + "{% endfor %}",
     "text of the template, kept": "{% set y %}{% for i in range(100000) %}" + "x" * 10000 + "{% endfor %}{% endset %}",
-    "text of a macro": "{% macro m() %}" + "x" * 10000 + "{% endmacro %}" + "{% set y = m() %}" * 2000,
-    "hoard": "{% set n = namespace(l=[]) %}{% for i in range(999) %}{% set n.l = n.l + ['x' * 9999] %}{% endfor %}",
-    "a laughing list": "{% set x = [1] * 10 %}" + "{% set x = [x, x, x, x, x, x, x, x, x, x] %}" * 12 + "{{ x }}",
-    "a laughing tuple as a key": "{% set x = (1, 2) %}" + "{% set x = (x, x, x, x) %}" * 14 + "{% set d = {x: 1} %}",
-    "a laughing dict": "{% set x = {} %}" + "{% set x = {'a': x, 'b': x, 'c': x} %}" * 30 + "{{ x | tojson }}",
-    "a filter block": "{% filter replace('a', 'b' * 90000) %}{{ 'a' * 90000 }}{% endfilter %}",
+    "text beside text": "{% set x = 'a' * 10**7 %}{{ (x ~ x) | length }}",
 }
 
 FORBIDDEN = {
-    "a wide format": "{{ '%1000000000d' % 1 }}",
-    "str.format": "{{ '{:>1000000000}'.format(1) }}",
-    "str.center": "{{ 'a'.center(10**9) }}",
     "endless recursion": "{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}",
-    "nesting": "{% set ns = namespace(l=[]) %}{% for i in range(2000) %}{% set ns.l = [ns.l] %}{% endfor %}{{ ns.l }}",
-    "a namespace as text": NESTED + "{{ n30 }}",
-    "a namespace in the filter string": NESTED + "{{ n30 | string }}",
-    "a namespace in ~": NESTED + "{{ 'a' ~ n30 }}",
-    "a namespace in a list": NESTED + "{{ [n30] }}",
-    "a namespace in a format": NESTED + "{{ '%s' % n30 }}",
-    "a namespace called": NESTED + "{{ n30() }}",
-    "a namespace tested": NESTED + "{{ n30 is upper }}",
-    "a namespace raised": NESTED + "{{ raise_exception(n30) }}",
-    "a namespace as a date": NESTED + "{{ strftime_now(n30) }}",
     "a name of Python's in a namespace": "{% set ns = namespace() %}{% set ns.__html__ = 1 %}",
-    "a macro as text": "{% macro m() %}{% endmacro %}{{ m }}",
+    "a name of Python's in a new namespace": "{% set ns = namespace(__html__=1) %}",
+    "a namespace called": "{{ namespace()() }}",
     "Python's own attributes": "{{ ''.__class__.__mro__ }}",
+    "attributes by name": "{{ ''['__class__'].__mro__ }}",
+    "the attributes of a function": "{{ raise_exception.__globals__.sys }}",
+    "a method of a class": "{{ dict.fromkeys([1]) }}",
+    "bytes": "{{ messages[0].content.encode() }}",
     "changing a list": "{{ [].append(1) }}",
+    "changing a message": "{{ messages[0].update(role='system') }}",
     "another template": "{% include 'x' %}",
     "importing": "{% import '/etc/passwd' as x %}",
     "globals of jinja2": "{{ lipsum(5) }}",
@@ -107,10 +84,9 @@ FORBIDDEN = {
 }
 
 
-def render(source: str, bounds: Bounds | None = None) -> str:
+def render(source: str) -> str:
     now = datetime(2026, 11, 21)
-    template = ChatTemplate(source, bos_token="<s>", eos_token="</s>", bounds=bounds, now=lambda: now)
-    return template.render(MESSAGES)
+    return ChatTemplate(source, bos_token="<s>", eos_token="</s>", now=lambda: now).render(MESSAGES)
 
 
 @pytest.mark.parametrize("source", RENDERED, ids=RENDERED.get)
@@ -123,51 +99,47 @@ def test_a_chatml_prompt_ends_where_the_answer_begins() -> None:
     assert render(CHATML) == expected
 
 
-@pytest.mark.parametrize("case", ENDLESS)
-def test_time_is_bounded(case: str) -> None:
-    started_s = time.thread_time()
+@pytest.mark.parametrize("source", [source for source in RENDERED if "strftime" not in source])
+def test_a_template_comes_to_what_transformers_makes_of_it(source: str) -> None:
+    special = {"bos_token": "<s>", "eos_token": "</s>"}
 
-    with pytest.raises(TemplateRefusal, match="more than the model's chat template can turn into"):
-        render(ENDLESS[case])
+    [expected], _ = render_jinja_template([MESSAGES], chat_template=source, add_generation_prompt=True, **special)
 
-    assert time.thread_time() - started_s < QUICKLY_S
-
-
-def test_time_is_bounded_even_where_weight_is_not() -> None:
-    bounds = Bounds(weight=10**15, cpu_s=0.05)
-    started_s = time.thread_time()
-
-    with pytest.raises(TemplateRefusal, match="more than"):
-        render(ENDLESS["macros that double"], bounds)
-
-    assert time.thread_time() - started_s < 0.5
+    assert render(source) == expected
 
 
 @pytest.mark.parametrize("case", HUGE)
-def test_memory_is_bounded(case: str) -> None:
-    with pytest.raises(TemplateRefusal, match="more than the model's chat template can turn into"):
+def test_no_step_makes_something_huge(case: str) -> None:
+    with pytest.raises(TemplateRefusal, match="does not take these messages"):
         render(HUGE[case])
 
 
+def test_a_step_may_make_as_much_as_the_largest_conversation() -> None:
+    assert len(render("{{ 'a' * %d }}" % MAX_MADE)) == MAX_MADE  # noqa: UP031 - braces
+
+
 @pytest.mark.parametrize("case", FORBIDDEN)
-def test_what_cannot_be_bounded_is_refused(case: str) -> None:
-    started_s = time.thread_time()
-
-    with pytest.raises(TemplateRefusal):
+def test_what_leads_out_of_the_template_is_refused(case: str) -> None:
+    with pytest.raises(TemplateRefusal, match="does not take these messages"):
         render(FORBIDDEN[case])
-
-    assert time.thread_time() - started_s < QUICKLY_S
 
 
 @pytest.mark.parametrize(
-    "source", ["{% for %}", "{{ 1 | attr('x') }}", "{{ " + "(" * 5000, "x" * (MAX_SOURCE_CHARS + 1)]
+    "source",
+    [
+        "{% for %}",
+        "{{ 1 | attr('x') }}",
+        "{% autoescape true %}{% endautoescape %}",
+        "{{ " + "(" * 5000,
+        "x" * (MAX_SOURCE_CHARS + 1),
+    ],
 )
 def test_a_template_that_cannot_be_used_is_refused_at_once(source: str) -> None:
     with pytest.raises(TemplateRefusal, match="the chat template"):
         ChatTemplate(source)
 
 
-def test_large_conversations_are_well_within_bounds() -> None:
+def test_large_conversations_are_rendered() -> None:
     careful = CHATML.replace("message['content']", "(message['content'] | trim).split('</think>')[-1].lstrip('\n')")
     text = "word </think> " * 100_000
 
@@ -182,9 +154,3 @@ def test_a_templates_own_words_are_told_only_where_they_quote_nothing() -> None:
     with pytest.raises(TemplateRefusal, match="refuses these messages") as refused:
         render("{{ raise_exception('Not ' + messages[0].content) }}")
     assert "Hi" not in refused.value.reason
-
-
-def test_renderings_do_not_share_a_budget() -> None:
-    template = ChatTemplate("{{ 'a' * 400000 }}")
-
-    assert [len(template.render(MESSAGES)) for _ in range(5)] == [400_000] * 5

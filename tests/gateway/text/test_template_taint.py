@@ -13,6 +13,7 @@ EXACT = {
     "<{{ c }}>": f"<{CONTENT}>",
     "{{ '<' + c + '>' }}": f"<{CONTENT}>",
     "{{ '<' ~ c ~ 1 ~ none ~ '>' }}": f"<{CONTENT}1None>",
+    "{{ '<' + c + c + '>' + ('<' ~ c + '>') }}": f"<{CONTENT}{CONTENT}><{CONTENT}>",
     "{{ '%s=%d%%|%s' % (c, 2, 'X') }}": f"{CONTENT}=2%|X",
     "{{ ('<' ~ c) * 2 }}": f"<{CONTENT}<{CONTENT}",
     "{{ ('<' ~ c)[1:4] ~ ('<' ~ c)[0] ~ c[-1] ~ c[::-1] }}": "äöü<îîéà üöä",
@@ -57,7 +58,7 @@ SPOILT = {
     "{{ '' ~ [c] }}": f"['{CONTENT}']",
     "{{ '%s' % [c] }}": f"['{CONTENT}']",
     "{{ c.replace('', '-') }}": "-" + "-".join(CONTENT) + "-",
-    "{% autoescape true %}{{ c }}{% endautoescape %}": CONTENT,
+    "{{ '<' | indent(c, true) }}": f"{CONTENT}<",
     "{{ strftime_now(c) }}": CONTENT,
 }
 
@@ -88,6 +89,13 @@ def test_what_keeps_no_account_of_characters_is_all_the_callers(source: str) -> 
     assert rendered(source) == [(SPOILT[source], True)]
 
 
+@pytest.mark.parametrize(
+    "constant", ["'own' | indent(1, true)", "'o' ~ [1] ~ 'wn'", "'own' | upper", "{'a': 1} | tojson", "'%s%%' % 'own'"]
+)
+def test_what_a_template_makes_of_its_own_is_its_own(constant: str) -> None:
+    assert [is_given for _, is_given in rendered("{{ " + constant + " }}")] == [False]
+
+
 def test_contents_that_are_empty_are_nobodys() -> None:
     assert rendered("<{{ c }}>", "") == [("<>", False)]
     assert rendered("{{ c }}", "") == []
@@ -101,6 +109,7 @@ STEPS = [
     "({x}.partition('<')[2])", "({x}.rsplit('>', 1)[0])", "([{x}, 'X'] | map('upper') | join(','))",
     "({x} | unique | join)", "({x}.swapcase())", "('-'.join([{x}, {x}]))", "('A'.replace('A', {x}))",
     "(({x} | first | string) ~ {x})", "({x} | string)", "({x} | dictsort | string if {x} is mapping else {x})",
+    "('<' | indent({x}, true))", "({x} ~ [{x}] ~ 1)", "('<' + {x} + {x})", "(namespace(a={x}).a + '>')",
     "({x}.removeprefix('<'))", "(dict(a={x}).a)", "({x} | default('X', true))", "(({x} ~ '\n').splitlines()[0])",
 ]  # fmt: skip
 
