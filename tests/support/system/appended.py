@@ -124,5 +124,5 @@ class Account:
 
 
 def _entry(line: str) -> dict[str, str]:
-    """One of the ledger, as settle.lua writes it."""
+    """One of the ledger, as `settle` writes it."""
     return dict(zip(ENTRY, line.split("\t"), strict=True))

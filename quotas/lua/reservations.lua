@@ -1,0 +1,214 @@
+-- A reservation's life: reserve, extend while it runs, settle at its end. `book` notes one that ran while nobody could ask,
+-- `statuses` only looks.
+
+-- name: reserve
+-- Holds the tokens of one request against every limit of every level, all or nothing. Called by RedisQuotaStore.
+-- KEYS[1]  prefix of all keys of the root, with its hash tag
+-- ARGV     1 reservation, 2 tenant, 3 key or '', 4 model, 5 lane, 6 prompt tokens, 7 of them in the longest prompt,
+--          8 prompts, 9 output tokens per choice, 10 choices of all prompts, 11 '1' where the caller stated 9,
+--          12 quantum per choice or 0 to hold all at once, 13 lease ms, 14 name of its idempotency key's request, or '',
+--          15 until when that is known, ms; what it goes on from: 16 output tokens, 17 those of choices that are over,
+--          18 choices that go on, 19 tokens of the longest of these
+-- Returns  {'granted', output tokens per choice held, the most per choice, numbers of the rules refused in shadow, now ms,
+--          how the levels stand}, or having written nothing: {'denied', number of the rule, requested, retry ms or -1,
+--          1 where it can never fit, now ms, how the level stands}, {'access', reason}, {'settled'}
+local prefix, reservation_id, tenant, key = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+local reservation_key, now = prefix .. 'reservation:' .. reservation_id, now_ms()
+
+local known = redis.call('GET', reservation_key)
+if known == SETTLED then return {'settled'} end
+if known then
+  local reservation = unpack_reservation(known)
+  return tell({'granted', reservation[F_CHOICE], reservation[F_CEILING], reservation[F_SHADOWED], now}, levels_of(prefix, reservation, now))
+end
+local levels = open_levels(prefix, places_of(tenant, key), now, {})
+local others, named = others_of(levels[1], tenant, ARGV[4], ARGV[5])
+if #others > 0 then open_levels(prefix, others, now, levels) end
+local reason = barred(levels, tenant, now)
+if reason then return {'access', reason} end
+
+find_paused(prefix, levels, now)
+local input, begun, going, longest = tonumber(ARGV[6]), tonumber(ARGV[16]), tonumber(ARGV[18]), tonumber(ARGV[19])
+local in_paid, out_paid = 0, 0
+if begun > 0 and ARGV[14] ~= '' then in_paid, out_paid = paid_for(prefix, ARGV[14], now) end
+in_paid, out_paid = math.min(in_paid, input), math.min(out_paid, begun)
+local lag = going * longest - (begun - ARGV[17])
+local ask = {requests = 1, input = input - in_paid, prompt = tonumber(ARGV[7]), ceiling = tonumber(ARGV[9]),
+  choices = going, stated = ARGV[11] == '1', start = longest, owed = lag + begun - out_paid, choice = 0, output = 0}
+size(levels, ask, tonumber(ARGV[12]))
+local denied, shadowed = refusal(levels, ask, now)
+if denied then
+  local reply = {'denied', denied.rule.number, denied.amount, denied.retry, denied.never and 1 or 0, now}
+  return tell(reply, {denied.level})
+end
+
+for _, level in ipairs(levels) do
+  minute_add(level, 1, 0, 0)
+  hold(level, 1, ask.input, ask.output)
+end
+local granted = ask.start + ask.choice
+write_levels(prefix, levels, reservation_key, struct.pack(RESERVATION, input, out_paid + ask.output, in_paid, out_paid, granted,
+  ask.ceiling, ARGV[8], levels[1].current, 0, 0, 0, 0, tenant, key, ARGV[4], ARGV[5], shadowed, named, in_paid, out_paid,
+  ARGV[14], ARGV[15]))
+note_run(prefix, ARGV[14], tonumber(ARGV[15]), reservation_id, now)
+redis.call('ZADD', prefix .. 'leases', now + ARGV[13], reservation_id)
+return tell({'granted', granted, ask.ceiling, shadowed, now}, levels)
+
+-- name: extend
+-- Charges what a running reservation has come to so far, and holds more for it before it needs that: nothing more where its
+-- tenant was suspended or deleted. Called by RedisQuotaStore.
+-- KEYS[1]  prefix of all keys of the root, with its hash tag
+-- ARGV     1 reservation, 2 output tokens published so far, 3 output tokens that the caller knows to be held, from first to
+--          last, 4 the most that it may come to, 5 choices that go on, 6 quantum per choice, 7 '1' where one of them has
+--          used up what it has, 8 tokens of the prompts that have brought any, 9 published tokens of the choices that
+--          go on no more
+-- Returns  {output tokens held, from first to last; the limit that leaves nothing now, or ''; 1 where no time brings
+--          more; when to ask again, ms; 1 where the reservation is paused}, or false where it holds nothing
+local BARRED_MS = 1000 -- its gateway is about to hear of it
+local prefix, reservation_id = KEYS[1], ARGV[1]
+local reservation_key, now = prefix .. 'reservation:' .. reservation_id, now_ms()
+local record = redis.call('GET', reservation_key)
+if not record or record == SETTLED then return false end
+local reservation = unpack_reservation(record)
+local levels = levels_of(prefix, reservation, now)
+find_paused(prefix, levels, now)
+
+local input = math.min(held_input(reservation), math.max(0, tonumber(ARGV[8]) - reservation[F_CHARGED_INPUT]))
+local output = math.min(held_output(reservation), math.max(0, tonumber(ARGV[2]) - reservation[F_CHARGED_OUTPUT]))
+local in_due, out_due = unpaid(prefix, reservation, input, output, now)
+for _, level in ipairs(levels) do
+  hold(level, 0, -input, -output)
+  charge(level, in_due, out_due)
+end
+reservation[F_CHARGED_INPUT], reservation[F_CHARGED_OUTPUT] = reservation[F_CHARGED_INPUT] + input, reservation[F_CHARGED_OUTPUT] + output
+
+local unit = tonumber(ARGV[5])
+local whole = portion(levels, tonumber(ARGV[6]), unit) * unit
+local asked_most = tonumber(ARGV[4])
+local most = math.min(asked_most, tonumber(ARGV[9]) + ceiling_of(levels) * unit)
+local is_barred = barred_tenant(levels) ~= nil
+local wanted = is_barred and 0 or math.min(tonumber(ARGV[3]) + whole, most) - reservation[F_OUTPUT]
+local was_paused = reservation[F_IS_PAUSED] == 1
+local found = {tokens = 0, limited_by = '', is_spent = false, retry = is_barred and BARRED_MS or 0, is_full = false}
+if wanted >= unit then
+  local place = was_paused and {reservation[F_SINCE], reservation_id}
+  found = more(levels, {tokens = wanted - wanted % unit, unit = unit}, held_output(reservation), place, now)
+elseif most < asked_most and most - reservation[F_OUTPUT] < unit then
+  found.limited_by, found.is_spent = 'max_output_tokens', true
+end
+reservation[F_OUTPUT], reservation[F_SERVED], reservation[F_ASKED] = reservation[F_OUTPUT] + found.tokens, reservation[F_SERVED] + found.tokens, now
+
+local is_stuck = ARGV[7] == '1' and found.tokens == 0 and not found.is_spent and found.is_full
+local is_over = not is_stuck and (found.is_spent or reservation[F_SERVED] >= whole or wanted < unit)
+if is_stuck and not was_paused then reservation[F_IS_PAUSED], reservation[F_SINCE], reservation[F_SERVED] = 1, now, 0 end
+if is_over then reservation[F_IS_PAUSED] = 0 end
+for _, level in ipairs(levels) do
+  hold(level, 0, 0, found.tokens)
+  local paused = paused_key(level)
+  if is_stuck and level.binds then
+    level.figures[PAUSED] = 1
+    redis.call('ZADD', paused, reservation[F_SINCE], reservation_id)
+    redis.call('PEXPIRE', paused, 2 * MINUTE_MS + FORGOTTEN_MS)
+  elseif was_paused and (is_stuck or is_over) then
+    redis.call('ZREM', paused, reservation_id)
+  end
+end
+write_levels(prefix, levels, reservation_key, pack_reservation(reservation))
+return {reservation[F_OUTPUT], found.limited_by, found.is_spent and 1 or 0, found.retry, is_stuck and 1 or 0}
+
+-- name: settle
+-- Charges what is left of what a reservation came to, releases the rest, writes the ledger: once. Called by RedisQuotaStore.
+-- KEYS[1]  prefix of all keys of the root, with its hash tag
+-- ARGV     1 reservation, 2 outcome, 3 '1' to give all back and count nothing, 4 prompt tokens, 5 cached tokens,
+--          6 output tokens, 7 preemptions, 8 ms to remember that it is settled, 9 ledger entries kept, about
+-- Returns  {1, now ms, how the levels stand then} the first time; {0} where it was settled before or is unknown (it is then
+--          marked as settled)
+local prefix, reservation_id = KEYS[1], ARGV[1]
+local reservation_key, now = prefix .. 'reservation:' .. reservation_id, now_ms()
+
+local function write_ledger(reservation, day, prompt, output)
+  local lane, model, key = reservation[F_LANE], reservation[F_MODEL], reservation[F_KEY]
+  local cached = math.min(tonumber(ARGV[5]), prompt)
+  redis.call('XADD', prefix .. 'ledger:' .. reservation[F_TENANT], 'MAXLEN', '~', ARGV[9], '*', 'entry',
+    now .. '\t' .. reservation_id .. '\t' .. key .. '\t' .. model .. '\t' .. lane .. '\t' .. prompt .. '\t' .. cached ..
+    '\t' .. output .. '\t' .. ARGV[7] .. '\t' .. ARGV[2])
+  local month, of_month = names_of(day)
+  local usage = prefix .. 'usage:' .. reservation[F_TENANT] .. ':' .. month .. '-' .. of_month
+  local group = lane .. '\t' .. model .. '\t' .. key
+  local sums = redis.call('HGET', usage, group) or NO_USAGE
+  local of_requests, of_prompt, of_cached, of_output = struct.unpack(USAGE, sums)
+  redis.call('HSET', usage, group, struct.pack(USAGE, of_requests + 1, of_prompt + prompt, of_cached + cached,
+    of_output + output))
+end
+
+local record = redis.call('GET', reservation_key)
+if record == SETTLED then return {0} end
+if not record then
+  redis.call('SET', reservation_key, SETTLED, 'PX', ARGV[8])
+  return {0}
+end
+local reservation = unpack_reservation(record)
+local levels = levels_of(prefix, reservation, now)
+-- What extend has charged was published: it stands, whatever a caller that knows less says now.
+local charged = reservation[F_CHARGED_INPUT] + reservation[F_CHARGED_OUTPUT] - reservation[F_CREDIT_INPUT] - reservation[F_CREDIT_OUTPUT]
+local refund = ARGV[3] == '1' and charged == 0
+local prompt = math.max(tonumber(ARGV[4]), reservation[F_CHARGED_INPUT])
+local output = math.max(tonumber(ARGV[6]), reservation[F_CHARGED_OUTPUT])
+local in_due, out_due = 0, 0
+if not refund then
+  in_due, out_due = unpaid(prefix, reservation, prompt - reservation[F_CHARGED_INPUT], output - reservation[F_CHARGED_OUTPUT], now)
+end
+for _, level in ipairs(levels) do
+  hold(level, -1, -held_input(reservation), -held_output(reservation))
+  if refund then
+    minute_uncount(level, reservation[F_SLICE])
+  else
+    charge(level, in_due, out_due)
+  end
+  if reservation[F_IS_PAUSED] == 1 then redis.call('ZREM', paused_key(level), reservation_id) end
+end
+if not refund then
+  write_ledger(reservation, levels[1].figures[DAY], prompt - reservation[F_CREDIT_INPUT], output - reservation[F_CREDIT_OUTPUT])
+end
+if refund and reservation[F_ONCE] ~= '' then redis.call('ZREM', prefix .. 'runs:' .. reservation[F_ONCE], reservation_id) end
+write_levels(prefix, levels, reservation_key, SETTLED)
+redis.call('PEXPIRE', reservation_key, ARGV[8])
+redis.call('ZREM', prefix .. 'leases', reservation_id)
+return tell({1, now}, levels)
+
+-- name: book
+-- Notes a reservation that ran while nobody could ask, whatever the limits say, and holding nothing: settle then charges it.
+-- Called by RedisQuotaStore.
+-- KEYS[1]  prefix of all keys of the root, with its hash tag
+-- ARGV     1 reservation, 2 tenant, 3 key or '', 4 model, 5 lane, 6 prompts, 7 lease ms, 8 name of its idempotency
+--          key's request, or '', 9 until when that is known, ms
+-- Returns  1; 0 having written nothing where the reservation is known, reserved or settled, or its tenant has gone
+local prefix, reservation_id, tenant, key = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+local reservation_key, now = prefix .. 'reservation:' .. reservation_id, now_ms()
+if redis.call('EXISTS', reservation_key) == 1 then return 0 end
+local levels = open_levels(prefix, places_of(tenant, key), now, {})
+if not levels[1].is_known or levels[1].state == DELETED then return 0 end
+
+local others, named = others_of(levels[1], tenant, ARGV[4], ARGV[5])
+if #others > 0 then open_levels(prefix, others, now, levels) end
+for _, level in ipairs(levels) do
+  minute_add(level, 1, 0, 0)
+  hold(level, 1, 0, 0)
+end
+write_levels(prefix, levels, reservation_key, struct.pack(RESERVATION, 0, 0, 0, 0, 0, 0, ARGV[6], levels[1].current, 0, 0, 0, 0,
+  tenant, key, ARGV[4], ARGV[5], '', named, 0, 0, ARGV[8], ARGV[9]))
+note_run(prefix, ARGV[8], tonumber(ARGV[9]), reservation_id, now)
+redis.call('ZADD', prefix .. 'leases', now + ARGV[7], reservation_id)
+return 1
+
+-- name: statuses
+-- Every limit of a tenant, of one of its keys, of a model and lane and of the tenants above as it stands; writes
+-- nothing. Called by RedisQuotaStore.
+-- KEYS[1]  prefix of all keys of the root, with its hash tag
+-- ARGV     1 tenant, 2 key or '', 3 model or '', 4 lane or ''
+-- Returns  {now ms, how the levels stand}
+local now = now_ms()
+local levels = open_levels(KEYS[1], places_of(ARGV[1], ARGV[2]), now, {})
+local others = others_of(levels[1], ARGV[1], ARGV[3], ARGV[4])
+if #others > 0 then open_levels(KEYS[1], others, now, levels) end
+return tell({now}, levels)
