@@ -65,6 +65,29 @@ def job_ids(booking_id: str, prompts: int) -> list[str]:
     return [booking_id, *(f"{booking_id}-{number:03}" for number in range(1, prompts))]
 
 
+def owed(
+    outcome: Outcome,
+    prompt_tokens: int,
+    output_tokens: int,
+    cached_tokens: int = 0,
+    preemptions: int = 0,
+    *,
+    taken: bool,
+) -> Charge:
+    """What one job comes to, by whatever is known of it at its end: its tokens, and its prompt where it has any or a
+    worker had begun with it (`taken`) and did not fail."""
+    if outcome not in CHARGED:
+        return Charge.refund()
+    has_prompt = output_tokens > 0 or (taken and outcome in (Outcome.FINISHED, Outcome.CANCELLED))
+    return Charge(
+        prompt_tokens=prompt_tokens if has_prompt else 0,
+        cached_tokens=min(cached_tokens, prompt_tokens) if has_prompt else 0,
+        output_tokens=output_tokens,
+        outcome=outcome.value,
+        preemptions=preemptions,
+    )
+
+
 def total(charges: Iterable[Charge]) -> Charge:
     """What a request comes to, from what each of its jobs does."""
     owed = [charge for charge in charges if not charge.is_refund]
@@ -295,22 +318,13 @@ class LiveJob:
         """What the job comes to at its end.
 
         `recorded`: published tokens per choice by the job's record, where that may be ahead of what was delivered.
-        `taken`: a worker has begun with it; otherwise, and where it failed before its first token, nothing is owed.
+        `taken`: a worker has begun with it.
         """
-        if outcome not in CHARGED:
-            return Charge.refund()
         output = sum([choice.counted for choice in self.choices])
         for choice, published in zip(self.choices, recorded, strict=False):
             if choice.stopped_at is None:
                 output += max(0, published - choice.published)
-        owed = output > 0 or (taken and outcome in (Outcome.FINISHED, Outcome.CANCELLED))
-        return Charge(
-            prompt_tokens=self.prompt_tokens if owed else 0,
-            cached_tokens=min(self.cached_tokens, self.prompt_tokens) if owed else 0,
-            output_tokens=output,
-            outcome=outcome.value,
-            preemptions=self.preemptions,
-        )
+        return owed(outcome, self.prompt_tokens, output, self.cached_tokens, self.preemptions, taken=taken)
 
     def _accept_tokens(self, delta: TokenDelta) -> None:
         if not 0 <= delta.choice < len(self.choices):

@@ -17,9 +17,9 @@ import msgspec
 from fairlane.gateway.errors import ApiError, internal_error
 from fairlane.gateway.observability.metrics import Telemetry
 from fairlane.gateway.requests.delivery import Dispatcher
-from fairlane.gateway.requests.request import LiveJob, LiveRequest, total
+from fairlane.gateway.requests.request import LiveJob, LiveRequest, owed, total
 from fairlane.quotas.store import Charge, QuotaStore, Resumption, Settled
-from fairlane.scheduler.protocol.messages import CHARGED, Outcome
+from fairlane.scheduler.protocol.messages import Outcome
 from fairlane.scheduler.queue.types import JobRecord, JobState
 from fairlane.store.errors import STORE_ERRORS
 
@@ -252,12 +252,9 @@ class Settlements:
 
 
 def recorded(record: JobRecord) -> Charge:
-    """What a job that has ended comes to by its record alone."""
-    outcome, output = record.outcome or Outcome.CANCELLED, sum(record.generated)
-    if outcome not in CHARGED:
-        return Charge.refund()
-    owed = output > 0 or (record.epoch > 0 and outcome is Outcome.CANCELLED)
-    return Charge(prompt_tokens=record.prompt_tokens if owed else 0, output_tokens=output, outcome=outcome.value)
+    """What a job that has ended comes to by its record alone, which knows neither cached tokens nor preemptions."""
+    outcome = record.outcome or Outcome.CANCELLED
+    return owed(outcome, record.prompt_tokens, sum(record.generated), taken=record.epoch > 0)
 
 
 def _fresh(charge: Charge, resumption: Resumption | None) -> Charge:
