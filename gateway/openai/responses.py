@@ -31,7 +31,7 @@ class TextChunk(msgspec.Struct, frozen=True):
     finish_reason: FinishReason | None
 
     def __repr__(self) -> str:
-        return f"Said({self.index}, {len(self.token_ids)} tokens, {self.finish_reason})"
+        return f"TextChunk({self.index}, {len(self.token_ids)} tokens, {self.finish_reason})"
 
 
 class Notice(msgspec.Struct, frozen=True):

@@ -21,9 +21,9 @@ from fairlane.store.retry import every
 TEND_EVERY_S = 1.0
 RETRY_AFTER_S = 0.1
 MAX_STRAYS = 10_000
-MANY_FLIGHTS = 8
+MANY_JOBS = 8
 GATHER_S = 0.001
-"""With MANY_FLIGHTS in the air, news may wait so long for more: what comes together is read and written at once."""
+"""With so many under way, news may wait so long for more: what comes together is read and written at once."""
 
 
 class JobQueue(Protocol):
@@ -217,7 +217,7 @@ class Dispatcher:
             while True:
                 last_id, events = await line.link.reader.read_events(self.gateway_id, last_id, int(BLOCK_S * 1e3))
                 self._deliver(line, events)
-                if len(self._jobs) >= MANY_FLIGHTS:
+                if len(self._jobs) >= MANY_JOBS:
                     await asyncio.sleep(GATHER_S)
 
         await every(RETRY_AFTER_S, "reading events", read)

@@ -3,7 +3,7 @@
 A reservation is a lease. `renew` extends those of our jobs in batches; `reap` finds the lapsed ones of anyone, ends
 their jobs and charges what the job's record says was published. `watch` ends the jobs of suspended tenants.
 
-Looks for jobs that nobody flies any more: a store that failed over or was damaged may have lost a job, or the
+Looks for jobs that nobody runs any more: a store that failed over or was damaged may have lost a job, or the
 news of its end, and a client would wait for either until its deadline.
 
 A job of which nothing was heard for a round has its record looked up; if there is none, or it says that the job has

@@ -193,7 +193,7 @@ class Settlements:
             self._telemetry.charged(ask.tenant, ask.lane, _fresh(charge, ask.resumption))
 
     def _leave(self, request: LiveRequest) -> None:
-        """To a reaper, who settles it whole: what still flies of it ends here."""
+        """To a reaper, who settles it whole: what still runs of it ends here."""
         for job in request.jobs:
             self._dispatcher.abandon(job)
             if not job.settled:

@@ -211,7 +211,7 @@ class TextPiece(msgspec.Struct, frozen=True):
     """A stop string was completed; nothing follows."""
 
     def __repr__(self) -> str:
-        return f"Piece({len(self.text)} characters, counted={self.counted}, stopped={self.stopped})"
+        return f"TextPiece({len(self.text)} characters, counted={self.counted}, stopped={self.stopped})"
 
 
 class TokenStream:

@@ -13,7 +13,7 @@ from fairlane.scheduler.protocol.messages import Job, Outcome, YieldMode
 from tests.support.scheduler.kv_runner import expected_output
 from tests.support.scheduler.planner_world import LATENCY, THROUGHPUT, World, job
 
-MOST_FLIGHTS = 7
+MOST_JOBS = 7
 STEPS_TO_END = 1_500
 
 
@@ -63,7 +63,7 @@ class PlannerMachine(RuleBasedStateMachine):
     def live(self) -> list[str]:
         return self.world.planner.job_ids()
 
-    @precondition(lambda self: len(self.live) < MOST_FLIGHTS)
+    @precondition(lambda self: len(self.live) < MOST_JOBS)
     @rule(
         lane=st.sampled_from([LATENCY, THROUGHPUT]),
         n=st.integers(1, 3),
