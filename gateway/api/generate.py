@@ -64,7 +64,7 @@ class Generate(Generic[Request]):
         answer: Channel = scope["state"][response.STATE]
         disconnect = scope["state"][STATE]
         plan = await self._read(scope, receive, answer, caller, journal)
-        with plan.hold:
+        with plan:
             journal.lane = plan.service_level.lane.name
             if is_recording():
                 self._note(journal, plan)
@@ -157,7 +157,7 @@ class Generate(Generic[Request]):
             arrived_s=journal.arrived_s,
             queue_span=self._parts.telemetry.span("queue"),
             still_waits_ms=self._parts.dispatcher.still_waits_ms,
-            eta_ms=plan.verdict.expected_ttft_ms or 0.0,
+            eta_ms=plan.expected_ttft_ms,
         )
         answers = Answers(
             kind=self._kind.name,

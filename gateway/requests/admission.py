@@ -35,15 +35,6 @@ class Size(msgspec.Struct, frozen=True):
     """What left less than the context would, where `max_tokens` was not stated."""
 
 
-class Verdict(msgspec.Struct, frozen=True):
-    """What an admitted request was promised."""
-
-    guaranteed: bool
-    expected_ttft_ms: float | None
-    answers: Mapping[str, Admitted] = {}
-    """The door's word on each job, by its id."""
-
-
 def class_name(*, guaranteed: bool) -> str:
     """As the answer's `x-fairlane-class` has it."""
     return "guaranteed" if guaranteed else "best-effort"
@@ -80,8 +71,8 @@ def admit(
     tenant: Tenant,
     now_ms: float,
     elapsed_ms: float,
-) -> Verdict:
-    """Let the jobs of one request in; the promise to it is the weakest of those to them.
+) -> tuple[Admitted, ...]:
+    """Let the jobs of one request in: admission's word on each, in their order.
 
     From here on they are among the open requests, by their ids: the next request finds them there, however long
     they take to the queue. Who does not put them withdraws them.
@@ -110,15 +101,13 @@ def admit(
         )
         for job_id, size in sizes.items()
     }
-    answers = _assess_all(asked, model, door, now_ms)
-    expected = [answer.expected_ttft_ms for answer in answers.values() if answer.expected_ttft_ms is not None]
-    return Verdict(all(answer.guaranteed for answer in answers.values()), max(expected, default=None), answers)
+    return _assess_all(asked, model, door, now_ms)
 
 
 def _assess_all(
     asked: Mapping[str, Request], model: ServedModel, door: OpenRequests, now_ms: float
-) -> dict[str, Admitted]:
-    """The door's word on each, behind those before it. Raises ApiError at the first refusal; then none is in."""
+) -> tuple[Admitted, ...]:
+    """Each behind those before it. Raises ApiError at the first refusal; then none is in."""
     answers: dict[str, Admitted] = {}
     for job_id, request in asked.items():
         answer = assess(request, workers=model.workers, open_requests=door, now_ms=now_ms)
@@ -130,7 +119,7 @@ def _assess_all(
             raise refused(answer, request)
         door.enter(job_id, request, guaranteed=answer.guaranteed, now_ms=now_ms, load=answer.load)
         answers[job_id] = answer
-    return answers
+    return tuple(answers.values())
 
 
 def _check_width(size: Size, n: int, model: ServedModel) -> None:
@@ -218,14 +207,13 @@ class AllOpenRequests:
             door = self._open_requests[queue] = OpenRequests(self._lanes)
         return door
 
-    def held(self, queue: str, job_ids: Sequence[str]) -> "Hold":
-        """A block in which these jobs may be let in; at its end those are withdrawn that were never put."""
+    def hold(self, job_ids: Sequence[str]) -> None:
+        """These jobs may be let in, and are on their way from now on, until they are put or let go."""
         self._held.update(job_ids)
         self.idle.clear()
-        return Hold(self, queue, job_ids)
 
     def let_go(self, queue: str, job_ids: Sequence[str]) -> None:
-        """Withdraw those of these jobs that are on their way no more."""
+        """Withdraw those of these jobs that were never put."""
         for job_id in self._held.intersection(job_ids):
             self._held.discard(job_id)
             self.at(queue).withdraw(job_id, self.now_ms)
@@ -271,24 +259,3 @@ class AllOpenRequests:
     def _rest(self) -> None:
         if not (self._held or self._flying):
             self.idle.set()
-
-
-class Hold:
-    """Jobs on their way to a queue, as a context that holds them from when it is made until it ends."""
-
-    __slots__ = ("_job_ids", "_open_requests", "_queue")
-
-    def __init__(self, open_requests: AllOpenRequests, queue: str, job_ids: Sequence[str]) -> None:
-        self._open_requests = open_requests
-        self._queue = queue
-        self._job_ids = job_ids
-
-    def __enter__(self) -> None:
-        """They are held already."""
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
-    def release(self) -> None:
-        """What was never put is withdrawn."""
-        self._open_requests.let_go(self._queue, self._job_ids)

@@ -23,9 +23,7 @@ from fairlane.gateway.observability.metrics import Telemetry, traceparent
 from fairlane.gateway.openai.requests import GenerationRequest
 from fairlane.gateway.requests.admission import (
     AllOpenRequests,
-    Hold,
     Size,
-    Verdict,
     admit,
     class_name,
     measure,
@@ -35,6 +33,7 @@ from fairlane.gateway.requests.request import LiveJob, job_ids, random_id
 from fairlane.gateway.requests.service_level import CLASS_HEADER, LANE_HEADER, ServiceLevel, agree
 from fairlane.gateway.text.tokenizer import PromptTooLong, TextModel, TokenStream
 from fairlane.quotas.store import Once
+from fairlane.scheduler.admission.decide import Admitted
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from fairlane.scheduler.protocol.messages import Job, PositionLogprobs
 
@@ -70,21 +69,39 @@ class Kind(Generic[Request]):
     logprobs: ToldLogprobs
 
 
-class Plan(msgspec.Struct, frozen=True):
-    """A request that was let in."""
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that was let in, as a context: at its end those of its jobs are withdrawn that were never put."""
 
     request: GenerationRequest
     model: ServedModel
     service_level: ServiceLevel
-    verdict: Verdict
+    answers: tuple[Admitted, ...]
+    """Admission's word on each job."""
     messages: tuple[Job, ...]
     """A job for each prompt, with all but its budget. Durations count from the request's arrival here; `put` makes them
     count from its own."""
     sizes: tuple[Size, ...]
     """Of each of them."""
-    hold: Hold
     prompt_param: str
     """The field that a caller shortens where the prompt is too long."""
+    open_requests: AllOpenRequests
+    """Where its jobs are on their way to the queue."""
+
+    def __enter__(self) -> None:
+        """They are held already."""
+
+    def __exit__(self, *_: object) -> None:
+        self.open_requests.let_go(self.model.queue, [message.job_id for message in self.messages])
+
+    @property
+    def guaranteed(self) -> bool:
+        """The promise to it is the weakest of those to its jobs."""
+        return all(answer.guaranteed for answer in self.answers)
+
+    @property
+    def expected_ttft_ms(self) -> float:
+        """When its last job is expected to begin; 0.0 where no worker knows its costs yet."""
+        return max([answer.expected_ttft_ms or 0.0 for answer in self.answers])
 
     @property
     def output_param(self) -> str:
@@ -98,7 +115,7 @@ class Plan(msgspec.Struct, frozen=True):
     def class_name(self, jobs: Sequence[LiveJob]) -> str:
         """As the answer's header has it: the queue may have promised less than this door would."""
         booked = all(job.message is not None and job.message.guaranteed for job in jobs)
-        return class_name(guaranteed=self.verdict.guaranteed and booked)
+        return class_name(guaranteed=self.guaranteed and booked)
 
     def headers(self, jobs: Sequence[LiveJob]) -> Headers:
         """What the answer says of how it was served; of its jobs, once they are put."""
@@ -136,7 +153,7 @@ class Preparer:
     async def prepare(
         self, kind: Kind[Request], body: bytes, headers: Headers, caller: Caller, arrived_s: float
     ) -> Plan:
-        """The plan of one request. Enter its `hold`: what is not launched within that is withdrawn from admission.
+        """The plan of one request, to be entered: what is not put within it is withdrawn from admission.
 
         `headers`: the ASGI scope's; `arrived_s`: on the event loop's clock.
         """
@@ -148,12 +165,12 @@ class Preparer:
         if refusal is not None:  # it came before the last body, or while that was read
             raise refusal
         ids = job_ids(random_id(), len(prompts))
-        hold = self._open_requests.held(model.queue, ids)
+        self._open_requests.hold(ids)
         try:
             jobs = dict(zip(ids, prompts, strict=True))
-            return self._plan(kind, request, model, jobs, headers, caller, arrived_s, hold)
+            return self._plan(kind, request, model, jobs, headers, caller, arrived_s)
         except BaseException:
-            hold.release()
+            self._open_requests.let_go(model.queue, ids)
             raise
 
     def _plan(
@@ -165,7 +182,6 @@ class Preparer:
         headers: Headers,
         caller: Caller,
         arrived_s: float,
-        hold: Hold,
     ) -> Plan:
         """Let the request in. Nothing is awaited here: no other request comes between its assessment and its entry."""
         service_level = agree(request, headers, caller.identity, self._lanes)
@@ -175,7 +191,7 @@ class Preparer:
                 job_id: measure(len(prompt), request.max_tokens, model, prompt_param=kind.prompt_param)
                 for job_id, prompt in prompts.items()
             }
-            verdict = admit(
+            answers = admit(
                 sizes,
                 request.n,
                 model,
@@ -185,21 +201,24 @@ class Preparer:
                 now_ms=self._open_requests.now_ms,
                 elapsed_ms=elapsed_ms,
             )
+        guaranteed = all(answer.guaranteed for answer in answers)
         messages = tuple(
             [
-                self._job(job_id, prompt, sizes[job_id], request, model, service_level, verdict, caller, number)
-                for number, (job_id, prompt) in enumerate(prompts.items())
+                self._job(
+                    job_id, prompt, sizes[job_id], request, model, service_level, answer, guaranteed, caller, number
+                )
+                for number, ((job_id, prompt), answer) in enumerate(zip(prompts.items(), answers, strict=True))
             ]
         )
         return Plan(
-            request,
-            model,
-            service_level,
-            verdict,
-            messages,
-            tuple(sizes.values()),
-            hold,
+            request=request,
+            model=model,
+            service_level=service_level,
+            answers=answers,
+            messages=messages,
+            sizes=tuple(sizes.values()),
             prompt_param=kind.prompt_param,
+            open_requests=self._open_requests,
         )
 
     async def _understood_aside(
@@ -240,11 +259,12 @@ class Preparer:
         request: GenerationRequest,
         model: ServedModel,
         service_level: ServiceLevel,
-        verdict: Verdict,
+        answer: Admitted,
+        guaranteed: bool,
         caller: Caller,
         number: int,
     ) -> Job:
-        tenant, answer = caller.identity.tenant, verdict.answers[job_id]
+        tenant = caller.identity.tenant
         seed = _drawn_seed(caller.once, number) if request.seed is None else request.seed
         return Job(
             job_id=job_id,
@@ -263,7 +283,7 @@ class Preparer:
             tpot_ms=service_level.lane.tpot_on(model.single_stream_ms),
             deadline_ms=service_level.deadline_ms,
             hard_ttft_ms=service_level.hard_ttft_ms,
-            guaranteed=verdict.guaranteed,
+            guaranteed=guaranteed,
             pace_ms=answer.pace_ms,
             claim_ms=answer.claim_ms,
             work_ms=answer.work_ms,

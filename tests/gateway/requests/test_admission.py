@@ -8,10 +8,11 @@ import pytest
 
 from fairlane.gateway.errors import ApiError, LimitBlock
 from fairlane.gateway.fleet import ServedModel
-from fairlane.gateway.requests.admission import Size, Verdict, admit, measure
+from fairlane.gateway.requests.admission import Size, admit, measure
 from fairlane.gateway.requests.service_level import ServiceLevel
 from fairlane.gateway.text.tokenizer import TextModel
 from fairlane.quotas.tenants import Tenant
+from fairlane.scheduler.admission.decide import Admitted
 from fairlane.scheduler.admission.demand import ServiceClass
 from fairlane.scheduler.admission.open_requests import OpenRequests
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LATENCY, LaneName
@@ -59,7 +60,7 @@ def known() -> OpenRequests:
 
 def let_in(
     *sizes: Size, of: ServedModel, agreed: ServiceLevel | None = None, n: int = 1, elapsed_ms: float = 0.0
-) -> Verdict:
+) -> tuple[Admitted, ...]:
     return at(known(), *sizes, of=of, agreed=agreed, n=n, elapsed_ms=elapsed_ms)
 
 
@@ -71,7 +72,7 @@ def at(
     n: int = 1,
     elapsed_ms: float = 0.0,
     ids: str = "f",
-) -> Verdict:
+) -> tuple[Admitted, ...]:
     named = {f"{ids}{number}": size for number, size in enumerate(sizes)}
     return admit(named, n, of, agreed or service_level(), door, tenant=ACME, now_ms=0.0, elapsed_ms=elapsed_ms)
 
@@ -148,16 +149,17 @@ def test_a_deadline_that_cannot_be_met_says_when_it_could() -> None:
     with pytest.raises(ApiError) as hopeless:
         at(door, Size(12, 400, stated=True), of=served, agreed=service_level(deadline_ms=1_000.0))
     assert hopeless.value.retry_after_s is None
-    assert not at(door, size, of=served).guaranteed
+    [answer] = at(door, size, of=served)
+    assert not answer.guaranteed
 
 
 def test_a_stated_deadline_with_room_is_guaranteed() -> None:
     idle = model(worker(step_weights=WEIGHTS, step_ms=10.0))
 
-    verdict = let_in(Size(12, 2, stated=True), of=idle, agreed=service_level(deadline_ms=60_000.0))
+    [answer] = let_in(Size(12, 2, stated=True), of=idle, agreed=service_level(deadline_ms=60_000.0))
 
-    assert verdict.guaranteed
-    assert verdict.expected_ttft_ms is not None
+    assert answer.guaranteed
+    assert answer.expected_ttft_ms is not None
 
 
 def test_a_deadline_that_passed_while_the_body_came_is_refused() -> None:
@@ -169,7 +171,7 @@ def test_a_deadline_that_passed_while_the_body_came_is_refused() -> None:
 def test_the_prompts_of_one_request_stand_behind_each_other() -> None:
     idle, size = model(worker(step_weights=WEIGHTS, step_ms=10.0)), Size(100, 2, stated=True)
 
-    assert let_in(*[size] * 2, of=idle, agreed=service_level(hard_ttft_ms=500.0)).guaranteed
+    assert all(answer.guaranteed for answer in let_in(*[size] * 2, of=idle, agreed=service_level(hard_ttft_ms=500.0)))
     with pytest.raises(ApiError) as refused:
         let_in(*[size] * 9, of=idle, agreed=service_level(hard_ttft_ms=500.0))
     assert refused.value.code == "deadline_unattainable"
@@ -179,11 +181,12 @@ def test_requests_on_their_way_to_the_queue_count_for_those_that_come_meanwhile(
     idle, size, door = model(worker(step_weights=WEIGHTS, step_ms=10.0)), Size(100, 2, stated=True), known()
     asked = service_level(hard_ttft_ms=2_000.0)
 
-    verdicts: list[Verdict] = []
+    answers: list[Admitted] = []
     with suppress(ApiError):
-        verdicts.extend(at(door, size, of=idle, agreed=asked, ids=f"{number}-") for number in range(100))
+        for number in range(100):
+            answers += at(door, size, of=idle, agreed=asked, ids=f"{number}-")
 
-    assert 0 < sum(verdict.guaranteed for verdict in verdicts) < 20
+    assert 0 < sum(answer.guaranteed for answer in answers) < 20
 
 
 def test_a_request_of_which_one_prompt_is_refused_leaves_nothing_at_the_door() -> None:

@@ -1,7 +1,5 @@
 """What a gateway keeps of its jobs for its next word on a deadline."""
 
-from contextlib import suppress
-
 from fairlane.gateway.requests.admission import AllOpenRequests
 from fairlane.gateway.requests.request import LiveJob
 from fairlane.scheduler.admission.open_requests import Request
@@ -22,9 +20,10 @@ def known() -> AllOpenRequests:
 
 
 def let_in(open_requests: AllOpenRequests, one: LiveJob) -> None:
-    with open_requests.held(QUEUE, [one.id]):
-        open_requests.at(QUEUE).enter(one.id, ALIKE, guaranteed=True, now_ms=0.0)
-        open_requests.entered(one)
+    open_requests.hold([one.id])
+    open_requests.at(QUEUE).enter(one.id, ALIKE, guaranteed=True, now_ms=0.0)
+    open_requests.entered(one)
+    open_requests.let_go(QUEUE, [one.id])
 
 
 def test_jobs_that_told_their_end_teach_the_lengths_to_expect() -> None:
@@ -45,9 +44,9 @@ def test_jobs_that_told_their_end_teach_the_lengths_to_expect() -> None:
 def test_a_job_that_was_never_put_leaves_no_trace() -> None:
     open_requests = known()
 
-    with suppress(RuntimeError), open_requests.held(QUEUE, ["refused"]):
-        open_requests.at(QUEUE).enter("refused", ALIKE, guaranteed=True, now_ms=0.0)
-        raise RuntimeError
+    open_requests.hold(["refused"])
+    open_requests.at(QUEUE).enter("refused", ALIKE, guaranteed=True, now_ms=0.0)
+    open_requests.let_go(QUEUE, ["refused"])
 
     assert open_requests.at(QUEUE).ledger.at(PROMISED).loads == 0
 
@@ -67,14 +66,15 @@ def test_they_are_idle_once_all_that_was_let_in_is_over() -> None:
     open_requests, one = known(), live("put")
     said = [open_requests.idle.is_set()]
 
-    with open_requests.held(QUEUE, [one.id]):
-        said.append(open_requests.idle.is_set())
-        open_requests.entered(one)
+    open_requests.hold([one.id])
+    said.append(open_requests.idle.is_set())
+    open_requests.entered(one)
+    open_requests.let_go(QUEUE, [one.id])
     said.append(open_requests.idle.is_set())
     open_requests.left(one)
     said.append(open_requests.idle.is_set())
-    with open_requests.held(QUEUE, ["refused"]):
-        pass
+    open_requests.hold(["refused"])
+    open_requests.let_go(QUEUE, ["refused"])
     said.append(open_requests.idle.is_set())
 
     assert said == [True, False, False, True, True]
