@@ -95,6 +95,11 @@ class ServedModel:
         """Tokens that the largest KV pool of those workers holds; None where there is none."""
         return max((worker.kv_tokens for worker in self.workers if not worker.draining), default=None)
 
+    @property
+    def longest(self) -> int:
+        """Tokens of prompt and output that context and KV pool hold."""
+        return self.context_length if self.pool is None else min(self.context_length, self.pool)
+
 
 class FleetCache:
     """The last picture of the fleet. Between refreshes nothing changes, and nothing here waits for the store."""

@@ -22,7 +22,7 @@ from fairlane.gateway.middleware.tenant import Journal, Notes
 from fairlane.gateway.observability.metrics import PROVIDER, Telemetry, is_recording
 from fairlane.gateway.openai.responses import AnswerBuilder, AnswerChunk, Answers, Logprobs, Rhythm, Usage
 from fairlane.gateway.requests.delivery import Dispatcher
-from fairlane.gateway.requests.prepare import Kind, Plan, Preparer, Request
+from fairlane.gateway.requests.prepare import Generation, Kind, Plan, Preparer
 from fairlane.gateway.requests.request import LiveJob, Mailbox
 from fairlane.gateway.requests.settlement import Settlements
 from fairlane.gateway.requests.stream import TokenEvents
@@ -51,10 +51,10 @@ class Parts:
     telemetry: Telemetry
 
 
-class Generate(Generic[Request]):
+class Generate(Generic[Generation]):
     """The endpoint of one kind."""
 
-    def __init__(self, kind: Kind[Request], parts: Parts) -> None:
+    def __init__(self, kind: Kind[Generation], parts: Parts) -> None:
         self._kind = kind
         self._parts = parts
 

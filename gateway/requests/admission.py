@@ -9,11 +9,10 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-import msgspec
-
 from fairlane.gateway.errors import ApiError, LimitBlock, context_length
 from fairlane.gateway.fleet import ServedModel
 from fairlane.gateway.openai.rate_limits import queued_limits
+from fairlane.gateway.openai.requests import GenerationRequest
 from fairlane.gateway.requests.request import LiveJob
 from fairlane.gateway.requests.service_level import ServiceLevel
 from fairlane.quotas.limits import LimitStatus, Scope
@@ -24,90 +23,63 @@ from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from fairlane.scheduler.queue.types import LaneFull, TenantQueueFull, Unattainable
 
 
-class Size(msgspec.Struct, frozen=True):
-    """What one prompt may bring forth."""
-
-    prompt_tokens: int
-    max_tokens: int
-    """Output tokens per choice: as stated, else what context and KV pool leave."""
-    stated: bool
-    limited_by: str | None = None
-    """What left less than the context would, where `max_tokens` was not stated."""
-
-
 def class_name(*, guaranteed: bool) -> str:
     """As the answer's `x-fairlane-class` has it."""
     return "guaranteed" if guaranteed else "best-effort"
 
 
-def too_long(least_tokens: int, max_tokens: int | None, model: ServedModel, *, prompt_param: str) -> ApiError:
-    """Why a prompt is refused that was not even counted."""
+def too_long(prompt_tokens: int | str, max_tokens: int | None, model: ServedModel, *, prompt_param: str) -> ApiError:
+    """Prompt and output together do not fit the model's context. `prompt_tokens`: how many, or what is known of it."""
     param = prompt_param if max_tokens is None else "max_tokens"
-    return context_length(model.context_length, f"at least {least_tokens}", max_tokens, param)
+    return context_length(model.context_length, prompt_tokens, max_tokens, param)
 
 
-def measure(prompt_tokens: int, max_tokens: int | None, model: ServedModel, *, prompt_param: str) -> Size:
-    """The size of one prompt's job. Raises ApiError `context_length_exceeded`."""
-    room = model.context_length - prompt_tokens
-    if max_tokens is not None:
-        if max_tokens > room:
-            raise context_length(model.context_length, prompt_tokens, max_tokens)
-        return Size(prompt_tokens, max_tokens, stated=True)
-    if room < 1:
-        raise context_length(model.context_length, prompt_tokens, None, prompt_param)
-    pool = model.context_length if model.pool is None else model.pool
-    if room <= pool - prompt_tokens:
-        return Size(prompt_tokens, room, stated=False)
-    return Size(prompt_tokens, max(1, pool - prompt_tokens), stated=False, limited_by="kv_pool")
+def measure(
+    prompt_tokens: int,
+    request: GenerationRequest,
+    model: ServedModel,
+    service_level: ServiceLevel,
+    tenant: Tenant,
+    *,
+    prompt_param: str,
+    elapsed_ms: float,
+) -> Request:
+    """What one prompt asks of the workers: as much output as is stated, else what context and KV pool leave.
+
+    `elapsed_ms`: since the request arrived, gone from its dues. Raises ApiError `context_length_exceeded`.
+    """
+    max_tokens = request.max_tokens
+    if prompt_tokens + (max_tokens or 1) > model.context_length:
+        raise too_long(prompt_tokens, max_tokens, model, prompt_param=prompt_param)
+    deadline_ms, ttft_ms = service_level.deadline_ms, service_level.hard_ttft_ms
+    return Request(
+        lane=service_level.lane.name,
+        tenant=tenant.id,
+        prompt_tokens=prompt_tokens,
+        max_tokens=max(1, model.longest - prompt_tokens) if max_tokens is None else max_tokens,
+        max_tokens_stated=max_tokens is not None,
+        choices=request.n,
+        deadline_ms=None if deadline_ms is None else deadline_ms - elapsed_ms,
+        ttft_ms=None if ttft_ms is None else ttft_ms - elapsed_ms,
+        exact=tenant.is_exact,
+    )
 
 
 def admit(
-    sizes: Mapping[str, Size],
-    n: int,
-    model: ServedModel,
-    service_level: ServiceLevel,
-    door: OpenRequests,
-    *,
-    tenant: Tenant,
-    now_ms: float,
-    elapsed_ms: float,
+    asked: Mapping[str, Request], model: ServedModel, door: OpenRequests, *, now_ms: float
 ) -> tuple[Admitted, ...]:
-    """Let the jobs of one request in: admission's word on each, in their order.
+    """Let the jobs of one request in, each behind those before it: admission's word on each, in their order.
 
     From here on they are among the open requests, by their ids: the next request finds them there, however long
     they take to the queue. Who does not put them withdraws them.
 
-    `sizes`: by job id; `now_ms`: on admission's clock; `elapsed_ms`: since the request arrived, gone from its dues.
-
-    Raises ApiError: `no_worker`, `request_exceeds_limit`, `deadline_unattainable`.
+    `asked`: by job id; `now_ms`: on admission's clock. Raises ApiError at the first refusal (`no_worker`,
+    `request_exceeds_limit`, `deadline_unattainable`); then none is in.
     """
-    for size in sizes.values():
-        _check_width(size, n, model)
-    deadline_ms = None if service_level.deadline_ms is None else service_level.deadline_ms - elapsed_ms
-    ttft_ms = None if service_level.hard_ttft_ms is None else service_level.hard_ttft_ms - elapsed_ms
-    if min([ms for ms in (deadline_ms, ttft_ms, 1.0) if ms is not None]) <= 0:
+    for each in asked.values():
+        _check_width(each, model)
+    if any(ms is not None and ms <= 0 for each in asked.values() for ms in (each.deadline_ms, each.ttft_ms)):
         raise ApiError("The deadline passed before the request was read.", "deadline_unattainable")
-    asked = {
-        job_id: Request(
-            lane=service_level.lane.name,
-            tenant=tenant.id,
-            prompt_tokens=size.prompt_tokens,
-            max_tokens=size.max_tokens,
-            max_tokens_stated=size.stated,
-            choices=n,
-            deadline_ms=deadline_ms,
-            ttft_ms=ttft_ms,
-            exact=tenant.is_exact,
-        )
-        for job_id, size in sizes.items()
-    }
-    return _assess_all(asked, model, door, now_ms)
-
-
-def _assess_all(
-    asked: Mapping[str, Request], model: ServedModel, door: OpenRequests, now_ms: float
-) -> tuple[Admitted, ...]:
-    """Each behind those before it. Raises ApiError at the first refusal; then none is in."""
     answers: dict[str, Admitted] = {}
     for job_id, request in asked.items():
         answer = assess(request, workers=model.workers, open_requests=door, now_ms=now_ms)
@@ -122,17 +94,17 @@ def _assess_all(
     return tuple(answers.values())
 
 
-def _check_width(size: Size, n: int, model: ServedModel) -> None:
+def _check_width(asked: Request, model: ServedModel) -> None:
     """All choices of a job start together: in one worker's batch, each with room for a token."""
-    widest, pool = model.widest, model.pool
+    n, widest, pool = asked.choices, model.widest, model.pool
     if widest is None or pool is None:
         return
     if n > widest:
         message = f"`n` is {n}; the largest worker runs {widest} choices at once."
         raise _exceeds(message, "n", "max_sequences", widest, n)
-    if size.prompt_tokens < pool < size.prompt_tokens + n:
+    if asked.prompt_tokens < pool < asked.prompt_tokens + n:
         message = f"{n} choices need more tokens of KV cache; the pool of the largest worker holds {pool} tokens."
-        raise _exceeds(message, "n", "kv_pool", pool, size.prompt_tokens + n)
+        raise _exceeds(message, "n", "kv_pool", pool, asked.prompt_tokens + n)
 
 
 def _exceeds(message: str, param: str | None, name: str, limit: int, requested: int) -> ApiError:

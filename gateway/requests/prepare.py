@@ -23,7 +23,6 @@ from fairlane.gateway.observability.metrics import Telemetry, traceparent
 from fairlane.gateway.openai.requests import GenerationRequest
 from fairlane.gateway.requests.admission import (
     AllOpenRequests,
-    Size,
     admit,
     class_name,
     measure,
@@ -34,6 +33,7 @@ from fairlane.gateway.requests.service_level import CLASS_HEADER, LANE_HEADER, S
 from fairlane.gateway.text.tokenizer import PromptTooLong, TextModel, TokenStream
 from fairlane.quotas.store import Once
 from fairlane.scheduler.admission.decide import Admitted
+from fairlane.scheduler.admission.open_requests import Request
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from fairlane.scheduler.protocol.messages import Job, PositionLogprobs
 
@@ -44,14 +44,14 @@ _SEED_BITS = 63
 _PRINT = 16
 """Characters of a prompt's fingerprint."""
 
-Request = TypeVar("Request", bound=GenerationRequest)
+Generation = TypeVar("Generation", bound=GenerationRequest)
 Tokens = tuple[int, ...]
 ToldLogprobs = Callable[[TextModel, Tokens, tuple[PositionLogprobs, ...], int], Mapping[str, Any]]
 """(model, token ids, their log-probabilities, characters of the choice before them) → the `logprobs` object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind(Generic[Request]):
+class Kind(Generic[Generation]):
     """What differs between chat and plain completions."""
 
     name: Literal["chat", "completion"]
@@ -62,9 +62,9 @@ class Kind(Generic[Request]):
     """The field that a caller shortens where the prompt is too long."""
     most_prompts: int
     """Of one request."""
-    parse: Callable[[bytes, int], Request]
+    parse: Callable[[bytes, int], Generation]
     """(body, token ids that it may hold) → the request."""
-    prompts: Callable[[TextModel, Request], list[Tokens]]
+    prompts: Callable[[TextModel, Generation], list[Tokens]]
     """One job each."""
     logprobs: ToldLogprobs
 
@@ -77,11 +77,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     service_level: ServiceLevel
     answers: tuple[Admitted, ...]
     """Admission's word on each job."""
+    asked: tuple[Request, ...]
+    """What each asked of it."""
     messages: tuple[Job, ...]
     """A job for each prompt, with all but its budget. Durations count from the request's arrival here; `put` makes them
     count from its own."""
-    sizes: tuple[Size, ...]
-    """Of each of them."""
     prompt_param: str
     """The field that a caller shortens where the prompt is too long."""
     open_requests: AllOpenRequests
@@ -151,7 +151,7 @@ class Preparer:
         self._huge_turns = asyncio.Semaphore(HUGE_AT_ONCE)
 
     async def prepare(
-        self, kind: Kind[Request], body: bytes, headers: Headers, caller: Caller, arrived_s: float
+        self, kind: Kind[Generation], body: bytes, headers: Headers, caller: Caller, arrived_s: float
     ) -> Plan:
         """The plan of one request, to be entered: what is not put within it is withdrawn from admission.
 
@@ -175,8 +175,8 @@ class Preparer:
 
     def _plan(
         self,
-        kind: Kind[Request],
-        request: Request,
+        kind: Kind[Generation],
+        request: Generation,
         model: ServedModel,
         prompts: Mapping[str, Tokens],
         headers: Headers,
@@ -187,25 +187,34 @@ class Preparer:
         service_level = agree(request, headers, caller.identity, self._lanes)
         elapsed_ms = (asyncio.get_running_loop().time() - arrived_s) * 1e3
         with self._telemetry.span("admit"):
-            sizes = {
-                job_id: measure(len(prompt), request.max_tokens, model, prompt_param=kind.prompt_param)
+            asked = {
+                job_id: measure(
+                    len(prompt),
+                    request,
+                    model,
+                    service_level,
+                    caller.identity.tenant,
+                    prompt_param=kind.prompt_param,
+                    elapsed_ms=elapsed_ms,
+                )
                 for job_id, prompt in prompts.items()
             }
-            answers = admit(
-                sizes,
-                request.n,
-                model,
-                service_level,
-                self._open_requests.at(model.queue),
-                tenant=caller.identity.tenant,
-                now_ms=self._open_requests.now_ms,
-                elapsed_ms=elapsed_ms,
-            )
+            open_requests = self._open_requests
+            answers = admit(asked, model, open_requests.at(model.queue), now_ms=open_requests.now_ms)
         guaranteed = all(answer.guaranteed for answer in answers)
         messages = tuple(
             [
                 self._job(
-                    job_id, prompt, sizes[job_id], request, model, service_level, answer, guaranteed, caller, number
+                    job_id,
+                    prompt,
+                    asked[job_id].max_tokens,
+                    request,
+                    model,
+                    service_level,
+                    answer,
+                    guaranteed,
+                    caller,
+                    number,
                 )
                 for number, ((job_id, prompt), answer) in enumerate(zip(prompts.items(), answers, strict=True))
             ]
@@ -215,21 +224,21 @@ class Preparer:
             model=model,
             service_level=service_level,
             answers=answers,
+            asked=tuple(asked.values()),
             messages=messages,
-            sizes=tuple(sizes.values()),
             prompt_param=kind.prompt_param,
             open_requests=self._open_requests,
         )
 
     async def _understood_aside(
-        self, kind: Kind[Request], body: bytes, caller: Caller
-    ) -> tuple[Request, ServedModel, list[Tokens]]:
+        self, kind: Kind[Generation], body: bytes, caller: Caller
+    ) -> tuple[Generation, ServedModel, list[Tokens]]:
         async with self._huge_turns if len(body) > HUGE_BODY_BYTES else nullcontext():
             return await asyncio.to_thread(self._understand_and_measure, kind, body, caller)
 
     def _understand_and_measure(
-        self, kind: Kind[Request], body: bytes, caller: Caller
-    ) -> tuple[Request, ServedModel, list[Tokens]]:
+        self, kind: Kind[Generation], body: bytes, caller: Caller
+    ) -> tuple[Generation, ServedModel, list[Tokens]]:
         """In a thread of its own, whose time tells what a body cost that is refused."""
         began_s = time.thread_time()
         try:
@@ -239,14 +248,15 @@ class Preparer:
             raise
 
     def _understand(
-        self, kind: Kind[Request], body: bytes, caller: Caller
-    ) -> tuple[Request, ServedModel, list[Tokens]]:
+        self, kind: Kind[Generation], body: bytes, caller: Caller
+    ) -> tuple[Generation, ServedModel, list[Tokens]]:
         request = kind.parse(body, self._room.most_token_ids(kind.most_prompts))
         model = allowed_model(self._fleet_cache, request.model, caller)
         try:
             prompts = kind.prompts(model.text, request)
         except PromptTooLong as long:
-            raise too_long(long.least_tokens, request.max_tokens, model, prompt_param=kind.prompt_param) from None
+            least = f"at least {long.least_tokens}"
+            raise too_long(least, request.max_tokens, model, prompt_param=kind.prompt_param) from None
         if not all(prompts):
             raise invalid(kind.prompt_param, f"`{kind.prompt_param}` holds no token.")
         return request, model, prompts
@@ -255,7 +265,7 @@ class Preparer:
         self,
         job_id: str,
         prompt: Tokens,
-        size: Size,
+        max_tokens: int,
         request: GenerationRequest,
         model: ServedModel,
         service_level: ServiceLevel,
@@ -276,8 +286,8 @@ class Preparer:
             lane=service_level.lane.name,
             prompt=prompt,
             n=request.n,
-            max_tokens=size.max_tokens,
-            granted_until=size.max_tokens,
+            max_tokens=max_tokens,
+            granted_until=max_tokens,
             sampling=request.sampling(seed, model.text.card.eos_token_ids),
             ttft_ms=service_level.ttft_ms,
             tpot_ms=service_level.lane.tpot_on(model.single_stream_ms),

@@ -13,7 +13,7 @@ from fairlane.gateway import errors
 from fairlane.gateway.auth import Caller
 from fairlane.gateway.errors import ApiError, LimitBlock, store_unavailable
 from fairlane.gateway.observability.metrics import Telemetry
-from fairlane.gateway.requests.admission import Size, queue_refused, queued_limit
+from fairlane.gateway.requests.admission import queue_refused, queued_limit
 from fairlane.gateway.requests.delivery import Dispatcher
 from fairlane.gateway.requests.grants import OutputGrants
 from fairlane.gateway.requests.prepare import Plan
@@ -58,7 +58,7 @@ class Submitter:
 
     def _open(self, caller: Caller, plan: Plan, mailbox: Mailbox) -> LiveRequest:
         """The request, with nothing held for it yet."""
-        first, sizes = plan.messages[0], plan.sizes
+        first, asked = plan.messages[0], plan.asked
         ask = Ask(
             reservation_id=first.job_id,
             root=caller.root,
@@ -66,10 +66,10 @@ class Submitter:
             key_id=caller.key_id,
             model=plan.model.name,
             lane=first.lane,
-            prompts=tuple([size.prompt_tokens for size in sizes]),
-            max_output_tokens=max([size.max_tokens for size in sizes]),
+            prompts=tuple([each.prompt_tokens for each in asked]),
+            max_output_tokens=max([each.max_tokens for each in asked]),
             n=first.n,
-            explicit_max=sizes[0].stated,
+            explicit_max=asked[0].max_tokens_stated,
             once=caller.once,
             quantum=self._quantum if caller.identity.tenant.reserve == "progressive" else None,
         )
@@ -114,8 +114,8 @@ class Submitter:
         if reservation.granted_tokens < reservation.most_tokens and request.ask.start.going:
             request.grants = OutputGrants(self._quotas, self._dispatcher, request, self._quantum)
         no_heads: list[Heads] = [()] * len(plan.messages)
-        for job, asked, size, own in zip(request.jobs, plan.messages, plan.sizes, heads or no_heads, strict=True):
-            job.limited_by = _limited_by(size, reservation)
+        for job, asked, own in zip(request.jobs, plan.messages, heads or no_heads, strict=True):
+            job.limited_by = _limited_by(asked.max_tokens, plan, reservation)
             job.granted = reservation.granted_tokens
             elapsed_ms = (asyncio.get_running_loop().time() - arrived_s) * 1e3
             message = _granted(asked, reservation, elapsed_ms)
@@ -213,10 +213,15 @@ def _granted(message: Job, reservation: Reservation, elapsed_ms: float) -> Job:
     )
 
 
-def _limited_by(size: Size, reservation: Reservation) -> str | None:
-    """The name of what cut the output below what the context would leave, where `max_tokens` was not stated."""
-    if size.stated or reservation.most_tokens >= size.max_tokens:
-        return size.limited_by
+def _limited_by(max_tokens: int, plan: Plan, reservation: Reservation) -> str | None:
+    """The name of what cut the output below what the context would leave, where `max_tokens` was not stated.
+
+    `max_tokens`: what was asked for.
+    """
+    if plan.request.max_tokens is not None:
+        return None
+    if reservation.most_tokens >= max_tokens:
+        return "kv_pool" if plan.model.longest < plan.model.context_length else None
     limits = [status for status in reservation.statuses if not status.shadow and status.name in _OUTPUT_LIMITS]
     per_choice = [s.name for s in limits if s.name == "max_output_tokens" and s.limit == reservation.most_tokens]
     spent = sorted((status for status in limits if status.name != "max_output_tokens"), key=lambda s: s.remaining)
