@@ -146,7 +146,6 @@ class Resources:
             self.fleet_cache.longest_context,
         )
         self.preparer = Preparer(
-            self.gateway_id,
             self.lanes,
             self.fleet_cache,
             self.open_requests,

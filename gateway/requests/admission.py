@@ -40,7 +40,6 @@ def measure(
     model: ServedModel,
     service_level: ServiceLevel,
     tenant: Tenant,
-    *,
     prompt_param: str,
     elapsed_ms: float,
 ) -> Request:
@@ -66,32 +65,32 @@ def measure(
 
 
 def admit(
-    asked: Mapping[str, Request], model: ServedModel, door: OpenRequests, *, now_ms: float
-) -> tuple[Admitted, ...]:
-    """Let the jobs of one request in, each behind those before it: admission's word on each, in their order.
+    job_ids: Sequence[str], asked: Sequence[Request], model: ServedModel, door: OpenRequests, *, now_ms: float
+) -> list[Admitted]:
+    """Let the jobs of one request in, each behind those before it: admission's word on each.
 
     From here on they are among the open requests, by their ids: the next request finds them there, however long
     they take to the queue. Who does not put them withdraws them.
 
-    `asked`: by job id; `now_ms`: on admission's clock. Raises ApiError at the first refusal (`no_worker`,
-    `request_exceeds_limit`, `deadline_unattainable`); then none is in.
+    `now_ms`: on admission's clock. Raises ApiError at the first refusal (`no_worker`, `request_exceeds_limit`,
+    `deadline_unattainable`); then none is in.
     """
-    for each in asked.values():
+    for each in asked:
         _check_width(each, model)
-    if any(ms is not None and ms <= 0 for each in asked.values() for ms in (each.deadline_ms, each.ttft_ms)):
+    if any(ms is not None and ms <= 0 for each in asked for ms in (each.deadline_ms, each.ttft_ms)):
         raise ApiError("The deadline passed before the request was read.", "deadline_unattainable")
-    answers: dict[str, Admitted] = {}
-    for job_id, request in asked.items():
+    answers: list[Admitted] = []
+    for job_id, request in zip(job_ids, asked, strict=True):
         answer = assess(request, workers=model.workers, open_requests=door, now_ms=now_ms)
         if isinstance(answer, Refusal):
-            for entered in answers:
+            for entered in job_ids[: len(answers)]:
                 door.withdraw(entered, now_ms)
             if answer.code == "deadline_unattainable" and answer.retry_after_ms is not None:
                 door.turned_away(request, now_ms)
             raise refused(answer, request)
         door.enter(job_id, request, guaranteed=answer.guaranteed, now_ms=now_ms, load=answer.load)
-        answers[job_id] = answer
-    return tuple(answers.values())
+        answers.append(answer)
+    return answers
 
 
 def _check_width(asked: Request, model: ServedModel) -> None:
@@ -184,7 +183,7 @@ class AllOpenRequests:
         self._held.update(job_ids)
         self.idle.clear()
 
-    def let_go(self, queue: str, job_ids: Sequence[str]) -> None:
+    def let_go(self, queue: str, job_ids: Iterable[str]) -> None:
         """Withdraw those of these jobs that were never put."""
         for job_id in self._held.intersection(job_ids):
             self._held.discard(job_id)

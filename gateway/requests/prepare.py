@@ -1,10 +1,7 @@
 """A request before anything is held for it: parsed, tokenised, on agreed terms, let in. Touches no store."""
 
 import asyncio
-import hashlib
-import secrets
 import time
-from array import array
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -19,7 +16,7 @@ from fairlane.gateway.fleet import FleetCache, ServedModel
 from fairlane.gateway.http.body import LARGE_BODY_BYTES
 from fairlane.gateway.http.body_budget import BodyRoom
 from fairlane.gateway.http.sse import Headers
-from fairlane.gateway.observability.metrics import Telemetry, traceparent
+from fairlane.gateway.observability.metrics import Telemetry
 from fairlane.gateway.openai.requests import GenerationRequest
 from fairlane.gateway.requests.admission import (
     AllOpenRequests,
@@ -31,18 +28,14 @@ from fairlane.gateway.requests.admission import (
 from fairlane.gateway.requests.request import LiveJob, job_ids, random_id
 from fairlane.gateway.requests.service_level import CLASS_HEADER, LANE_HEADER, ServiceLevel, agree
 from fairlane.gateway.text.tokenizer import PromptTooLong, TextModel, TokenStream
-from fairlane.quotas.store import Once
 from fairlane.scheduler.admission.decide import Admitted
 from fairlane.scheduler.admission.open_requests import Request
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
-from fairlane.scheduler.protocol.messages import Job, PositionLogprobs
+from fairlane.scheduler.protocol.messages import PositionLogprobs
 
 HUGE_BODY_BYTES = 256 * 1024
 HUGE_AT_ONCE = 1
 """Bodies over HUGE_BODY_BYTES that are looked at together: the threads are there for all other requests too."""
-_SEED_BITS = 63
-_PRINT = 16
-"""Characters of a prompt's fingerprint."""
 
 Generation = TypeVar("Generation", bound=GenerationRequest)
 Tokens = tuple[int, ...]
@@ -75,13 +68,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     request: GenerationRequest
     model: ServedModel
     service_level: ServiceLevel
-    answers: tuple[Admitted, ...]
-    """Admission's word on each job."""
-    asked: tuple[Request, ...]
-    """What each asked of it."""
-    messages: tuple[Job, ...]
-    """A job for each prompt, with all but its budget. Durations count from the request's arrival here; `put` makes them
-    count from its own."""
+    ids: Sequence[str]
+    """Of its jobs, one for each prompt."""
+    prompts: Sequence[Tokens]
+    asked: Sequence[Request]
+    """What each asks of the workers."""
+    answers: Sequence[Admitted]
+    """Admission's word on each."""
+    guaranteed: bool
+    """The promise to it is the weakest of those to its jobs."""
     prompt_param: str
     """The field that a caller shortens where the prompt is too long."""
     open_requests: AllOpenRequests
@@ -91,12 +86,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         """They are held already."""
 
     def __exit__(self, *_: object) -> None:
-        self.open_requests.let_go(self.model.queue, [message.job_id for message in self.messages])
-
-    @property
-    def guaranteed(self) -> bool:
-        """The promise to it is the weakest of those to its jobs."""
-        return all(answer.guaranteed for answer in self.answers)
+        self.open_requests.let_go(self.model.queue, self.ids)
 
     @property
     def expected_ttft_ms(self) -> float:
@@ -132,7 +122,6 @@ class Preparer:
 
     def __init__(
         self,
-        gateway_id: str,
         lanes: Mapping[LaneName, Lane],
         fleet_cache: FleetCache,
         open_requests: AllOpenRequests,
@@ -142,7 +131,6 @@ class Preparer:
     ) -> None:
         """`refusal`: why no request is let in any more, if so. `room`: what a body may hold."""
         self._room = room
-        self._gateway_id = gateway_id
         self._lanes = lanes
         self._fleet_cache = fleet_cache
         self._open_requests = open_requests
@@ -167,8 +155,7 @@ class Preparer:
         ids = job_ids(random_id(), len(prompts))
         self._open_requests.hold(ids)
         try:
-            jobs = dict(zip(ids, prompts, strict=True))
-            return self._plan(kind, request, model, jobs, headers, caller, arrived_s)
+            return self._plan(kind, request, model, ids, prompts, headers, caller, arrived_s)
         except BaseException:
             self._open_requests.let_go(model.queue, ids)
             raise
@@ -178,54 +165,31 @@ class Preparer:
         kind: Kind[Generation],
         request: Generation,
         model: ServedModel,
-        prompts: Mapping[str, Tokens],
+        ids: Sequence[str],
+        prompts: Sequence[Tokens],
         headers: Headers,
         caller: Caller,
         arrived_s: float,
     ) -> Plan:
         """Let the request in. Nothing is awaited here: no other request comes between its assessment and its entry."""
-        service_level = agree(request, headers, caller.identity, self._lanes)
+        service_level, tenant = agree(request, headers, caller.identity, self._lanes), caller.identity.tenant
         elapsed_ms = (asyncio.get_running_loop().time() - arrived_s) * 1e3
         with self._telemetry.span("admit"):
-            asked = {
-                job_id: measure(
-                    len(prompt),
-                    request,
-                    model,
-                    service_level,
-                    caller.identity.tenant,
-                    prompt_param=kind.prompt_param,
-                    elapsed_ms=elapsed_ms,
-                )
-                for job_id, prompt in prompts.items()
-            }
-            open_requests = self._open_requests
-            answers = admit(asked, model, open_requests.at(model.queue), now_ms=open_requests.now_ms)
-        guaranteed = all(answer.guaranteed for answer in answers)
-        messages = tuple(
-            [
-                self._job(
-                    job_id,
-                    prompt,
-                    asked[job_id].max_tokens,
-                    request,
-                    model,
-                    service_level,
-                    answer,
-                    guaranteed,
-                    caller,
-                    number,
-                )
-                for number, ((job_id, prompt), answer) in enumerate(zip(prompts.items(), answers, strict=True))
+            asked = [
+                measure(len(prompt), request, model, service_level, tenant, kind.prompt_param, elapsed_ms)
+                for prompt in prompts
             ]
-        )
+            door, now_ms = self._open_requests.at(model.queue), self._open_requests.now_ms
+            answers = admit(ids, asked, model, door, now_ms=now_ms)
         return Plan(
             request=request,
             model=model,
             service_level=service_level,
+            ids=ids,
+            prompts=prompts,
+            asked=asked,
             answers=answers,
-            asked=tuple(asked.values()),
-            messages=messages,
+            guaranteed=all(answer.guaranteed for answer in answers),
             prompt_param=kind.prompt_param,
             open_requests=self._open_requests,
         )
@@ -260,62 +224,6 @@ class Preparer:
         if not all(prompts):
             raise invalid(kind.prompt_param, f"`{kind.prompt_param}` holds no token.")
         return request, model, prompts
-
-    def _job(
-        self,
-        job_id: str,
-        prompt: Tokens,
-        max_tokens: int,
-        request: GenerationRequest,
-        model: ServedModel,
-        service_level: ServiceLevel,
-        answer: Admitted,
-        guaranteed: bool,
-        caller: Caller,
-        number: int,
-    ) -> Job:
-        tenant = caller.identity.tenant
-        seed = _drawn_seed(caller.once, number) if request.seed is None else request.seed
-        return Job(
-            job_id=job_id,
-            gateway_id=self._gateway_id,
-            tenant=tenant.id,
-            tenant_since=tenant.created_at,
-            weight=tenant.weight,
-            share_group=tenant.share_group,
-            lane=service_level.lane.name,
-            prompt=prompt,
-            n=request.n,
-            max_tokens=max_tokens,
-            granted_until=max_tokens,
-            sampling=request.sampling(seed, model.text.card.eos_token_ids),
-            ttft_ms=service_level.ttft_ms,
-            tpot_ms=service_level.lane.tpot_on(model.single_stream_ms),
-            deadline_ms=service_level.deadline_ms,
-            hard_ttft_ms=service_level.hard_ttft_ms,
-            guaranteed=guaranteed,
-            pace_ms=answer.pace_ms,
-            claim_ms=answer.claim_ms,
-            work_ms=answer.work_ms,
-            token_ms=answer.token_ms,
-            exact=tenant.is_exact,
-            follows=number > 0,
-            prompt_print="" if caller.once is None else _print_of(prompt),
-            traceparent=traceparent(),
-        )
-
-
-def _drawn_seed(once: Once | None, number: int) -> int:
-    """For the prompt of this number; the same in every run of what an idempotency key stands for."""
-    if once is None:
-        return secrets.randbits(_SEED_BITS)
-    digest = hashlib.sha256(f"{once.name}:{number}".encode()).digest()
-    return int.from_bytes(digest) & ((1 << _SEED_BITS) - 1)
-
-
-def _print_of(prompt: Tokens) -> str:
-    """Tells a prompt from others: the same request's may differ, where its template has the date in it."""
-    return hashlib.sha256(array("I", prompt).tobytes()).hexdigest()[:_PRINT]
 
 
 def allowed_model(fleet_cache: FleetCache, name: str, caller: Caller) -> ServedModel:

@@ -5,6 +5,9 @@ if it had never been: nothing charged, nothing counted.
 """
 
 import asyncio
+import hashlib
+import secrets
+from array import array
 from collections.abc import Sequence
 
 import msgspec
@@ -12,21 +15,24 @@ import msgspec
 from fairlane.gateway import errors
 from fairlane.gateway.auth import Caller
 from fairlane.gateway.errors import ApiError, LimitBlock, store_unavailable
-from fairlane.gateway.observability.metrics import Telemetry
+from fairlane.gateway.observability.metrics import Telemetry, traceparent
 from fairlane.gateway.requests.admission import queue_refused, queued_limit
 from fairlane.gateway.requests.delivery import Dispatcher
 from fairlane.gateway.requests.grants import OutputGrants
-from fairlane.gateway.requests.prepare import Plan
+from fairlane.gateway.requests.prepare import Plan, Tokens
 from fairlane.gateway.requests.request import LiveJob, LiveRequest, Mailbox
 from fairlane.gateway.requests.resume import Earlier, Heads, Wanted, begin, resumption
 from fairlane.gateway.requests.settlement import Settlements, outcome_of
 from fairlane.quotas.limits import RULES, LimitStatus
-from fairlane.quotas.store import AccessDenied, Ask, Denied, QuotaStore, Reservation
+from fairlane.quotas.store import AccessDenied, Ask, Denied, Once, QuotaStore, Reservation
 from fairlane.scheduler.protocol.messages import Job, Outcome
 from fairlane.scheduler.queue.types import LaneFull, TenantQueueFull, Unattainable
 from fairlane.store.circuit_breaker import StoreAway
 from fairlane.store.errors import STORE_ERRORS
 
+_SEED_BITS = 63
+_PRINT = 16
+"""Characters of a prompt's fingerprint."""
 _PROMPT_LIMITS = frozenset(rule.name for rule in RULES if {"input", "prompt"} & set(rule.counts))
 _OUTPUT_LIMITS = frozenset(rule.name for rule in RULES if {"output", "ceiling"} & set(rule.counts))
 
@@ -58,25 +64,25 @@ class Submitter:
 
     def _open(self, caller: Caller, plan: Plan, mailbox: Mailbox) -> LiveRequest:
         """The request, with nothing held for it yet."""
-        first, asked = plan.messages[0], plan.asked
+        asked = plan.asked
         ask = Ask(
-            reservation_id=first.job_id,
+            reservation_id=plan.ids[0],
             root=caller.root,
-            tenant=first.tenant,
+            tenant=caller.tenant_id,
             key_id=caller.key_id,
             model=plan.model.name,
-            lane=first.lane,
+            lane=asked[0].lane,
             prompts=tuple([each.prompt_tokens for each in asked]),
             max_output_tokens=max([each.max_tokens for each in asked]),
-            n=first.n,
+            n=asked[0].choices,
             explicit_max=asked[0].max_tokens_stated,
             once=caller.once,
             quantum=self._quantum if caller.identity.tenant.reserve == "progressive" else None,
         )
         request = LiveRequest(ask, caller.identity.tenant.created_at)
         request.jobs = [
-            LiveJob(each.job_id, request, len(each.prompt), plan.model.queue, mailbox, first_choice=number * first.n)
-            for number, each in enumerate(plan.messages)
+            LiveJob(job_id, request, each.prompt_tokens, plan.model.queue, mailbox, first_choice=number * ask.n)
+            for number, (job_id, each) in enumerate(zip(plan.ids, asked, strict=True))
         ]
         return request
 
@@ -102,10 +108,7 @@ class Submitter:
 
     async def start(self, caller: Caller, request: LiveRequest, plan: Plan, arrived_s: float) -> None:
         """Reserve the tokens of all jobs, then put each. Raises ApiError."""
-        heads = await self._heads(caller, plan)
-        if heads:
-            start = resumption(zip(plan.messages, heads, strict=True))
-            request.ask = msgspec.structs.replace(request.ask, resumption=start)
+        heads = await self._heads(caller, request, plan)
         with self._telemetry.span("reserve"):
             request.reservation = reservation = await self._reserve(request, plan)
             caller.statuses = reservation.statuses
@@ -113,24 +116,75 @@ class Submitter:
             self._telemetry.shadowed(caller.tenant_id, reservation.shadowed)
         if reservation.granted_tokens < reservation.most_tokens and request.ask.start.going:
             request.grants = OutputGrants(self._quotas, self._dispatcher, request, self._quantum)
-        no_heads: list[Heads] = [()] * len(plan.messages)
-        for job, asked, own in zip(request.jobs, plan.messages, heads or no_heads, strict=True):
-            job.limited_by = _limited_by(asked.max_tokens, plan, reservation)
+        for number, job in enumerate(request.jobs):
+            job.limited_by = _limited_by(plan.asked[number].max_tokens, plan, reservation)
             job.granted = reservation.granted_tokens
             elapsed_ms = (asyncio.get_running_loop().time() - arrived_s) * 1e3
-            message = _granted(asked, reservation, elapsed_ms)
+            message, own = self._message(caller, plan, number, reservation, elapsed_ms), heads[number] if heads else ()
             if not begin(job, message, own):
                 await self._put(job, message, reservation, own)
 
-    async def _heads(self, caller: Caller, plan: Plan) -> Sequence[Heads]:
-        """What the choices of each begin with; empty: with nothing."""
+    async def _heads(self, caller: Caller, request: LiveRequest, plan: Plan) -> Sequence[Heads]:
+        """What the choices of each job begin with, as the budget is then asked; empty: with nothing."""
         if caller.once is None or not caller.runs:
             return ()
-        wanted = [Wanted(message=each, queue=plan.model.queue, reader=plan.reader) for each in plan.messages]
+        messages = [self._message(caller, plan, number) for number in range(len(plan.ids))]
+        wanted = [Wanted(message=each, queue=plan.model.queue, reader=plan.reader) for each in messages]
         try:
-            return await self._earlier.heads(caller.root, caller.once, caller.runs, wanted)
+            heads = await self._earlier.heads(caller.root, caller.once, caller.runs, wanted)
         except STORE_ERRORS as error:
             raise store_unavailable() from error
+        if heads:
+            start = resumption(zip(messages, heads, strict=True))
+            request.ask = msgspec.structs.replace(request.ask, resumption=start)
+        return heads
+
+    def _message(
+        self,
+        caller: Caller,
+        plan: Plan,
+        number: int,
+        reservation: Reservation | None = None,
+        elapsed_ms: float = 0.0,
+    ) -> Job:
+        """The job of the plan's prompt of this number, with the output that the reservation holds, where there is one.
+
+        `elapsed_ms`: since the request arrived; from then on a job's durations count.
+        """
+        request, model, tenant, level = plan.request, plan.model, caller.identity.tenant, plan.service_level
+        prompt, answer = plan.prompts[number], plan.answers[number]
+        most = granted = plan.asked[number].max_tokens
+        if reservation is not None:
+            most = min(most, reservation.most_tokens)
+            granted = min(most, reservation.granted_tokens)
+        seed = _drawn_seed(caller.once, number) if request.seed is None else request.seed
+        return Job(
+            job_id=plan.ids[number],
+            gateway_id=self._dispatcher.gateway_id,
+            tenant=tenant.id,
+            tenant_since=tenant.created_at,
+            weight=tenant.weight,
+            share_group=tenant.share_group,
+            lane=level.lane.name,
+            prompt=prompt,
+            n=request.n,
+            max_tokens=most,
+            granted_until=granted,
+            sampling=request.sampling(seed, model.text.card.eos_token_ids),
+            ttft_ms=_left(level.ttft_ms, elapsed_ms),
+            tpot_ms=level.lane.tpot_on(model.single_stream_ms),
+            deadline_ms=None if level.deadline_ms is None else _left(level.deadline_ms, elapsed_ms),
+            hard_ttft_ms=None if level.hard_ttft_ms is None else _left(level.hard_ttft_ms, elapsed_ms),
+            guaranteed=plan.guaranteed,
+            pace_ms=answer.pace_ms,
+            claim_ms=answer.claim_ms,
+            work_ms=answer.work_ms,
+            token_ms=answer.token_ms,
+            exact=tenant.is_exact,
+            follows=number > 0,
+            prompt_print="" if caller.once is None else _print_of(prompt),
+            traceparent=traceparent(),
+        )
 
     async def _reserve(self, request: LiveRequest, plan: Plan) -> Reservation:
         ask = request.ask
@@ -200,17 +254,22 @@ class Submission:
         await self._submitter.end(self._caller, self._request, error, submitted=True)
 
 
-def _granted(message: Job, reservation: Reservation, elapsed_ms: float) -> Job:
-    """The job with the output that its budget holds, its durations counted from now."""
-    most = min(message.max_tokens, reservation.most_tokens)
-    return msgspec.structs.replace(
-        message,
-        max_tokens=most,
-        granted_until=min(most, reservation.granted_tokens),
-        ttft_ms=max(1.0, message.ttft_ms - elapsed_ms),
-        deadline_ms=None if message.deadline_ms is None else max(1.0, message.deadline_ms - elapsed_ms),
-        hard_ttft_ms=None if message.hard_ttft_ms is None else max(1.0, message.hard_ttft_ms - elapsed_ms),
-    )
+def _left(ms: float, elapsed_ms: float) -> float:
+    """Of a duration that counts from the request's arrival."""
+    return max(1.0, ms - elapsed_ms)
+
+
+def _drawn_seed(once: Once | None, number: int) -> int:
+    """For the prompt of this number; the same in every run of what an idempotency key stands for."""
+    if once is None:
+        return secrets.randbits(_SEED_BITS)
+    digest = hashlib.sha256(f"{once.name}:{number}".encode()).digest()
+    return int.from_bytes(digest) & ((1 << _SEED_BITS) - 1)
+
+
+def _print_of(prompt: Tokens) -> str:
+    """Tells a prompt from others: the same request's may differ, where its template has the date in it."""
+    return hashlib.sha256(array("I", prompt).tobytes()).hexdigest()[:_PRINT]
 
 
 def _limited_by(max_tokens: int, plan: Plan, reservation: Reservation) -> str | None:

@@ -72,10 +72,10 @@ def size(prompt_tokens: int, max_tokens: int, *, stated: bool = True) -> Request
 
 def measured(prompt_tokens: int, max_tokens: int | None, of: ServedModel) -> Request:
     request = GenerationRequest(model="tiny", max_tokens=max_tokens)
-    return measure(prompt_tokens, request, of, service_level(), ACME, prompt_param="messages", elapsed_ms=0.0)
+    return measure(prompt_tokens, request, of, service_level(), ACME, "messages", elapsed_ms=0.0)
 
 
-def let_in(*sizes: Request, of: ServedModel, agreed: ServiceLevel | None = None, n: int = 1) -> tuple[Admitted, ...]:
+def let_in(*sizes: Request, of: ServedModel, agreed: ServiceLevel | None = None, n: int = 1) -> list[Admitted]:
     return at(known(), *sizes, of=of, agreed=agreed, n=n)
 
 
@@ -86,11 +86,11 @@ def at(
     agreed: ServiceLevel | None = None,
     n: int = 1,
     ids: str = "f",
-) -> tuple[Admitted, ...]:
+) -> list[Admitted]:
     agreed = agreed or service_level()
     due = {"deadline_ms": agreed.deadline_ms, "ttft_ms": agreed.hard_ttft_ms}
     asked = [msgspec.structs.replace(each, choices=n, **due) for each in sizes]
-    return admit({f"{ids}{number}": each for number, each in enumerate(asked)}, of, door, now_ms=0.0)
+    return admit([f"{ids}{number}" for number in range(len(asked))], asked, of, door, now_ms=0.0)
 
 
 def refusal(one: Request, of: ServedModel, agreed: ServiceLevel | None = None, *, n: int = 1) -> ApiError:
@@ -176,10 +176,10 @@ def test_a_stated_deadline_with_room_is_guaranteed() -> None:
 
 def test_a_deadline_that_passed_while_the_body_came_is_refused() -> None:
     request, late = GenerationRequest(model="tiny", max_tokens=2), service_level(deadline_ms=50.0)
-    asked = measure(12, request, model(worker()), late, ACME, prompt_param="messages", elapsed_ms=60.0)
+    asked = measure(12, request, model(worker()), late, ACME, "messages", elapsed_ms=60.0)
 
     with pytest.raises(ApiError) as refused:
-        admit({"f": asked}, model(worker()), known(), now_ms=0.0)
+        admit(["f"], [asked], model(worker()), known(), now_ms=0.0)
 
     error = refused.value
 
