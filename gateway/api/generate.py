@@ -23,7 +23,7 @@ from fairlane.gateway.observability.metrics import PROVIDER, Telemetry, is_recor
 from fairlane.gateway.openai.responses import AnswerBuilder, AnswerChunk, Answers, Logprobs, Rhythm, Usage
 from fairlane.gateway.requests.delivery import Dispatcher
 from fairlane.gateway.requests.prepare import Generation, Kind, Plan, Preparer
-from fairlane.gateway.requests.request import LiveJob, Mailbox
+from fairlane.gateway.requests.request import LiveRequest
 from fairlane.gateway.requests.settlement import Settlements
 from fairlane.gateway.requests.stream import TokenEvents
 from fairlane.gateway.requests.submit import Submitter
@@ -103,14 +103,13 @@ class Generate(Generic[Generation]):
 
     async def _collect(self, plan: Plan, caller: Caller, journal: Journal) -> tuple[object, Headers]:
         """The whole answer, and its headers. What it was made of goes with this, before a slow client has taken it."""
-        mailbox = Mailbox()
-        async with self._parts.submitter.submit(caller, plan, mailbox, journal.arrived_s) as jobs:
-            events, builder = self._begin(plan, jobs, mailbox, journal)
+        async with self._parts.submitter.submit(caller, plan, journal.arrived_s) as request:
+            events, builder = self._begin(plan, request, journal)
             try:
                 await events.run(_Collector(builder), Rhythm())
             finally:
                 self._conclude(events, builder, journal)
-            return builder.whole(), plan.headers(jobs)
+            return builder.whole(), plan.headers(events.jobs)
 
     async def _stream(
         self, plan: Plan, caller: Caller, journal: Journal, disconnect: Disconnect, send: Send, push: Push
@@ -131,26 +130,22 @@ class Generate(Generic[Generation]):
             raise fault  # for the tenant middleware's record
 
     async def _say(self, plan: Plan, caller: Caller, journal: Journal, out: EventStream) -> None:
-        mailbox = Mailbox()
-        async with self._parts.submitter.submit(caller, plan, mailbox, journal.arrived_s) as jobs:
-            out.lead_with(plan.headers(jobs))
-            events, builder = self._begin(plan, jobs, mailbox, journal)
+        async with self._parts.submitter.submit(caller, plan, journal.arrived_s) as request:
+            out.lead_with(plan.headers(request.jobs))
+            events, builder = self._begin(plan, request, journal)
             try:
                 await events.run(_Teller(builder, out), self._parts.bounds.stream_rhythm)
             finally:
                 self._conclude(events, builder, journal)
             await out.write(builder.ending())
 
-    def _begin(
-        self, plan: Plan, jobs: list[LiveJob], mailbox: Mailbox, journal: Journal
-    ) -> tuple[TokenEvents, AnswerBuilder]:
-        request, text = plan.request, plan.model.text
+    def _begin(self, plan: Plan, request: LiveRequest, journal: Journal) -> tuple[TokenEvents, AnswerBuilder]:
+        asked, jobs = plan.request, request.jobs
         if is_recording():
             journal.notes["fairlane.class"] = plan.class_name(jobs)
         events = TokenEvents(
-            jobs=jobs,
+            request=request,
             queue=self._parts.dispatcher.queue,
-            mailbox=mailbox,
             settlements=self._parts.settlements,
             reader=plan.reader,
             service_level=plan.service_level,
@@ -165,9 +160,9 @@ class Generate(Generic[Generation]):
             model=plan.model.name,
             created_s=int(time.time()),
             service_tier=plan.service_level.service_tier,
-            include_usage=request.include_usage,
+            include_usage=asked.include_usage,
         )
-        logprobs = None if request.logprobs is None else Logprobs(text, self._kind.logprobs)
+        logprobs = None if asked.logprobs is None else Logprobs(plan.model.text, self._kind.logprobs)
         return events, AnswerBuilder(answers, jobs, logprobs)
 
     def _note(self, journal: Journal, plan: Plan) -> None:
@@ -234,5 +229,5 @@ def _used(events: TokenEvents, usage: Usage) -> Notes:
         "gen_ai.usage.input_tokens": usage.prompt_tokens,
         "gen_ai.usage.output_tokens": usage.completion_tokens,
         "fairlane.preemptions": sum(job.preemptions for job in events.jobs),
-        "fairlane.resumed_tokens": events.jobs[0].request.ask.start.published if events.jobs else 0,
+        "fairlane.resumed_tokens": events.request.ask.start.published,
     }

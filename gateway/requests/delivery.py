@@ -12,7 +12,7 @@ from itertools import takewhile
 from typing import Protocol
 
 from fairlane.gateway.requests.admission import AllOpenRequests
-from fairlane.gateway.requests.request import LiveJob, Mailbox
+from fairlane.gateway.requests.request import LiveJob, LiveRequest
 from fairlane.scheduler.protocol.messages import Event, Finished, Job, TokenDelta
 from fairlane.scheduler.queue.types import JobRecord, JobState, Published, Put
 from fairlane.store.connections import BLOCK_S
@@ -224,18 +224,18 @@ class Dispatcher:
 
     def _deliver(self, line: _Line, events: Iterable[Event]) -> None:
         """What came together is heard together: a token and the end that followed it, or all tokens that are late."""
-        mailboxes: dict[Mailbox, None] = {}
+        told: dict[LiveRequest, None] = {}
         for event in events:
             job = self._jobs.get(event.job_id)
             if job is None or job.queue != line.name:
                 self._note_stray(line, event)
                 continue
             job.accept(event)
-            mailboxes[job.mailbox] = None
+            told[job.request] = None
             if isinstance(event, TokenDelta):
                 self._open_requests.heard(job, ends=event.finish_reason is not None)
-        for mailbox in mailboxes:
-            mailbox.ring()
+        for request in told:
+            request.ring()
 
     def _note_stray(self, line: _Line, event: Event) -> None:
         """News of a job that is no longer in the air, or never was."""

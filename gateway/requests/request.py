@@ -113,38 +113,6 @@ News = Event | Fault
 _NOTICES = (Preempted, Resumed, Paused)
 
 
-class Mailbox:
-    """What arrived for one request and was not yet told; one reader, and writers on the same loop."""
-
-    __slots__ = ("_news", "_reader", "is_faulty")
-
-    def __init__(self) -> None:
-        self.is_faulty = False
-        """A fault has come, told or not."""
-        self._news: list[tuple[LiveJob, News]] = []
-        self._reader: Callable[[], None] | None = None
-
-    def put(self, job: "LiveJob", news: News) -> None:
-        """Deliver. What is no token and no end may be dropped where too much waits."""
-        if len(self._news) > MAX_NOTICES and isinstance(news, _NOTICES):
-            return
-        self._news.append((job, news))
-
-    def ring(self) -> None:
-        """All that came together is there: the reader may take it now."""
-        if self._reader is not None:
-            self._reader()
-
-    def take(self) -> "list[tuple[LiveJob, News]]":
-        """All that waits, in order."""
-        taken, self._news = self._news, []
-        return taken
-
-    def read_by(self, reader: Callable[[], None] | None) -> None:
-        """Call this from now on whenever there is more, in the turn in which it comes; it must not raise."""
-        self._reader = reader
-
-
 @dataclass(slots=True)
 class Choice:
     """How far one choice has come."""
@@ -182,7 +150,8 @@ class Grants(Protocol):
 
 @dataclass(slots=True, eq=False)
 class LiveRequest:
-    """What one request holds of its budget."""
+    """What one request holds of its budget, and the news of its jobs until they are told: one reader, and writers on
+    the same loop."""
 
     ask: Ask
     tenant_since: float = 0.0
@@ -197,6 +166,10 @@ class LiveRequest:
     """The store has booked its charge."""
     statuses: tuple[LimitStatus, ...] | None = None
     """The caller's limits as that left them; None: the store has not said."""
+    is_faulty: bool = False
+    """A fault has come, told or not."""
+    _news: "list[tuple[LiveJob, News]]" = field(default_factory=list, repr=False)
+    _reader: Callable[[], None] | None = field(default=None, repr=False)
 
     @property
     def id(self) -> str:
@@ -213,6 +186,26 @@ class LiveRequest:
         """What each of its jobs came to is known."""
         return len(self.charges) == len(self.jobs)
 
+    def deliver(self, job: "LiveJob", news: News) -> None:
+        """News of a job. What is no token and no end may be dropped where too much waits."""
+        if len(self._news) > MAX_NOTICES and isinstance(news, _NOTICES):
+            return
+        self._news.append((job, news))
+
+    def ring(self) -> None:
+        """All news that came together is there: the reader may take it now."""
+        if self._reader is not None:
+            self._reader()
+
+    def take_news(self) -> "list[tuple[LiveJob, News]]":
+        """All that waits, in order."""
+        taken, self._news = self._news, []
+        return taken
+
+    def read_by(self, reader: Callable[[], None] | None) -> None:
+        """Call this from now on whenever there is more, in the turn in which it comes; it must not raise."""
+        self._reader = reader
+
 
 @dataclass(slots=True, eq=False)
 class LiveJob:
@@ -224,7 +217,6 @@ class LiveJob:
     prompt_tokens: int
     queue: str
     """Name of the queue it is put into."""
-    mailbox: Mailbox = field(repr=False)
     first_choice: int = 0
     """Index of its choice 0 within the request's answer."""
     limited_by: str | None = None
@@ -275,7 +267,7 @@ class LiveJob:
     def accept(self, event: Event) -> None:
         """Take in one event of the queue's stream: only the next tokens of each choice, each once.
 
-        Whoever has no more for now rings at the mailbox.
+        Whoever has no more for now rings at the request.
         """
         if self.finished is not None:
             return
@@ -290,7 +282,7 @@ class LiveJob:
                 self._ended.set()
         elif isinstance(event, Preempted):
             self.preemptions += 1
-        self.mailbox.put(self, event)
+        self.request.deliver(self, event)
 
     def cut(self, tokens: int, limited_by: str) -> None:
         """Let every choice that goes on end at so many tokens, by this limit: no more will be granted."""
@@ -305,14 +297,14 @@ class LiveJob:
                     token_ids=(),
                     finish_reason="length",
                 )
-                self.mailbox.put(self, end)
-        self.mailbox.ring()
+                self.request.deliver(self, end)
+        self.request.ring()
 
     def fail(self, error: ApiError) -> None:
         """End the request with this error; its generation hands the job over."""
-        self.mailbox.is_faulty = True
-        self.mailbox.put(self, Fault(error))
-        self.mailbox.ring()
+        self.request.is_faulty = True
+        self.request.deliver(self, Fault(error))
+        self.request.ring()
 
     def charge(self, outcome: Outcome, *, recorded: Sequence[int] = (), taken: bool = True) -> Charge:
         """What the job comes to at its end.
@@ -345,4 +337,4 @@ class LiveJob:
         choice.published += len(fresh)
         if self.cut_at is not None and choice.published >= self.cut_at and delta.finish_reason is None:
             delta = msgspec.structs.replace(delta, finish_reason="length")
-        self.mailbox.put(self, delta)
+        self.request.deliver(self, delta)

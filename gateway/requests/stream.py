@@ -14,7 +14,7 @@ from fairlane.gateway.errors import ApiError, internal_error, unavailable
 from fairlane.gateway.observability.tracing import Span
 from fairlane.gateway.openai.responses import AnswerChunk, Listener, Notice, Pulse, Rhythm, TextChunk
 from fairlane.gateway.requests.delivery import JobQueue
-from fairlane.gateway.requests.request import Choice, Fault, LiveJob, Mailbox, News
+from fairlane.gateway.requests.request import Choice, Fault, LiveJob, LiveRequest, News
 from fairlane.gateway.requests.service_level import ServiceLevel
 from fairlane.gateway.requests.settlement import Settlements, outcome_of
 from fairlane.gateway.text.tokenizer import TokenStream
@@ -25,12 +25,11 @@ from fairlane.store.errors import STORE_ERRORS
 
 @dataclass(slots=True)
 class TokenEvents:
-    """The jobs of one request, all put. `run` once; whoever launched it ends what `run` leaves open."""
+    """One request, whose jobs are all put. `run` once; whoever submitted it ends what `run` leaves open."""
 
-    jobs: Sequence[LiveJob]
+    request: LiveRequest
     queue: Callable[[str], JobQueue]
     """A queue by its name: a job may change it before its first token."""
-    mailbox: Mailbox
     settlements: Settlements
     reader: Callable[[], TokenStream]
     """Makes what reads a choice from its first token."""
@@ -43,6 +42,8 @@ class TokenEvents:
     """How long a job at a place of its tenant's queue waits from now; None where that is not known."""
     eta_ms: float = 0.0
     """What admission expects the request to wait for its first token, from its arrival."""
+    jobs: Sequence[LiveJob] = field(init=False)
+    """The request's own: it lets go of them when it is settled."""
     first_token_s: float | None = None
     last_token_s: float | None = None
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
@@ -65,6 +66,7 @@ class TokenEvents:
     """Jobs of which the client has heard all, and that are not settled."""
 
     def __post_init__(self) -> None:
+        self.jobs = self.request.jobs
         for job in self.jobs:
             for choice in job.choices:
                 choice.reader = self.reader()
@@ -72,7 +74,7 @@ class TokenEvents:
     @property
     def seconds_per_token(self) -> float:
         """Mean time from one token of a choice to the next; NaN before the second, and after an earlier run."""
-        if any(job.request.ask.resumption is not None for job in self.jobs):
+        if self.request.ask.resumption is not None:
             return math.nan
         steps = max([choice.published for job in self.jobs for choice in job.choices], default=0) - 1
         if steps < 1 or self.first_token_s is None or self.last_token_s is None:
@@ -85,7 +87,7 @@ class TokenEvents:
         Raises ApiError where a job cannot be brought to its end: deadline, a worker's failure, a fault of ours.
         """
         notice_at, every_s = self.arrived_s + rhythm.first_s, self._every_s(rhythm)
-        self.mailbox.read_by(partial(self._listen, listener))
+        self.request.read_by(partial(self._listen, listener))
         try:
             self._listen(listener)
             while True:
@@ -111,7 +113,7 @@ class TokenEvents:
                         self._answers = True
                         self._is_behind = not listener.hear(pieces)
         finally:
-            self.mailbox.read_by(None)
+            self.request.read_by(None)
             self._count_unheard()
 
     async def _rest(self, until_s: float) -> None:
@@ -138,14 +140,14 @@ class TokenEvents:
 
     def _listen(self, listener: Listener) -> None:
         """Tell what has come; what then has to be waited for is left to the task, and so is what cannot be told. What
-        comes while the listener is behind stays in the mailbox, which knows what to drop, as long as all goes well."""
+        comes while the listener is behind waits at the request, which knows what to drop, as long as all goes well."""
         if self._fault is not None and not self._unsaid:
             return
         unsaid, now_s = self._unsaid, self._loop.time()
         try:
             try:
-                if self._fault is None and (not self._is_behind or self.mailbox.is_faulty):
-                    for job, item in self.mailbox.take():
+                if self._fault is None and (not self._is_behind or self.request.is_faulty):
+                    for job, item in self.request.take_news():
                         piece = self._hear(job, item, now_s)
                         if piece is not None:
                             unsaid.append(piece)
@@ -156,13 +158,13 @@ class TokenEvents:
         except Exception as fault:  # noqa: BLE001 - the request's own: whoever rings must not suffer from it
             self._fault = fault
             if self._is_behind:  # the client may not hear of it for long, and nothing waits for that
-                self.settlements.hand_over(self.jobs[0].request, outcome_of(fault))
+                self.settlements.hand_over(self.request, outcome_of(fault))
         if self._needs_care:
             self._rouse()
 
     def _count_unheard(self) -> None:
         """A client that leaves before it has heard all pays no more than up to a stop string that had come."""
-        for job, news in self.mailbox.take():
+        for job, news in self.request.take_news():
             if isinstance(news, TokenDelta):
                 self._read_tokens(job, job.choices[news.choice], news)
 
@@ -179,7 +181,7 @@ class TokenEvents:
             case Finished():
                 self._check_end(job, news)
             case Preempted() | Resumed() | Paused():
-                grants = job.request.grants
+                grants = self.request.grants
                 if isinstance(news, Paused) and grants is not None:
                     grants.paused(job, job.choices[news.choice])
                 self._state = type(news).__name__.lower()
@@ -205,7 +207,7 @@ class TokenEvents:
             choice.finish_reason = finish
             if job.told and not job.settled:
                 self._told.append(job)
-        grants = job.request.grants
+        grants = self.request.grants
         if grants is not None:
             grants.spoken(choice)
         if text or finish is not None or delta.token_ids:

@@ -20,7 +20,7 @@ from fairlane.gateway.requests.admission import queue_refused, queued_limit
 from fairlane.gateway.requests.delivery import Dispatcher
 from fairlane.gateway.requests.grants import OutputGrants
 from fairlane.gateway.requests.prepare import Plan, Tokens
-from fairlane.gateway.requests.request import LiveJob, LiveRequest, Mailbox
+from fairlane.gateway.requests.request import LiveJob, LiveRequest
 from fairlane.gateway.requests.resume import Earlier, Heads, Wanted, begin, resumption
 from fairlane.gateway.requests.settlement import Settlements, outcome_of
 from fairlane.quotas.limits import RULES, LimitStatus
@@ -58,11 +58,11 @@ class Submitter:
         self._settlements = settlements
         self._telemetry = telemetry
 
-    def submit(self, caller: Caller, plan: Plan, mailbox: Mailbox, arrived_s: float) -> "Submission":
+    def submit(self, caller: Caller, plan: Plan, arrived_s: float) -> "Submission":
         """The plan's jobs on their way. `arrived_s`: on the event loop's clock."""
-        return Submission(self, caller, self._open(caller, plan, mailbox), plan, arrived_s)
+        return Submission(self, caller, self._open(caller, plan), plan, arrived_s)
 
-    def _open(self, caller: Caller, plan: Plan, mailbox: Mailbox) -> LiveRequest:
+    def _open(self, caller: Caller, plan: Plan) -> LiveRequest:
         """The request, with nothing held for it yet."""
         asked = plan.asked
         ask = Ask(
@@ -81,7 +81,7 @@ class Submitter:
         )
         request = LiveRequest(ask, caller.identity.tenant.created_at)
         request.jobs = [
-            LiveJob(job_id, request, each.prompt_tokens, plan.model.queue, mailbox, first_choice=number * ask.n)
+            LiveJob(job_id, request, each.prompt_tokens, plan.model.queue, first_choice=number * ask.n)
             for number, (job_id, each) in enumerate(zip(plan.ids, asked, strict=True))
         ]
         return request
@@ -241,14 +241,14 @@ class Submission:
         self._request = request
         self._arrived_s = arrived_s
 
-    async def __aenter__(self) -> list[LiveJob]:
+    async def __aenter__(self) -> LiveRequest:
         """Raises ApiError where one is refused."""
         try:
             await self._submitter.start(self._caller, self._request, self._plan, self._arrived_s)
         except BaseException as error:
             await self._submitter.end(self._caller, self._request, error, submitted=False)
             raise
-        return self._request.jobs
+        return self._request
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         await self._submitter.end(self._caller, self._request, error, submitted=True)

@@ -8,7 +8,7 @@ import pytest
 
 from fairlane.gateway.requests.delivery import Dispatcher
 from fairlane.gateway.requests.grants import OutputGrants
-from fairlane.gateway.requests.request import LiveJob, LiveRequest, Mailbox
+from fairlane.gateway.requests.request import LiveJob, LiveRequest
 from fairlane.quotas.store import Extension, Need, QuotaStore, Reservation
 from fairlane.store.errors import StoreUnavailable
 from tests.support.quotas.house import ask
@@ -48,7 +48,7 @@ class Workers:
 def reserved(n: int = 1) -> tuple[LiveRequest, LiveJob]:
     """A request of a hundred tokens per choice, of which it holds eight."""
     request = LiveRequest(ask("f1", max_output_tokens=100, quantum=8, n=n))
-    job = LiveJob("f1", request, 1, "queue", Mailbox(), granted=8)
+    job = LiveJob("f1", request, 1, "queue", granted=8)
     request.jobs = [job]
     request.reservation = Reservation(granted_tokens=8, most_tokens=100, statuses=(), shadowed=())
     return request, job
@@ -84,7 +84,7 @@ async def test_a_request_ends_only_where_its_worker_knows_its_grant_to() -> None
     going.spoken = 8
 
     cut = asyncio.Event()
-    job.mailbox.read_by(cut.set)
+    request.read_by(cut.set)
 
     async with asyncio.timeout(10):
         grants.spoken(going)

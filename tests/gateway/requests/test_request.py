@@ -37,7 +37,7 @@ def finished(outcome: Outcome = Outcome.FINISHED, epoch: int = 1, cached: int = 
 
 
 def heard(airborne: LiveJob) -> list[object]:
-    return [news for _, news in airborne.mailbox.take()]
+    return [news for _, news in airborne.request.take_news()]
 
 
 def test_tokens_told_twice_are_heard_once() -> None:

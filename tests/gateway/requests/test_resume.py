@@ -210,7 +210,7 @@ def test_choices_that_were_over_stay_over_and_others_go_on() -> None:
 
     assert resumption([(job_of(), heads)]) == Resumption(published=6, ended=5, going=1, longest=1)
     assert not begin(resumed, job_of(), heads)
-    events = [event for _, event in resumed.mailbox.take() if isinstance(event, TokenDelta)]
+    events = [event for _, event in resumed.request.take_news() if isinstance(event, TokenDelta)]
     told = [(event.choice, event.token_ids, event.finish_reason) for event in events]
     assert told == [(0, (5, 6, 2), "stop"), (1, (5, 6, 7, 8), None), (2, (5,), None)]
     assert [choice.published for choice in resumed.choices] == [3, 4, 1]
@@ -221,7 +221,7 @@ def test_what_a_limit_leaves_no_more_for_is_over() -> None:
     resumed = live("f", n=2)
 
     assert begin(resumed, job_of(max_tokens=3, n=2), heads)
-    told = [event for _, event in resumed.mailbox.take()]
+    told = [event for _, event in resumed.request.take_news()]
     assert [event.finish_reason for event in told if isinstance(event, TokenDelta)] == ["length", "length"]
     assert resumed.finished is not None
 

@@ -65,9 +65,8 @@ def generation_of(
     airborne: LiveJob, text: TextModel, *, settlements: object = None, stop: tuple[str, ...] = ()
 ) -> TokenEvents:
     return TokenEvents(
-        jobs=[airborne],
+        request=airborne.request,
         queue=lambda _: cast(JobQueue, None),
-        mailbox=airborne.mailbox,
         settlements=cast(Settlements, settlements),
         reader=partial(TokenStream, text, stop),
         service_level=TERMS,
@@ -84,7 +83,7 @@ async def test_a_stop_string_that_a_slow_client_left_unheard_is_charged_up_to_it
     running = asyncio.create_task(events.run(slow, Rhythm()))
     for index, token in enumerate(said):
         airborne.accept(TokenDelta(job_id="f", epoch=1, choice=0, first_index=index, token_ids=(token,)))
-        airborne.mailbox.ring()
+        airborne.request.ring()
         if not index:
             await slow.behind.wait()
 
@@ -100,7 +99,7 @@ async def test_what_has_to_end_does_so_before_a_client_that_does_not_read() -> N
     running = asyncio.create_task(generation_of(airborne, text, settlements=ends).run(slow, Rhythm()))
     for index, token in enumerate(text.encode("one two")):
         airborne.accept(TokenDelta(job_id="f", epoch=1, choice=0, first_index=index, token_ids=(token,)))
-        airborne.mailbox.ring()
+        airborne.request.ring()
         await slow.behind.wait()
 
     airborne.fail(ApiError("This tenant is suspended.", "tenant_suspended"))
