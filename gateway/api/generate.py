@@ -1,10 +1,8 @@
-"""The endpoint of generation, inside its tenant middleware: read → prepare → launch → say. Streams and plain answers
+"""The endpoint of generation, inside its tenant middleware: read → prepare → submit → tell. Streams and whole answers
 alike.
 """
 
 import math
-import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic
 
@@ -20,13 +18,16 @@ from fairlane.gateway.http.response import Channel
 from fairlane.gateway.http.sse import ClientConnection, EventStream, Headers, Push, send_json
 from fairlane.gateway.middleware.tenant import Journal, Notes
 from fairlane.gateway.observability.metrics import PROVIDER, Telemetry, is_recording
-from fairlane.gateway.openai.responses import AnswerBuilder, AnswerChunk, Answers, Logprobs, Rhythm, Usage
+from fairlane.gateway.openai.responses import AnswerBuilder, Rhythm, Usage
 from fairlane.gateway.requests.delivery import Dispatcher
 from fairlane.gateway.requests.prepare import Generation, Kind, Plan, Preparer
 from fairlane.gateway.requests.request import LiveRequest
 from fairlane.gateway.requests.settlement import Settlements
 from fairlane.gateway.requests.stream import TokenEvents
 from fairlane.gateway.requests.submit import Submitter
+
+_WHOLE = Rhythm()
+"""Of an answer that is not told before its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,13 +104,8 @@ class Generate(Generic[Generation]):
 
     async def _collect(self, plan: Plan, caller: Caller, journal: Journal) -> tuple[object, Headers]:
         """The whole answer, and its headers. What it was made of goes with this, before a slow client has taken it."""
-        async with self._parts.submitter.submit(caller, plan, journal.arrived_s) as request:
-            events, builder = self._begin(plan, request, journal)
-            try:
-                await events.run(_Collector(builder), Rhythm())
-            finally:
-                self._conclude(events, builder, journal)
-            return builder.whole(), plan.headers(events.jobs)
+        answer = await self._answer(plan, caller, journal, None)
+        return answer.whole(), plan.headers(answer.jobs)
 
     async def _stream(
         self, plan: Plan, caller: Caller, journal: Journal, disconnect: Disconnect, send: Send, push: Push
@@ -119,7 +115,7 @@ class Generate(Generic[Generation]):
             timeout_s = self._parts.bounds.write_timeout_s
             with EventStream(send, push, [], connection, write_timeout_s=timeout_s) as out:
                 try:
-                    await self._say(plan, caller, journal, out)
+                    await self._answer(plan, caller, journal, out)
                 except Exception as error:  # whatever it is, a stream that has begun ends with a frame that says so
                     if not out.started:
                         raise
@@ -129,20 +125,32 @@ class Generate(Generic[Generation]):
         if fault is not None:
             raise fault  # for the tenant middleware's record
 
-    async def _say(self, plan: Plan, caller: Caller, journal: Journal, out: EventStream) -> None:
-        async with self._parts.submitter.submit(caller, plan, journal.arrived_s) as request:
-            out.lead_with(plan.headers(request.jobs))
-            events, builder = self._begin(plan, request, journal)
-            try:
-                await events.run(_Teller(builder, out), self._parts.bounds.stream_rhythm)
-            finally:
-                self._conclude(events, builder, journal)
-            await out.write(builder.ending())
+    async def _answer(self, plan: Plan, caller: Caller, journal: Journal, out: EventStream | None) -> AnswerBuilder:
+        """Submit the request, and let its answer hear all that comes of it. `out`: where a stream goes."""
+        submitter = self._parts.submitter
+        request = await submitter.submit(caller, plan, journal.arrived_s)
+        try:
+            tier = plan.service_level.service_tier
+            answer = self._kind.answer(plan.request, plan.model, tier, request.jobs, out)
+            if out is not None:
+                out.lead_with(plan.headers(request.jobs))
+            await self._tell(
+                plan, request, journal, answer, _WHOLE if out is None else self._parts.bounds.stream_rhythm
+            )
+            if out is not None:
+                await out.write(answer.ending())
+        except BaseException as error:
+            await submitter.end(caller, request, error)
+            raise
+        await submitter.end(caller, request)
+        return answer
 
-    def _begin(self, plan: Plan, request: LiveRequest, journal: Journal) -> tuple[TokenEvents, AnswerBuilder]:
-        asked, jobs = plan.request, request.jobs
+    async def _tell(
+        self, plan: Plan, request: LiveRequest, journal: Journal, answer: AnswerBuilder, rhythm: Rhythm
+    ) -> None:
+        """All that comes of the request, to its answer."""
         if is_recording():
-            journal.notes["fairlane.class"] = plan.class_name(jobs)
+            journal.notes["fairlane.class"] = plan.class_name(request.jobs)
         events = TokenEvents(
             request=request,
             queue=self._parts.dispatcher.queue,
@@ -154,16 +162,10 @@ class Generate(Generic[Generation]):
             still_waits_ms=self._parts.dispatcher.still_waits_ms,
             eta_ms=plan.expected_ttft_ms,
         )
-        answers = Answers(
-            kind=self._kind.name,
-            id=f"{self._kind.id_prefix}{jobs[0].id}",
-            model=plan.model.name,
-            created_s=int(time.time()),
-            service_tier=plan.service_level.service_tier,
-            include_usage=asked.include_usage,
-        )
-        logprobs = None if asked.logprobs is None else Logprobs(plan.model.text, self._kind.logprobs)
-        return events, AnswerBuilder(answers, jobs, logprobs)
+        try:
+            await events.run(answer, rhythm)
+        finally:
+            self._conclude(events, answer.usage(), journal)
 
     def _note(self, journal: Journal, plan: Plan) -> None:
         request, service_level = plan.request, plan.service_level
@@ -180,9 +182,8 @@ class Generate(Generic[Generation]):
             "fairlane.deadline_ms": service_level.deadline_ms,
         }
 
-    def _conclude(self, events: TokenEvents, builder: AnswerBuilder, journal: Journal) -> None:
+    def _conclude(self, events: TokenEvents, usage: Usage, journal: Journal) -> None:
         """What metrics and trace keep of a generation, however it ended."""
-        usage = builder.usage()
         if events.first_token_s is None:
             events.queue_span.end()
         journal.first_token_s = events.first_token_s
@@ -192,35 +193,6 @@ class Generate(Generic[Generation]):
         pace_s = events.seconds_per_token
         if math.isfinite(pace_s):
             self._parts.telemetry.time_per_output_token.observe(journal.lane, pace_s)
-
-
-class _Collector:
-    """Keeps all that is said for one whole answer."""
-
-    def __init__(self, builder: AnswerBuilder) -> None:
-        self._builder = builder
-
-    def hear(self, pieces: Sequence[AnswerChunk]) -> bool:
-        """A part of it."""
-        self._builder.collect(pieces)
-        return True
-
-    async def catch_up(self) -> None:
-        """It never has to."""
-
-
-class _Teller:
-    """Says all in a stream."""
-
-    def __init__(self, builder: AnswerBuilder, out: EventStream) -> None:
-        self._builder = builder
-        self._out = out
-        self.catch_up = out.catch_up
-
-    def hear(self, pieces: Sequence[AnswerChunk]) -> bool:
-        """What is ready in one go, as one write."""
-        frames = self._builder.frames(pieces)
-        return (self._out.started and not frames) or self._out.put(frames)
 
 
 def _used(events: TokenEvents, usage: Usage) -> Notes:

@@ -1,22 +1,31 @@
-"""Pieces of a generation in the words of one answer: frames of a stream, or the parts of one whole object.
+"""What a request's stream of tokens tells, and the answers that are made of it, in OpenAI's shapes.
 
-What a generation says, piece by piece, to whom, and how often it says that nothing comes.
-
-The objects that answer a request, in OpenAI's shapes: whole answers, stream chunks, usage.
+TextChunk, Notice, Pulse    what is told, piece by piece, to a `Listener`, and how often (`Rhythm`)
+AnswerBuilder               the listener that makes an answer of it, streamed or whole: a subclass for each shape
+ChatAnswer                  `POST /v1/chat/completions`
+CompletionAnswer            `POST /v1/completions`; both are lists of choices
 """
 
+import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Protocol
 
 import msgspec
 
+from fairlane.gateway.fleet import ServedModel
 from fairlane.gateway.http import sse
-from fairlane.gateway.requests.prepare import Tokens, ToldLogprobs
+from fairlane.gateway.http.sse import EventStream
+from fairlane.gateway.openai.requests import GenerationRequest
 from fairlane.gateway.requests.request import LiveJob
 from fairlane.gateway.text.tokenizer import TextModel
 from fairlane.scheduler.protocol.messages import FinishReason, PositionLogprobs
+
+LOGPROB_MIN = -9999.0
+"""What stands for a token that cannot come: JSON has no infinity, and OpenAI says it so."""
 
 
 class TextChunk(msgspec.Struct, frozen=True):
@@ -50,7 +59,7 @@ AnswerChunk = TextChunk | Notice | Pulse
 class Listener(Protocol):
     """Whom a generation tells what it brings forth."""
 
-    def hear(self, pieces: Sequence[AnswerChunk]) -> bool:
+    def hear(self, chunks: Sequence[AnswerChunk]) -> bool:
         """What is ready in one go; nothing, where the answer shall only begin. False where it could not be passed on:
         nothing more comes before `catch_up`."""
 
@@ -71,6 +80,7 @@ class Rhythm:
 
 
 Json = dict[str, Any]
+_encode = msgspec.json.Encoder().encode
 _ANY_TEXT = "\0text\0"
 """Stands for a text in a frame: what comes after it cannot hold the like."""
 
@@ -92,117 +102,9 @@ class Usage(msgspec.Struct, frozen=True):
         }
 
 
-class AnswerChoice(msgspec.Struct, frozen=True):
-    """One finished choice. `logprobs`: as `gateway.api.completions` shapes it for the endpoint, None where not asked
-    for.
-    """
-
-    index: int
-    text: str
-    finish_reason: FinishReason
-    logprobs: Mapping[str, Any] | None = None
-
-
-class Answers(msgspec.Struct, frozen=True, kw_only=True):
-    """Makes every object that answers one request: all carry the same id, model, time and tier."""
-
-    kind: Literal["chat", "completion"]
-    id: str
-    model: str
-    created_s: int
-    service_tier: str
-    """The tier that was granted: `priority`, `flex` or `default`."""
-    include_usage: bool = False
-    """Chunks say `usage: null` until the last one tells it."""
-
-    def opening(self, index: int) -> Json | None:
-        """The chunk that names the role of a chat choice; a plain completion has none."""
-        if self.kind == "completion":
-            return None
-        delta = {"role": "assistant", "content": "", "refusal": None}
-        return self._chunk([{"index": index, "delta": delta, "logprobs": None, "finish_reason": None}])
-
-    def chunk(
-        self,
-        index: int,
-        text: str,
-        *,
-        finish_reason: FinishReason | None = None,
-        logprobs: Mapping[str, Any] | None = None,
-        limited_by: str | None = None,
-    ) -> Json:
-        """New text of one choice; its last chunk has the finish reason, and the limit that cut it short if one did."""
-        said: Json = {"text": text}
-        if self.kind == "chat":
-            said = {"delta": {"content": text} if text else {}}
-        choice = {"index": index, **said, "logprobs": logprobs, "finish_reason": finish_reason}
-        return self._chunk([choice]) | _limited(limited_by)
-
-    def text_frame(self, index: int) -> tuple[bytes, bytes]:
-        """What stands before and after the text, as JSON, in a frame of `chunk` that says nothing else."""
-        frame = sse.data(self.chunk(index, _ANY_TEXT))
-        before, _, after = frame.rpartition(msgspec.json.encode(_ANY_TEXT))
-        return before, after
-
-    def usage_chunk(self, usage: Usage) -> Json:
-        """The chunk before `[DONE]` where `stream_options.include_usage` asked for it."""
-        return self._chunk([]) | {"usage": usage.as_json()}
-
-    def whole(self, choices: Sequence[AnswerChoice], usage: Usage, *, limited_by: str | None = None) -> Json:
-        """The answer of a request that does not stream."""
-        told = [self._told(choice) for choice in choices]
-        kind = "chat.completion" if self.kind == "chat" else "text_completion"
-        return self._object(kind, told) | {"usage": usage.as_json()} | _limited(limited_by)
-
-    def _told(self, choice: AnswerChoice) -> Json:
-        said: Json = {"text": choice.text}
-        if self.kind == "chat":
-            said = {"message": {"role": "assistant", "content": choice.text, "refusal": None}}
-        ends = {"logprobs": choice.logprobs, "finish_reason": choice.finish_reason}
-        return {"index": choice.index, **said, **ends}
-
-    def _chunk(self, choices: list[Json]) -> Json:
-        kind = "chat.completion.chunk" if self.kind == "chat" else "text_completion"
-        usage = {"usage": None} if self.include_usage else {}
-        return self._object(kind, choices) | usage
-
-    def _object(self, kind: str, choices: list[Json]) -> Json:
-        return {
-            "id": self.id,
-            "object": kind,
-            "created": self.created_s,
-            "model": self.model,
-            "service_tier": self.service_tier,
-            "choices": choices,
-        }
-
-
-def _limited(limited_by: str | None) -> Json:
-    return {} if limited_by is None else {"fairlane": {"limited_by": limited_by}}
-
-
-_encode = msgspec.json.Encoder().encode
-
-
-@dataclass(frozen=True, slots=True)
-class Logprobs:
-    """How log-probabilities are told to a request that asked for them."""
-
-    text: TextModel
-    shape: ToldLogprobs
-
-    def told(self, token_ids: Tokens, logprobs: tuple[PositionLogprobs, ...], before: int = 0) -> Mapping[str, Any]:
-        """The `logprobs` object of tokens with so many characters of the choice before them."""
-        return self.shape(self.text, token_ids, logprobs, before)
-
-    def characters(self, token_ids: Tokens) -> int:
-        """How many it counts in them, whatever of their text was held back or never said."""
-        return sum([len(self.text.token_text(token_id)) for token_id in token_ids])
-
-
 @dataclass(slots=True)
-class _Told:
-    """What one choice has said so far."""
+class AnswerChoice:
+    """What one choice has told so far. A stream keeps no more of it than its next frame needs."""
 
     text: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
@@ -211,98 +113,257 @@ class _Told:
     """Of the tokens whose log-probabilities were told."""
     finish_reason: FinishReason | None = None
     frame: tuple[bytes, bytes] = (b"", b"")
-    """What stands around a text in a frame of the stream that tells nothing else."""
+    """What stands before and after a text in a frame that tells nothing else."""
 
 
-class AnswerBuilder:
-    """One answer in the making."""
+class AnswerBuilder(ABC):
+    """One answer in the making: hears the chunks of its request and makes frames of them as they come, or one object at
+    their end.
 
-    def __init__(self, answers: Answers, jobs: Sequence[LiveJob], logprobs: Logprobs | None) -> None:
-        """`logprobs`: None where the request did not ask for them."""
-        self._answers = answers
-        self._jobs = jobs
-        self._logprobs = logprobs
-        self._choices: dict[int, _Told] = {}
+    What depends on the shape of the answer is a subclass's: how a choice begins, what frames its chunks are, how a
+    stream ends, and the whole object.
+    """
 
-    def frames(self, pieces: Iterable[AnswerChunk]) -> bytes:
-        """Their part of the stream."""
-        frames: list[bytes] = []
-        for piece in pieces:
-            if isinstance(piece, TextChunk):
-                told = self._choices.get(piece.index) or self._begun(piece.index, frames)
-                frames += self._news(piece, told)
-            else:
-                frames.append(sse.comment(piece.text) if isinstance(piece, Notice) else sse.PULSE)
-        return b"".join(frames)
+    def __init__(
+        self,
+        request: GenerationRequest,
+        model: ServedModel,
+        service_tier: str,
+        jobs: Sequence[LiveJob],
+        out: EventStream | None,
+    ) -> None:
+        """`service_tier`: that was granted: `priority`, `flex` or `default`. `out`: where frames go; None: the answer
+        is told whole."""
+        self.jobs = jobs
+        self._request = request
+        self._model = model
+        self._service_tier = service_tier
+        self._out = out
+        self._created_s = int(time.time())
+        self._choices: dict[int, AnswerChoice] = {}
 
-    def ending(self) -> bytes:
-        """The last frames of a whole stream."""
-        usage = sse.data(self._answers.usage_chunk(self.usage())) if self._answers.include_usage else b""
-        return usage + sse.DONE
+    def hear(self, chunks: Sequence[AnswerChunk]) -> bool:
+        """What is ready in one go: kept, or sent in one write. False where it has to be waited for."""
+        if self._out is None:
+            self._keep(chunks)
+            return True
+        frames = self._frames(chunks)
+        return (self._out.started and not frames) or self._out.put(frames)
 
-    def collect(self, pieces: Iterable[AnswerChunk]) -> None:
-        """Keep what they say for `whole`."""
-        for piece in pieces:
-            if isinstance(piece, TextChunk):
-                told = self._choices.setdefault(piece.index, _Told())
-                told.text.append(piece.text)
-                told.token_ids += piece.token_ids
-                told.logprobs += piece.logprobs
-                told.finish_reason = piece.finish_reason or told.finish_reason
-
-    def whole(self) -> dict[str, Any]:
-        """The answer of a request that does not stream."""
-        choices = [
-            AnswerChoice(index, "".join(told.text), told.finish_reason or "stop", self._whole_logprobs(told))
-            for index, told in sorted(self._choices.items())
-        ]
-        cut = (self._limited_by(index, told.finish_reason) for index, told in sorted(self._choices.items()))
-        return self._answers.whole(choices, self.usage(), limited_by=next(filter(None, cut), None))
+    async def catch_up(self) -> None:
+        """Send what was not sent yet."""
+        if self._out is not None:
+            await self._out.catch_up()
 
     def usage(self) -> Usage:
         """What the request is charged."""
         prompt, completion, cached = 0, 0, 0
-        for job in self._jobs:
+        for job in self.jobs:
             prompt += job.prompt_tokens
             cached += job.cached_tokens
             for choice in job.choices:
                 completion += choice.counted
         return Usage(prompt, completion, cached)
 
-    def _begun(self, index: int, frames: list[bytes]) -> _Told:
-        """A choice that says its first."""
-        opening = self._answers.opening(index)
-        if opening is not None:
-            frames.append(sse.data(opening))
-        told = self._choices[index] = _Told(frame=self._answers.text_frame(index))
-        return told
+    @abstractmethod
+    def ending(self) -> bytes:
+        """The last frames of a whole stream."""
 
-    def _news(self, said: TextChunk, told: _Told) -> list[bytes]:
-        logprobs = None
-        if self._logprobs is not None and said.token_ids:
-            logprobs = self._logprobs.told(said.token_ids, said.logprobs, told.characters)
-            told.characters += self._logprobs.characters(said.token_ids)
-        if logprobs is None and said.finish_reason is None:
-            before, after = told.frame
-            return [before, _encode(said.text), after] if said.text else []
-        chunk = self._answers.chunk(
-            said.index,
-            said.text,
-            finish_reason=said.finish_reason,
-            logprobs=logprobs,
-            limited_by=self._limited_by(said.index, said.finish_reason),
-        )
-        return [sse.data(chunk)]
+    @abstractmethod
+    def whole(self) -> Json:
+        """The answer of a request that does not stream."""
 
-    def _whole_logprobs(self, told: _Told) -> Mapping[str, Any] | None:
-        if self._logprobs is None:
-            return None
-        return self._logprobs.told(tuple(told.token_ids), tuple(told.logprobs))
+    @abstractmethod
+    def _begin(self, index: int, choice: AnswerChoice) -> list[bytes]:
+        """What a choice is opened with in a stream."""
+
+    @abstractmethod
+    def _tell(self, chunk: TextChunk, choice: AnswerChoice) -> list[bytes]:
+        """A chunk as frames, or parts of them."""
+
+    def _frames(self, chunks: Iterable[AnswerChunk]) -> bytes:
+        frames: list[bytes] = []
+        for chunk in chunks:
+            if isinstance(chunk, TextChunk):
+                choice = self._choices.get(chunk.index)
+                if choice is None:
+                    choice = self._choices[chunk.index] = AnswerChoice()
+                    frames += self._begin(chunk.index, choice)
+                frames += self._tell(chunk, choice)
+            else:
+                frames.append(sse.comment(chunk.text) if isinstance(chunk, Notice) else sse.PULSE)
+        return b"".join(frames)
+
+    def _keep(self, chunks: Iterable[AnswerChunk]) -> None:
+        for chunk in chunks:
+            if isinstance(chunk, TextChunk):
+                choice = self._choices.setdefault(chunk.index, AnswerChoice())
+                choice.text.append(chunk.text)
+                choice.token_ids += chunk.token_ids
+                choice.logprobs += chunk.logprobs
+                choice.finish_reason = chunk.finish_reason or choice.finish_reason
 
     def _limited_by(self, index: int, finish_reason: FinishReason | None) -> str | None:
         """The limit that cut a choice short of what it could have been, if one did."""
         if finish_reason != "length":
             return None
         return next(
-            (f.limited_by for f in self._jobs if f.first_choice <= index < f.first_choice + len(f.choices)), None
+            (f.limited_by for f in self.jobs if f.first_choice <= index < f.first_choice + len(f.choices)), None
         )
+
+
+class ChoicesAnswer(AnswerBuilder):
+    """A list of choices, each with its index, text, log-probabilities and finish reason. All objects of one answer have
+    the same id, model, time and tier."""
+
+    ID_PREFIX: ClassVar[str]
+    WHOLE: ClassVar[str]
+    """`object` of a whole answer."""
+    CHUNK: ClassVar[str]
+    """`object` of a stream's."""
+
+    @abstractmethod
+    def _opening(self) -> Json | None:
+        """What the first chunk of a choice says, where it has no text yet; None: there is no such chunk."""
+
+    @abstractmethod
+    def _new(self, text: str) -> Json:
+        """New text in a chunk."""
+
+    @abstractmethod
+    def _all(self, text: str) -> Json:
+        """The text of a whole choice."""
+
+    @abstractmethod
+    def _logprobs(self, token_ids: Sequence[int], logprobs: Sequence[PositionLogprobs], before: int) -> Json:
+        """The `logprobs` object of tokens with so many characters of the choice before them."""
+
+    def ending(self) -> bytes:
+        """The usage, where `stream_options.include_usage` asked for it, and `[DONE]`."""
+        if not self._request.include_usage:
+            return sse.DONE
+        return sse.data(self._chunk([]) | {"usage": self.usage().as_json()}) + sse.DONE
+
+    def whole(self) -> Json:
+        """The answer of a request that does not stream."""
+        choices, limited_by = [], None
+        for index, choice in sorted(self._choices.items()):
+            logprobs = None
+            if self._request.logprobs is not None:
+                logprobs = self._logprobs(choice.token_ids, choice.logprobs, 0)
+            choices.append(_choice(index, self._all("".join(choice.text)), logprobs, choice.finish_reason or "stop"))
+            limited_by = limited_by or self._limited_by(index, choice.finish_reason)
+        return self._object(self.WHOLE, choices) | {"usage": self.usage().as_json()} | _limited(limited_by)
+
+    def _begin(self, index: int, choice: AnswerChoice) -> list[bytes]:
+        frame = sse.data(self._chunk([_choice(index, self._new(_ANY_TEXT), None, None)]))
+        before, _, after = frame.rpartition(_encode(_ANY_TEXT))
+        choice.frame = before, after
+        opening = self._opening()
+        return [] if opening is None else [sse.data(self._chunk([_choice(index, opening, None, None)]))]
+
+    def _tell(self, chunk: TextChunk, choice: AnswerChoice) -> list[bytes]:
+        logprobs = None
+        if self._request.logprobs is not None and chunk.token_ids:
+            logprobs = self._logprobs(chunk.token_ids, chunk.logprobs, choice.characters)
+            choice.characters += sum([len(self._model.text.token_text(token_id)) for token_id in chunk.token_ids])
+        if logprobs is None and chunk.finish_reason is None:
+            before, after = choice.frame
+            return [before, _encode(chunk.text), after] if chunk.text else []
+        told = _choice(chunk.index, self._new(chunk.text), logprobs, chunk.finish_reason)
+        return [sse.data(self._chunk([told]) | _limited(self._limited_by(chunk.index, chunk.finish_reason)))]
+
+    def _chunk(self, choices: list[Json]) -> Json:
+        usage = {"usage": None} if self._request.include_usage else {}
+        return self._object(self.CHUNK, choices) | usage
+
+    def _object(self, name: str, choices: list[Json]) -> Json:
+        return {
+            "id": f"{self.ID_PREFIX}{self.jobs[0].id}",
+            "object": name,
+            "created": self._created_s,
+            "model": self._model.name,
+            "service_tier": self._service_tier,
+            "choices": choices,
+        }
+
+
+def _choice(index: int, said: Json, logprobs: Json | None, finish_reason: FinishReason | None) -> Json:
+    return {"index": index, **said, "logprobs": logprobs, "finish_reason": finish_reason}
+
+
+def _limited(limited_by: str | None) -> Json:
+    return {} if limited_by is None else {"fairlane": {"limited_by": limited_by}}
+
+
+class ChatAnswer(ChoicesAnswer):
+    """Choices are messages of the assistant; the first chunk of each names its role."""
+
+    ID_PREFIX, WHOLE, CHUNK = "chatcmpl-", "chat.completion", "chat.completion.chunk"
+
+    def _opening(self) -> Json:
+        return {"delta": {"role": "assistant", "content": "", "refusal": None}}
+
+    def _new(self, text: str) -> Json:
+        return {"delta": {"content": text} if text else {}}
+
+    def _all(self, text: str) -> Json:
+        return {"message": {"role": "assistant", "content": text, "refusal": None}}
+
+    def _logprobs(self, token_ids: Sequence[int], logprobs: Sequence[PositionLogprobs], before: int) -> Json:
+        return chat_logprobs(self._model.text, token_ids, logprobs)  # chat tells no offsets
+
+
+class CompletionAnswer(ChoicesAnswer):
+    """Choices are plain text; those of several prompts stand one after the other."""
+
+    ID_PREFIX, WHOLE, CHUNK = "cmpl-", "text_completion", "text_completion"
+
+    def _opening(self) -> None:
+        return None
+
+    def _new(self, text: str) -> Json:
+        return {"text": text}
+
+    def _all(self, text: str) -> Json:
+        return {"text": text}
+
+    def _logprobs(self, token_ids: Sequence[int], logprobs: Sequence[PositionLogprobs], before: int) -> Json:
+        return completion_logprobs(self._model.text, token_ids, logprobs, before)
+
+
+def chat_logprobs(text: TextModel, token_ids: Sequence[int], logprobs: Sequence[PositionLogprobs]) -> dict[str, Any]:
+    """`logprobs` of a chat choice or of one of its chunks. Both sequences have one entry per token."""
+    content = []
+    for token_id, drawn in zip(token_ids, logprobs, strict=True):
+        top = [_named(text, other, logprob) for other, logprob in drawn.top]
+        content.append({**_named(text, token_id, drawn.logprob), "top_logprobs": top})
+    return {"content": content, "refusal": None}
+
+
+def completion_logprobs(
+    text: TextModel, token_ids: Sequence[int], logprobs: Sequence[PositionLogprobs], text_offset: int
+) -> dict[str, Any]:
+    """`logprobs` of a completion choice or chunk. `text_offset`: characters of the choice before these tokens."""
+    tokens = [text.token_text(token_id) for token_id in token_ids]
+    lengths = [len(token) for token in tokens]
+    return {
+        "tokens": tokens,
+        "token_logprobs": [_finite(drawn.logprob) for drawn in logprobs],
+        "top_logprobs": [
+            {text.token_text(other): _finite(logprob) for other, logprob in drawn.top} for drawn in logprobs
+        ],
+        "text_offset": list(itertools.accumulate(lengths, initial=text_offset))[: len(tokens)],
+    }
+
+
+def _named(text: TextModel, token_id: int, logprob: float) -> dict[str, Any]:
+    return {
+        "token": text.token_text(token_id),
+        "logprob": _finite(logprob),
+        "bytes": list(text.token_bytes(token_id)),
+    }
+
+
+def _finite(logprob: float) -> float:
+    return max(logprob, LOGPROB_MIN)

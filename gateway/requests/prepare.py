@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Generic, Literal, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -18,6 +18,7 @@ from fairlane.gateway.http.body_budget import BodyRoom
 from fairlane.gateway.http.sse import Headers
 from fairlane.gateway.observability.metrics import Telemetry
 from fairlane.gateway.openai.requests import GenerationRequest
+from fairlane.gateway.openai.responses import AnswerBuilder
 from fairlane.gateway.requests.admission import (
     AllOpenRequests,
     admit,
@@ -31,7 +32,6 @@ from fairlane.gateway.text.tokenizer import PromptTooLong, TextModel, TokenStrea
 from fairlane.scheduler.admission.decide import Admitted
 from fairlane.scheduler.admission.open_requests import Request
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
-from fairlane.scheduler.protocol.messages import PositionLogprobs
 
 HUGE_BODY_BYTES = 256 * 1024
 HUGE_AT_ONCE = 1
@@ -39,16 +39,12 @@ HUGE_AT_ONCE = 1
 
 Generation = TypeVar("Generation", bound=GenerationRequest)
 Tokens = tuple[int, ...]
-ToldLogprobs = Callable[[TextModel, Tokens, tuple[PositionLogprobs, ...], int], Mapping[str, Any]]
-"""(model, token ids, their log-probabilities, characters of the choice before them) → the `logprobs` object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind(Generic[Generation]):
     """What differs between chat and plain completions."""
 
-    name: Literal["chat", "completion"]
-    id_prefix: str
     operation: str
     """As the GenAI conventions name it."""
     prompt_param: str
@@ -59,7 +55,8 @@ class Kind(Generic[Generation]):
     """(body, token ids that it may hold) → the request."""
     prompts: Callable[[TextModel, Generation], list[Tokens]]
     """One job each."""
-    logprobs: ToldLogprobs
+    answer: type[AnswerBuilder]
+    """The shape of its answers."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

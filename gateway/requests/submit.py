@@ -38,7 +38,7 @@ _OUTPUT_LIMITS = frozenset(rule.name for rule in RULES if {"output", "ceiling"} 
 
 
 class Submitter:
-    """Sends jobs off. Use `launch` as a context: what is still open at its end is cancelled and settled."""
+    """Sends jobs off."""
 
     def __init__(
         self,
@@ -58,9 +58,22 @@ class Submitter:
         self._settlements = settlements
         self._telemetry = telemetry
 
-    def submit(self, caller: Caller, plan: Plan, arrived_s: float) -> "Submission":
-        """The plan's jobs on their way. `arrived_s`: on the event loop's clock."""
-        return Submission(self, caller, self._open(caller, plan), plan, arrived_s)
+    async def submit(self, caller: Caller, plan: Plan, arrived_s: float) -> LiveRequest:
+        """The request with all its jobs reserved and in the queue; whoever has it ends it with `end`, whatever comes.
+
+        `arrived_s`: on the event loop's clock. Raises ApiError where one is refused; then all of it has ended.
+        """
+        request = self._open(caller, plan)
+        try:
+            await self._start(caller, request, plan, arrived_s)
+        except BaseException as error:
+            await self._end(caller, request, error, submitted=False)
+            raise
+        return request
+
+    async def end(self, caller: Caller, request: LiveRequest, error: BaseException | None = None) -> None:
+        """What is still open of a request ends, by the error that ended it; settled first where that can be told."""
+        await self._end(caller, request, error, submitted=True)
 
     def _open(self, caller: Caller, plan: Plan) -> LiveRequest:
         """The request, with nothing held for it yet."""
@@ -86,8 +99,7 @@ class Submitter:
         ]
         return request
 
-    async def end(self, caller: Caller, request: LiveRequest, error: BaseException | None, *, submitted: bool) -> None:
-        """What is still open of a request ends, by the error that ended it; settled first where that can be told."""
+    async def _end(self, caller: Caller, request: LiveRequest, error: BaseException | None, *, submitted: bool) -> None:
         if request.grants is not None:
             request.grants.close()
         try:
@@ -106,7 +118,7 @@ class Submitter:
             await self._settlements.end(request, outcome)
         caller.statuses = request.statuses  # where the store has not said, whoever wants to tell them asks
 
-    async def start(self, caller: Caller, request: LiveRequest, plan: Plan, arrived_s: float) -> None:
+    async def _start(self, caller: Caller, request: LiveRequest, plan: Plan, arrived_s: float) -> None:
         """Reserve the tokens of all jobs, then put each. Raises ApiError."""
         heads = await self._heads(caller, request, plan)
         with self._telemetry.span("reserve"):
@@ -222,36 +234,6 @@ class Submitter:
             job.message = msgspec.structs.replace(message, guaranteed=False)
             self._dispatcher.demote(job)
         self._dispatcher.placed(job, put.position)
-
-
-class Submission:
-    """Jobs of one request as a context: at its beginning all are reserved and in the queue, at its end none is open.
-
-    A class of its own, not a generator: it is entered once for each request.
-    """
-
-    __slots__ = ("_arrived_s", "_caller", "_plan", "_request", "_submitter")
-
-    def __init__(
-        self, submitter: Submitter, caller: Caller, request: LiveRequest, plan: Plan, arrived_s: float
-    ) -> None:
-        self._submitter = submitter
-        self._caller = caller
-        self._plan = plan
-        self._request = request
-        self._arrived_s = arrived_s
-
-    async def __aenter__(self) -> LiveRequest:
-        """Raises ApiError where one is refused."""
-        try:
-            await self._submitter.start(self._caller, self._request, self._plan, self._arrived_s)
-        except BaseException as error:
-            await self._submitter.end(self._caller, self._request, error, submitted=False)
-            raise
-        return self._request
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        await self._submitter.end(self._caller, self._request, error, submitted=True)
 
 
 def _left(ms: float, elapsed_ms: float) -> float:

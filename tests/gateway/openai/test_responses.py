@@ -1,24 +1,45 @@
 """The answers, checked by the official SDK's own types where it has them."""
 
+import json
 import math
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, cast
 
-import msgspec
 import pytest
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from fairlane.gateway.api.completions import chat_logprobs, completion_logprobs
-from fairlane.gateway.http import sse
-from fairlane.gateway.openai.responses import AnswerChoice, Answers, Usage
+from fairlane.gateway.fleet import ServedModel
+from fairlane.gateway.http.sse import EventStream
+from fairlane.gateway.openai.requests import GenerationRequest
+from fairlane.gateway.openai.responses import (
+    AnswerBuilder,
+    ChatAnswer,
+    CompletionAnswer,
+    TextChunk,
+    chat_logprobs,
+    completion_logprobs,
+)
+from fairlane.gateway.requests.request import LiveJob
 from fairlane.gateway.text.tokenizer import TextModel
-from fairlane.scheduler.protocol.messages import PositionLogprobs
+from fairlane.scheduler.protocol.messages import FinishReason, PositionLogprobs
 from tests.support.gateway.cards import byte_level_card
+from tests.support.gateway.one_job import job
 
-USAGE = Usage(prompt_tokens=7, completion_tokens=5, cached_tokens=3)
 MODEL = TextModel(byte_level_card())
-CHAT = Answers(kind="chat", id="chatcmpl-1", model="tiny", created_s=1_700_000_000, service_tier="priority")
-PLAIN = Answers(kind="completion", id="cmpl-1", model="tiny", created_s=1_700_000_000, service_tier="default")
+SHAPES: list[type[AnswerBuilder]] = [ChatAnswer, CompletionAnswer]
+
+
+class Out:
+    """A client that takes all at once."""
+
+    def __init__(self) -> None:
+        self.started = True
+        self.frames = b""
+
+    def put(self, frames: bytes) -> bool:
+        self.frames += frames
+        return True
 
 
 def drawn(text: str, *, logprob: float = -0.5) -> tuple[list[int], list[PositionLogprobs]]:
@@ -26,16 +47,56 @@ def drawn(text: str, *, logprob: float = -0.5) -> tuple[list[int], list[Position
     return ids, [PositionLogprobs(logprob, ((token, logprob), (65, -math.inf))) for token in ids]
 
 
+def said(index: int, text: str, finish_reason: FinishReason | None = None) -> TextChunk:
+    ids, logprobs = drawn(text) if text else ([], [])
+    return TextChunk(index, text, tuple(ids), tuple(logprobs), finish_reason)
+
+
+def generated(n: int = 2) -> LiveJob:
+    """A job whose choices have five tokens together."""
+    done = job("1", n=n)
+    done.cached_tokens, done.choices[0].published = 3, 5
+    return done
+
+
+def whole(shape: type[AnswerBuilder], *chunks: TextChunk, of: LiveJob | None = None, **asked: Any) -> dict[str, Any]:
+    answer = built(shape, of or generated(), None, **asked)
+    for chunk in chunks:
+        assert answer.hear([chunk])
+    return answer.whole()
+
+
+def streamed(
+    shape: type[AnswerBuilder], *chunks: TextChunk, of: LiveJob | None = None, **asked: Any
+) -> list[dict[str, Any]]:
+    """What the frames hold, but for the last, which says only that it is."""
+    out = Out()
+    answer = built(shape, of or generated(), cast(EventStream, out), **asked)
+    for chunk in chunks:
+        assert answer.hear([chunk])
+    frames = (out.frames + answer.ending()).decode().split("\n\n")
+    assert frames[-2:] == ["data: [DONE]", ""]
+    return [json.loads(frame.removeprefix("data: ")) for frame in frames[:-2]]
+
+
+def built(
+    shape: type[AnswerBuilder], of: LiveJob, out: EventStream | None, *, model: str = "tiny", **asked: Any
+) -> AnswerBuilder:
+    served = ServedModel(model, "tiny@0", MODEL, (), {})
+    return shape(GenerationRequest(model=model, **asked), served, "priority", [of], out)
+
+
+def texts(chunks: Sequence[dict[str, Any]]) -> list[str]:
+    choices = [choice for chunk in chunks for choice in chunk["choices"]]
+    return [choice["text"] if "text" in choice else choice["delta"].get("content", "") for choice in choices]
+
+
 def test_a_whole_chat_is_what_the_sdk_reads() -> None:
-    ids, logprobs = drawn("Paris")
-    choices = [
-        AnswerChoice(0, "Paris", "stop", chat_logprobs(MODEL, ids, logprobs)),
-        AnswerChoice(1, "", "length"),
-    ]
+    told = whole(ChatAnswer, said(0, "Par"), said(0, "is", "stop"), said(1, "", "length"), logprobs=2)
 
-    read = ChatCompletion.model_validate(CHAT.whole(choices, USAGE), strict=True)
+    read = ChatCompletion.model_validate(told, strict=True)
 
-    assert (read.object, read.id, read.model, read.created) == ("chat.completion", "chatcmpl-1", "tiny", 1_700_000_000)
+    assert (read.object, read.id, read.model) == ("chat.completion", "chatcmpl-1", "tiny")
     assert [choice.message.content for choice in read.choices] == ["Paris", ""]
     assert [choice.finish_reason for choice in read.choices] == ["stop", "length"]
     assert read.choices[0].logprobs is not None
@@ -43,16 +104,13 @@ def test_a_whole_chat_is_what_the_sdk_reads() -> None:
     assert "".join(token.token for token in read.choices[0].logprobs.content) == "Paris"
     assert read.service_tier == "priority"
     assert read.usage is not None
-    assert (read.usage.prompt_tokens, read.usage.completion_tokens, read.usage.total_tokens) == (7, 5, 12)
+    assert (read.usage.prompt_tokens, read.usage.completion_tokens, read.usage.total_tokens) == (10, 5, 15)
     assert read.usage.prompt_tokens_details is not None
     assert read.usage.prompt_tokens_details.cached_tokens == 3
 
 
 def test_a_whole_completion_is_what_the_sdk_reads() -> None:
-    ids, logprobs = drawn("Paris")
-    choice = AnswerChoice(0, "Paris", "stop", completion_logprobs(MODEL, ids, logprobs, text_offset=0))
-
-    read = Completion.model_validate(PLAIN.whole([choice], USAGE), strict=True)
+    read = Completion.model_validate(whole(CompletionAnswer, said(0, "Paris", "stop"), logprobs=0), strict=True)
 
     assert (read.object, read.choices[0].text, read.choices[0].finish_reason) == ("text_completion", "Paris", "stop")
     assert read.choices[0].logprobs is not None
@@ -60,13 +118,9 @@ def test_a_whole_completion_is_what_the_sdk_reads() -> None:
 
 
 def test_a_chat_stream_opens_with_the_role_and_ends_with_a_reason() -> None:
-    opening = CHAT.opening(1)
-    assert opening is not None
+    told = streamed(ChatAnswer, said(1, "Par"), said(1, "", "stop"))
 
-    chunks = [
-        ChatCompletionChunk.model_validate(chunk, strict=True)
-        for chunk in (opening, CHAT.chunk(1, "Par"), CHAT.chunk(1, "", finish_reason="stop"))
-    ]
+    chunks = [ChatCompletionChunk.model_validate(chunk, strict=True) for chunk in told]
 
     assert {chunk.object for chunk in chunks} == {"chat.completion.chunk"}
     assert [chunk.choices[0].index for chunk in chunks] == [1, 1, 1]
@@ -74,34 +128,44 @@ def test_a_chat_stream_opens_with_the_role_and_ends_with_a_reason() -> None:
     assert [chunk.choices[0].delta.content for chunk in chunks] == ["", "Par", None]
     assert [chunk.choices[0].finish_reason for chunk in chunks] == [None, None, "stop"]
     assert {chunk.service_tier for chunk in chunks} == {"priority"}
-    assert all("usage" not in chunk for chunk in (opening, CHAT.chunk(1, "Par")))
+    assert all("usage" not in chunk for chunk in told)
 
 
 def test_a_completion_stream_has_no_opening() -> None:
-    assert PLAIN.opening(0) is None
-    assert Completion.model_validate(PLAIN.chunk(2, "a", finish_reason="length")).choices[0].text == "a"
-    assert Completion.model_validate(PLAIN.chunk(2, "a", finish_reason="length")).choices[0].index == 2
+    [told] = streamed(CompletionAnswer, said(2, "a", "length"))
+
+    assert Completion.model_validate(told).choices[0].text == "a"
+    assert Completion.model_validate(told).choices[0].index == 2
 
 
-@pytest.mark.parametrize("kind", ["chat", "completion"])
-def test_usage_is_null_until_the_chunk_that_tells_it(kind: str) -> None:
-    answers = CHAT if kind == "chat" else PLAIN
-    answers = Answers(kind=answers.kind, id="x", model="tiny", created_s=1, service_tier="default", include_usage=True)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_usage_is_null_until_the_chunk_that_tells_it(shape: type[AnswerBuilder]) -> None:
+    *told, last = streamed(shape, said(0, "a"), said(0, "b", "stop"), include_usage=True)
 
-    assert answers.chunk(0, "a")["usage"] is None
-    last = answers.usage_chunk(USAGE)
+    assert {chunk["usage"] for chunk in told} == {None}
     assert last["choices"] == []
-    assert last["usage"] == USAGE.as_json()
+    assert last["usage"]["total_tokens"] == 15
 
 
 def test_a_limit_that_cut_an_answer_short_is_named() -> None:
-    assert CHAT.chunk(0, "", finish_reason="length", limited_by="tokens_per_day")["fairlane"] == {
-        "limited_by": "tokens_per_day"
-    }
-    assert CHAT.whole([AnswerChoice(0, "a", "length")], USAGE, limited_by="tokens_per_day")["fairlane"] == {
-        "limited_by": "tokens_per_day"
-    }
-    assert "fairlane" not in CHAT.chunk(0, "", finish_reason="length")
+    cut = generated()
+    cut.limited_by = "tokens_per_day"
+
+    last = streamed(ChatAnswer, said(0, "a", "length"), of=cut)[-1]
+
+    assert last["fairlane"] == {"limited_by": "tokens_per_day"}
+    assert whole(ChatAnswer, said(0, "a", "length"), of=cut)["fairlane"] == {"limited_by": "tokens_per_day"}
+    assert "fairlane" not in streamed(ChatAnswer, said(0, "a", "stop"), of=cut)[-1]
+    assert "fairlane" not in whole(ChatAnswer, said(0, "a", "length"))
+
+
+def test_the_log_probabilities_of_a_stream_are_those_of_the_whole() -> None:
+    chunks = said(0, "Paris"), said(0, " is", "stop")
+
+    parts = [chunk["choices"][0]["logprobs"] for chunk in streamed(CompletionAnswer, *chunks, logprobs=1)]
+    [choice] = whole(CompletionAnswer, *chunks, logprobs=1)["choices"]
+
+    assert {name: [entry for part in parts for entry in part[name]] for name in parts[0]} == choice["logprobs"]
 
 
 def test_chat_logprobs_name_each_token_with_its_bytes() -> None:
@@ -141,21 +205,18 @@ def test_tokens_and_their_logprobs_have_to_match() -> None:
         chat_logprobs(MODEL, [1, 2], [PositionLogprobs(-1.0, ())])
 
 
-@pytest.mark.parametrize("kind", ["chat", "completion"])
+@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("include_usage", [False, True])
 @pytest.mark.parametrize("text", ["a", '"\\\n\r\t', "\x00text\x00", "é\u2028🙂"])
-def test_a_frame_made_around_a_text_is_the_frame_of_its_chunk(
-    kind: Literal["chat", "completion"], include_usage: bool, text: str
+def test_a_chunk_that_is_nothing_but_text_differs_only_in_its_text(
+    shape: type[AnswerBuilder], include_usage: bool, text: str
 ) -> None:
-    answers = Answers(
-        kind=kind,
-        id="x",
-        model='"\x00text\x00"',
-        created_s=1,
-        service_tier="default",
-        include_usage=include_usage,
-    )
+    chunk = TextChunk(3, text, (), (), None)
 
-    before, after = answers.text_frame(3)
+    *_, plain, last = streamed(
+        shape, chunk, TextChunk(3, text, (), (), "stop"), model='"\x00text\x00"', include_usage=include_usage
+    )[: -1 if include_usage else None]
 
-    assert before + msgspec.json.encode(text) + after == sse.data(answers.chunk(3, text))
+    assert texts([plain, last]) == [text, text]
+    last["choices"][0]["finish_reason"] = None
+    assert plain == last
