@@ -174,7 +174,7 @@ class Generate(Generic[Generation]):
             "gen_ai.provider.name": PROVIDER,
             "gen_ai.request.model": plan.model.name,
             "gen_ai.request.max_tokens": request.max_tokens,
-            "gen_ai.request.temperature": request.draw.temperature,
+            "gen_ai.request.temperature": request.draw.get("temperature", 1.0),
             "gen_ai.request.choice.count": request.n,
             "openai.request.service_tier": request.service_tier,
             "openai.response.service_tier": service_level.service_tier,

@@ -1,5 +1,6 @@
 """Bodies of requests, parsed once into values that can only be valid: no inner code checks a caller's input again."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -21,20 +22,10 @@ Prompt = str | tuple[int, ...]
 """Text to tokenise, or token ids as they are."""
 
 
-class Draw(msgspec.Struct, frozen=True, kw_only=True):
-    """How tokens are drawn, as the caller said it; ends and seed come with `GenerationRequest.sampling`."""
-
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-
-
-_DRAW_FIELDS = frozenset(Draw.__struct_fields__)
-_AS_USUAL = Draw()
+_AS_USUAL = Sampling()
+_DRAW_FIELDS = frozenset(
+    ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+)
 
 
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,23 +48,16 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | None = None
     logprobs: int | None = None
     """None: no log-probabilities; k: the chosen token's and those of the k likeliest."""
-    draw: Draw = Draw()
+    draw: Mapping[str, Any] = {}
+    """Fields of `Sampling` that the caller set to something else than they are as usual."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model}, n={self.n}, max_tokens={self.max_tokens})"
 
     def sampling(self, seed: int, eos: tuple[int, ...]) -> Sampling:
         """What the worker is told. `seed`: the caller's, or the one that the gateway drew; `eos`: the model's."""
-        draw = self.draw
-        greedy_nucleus = draw.top_p == 0.0  # the smallest set of tokens with any mass is the likeliest one
         return Sampling(
-            temperature=draw.temperature,
-            top_p=1.0 if greedy_nucleus else draw.top_p,
-            top_k=1 if greedy_nucleus else draw.top_k,
-            min_p=draw.min_p,
-            repetition_penalty=draw.repetition_penalty,
-            presence_penalty=draw.presence_penalty,
-            frequency_penalty=draw.frequency_penalty,
+            **self.draw,
             seed=seed & _SEED_MASK,
             min_tokens=self.min_tokens,
             stop_token_ids=() if self.ignore_eos else eos,
@@ -163,9 +147,10 @@ def _max_tokens(body: GenerationBody) -> int | None:
     return body.max_tokens
 
 
-def _draw(body: GenerationBody) -> Draw:
-    stated = _DRAW_FIELDS & body.model_fields_set
-    if not stated:
-        return _AS_USUAL
-    given = {name: value for name in stated if (value := getattr(body, name)) is not None}
-    return Draw(**given) if given.get("top_k", 0) >= 0 else Draw(**{**given, "top_k": 0})  # vLLM's -1 keeps all
+def _draw(body: GenerationBody) -> dict[str, float]:
+    stated = {name: getattr(body, name) for name in _DRAW_FIELDS & body.model_fields_set}
+    if stated.get("top_p") == 0.0:  # the smallest set of tokens with any mass is the likeliest one
+        stated |= {"top_p": None, "top_k": 1}
+    elif stated.get("top_k") == -1:  # vLLM's, which keeps all
+        stated["top_k"] = None
+    return {name: value for name, value in stated.items() if value not in (None, getattr(_AS_USUAL, name))}
