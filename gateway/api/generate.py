@@ -111,16 +111,14 @@ class Generate(Generic[Generation]):
         self, plan: Plan, caller: Caller, journal: Journal, disconnect: Disconnect, send: Send, push: Push
     ) -> None:
         fault: Exception | None = None
-        with ClientConnection(disconnect) as connection:
-            timeout_s = self._parts.bounds.write_timeout_s
-            with EventStream(send, push, [], connection, write_timeout_s=timeout_s) as out:
-                try:
-                    await self._answer(plan, caller, journal, out)
-                except Exception as error:  # whatever it is, a stream that has begun ends with a frame that says so
-                    if not out.started:
-                        raise
-                    fault = error
-                    await out.write(sse.data(error_body(error if isinstance(error, ApiError) else internal_error())))
+        with EventStream(disconnect, send, push, write_timeout_s=self._parts.bounds.write_timeout_s) as out:
+            try:
+                await self._answer(plan, caller, journal, out)
+            except Exception as error:  # whatever it is, a stream that has begun ends with a frame that says so
+                if not out.started:
+                    raise
+                fault = error
+                await out.write(sse.data(error_body(error if isinstance(error, ApiError) else internal_error())))
         await out.close()
         if fault is not None:
             raise fault  # for the tenant middleware's record

@@ -44,6 +44,7 @@ def without_comments(frames: bytes) -> bytes:
 
 
 Headers = list[tuple[bytes, bytes]]
+_HEADERS: Headers = [(name.encode(), value.encode()) for name, value in {"content-type": MEDIA_TYPE, **HEADERS}.items()]
 Push = Callable[[bytes], bool]
 
 
@@ -78,36 +79,35 @@ class ClientConnection:
             self._task.cancel()
 
 
-class EventStream:
-    """A `text/event-stream` answer. Its headers go out with its first frame.
+class EventStream(ClientConnection):
+    """A `text/event-stream` answer to a client. Its headers go out with its first frame.
 
-    Use it as a context: within it, a client that takes nothing for `write_timeout_s` is gone. One alarm watches over
-    all writes, since a stream has one for each token and hardly any of them ever waits.
+    Within its context a client that takes nothing for `write_timeout_s` is gone too. One alarm watches over all writes,
+    since a stream has one for each token and hardly any of them ever waits.
     """
 
-    def __init__(
-        self, send: Send, push: Push, headers: Headers, connection: ClientConnection, *, write_timeout_s: float
-    ) -> None:
+    def __init__(self, disconnect: Disconnect, send: Send, push: Push, *, write_timeout_s: float) -> None:
         """`push`: sends a further part at once, if it can; what it cannot goes through `send`, which may wait."""
+        super().__init__(disconnect)
         self._send = send
         self._push = push
-        stream = {"content-type": MEDIA_TYPE, **HEADERS}
-        self._headers = [*headers, *((name.encode(), value.encode()) for name, value in stream.items())]
-        self._connection = connection
+        self._headers = _HEADERS
         self._write_timeout_s = write_timeout_s
-        self._loop = asyncio.get_running_loop()
+        self._loop = self._task.get_loop()
         self._unsent = b""
         self._writing_since: float | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self.started = False
 
     def __enter__(self) -> "EventStream":
+        super().__enter__()
         self._alarm = self._loop.call_later(self._write_timeout_s, self._look)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
+        super().__exit__(kind)
 
     def lead_with(self, headers: Headers) -> None:
         """Headers that are known only now, before the first frame."""
@@ -139,7 +139,7 @@ class EventStream:
         now_s = self._loop.time()
         since_s = now_s if self._writing_since is None else self._writing_since
         if now_s - since_s >= self._write_timeout_s:
-            self._connection.gone()
+            self.gone()
         else:
             self._alarm = self._loop.call_at(since_s + self._write_timeout_s, self._look)
 

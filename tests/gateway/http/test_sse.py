@@ -112,10 +112,7 @@ async def test_a_client_that_takes_nothing_for_too_long_is_gone() -> None:
 
     async def block() -> None:
         async with asyncio.timeout(WAIT_S):
-            with (
-                ClientConnection(stays()) as connection,
-                EventStream(stuck, never, [], connection, write_timeout_s=0.01) as out,
-            ):
+            with EventStream(stays(), stuck, never, write_timeout_s=0.01) as out:
                 await out.write(b"data: 1\n\n")
 
     with pytest.raises(ClientDisconnect):
@@ -128,18 +125,18 @@ async def test_a_stream_with_nothing_to_say_may_last() -> None:
     async def send(message: Message) -> None:
         sent.append(message)
 
-    with ClientConnection(stays()) as connection:
-        with EventStream(send, never, [(b"a", b"b")], connection, write_timeout_s=0.001) as out:
-            await out.write(b"data: 1\n\n")
-            loop = asyncio.get_running_loop()
-            until = loop.create_future()
-            loop.call_later(0.05, until.set_result, None)  # fifty times as long as a write may take
-            await until
-            await out.write(b"data: 2\n\n")
-        await out.close()
+    with EventStream(stays(), send, never, write_timeout_s=0.001) as out:
+        out.lead_with([(b"a", b"b")])
+        await out.write(b"data: 1\n\n")
+        loop = asyncio.get_running_loop()
+        until = loop.create_future()
+        loop.call_later(0.05, until.set_result, None)  # fifty times as long as a write may take
+        await until
+        await out.write(b"data: 2\n\n")
+    await out.close()
 
     assert [message.get("body") for message in sent] == [None, b"data: 1\n\n", b"data: 2\n\n", b""]
-    assert (b"content-type", b"text/event-stream") in sent[0]["headers"]
+    assert sent[0]["headers"][:2] == [(b"a", b"b"), (b"content-type", b"text/event-stream")]
 
 
 async def test_frames_go_out_without_waiting_where_the_client_keeps_up_and_in_their_order_where_not() -> None:
@@ -154,10 +151,7 @@ async def test_frames_go_out_without_waiting_where_the_client_keeps_up_and_in_th
             sent.append(frames)
         return keeps_up
 
-    with (
-        ClientConnection(stays()) as connection,
-        EventStream(send, push, [], connection, write_timeout_s=WAIT_S) as out,
-    ):
+    with EventStream(stays(), send, push, write_timeout_s=WAIT_S) as out:
         assert not out.put(b"1")  # its headers have to go before it
         await out.catch_up()
         assert out.put(b"2")
