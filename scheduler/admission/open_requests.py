@@ -226,7 +226,7 @@ class OpenRequests:
             for job_id, found in self._open.items():
                 self._price(job_id, found, now_ms, self.costs)
                 if is_first:
-                    self._count_asked(found, now_ms)
+                    self._count_asked(found, self._asked_ms(found.request), now_ms)
 
     def report(self, now_ms: float) -> GatewayReport:
         """This gateway's report to the others."""
@@ -269,8 +269,9 @@ class OpenRequests:
         self.withdraw(job_id, now_ms)
         found = self._open[job_id] = _Open(request, guaranteed, now_ms)
         if self.costs is not None:
-            self.ledger.put(job_id, load or self._load(found, self.costs), now_ms)
-            self._count_asked(found, now_ms)
+            load = load or self._load(found, self.costs)
+            self.ledger.put(job_id, load, now_ms)
+            self._count_asked(found, load.work_ms / self.costs.workers, now_ms)
 
     def withdraw(self, job_id: str, now_ms: float) -> None:
         """Remove a request that was not queued after all, as if it had never come."""
@@ -381,9 +382,9 @@ class OpenRequests:
             return 0.0
         return self.load(request, self.costs, 0.0, guaranteed=True).work_ms / self.costs.workers
 
-    def _count_asked(self, found: _Open, now_ms: float) -> None:
+    def _count_asked(self, found: _Open, asked_ms: float, now_ms: float) -> None:
         """It came when it came, also where prices are known only now."""
-        found.asked_ms = self._asked_ms(found.request)
+        found.asked_ms = asked_ms
         for rate in self._rates(found):
             rate.add_late(found.asked_ms, found.arrived_ms, now_ms)
 
