@@ -130,12 +130,11 @@ class Generate(Generic[Generation]):
         try:
             tier = plan.service_level.service_tier
             answer = self._kind.answer(plan.request, plan.model, tier, request.jobs, out)
-            if out is not None:
+            if out is None:
+                await self._tell(plan, request, journal, answer, _WHOLE)
+            else:
                 out.lead_with(plan.headers(request.jobs))
-            await self._tell(
-                plan, request, journal, answer, _WHOLE if out is None else self._parts.bounds.stream_rhythm
-            )
-            if out is not None:
+                await self._tell(plan, request, journal, answer, self._parts.bounds.stream_rhythm)
                 await out.write(answer.ending())
         except BaseException as error:
             await submitter.end(caller, request, error)

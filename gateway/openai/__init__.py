@@ -2,7 +2,7 @@
 
     wire.py         request bodies field by field, as pydantic checks them
     requests.py     what a checked body becomes
-    responses.py    chunks, whole answers and usage
+    responses.py    chunks, and what is made of them: a builder for each shape of answers
     rate_limits.py  the x-ratelimit headers
 
 Called by `api/` and `requests/`. Knows no lane, budget or queue.

@@ -1,8 +1,9 @@
-"""The door: does the request fit the model, the KV pool and its deadline? Over what workers last reported, no I/O.
+"""Admission: does a request fit the model, the KV pool and its deadline? Over what workers last reported, no I/O.
 
 What the queue behind it refuses is put into words here too.
 
-What this gateway has let into each queue and not yet seen end: what its next word on a deadline rests upon.
+`AllOpenRequests`: what this gateway has let into each queue and not yet seen end, which its next word on a deadline
+rests upon.
 """
 
 import asyncio
@@ -65,7 +66,7 @@ def measure(
 
 
 def admit(
-    job_ids: Sequence[str], asked: Sequence[Request], model: ServedModel, door: OpenRequests, *, now_ms: float
+    job_ids: Sequence[str], asked: Sequence[Request], model: ServedModel, open_requests: OpenRequests, *, now_ms: float
 ) -> list[Admitted]:
     """Let the jobs of one request in, each behind those before it: admission's word on each.
 
@@ -81,14 +82,14 @@ def admit(
         raise ApiError("The deadline passed before the request was read.", "deadline_unattainable")
     answers: list[Admitted] = []
     for job_id, request in zip(job_ids, asked, strict=True):
-        answer = assess(request, workers=model.workers, open_requests=door, now_ms=now_ms)
+        answer = assess(request, workers=model.workers, open_requests=open_requests, now_ms=now_ms)
         if isinstance(answer, Refusal):
             for entered in job_ids[: len(answers)]:
-                door.withdraw(entered, now_ms)
+                open_requests.withdraw(entered, now_ms)
             if answer.code == "deadline_unattainable" and answer.retry_after_ms is not None:
-                door.turned_away(request, now_ms)
+                open_requests.turned_away(request, now_ms)
             raise refused(answer, request)
-        door.enter(job_id, request, guaranteed=answer.guaranteed, now_ms=now_ms, load=answer.load)
+        open_requests.enter(job_id, request, guaranteed=answer.guaranteed, now_ms=now_ms, load=answer.load)
         answers.append(answer)
     return answers
 
@@ -168,15 +169,15 @@ class AllOpenRequests:
 
     @property
     def now_ms(self) -> float:
-        """The time on the clock of all commitments."""
+        """The time on the clock of all of them."""
         return self._clock() * 1e3
 
     def at(self, queue: str) -> OpenRequests:
         """What was let into a queue."""
-        door = self._open_requests.get(queue)
-        if door is None:
-            door = self._open_requests[queue] = OpenRequests(self._lanes)
-        return door
+        found = self._open_requests.get(queue)
+        if found is None:
+            found = self._open_requests[queue] = OpenRequests(self._lanes)
+        return found
 
     def hold(self, job_ids: Sequence[str]) -> None:
         """These jobs may be let in, and are on their way from now on, until they are put or let go."""
@@ -215,8 +216,8 @@ class AllOpenRequests:
         choices = job.choices
         published = choices[0].published if len(choices) == 1 else sum(choice.published for choice in choices)
         are_last = ends and len(choices) == 1
-        door = self._open_requests[job.queue]  # by which it came in
-        door.produced(job.id, published // len(choices), self._clock() * 1e3, are_last=are_last)
+        own = self._open_requests[job.queue]  # it is among them
+        own.produced(job.id, published // len(choices), self._clock() * 1e3, are_last=are_last)
 
     def left(self, job: LiveJob) -> None:
         """It is over, if it ever was put."""

@@ -19,13 +19,7 @@ from fairlane.gateway.http.sse import Headers
 from fairlane.gateway.observability.metrics import Telemetry
 from fairlane.gateway.openai.requests import GenerationRequest
 from fairlane.gateway.openai.responses import AnswerBuilder
-from fairlane.gateway.requests.admission import (
-    AllOpenRequests,
-    admit,
-    class_name,
-    measure,
-    too_long,
-)
+from fairlane.gateway.requests.admission import AllOpenRequests, admit, class_name, measure, too_long
 from fairlane.gateway.requests.request import LiveJob, job_ids, random_id
 from fairlane.gateway.requests.service_level import CLASS_HEADER, LANE_HEADER, ServiceLevel, agree
 from fairlane.gateway.text.tokenizer import PromptTooLong, TextModel, TokenStream
@@ -43,7 +37,7 @@ Tokens = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind(Generic[Generation]):
-    """What differs between chat and plain completions."""
+    """What differs between the endpoints that generate."""
 
     operation: str
     """As the GenAI conventions name it."""
@@ -100,7 +94,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return TokenStream(self.model.text, self.request.stop, min_tokens=self.request.min_tokens)
 
     def class_name(self, jobs: Sequence[LiveJob]) -> str:
-        """As the answer's header has it: the queue may have promised less than this door would."""
+        """As the answer's header has it: the queue may have promised less than admission would."""
         booked = all(job.message is not None and job.message.guaranteed for job in jobs)
         return class_name(guaranteed=self.guaranteed and booked)
 
@@ -176,8 +170,8 @@ class Preparer:
                 measure(len(prompt), request, model, service_level, tenant, kind.prompt_param, elapsed_ms)
                 for prompt in prompts
             ]
-            door, now_ms = self._open_requests.at(model.queue), self._open_requests.now_ms
-            answers = admit(ids, asked, model, door, now_ms=now_ms)
+            known, now_ms = self._open_requests.at(model.queue), self._open_requests.now_ms
+            answers = admit(ids, asked, model, known, now_ms=now_ms)
         return Plan(
             request=request,
             model=model,

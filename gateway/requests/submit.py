@@ -38,7 +38,7 @@ _OUTPUT_LIMITS = frozenset(rule.name for rule in RULES if {"output", "ceiling"} 
 
 
 class Submitter:
-    """Sends jobs off."""
+    """From a plan to a request whose jobs are in the queue, and to its end."""
 
     def __init__(
         self,
