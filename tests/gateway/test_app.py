@@ -125,6 +125,17 @@ async def test_a_choice_that_a_limit_cut_short_names_it(served: Served) -> None:
     assert "fairlane" not in stated
 
 
+async def test_a_choice_that_a_small_pool_cut_short_names_it(served: Served) -> None:
+    served.worker.blocks = 1
+    await until(lambda: [model.pool for model in served.resources.fleet_cache.models.values()] == [16])
+
+    cut = (await served.post(COMPLETIONS, {"model": "tiny", "prompt": [5] * 13})).json()
+    stated = (await served.post(COMPLETIONS, {"model": "tiny", "prompt": [5] * 13, "max_tokens": 3})).json()
+
+    assert (cut["usage"]["completion_tokens"], cut["fairlane"]) == (3, {"limited_by": "kv_pool"})
+    assert "fairlane" not in stated
+
+
 async def test_a_seed_is_drawn_where_none_is_given(served: Served) -> None:
     for _ in range(2):
         await served.post(CHAT, ASKED)
