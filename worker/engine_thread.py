@@ -88,6 +88,7 @@ class EngineThread:
 
     def __init__(self, engine: Engine, worker_id: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._engine = engine
+        engine.on_ready = self.tell  # which looks again whether a step can be run
         self._clock = clock
         self._reports = ReportBuilder(worker_id)
         self._unread: list[EngineTurn] = []

@@ -29,6 +29,7 @@ from fairlane.store import cluster
 from fairlane.store.retry import StoreLink
 from fairlane.worker.config import WorkerSettings
 from fairlane.worker.engine.engine import Engine, build_engine
+from fairlane.worker.engine.grammar import Grammars
 from fairlane.worker.engine.kv_cache import KVMemoryError
 from fairlane.worker.engine_thread import EngineThread
 from fairlane.worker.heartbeat import CostReport, Heartbeat
@@ -66,7 +67,7 @@ def serve(settings: WorkerSettings, environ: Mapping[str, str]) -> int:
     costs = CostModel()
     with ThreadPoolExecutor(1) as aside:  # reading the weights takes no time of those who load them
         weights = aside.submit(weights_digest, files.directory)
-        engine = _engine(settings, files, costs)
+        engine = _engine(settings, files, card, costs)
         with reading(files.name):
             card = msgspec.structs.replace(card, fingerprint=fingerprint(weights.result(), engine.precision))
     collect_seldom(OF_A_WORKER)
@@ -74,7 +75,7 @@ def serve(settings: WorkerSettings, environ: Mapping[str, str]) -> int:
         return runner.run(_serve(settings, environ, engine, costs, card))
 
 
-def _engine(settings: WorkerSettings, files: ModelFiles, costs: CostModel) -> Engine:
+def _engine(settings: WorkerSettings, files: ModelFiles, card: ModelCard, costs: CostModel) -> Engine:
     section = settings.worker
     return build_engine(
         files,
@@ -88,6 +89,7 @@ def _engine(settings: WorkerSettings, files: ModelFiles, costs: CostModel) -> En
         prefix_share=section.prefix_share if section.prefix_cache else None,
         dtype=section.dtype,
         device=section.device,
+        grammars=Grammars(card),
     )
 
 

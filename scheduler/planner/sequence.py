@@ -206,8 +206,9 @@ class Sequence:
 
 
 def finish_reason(job: Job, output: list[int]) -> FinishReason | None:
-    """Why a choice with this output is over; None where it goes on. A stop token counts from `min_tokens` on."""
+    """Why a choice with this output is over; None: it goes on. No stop token is drawn before `min_tokens`, but where
+    a grammar leaves nothing else."""
     sampling = job.sampling
-    if output and output[-1] in sampling.stop_token_ids and len(output) >= sampling.min_tokens:
+    if output and output[-1] in sampling.stop_token_ids:
         return "stop"
     return "length" if len(output) >= job.max_tokens else None

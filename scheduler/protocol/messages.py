@@ -58,6 +58,8 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens that end a choice; empty with `ignore_eos`."""
     logprobs: int | None = None
     """None: no log-probabilities; k: the chosen token's and those of the k likeliest."""
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """Added to the scores of these tokens."""
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +84,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """Output tokens per choice that the budget allows so far; a `Grant` raises it. Equals `max_tokens` where
     the whole request was reserved."""
     sampling: Sampling = Sampling()
+    grammar: str = ""
+    """What each choice has to be, as llguidance reads it; empty: anything."""
     ttft_ms: float
     """From arrival to the first token: stated, or the lane's target."""
     tpot_ms: float

@@ -8,14 +8,19 @@ caches as rows leave them. It uses blocks that nobody holds yet, and leaves no t
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import cycle
+
+import msgspec
+from llguidance import LLMatcher
 
 from fairlane.scheduler.planner.costs import CostModel, Measurement
 from fairlane.scheduler.planner.planner import Planner
 from fairlane.scheduler.planner.steps import Copy, Ended, Row, SeqId, StepOutcome, StepPlan, StepResult, features
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, Lane, LaneName
-from fairlane.scheduler.protocol.messages import Event, Job, Lease, Sampling, TokenDelta
+from fairlane.scheduler.protocol.messages import Event, Job, Lease, Outcome, Sampling, TokenDelta
+from fairlane.worker.engine.grammar import Grammars
 from fairlane.worker.engine.kv_cache import KVCache, size_pools
 from fairlane.worker.engine.runner import Runner
 from fairlane.worker.model.cuda_graphs import with_graphs
@@ -80,6 +85,21 @@ class StepReport:
         return f"StepReport({self.plan.number}, {len(self.plan.rows)} rows, {len(self.epochs)} tokens)"
 
 
+@dataclass(slots=True)
+class _Compiling:
+    """A job whose grammar is being compiled."""
+
+    lease: Lease
+    came_ms: float
+    matcher: Future[LLMatcher]
+
+    def grant(self, granted_until: int) -> None:
+        """As `Planner.grant`."""
+        job = self.lease.job
+        granted = msgspec.structs.replace(job, granted_until=max(granted_until, job.granted_until))
+        self.lease = msgspec.structs.replace(self.lease, job=granted)
+
+
 class Engine:
     """Continuous batching of leased jobs. Call `add` and its like between steps, from the thread that steps."""
 
@@ -88,16 +108,38 @@ class Engine:
         self.precision = precision
         self.planner = planner
         self.runner = runner
+        self.on_ready: Callable[[], None] = lambda: None
+        """Called, by any thread, when a job that could not run at once can."""
         self._epochs: dict[str, int] = {}
+        self._compiling: dict[str, _Compiling] = {}
 
     def add(self, lease: Lease, now_ms: float) -> None:
-        """Take up a job; its tokens come out of later steps."""
+        """Take up a job; its tokens come out of later steps. One whose grammar has to be compiled waits for that, and
+        nothing else does."""
+        self._epochs[lease.job.job_id] = lease.epoch
+        matcher = self.runner.prepare(lease.job)
+        if matcher is None or matcher.done():
+            self._start(lease, now_ms)
+        else:
+            self._compiling[lease.job.job_id] = _Compiling(lease, now_ms, matcher)
+            matcher.add_done_callback(lambda _: self.on_ready())
+
+    def _start(self, lease: Lease, now_ms: float) -> None:
         self.planner.add(lease, now_ms)
         self.runner.register(lease)
-        self._epochs[lease.job.job_id] = lease.epoch
+
+    def _start_compiled(self, now_ms: float) -> None:
+        for waiting in [one for one in self._compiling.values() if one.matcher.done()]:
+            lease = waiting.lease
+            del self._compiling[lease.job.job_id]
+            waited_ms = lease.arrived_ms_ago + now_ms - waiting.came_ms
+            self._start(msgspec.structs.replace(lease, arrived_ms_ago=waited_ms), now_ms)
 
     def cancel(self, job_id: str) -> Ended | None:
         """End a job; its blocks are free at once. None if it is unknown."""
+        if self._compiling.pop(job_id, None) is not None:
+            self._forget(job_id)
+            return Ended(job_id, Outcome.CANCELLED)
         ended = self.planner.cancel(job_id)
         if ended is not None:  # else it is unknown, or its end is yet to be told
             self._forget(job_id)
@@ -105,10 +147,14 @@ class Engine:
 
     def grant(self, job_id: str, granted_until: int) -> None:
         """Let a job produce up to so many tokens per choice."""
+        waiting = self._compiling.get(job_id)
+        if waiting is not None:
+            waiting.grant(granted_until)
         self.planner.grant(job_id, granted_until)
 
     def drop(self, job_id: str) -> None:
         """Forget a job that is no longer ours; nothing of it is reported."""
+        self._compiling.pop(job_id, None)
         self.planner.drop(job_id)
         self._forget(job_id)
 
@@ -120,11 +166,12 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """A further step would do something."""
-        return self.planner.has_work
+        return self.planner.has_work or any(waiting.matcher.done() for waiting in self._compiling.values())
 
     def step(self, now_ms: float, on_forward: Callable[[], None] = lambda: None) -> StepReport:
         """Plan, run, learn, report. `now_ms` is the caller's clock at the start of the step; `on_forward` as of
         `Runner.run`."""
+        self._start_compiled(now_ms)
         plan = self.planner.plan(now_ms)
         result = self.runner.run(plan, on_forward, self.planner.look_ahead)
         outcome = self.planner.apply(result, now_ms + result.copy_ms + result.run_ms)
@@ -153,6 +200,7 @@ def build_engine(
     prefix_share: float | None = None,
     dtype: str = "auto",
     device: str = "auto",
+    grammars: Grammars | None = None,
 ) -> Engine:
     """Load, prove, wire up and measure everything for one model; `costs` learns from its steps. Without a
     `prefix_share` there is no prefix cache.
@@ -170,7 +218,7 @@ def build_engine(
         max_step_tokens=max_step_tokens,
         prefix_share=prefix_share,
     )
-    runner = Runner(with_graphs(model, cache, max_sequences), cache)
+    runner = Runner(with_graphs(model, cache, max_sequences), cache, grammars=grammars)
     calibrate(runner, costs, max_sequences=max_sequences, max_step_tokens=max_step_tokens)
     return Engine(planner, runner, precision=precision(model))
 

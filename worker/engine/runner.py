@@ -7,16 +7,19 @@ idle, the next step's rows are packed meanwhile, before their tokens are known.
 import logging
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from itertools import chain, count
 
 import numpy as np
 import torch
+from llguidance import LLMatcher
 
 from fairlane.scheduler.planner.steps import Row, SeqId, StepPlan, StepResult
-from fairlane.scheduler.protocol.messages import Lease, PositionLogprobs, Sampling
+from fairlane.scheduler.protocol.messages import Job, Lease, PositionLogprobs, Sampling
 from fairlane.worker.attention.backends import BACKENDS
+from fairlane.worker.engine.grammar import BROKEN_GRAMMAR, Constraint, Grammars, Mask
 from fairlane.worker.engine.kv_cache import KVCache
 from fairlane.worker.engine.row_layout import upload
 from fairlane.worker.engine.sampling import TokenDraw, TokenHistory, draw_tokens, is_plain
@@ -88,17 +91,33 @@ class _ChoiceState:
     """Output tokens so far."""
     history: TokenHistory | None
     """None where it always takes the likeliest token."""
+    constraint: Constraint | None
+    """None where it may say anything."""
 
-    def draw(self, history: TokenHistory) -> TokenDraw:
-        return TokenDraw(self.sampling, self.number, self.produced, history)
+    def draw(self, mask: Mask | None) -> TokenDraw | None:
+        if self.history is None:
+            return None
+        return TokenDraw(self.sampling, self.number, self.produced, self.history, mask)
+
+    def append(self, token_id: int) -> None:
+        """Its next token was drawn."""
+        self.produced += 1
+        if self.history is not None:
+            self.history.append(token_id)
+        if self.constraint is not None:
+            self.constraint.append(token_id)
 
 
 class Runner:
     """Executes plans on one model and one cache, and keeps what sampling needs to know of each job."""
 
-    def __init__(self, model: Model, cache: KVCache, *, looks_ahead: bool | None = None) -> None:
-        """`looks_ahead`: pack the next step while a forward pass runs; None: where the host is idle then."""
+    def __init__(
+        self, model: Model, cache: KVCache, *, looks_ahead: bool | None = None, grammars: Grammars | None = None
+    ) -> None:
+        """`looks_ahead`: pack the next step while a forward pass runs; None: where the host is idle then. `grammars`:
+        for jobs that have one."""
         self._model = model
+        self._grammars = grammars
         self._cache = cache
         self._transfer = transfer_for(cache)
         self._reads_beyond = BACKENDS[model.backend].reads_beyond
@@ -110,13 +129,26 @@ class Runner:
     def cache(self) -> KVCache:
         return self._cache
 
+    def prepare(self, job: Job) -> Future[LLMatcher] | None:
+        """What has to be done before the job is registered; None where nothing has. Raises RunnerError where it has a
+        grammar and there are none here."""
+        if not job.grammar:
+            return None
+        if self._grammars is None:
+            raise RunnerError("a job has a grammar, and this runner reads none")
+        return self._grammars.compile(job.grammar)
+
     def register(self, lease: Lease) -> None:
         """Remember how this job samples, and what it has generated so far, wherever that was."""
         job = lease.job
         for choice in range(job.n):
             generated = lease.generated[choice] if choice < len(lease.generated) else ()
-            history = None if is_plain(job.sampling) else TokenHistory(job.prompt, generated)
-            self._choices[SeqId(job.job_id, choice)] = _ChoiceState(choice, job.sampling, len(generated), history)
+            history = None if is_plain(job.sampling) and not job.grammar else TokenHistory(job.prompt, generated)
+            constraint = None
+            if job.grammar and self._grammars is not None:
+                constraint = self._grammars.constraint(job.grammar, generated)
+            state = _ChoiceState(choice, job.sampling, len(generated), history, constraint)
+            self._choices[SeqId(job.job_id, choice)] = state
 
     def forget(self, job_id: str) -> None:
         """Drop what `register` remembered; nothing happens for an unknown job."""
@@ -180,6 +212,8 @@ class Runner:
         if self._reads_beyond:
             self._cache.clear_entered(rows)
         packed = self._packer.pack(rows)
+        sampling, choices = [row.seq for row in rows if row.samples], self._sampling(rows)
+        masks = self._begin_masks(choices)  # filled while the model computes
         if self._looks_ahead:  # first of all the GPU gets its work: whoever is woken may take Python for milliseconds
             output = self._model.forward(packed, self._cache)
             self._packer.make_ready(look_ahead())
@@ -187,19 +221,27 @@ class Runner:
         else:
             on_forward()
             output = self._model.forward(packed, self._cache)
-        sampling, choices = [row.seq for row in rows if row.samples], self._sampling(rows)
-        draws = [None if choice.history is None else choice.draw(choice.history) for choice in choices]
+        found = masks()
+        draws = [choice.draw(found.get(place)) for place, choice in enumerate(choices)]
         drawn = draw_tokens(output.logits, draws, output.likeliest)
-        for place, token in drawn.tokens.items():
-            choice = choices[place]
-            choice.produced += 1
-            if choice.history is not None:
-                choice.history.append(token)
+        broken = {place: BROKEN_GRAMMAR for place in found if _is_broken(choices[place])}
+        failed = {**broken, **drawn.failed}
+        tokens = {place: token for place, token in drawn.tokens.items() if place not in failed}
+        for place, token in tokens.items():
+            choices[place].append(token)
         return _Found(
-            tokens={sampling[place]: token for place, token in drawn.tokens.items()},
-            failed={sampling[place]: reason for place, reason in drawn.failed.items()},
+            tokens={sampling[place]: token for place, token in tokens.items()},
+            failed={sampling[place]: reason for place, reason in failed.items()},
             logprobs={sampling[place]: logprob for place, logprob in drawn.logprobs.items()},
         )
+
+    def _begin_masks(self, choices: Sequence[_ChoiceState]) -> Callable[[], Mapping[int, Mask]]:
+        """Begin the masks of those of these choices that have a grammar; what is returned waits for them, by place."""
+        constrained = {place: one.constraint for place, one in enumerate(choices) if one.constraint is not None}
+        if not constrained or self._grammars is None:
+            return dict
+        filling = self._grammars.begin([*constrained.values()])
+        return lambda: dict(zip(constrained, filling.result(), strict=True))
 
     def _sampling(self, rows: Sequence[Row]) -> list[_ChoiceState]:
         found = []
@@ -210,6 +252,10 @@ class Runner:
                     raise RunnerError(f"{row} does not continue what was registered")
                 found.append(choice)
         return found
+
+
+def _is_broken(choice: _ChoiceState) -> bool:
+    return choice.constraint is not None and choice.constraint.is_broken
 
 
 @dataclass(slots=True)

@@ -1,8 +1,8 @@
 """Draw the next token of many sequences at once.
 
-Order: minimum length, penalties, temperature, min_p, top_k, top_p, draw. Filters keep by value, never by place in a
-sort, so ties cannot make the outcome depend on what else is in the batch. A draw's randomness is a pure function of
-(seed, choice, output index): no generator, no history, so any worker at any time continues alike.
+Order: biases, penalties, minimum length, grammar, temperature, min_p, top_k, top_p, draw. Filters keep by value, never
+by place in a sort, so ties cannot make the outcome depend on what else is in the batch. A draw's randomness is a pure
+function of (seed, choice, output index): no generator, no history, so any worker at any time continues alike.
 
 Penalties count the tokens of a choice; each distinct token is kept once, in arrays that grow with the output.
 """
@@ -18,6 +18,7 @@ import torch
 from torch.nn.functional import pad
 
 from fairlane.scheduler.protocol.messages import PositionLogprobs, Sampling
+from fairlane.worker.engine.grammar import Mask
 from fairlane.worker.model.interface import Likeliest
 
 _FIRST_ROOM = 64
@@ -108,6 +109,8 @@ class TokenDraw(NamedTuple):
     choice: int
     output_index: int
     history: TokenHistory
+    mask: Mask | None = None
+    """What its grammar allows."""
 
 
 class Drawn(NamedTuple):
@@ -120,7 +123,8 @@ class Drawn(NamedTuple):
 
 def is_plain(sampling: Sampling) -> bool:
     """Nothing but the likeliest token is ever asked for: its rows need no `Draw`."""
-    return sampling.temperature <= 0 and sampling.logprobs is None and not (_penalises(sampling) or _may_hold(sampling))
+    shapes = _penalises(sampling) or _may_hold(sampling) or bool(sampling.logit_bias)
+    return sampling.temperature <= 0 and sampling.logprobs is None and not shapes
 
 
 def draw_tokens(logits: torch.Tensor, draws: Sequence[TokenDraw | None], known: Likeliest | None = None) -> Drawn:
@@ -147,7 +151,7 @@ def _likeliest(logits: torch.Tensor) -> Likeliest:
 
 def _draw_asked(scores: torch.Tensor, draws: Mapping[int, TokenDraw], chosen: list[int]) -> None:
     """Put the tokens of these rows into `chosen`."""
-    shaped = {row: draw for row, draw in draws.items() if _penalises(draw.sampling) or _must_go_on(draw)}
+    shaped = {row: draw for row, draw in draws.items() if _is_shaped(draw)}
     random = [row for row, draw in draws.items() if draw.sampling.temperature > 0]
     adjusted = _adjusted(scores, shaped) if shaped else scores
     greedy = [row for row in shaped if draws[row].sampling.temperature <= 0]
@@ -186,19 +190,46 @@ def _may_hold(sampling: Sampling) -> bool:
 
 
 def _must_go_on(draw: TokenDraw) -> bool:
-    return draw.output_index < draw.sampling.min_tokens and bool(draw.sampling.stop_token_ids)
+    """It is too short to end, and its grammar has something left to say."""
+    is_short = draw.output_index < draw.sampling.min_tokens and bool(draw.sampling.stop_token_ids)
+    return is_short and not (draw.mask is not None and draw.mask.must_end)
+
+
+def _is_shaped(draw: TokenDraw) -> bool:
+    return draw.mask is not None or bool(draw.sampling.logit_bias) or _penalises(draw.sampling) or _must_go_on(draw)
 
 
 def _adjusted(scores: torch.Tensor, draws: Mapping[int, TokenDraw]) -> torch.Tensor:
-    """A copy of `scores` with the penalties and minimum lengths of these rows in it."""
+    """A copy of `scores` with the biases, penalties, minimum lengths and grammars of these rows in it."""
     adjusted = scores.clone()
+    _add_biases(adjusted, {row: draw for row, draw in draws.items() if draw.sampling.logit_bias})
     _penalise_repetition(adjusted, {r: d for r, d in draws.items() if d.sampling.repetition_penalty != 1.0})
     counted = {r: d for r, d in draws.items() if d.sampling.presence_penalty or d.sampling.frequency_penalty}
     _penalise_output(adjusted, {row: draw for row, draw in counted.items() if draw.history.length})
     held = {row: np.array(d.sampling.stop_token_ids, np.int64) for row, d in draws.items() if _must_go_on(d)}
     if held:
         adjusted[_places(held, adjusted.device)] = float("-inf")
+    _apply_masks(adjusted, {row: draw.mask for row, draw in draws.items() if draw.mask is not None})
     return adjusted
+
+
+def _apply_masks(scores: torch.Tensor, masks: Mapping[int, Mask]) -> None:
+    """What a row's grammar does not allow cannot come. In place."""
+    if masks:
+        bits = torch.from_numpy(np.stack([mask.bits for mask in masks.values()])).to(scores.device)
+        places = torch.arange(8, dtype=torch.uint8, device=scores.device)
+        allowed = ((bits[:, :, None] >> places) & 1).view(len(masks), -1)[:, : scores.shape[1]]
+        rows = [*masks]
+        scores[rows] = scores[rows].masked_fill_(allowed == 0, float("-inf"))
+
+
+def _add_biases(scores: torch.Tensor, draws: Mapping[int, TokenDraw]) -> None:
+    """Add to the scores of single tokens what the caller wants (OpenAI's `logit_bias`). In place."""
+    if draws:
+        biases = {row: draw.sampling.logit_bias for row, draw in draws.items()}
+        tokens = {row: np.array([token for token, _ in pairs], np.int64) for row, pairs in biases.items()}
+        added = np.array([bias for pairs in biases.values() for _, bias in pairs], np.float32)
+        scores[_places(tokens, scores.device)] += torch.from_numpy(added).to(scores.device)
 
 
 def _penalise_repetition(scores: torch.Tensor, draws: Mapping[int, TokenDraw]) -> None:

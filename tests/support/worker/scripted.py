@@ -35,6 +35,9 @@ class ScriptedRunner:
         self.gated = False
         self.allow()
 
+    def prepare(self, job: Job) -> None:
+        pass
+
     def register(self, lease: Lease) -> None:
         pass
 

@@ -1,5 +1,6 @@
 """An engine that a test steps."""
 
+import threading
 from collections import defaultdict
 from collections.abc import Callable
 
@@ -7,6 +8,7 @@ from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.steps import Ended, SeqId
 from fairlane.scheduler.protocol.messages import Lease, TokenDelta
 from fairlane.worker.engine.engine import Engine, StepReport, planner_for
+from fairlane.worker.engine.grammar import Grammars
 from fairlane.worker.engine.kv_cache import KVCache
 from fairlane.worker.engine.runner import Runner
 from fairlane.worker.model.interface import TransformersModel
@@ -24,13 +26,16 @@ class Client:
         max_sequences: int = 8,
         looks_ahead: bool | None = None,
         copies_ahead: int = 0,
+        grammars: Grammars | None = None,
     ) -> None:
         cache = KVCache(model.shape, blocks=blocks, host_slots=host_slots, block_size=4)
         self.costs = CostModel()
         planner = planner_for(
             cache, self.costs, max_sequences=max_sequences, max_step_tokens=24, copies_ahead=copies_ahead
         )
-        self.engine = Engine(planner, Runner(model, cache, looks_ahead=looks_ahead))
+        self.engine = Engine(planner, Runner(model, cache, looks_ahead=looks_ahead, grammars=grammars))
+        self._ready = threading.Event()
+        self.engine.on_ready = self._ready.set
         self.cache = cache
         self.tokens: dict[SeqId, list[int]] = defaultdict(list)
         self.deltas: list[TokenDelta] = []
@@ -57,6 +62,9 @@ class Client:
     def run(self, before_step: Callable[[int], None] = lambda number: None) -> None:
         """Step until nothing is left to do; nothing may be left behind either."""
         for number in range(3_000):
+            if not self.engine.has_work and self.engine.epochs:  # a grammar is being compiled
+                assert self._ready.wait(10.0)
+                self._ready.clear()
             if not self.engine.has_work:
                 break
             before_step(number)

@@ -1,0 +1,199 @@
+"""A constrained choice says what its grammar allows, whatever happens to it, and costs those beside it nothing."""
+
+import json
+import random
+from collections.abc import Sequence
+
+import jsonschema
+import msgspec
+import pytest
+from llguidance import LLMatcher
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from fairlane.scheduler.planner.steps import Ended, SeqId
+from fairlane.scheduler.protocol.messages import Lease, ModelCard, Outcome, Preempted, Sampling, YieldMode
+from fairlane.worker.engine.grammar import BROKEN_GRAMMAR, Grammars
+from fairlane.worker.model.interface import TransformersModel
+from tests.support.worker.hand import GREEDY, lease
+from tests.support.worker.prompts import PROMPTS, alone
+from tests.support.worker.stepped import Client
+
+CHARACTERS = [chr(number) for number in range(0x20, 0x7F)]
+END = 95
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "minLength": 2, "maxLength": 8},
+        "size": {"type": "integer", "minimum": 0, "maximum": 99},
+        "tags": {"type": "array", "items": {"enum": ["red", "blue"]}, "maxItems": 2},
+    },
+    "required": ["name", "size"],
+    "additionalProperties": False,
+}
+
+
+def json_grammar(schema: object) -> str:
+    return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides={"whitespace_flexible": False})
+
+
+GRAMMAR = json_grammar(SCHEMA)
+
+
+@pytest.fixture(scope="module")
+def grammars(tiny: TransformersModel) -> Grammars:
+    """Of a vocabulary with a token for each printing character, for a model of random weights."""
+    names = {character.replace(" ", "Ġ"): number for number, character in enumerate(CHARACTERS)}
+    names |= {f"<{number}>": number for number in range(len(CHARACTERS), tiny.vocab_size)}
+    tokenizer = Tokenizer(models.BPE(names, []))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    tokenizer.add_special_tokens([name for name in names if len(name) > 1])
+    return Grammars(
+        ModelCard(
+            model="tiny",
+            tokenizer_json=tokenizer.to_str(),
+            chat_template=None,
+            context_length=4_096,
+            vocab_size=tiny.vocab_size,
+            eos_token_ids=(END,),
+        )
+    )
+
+
+def constrained(
+    job_id: str,
+    prompt: Sequence[int],
+    *,
+    grammar: str = GRAMMAR,
+    n: int = 1,
+    max_tokens: int = 100,
+    generated: tuple[tuple[int, ...], ...] = (),
+    sampling: Sampling = GREEDY,
+) -> Lease:
+    drawn = msgspec.structs.replace(sampling, stop_token_ids=(END,))
+    held = lease(job_id, prompt, sampling=drawn, n=n, max_tokens=max_tokens, generated=generated)
+    return msgspec.structs.replace(held, job=msgspec.structs.replace(held.job, grammar=grammar))
+
+
+def text_of(tokens: Sequence[int]) -> str:
+    assert tokens[-1] == END
+    return "".join(CHARACTERS[token] for token in tokens[:-1])
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(seed=5), Sampling(seed=6, top_p=0.9, min_tokens=90)])
+def test_each_choice_is_what_the_schema_asks_for(
+    tiny: TransformersModel, grammars: Grammars, sampling: Sampling
+) -> None:
+    client = Client(tiny, grammars=grammars)
+    client.add(constrained("job", PROMPTS[0], n=3, sampling=sampling))
+
+    client.run()
+
+    assert client.ended["job"].outcome is Outcome.FINISHED
+    for choice in range(3):
+        jsonschema.validate(json.loads(text_of(client.tokens[SeqId("job", choice)])), SCHEMA)
+
+
+def test_those_beside_it_say_what_they_would_say_alone(tiny: TransformersModel, grammars: Grammars) -> None:
+    client = Client(tiny, grammars=grammars)
+    for index, prompt in enumerate(PROMPTS):
+        client.add(lease(str(index), prompt, max_tokens=10))
+        client.add(constrained(f"c{index}", prompt))
+
+    client.run()
+
+    assert [alone(tiny, prompt, 10) for prompt in PROMPTS] == [client.tokens[SeqId(str(i), 0)] for i in range(5)]
+    for index in range(5):
+        jsonschema.validate(json.loads(text_of(client.tokens[SeqId(f"c{index}", 0)])), SCHEMA)
+
+
+@pytest.mark.parametrize("mode", ["swap", "recompute"])
+def test_preemption_at_any_step_changes_nothing(tiny: TransformersModel, grammars: Grammars, mode: YieldMode) -> None:
+    chooser = random.Random(3)
+    jobs = [
+        constrained(str(index), prompt, sampling=Sampling(seed=index, temperature=0.8))
+        for index, prompt in enumerate(PROMPTS)
+    ]
+    undisturbed, disturbed = Client(tiny, grammars=grammars), Client(tiny, grammars=grammars)
+    for job in jobs:
+        undisturbed.add(job)
+        disturbed.add(job)
+
+    def disturb(_: int) -> None:
+        for job_id in disturbed.engine.planner.job_ids():
+            if chooser.random() < 0.3:
+                disturbed.engine.planner.preempt(SeqId(job_id, 0), mode)
+
+    undisturbed.run()
+    disturbed.run(disturb)
+
+    assert undisturbed.tokens == disturbed.tokens
+    assert any(isinstance(event, Preempted) for event in disturbed.events)
+
+
+def test_another_worker_goes_on_where_the_first_ended(tiny: TransformersModel, grammars: Grammars) -> None:
+    first = Client(tiny, grammars=grammars)
+    first.add(constrained("job", PROMPTS[1], n=2, sampling=Sampling(seed=9)))
+    first.run()
+    whole = [first.tokens[SeqId("job", choice)] for choice in range(2)]
+
+    second = Client(tiny, grammars=grammars)
+    heads = (tuple(whole[0][:7]), tuple(whole[1][:1]))
+    for choice, head in enumerate(heads):
+        second.tokens[SeqId("job", choice)] += head
+    second.add(constrained("job", PROMPTS[1], n=2, sampling=Sampling(seed=9), generated=heads))
+    second.run()
+
+    assert whole == [second.tokens[SeqId("job", choice)] for choice in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("grammar", "generated"),
+    [("start: unknown", ()), (GRAMMAR, ((50, 51),)), (json_grammar({"not": {}}), ())],
+    ids=["that is none", "that its tokens are not of", "with a keyword that is not served"],
+)
+def test_a_broken_grammar_fails_its_own_job_alone(
+    tiny: TransformersModel, grammars: Grammars, grammar: str, generated: tuple[tuple[int, ...], ...]
+) -> None:
+    client = Client(tiny, grammars=grammars)
+    client.tokens[SeqId("broken", 0)] += [token for ids in generated for token in ids]
+    client.add(constrained("broken", PROMPTS[0], grammar=grammar, generated=generated))
+    client.add(lease("sound", PROMPTS[1], max_tokens=10))
+
+    client.run()
+
+    assert (client.ended["broken"].outcome, client.ended["broken"].error) == (Outcome.FAILED, BROKEN_GRAMMAR)
+    assert alone(tiny, PROMPTS[1], 10) == client.tokens[SeqId("sound", 0)]
+
+
+def test_a_job_may_be_cancelled_granted_or_dropped_while_its_grammar_is_compiled(
+    tiny: TransformersModel, grammars: Grammars
+) -> None:
+    client = Client(tiny, grammars=grammars)
+    engine = client.engine
+    slow = json_grammar({"enum": [f"value{number}" for number in range(3_000)]})
+    for job_id in ("cancelled", "dropped", "granted"):
+        held = constrained(job_id, PROMPTS[0], grammar=slow)
+        client.add(msgspec.structs.replace(held, job=msgspec.structs.replace(held.job, granted_until=2)))
+
+    assert engine.cancel("cancelled") == Ended("cancelled", Outcome.CANCELLED)
+    engine.drop("dropped")
+    engine.grant("granted", 100)
+    assert [*engine.epochs] == ["granted"]
+    grammars.compile(slow).result()
+    client.run()
+
+    assert json.loads(text_of(client.tokens[SeqId("granted", 0)])).startswith("value")
+    assert [*client.ended] == ["granted"]
+
+
+def test_biases_move_single_tokens(tiny: TransformersModel) -> None:
+    client = Client(tiny)
+    client.add(lease("banned", PROMPTS[0], max_tokens=8, sampling=Sampling(temperature=0.0, logit_bias=((7, 100.0),))))
+    plain = alone(tiny, PROMPTS[0], 8)
+    without = Sampling(temperature=0.0, logit_bias=tuple((token, -100.0) for token in set(plain)))
+    client.add(lease("other", PROMPTS[0], max_tokens=8, sampling=without))
+
+    client.run()
+
+    assert client.tokens[SeqId("banned", 0)] == [7] * 8
+    assert not set(client.tokens[SeqId("other", 0)]) & set(plain)

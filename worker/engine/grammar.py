@@ -1,0 +1,112 @@
+"""What the next token of a constrained choice may be: grammars compiled for one vocabulary, and masks of tokens.
+
+llguidance compiles and masks, in Rust and without Python's lock: grammars in threads of their own before a job may run,
+masks beside the forward pass whose logits they are for. What a grammar may cost is bounded: one that goes beyond
+fails its own choice, never the step.
+"""
+
+import os
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
+from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask_par
+
+from fairlane.scheduler.protocol.messages import ModelCard
+
+BROKEN_GRAMMAR = "the grammar of this request asks for more than a worker computes"
+MOST_COMPILED = 256
+"""Grammars kept compiled."""
+_COMPILERS = 2
+_MASKERS = 8
+"""Threads at most."""
+LIMITS = LLParserLimits(
+    initial_lexer_fuel=1_000_000,  # some 20 ms
+    step_lexer_fuel=100_000,  # some 7 ms
+    step_max_items=50_000,
+    max_lexer_states=20_000,  # of 1 to 2 kB
+    verbose_errors=False,  # which would quote the grammar
+)
+"""What one grammar may cost."""
+
+
+class Mask(NamedTuple):
+    """Which tokens a choice may draw."""
+
+    bits: npt.NDArray[np.uint8]
+    """One bit for each token of the vocabulary, the lowest of a byte first."""
+    must_end: bool
+    """Its grammar is complete: nothing but an end of sequence is left."""
+
+
+class Constraint:
+    """One choice's place in its grammar."""
+
+    def __init__(self, matcher: LLMatcher, generated: Iterable[int] = ()) -> None:
+        self._matcher = matcher
+        self._unread = [*generated]
+        """Tokens that the next mask reads first."""
+
+    def append(self, token_id: int) -> None:
+        """The choice has a further token."""
+        self._unread.append(token_id)
+
+    @property
+    def is_broken(self) -> bool:
+        """It has cost too much, or its tokens are not of the grammar."""
+        return self._matcher.is_error()
+
+    def catch_up(self) -> LLMatcher:
+        """The matcher, having read every token."""
+        if self._unread:
+            self._matcher.consume_tokens(self._unread)
+            self._unread = []
+        return self._matcher
+
+
+class Grammars:
+    """Compiles grammars and fills masks for the vocabulary of one model. The engine's thread calls it."""
+
+    def __init__(self, card: ModelCard) -> None:
+        self._vocab_size = card.vocab_size
+        self._tokenizer = LLTokenizer(card.tokenizer_json, n_vocab=card.vocab_size, eos_token=[*card.eos_token_ids])
+        ends = allocate_token_bitmask(1, card.vocab_size).view(np.uint8)
+        ends[:] = 0
+        for token_id in card.eos_token_ids:
+            ends[0, token_id // 8] |= 1 << token_id % 8
+        self._goes_on = ~ends
+        """A bit for each token but the ends of sequence."""
+        self._compiled: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
+        self._compilers = ThreadPoolExecutor(_COMPILERS, "grammar")
+        self._beside = ThreadPoolExecutor(1, "masks")
+        self._maskers = LLExecutor(min(_MASKERS, os.cpu_count() or 1))
+
+    def compile(self, grammar: str) -> Future[LLMatcher]:
+        """The grammar's matcher, once it is done, for `constraint`; one that cannot be compiled is broken."""
+        found = self._compiled.pop(grammar, None)
+        if found is None:
+            found = self._compilers.submit(LLMatcher, self._tokenizer, grammar, log_level=0, limits=LIMITS)
+        self._compiled[grammar] = found
+        if len(self._compiled) > MOST_COMPILED:
+            self._compiled.popitem(last=False)
+        return found
+
+    def constraint(self, grammar: str, generated: Iterable[int]) -> Constraint:
+        """For one choice that has generated these tokens; waits where the grammar is not compiled yet."""
+        return Constraint(self.compile(grammar).result().deep_copy(), generated)
+
+    def begin(self, constraints: Sequence[Constraint]) -> Future[list[Mask]]:
+        """Have their masks filled while the caller does something else."""
+        return self._beside.submit(self._fill, constraints)
+
+    def _fill(self, constraints: Sequence[Constraint]) -> list[Mask]:
+        bits = allocate_token_bitmask(len(constraints), self._vocab_size)
+        matchers = [(constraint.catch_up(), row) for row, constraint in enumerate(constraints)]
+        fill_next_token_bitmask_par(self._maskers, matchers, bits)
+        rows = bits.view(np.uint8)
+        goes_on = np.any(rows & self._goes_on, axis=1)
+        return [Mask(row, not more) for row, more in zip(rows, goes_on.tolist(), strict=True)]
