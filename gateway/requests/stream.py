@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from fairlane.gateway.errors import ApiError, internal_error, unavailable
+from fairlane.gateway.errors import ApiError, internal_error, invalid, unavailable
 from fairlane.gateway.observability.tracing import Span
 from fairlane.gateway.openai.responses import AnswerChunk, Listener, Notice, Pulse, Rhythm, TextChunk
 from fairlane.gateway.requests.delivery import JobQueue
@@ -18,6 +18,7 @@ from fairlane.gateway.requests.request import Choice, Fault, LiveJob, LiveReques
 from fairlane.gateway.requests.service_level import ServiceLevel
 from fairlane.gateway.requests.settlement import Settlements, outcome_of
 from fairlane.gateway.text.tokenizer import TokenStream
+from fairlane.scheduler.protocol.grammar_limits import BROKEN_GRAMMAR
 from fairlane.scheduler.protocol.messages import Finished, Outcome, Paused, Preempted, Resumed, TokenDelta
 from fairlane.scheduler.queue.types import JobState
 from fairlane.store.errors import STORE_ERRORS
@@ -223,6 +224,8 @@ class TokenEvents:
                 raise _deadline_exceeded("its deadline, or its lane's longest wait, has passed")
             case Outcome.UNAVAILABLE:
                 raise unavailable()
+            case Outcome.FAILED if finished.error == BROKEN_GRAMMAR:
+                raise invalid(None, f"The request cannot be served: {BROKEN_GRAMMAR}.")
             case Outcome.FAILED:
                 raise ApiError(f"The model failed at this request: {finished.error or 'no reason'}.", "internal_error")
             case Outcome.CANCELLED:

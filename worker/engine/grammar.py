@@ -16,22 +16,15 @@ import numpy.typing as npt
 from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask_par
 
+from fairlane.scheduler.protocol.grammar_limits import PARSER_LIMITS
 from fairlane.scheduler.protocol.messages import ModelCard
 
-BROKEN_GRAMMAR = "the grammar of this request asks for more than a worker computes"
 MOST_COMPILED = 256
 """Grammars kept compiled."""
 _COMPILERS = 2
 _MASKERS = 8
 """Threads at most."""
-LIMITS = LLParserLimits(
-    initial_lexer_fuel=1_000_000,  # some 20 ms
-    step_lexer_fuel=100_000,  # some 7 ms
-    step_max_items=50_000,
-    max_lexer_states=20_000,  # of 1 to 2 kB
-    verbose_errors=False,  # which would quote the grammar
-)
-"""What one grammar may cost."""
+LIMITS = LLParserLimits(**PARSER_LIMITS)
 
 
 class Mask(NamedTuple):

@@ -17,9 +17,10 @@ import torch
 from llguidance import LLMatcher
 
 from fairlane.scheduler.planner.steps import Row, SeqId, StepPlan, StepResult
+from fairlane.scheduler.protocol.grammar_limits import BROKEN_GRAMMAR
 from fairlane.scheduler.protocol.messages import Job, Lease, PositionLogprobs, Sampling
 from fairlane.worker.attention.backends import BACKENDS
-from fairlane.worker.engine.grammar import BROKEN_GRAMMAR, Constraint, Grammars, Mask
+from fairlane.worker.engine.grammar import Constraint, Grammars, Mask
 from fairlane.worker.engine.kv_cache import KVCache
 from fairlane.worker.engine.row_layout import upload
 from fairlane.worker.engine.sampling import TokenDraw, TokenHistory, draw_tokens, is_plain

@@ -11,8 +11,9 @@ from llguidance import LLMatcher
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from fairlane.scheduler.planner.steps import Ended, SeqId
+from fairlane.scheduler.protocol.grammar_limits import BROKEN_GRAMMAR
 from fairlane.scheduler.protocol.messages import Lease, ModelCard, Outcome, Preempted, Sampling, YieldMode
-from fairlane.worker.engine.grammar import BROKEN_GRAMMAR, Grammars
+from fairlane.worker.engine.grammar import Grammars
 from fairlane.worker.model.interface import TransformersModel
 from tests.support.worker.hand import GREEDY, lease
 from tests.support.worker.prompts import PROMPTS, alone

@@ -1,0 +1,129 @@
+"""The child that checks grammars: one request a line on standard input, one answer a line on standard output.
+
+It compiles a grammar as a worker would, and walks some bytes into it: what goes wrong there would go wrong in a worker.
+"""
+
+import json
+import random
+import resource
+import sys
+import threading
+from collections.abc import Sequence
+
+import msgspec
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper, grammar_from
+
+from fairlane.gateway.grammar.structure import StructureKind
+from fairlane.scheduler.protocol.grammar_limits import MOST_GRAMMAR_CHARS, PARSER_LIMITS
+
+MOST_MEMORY_BYTES = 1 << 30
+"""Address space, of which the libraries take a good part."""
+STACK_BYTES = 4 << 20
+"""Half of a worker's: what recurses too deeply here never gets there."""
+WALKS, WALK_BYTES = 8, 32
+WHITESPACE = r"[ \t]?|\r?\n[ \t]{0,64}"
+"""Between the parts of JSON: a model that only indents would never end."""
+_END = 256
+
+
+class CheckRequest(msgspec.Struct, frozen=True):
+    """What to check."""
+
+    kind: StructureKind
+    text: str
+
+
+class CheckResult(msgspec.Struct, frozen=True):
+    """What was found: the grammar for a worker, or what is wrong with it."""
+
+    grammar: str = ""
+    fault: str = ""
+
+
+class _Bytes:
+    """A vocabulary of single bytes and one end, as llguidance reads one."""
+
+    eos_token_id = _END
+    bos_token_id = None
+    tokens: Sequence[bytes] = [*(bytes([byte]) for byte in range(256)), b"<end>"]
+    special_token_ids: Sequence[int] = [_END]
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        return [*(text.encode() if isinstance(text, str) else text)]
+
+
+class Check:
+    """Checks one grammar after another."""
+
+    def __init__(self) -> None:
+        self._tokenizer = LLTokenizer(TokenizerWrapper(_Bytes()))
+        self._limits = LLParserLimits(**PARSER_LIMITS)
+
+    def run(self, request: CheckRequest) -> CheckResult:
+        """What there is to say of this one."""
+        try:
+            grammar = _grammar(request)
+        except ValueError as error:
+            return CheckResult(fault=str(error))
+        if len(grammar) > MOST_GRAMMAR_CHARS:
+            return CheckResult(fault=f"it is longer than {MOST_GRAMMAR_CHARS} characters")
+        is_wrong, words = LLMatcher.validate_grammar_with_warnings(grammar, self._tokenizer, limits=self._limits)
+        if is_wrong:
+            return CheckResult(fault=words[0] if words else "it cannot be compiled")
+        fault = self._walk(grammar)
+        return CheckResult(fault=fault) if fault else CheckResult(grammar=grammar)
+
+    def _walk(self, grammar: str) -> str:
+        """What goes wrong some bytes into it, on a few ways."""
+        start = LLMatcher(self._tokenizer, grammar, log_level=0, limits=self._limits)
+        for way in range(WALKS):
+            matcher, chooser = start.deep_copy(), random.Random(way)
+            for _ in range(WALK_BYTES):
+                allowed = _places(matcher.compute_bitmask())
+                if matcher.is_error():
+                    return matcher.get_error()
+                if not allowed:
+                    return "nothing can begin like this"
+                token = chooser.choice(allowed)
+                if token == _END or not matcher.consume_token(token):
+                    break
+        return start.get_error() if start.is_error() else ""
+
+
+def _grammar(request: CheckRequest) -> str:
+    if request.kind != "json_schema":
+        return grammar_from(request.kind, request.text)
+    schema = json.loads(request.text)
+    if schema is True:
+        schema = {}
+    if schema is False:
+        raise ValueError("nothing keeps to the schema `false`")
+    return LLMatcher.grammar_from_json_schema(
+        schema, overrides={"whitespace_pattern": WHITESPACE, "whitespace_flexible": True, "lenient": False}
+    )
+
+
+def _places(bits: bytes) -> list[int]:
+    number = int.from_bytes(bits, "little")
+    return [place for place in range(_END + 1) if number >> place & 1]
+
+
+def serve() -> None:
+    """Answer until standard input ends."""
+    check, decode = Check(), msgspec.json.Decoder(CheckRequest).decode
+    for line in sys.stdin.buffer:
+        try:
+            result = check.run(decode(line))
+        except Exception as error:  # noqa: BLE001 - whatever a grammar breaks, the next one is checked
+            result = CheckResult(fault=f"it cannot be compiled ({type(error).__name__})")
+        sys.stdout.buffer.write(msgspec.json.encode(result) + b"\n")
+        sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    threading.stack_size(STACK_BYTES)
+    thread = threading.Thread(target=serve)
+    thread.start()
+    thread.join()

@@ -1,0 +1,156 @@
+"""Child processes that check what answers shall look like: in bounded time and memory, one request of a tenant's each.
+
+A child that takes too long or dies is replaced, and what it was asked for is refused. What was found is kept, so that a
+schema that comes again costs nothing.
+"""
+
+import asyncio
+import logging
+import sys
+from collections import Counter, OrderedDict
+from contextlib import suppress
+
+import msgspec
+
+from fairlane.gateway.errors import ApiError, invalid
+from fairlane.gateway.grammar.check_process import CheckRequest, CheckResult
+from fairlane.gateway.grammar.structure import Structure
+
+CHILDREN = 2
+"""The first takes a tenant that sends expensive grammars, the other one everybody else."""
+MOST_WAITING = 32
+"""Checks of one tenant at a time."""
+TIMEOUT_S = 2.0
+MOST_KEPT_BYTES = 16 * 2**20
+"""Of grammars and faults."""
+MOST_FAULT_CHARS = 200
+_MOST_LINE_BYTES = 2**20
+
+log = logging.getLogger(__name__)
+
+
+class GrammarChecker:
+    """Checks structures. Use `aclose` at the end."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[str, str], CheckResult] = OrderedDict()
+        self._kept_bytes = 0
+        self._idle = asyncio.LifoQueue[_Child]()
+        self._children = [_Child() for _ in range(CHILDREN)]
+        for child in self._children:
+            self._idle.put_nowait(child)
+        self._waiting: Counter[str] = Counter()
+        self._turns: dict[str, asyncio.Lock] = {}
+
+    async def grammar(self, structure: Structure, tenant_id: str) -> str:
+        """The grammar that workers compile. Raises ApiError naming the field that asked for it, or `overloaded`."""
+        found = self._kept.get((structure.kind, structure.text))
+        if found is None:
+            found = await self._check(structure, tenant_id)
+        if found.fault:
+            raise invalid(structure.param, f"`{structure.param}` cannot be served: {_told(found.fault)}.")
+        return found.grammar
+
+    async def aclose(self) -> None:
+        """End the children."""
+        for child in self._children:
+            await child.kill()
+
+    async def _check(self, structure: Structure, tenant_id: str) -> CheckResult:
+        if self._waiting[tenant_id] >= MOST_WAITING:
+            message = "Too many schemas and grammars of this tenant wait to be checked."
+            raise ApiError(message, "overloaded", structure.param, retry_after_s=1.0)
+        self._waiting[tenant_id] += 1
+        try:
+            async with self._turns.setdefault(tenant_id, asyncio.Lock()):
+                child = await self._idle.get()
+                try:
+                    found = await child.ask(CheckRequest(structure.kind, structure.text))
+                finally:
+                    self._idle.put_nowait(child)
+        finally:
+            self._waiting[tenant_id] -= 1
+            if not self._waiting[tenant_id]:
+                del self._waiting[tenant_id]
+                self._turns.pop(tenant_id, None)
+        self._keep((structure.kind, structure.text), found)
+        return found
+
+    def _keep(self, asked: tuple[str, str], found: CheckResult) -> None:
+        if asked not in self._kept:
+            self._kept[asked] = found
+            self._kept_bytes += _size(asked, found)
+        while self._kept_bytes > MOST_KEPT_BYTES:
+            self._kept_bytes -= _size(*self._kept.popitem(last=False))
+
+
+def _told(fault: str) -> str:
+    """The line that says what is wrong: others quote the grammar."""
+    lines = [line.strip() for line in fault.splitlines()]
+    said = next((line for line in lines if line.startswith("error: ")), lines[0])
+    return said.removeprefix("error: ")[:MOST_FAULT_CHARS].rstrip(".:")
+
+
+def _size(asked: tuple[str, str], found: CheckResult) -> int:
+    return 4 * (len(asked[1]) + len(found.grammar) + len(found.fault)) + 200
+
+
+class _Child:
+    """One process, started when it is first needed."""
+
+    def __init__(self) -> None:
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def ask(self, request: CheckRequest) -> CheckResult:
+        """Its answer, or that there is none."""
+        for _ in range(2):  # a child that somebody else killed says nothing of the grammar
+            try:
+                process = await self._running()
+                async with asyncio.timeout(TIMEOUT_S):
+                    return await self._exchange(process, request)
+            except TimeoutError:
+                fault = f"it takes more than {TIMEOUT_S:g} s to compile"
+                break
+            except (OSError, msgspec.DecodeError, ValueError):  # it died, or ran out of memory
+                fault = "compiling it takes more memory than it may"
+                await self.kill()
+            except BaseException:
+                await self.kill()
+                raise
+        log.warning("a grammar was refused, and the process that checked it ended")
+        await self.kill()
+        return CheckResult(fault=fault)
+
+    async def _running(self) -> asyncio.subprocess.Process:
+        if self._process is None or self._process.returncode is not None:
+            self._process = await self._start()
+        return self._process
+
+    async def kill(self) -> None:
+        """End it."""
+        process, self._process = self._process, None
+        if process is not None and process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "fairlane.gateway.grammar.check_process",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            limit=_MOST_LINE_BYTES,
+            start_new_session=True,  # a signal to the gateway's group is the gateway's to obey
+        )
+        await self._exchange(process, CheckRequest("choice", '["ready"]'))
+        return process
+
+    async def _exchange(self, process: asyncio.subprocess.Process, request: CheckRequest) -> CheckResult:
+        if process.stdin is None or process.stdout is None:
+            raise OSError("the process has no pipes")
+        process.stdin.write(msgspec.json.encode(request) + b"\n")
+        await process.stdin.drain()
+        return msgspec.json.decode(await process.stdout.readline(), type=CheckResult)

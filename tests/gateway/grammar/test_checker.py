@@ -1,0 +1,144 @@
+"""What a door says of schemas and grammars: served, or refused by name; and nothing that it is sent ends it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import psutil
+import pytest
+
+from fairlane.gateway.errors import ApiError
+from fairlane.gateway.grammar import checker as grammar_checker
+from fairlane.gateway.grammar.checker import MOST_WAITING, GrammarChecker
+from fairlane.gateway.grammar.structure import Structure, choice_structure, json_structure
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+PARAM = "response_format"
+NESTED: object = {}
+for _ in range(100):
+    NESTED = {"type": "object", "properties": {"a": NESTED}}
+
+
+@pytest.fixture
+async def checker() -> AsyncIterator[GrammarChecker]:
+    made = GrammarChecker()
+    yield made
+    await made.aclose()
+
+
+async def fault_of(checker: GrammarChecker, structure: Structure, tenant: str = "acme") -> ApiError:
+    with pytest.raises(ApiError) as refused:
+        await checker.grammar(structure, tenant)
+    return refused.value
+
+
+def grammar(text: str) -> Structure:
+    return Structure("grammar", text, PARAM)
+
+
+def regex(text: str) -> Structure:
+    return Structure("regex", text, PARAM)
+
+
+@pytest.mark.parametrize(
+    "structure",
+    [
+        json_structure({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}, PARAM),
+        json_structure({}, PARAM),
+        json_structure(True, PARAM),
+        json_structure({"type": "array", "items": {"$ref": "#"}}, PARAM),
+        json_structure({"enum": [f"value{number}" for number in range(4_000)]}, PARAM),
+        choice_structure(["yes", 'n"o', "später"], PARAM),
+        regex("(a|b)+c?"),
+        grammar('start: "a" | "b" start'),
+        grammar('root ::= "a" | "b" root'),
+    ],
+    ids=repr,
+)
+async def test_what_can_be_served_becomes_a_grammar(checker: GrammarChecker, structure: Structure) -> None:
+    assert await checker.grammar(structure, "acme")
+
+
+@pytest.mark.parametrize(
+    ("structure", "word"),
+    [
+        (json_structure({"not": {}}, PARAM), "not"),
+        (json_structure({"type": "array", "uniqueItems": True}, PARAM), "uniqueItems"),
+        (json_structure({"x-guidance": {"lenient": True}, "if": {}}, PARAM), "if"),
+        (json_structure({"type": "string", "format": "colour"}, PARAM), "colour"),
+        (json_structure({"$ref": "https://example.com/schema"}, PARAM), "https://example.com/schema"),
+        (json_structure({"type": "integer", "minimum": 5, "maximum": 1}, PARAM), "minimum"),
+        (json_structure({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}, PARAM), ""),
+        (json_structure(False, PARAM), "false"),
+        (json_structure(NESTED, PARAM), "recursion"),
+        (json_structure({"allOf": [{"anyOf": [{"properties": {f"p{i}{k}": {}}} for k in range(3)]}
+                                   for i in range(12)]}, PARAM), "too large"),
+        (regex("(a"), "unclosed"),
+        (regex("(?=a)b"), "look-around"),
+        (regex("(" * 2_000 + "a" + ")" * 2_000), ""),
+        (regex("((((.{0,200}){0,200}){0,200})a){3}b"), "too many"),
+        (grammar("start: foo"), "foo"),
+        (grammar("start: " + "(" * 20_000 + '"a"' + ")" * 20_000), "nested"),
+        (grammar("root ::= " + "(" * 20_000 + '"a"' + ")" * 20_000), "recursion"),
+        (grammar('start: start "a"'), ""),
+        (choice_structure(["a" * 100_000], PARAM), "longer"),
+    ],
+    ids=repr,
+)  # fmt: skip
+async def test_what_cannot_is_refused_and_names_its_cause(
+    checker: GrammarChecker, structure: Structure, word: str
+) -> None:
+    fault = await fault_of(checker, structure)
+
+    assert (fault.code, fault.param) == ("invalid_request_error", PARAM)
+    assert word in fault.message
+    assert len(fault.message) < 300
+    assert await checker.grammar(choice_structure(["a"], PARAM), "acme")
+
+
+async def test_one_that_takes_too_long_is_refused_and_the_next_one_served(
+    checker: GrammarChecker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await checker.grammar(json_structure({}, PARAM), "acme")
+    monkeypatch.setattr(grammar_checker, "TIMEOUT_S", 0.0)
+    assert "takes more than" in (await fault_of(checker, json_structure({"type": "null"}, PARAM))).message
+    monkeypatch.undo()
+
+    assert await checker.grammar(json_structure({"type": "boolean"}, PARAM), "acme")
+
+
+async def test_a_child_that_was_killed_is_replaced(checker: GrammarChecker) -> None:
+    await checker.grammar(json_structure({}, PARAM), "acme")
+    for child in psutil.Process().children(recursive=True):
+        child.kill()
+        child.wait()
+
+    assert await checker.grammar(json_structure({"type": "boolean"}, PARAM), "acme")
+
+
+async def test_a_tenant_with_many_leaves_the_others_a_child(checker: GrammarChecker) -> None:
+    many = [json_structure({"const": number}, PARAM) for number in range(MOST_WAITING + 1)]
+    results = asyncio.gather(*(checker.grammar(each, "greedy") for each in many), return_exceptions=True)
+    other = await checker.grammar(json_structure({"type": "null"}, PARAM), "modest")
+
+    refused = [result for result in await results if isinstance(result, ApiError)]
+    assert other
+    assert [fault.code for fault in refused] == ["overloaded"]
+
+
+async def test_a_client_that_leaves_ends_its_check_alone(checker: GrammarChecker) -> None:
+    leaving = asyncio.create_task(checker.grammar(json_structure({"type": "null"}, PARAM), "acme"))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+
+    assert await checker.grammar(json_structure({"type": "null"}, PARAM), "acme")
+
+
+async def test_its_children_end_with_it() -> None:
+    made = GrammarChecker()
+    await made.grammar(json_structure({}, PARAM), "acme")
+    [child] = psutil.Process().children()
+    await made.aclose()
+
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
