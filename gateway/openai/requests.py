@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from fairlane.gateway.errors import invalid
+from fairlane.gateway.openai.tools import Tool, ToolCall, ToolChoice, read_tools
 from fairlane.gateway.openai.wire import (
     MAX_SEQUENCES,
     NEUTRAL_CHAT,
@@ -13,6 +14,7 @@ from fairlane.gateway.openai.wire import (
     ChatBody,
     CompletionBody,
     GenerationBody,
+    Message,
     checked,
 )
 from fairlane.scheduler.protocol.messages import Sampling
@@ -69,18 +71,31 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """One message of a conversation, as a chat template reads it."""
 
     role: str
-    content: str
+    content: str | None
+    """None: the model made calls and said nothing."""
     name: str | None = None
     tool_call_id: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    reasoning: str | None = None
+    """What the model thought before it answered."""
 
     def __repr__(self) -> str:
-        return f"Turn({self.role}, {len(self.content)} characters)"
+        return f"Turn({self.role}, {len(self.content or '')} characters, {len(self.tool_calls)} calls)"
 
 
 class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     """A valid `POST /v1/chat/completions`."""
 
     messages: tuple[Turn, ...]
+    tools: tuple[Tool, ...] = ()
+    """All that the request names; `offered_tools` are those that the model is told of."""
+    tool_choice: ToolChoice = ToolChoice()
+    parallel_tool_calls: bool = True
+
+    @property
+    def offered_tools(self) -> tuple[Tool, ...]:
+        """The tools that the model may call."""
+        return self.tool_choice.offered(self.tools)
 
 
 class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
@@ -95,11 +110,38 @@ def parse_chat(body: bytes, token_ids: int = 0) -> ChatRequest:
     chat = checked(ChatBody, NEUTRAL_CHAT, body, token_ids=token_ids)
     if chat.top_logprobs is not None and not chat.logprobs:
         raise invalid("top_logprobs", "`top_logprobs` needs `logprobs: true`.")
-    turns = tuple(
-        Turn(role=turn.role, content=turn.content, name=turn.name, tool_call_id=turn.tool_call_id)
-        for turn in chat.messages
+    tools, choice = read_tools(chat.tools, chat.tool_choice)
+    return ChatRequest(
+        messages=tuple([_turn(message, index) for index, message in enumerate(chat.messages)]),
+        tools=tools,
+        tool_choice=choice,
+        parallel_tool_calls=chat.parallel_tool_calls is not False,
+        logprobs=(chat.top_logprobs or 0) if chat.logprobs else None,
+        **_common(chat),
     )
-    return ChatRequest(messages=turns, logprobs=(chat.top_logprobs or 0) if chat.logprobs else None, **_common(chat))
+
+
+def _turn(message: Message, index: int) -> Turn:
+    calls = tuple(
+        ToolCall(name=call.function.name, arguments=call.function.arguments, id=call.id)
+        for call in message.tool_calls or ()
+    )
+    if message.function_call is not None:  # the older form of a single call
+        calls += (ToolCall(name=message.function_call.name, arguments=message.function_call.arguments),)
+    if calls and message.role != "assistant":
+        field = "tool_calls" if message.tool_calls else "function_call"
+        raise invalid(f"messages.[{index}].{field}", "Only a message of the role 'assistant' holds calls.")
+    content = message.refusal if message.content is None else message.content
+    if content is None and not calls:
+        raise invalid(f"messages.[{index}].content", "`content` is required in a message without calls.")
+    return Turn(
+        role=message.role,
+        content=(content or None) if calls else content,
+        name=message.name,
+        tool_call_id=message.tool_call_id,
+        tool_calls=calls,
+        reasoning=message.reasoning_content or message.reasoning,
+    )
 
 
 def parse_completion(body: bytes, token_ids: int) -> CompletionRequest:

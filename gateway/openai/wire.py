@@ -1,4 +1,4 @@
-"""The request bodies on the wire, field by field: what `schemas` checks a body against and OpenAPI shows.
+"""The request bodies on the wire, field by field: what a body is checked against and OpenAPI shows.
 
 Field names and ranges are OpenAI's; `top_k`, `min_p`, `repetition_penalty`, `min_tokens`, `ignore_eos` are as vLLM
 has them, `deadline_ms` is ours.
@@ -9,11 +9,13 @@ Checking a JSON body against a pydantic model: any fault is a 400 that names the
 from collections.abc import Mapping
 from typing import Annotated, Literal, TypeGuard, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, PlainValidator, ValidationError
 from pydantic_core import PydanticCustomError
 
 from fairlane.gateway.errors import ApiError, invalid
-from fairlane.gateway.http.body import MAX_TOKEN_ID, is_unicode, read_object, shown_name
+from fairlane.gateway.http.body import MAX_TOKEN_ID, read_object, shown_name
+from fairlane.gateway.openai.fields import Fields, Hint, Text, as_unicode
+from fairlane.gateway.openai.tools import MAX_CALLS, MAX_TOOLS, CallBody, CalledBody, Choice, ToolBody
 
 MAX_CHOICES = 16
 """Choices that one prompt may ask for."""
@@ -21,7 +23,6 @@ MAX_SEQUENCES = 128
 """Prompts times choices of one request."""
 MAX_STOPS = 4
 MAX_STOP_CHARS = 1024
-MAX_HINT_CHARS = 512
 MAX_DEADLINE_MS = 30 * 86_400_000.0
 """In a body or a header: thirty days."""
 _INT64 = 2**63
@@ -37,12 +38,9 @@ NEUTRAL_CHAT: Neutral = {
     "functions": ([],),
     "modalities": (["text"],),
     "moderation": (),
-    "parallel_tool_calls": (True, False),
     "prediction": (),
     "reasoning_effort": (),
     "response_format": (_TEXT_FORMAT,),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
     "verbosity": (),
     "web_search_options": (),
 }
@@ -56,12 +54,6 @@ NEUTRAL_COMPLETION: Neutral = {
 }
 
 
-def _unicode(text: str) -> str:
-    if not is_unicode(text):
-        raise PydanticCustomError("unicode", "must be valid Unicode, without a lone surrogate")
-    return text
-
-
 def _stops(stop: object) -> tuple[str, ...]:
     """One stop string or several, brought to one form."""
     listed = [stop] if isinstance(stop, str) else stop
@@ -69,7 +61,7 @@ def _stops(stop: object) -> tuple[str, ...]:
         raise PydanticCustomError("stop", "must be text or a list of texts")
     if len(listed) > MAX_STOPS or not all(0 < len(text) <= MAX_STOP_CHARS for text in listed):
         raise PydanticCustomError("stop", f"must be at most {MAX_STOPS} texts of 1 to {MAX_STOP_CHARS} characters")
-    return tuple(_unicode(text) for text in listed)
+    return tuple(as_unicode(text) for text in listed)
 
 
 def _joined(content: object) -> object:
@@ -82,6 +74,8 @@ def _joined(content: object) -> object:
 
 
 def _part(part: object) -> str:
+    if isinstance(part, dict) and part.keys() == {"type", "refusal"} and isinstance(part["refusal"], str):
+        return part["refusal"]  # as an answer's content may hold it
     if not isinstance(part, dict) or part.get("type") != "text":
         raise PydanticCustomError("parts", "holds a part that is not text; only text is supported")
     if part.keys() != {"type", "text"} or not isinstance(part["text"], str):
@@ -105,7 +99,7 @@ def _prompts(prompt: object) -> tuple[str | tuple[int, ...], ...]:
 
 def _prompt(item: object) -> str | tuple[int, ...]:
     if isinstance(item, str) and item:
-        return _unicode(item)
+        return as_unicode(item)
     if isinstance(item, tuple) and item:  # a long list of a large body, checked when it was read
         return item
     if _is_token_ids(item):
@@ -119,9 +113,6 @@ def _is_token_ids(item: object) -> TypeGuard[list[int]]:
     return bool(min(item) >= 0 and max(item) < MAX_TOKEN_ID)
 
 
-Text = Annotated[str, AfterValidator(_unicode)]
-Hint = Annotated[str, Field(max_length=MAX_HINT_CHARS), AfterValidator(_unicode)]
-"""A word about the request that changes nothing in how it is served."""
 Real = Annotated[float, Field(allow_inf_nan=False)]
 Penalty = Annotated[Real, Field(ge=-2, le=2)]
 Count = Annotated[int, Field(ge=1, lt=_INT64)]
@@ -136,32 +127,30 @@ Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 Tier = Literal["auto", "default", "flex", "scale", "priority", "fast"]
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, hide_input_in_errors=True)
-
-
-class StreamOptions(_Body):
+class StreamOptions(Fields):
     """How a stream is told."""
 
     include_usage: bool | None = None
     include_obfuscation: Literal[False] | None = None
 
 
-class Message(_Body):
+class Message(Fields):
     """One turn of a conversation."""
 
     role: Role
-    content: Content
+    content: Content | None = None
     name: Hint | None = None
     tool_call_id: Hint | None = None
-    tool_calls: Unsupported = None
-    function_call: Unsupported = None
-    refusal: Unsupported = None
+    tool_calls: Annotated[list[CallBody], Field(max_length=MAX_CALLS)] | None = None
+    function_call: CalledBody | None = None
+    refusal: Text | None = None
+    reasoning_content: Text | None = None
+    reasoning: Text | None = None
     audio: Unsupported = None
     annotations: Unsupported = None
 
 
-class GenerationBody(_Body):
+class GenerationBody(Fields):
     """What chat and plain completions share."""
 
     model: Annotated[Hint, Field(min_length=1)]
@@ -195,6 +184,9 @@ class ChatBody(GenerationBody):
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    tools: Annotated[list[ToolBody], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Choice | None = None
+    parallel_tool_calls: bool | None = None
 
 
 class CompletionBody(GenerationBody):
@@ -212,6 +204,7 @@ _RULES = {
     "missing": "is required",
     "none_required": "is not supported yet",
     "model_type": "must be an object",
+    "string_pattern_mismatch": "must match {pattern}",
     "string_too_long": "must have at most {max_length} characters",
     "string_too_short": "must not be empty",
     "too_long": "must have at most {max_length} items",

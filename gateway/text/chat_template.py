@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
-import jinja2
-from jinja2 import nodes
+from jinja2 import meta, nodes
 
 from fairlane.gateway.text.template_sandbox import TemplateSandbox
 from fairlane.gateway.text.template_taint import Value, given
@@ -16,9 +16,11 @@ _MAX_FORMAT_CHARS = 64
 class TemplateRefusal(Exception):
     """A template that cannot be used, or messages that it does not take. `reason` holds no content of messages."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, *, is_its_own: bool = False) -> None:
+        """`is_its_own`: the template says so itself; otherwise it failed."""
         super().__init__(reason)
         self.reason = reason
+        self.is_its_own = is_its_own
 
 
 class _Raised(Exception):
@@ -43,32 +45,38 @@ class ChatTemplate:
         """Raises TemplateRefusal where the source is too long or cannot be compiled."""
         if len(source) > MAX_SOURCE_CHARS:
             raise TemplateRefusal(f"the chat template is longer than {MAX_SOURCE_CHARS} characters")
-        self._fixed = {"bos_token": bos_token, "eos_token": eos_token, "tools": None, "documents": None}
+        self._fixed = {"bos_token": bos_token, "eos_token": eos_token, "documents": None}
         functions: dict[str, Callable[..., Value]] = {
             "raise_exception": _raise_exception,
             "strftime_now": lambda form: now().strftime(form[:_MAX_FORMAT_CHARS]),
         }
         environment = TemplateSandbox(functions)
         try:
-            self._literals = _literals(environment, source)
+            parsed = environment.parse(source)
+            self._literals = _literals(parsed)
+            self.reads_tools = "tools" in meta.find_undeclared_variables(parsed)
+            """Whether it tells the model of tools."""
             self._template = environment.from_string(source)
             self._template.globals = dict(self._template.globals)  # jinja2's own is a chain, slow to copy each time
         except Exception as error:  # noqa: BLE001 - the template is foreign code: compiling it can fail in any way
             raise TemplateRefusal(f"the chat template cannot be compiled ({type(error).__name__})") from None
 
-    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
+    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
         """The conversation up to where the model's answer begins, tainted where it is the caller's.
 
-        All of a message is, but for its role: a word that the API knows. Raises TemplateRefusal.
+        All of a message is, but for its role: a word that the API knows; and all of the tools. Raises TemplateRefusal.
         """
-        turns = [{key: value if key == "role" else given(value) for key, value in turn.items()} for turn in messages]
         try:
-            return self._template.render(messages=turns, add_generation_prompt=True, **self._fixed)
+            turns = [
+                {key: value if key == "role" else given(value) for key, value in turn.items()} for turn in messages
+            ]
+            offered = None if tools is None else given(list(tools))
+            return self._template.render(messages=turns, tools=offered, add_generation_prompt=True, **self._fixed)
         except _Raised as raised:
-            reason = self._told(str(raised))
+            refusal = TemplateRefusal(self._told(str(raised)), is_its_own=True)
         except Exception:  # noqa: BLE001 - the template is foreign code: it can fail in any way, with content in the message
-            reason = "The model's chat template does not take these messages."
-        raise TemplateRefusal(reason)
+            refusal = TemplateRefusal("The model's chat template does not take these messages.")
+        raise refusal
 
     def _told(self, message: str) -> str:
         """A template's own words only where they stand in its source: others may quote the messages."""
@@ -77,6 +85,6 @@ class ChatTemplate:
         return "The model's chat template refuses these messages."
 
 
-def _literals(environment: jinja2.Environment, source: str) -> frozenset[str]:
-    constants = environment.parse(source).find_all(nodes.Const)
+def _literals(parsed: nodes.Template) -> frozenset[str]:
+    constants = parsed.find_all(nodes.Const)
     return frozenset(constant.value for constant in constants if isinstance(constant.value, str))

@@ -6,17 +6,24 @@ Stop strings in a text that arrives piece by piece (Knuth, Morris, Pratt: consta
 import codecs
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import msgspec
 from tokenizers import Tokenizer
 
 from fairlane.gateway.errors import invalid
 from fairlane.gateway.openai.requests import Prompt, Turn
+from fairlane.gateway.openai.tools import Tool
 from fairlane.gateway.text.chat_template import ChatTemplate, TemplateRefusal
 from fairlane.gateway.text.control_tokens import ControlTokens
+from fairlane.gateway.text.conversation import Conversation
 from fairlane.gateway.text.template_taint import given
 from fairlane.gateway.text.vocabulary import Vocabulary
+from fairlane.gateway.tools.description import spelled, with_tools
+from fairlane.gateway.tools.output_format import OutputFormat
 from fairlane.scheduler.protocol.messages import ModelCard
+
+_TAIL_TOKENS = 64
 
 
 class StopMatcher:
@@ -100,30 +107,53 @@ class TextModel:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self.vocabulary = Vocabulary(self._tokenizer, card.tokenizer_json)
+        added = self._tokenizer.get_added_tokens_decoder()
         written = "".join(filter(None, (card.chat_template, card.bos_token, card.eos_token)))
         self._control = ControlTokens(self._tokenizer, written, self.vocabulary.spelled)
         self._raw_prompts = raw_prompts
         self.template_problem: str | None = None
         """For operators: nothing of what requests hold is in it."""
         self._template = self._read_template()
+        special = {entry.content: token for token, entry in added.items() if entry.special}
+        self.output_format = OutputFormat(card.chat_template or "", special)
+        """How it answers."""
+        self._conversation = Conversation(
+            card.chat_template or "", lambda call: spelled(call, self.output_format.syntax)
+        )
 
-    def chat_prompt(self, messages: Sequence[Turn]) -> tuple[int, ...]:
-        """The conversation as the model reads it, up to where its answer begins. Its contents are text: what names a
-        control token in them is no such token.
+    def chat_prompt(self, messages: Sequence[Turn], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
+        """The conversation as the model reads it, up to where its answer begins, told of these tools. All of the
+        caller's is text: what names a control token in it is no such token.
 
-        Raises ApiError naming `messages` where the model's template refuses them or the model has no template,
-        PromptTooLong.
+        Raises ApiError naming `messages` where the model's template refuses them or the model has no template, `tools`
+        where the model cannot be told of any, PromptTooLong.
         """
         if self._template is None:
             raise invalid("messages", "This model has no chat template that can be used; /v1/completions works.")
+        if tools and self.output_format.problem is not None:
+            raise invalid("tools", self.output_format.problem)
+        if tools and not self._template.reads_tools:
+            messages, tools = with_tools(messages, tools, self.output_format.syntax), ()
         try:
-            text = self._template.render([_as_template_reads(turn) for turn in messages])
+            text = self._render(self._template, messages, [tool.as_json() for tool in tools] or None)
         except TemplateRefusal as refusal:
             reason = refusal.reason
         else:
             self._check_length(text)
             return self._control.encode(text)
         raise invalid("messages", reason)
+
+    def _render(self, template: ChatTemplate, messages: Sequence[Turn], tools: list[dict[str, Any]] | None) -> str:
+        try:
+            return template.render(self._conversation.messages(messages), tools)
+        except TemplateRefusal as refusal:
+            if refusal.is_its_own or not any(turn.tool_calls for turn in messages):
+                raise
+        return template.render(self._conversation.messages(messages, arguments_as_text=True), tools)
+
+    def tail(self, prompt: Sequence[int]) -> str:
+        """The end of a prompt as text, control tokens by name: what the template has written of the answer is in it."""
+        return b"".join(map(self.token_bytes, prompt[-_TAIL_TOKENS:])).decode("utf-8", "replace")
 
     def prompt(self, prompt: Prompt) -> tuple[int, ...]:
         """A plain completion's prompt.
@@ -187,16 +217,6 @@ def _tokenizer(card: ModelCard) -> Tokenizer:
         return Tokenizer.from_str(card.tokenizer_json)
     except Exception as error:  # the library raises bare Exception for whatever is wrong with the JSON
         raise ValueError(f"the tokenizer of model card {card.model!r} cannot be read") from error
-
-
-def _as_template_reads(turn: Turn) -> dict[str, str]:
-    """A message as templates expect it; `developer` is OpenAI's newer word for what models know as `system`."""
-    message = {"role": "system" if turn.role == "developer" else turn.role, "content": turn.content}
-    if turn.name is not None:
-        message["name"] = turn.name
-    if turn.tool_call_id is not None:
-        message["tool_call_id"] = turn.tool_call_id
-    return message
 
 
 class TextPiece(msgspec.Struct, frozen=True):

@@ -29,7 +29,7 @@ async def served(valkey: EmbeddedStore) -> AsyncIterator[Served]:
         ({"max_tokens": 100_000}, 400, "context_length_exceeded", "max_tokens"),
         ({"service_tier": "gold"}, 400, "invalid_request_error", "service_tier"),
         ({"n": 0}, 400, "invalid_request_error", "n"),
-        ({"tools": [{}]}, 400, "invalid_request_error", "tools"),
+        ({"tools": [{}]}, 400, "invalid_request_error", "tools.[0].type"),
         ({"nonsense": 1}, 400, "invalid_request_error", "nonsense"),
     ],
 )

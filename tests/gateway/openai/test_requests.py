@@ -207,13 +207,10 @@ UNSUPPORTED: dict[str, list[Any]] = {
     "logit_bias": [{"5": 1}],
     "modalities": [["text", "audio"], ["audio"], []],
     "moderation": [True],
-    "parallel_tool_calls": ["yes"],
     "prediction": [{"type": "content", "content": SECRET}],
     "reasoning_effort": ["low", "high"],
     "response_format": [{"type": "json_object"}, {"type": "json_schema", "json_schema": {}}, "text"],
     "store": [True, 0],
-    "tool_choice": ["required", {"type": "function"}],
-    "tools": [[{"type": "function", "function": {"name": "f"}}], {}],
     "verbosity": ["low"],
     "web_search_options": [{}],
 }
@@ -334,7 +331,6 @@ MESSAGES_AT_FAULT: dict[str, tuple[Any, str]] = {
         [{"role": "user", "content": [{"type": "text", "text": "\udc00"}]}],
         "messages.[0].content",
     ),
-    "tool calls": ([{"role": "assistant", "content": "", "tool_calls": [{}]}], "messages.[0].tool_calls"),
     "unknown field": ([{"role": "user", "content": "", "weight": 1}], "messages.[0].weight"),
     "long name": ([{"role": "user", "content": "", "name": "x" * 513}], "messages.[0].name"),
 }

@@ -1,0 +1,28 @@
+"""What all parts of a request body are made of."""
+
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+from fairlane.gateway.http.body import is_unicode
+
+MAX_HINT_CHARS = 512
+
+
+def as_unicode(text: str) -> str:
+    """The text itself; a pydantic error where it holds a lone surrogate."""
+    if not is_unicode(text):
+        raise PydanticCustomError("unicode", "must be valid Unicode, without a lone surrogate")
+    return text
+
+
+Text = Annotated[str, AfterValidator(as_unicode)]
+Hint = Annotated[str, Field(max_length=MAX_HINT_CHARS), AfterValidator(as_unicode)]
+"""A word about the request that changes nothing in how it is served."""
+
+
+class Fields(BaseModel):
+    """An object of a body: strict, with no field beyond those it names."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, hide_input_in_errors=True)

@@ -1,0 +1,37 @@
+"""Tools in a system turn, for a model whose chat template tells of none: in the way that Hermes models are trained."""
+
+import json
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from fairlane.gateway.openai.requests import Turn
+from fairlane.gateway.openai.tools import Tool, ToolCall
+from fairlane.gateway.tools.syntax import CallSyntax
+
+_TEXT = """\
+You may call one or more functions to help with the user's request.
+
+These are the functions, each with the JSON schema of its parameters:
+<tools>
+{tools}
+</tools>
+
+To call a function, answer with its name and its arguments in this form, and nothing else:
+{call}
+Its result will be given to you between <tool_response> and </tool_response>."""
+
+
+def with_tools(turns: Sequence[Turn], tools: Sequence[Tool], syntax: CallSyntax) -> list[Turn]:
+    """The conversation, with the tools told of at the end of its system turn."""
+    told = "\n".join(json.dumps(tool.as_json(), ensure_ascii=False) for tool in tools)
+    text = _TEXT.format(tools=told, call=syntax.spell("<function-name>", "<arguments-as-JSON>"))
+    if turns and turns[0].role in ("system", "developer"):
+        first = replace(turns[0], content=f"{turns[0].content or ''}\n\n{text}")
+        return [first, *turns[1:]]
+    return [Turn(role="system", content=text), *turns]
+
+
+def spelled(call: ToolCall, syntax: CallSyntax) -> str:
+    """A call of an earlier turn, as the model was taught to write it."""
+    return syntax.spell(call.name, call.arguments or "{}")
