@@ -15,6 +15,7 @@ from fairlane.gateway.auth import Authenticator
 from fairlane.gateway.config import GatewaySettings, Member
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.fleet import Depths, FleetCache, StoredFleet
+from fairlane.gateway.grammar.checker import GrammarChecker
 from fairlane.gateway.http.body_budget import BodyBudget, BodyRoom, Trimmer
 from fairlane.gateway.http.connections import Crowd
 from fairlane.gateway.http.refusals import Malformed
@@ -145,6 +146,7 @@ class Resources:
             min(section.max_body_bytes, section.tenant_body_bytes, self.bodies.most_large_bytes),
             self.fleet_cache.longest_context,
         )
+        self.grammars = GrammarChecker()
         self.preparer = Preparer(
             self.lanes,
             self.fleet_cache,
@@ -152,6 +154,7 @@ class Resources:
             self.telemetry,
             self.refusal,
             self.body_room,
+            self.grammars,
         )
         self.reaper = Reaper(
             self.quotas,
@@ -231,6 +234,7 @@ class Resources:
             stack.push_async_callback(self.dispatcher.aclose)
             stack.push_async_callback(self.settlements.aclose, SETTLE_GRACE_S)
             stack.push_async_callback(self.runs.aclose, SETTLE_GRACE_S)
+            stack.push_async_callback(self.grammars.aclose)
             tasks = [
                 asyncio.create_task(self.fleet_cache.run(self._fleet_changed), name="directory"),
                 asyncio.create_task(self.reaper.run(), name="reaper"),

@@ -6,11 +6,12 @@ from typing import Any
 import msgspec
 
 from fairlane.gateway.errors import invalid
+from fairlane.gateway.grammar.structure import Structure
+from fairlane.gateway.openai.neutral import NEUTRAL_CHAT, NEUTRAL_COMPLETION
+from fairlane.gateway.openai.structures import read_structure
 from fairlane.gateway.openai.tools import Tool, ToolCall, ToolChoice, read_tools
 from fairlane.gateway.openai.wire import (
     MAX_SEQUENCES,
-    NEUTRAL_CHAT,
-    NEUTRAL_COMPLETION,
     ChatBody,
     CompletionBody,
     GenerationBody,
@@ -26,7 +27,16 @@ Prompt = str | tuple[int, ...]
 
 _AS_USUAL = Sampling()
 _DRAW_FIELDS = frozenset(
-    ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+    (
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "repetition_penalty",
+        "presence_penalty",
+        "frequency_penalty",
+        "logit_bias",
+    )
 )
 
 
@@ -44,6 +54,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     stop: tuple[str, ...] = ()
     stream: bool = False
     include_usage: bool = False
+    continuous_usage: bool = False
+    """Each chunk of a stream says what was used so far."""
     service_tier: str | None = None
     deadline_ms: float | None = None
     """From arrival to the last token."""
@@ -52,6 +64,12 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """None: no log-probabilities; k: the chosen token's and those of the k likeliest."""
     draw: Mapping[str, Any] = {}
     """Fields of `Sampling` that the caller set to something else than they are as usual."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Tokens beside the model's own that end a choice."""
+    structure: Structure | None = None
+    """What form each choice shall have; None: any."""
+    cache_salt: str = ""
+    """Cached prompts are found by requests with the same one alone."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model}, n={self.n}, max_tokens={self.max_tokens})"
@@ -62,7 +80,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
             **self.draw,
             seed=seed & _SEED_MASK,
             min_tokens=self.min_tokens,
-            stop_token_ids=() if self.ignore_eos else eos,
+            stop_token_ids=self.stop_token_ids if self.ignore_eos else (*eos, *self.stop_token_ids),
             logprobs=self.logprobs,
         )
 
@@ -102,6 +120,8 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
     """A valid `POST /v1/completions`; the choices of prompt i have the indices i·n to i·n + n - 1."""
 
     prompts: tuple[Prompt, ...]
+    echo: bool = False
+    """Each choice begins with its prompt."""
 
 
 def parse_chat(body: bytes, token_ids: int = 0) -> ChatRequest:
@@ -153,7 +173,14 @@ def parse_completion(body: bytes, token_ids: int) -> CompletionRequest:
         raise invalid("prompt", f"Prompts times `n` must be at most {MAX_SEQUENCES}.")
     if completion.best_of not in (None, n):
         raise invalid("best_of", "`best_of` other than `n` is not supported yet.")
-    return CompletionRequest(prompts=completion.prompt, logprobs=completion.logprobs, **_common(completion))
+    if completion.echo and completion.logprobs is not None:
+        raise invalid("echo", "`echo` with `logprobs` is not supported yet.")
+    return CompletionRequest(
+        prompts=completion.prompt,
+        logprobs=completion.logprobs,
+        echo=bool(completion.echo),
+        **_common(completion),
+    )
 
 
 def _common(body: GenerationBody) -> dict[str, Any]:
@@ -164,6 +191,10 @@ def _common(body: GenerationBody) -> dict[str, Any]:
         raise invalid("min_tokens", "`min_tokens` must be at most `max_tokens`.")
     if body.stream_options is not None and not body.stream:
         raise invalid("stream_options", "`stream_options` needs `stream: true`.")
+    structure = read_structure(body)
+    if structure is not None and body.ignore_eos:
+        raise invalid("ignore_eos", f"`ignore_eos` contradicts `{structure.param}`, which says where an answer ends.")
+    options = body.stream_options
     return {
         "model": body.model,
         "n": body.n or 1,
@@ -173,11 +204,15 @@ def _common(body: GenerationBody) -> dict[str, Any]:
         "ignore_eos": bool(body.ignore_eos),
         "stop": tuple(body.stop or ()),
         "stream": bool(body.stream),
-        "include_usage": bool(body.stream_options and body.stream_options.include_usage),
+        "include_usage": bool(options and (options.include_usage or options.continuous_usage_stats)),
+        "continuous_usage": bool(options and options.continuous_usage_stats),
         "service_tier": body.service_tier,
         "deadline_ms": body.deadline_ms,
         "seed": body.seed,
         "draw": _draw(body),
+        "stop_token_ids": tuple(body.stop_token_ids or ()),
+        "structure": structure,
+        "cache_salt": body.cache_salt or "",
     }
 
 
@@ -189,7 +224,7 @@ def _max_tokens(body: GenerationBody) -> int | None:
     return body.max_tokens
 
 
-def _draw(body: GenerationBody) -> dict[str, float]:
+def _draw(body: GenerationBody) -> dict[str, Any]:
     stated = {name: getattr(body, name) for name in _DRAW_FIELDS & body.model_fields_set}
     if stated.get("top_p") == 0.0:  # the smallest set of tokens with any mass is the likeliest one
         stated |= {"top_p": None, "top_k": 1}

@@ -19,7 +19,7 @@ import msgspec
 from fairlane.gateway.fleet import ServedModel
 from fairlane.gateway.http import sse
 from fairlane.gateway.http.sse import EventStream
-from fairlane.gateway.openai.requests import GenerationRequest
+from fairlane.gateway.openai.requests import CompletionRequest, GenerationRequest
 from fairlane.gateway.requests.request import LiveJob
 from fairlane.gateway.text.tokenizer import TextModel
 from fairlane.scheduler.protocol.messages import FinishReason, PositionLogprobs
@@ -85,6 +85,11 @@ _ANY_TEXT = "\0text\0"
 """Stands for a text in a frame: what comes after it cannot hold the like."""
 
 
+_NO_DETAILS: Json = dict.fromkeys(
+    ("reasoning_tokens", "audio_tokens", "accepted_prediction_tokens", "rejected_prediction_tokens"), 0
+)
+
+
 class Usage(msgspec.Struct, frozen=True):
     """Tokens of one request, all its choices together, as they are charged."""
 
@@ -98,7 +103,8 @@ class Usage(msgspec.Struct, frozen=True):
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens, "audio_tokens": 0},
+            "completion_tokens_details": _NO_DETAILS,
         }
 
 
@@ -234,6 +240,10 @@ class ChoicesAnswer(AnswerBuilder):
     def _all(self, text: str) -> Json:
         """The text of a whole choice."""
 
+    def _echo(self, index: int) -> str:
+        """What a choice begins with before the model says anything."""
+        return ""
+
     @abstractmethod
     def _logprobs(self, token_ids: Sequence[int], logprobs: Sequence[PositionLogprobs], before: int) -> Json:
         """The `logprobs` object of tokens with so many characters of the choice before them."""
@@ -251,7 +261,11 @@ class ChoicesAnswer(AnswerBuilder):
             logprobs = None
             if self._request.logprobs is not None:
                 logprobs = self._logprobs(choice.token_ids, choice.logprobs, 0)
-            choices.append(_choice(index, self._all("".join(choice.text)), logprobs, choice.finish_reason or "stop"))
+            choices.append(
+                _choice(
+                    index, self._all(self._echo(index) + "".join(choice.text)), logprobs, choice.finish_reason or "stop"
+                )
+            )
             limited_by = limited_by or self._limited_by(index, choice.finish_reason)
         return self._object(self.WHOLE, choices) | {"usage": self.usage().as_json()} | _limited(limited_by)
 
@@ -259,22 +273,25 @@ class ChoicesAnswer(AnswerBuilder):
         frame = sse.data(self._chunk([_choice(index, self._new(_ANY_TEXT), None, None)]))
         before, _, after = frame.rpartition(_encode(_ANY_TEXT))
         choice.frame = before, after
-        opening = self._opening()
-        return [] if opening is None else [sse.data(self._chunk([_choice(index, opening, None, None)]))]
+        opening, echo = self._opening(), self._echo(index)
+        frames = [] if opening is None else [sse.data(self._chunk([_choice(index, opening, None, None)]))]
+        return [*frames, before, _encode(echo), after] if echo else frames
 
     def _tell(self, chunk: TextChunk, choice: AnswerChoice) -> list[bytes]:
         logprobs = None
         if self._request.logprobs is not None and chunk.token_ids:
             logprobs = self._logprobs(chunk.token_ids, chunk.logprobs, choice.characters)
             choice.characters += sum([len(self._model.text.token_text(token_id)) for token_id in chunk.token_ids])
-        if logprobs is None and chunk.finish_reason is None:
+        if logprobs is None and chunk.finish_reason is None and not self._request.continuous_usage:
             before, after = choice.frame
             return [before, _encode(chunk.text), after] if chunk.text else []
         told = _choice(chunk.index, self._new(chunk.text), logprobs, chunk.finish_reason)
         return [sse.data(self._chunk([told]) | _limited(self._limited_by(chunk.index, chunk.finish_reason)))]
 
     def _chunk(self, choices: list[Json]) -> Json:
-        usage = {"usage": None} if self._request.include_usage else {}
+        usage: Json = {"usage": None} if self._request.include_usage else {}
+        if self._request.continuous_usage:
+            usage = {"usage": self.usage().as_json()}
         return self._object(self.CHUNK, choices) | usage
 
     def _object(self, name: str, choices: list[Json]) -> Json:
@@ -283,6 +300,7 @@ class ChoicesAnswer(AnswerBuilder):
             "object": name,
             "created": self._created_s,
             "model": self._model.name,
+            "system_fingerprint": self._model.text.card.system_fingerprint,
             "service_tier": self._service_tier,
             "choices": choices,
         }
@@ -321,6 +339,13 @@ class CompletionAnswer(ChoicesAnswer):
 
     def _opening(self) -> None:
         return None
+
+    def _echo(self, index: int) -> str:
+        request = self._request
+        if not isinstance(request, CompletionRequest) or not request.echo:
+            return ""
+        prompt = request.prompts[index // request.n]
+        return prompt if isinstance(prompt, str) else self._model.text.decode(prompt)
 
     def _new(self, text: str) -> Json:
         return {"text": text}

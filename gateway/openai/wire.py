@@ -15,6 +15,8 @@ from pydantic_core import PydanticCustomError
 from fairlane.gateway.errors import ApiError, invalid
 from fairlane.gateway.http.body import MAX_TOKEN_ID, read_object, shown_name
 from fairlane.gateway.openai.fields import Fields, Hint, Text, as_unicode
+from fairlane.gateway.openai.neutral import Neutral, refuse_unless_neutral
+from fairlane.gateway.openai.structures import StructureFields
 from fairlane.gateway.openai.tools import MAX_CALLS, MAX_TOOLS, CallBody, CalledBody, Choice, ToolBody
 
 MAX_CHOICES = 16
@@ -23,35 +25,14 @@ MAX_SEQUENCES = 128
 """Prompts times choices of one request."""
 MAX_STOPS = 4
 MAX_STOP_CHARS = 1024
+MAX_BIASES = 300
+"""Tokens whose scores one request moves."""
+MOST_BIAS = 100.0
+MAX_STOP_TOKENS = 128
 MAX_DEADLINE_MS = 30 * 86_400_000.0
 """In a body or a header: thirty days."""
 _INT64 = 2**63
-
-Neutral = Mapping[str, tuple[object, ...]]
-"""Fields that are not served yet, each with the values beside null that ask for nothing."""
-_TEXT_FORMAT = {"type": "text"}
-NEUTRAL: Neutral = {"store": (False,), "logit_bias": ({},)}
-NEUTRAL_CHAT: Neutral = {
-    **NEUTRAL,
-    "audio": (),
-    "function_call": ("none", "auto"),
-    "functions": ([],),
-    "modalities": (["text"],),
-    "moderation": (),
-    "prediction": (),
-    "reasoning_effort": (),
-    "response_format": (_TEXT_FORMAT,),
-    "verbosity": (),
-    "web_search_options": (),
-}
-NEUTRAL_COMPLETION: Neutral = {
-    **NEUTRAL,
-    "echo": (False,),
-    "parallel_tool_calls": (True, False),
-    "response_format": (_TEXT_FORMAT,),
-    "suffix": ("",),
-    "tools": ([],),
-}
+_MOST_DIGITS = 9
 
 
 def _stops(stop: object) -> tuple[str, ...]:
@@ -107,6 +88,21 @@ def _prompt(item: object) -> str | tuple[int, ...]:
     raise PydanticCustomError("prompt", "holds a prompt that is empty, or neither text nor token ids")
 
 
+def _biases(biases: object) -> tuple[tuple[int, float], ...]:
+    """Token ids, which JSON has as text, and what is added to their scores."""
+    if not isinstance(biases, dict) or len(biases) > MAX_BIASES:
+        raise PydanticCustomError("biases", f"must be an object of at most {MAX_BIASES} token ids")
+    return tuple(_bias(token_id, bias) for token_id, bias in biases.items())
+
+
+def _bias(token_id: str, bias: object) -> tuple[int, float]:
+    if not (token_id.isascii() and token_id.isdecimal() and len(token_id) <= _MOST_DIGITS):
+        raise PydanticCustomError("biases", "holds a name that is not a token id")
+    if isinstance(bias, bool) or not isinstance(bias, int | float) or not -MOST_BIAS <= bias <= MOST_BIAS:
+        raise PydanticCustomError("biases", f"holds a value that is not a number of -{MOST_BIAS:g} to {MOST_BIAS:g}")
+    return int(token_id), float(bias)
+
+
 def _is_token_ids(item: object) -> TypeGuard[list[int]]:
     if not isinstance(item, list) or set(map(type, item)) != {int}:
         return False
@@ -121,6 +117,8 @@ Prompts = Annotated[
     PlainValidator(_prompts, json_schema_input_type=str | list[str] | list[int] | list[list[int]]),
 ]
 Stops = Annotated[tuple[str, ...], PlainValidator(_stops, json_schema_input_type=str | list[str])]
+Biases = Annotated[tuple[tuple[int, float], ...], PlainValidator(_biases, json_schema_input_type=dict[str, float])]
+TokenId = Annotated[int, Field(ge=0, lt=MAX_TOKEN_ID)]
 Unsupported = Annotated[None, BeforeValidator(_nothing)]
 Content = Annotated[Text, BeforeValidator(_joined, json_schema_input_type=str | list[dict[str, str]])]
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
@@ -132,6 +130,7 @@ class StreamOptions(Fields):
 
     include_usage: bool | None = None
     include_obfuscation: Literal[False] | None = None
+    continuous_usage_stats: bool | None = None
 
 
 class Message(Fields):
@@ -150,7 +149,7 @@ class Message(Fields):
     annotations: Unsupported = None
 
 
-class GenerationBody(Fields):
+class GenerationBody(StructureFields):
     """What chat and plain completions share."""
 
     model: Annotated[Hint, Field(min_length=1)]
@@ -167,7 +166,10 @@ class GenerationBody(Fields):
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     seed: Annotated[int, Field(ge=-_INT64, lt=_INT64)] | None = None
+    logit_bias: Biases | None = None
     stop: Stops | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_STOP_TOKENS)] | None = None
+    cache_salt: Annotated[Hint, Field(min_length=1)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     service_tier: Tier | None = None
@@ -194,6 +196,7 @@ class CompletionBody(GenerationBody):
 
     prompt: Prompts
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
+    echo: bool | None = None
     best_of: Count | None = None
 
 
@@ -228,7 +231,7 @@ def checked_fields(kind: type[Body], neutral: Neutral, fields: Mapping[str, obje
     """The model that parsed fields hold: as `checked`."""
     given = dict(fields)
     for name in sorted(neutral.keys() & given.keys()):
-        _refuse_unless_neutral(name, given.pop(name), neutral[name])
+        refuse_unless_neutral(name, given.pop(name), neutral[name])
     try:
         return kind.model_validate(given)
     except ValidationError as error:
@@ -237,11 +240,6 @@ def checked_fields(kind: type[Body], neutral: Neutral, fields: Mapping[str, obje
         raise refused
     finally:
         del refused  # it has this frame in its traceback, and with it the fields, until the next collection otherwise
-
-
-def _refuse_unless_neutral(name: str, value: object, neutral: tuple[object, ...]) -> None:
-    if value is not None and not any(type(value) is type(known) and value == known for known in neutral):
-        raise invalid(name, f"`{name}` is not supported yet.")
 
 
 def _first(error: ValidationError) -> ApiError:

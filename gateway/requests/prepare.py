@@ -13,6 +13,7 @@ import msgspec
 from fairlane.gateway.auth import Caller
 from fairlane.gateway.errors import ApiError, invalid, model_not_found
 from fairlane.gateway.fleet import FleetCache, ServedModel
+from fairlane.gateway.grammar.checker import GrammarChecker
 from fairlane.gateway.http.body import LARGE_BODY_BYTES
 from fairlane.gateway.http.body_budget import BodyRoom
 from fairlane.gateway.http.sse import Headers
@@ -64,6 +65,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     prompts: Sequence[Tokens]
     asked: Sequence[Request]
     """What each asks of the workers."""
+    grammar: str
+    """What each choice has to be, as workers read it; empty: anything."""
     answers: Sequence[Admitted]
     """Admission's word on each."""
     guaranteed: bool
@@ -119,8 +122,10 @@ class Preparer:
         telemetry: Telemetry,
         refusal: Callable[[], ApiError | None],
         room: BodyRoom,
+        grammars: GrammarChecker,
     ) -> None:
         """`refusal`: why no request is let in any more, if so. `room`: what a body may hold."""
+        self._grammars = grammars
         self._room = room
         self._lanes = lanes
         self._fleet_cache = fleet_cache
@@ -140,13 +145,16 @@ class Preparer:
             request, model, prompts = self._understand(kind, body, caller)
         else:
             request, model, prompts = await self._understood_aside(kind, body, caller)
+        grammar = ""
+        if request.structure is not None:
+            grammar = await self._grammars.grammar(request.structure, caller.tenant_id)
         refusal = self._refusal()
         if refusal is not None:  # it came before the last body, or while that was read
             raise refusal
         ids = job_ids(random_id(), len(prompts))
         self._open_requests.hold(ids)
         try:
-            return self._plan(kind, request, model, ids, prompts, headers, caller, arrived_s)
+            return self._plan(kind, request, model, ids, prompts, grammar, headers, caller, arrived_s)
         except BaseException:
             self._open_requests.let_go(model.queue, ids)
             raise
@@ -158,6 +166,7 @@ class Preparer:
         model: ServedModel,
         ids: Sequence[str],
         prompts: Sequence[Tokens],
+        grammar: str,
         headers: Headers,
         caller: Caller,
         arrived_s: float,
@@ -179,6 +188,7 @@ class Preparer:
             ids=ids,
             prompts=prompts,
             asked=asked,
+            grammar=grammar,
             answers=answers,
             guaranteed=all(answer.guaranteed for answer in answers),
             prompt_param=kind.prompt_param,
@@ -212,9 +222,19 @@ class Preparer:
         except PromptTooLong as long:
             least = f"at least {long.least_tokens}"
             raise too_long(least, request.max_tokens, model, prompt_param=kind.prompt_param) from None
+        _check_token_ids(request, model.text.card.vocab_size)
         if not all(prompts):
             raise invalid(kind.prompt_param, f"`{kind.prompt_param}` holds no token.")
         return request, model, prompts
+
+
+def _check_token_ids(request: GenerationRequest, vocab_size: int) -> None:
+    """Raises ApiError for a field that names a token which the model does not have."""
+    named = {"logit_bias": [token for token, _ in request.draw.get("logit_bias", ())]}
+    named["stop_token_ids"] = [*request.stop_token_ids]
+    for field, tokens in named.items():
+        if tokens and max(tokens) >= vocab_size:
+            raise invalid(field, f"`{field}` holds a token id that is not below {vocab_size}.")
 
 
 def allowed_model(fleet_cache: FleetCache, name: str, caller: Caller) -> ServedModel:

@@ -25,6 +25,7 @@ from fairlane.gateway.requests.resume import Earlier, Heads, Wanted, begin, resu
 from fairlane.gateway.requests.settlement import Settlements, outcome_of
 from fairlane.quotas.limits import RULES, LimitStatus
 from fairlane.quotas.store import AccessDenied, Ask, Denied, Once, QuotaStore, Reservation
+from fairlane.quotas.tenants import Tenant
 from fairlane.scheduler.protocol.messages import Job, Outcome
 from fairlane.scheduler.queue.types import LaneFull, TenantQueueFull, Unattainable
 from fairlane.store.circuit_breaker import StoreAway
@@ -176,13 +177,14 @@ class Submitter:
             tenant=tenant.id,
             tenant_since=tenant.created_at,
             weight=tenant.weight,
-            share_group=tenant.share_group,
+            share_group=_share_group(tenant, request.cache_salt),
             lane=level.lane.name,
             prompt=prompt,
             n=request.n,
             max_tokens=most,
             granted_until=granted,
             sampling=request.sampling(seed, model.text.card.eos_token_ids),
+            grammar=plan.grammar,
             ttft_ms=_left(level.ttft_ms, elapsed_ms),
             tpot_ms=level.lane.tpot_on(model.single_stream_ms),
             deadline_ms=None if level.deadline_ms is None else _left(level.deadline_ms, elapsed_ms),
@@ -247,6 +249,14 @@ def _drawn_seed(once: Once | None, number: int) -> int:
         return secrets.randbits(_SEED_BITS)
     digest = hashlib.sha256(f"{once.name}:{number}".encode()).digest()
     return int.from_bytes(digest) & ((1 << _SEED_BITS) - 1)
+
+
+def _share_group(tenant: Tenant, salt: str) -> str:
+    """Among whom cached prompts are shared: the tenant's group, or those in it that know the salt."""
+    if not salt:
+        return tenant.share_group
+    whose = ("group", tenant.share_group) if tenant.share_group else ("tenant", tenant.id, tenant.created_at)
+    return hashlib.sha256(repr((whose, salt)).encode()).hexdigest()
 
 
 def _print_of(prompt: Tokens) -> str:

@@ -178,6 +178,11 @@ class TextModel:
         [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=True)
         return tuple(encoding.ids)
 
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of tokens, without the special ones."""
+        stream = TokenStream(self)
+        return stream.push(token_ids).text + stream.flush().text
+
     def token_text(self, token_id: int) -> str:
         """One token alone, as text; half a character reads U+FFFD, a special token its own name."""
         return self.token_bytes(token_id).decode("utf-8", "replace")

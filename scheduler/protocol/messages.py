@@ -303,6 +303,11 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     """Of what the model computes: its weights, the type that is computed in, the quantisation. Workers that share a
     card go on with each other's streams."""
 
+    @property
+    def system_fingerprint(self) -> str:
+        """The fingerprint as OpenAI's answers have one."""
+        return f"fp_{self.fingerprint[:12]}"
+
     def __repr__(self) -> str:
         return f"ModelCard({self.model}, context_length={self.context_length})"
 

@@ -14,7 +14,7 @@ from fairlane.gateway.admin.inputs import LimitsBody
 from fairlane.gateway.app import create_app
 from fairlane.gateway.config import GatewaySettings
 from fairlane.gateway.errors import TABLE
-from fairlane.gateway.openai.wire import NEUTRAL_CHAT
+from fairlane.gateway.openai.neutral import NEUTRAL_CHAT
 from fairlane.gateway.openapi import document as openapi
 from fairlane.gateway.runtime import Resources
 from fairlane.quotas.limits import LIMIT_NAMES
