@@ -22,6 +22,7 @@ from fairlane.gateway import errors
 from fairlane.gateway.admin import routes as admin
 from fairlane.gateway.admin.openai import routes as openai_admin
 from fairlane.gateway.admin.router import AdminParts, admin_keys_only, mount
+from fairlane.gateway.answers.chunks import Rhythm
 from fairlane.gateway.api import completions
 from fairlane.gateway.api.generate import Bounds, Generate, Parts
 from fairlane.gateway.api.health import Health
@@ -30,7 +31,6 @@ from fairlane.gateway.console import routes as console_routes
 from fairlane.gateway.middleware.idempotency import Idempotent
 from fairlane.gateway.middleware.request_id import FaultMiddleware, RequestIdMiddleware
 from fairlane.gateway.middleware.tenant import DegradedMiddleware, TenantMiddleware
-from fairlane.gateway.openai.responses import Rhythm
 from fairlane.gateway.openapi import document as openapi
 from fairlane.gateway.requests.prepare import Kind
 from fairlane.gateway.runtime import Resources

@@ -3,8 +3,8 @@
 `POST /v1/completions`: prompts as they are, one job each; their choices stand one after the other.
 """
 
+from fairlane.gateway.answers.choices import ChatAnswer, CompletionAnswer
 from fairlane.gateway.openai.requests import ChatRequest, CompletionRequest, parse_chat, parse_completion
-from fairlane.gateway.openai.responses import ChatAnswer, CompletionAnswer
 from fairlane.gateway.openai.wire import MAX_SEQUENCES
 from fairlane.gateway.requests.prepare import Kind, Tokens
 from fairlane.gateway.text.tokenizer import TextModel

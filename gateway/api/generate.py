@@ -8,6 +8,8 @@ from typing import Generic
 
 from starlette.types import Receive, Scope, Send
 
+from fairlane.gateway.answers.builder import AnswerBuilder, Usage
+from fairlane.gateway.answers.chunks import Rhythm
 from fairlane.gateway.auth import Caller
 from fairlane.gateway.errors import ApiError, error_body, internal_error
 from fairlane.gateway.http import body_budget, response, sse
@@ -18,7 +20,6 @@ from fairlane.gateway.http.response import Channel
 from fairlane.gateway.http.sse import ClientConnection, EventStream, Headers, Push, send_json
 from fairlane.gateway.middleware.tenant import Journal, Notes
 from fairlane.gateway.observability.metrics import PROVIDER, Telemetry, is_recording
-from fairlane.gateway.openai.responses import AnswerBuilder, Rhythm, Usage
 from fairlane.gateway.requests.delivery import Dispatcher
 from fairlane.gateway.requests.prepare import Generation, Kind, Plan, Preparer
 from fairlane.gateway.requests.request import LiveRequest

@@ -17,6 +17,7 @@ import msgspec
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from fairlane.gateway.answers.chunks import Rhythm
 from fairlane.gateway.api.generate import Bounds
 from fairlane.gateway.auth import Caller, bearer
 from fairlane.gateway.errors import ApiError, error_body, internal_error, invalid
@@ -28,7 +29,6 @@ from fairlane.gateway.http.sse import ClientConnection
 from fairlane.gateway.middleware.idempotent_run import HEADER, Lost, Recording, Run, Runs, Spoken, not_kept
 from fairlane.gateway.middleware.tenant import Journal
 from fairlane.gateway.observability.metrics import Telemetry
-from fairlane.gateway.openai.responses import Rhythm
 from fairlane.gateway.requests.service_level import DEADLINE_HEADER, LANE_HEADER, TTFT_HEADERS, asks_progress
 from fairlane.quotas.idempotency import Mine, Name, Seal
 

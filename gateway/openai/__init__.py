@@ -4,8 +4,9 @@
     fields.py       what those are made of
     tools.py        tools, the choice of them, and calls: on the wire and checked
     requests.py     what a checked body becomes
-    responses.py    chunks, and what is made of them: a builder for each shape of answers
+    structures.py   what form an answer shall have
+    neutral.py      fields that are not served yet, and the values that ask for nothing
     rate_limits.py  the x-ratelimit headers
 
-Called by `api/` and `requests/`. Knows no lane, budget or queue.
+Called by `api/`, `answers/` and `requests/`. Knows no lane, budget or queue.
 """

@@ -74,6 +74,11 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model}, n={self.n}, max_tokens={self.max_tokens})"
 
+    @property
+    def offered_tools(self) -> tuple[Tool, ...]:
+        """The tools that the model may call."""
+        return ()
+
     def sampling(self, seed: int, eos: tuple[int, ...]) -> Sampling:
         """What the worker is told. `seed`: the caller's, or the one that the gateway drew; `eos`: the model's."""
         return Sampling(

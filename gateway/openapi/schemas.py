@@ -1,4 +1,4 @@
-"""The JSON that the tenant API answers with, as OpenAPI shows it; `gateway.openai.responses` makes it.
+"""The JSON that the tenant API answers with, as OpenAPI shows it; `gateway.answers` makes it.
 
 Headers in the OpenAPI document: what a request may carry beside its body, and what each answer tells.
 """

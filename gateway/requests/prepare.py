@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from fairlane.gateway.answers.builder import AnswerBuilder
 from fairlane.gateway.auth import Caller
 from fairlane.gateway.errors import ApiError, invalid, model_not_found
 from fairlane.gateway.fleet import FleetCache, ServedModel
@@ -19,7 +20,6 @@ from fairlane.gateway.http.body_budget import BodyRoom
 from fairlane.gateway.http.sse import Headers
 from fairlane.gateway.observability.metrics import Telemetry
 from fairlane.gateway.openai.requests import GenerationRequest
-from fairlane.gateway.openai.responses import AnswerBuilder
 from fairlane.gateway.requests.admission import AllOpenRequests, admit, class_name, measure, too_long
 from fairlane.gateway.requests.request import LiveJob, job_ids, random_id
 from fairlane.gateway.requests.service_level import CLASS_HEADER, LANE_HEADER, ServiceLevel, agree

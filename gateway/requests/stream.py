@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from fairlane.gateway.answers.chunks import AnswerChunk, Listener, Notice, Pulse, Rhythm, TextChunk
 from fairlane.gateway.errors import ApiError, internal_error, invalid, unavailable
 from fairlane.gateway.observability.tracing import Span
-from fairlane.gateway.openai.responses import AnswerChunk, Listener, Notice, Pulse, Rhythm, TextChunk
 from fairlane.gateway.requests.delivery import JobQueue
 from fairlane.gateway.requests.request import Choice, Fault, LiveJob, LiveRequest, News
 from fairlane.gateway.requests.service_level import ServiceLevel

@@ -203,7 +203,7 @@ async def test_a_fault_of_our_own_in_mid_stream_is_told_logged_and_settled(
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("fairlane.gateway.openai.responses.ChatAnswer.ending", broken)
+    monkeypatch.setattr("fairlane.gateway.answers.choices.ChatAnswer.ending", broken)
     found = await lines(served, CHAT, ASKED)
     await served.landed()
 
@@ -220,7 +220,7 @@ async def test_a_fault_at_one_requests_tokens_ends_that_request_alone(
         raise ZeroDivisionError
 
     with monkeypatch.context() as patched:
-        patched.setattr("fairlane.gateway.openai.responses.AnswerBuilder._frames", broken)
+        patched.setattr("fairlane.gateway.answers.builder.AnswerBuilder._frames", broken)
         refused = await served.post(CHAT, {**ASKED, "stream": True})
     answer = await served.post(CHAT, ASKED)  # the reader of the queue has gone on
     await served.landed()

@@ -8,10 +8,10 @@ import pytest
 from starlette.requests import ClientDisconnect
 from starlette.types import Message
 
+from fairlane.gateway.answers.chunks import Rhythm
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.middleware.idempotency import Listener, asks_for_stream
 from fairlane.gateway.middleware.idempotent_run import Recording, Run
-from fairlane.gateway.openai.responses import Rhythm
 
 pytestmark = pytest.mark.anyio
 

@@ -7,9 +7,9 @@ from typing import cast
 
 import pytest
 
+from fairlane.gateway.answers.chunks import AnswerChunk, Notice, Rhythm, TextChunk
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.observability.tracing import Span
-from fairlane.gateway.openai.responses import AnswerChunk, Notice, Rhythm, TextChunk
 from fairlane.gateway.requests.delivery import JobQueue
 from fairlane.gateway.requests.request import LiveJob, LiveRequest
 from fairlane.gateway.requests.service_level import ServiceLevel

@@ -9,17 +9,12 @@ import pytest
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
+from fairlane.gateway.answers.builder import AnswerBuilder
+from fairlane.gateway.answers.choices import ChatAnswer, CompletionAnswer, chat_logprobs, completion_logprobs
+from fairlane.gateway.answers.chunks import TextChunk
 from fairlane.gateway.fleet import ServedModel
 from fairlane.gateway.http.sse import EventStream
 from fairlane.gateway.openai.requests import GenerationRequest
-from fairlane.gateway.openai.responses import (
-    AnswerBuilder,
-    ChatAnswer,
-    CompletionAnswer,
-    TextChunk,
-    chat_logprobs,
-    completion_logprobs,
-)
 from fairlane.gateway.requests.request import LiveJob
 from fairlane.gateway.text.tokenizer import TextModel
 from fairlane.scheduler.protocol.messages import FinishReason, PositionLogprobs

@@ -1,0 +1,9 @@
+"""How an answer is told, streamed or whole: one file a shape.
+
+    chunks.py    what a request's tokens bring: text, log-probabilities, the word that nothing comes
+    builder.py   one answer in the making, whatever its shape: open it first
+    choices.py   OpenAI's chat and plain completions
+
+`gateway.api.generate` makes the builder that its endpoint's `Kind` names; `gateway.requests.stream` tells it. Never
+imports Starlette nor asks a store.
+"""

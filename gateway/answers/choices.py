@@ -1,0 +1,254 @@
+"""Answers that are lists of choices: OpenAI's chat and plain completions."""
+
+import itertools
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import msgspec
+
+from fairlane.gateway.answers.builder import AnswerBuilder, AnswerChoice, Json
+from fairlane.gateway.answers.chunks import TextChunk
+from fairlane.gateway.answers.message import SpokenCall, read_chunk, read_whole
+from fairlane.gateway.http import sse
+from fairlane.gateway.openai.requests import CompletionRequest
+from fairlane.gateway.text.tokenizer import TextModel
+from fairlane.gateway.tools.deltas import OutputDelta, ToolCallDelta
+from fairlane.scheduler.protocol.messages import FinishReason, PositionLogprobs
+
+LOGPROB_MIN = -9999.0
+"""What stands for a token that cannot come: JSON has no infinity, and OpenAI says it so."""
+_encode = msgspec.json.Encoder().encode
+_ANY_TEXT = "\0text\0"
+"""Stands for a text in a frame: what comes after it cannot hold the like."""
+
+
+class ChoicesAnswer(AnswerBuilder):
+    """A list of choices, each with its index, text, log-probabilities and finish reason. All objects of one answer have
+    the same id, model, time and tier."""
+
+    ID_PREFIX: ClassVar[str]
+    WHOLE: ClassVar[str]
+    """`object` of a whole answer."""
+    CHUNK: ClassVar[str]
+    """`object` of a stream's."""
+
+    @abstractmethod
+    def _opening(self) -> Json | None:
+        """What the first chunk of a choice says, where it has no text yet; None: there is no such chunk."""
+
+    @abstractmethod
+    def _new(self, text: str) -> Json:
+        """New text in a chunk."""
+
+    @abstractmethod
+    def _all(self, index: int, choice: AnswerChoice) -> Json:
+        """What a whole choice said, and why it ended."""
+
+    def _echo(self, index: int) -> str:
+        """What a choice begins with before the model says anything."""
+        return ""
+
+    @abstractmethod
+    def _logprobs(self, token_ids: Sequence[int], logprobs: Sequence[PositionLogprobs], before: int) -> Json:
+        """The `logprobs` object of tokens with so many characters of the choice before them."""
+
+    def ending(self) -> bytes:
+        """The usage, where `stream_options.include_usage` asked for it, and `[DONE]`."""
+        if not self._request.include_usage:
+            return sse.DONE
+        return sse.data(self._chunk([]) | {"usage": self.usage().as_json()}) + sse.DONE
+
+    def whole(self) -> Json:
+        """The answer of a request that does not stream."""
+        choices, limited_by = [], None
+        for index, choice in sorted(self._choices.items()):
+            logprobs = None
+            if self._request.logprobs is not None:
+                logprobs = self._logprobs(choice.token_ids, choice.logprobs, 0)
+            choices.append({"index": index, "logprobs": logprobs, **self._all(index, choice)})
+            limited_by = limited_by or self._limited_by(index, choice.finish_reason)
+        return self._object(self.WHOLE, choices) | {"usage": self.usage().as_json()} | _limited(limited_by)
+
+    def _begin(self, index: int, choice: AnswerChoice) -> list[bytes]:
+        frame = sse.data(self._chunk([_choice(index, self._new(_ANY_TEXT), None, None)]))
+        before, _, after = frame.rpartition(_encode(_ANY_TEXT))
+        choice.frame = before, after
+        opening, echo = self._opening(), self._echo(index)
+        frames = [] if opening is None else [sse.data(self._chunk([_choice(index, opening, None, None)]))]
+        return [*frames, before, _encode(echo), after] if echo else frames
+
+    def _tell(self, chunk: TextChunk, choice: AnswerChoice) -> list[bytes]:
+        logprobs = self._logprobs_of(chunk, choice)
+        if logprobs is None and chunk.finish_reason is None and not self._request.continuous_usage:
+            before, after = choice.frame
+            return [before, _encode(chunk.text), after] if chunk.text else []
+        told = _choice(chunk.index, self._new(chunk.text), logprobs, chunk.finish_reason)
+        return [sse.data(self._chunk([told]) | _limited(self._limited_by(chunk.index, chunk.finish_reason)))]
+
+    def _logprobs_of(self, chunk: TextChunk, choice: AnswerChoice) -> Json | None:
+        """Those of a chunk's tokens, where the request asked for them."""
+        if self._request.logprobs is None or not chunk.token_ids:
+            return None
+        logprobs = self._logprobs(chunk.token_ids, chunk.logprobs, choice.characters)
+        choice.characters += sum([len(self._model.text.token_text(token_id)) for token_id in chunk.token_ids])
+        return logprobs
+
+    def _chunk(self, choices: list[Json]) -> Json:
+        usage: Json = {"usage": None} if self._request.include_usage else {}
+        if self._request.continuous_usage:
+            usage = {"usage": self.usage().as_json()}
+        return self._object(self.CHUNK, choices) | usage
+
+    def _object(self, name: str, choices: list[Json]) -> Json:
+        return {
+            "id": f"{self.ID_PREFIX}{self.jobs[0].id}",
+            "object": name,
+            "created": self._created_s,
+            "model": self._model.name,
+            "system_fingerprint": self._model.text.card.system_fingerprint,
+            "service_tier": self._service_tier,
+            "choices": choices,
+        }
+
+
+def _choice(index: int, said: Json, logprobs: Json | None, finish_reason: str | None) -> Json:
+    return {"index": index, **said, "logprobs": logprobs, "finish_reason": finish_reason}
+
+
+def _limited(limited_by: str | None) -> Json:
+    return {} if limited_by is None else {"fairlane": {"limited_by": limited_by}}
+
+
+class ChatAnswer(ChoicesAnswer):
+    """Choices are messages of the assistant; the first chunk of each names its role."""
+
+    ID_PREFIX, WHOLE, CHUNK = "chatcmpl-", "chat.completion", "chat.completion.chunk"
+
+    def _opening(self) -> Json:
+        return {"delta": {"role": "assistant", "content": "", "refusal": None}}
+
+    def _begin(self, index: int, choice: AnswerChoice) -> list[bytes]:
+        choice.reader = self._reader(index)
+        return super()._begin(index, choice)
+
+    def _tell(self, chunk: TextChunk, choice: AnswerChoice) -> list[bytes]:
+        """As it is, or, of a model that may call tools or think aloud, as what its text says."""
+        reader = choice.reader
+        if reader is None:
+            return super()._tell(chunk, choice)
+        frames, deltas = [], [_delta(delta) for delta in read_chunk(reader, chunk)]
+        logprobs = self._logprobs_of(chunk, choice)
+        if not deltas and (logprobs is not None or chunk.finish_reason is not None):
+            deltas.append({})
+        for number, delta in enumerate(deltas, 1 - len(deltas)):
+            finish = _finish(chunk.finish_reason, reader.calls) if number == 0 else None
+            told = _choice(chunk.index, {"delta": delta}, logprobs, finish)
+            frames.append(sse.data(self._chunk([told]) | _limited(self._limited_by(chunk.index, finish))))
+            logprobs = None
+        return frames
+
+    def _new(self, text: str) -> Json:
+        return {"delta": {"content": text} if text else {}}
+
+    def _all(self, index: int, choice: AnswerChoice) -> Json:
+        said = read_whole(self._reader(index), "".join(choice.text))
+        message: Json = {"role": "assistant", "content": said.content, "refusal": None}
+        if said.reasoning:
+            message["reasoning_content"] = said.reasoning
+        if said.calls:
+            message["content"] = said.content or None
+            message["tool_calls"] = [_call(call) for call in said.calls]
+        return {"message": message, "finish_reason": _finish(choice.finish_reason or "stop", len(said.calls))}
+
+    def _logprobs(self, token_ids: Sequence[int], logprobs: Sequence[PositionLogprobs], before: int) -> Json:
+        return chat_logprobs(self._model.text, token_ids, logprobs)  # chat tells no offsets
+
+
+def _finish(reason: FinishReason | None, calls: int) -> str | None:
+    """Why a choice ended: calls that it ended by itself after are to be answered."""
+    return "tool_calls" if calls and reason == "stop" else reason
+
+
+def _delta(delta: OutputDelta) -> Json:
+    told: Json = {}
+    if delta.reasoning:
+        told["reasoning_content"] = delta.reasoning
+    if delta.content:
+        told["content"] = delta.content
+    if delta.calls:
+        told["tool_calls"] = [_call_delta(call) for call in delta.calls]
+    return told
+
+
+def _call_delta(call: ToolCallDelta) -> Json:
+    if call.name is None:
+        return {"index": call.index, "function": {"arguments": call.arguments}}
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"index": call.index, "id": call.id, "type": "function", "function": function}
+
+
+def _call(call: SpokenCall) -> Json:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+class CompletionAnswer(ChoicesAnswer):
+    """Choices are plain text; those of several prompts stand one after the other."""
+
+    ID_PREFIX, WHOLE, CHUNK = "cmpl-", "text_completion", "text_completion"
+
+    def _opening(self) -> None:
+        return None
+
+    def _echo(self, index: int) -> str:
+        request = self._request
+        if not isinstance(request, CompletionRequest) or not request.echo:
+            return ""
+        prompt = request.prompts[index // request.n]
+        return prompt if isinstance(prompt, str) else self._model.text.decode(prompt)
+
+    def _new(self, text: str) -> Json:
+        return {"text": text}
+
+    def _all(self, index: int, choice: AnswerChoice) -> Json:
+        return {"text": self._echo(index) + "".join(choice.text), "finish_reason": choice.finish_reason or "stop"}
+
+    def _logprobs(self, token_ids: Sequence[int], logprobs: Sequence[PositionLogprobs], before: int) -> Json:
+        return completion_logprobs(self._model.text, token_ids, logprobs, before)
+
+
+def chat_logprobs(text: TextModel, token_ids: Sequence[int], logprobs: Sequence[PositionLogprobs]) -> dict[str, Any]:
+    """`logprobs` of a chat choice or of one of its chunks. Both sequences have one entry per token."""
+    content = []
+    for token_id, drawn in zip(token_ids, logprobs, strict=True):
+        top = [_named(text, other, logprob) for other, logprob in drawn.top]
+        content.append({**_named(text, token_id, drawn.logprob), "top_logprobs": top})
+    return {"content": content, "refusal": None}
+
+
+def completion_logprobs(
+    text: TextModel, token_ids: Sequence[int], logprobs: Sequence[PositionLogprobs], text_offset: int
+) -> dict[str, Any]:
+    """`logprobs` of a completion choice or chunk. `text_offset`: characters of the choice before these tokens."""
+    tokens = [text.token_text(token_id) for token_id in token_ids]
+    lengths = [len(token) for token in tokens]
+    return {
+        "tokens": tokens,
+        "token_logprobs": [_finite(drawn.logprob) for drawn in logprobs],
+        "top_logprobs": [
+            {text.token_text(other): _finite(logprob) for other, logprob in drawn.top} for drawn in logprobs
+        ],
+        "text_offset": list(itertools.accumulate(lengths, initial=text_offset))[: len(tokens)],
+    }
+
+
+def _named(text: TextModel, token_id: int, logprob: float) -> dict[str, Any]:
+    return {
+        "token": text.token_text(token_id),
+        "logprob": _finite(logprob),
+        "bytes": list(text.token_bytes(token_id)),
+    }
+
+
+def _finite(logprob: float) -> float:
+    return max(logprob, LOGPROB_MIN)

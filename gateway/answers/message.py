@@ -1,0 +1,63 @@
+"""What the model says as an assistant: content, reasoning and calls of tools, read from its text as it comes."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from fairlane.gateway.answers.chunks import TextChunk
+from fairlane.gateway.tools.deltas import OutputDelta, OutputReader
+
+
+@dataclass(slots=True)
+class SpokenCall:
+    """One call of a tool."""
+
+    id: str
+    name: str
+    arguments: str = ""
+    """JSON text, unless the model wrote none or was cut short."""
+
+
+@dataclass(slots=True)
+class AssistantMessage:
+    """All that one choice has said."""
+
+    content: str = ""
+    reasoning: str = ""
+    calls: list[SpokenCall] = field(default_factory=list)
+
+    def add(self, delta: OutputDelta) -> None:
+        """It says more."""
+        self.content += delta.content
+        self.reasoning += delta.reasoning
+        for call in delta.calls:
+            if call.index == len(self.calls):
+                self.calls.append(SpokenCall(call.id or "", call.name or ""))
+            self.calls[call.index].arguments += call.arguments
+
+
+def read_chunk(reader: OutputReader | None, chunk: TextChunk) -> Sequence[OutputDelta]:
+    """What a chunk says. Without a reader all of its text is content."""
+    if reader is None:
+        return [OutputDelta(chunk.text)] if chunk.text else []
+    deltas = [reader.push(chunk.text)] if chunk.text else []
+    if chunk.finish_reason is not None:
+        deltas.append(reader.end())
+    return [delta for delta in deltas if delta.content or delta.reasoning or delta.calls]
+
+
+def read_whole(reader: OutputReader | None, text: str) -> AssistantMessage:
+    """What a whole text says."""
+    message = AssistantMessage()
+    for delta in (OutputDelta(text),) if reader is None else (reader.push(text), reader.end()):
+        message.add(delta)
+    return message
+
+
+def arguments_of(call: SpokenCall) -> dict[str, object]:
+    """The arguments as an object; an empty one where the model wrote none."""
+    try:
+        found = json.loads(call.arguments)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
