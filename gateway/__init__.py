@@ -5,6 +5,7 @@
     api/             the tenants' endpoints
     openai/          OpenAI's words for requests, chunks and limits
     text/            text to tokens and back, chat templates in a sandbox
+    tools/           how models call tools: formats, readers, grammars
     requests/        a request on its way: prepare, admit, submit, stream, settle
     admin/ console/  what operators call and see
     openapi/ observability/

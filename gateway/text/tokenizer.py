@@ -117,6 +117,8 @@ class TextModel:
         special = {entry.content: token for token, entry in added.items() if entry.special}
         self.output_format = OutputFormat(card.chat_template or "", special)
         """How it answers."""
+        ends = {self.token_text(token) for token in card.eos_token_ids}
+        self.vocabulary_with_marks = self.vocabulary.showing(set(self.output_format.syntax.markers) - ends)
         self._conversation = Conversation(
             card.chat_template or "", lambda call: spelled(call, self.output_format.syntax)
         )
@@ -245,9 +247,12 @@ class TokenStream:
     No half of a character is ever given out, no stop string and nothing that could become the start of one.
     """
 
-    def __init__(self, model: TextModel, stop: Sequence[str] = (), *, min_tokens: int = 0) -> None:
-        """`min_tokens`: stop strings count only in the text after that many tokens."""
-        self._vocabulary = model.vocabulary
+    def __init__(
+        self, model: TextModel, stop: Sequence[str] = (), *, min_tokens: int = 0, control_text: bool = False
+    ) -> None:
+        """`min_tokens`: stop strings count only in the text after that many tokens. `control_text`: special tokens by
+        which the model marks calls and reasoning are shown by name, for what reads those."""
+        self._vocabulary = model.vocabulary_with_marks if control_text else model.vocabulary
         self._utf8: codecs.IncrementalDecoder | None = None
         """Made with the first character that is not ASCII."""
         self._stops = StopMatcher(stop) if stop else None

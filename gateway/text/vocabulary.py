@@ -5,9 +5,10 @@ what models use: byte-level vocabularies, whose tokens spell bytes in a fixed al
 others, whose tokens are text, but for the byte tokens `<0x00>` to `<0xFF>` where the decoder knows them.
 """
 
+import copy
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -44,8 +45,16 @@ class Vocabulary:
         self._longest = _longest_piece(document, self._mute) if self._alphabet else None
         self.spelled = frozenset(self._find_spelled(document["model"]))
         """Special tokens that plain text may come to: the one for what is unknown, and single bytes."""
+        self._shown: Mapping[int, bytes] = {}
         self._first: dict[int, bytes | None] = {}
         self._later: dict[int, bytes | None] = {}
+
+    def showing(self, names: Collection[str]) -> "Vocabulary":
+        """The same vocabulary, but that these special tokens add their names to a text."""
+        other = copy.copy(self)
+        other._shown = {token: name.encode("utf-8") for token, name in self._special.items() if name in names}
+        other._first, other._later = {}, {}
+        return other
 
     def piece(self, token_id: int, *, first: bool) -> bytes | None:
         """What a token adds to a text; None for what no text shows: special tokens and unknown ids.
@@ -79,6 +88,8 @@ class Vocabulary:
         return 0 if self._longest is None else len(text.encode("utf-8").translate(None, self._mute)) // self._longest
 
     def _make_piece(self, token_id: int, first: bool) -> bytes | None:
+        if token_id in self._shown:
+            return self._shown[token_id]
         token = None if token_id in self._special else self._tokenizer.id_to_token(token_id)
         if token is None:
             return None

@@ -2,7 +2,11 @@
 
     output_format.py  one model's way of answering, found by its card: open it first
     syntax.py         how families of models write calls; `syntaxes/` holds them as data
-    deltas.py         what an answer brings, piece by piece
+    reader.py         a choice's text, as it comes → content, reasoning, calls
+    deltas.py         what those are, piece by piece
+    marks.py          where a mark begins in a text that goes on
+    json_text.py      where a JSON value ends in one
+    tagged.py         arguments that are written as tags, cast by the tool's schema
     description.py    tools in a system turn, for models whose template tells of none
 
 Called by `text/` (what the model reads) and by the endpoints (what it answered). Knows no tenant, queue or tokenizer.

@@ -1,12 +1,10 @@
 """What an output says, piece by piece: content, reasoning, and calls of tools."""
 
 import secrets
-import string
 from typing import Protocol
 
 import msgspec
 
-_ID_LETTERS = string.ascii_letters + string.digits
 _ID_LENGTH = 24
 
 
@@ -51,6 +49,34 @@ class OutputReader(Protocol):
         """What was held back. Nothing may be pushed after it."""
 
 
+class DeltaBuilder:
+    """What was read since it was last taken."""
+
+    def __init__(self) -> None:
+        self.content: list[str] = []
+        self.reasoning: list[str] = []
+        self._calls: dict[int, tuple[str | None, str | None, list[str]]] = {}
+
+    def begin(self, index: int, name: str) -> None:
+        """A call of this function."""
+        self._calls[index] = (new_call_id(), name, [])
+
+    def arguments(self, index: int, text: str) -> None:
+        """More of a call's arguments."""
+        if text:
+            self._calls.setdefault(index, (None, None, []))[2].append(text)
+
+    def take(self) -> OutputDelta:
+        """All of it, once."""
+        calls = tuple(
+            ToolCallDelta(index, "".join(parts), id=call_id, name=name)
+            for index, (call_id, name, parts) in self._calls.items()
+        )
+        delta = OutputDelta("".join(self.content), "".join(self.reasoning), calls)
+        self.content, self.reasoning, self._calls = [], [], {}
+        return delta
+
+
 def new_call_id() -> str:
     """As OpenAI's look."""
-    return "call_" + "".join(secrets.choice(_ID_LETTERS) for _ in range(_ID_LENGTH))
+    return "call_" + secrets.token_hex(_ID_LENGTH // 2)

@@ -1,7 +1,12 @@
 """One model's way of answering: how to read its calls and reasoning, and how to make it call."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from msgspec.structs import replace
+
+from fairlane.gateway.openai.tools import Tool
+from fairlane.gateway.tools.deltas import OutputReader
+from fairlane.gateway.tools.reader import SyntaxReader
 from fairlane.gateway.tools.syntax import generic, syntax_of
 
 _HARMONY = ("<|channel|>", "<|message|>")
@@ -14,9 +19,23 @@ class OutputFormat:
     def __init__(self, template: str, special: Mapping[str, int]) -> None:
         """`template`: the source of the chat template. `special`: ids of the special tokens, by name."""
         known = syntax_of(template)
-        self.syntax = known or generic()
+        self.syntax = known or replace(generic(), bare=True)
         is_harmony = known is None and all(text in template for text in _HARMONY)
         self.problem = "This model's tools (the Harmony format) are not supported yet." if is_harmony else None
         """Why no tools can be used with the model."""
+        reasoning = self.syntax.reasoning
+        self._reasoning = reasoning if reasoning and any(mark in template for mark in reasoning) else None
         self.needs_control_text = not special.keys().isdisjoint(self.syntax.markers)
-        """The reader has to see special tokens by name."""
+        """A reader has to see special tokens by name."""
+
+    def needs_reader(self, tools: Sequence[Tool]) -> bool:
+        """Whether answers hold anything but content, where these tools may be called."""
+        return bool(tools) or self._reasoning is not None
+
+    def reader(self, prompt_tail: str, tools: Sequence[Tool]) -> OutputReader:
+        """What reads one choice. `prompt_tail`: the end of its prompt; `tools`: those that may be called."""
+        return SyntaxReader(self.syntax, tools, reasoning=self._reasoning, is_reasoning=self._is_reasoning(prompt_tail))
+
+    def _is_reasoning(self, prompt_tail: str) -> bool:
+        """The prompt ends within the model's reasoning."""
+        return self._reasoning is not None and prompt_tail.rstrip().endswith(self._reasoning[0])

@@ -1,0 +1,93 @@
+"""Arguments that are written as tags, as Qwen 3.5 does:
+
+    <parameter=city>
+    Köln
+    </parameter>
+
+Their values are text; the tool's schema tells which of them mean something else.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+OPEN, CLOSE = "<parameter=", "</parameter>"
+_TRUTH = {"true": True, "True": True, "1": True, "false": False, "False": False, "0": False}
+_SCHEMA_PARTS = 100
+"""Of a union of types that are looked at."""
+
+
+def arguments(body: str, schema: Mapping[str, Any]) -> str:
+    """The JSON text of the arguments in a call's body. `schema`: of the called function's parameters."""
+    properties = schema.get("properties")
+    known = properties if isinstance(properties, dict) else {}
+    cast = {key: _cast(value, _types(known.get(key))) for key, value in _tags(body)}
+    return json.dumps(cast, ensure_ascii=False)
+
+
+def _tags(body: str) -> Iterator[tuple[str, str]]:
+    """Names and values; a last one that is not closed goes to the end."""
+    at = body.find(OPEN)
+    while at >= 0:
+        name_end = body.find(">", at)
+        if name_end < 0:
+            return
+        value_end = body.find(CLOSE, name_end)
+        value_end = len(body) if value_end < 0 else value_end
+        value = body[name_end + 1 : value_end]
+        yield body[at + len(OPEN) : name_end].strip(), value.removeprefix("\n").removesuffix("\n")
+        at = body.find(OPEN, value_end)
+
+
+def _types(schema: object) -> list[str]:
+    """The types that a schema allows for, in its order."""
+    found: list[str] = []
+    waiting: list[object] = [schema]
+    for _ in range(_SCHEMA_PARTS):
+        if not waiting:
+            break
+        part = waiting.pop(0)
+        if isinstance(part, dict):
+            stated = part.get("type")
+            found += [stated] if isinstance(stated, str) else stated if isinstance(stated, list) else []
+            found += [_type_of(value) for value in (part.get("enum") or [])[:1] if stated is None]
+            waiting += [*(part.get("anyOf") or []), *(part.get("oneOf") or [])]
+    return found
+
+
+def _type_of(value: object) -> str:
+    kinds = {bool: "boolean", int: "integer", float: "number", str: "string"}
+    return kinds.get(type(value), "object")
+
+
+def _cast(text: str, types: list[str]) -> object:
+    """A value as the first of these types that its text can be; as text where it can be none."""
+    for kind in types:
+        if kind == "string":
+            return text
+        word = text.strip()
+        if kind == "boolean" and word in _TRUTH:
+            return _TRUTH[word]
+        if kind == "null" and word in ("null", "None"):
+            return None
+        try:
+            value = msgspec.json.decode(word)
+        except (msgspec.DecodeError, RecursionError):
+            continue
+        if _is(value, kind):
+            return int(value) if kind == "integer" else value
+    return text
+
+
+def _is(value: object, kind: str) -> bool:
+    if isinstance(value, bool):
+        return False
+    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    kinds = {
+        "number": isinstance(value, (int, float)),
+        "object": isinstance(value, dict),
+        "array": isinstance(value, list),
+    }
+    return {"integer": whole, **kinds}.get(kind, False)
