@@ -106,6 +106,11 @@ class AnswerBuilder(ABC):
                 completion += choice.counted
         return Usage(prompt, completion, cached)
 
+    @classmethod
+    def fault(cls, body: Json) -> bytes:
+        """The last frame of a stream that cannot go on. `body`: what an error's answer would hold."""
+        return sse.data(body)
+
     @abstractmethod
     def ending(self) -> bytes:
         """The last frames of a whole stream."""
@@ -144,10 +149,10 @@ class AnswerBuilder(ABC):
                 choice.logprobs += chunk.logprobs
                 choice.finish_reason = chunk.finish_reason or choice.finish_reason
 
-    def _reader(self, index: int) -> OutputReader | None:
-        """What reads the output of a choice; None where all of it is content."""
-        job = next(job for job in self.jobs if job.first_choice <= index < job.first_choice + len(job.choices))
-        prompt = job.message.prompt if job.message is not None else ()
+    def _reader(self) -> OutputReader | None:
+        """What reads the output of a choice of a conversation; None where all of it is content."""
+        message = self.jobs[0].message
+        prompt = () if message is None else message.prompt
         return self._model.text.output_reader(prompt, self._request.offered_tools)
 
     def _limited_by(self, index: int, finish_reason: str | None) -> str | None:

@@ -129,7 +129,7 @@ class ChatAnswer(ChoicesAnswer):
         return {"delta": {"role": "assistant", "content": "", "refusal": None}}
 
     def _begin(self, index: int, choice: AnswerChoice) -> list[bytes]:
-        choice.reader = self._reader(index)
+        choice.reader = self._reader()
         return super()._begin(index, choice)
 
     def _tell(self, chunk: TextChunk, choice: AnswerChoice) -> list[bytes]:
@@ -152,7 +152,7 @@ class ChatAnswer(ChoicesAnswer):
         return {"delta": {"content": text} if text else {}}
 
     def _all(self, index: int, choice: AnswerChoice) -> Json:
-        said = read_whole(self._reader(index), "".join(choice.text))
+        said = read_whole(self._reader(), "".join(choice.text))
         message: Json = {"role": "assistant", "content": said.content, "refusal": None}
         if said.reasoning:
             message["reasoning_content"] = said.reasoning

@@ -75,6 +75,11 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
         return f"{type(self).__name__}({self.model}, n={self.n}, max_tokens={self.max_tokens})"
 
     @property
+    def is_conversation(self) -> bool:
+        """The model answers as an assistant: with reasoning and calls, if it has any."""
+        return False
+
+    @property
     def offered_tools(self) -> tuple[Tool, ...]:
         """The tools that the model may call."""
         return ()
@@ -114,6 +119,11 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     """All that the request names; `offered_tools` are those that the model is told of."""
     tool_choice: ToolChoice = ToolChoice()
     parallel_tool_calls: bool = True
+
+    @property
+    def is_conversation(self) -> bool:
+        """It does."""
+        return True
 
     @property
     def offered_tools(self) -> tuple[Tool, ...]:

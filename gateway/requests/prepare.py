@@ -94,7 +94,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     def reader(self) -> TokenStream:
         """Reads a choice from its first token."""
-        return TokenStream(self.model.text, self.request.stop, min_tokens=self.request.min_tokens)
+        text, request = self.model.text, self.request
+        shows_marks = request.is_conversation and text.output_format.shows_marks(request.offered_tools)
+        return TokenStream(text, request.stop, min_tokens=request.min_tokens, control_text=shows_marks)
 
     def class_name(self, jobs: Sequence[LiveJob]) -> str:
         """As the answer's header has it: the queue may have promised less than admission would."""

@@ -19,6 +19,7 @@ from fairlane.gateway.text.control_tokens import ControlTokens
 from fairlane.gateway.text.conversation import Conversation
 from fairlane.gateway.text.template_taint import given
 from fairlane.gateway.text.vocabulary import Vocabulary
+from fairlane.gateway.tools.deltas import OutputReader
 from fairlane.gateway.tools.description import spelled, with_tools
 from fairlane.gateway.tools.output_format import OutputFormat
 from fairlane.scheduler.protocol.messages import ModelCard
@@ -179,6 +180,12 @@ class TextModel:
         # The library's plain `encode` would keep all other threads waiting, the event loop's among them.
         [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=True)
         return tuple(encoding.ids)
+
+    def output_reader(self, prompt: Sequence[int], tools: Sequence[Tool]) -> OutputReader | None:
+        """What reads the output of one choice, where these tools may be called; None where all of it is content."""
+        if not self.output_format.needs_reader(tools):
+            return None
+        return self.output_format.reader(self.tail(prompt), tools)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of tokens, without the special ones."""

@@ -32,6 +32,10 @@ class OutputFormat:
         """Whether answers hold anything but content, where these tools may be called."""
         return bool(tools) or self._reasoning is not None
 
+    def shows_marks(self, tools: Sequence[Tool]) -> bool:
+        """Whether a reader has to see special tokens by name."""
+        return self.needs_control_text and self.needs_reader(tools)
+
     def reader(self, prompt_tail: str, tools: Sequence[Tool]) -> OutputReader:
         """What reads one choice. `prompt_tail`: the end of its prompt; `tools`: those that may be called."""
         return SyntaxReader(self.syntax, tools, reasoning=self._reasoning, is_reasoning=self._is_reasoning(prompt_tail))
