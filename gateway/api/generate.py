@@ -12,7 +12,7 @@ from fairlane.gateway.answers.builder import AnswerBuilder, Usage
 from fairlane.gateway.answers.chunks import Rhythm
 from fairlane.gateway.auth import Caller
 from fairlane.gateway.errors import ApiError, error_body, internal_error
-from fairlane.gateway.http import body_budget, response, sse
+from fairlane.gateway.http import body_budget, response
 from fairlane.gateway.http.body import read_body
 from fairlane.gateway.http.body_budget import BodyRoom
 from fairlane.gateway.http.disconnect import STATE, Disconnect
