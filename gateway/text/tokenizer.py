@@ -115,8 +115,9 @@ class TextModel:
         self.template_problem: str | None = None
         """For operators: nothing of what requests hold is in it."""
         self._template = self._read_template()
-        special = {entry.content: token for token, entry in added.items() if entry.special}
-        self.output_format = OutputFormat(card.chat_template or "", special)
+        special = {entry.content for entry in added.values() if entry.special}
+        names = {entry.content: token for token, entry in added.items()}
+        self.output_format = OutputFormat(card.chat_template or "", names, special)
         """How it answers."""
         ends = {self.token_text(token) for token in card.eos_token_ids}
         self.vocabulary_with_marks = self.vocabulary.showing(set(self.output_format.syntax.markers) - ends)

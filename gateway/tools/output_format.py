@@ -1,11 +1,12 @@
 """One model's way of answering: how to read its calls and reasoning, and how to make it call."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from msgspec.structs import replace
 
 from fairlane.gateway.openai.tools import Tool
 from fairlane.gateway.tools.deltas import OutputReader
+from fairlane.gateway.tools.grammar import CallGrammar
 from fairlane.gateway.tools.reader import SyntaxReader
 from fairlane.gateway.tools.syntax import generic, syntax_of
 
@@ -16,8 +17,9 @@ _HARMONY = ("<|channel|>", "<|message|>")
 class OutputFormat:
     """One model's. Immutable, and safe to use from several threads."""
 
-    def __init__(self, template: str, special: Mapping[str, int]) -> None:
-        """`template`: the source of the chat template. `special`: ids of the special tokens, by name."""
+    def __init__(self, template: str, added: Mapping[str, int], special: Collection[str]) -> None:
+        """`template`: the source of the chat template. `added`: ids of the tokenizer's added tokens, by name;
+        `special`: names of those that it marks as special."""
         known = syntax_of(template)
         self.syntax = known or replace(generic(), bare=True)
         is_harmony = known is None and all(text in template for text in _HARMONY)
@@ -25,8 +27,9 @@ class OutputFormat:
         """Why no tools can be used with the model."""
         reasoning = self.syntax.reasoning
         self._reasoning = reasoning if reasoning and any(mark in template for mark in reasoning) else None
-        self.needs_control_text = not special.keys().isdisjoint(self.syntax.markers)
+        self.needs_control_text = not set(special).isdisjoint(self.syntax.markers)
         """A reader has to see special tokens by name."""
+        self._grammar = CallGrammar(self.syntax, added, special, self._reasoning)
 
     def needs_reader(self, tools: Sequence[Tool]) -> bool:
         """Whether answers hold anything but content, where these tools may be called."""
@@ -39,6 +42,18 @@ class OutputFormat:
     def reader(self, prompt_tail: str, tools: Sequence[Tool]) -> OutputReader:
         """What reads one choice. `prompt_tail`: the end of its prompt; `tools`: those that may be called."""
         return SyntaxReader(self.syntax, tools, reasoning=self._reasoning, is_reasoning=self._is_reasoning(prompt_tail))
+
+    def forced(self, tools: Sequence[Tool], *, parallel: bool, prompt_tail: str = "") -> str:
+        """A grammar in llguidance's Lark: one or, where `parallel`, more calls of these tools, with arguments by their
+        schemas; the model may reason before, where it does so."""
+        return self._grammar.forced(tools, parallel=parallel, is_reasoning=self._is_reasoning(prompt_tail))
+
+    def lenient(self, tools: Sequence[Tool], *, parallel: bool = True, prompt_tail: str = "") -> str | None:
+        """The same for an answer that may be text, or calls that keep to the schema where the tool is strict; None
+        where none is, and nothing has to be kept to."""
+        if not any(tool.strict for tool in tools):
+            return None
+        return self._grammar.lenient(tools, parallel=parallel, is_reasoning=self._is_reasoning(prompt_tail))
 
     def _is_reasoning(self, prompt_tail: str) -> bool:
         """The prompt ends within the model's reasoning."""

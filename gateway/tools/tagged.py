@@ -51,10 +51,14 @@ def _types(schema: object) -> list[str]:
         part = waiting.pop(0)
         if isinstance(part, dict):
             stated = part.get("type")
-            found += [stated] if isinstance(stated, str) else stated if isinstance(stated, list) else []
-            found += [_type_of(value) for value in (part.get("enum") or [])[:1] if stated is None]
-            waiting += [*(part.get("anyOf") or []), *(part.get("oneOf") or [])]
+            named = [stated] if isinstance(stated, str) else _listed(stated)
+            found += [kind for kind in named if isinstance(kind, str)] or map(_type_of, _listed(part.get("enum"))[:1])
+            waiting += [*_listed(part.get("anyOf")), *_listed(part.get("oneOf"))]
     return found
+
+
+def _listed(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
 
 
 def _type_of(value: object) -> str:

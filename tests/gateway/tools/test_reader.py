@@ -23,7 +23,7 @@ TAGGED_ARGUMENTS = '{"city": "Köln", "days": 3}'
 
 
 def format_of(family: str) -> OutputFormat:
-    return OutputFormat(TOOL_MODELS[family].template, {})
+    return OutputFormat(TOOL_MODELS[family].template, {}, ())
 
 
 def reader_of(family: str, tools: tuple[Tool, ...] = TOOLS, tail: str = "") -> OutputReader:

@@ -1,0 +1,202 @@
+"""The grammar of a model's calls, in llguidance's dialect of Lark, for the worker to keep to.
+
+    forced    start: reasoning? calls
+    lenient   start: reasoning? (text calls)* text
+
+Each function is an alternative: its name as it is spelled, then arguments by its own schema, whose references so stay
+within it. A mark that is a special token is named by its id, since text never comes to one (llguidance's
+docs/syntax.md). To llguidance every added token is special whose name stands in angle brackets, whatever it is to the
+tokenizer.
+"""
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from fairlane.gateway.openai.tools import Tool
+from fairlane.gateway.tools import tagged
+from fairlane.gateway.tools.syntax import ARGUMENTS, NAME, CallSyntax
+
+JSON_OPTIONS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+"""How llguidance writes JSON: as Python does, and so most of what models have read."""
+_ANY_OBJECT: dict[str, Any] = {"type": "object"}
+_ANYTHING = r"/(?s:.*)/"
+_NO_BRACE = r"/\s*([^\s{](?s:.*))?/"
+"""A text that is not a call which no mark begins."""
+_TAG_NAME = re.compile(r"[^<>\s]{1,64}")
+_NOTES = frozenset({"type", "enum", "description", "title", "default", "examples"})
+"""Keywords of a text's schema that tags can keep to."""
+_OF_AN_OBJECT = frozenset(
+    {
+        "type",
+        "properties",
+        "required",
+        "additionalProperties",
+        "$schema",
+        "$defs",
+        "definitions",
+        "description",
+        "title",
+    }
+)
+_BY_JSON = frozenset({"integer", "number", "boolean", "array", "object", "null"})
+
+
+class CallGrammar:
+    """Writes grammars of one model's calls."""
+
+    def __init__(
+        self,
+        syntax: CallSyntax,
+        added: Mapping[str, int],
+        special: Collection[str],
+        reasoning: tuple[str, str] | None,
+    ) -> None:
+        """`added`: ids of the tokenizer's added tokens, by name; `special`: names of those that it marks as special.
+        `reasoning`: what encloses the model's, if it reasons."""
+        self._syntax = syntax
+        is_special = {mark: mark in special or (mark[0], mark[-1]) == ("<", ">") for mark in syntax.markers}
+        self._special = {mark: added[mark] for mark in syntax.markers if mark in added and is_special[mark]}
+        self._reasoning = reasoning
+
+    def forced(self, tools: Sequence[Tool], *, parallel: bool, is_reasoning: bool) -> str:
+        """Calls of these tools, one or (`parallel`) more, each with arguments by its schema."""
+        rules = [f"start: {self._reasons(is_reasoning)} calls", *self._calls(tools, parallel=parallel, all_strict=True)]
+        return "\n".join([*rules, *self._reasoning_rules()])
+
+    def lenient(self, tools: Sequence[Tool], *, parallel: bool, is_reasoning: bool) -> str:
+        """Any text, or calls as in `forced`, of which those of strict tools keep to the schema."""
+        start, many = f"start: {self._reasons(is_reasoning)}", "*" if parallel else "?"
+        opening = self._opening
+        text = _NO_BRACE if self._syntax.bare else _ANYTHING
+        begun = False
+        if opening is None:  # the calls are the whole answer
+            tag = self._syntax.open[0]
+            tagged_calls = f" | {self._literal(tag)} calls" if tag in self._special else ""
+            rules = [f"{start} (text | calls{tagged_calls})", f"text: {text}"]
+        elif opening in self._special:
+            rules = [f"{start} text (calls text){many}", f"text: {text}"]
+        else:
+            begun = True
+            rules = [f"{start} (begun calls){many} text", f"begun[lazy]: TEXT {_text(opening)}", "text: TEXT"]
+            rules.append(f"TEXT: {text}")
+        calls = self._calls(tools, parallel=parallel, all_strict=False, begun=opening if begun else None)
+        return "\n".join([*rules, *calls, *self._reasoning_rules()])
+
+    @property
+    def _opening(self) -> str | None:
+        """The mark that begins calls, if one does."""
+        spelled = self._syntax.before or self._syntax.call
+        marks = (*self._syntax.open, *self._syntax.silent)
+        return next((mark for mark in marks if spelled.startswith(mark)), None)
+
+    def _calls(
+        self, tools: Sequence[Tool], *, parallel: bool, all_strict: bool, begun: str | None = None
+    ) -> Iterator[str]:
+        """The rules of `calls`. `begun`: the mark that has begun them already."""
+        before = self._syntax.before
+        cut = begun or ""
+        first = "first" if begun is not None and not before else "call"
+        several = f"({self._literal(self._syntax.between)} call)*" if parallel else ""
+        yield f"calls: {self._literal(before.removeprefix(cut))} {first} {several} {self._literal(self._syntax.after)}"
+        for kind in dict.fromkeys((first, "call")):
+            yield f"{kind}: " + " | ".join(f"{kind}{number}" for number in range(len(tools)))
+        for number, tool in enumerate(tools):
+            for kind in dict.fromkeys((first, "call")):
+                spelled = self._spelled(tool).removeprefix(cut if kind == "first" else "")
+                yield f"{kind}{number}: " + f" arguments{number} ".join(map(self._literal, spelled.split(ARGUMENTS)))
+            yield from self._arguments(number, tool, is_strict=all_strict or tool.strict)
+
+    def _spelled(self, tool: Tool) -> str:
+        """A call of a tool, but for its arguments."""
+        syntax = self._syntax
+        if syntax.body == "xml" and not _fits_tags(tool.parameters):
+            call = f'{syntax.open[0]}\n{{"name": "{NAME}", "arguments": {ARGUMENTS}}}\n{syntax.close[0]}'
+            return call.replace(NAME, tool.name)
+        return syntax.call.replace(NAME, tool.name)
+
+    def _arguments(self, number: int, tool: Tool, *, is_strict: bool) -> Iterator[str]:
+        rule, schema = f"arguments{number}", tool.parameters if is_strict else _ANY_OBJECT
+        if self._syntax.body != "xml" or not _fits_tags(tool.parameters):
+            yield f"{rule}: {_json(schema)}"
+            return
+        properties, required = tool.parameters.get("properties", {}), tool.parameters.get("required", ())
+        parts = [f"{rule}_{index}" + ("" if key in required else "?") for index, key in enumerate(properties)]
+        yield f"{rule}: {' '.join(parts) or _text('')}"
+        for index, (key, value) in enumerate(properties.items()):
+            yield from self._tag(f"{rule}_{index}", key, value, tool.parameters)
+
+    def _tag(self, rule: str, key: str, schema: Mapping[str, Any], within: Mapping[str, Any]) -> Iterator[str]:
+        """One argument as a tag. `within`: the schema of all arguments."""
+        begin, end = _text(f"{tagged.OPEN}{key}>\n"), _text(f"\n{tagged.CLOSE}\n")
+        if schema["type"] != "string":
+            yield f"{rule}: {begin} {_json({**_definitions(within), **schema})} {end}"
+        elif "enum" in schema:
+            yield f"{rule}: {begin} ({' | '.join(map(_text, schema['enum']))}) {end}"
+        else:
+            yield f'{rule}: {begin} {rule}_text "\\n"'
+            yield f"{rule}_text[lazy]: {_ANYTHING} {_text(tagged.CLOSE)}"
+
+    def _literal(self, text: str) -> str:
+        """Text of the model's own, in which special tokens are named by id."""
+        pattern = "|".join(map(re.escape, self._special)) or r"(?!)"
+        parts = filter(None, re.split(f"({pattern})", text))
+        return " ".join([f"<[{self._special[part]}]>" if part in self._special else _text(part) for part in parts])
+
+    # Reasoning.
+
+    def _reasons(self, is_reasoning: bool) -> str:
+        if self._reasoning is None:
+            return ""
+        return "reasoned" if is_reasoning else "reasoning?"
+
+    def _reasoning_rules(self) -> list[str]:
+        if self._reasoning is None:
+            return []
+        begin, end = self._reasoning
+        rules = [f"reasoning: {self._literal(begin)} reasoned"]
+        if end in self._special:
+            return [
+                *rules,
+                f"reasoned: thought {self._literal(end)} BLANKS",
+                f"thought: {_ANYTHING}",
+                r"BLANKS: /[ \n]{0,4}/",
+            ]
+        return [*rules, "reasoned: thought BLANKS", f"thought[lazy]: {_ANYTHING} {_text(end)}", r"BLANKS: /[ \n]{0,4}/"]
+
+
+def _text(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _json(schema: Mapping[str, Any]) -> str:
+    return "%json " + json.dumps({**schema, "x-guidance": JSON_OPTIONS}, ensure_ascii=False)
+
+
+def _definitions(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """What references may point to."""
+    return {name: schema[name] for name in ("$defs", "definitions") if name in schema}
+
+
+def _fits_tags(schema: Mapping[str, Any]) -> bool:
+    """Whether tags can say all that this schema of arguments asks for; otherwise a call is written as JSON, which
+    models that write tags are read in too."""
+    if not schema.keys() <= _OF_AN_OBJECT:
+        return False
+    properties, required = schema.get("properties", {}), schema.get("required", [])
+    if not isinstance(properties, dict) or not isinstance(required, list):
+        return False
+    if not all(isinstance(name, str) and name in properties for name in required):
+        return False
+    return all(_TAG_NAME.fullmatch(name) is not None and _fits_tag(value) for name, value in properties.items())
+
+
+def _fits_tag(schema: object) -> bool:
+    if not isinstance(schema, dict) or not isinstance(schema.get("type"), str):
+        return False
+    if schema["type"] != "string":
+        return schema["type"] in _BY_JSON
+    texts = schema.get("enum", [""])
+    is_plain = isinstance(texts, list) and all(isinstance(text, str) and tagged.CLOSE not in text for text in texts)
+    return is_plain and bool(texts) and schema.keys() <= _NOTES

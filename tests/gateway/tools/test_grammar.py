@@ -1,0 +1,211 @@
+"""Grammars of calls, as llguidance keeps to them: they lead somewhere, and where they lead is a valid call."""
+
+import functools
+import json
+import random
+from typing import Any
+
+import jsonschema
+import pytest
+from llguidance import LLMatcher, LLTokenizer
+from tokenizers import Tokenizer
+
+from fairlane.gateway.openai.tools import Tool
+from fairlane.gateway.text.tokenizer import TextModel, TokenStream
+from tests.support.gateway.read_outputs import TIME, TOOLS, WEATHER, Read, read
+from tests.support.gateway.tool_models import TOOL_MODELS, tool_card
+
+pytestmark = pytest.mark.slow
+families = pytest.mark.parametrize("family", TOOL_MODELS)
+marks = pytest.mark.parametrize("special_marks", [True, False], ids=["special", "plain"])
+MANY_TOKENS = 3000
+CLOSING = ["</think>", "</parameter>", '"', "}", "]"]
+"""What ends a text; chosen often, so that a walk comes to its end."""
+LISTS = Tool(
+    name="get-it_2",
+    parameters={
+        "type": "object",
+        "properties": {
+            "kind": {"type": "string", "enum": ["a b", 'quote " and \\', "é"]},
+            "deep": {"type": "object", "properties": {"n": {"type": ["integer", "null"]}}, "required": ["n"]},
+            "on": {"type": "boolean"},
+            "note": {"type": "string"},
+            "ratio": {"type": "number"},
+        },
+        "required": ["kind", "on"],
+        "additionalProperties": False,
+    },
+)
+STRICTER = Tool(
+    name="stricter",
+    parameters={
+        "type": "object",
+        "properties": {"code": {"type": "string", "pattern": "^[A-Z]{3}$"}, "any": {"anyOf": [{"type": "null"}]}},
+        "required": ["code", "any"],
+        "additionalProperties": False,
+    },
+)
+
+
+@functools.cache
+def model_of(family: str, *, special_marks: bool) -> TextModel:
+    return TextModel(tool_card(family, special_marks=special_marks))
+
+
+@functools.cache
+def tokenizer_of(family: str, *, special_marks: bool) -> LLTokenizer:
+    card = tool_card(family, special_marks=special_marks)
+    return LLTokenizer(card.tokenizer_json, n_vocab=card.vocab_size, eos_token=list(card.eos_token_ids))
+
+
+class Walk:
+    """A model that says whatever the grammar allows."""
+
+    def __init__(self, family: str, grammar: str, seed: int = 0, *, special_marks: bool = True) -> None:
+        self.model = model_of(family, special_marks=special_marks)
+        tokenizer = tokenizer_of(family, special_marks=special_marks)
+        assert LLMatcher.validate_grammar(grammar, tokenizer) == ""
+        self.matcher = LLMatcher(tokenizer, grammar)
+        self.token_ids: list[int] = []
+        self._random = random.Random(seed)
+        own = Tokenizer.from_str(self.model.card.tokenizer_json)
+        self._own = own
+        self._closing = [own.encode(name, add_special_tokens=False).ids for name in CLOSING]
+
+    def allowed(self) -> list[int]:
+        mask = self.matcher.compute_bitmask()
+        return [token for token in range(self.model.card.vocab_size) if mask[token // 8] >> (token % 8) & 1]
+
+    def say(self, text: str) -> None:
+        for token in self._own.encode(text, add_special_tokens=False).ids:
+            assert token in self.allowed()
+            self._take(token)
+
+    def to_the_end(self) -> "Walk":
+        while not self.matcher.is_stopped():
+            allowed = self.allowed()
+            assert allowed
+            end = set(self.model.card.eos_token_ids) & set(allowed)
+            self._take(self._random.choice(list(end) if end and self._random.random() < 0.5 else allowed))
+            if self._random.random() < 0.2:
+                self._say_as_far_as_allowed(self._random.choice(self._closing))
+            assert len(self.token_ids) < MANY_TOKENS
+        assert not self.matcher.is_error()
+        return self
+
+    def read(self, tools: tuple[Tool, ...]) -> Read:
+        answers = self.model.output_format
+        stream = TokenStream(self.model, control_text=answers.needs_control_text)
+        text = stream.push(self.token_ids).text + stream.flush().text
+        return read(answers.reader("", tools), text, range(0, len(text), 3))
+
+    def _say_as_far_as_allowed(self, token_ids: list[int]) -> None:
+        for token in token_ids:
+            if self.matcher.is_stopped() or token not in self.allowed():
+                return
+            self._take(token)
+
+    def _take(self, token: int) -> None:
+        assert self.matcher.consume_token(token), self.matcher.get_error()
+        self.token_ids.append(token)
+
+
+def arguments_of(calls: list[tuple[str, str]], tools: tuple[Tool, ...]) -> list[Any]:
+    """The arguments, each valid by its tool's schema."""
+    schemas = {tool.name: tool.parameters for tool in tools}
+    found = [json.loads(arguments) for _, arguments in calls]
+    for (name, _), arguments in zip(calls, found, strict=True):
+        jsonschema.validate(arguments, schemas[name])
+    return found
+
+
+@families
+@marks
+@pytest.mark.parametrize("parallel", [True, False], ids=["many", "one"])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_forced_answer_is_calls_and_nothing_else(family: str, special_marks: bool, parallel: bool, seed: int) -> None:
+    tools = (*TOOLS, LISTS, STRICTER)
+    answers = model_of(family, special_marks=special_marks).output_format
+
+    found = (
+        Walk(family, answers.forced(tools, parallel=parallel), seed, special_marks=special_marks)
+        .to_the_end()
+        .read(tools)
+    )
+
+    assert found.content == ""
+    assert len(found.calls) >= 1 if parallel else len(found.calls) == 1
+    arguments_of(found.calls, tools)
+
+
+@families
+@marks
+def test_each_tool_can_be_called(family: str, special_marks: bool) -> None:
+    answers = model_of(family, special_marks=special_marks).output_format
+    for tool in (*TOOLS, LISTS, STRICTER):
+        grammar = answers.forced((tool,), parallel=False)
+
+        found = Walk(family, grammar, special_marks=special_marks).to_the_end().read((tool,))
+
+        assert [name for name, _ in found.calls] == [tool.name]
+
+
+@pytest.mark.parametrize("family", ["Qwen 3", "Qwen 3.5", "DeepSeek"])
+@marks
+def test_a_model_that_was_made_to_reason_ends_that_before_it_calls(family: str, special_marks: bool) -> None:
+    model = model_of(family, special_marks=special_marks)
+    tail = "<|im_start|>assistant\n<think>\n"
+    walk = Walk(
+        family, model.output_format.forced(TOOLS, parallel=False, prompt_tail=tail), special_marks=special_marks
+    )
+
+    walk.say("So.\n</think>\n\n")
+    walk.to_the_end()
+
+    text = model.output_format.reader(tail, TOOLS)
+    said = TokenStream(model, control_text=model.output_format.needs_control_text).push(walk.token_ids).text
+    found = read(text, said)
+    assert found.reasoning == "So.\n"
+    assert len(arguments_of(found.calls, TOOLS)) == 1
+
+
+STRICT = Tool(name="weather", parameters=WEATHER.parameters, strict=True)
+
+
+@families
+def test_where_no_tool_is_strict_nothing_has_to_be_kept_to(family: str) -> None:
+    assert model_of(family, special_marks=True).output_format.lenient(TOOLS) is None
+
+
+@families
+@marks
+def test_a_lenient_answer_may_be_text(family: str, special_marks: bool) -> None:
+    grammar = model_of(family, special_marks=special_marks).output_format.lenient((STRICT, TIME))
+    assert grammar is not None
+    walk = Walk(family, grammar, special_marks=special_marks)
+
+    walk.say("Hello <b> {x} [1]\n")
+
+    assert set(walk.model.card.eos_token_ids) <= set(walk.allowed())
+    assert walk.read((STRICT, TIME)) == Read("Hello <b> {x} [1]\n", "", [])
+
+
+@families
+@marks
+@pytest.mark.parametrize("seed", range(4))
+def test_a_call_in_a_lenient_answer_keeps_to_a_strict_schema(family: str, special_marks: bool, seed: int) -> None:
+    tools = (STRICT, TIME)
+    answers = model_of(family, special_marks=special_marks).output_format
+    grammar = answers.lenient(tools)
+    assert grammar is not None
+    walk = Walk(family, grammar, seed, special_marks=special_marks)
+    opening = answers.syntax.before + answers.syntax.spell("weather", "\0").partition("\0")[0]
+
+    walk.say(opening if answers.syntax.bare else f"One moment. {opening}")
+    walk.to_the_end()
+
+    found = walk.read(tools)
+    assert found.calls
+    for name, arguments in found.calls:
+        if name == "weather":
+            jsonschema.validate(json.loads(arguments), STRICT.parameters)
