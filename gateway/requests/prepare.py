@@ -21,6 +21,7 @@ from fairlane.gateway.http.sse import Headers
 from fairlane.gateway.observability.metrics import Telemetry
 from fairlane.gateway.openai.requests import GenerationRequest
 from fairlane.gateway.requests.admission import AllOpenRequests, admit, class_name, measure, too_long
+from fairlane.gateway.requests.constraints import grammar_of
 from fairlane.gateway.requests.request import LiveJob, job_ids, random_id
 from fairlane.gateway.requests.service_level import CLASS_HEADER, LANE_HEADER, ServiceLevel, agree
 from fairlane.gateway.text.tokenizer import PromptTooLong, TextModel, TokenStream
@@ -148,8 +149,8 @@ class Preparer:
         else:
             request, model, prompts = await self._understood_aside(kind, body, caller)
         grammar = ""
-        if request.structure is not None:
-            grammar = await self._grammars.grammar(request.structure, caller.tenant_id)
+        if request.structure is not None or request.offered_tools:
+            grammar = await grammar_of(request, model.text, prompts[0], self._grammars, caller.tenant_id)
         refusal = self._refusal()
         if refusal is not None:  # it came before the last body, or while that was read
             raise refusal

@@ -2,6 +2,7 @@
 
     forced    start: reasoning? calls
     lenient   start: reasoning? (text calls)* text
+    answering start: reasoning? (@answer | calls), where another grammar says what an answer is
 
 Each function is an alternative: its name as it is spelled, then arguments by its own schema, whose references so stay
 within it. A mark that is a special token is named by its id, since text never comes to one (llguidance's
@@ -83,6 +84,13 @@ class CallGrammar:
             rules.append(f"TEXT: {text}")
         calls = self._calls(tools, parallel=parallel, all_strict=False, begun=opening if begun else None)
         return "\n".join([*rules, *calls, *self._reasoning_rules()])
+
+    def answering(self, tools: Sequence[Tool], *, parallel: bool, is_reasoning: bool) -> str:
+        """The grammar `@answer`, or calls as in `forced`."""
+        start = f"start: {self._reasons(is_reasoning)}"
+        calls = [*self._calls(tools, parallel=parallel, all_strict=True)] if tools else []
+        rules = [f"{start} (@answer | calls)" if tools else f"{start} @answer", *calls]
+        return "\n".join([*rules, *self._reasoning_rules()])
 
     @property
     def _opening(self) -> str | None:

@@ -55,6 +55,13 @@ class OutputFormat:
             return None
         return self._grammar.lenient(tools, parallel=parallel, is_reasoning=self._is_reasoning(prompt_tail))
 
+    def answering(self, tools: Sequence[Tool], *, parallel: bool, prompt_tail: str = "") -> str | None:
+        """A grammar in Lark of the grammar `@answer`, of reasoning before it and of calls in its place; None where
+        neither can be."""
+        if not self.needs_reader(tools):
+            return None
+        return self._grammar.answering(tools, parallel=parallel, is_reasoning=self._is_reasoning(prompt_tail))
+
     def _is_reasoning(self, prompt_tail: str) -> bool:
         """The prompt ends within the model's reasoning."""
         return self._reasoning is not None and prompt_tail.rstrip().endswith(self._reasoning[0])

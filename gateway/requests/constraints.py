@@ -1,0 +1,58 @@
+"""What each choice has to be: a request's form and tools, checked, as one grammar for the worker."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from fairlane.gateway.errors import invalid
+from fairlane.gateway.grammar.checker import GrammarChecker
+from fairlane.gateway.grammar.structure import json_structure
+from fairlane.gateway.openai.requests import ChatRequest, GenerationRequest
+from fairlane.gateway.openai.tools import Tool
+from fairlane.gateway.text.tokenizer import TextModel
+from fairlane.scheduler.protocol.grammar_limits import MOST_GRAMMAR_CHARS
+
+
+async def grammar_of(
+    request: GenerationRequest, text: TextModel, prompt: Sequence[int], checker: GrammarChecker, tenant_id: str
+) -> str:
+    """The grammar of every choice; empty: anything may be said. `prompt`: what the answer goes on from.
+
+    A model that reasons may do so before. Raises ApiError naming the field that cannot be served.
+    """
+    answer = "" if request.structure is None else await checker.grammar(request.structure, tenant_id)
+    if not isinstance(request, ChatRequest):
+        return answer
+    grammar = await _with_tools(request, answer, text, text.tail(prompt), checker, tenant_id)
+    if len(grammar) > MOST_GRAMMAR_CHARS:
+        raise invalid("tools", f"`tools` and the form of the answer come to more than {MOST_GRAMMAR_CHARS} characters.")
+    return grammar
+
+
+async def _with_tools(
+    request: ChatRequest, answer: str, text: TextModel, tail: str, checker: GrammarChecker, tenant_id: str
+) -> str:
+    tools, model = request.offered_tools, text.output_format
+    if tools and request.tool_choice.mode == "required":
+        await _check(request, tools, checker, tenant_id)
+        parallel = request.parallel_tool_calls and len(tools) > 1
+        return model.forced(tools, parallel=parallel, prompt_tail=tail)
+    await _check(request, tools if answer else [tool for tool in tools if tool.strict], checker, tenant_id)
+    if answer:
+        frame = model.answering(tools, parallel=request.parallel_tool_calls, prompt_tail=tail)
+        return answer if frame is None else _joined(frame, answer)
+    return model.lenient(tools, parallel=request.parallel_tool_calls, prompt_tail=tail) or ""
+
+
+async def _check(request: ChatRequest, tools: Sequence[Tool], checker: GrammarChecker, tenant_id: str) -> None:
+    for tool in tools:
+        param = f"tools.[{request.tools.index(tool)}].function.parameters"
+        await checker.grammar(json_structure(tool.parameters, param), tenant_id)
+
+
+def _joined(frame: str, answer: str) -> str:
+    """A grammar in Lark that names another one `@answer`, with that one."""
+    named = {"lark_grammar": answer}
+    if answer.startswith("{"):  # the others begin with a rule
+        named = msgspec.json.decode(answer)["grammars"][0]
+    return msgspec.json.encode({"grammars": [{"lark_grammar": frame}, {**named, "name": "answer"}]}).decode()
