@@ -279,7 +279,7 @@ async def test_of_one_key_only_so_many_requests_go_on_unheard(served: Served, mo
 
 
 async def test_an_answer_that_is_too_long_is_not_replayed_nor_run_again(valkey_url: str) -> None:
-    async with serving(settings(valkey_url, section={"idempotency_answer_bytes": 500})) as served:
+    async with serving(settings(valkey_url, section={"idempotency_answer_bytes": 800})) as served:
         await served.tenant()
         first = await post(served, STREAMED)
         await kept(served)
