@@ -102,9 +102,7 @@ async def test_a_broken_body_is_refused_and_the_server_is_as_well_as_before(
     assert len(served.worker.seen) == before + 1
 
 
-@pytest.mark.parametrize(
-    ("change", "told"), [({"metadata": {}}, 200), ({"store": False}, 200), ({"store": True}, 400)]
-)
+@pytest.mark.parametrize(("change", "told"), [({"metadata": {}}, 200), ({"store": False}, 200), ({"store": True}, 400)])
 async def test_a_field_that_is_not_supported_yet_passes_at_its_neutral_value(
     served: Served, change: dict[str, Any], told: int
 ) -> None:
