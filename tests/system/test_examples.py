@@ -35,6 +35,20 @@ def test_chat_prints_an_answer_and_a_stream_with_its_usage(server: Server) -> No
     assert "output tokens" in printed.splitlines()[-1]
 
 
+def test_structured_prints_a_city_and_a_verdict(server: Server) -> None:
+    city, verdict = run(server, server.tenant("example-structured"), EXAMPLES / "structured.py").splitlines()
+
+    assert city.startswith("City(name=")
+    assert verdict in {"complaint", "praise", "question"}
+
+
+def test_tools_prints_the_call_and_goes_on_from_its_result(server: Server) -> None:
+    call, *told = run(server, server.tenant("example-tools"), EXAMPLES / "tools.py").splitlines()
+
+    assert call.startswith('weather {"city": "')
+    assert "".join(told)
+
+
 def test_batch_comes_through_a_limit_of_concurrency(server: Server, tmp_path: Path) -> None:
     key = server.tenant("example-batch", limits={"concurrent_requests": 2})
     asked, answered = EXAMPLES / "prompts.jsonl", tmp_path / "answers.jsonl"
