@@ -63,11 +63,11 @@ def serve(settings: WorkerSettings, environ: Mapping[str, str]) -> int:
     _check_metrics_port(settings.host, section.metrics_port)
     torch.set_num_threads(section.threads or usable_cores())
     files = resolve(settings.model, settings.models_directory)
-    card = model_card(files)
+    card, grammars = _with_grammars(model_card(files))
     costs = CostModel()
     with ThreadPoolExecutor(1) as aside:  # reading the weights takes no time of those who load them
         weights = aside.submit(weights_digest, files.directory)
-        engine = _engine(settings, files, card, costs)
+        engine = _engine(settings, files, grammars, costs)
         with reading(files.name):
             card = msgspec.structs.replace(card, fingerprint=fingerprint(weights.result(), engine.precision))
     collect_seldom(OF_A_WORKER)
@@ -75,7 +75,7 @@ def serve(settings: WorkerSettings, environ: Mapping[str, str]) -> int:
         return runner.run(_serve(settings, environ, engine, costs, card))
 
 
-def _engine(settings: WorkerSettings, files: ModelFiles, card: ModelCard, costs: CostModel) -> Engine:
+def _engine(settings: WorkerSettings, files: ModelFiles, grammars: Grammars | None, costs: CostModel) -> Engine:
     section = settings.worker
     return build_engine(
         files,
@@ -89,8 +89,17 @@ def _engine(settings: WorkerSettings, files: ModelFiles, card: ModelCard, costs:
         prefix_share=section.prefix_share if section.prefix_cache else None,
         dtype=section.dtype,
         device=section.device,
-        grammars=Grammars(card),
+        grammars=grammars,
     )
+
+
+def _with_grammars(card: ModelCard) -> tuple[ModelCard, Grammars | None]:
+    """The card, saying whether there are grammars for its tokenizer."""
+    try:
+        return card, Grammars(card)
+    except ValueError as error:
+        log.warning("answers cannot be kept to a form, for the tokenizer's sake: %s", error)
+        return msgspec.structs.replace(card, takes_grammars=False), None
 
 
 def usable_cores(group: Path = Path("/sys/fs/cgroup")) -> int:

@@ -20,6 +20,9 @@ async def grammar_of(
 
     A model that reasons may do so before. Raises ApiError naming the field that cannot be served.
     """
+    if not text.card.takes_grammars:
+        _refuse_forms(request)
+        return ""
     answer = "" if request.structure is None else await checker.grammar(request.structure, tenant_id)
     if not isinstance(request, ChatRequest):
         return answer
@@ -27,6 +30,18 @@ async def grammar_of(
     if len(grammar) > MOST_GRAMMAR_CHARS:
         raise invalid("tools", f"`tools` and the form of the answer come to more than {MOST_GRAMMAR_CHARS} characters.")
     return grammar
+
+
+def _refuse_forms(request: GenerationRequest) -> None:
+    """Of a model whose answers cannot be kept to one."""
+    said = "answers of this model cannot be kept to a form."
+    if request.structure is not None:
+        raise invalid(request.structure.param, f"`{request.structure.param}` cannot be served: {said}")
+    if isinstance(request, ChatRequest) and request.tool_choice.mode == "required":
+        raise invalid("tool_choice", f"`tool_choice` cannot be served: {said}")
+    strict = next((tool for tool in request.offered_tools if tool.strict), None)
+    if strict is not None:
+        raise invalid("tools", f"`strict` cannot be served: {said}")
 
 
 async def _with_tools(

@@ -299,6 +299,8 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     bos_token: str | None = None
     eos_token: str | None = None
     created_s: int = 0
+    takes_grammars: bool = True
+    """Whether its workers keep answers to a grammar: not every tokenizer says what its tokens spell."""
     fingerprint: str = ""
     """Of what the model computes: its weights, the type that is computed in, the quantisation. Workers that share a
     card go on with each other's streams."""

@@ -65,6 +65,7 @@ class Grammars:
     """Compiles grammars and fills masks for the vocabulary of one model. The engine's thread calls it."""
 
     def __init__(self, card: ModelCard) -> None:
+        """Raises ValueError where the tokenizer does not say what its tokens spell."""
         self._vocab_size = card.vocab_size
         self._tokenizer = LLTokenizer(card.tokenizer_json, n_vocab=card.vocab_size, eos_token=[*card.eos_token_ids])
         ends = allocate_token_bitmask(1, card.vocab_size).view(np.uint8)
