@@ -17,11 +17,10 @@ counters of tenants that go on waiting differ by at most Θ + Δ; neither KV poo
 serves the others too where rows are free, and takes their blocks and rows away gradually up to 3 Θ: there counters
 differ by at most 3 Θ + 2 Δ, Δ being a step's prefill tokens and twice its sequences, divided by the smallest weight;
 but for what a tenant cannot use, because its own requests leave the pool no room for its next one
-(tests/scheduler/planner/test_planner_fairness.py hunts for a violation). Who yields, and who comes back, is chosen with
-what running rows will add in the next steps counted in (`priority.LOOKAHEAD`), which keeps the usual gap near Θ.
-Without host slots the leader's remaining cost comes on top; over several workers each adds what it has taken and not
-reported yet, a quantum and a batch of reports. Θ is that of the lane (`Lane.window`): where deadlines press, what a
-worker computes in `Lane.burst_ms` at least.
+(tests/scheduler/planner/test_planner_fairness.py hunts for a violation). Without host slots
+the leader's remaining cost comes on top; over several workers each adds what it has taken and not reported yet, a
+quantum and a batch of reports. Θ is that of the lane (`Lane.window`): where deadlines press, what a worker computes in
+`Lane.burst_ms` at least.
 
 A newcomer, of whose tenant nothing that is there has a token yet, goes before all begun work but of tenants that are
 behind it by more than Θ, one more of them a step: its first token is not made to wait for rows, blocks or time that

@@ -7,8 +7,8 @@
    all where otherwise nothing could run: what holds a part of its blocks must not wait for what holds another. Nobody
    else yields to an equal. What a lane's share floor keeps yields to no other lane, and lanes above give back what it
    lacks (`block_floors`).
-2. Lower lanes yield first, in order of resume cost per freed block; then the tenants that were served most, with
-   what their rows give them in the next steps; then equals. Ties: last-ranked first.
+2. Lower lanes yield first, in order of resume cost per freed block; then the tenants that were served most; then
+   equals. Ties: last-ranked first.
 3. A victim gives its last blocks: what stands before them stays valid, and its way back costs what it gave. Only as
    many are taken as are needed, of as few as suffice; if all together hold too few, nobody yields.
 4. Swap or recompute is what the cost model finds cheaper, if the host has room for this victim (`host_claims`). `exact`

@@ -2,26 +2,18 @@
 
 import math
 from enum import IntEnum
-from itertools import chain
 from typing import NamedTuple
 
 from fairlane.scheduler.planner.costs import CostModel
-from fairlane.scheduler.planner.ordering import DECODE_WEIGHT, prospects
+from fairlane.scheduler.planner.ordering import prospects
 from fairlane.scheduler.planner.sequence import Kind, Sequence, State
-from fairlane.scheduler.planner.sequence_index import LITTLE, LaneIndex, SequenceIndex, kinds_of
+from fairlane.scheduler.planner.sequence_index import LITTLE, LaneIndex, SequenceIndex
 from fairlane.scheduler.planner.step_budget import Survey
 from fairlane.scheduler.planner.steps import SeqId
 from fairlane.scheduler.protocol.lanes import LaneName
-from fairlane.scheduler.protocol.messages import Job
 
 IDLE = 1_000
 """Lane rank of work that cannot run: at its grant, it ranks below every lane."""
-LOOKAHEAD = 32
-"""Steps by which the order looks ahead: the decodes of a tenant that run count as if they had run so often already. Who
-yields and who comes back shows in the counters only steps later; by these alone tenants would swing past each other,
-the more the larger the batch."""
-
-
 AHEAD = -1
 """The class of a newcomer that goes before what is guaranteed."""
 
@@ -49,8 +41,7 @@ Group = tuple[int, bool, int]
 
 class Rank(NamedTuple):
     """Lower is more urgent. Of work that has begun nothing here changes with time alone, nor within a step: two running
-    sequences trade places only after service was charged, or rows went from tenant to tenant, and each step serves
-    those that kept theirs; so preemption among them cannot go in circles."""
+    sequences trade places only after service was charged; so preemption among them cannot go in circles."""
 
     lane: int
     outside_window: bool
@@ -63,7 +54,7 @@ class Rank(NamedTuple):
     urgency: float
     """Of waiting work how near its deadline is, the shorter the nearer; of begun work none."""
     counter: float
-    """Weighted tokens that its tenant has had, and what its rows give it in the next LOOKAHEAD steps."""
+    """Weighted tokens that its tenant has had."""
     due_ms: float
     """When its first token is or was due."""
     job_id: str
@@ -111,7 +102,6 @@ class Ranking:
             {name: max(0, lane.lane.rank - 1) for name, lane in index.lanes.items()},
         )
         """Of what has not waited long, and of what has."""
-        self._lookaheads: dict[tuple[LaneName, str], float] = {}
         self._known: dict[tuple[LaneName, str], tuple[int, bool]] = {}
         self._little = {name: lane.little() for name, lane in lanes.items()}
         self._newcomers = {name: lane.newcomers(self._little[name]) for name, lane in lanes.items()}
@@ -136,7 +126,7 @@ class Ranking:
             service_class,
             phase,
             urgency,
-            counter + self._lookahead(job),
+            counter,
             seq.first_due_ms,
             job.job_id,
             seq.id.choice,
@@ -148,7 +138,7 @@ class Ranking:
         counters = self._lanes[decodes[0].job.lane].counters
 
         def place(seq: Sequence) -> tuple[float, float, SeqId]:
-            return counters.value(seq.job.tenant) + self._lookahead(seq.job), seq.first_due_ms, seq.id
+            return counters.value(seq.job.tenant), seq.first_due_ms, seq.id
 
         return sorted(decodes, key=place)[:count]
 
@@ -175,19 +165,6 @@ class Ranking:
         lane = self._lanes[seq.job.lane].lane
         return self._lane_ranks[self.now_ms >= seq.promoted_ms][lane.name]
 
-    def _lookahead(self, job: Job) -> float:
-        """What the rows that a tenant has as the step begins will give it in the next steps. Kept: an order that
-        moved amid a step would be none."""
-        known = self._lookaheads.get((job.lane, job.tenant))
-        if known is None:
-            rows = 0
-            if job.tenant in self._lanes[job.lane].begun:
-                kinds = kinds_of(job.lane, job.tenant)
-                decodes = chain.from_iterable(self.begun.decodes.get(kind, ()) for kind in kinds)
-                rows = sum(seq.stalled_since_ms is None for seq in decodes)
-            known = self._lookaheads[job.lane, job.tenant] = LOOKAHEAD * DECODE_WEIGHT * rows / job.weight
-        return known
-
     def _is_outside(self, name: LaneName, tenant: str, counter: float, *, begins: bool = False) -> bool:
         """Had more than Θ above the least served that waits; or, beside a tenant that is ahead by no more than Θ: more
         than LITTLE times as much of it has begun, and the other waits; or it has tokens, and the other has none yet,
@@ -213,7 +190,8 @@ class Ranking:
         return not begun and self._lanes[name].counters.value(tenant) <= least
 
     def _progress(self, name: LaneName, tenant: str) -> tuple[int, bool]:
-        """What a tenant held, and whether any of it had a token, when first asked in the step; kept, too."""
+        """What a tenant held, and whether any of it had a token, when first asked in the step. Kept: an order that
+        moved amid a step would be none."""
         known = self._known.get((name, tenant))
         if known is None:
             lane = self._lanes[name]

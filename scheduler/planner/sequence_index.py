@@ -10,7 +10,7 @@ import math
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from itertools import chain, islice, product
+from itertools import chain, islice
 from operator import itemgetter
 
 from fairlane.scheduler.planner.ordering import Counters
@@ -82,11 +82,6 @@ class Decodes:
             self._by_kind[kind] = others
         else:
             del self._by_kind[kind]
-
-
-def kinds_of(name: LaneName, tenant: str) -> list[Kind]:
-    """Every kind that a tenant's sequences of one lane can be of."""
-    return list(product((name,), (tenant,), (False, True), (False, True)))
 
 
 WAITING_PER_TENANT = 32
