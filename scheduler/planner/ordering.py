@@ -14,12 +14,12 @@ that had the lane to itself is not made to wait for it afterwards, nor one for h
 
 Invariant: with every charge at most Δ, and only those within Θ of the smallest counter served while one of them is, the
 counters of tenants that go on waiting differ by at most Θ + Δ; neither KV pool nor output lengths enter. A worker
-serves the others too where rows are free, and takes their blocks and rows away gradually up to 3 Θ: there counters
-differ by at most 3 Θ + 2 Δ, Δ being a step's prefill tokens and twice its sequences, divided by the smallest weight;
-but for what a tenant cannot use, because its own requests leave the pool no room for its next one
-(tests/scheduler/planner/test_planner_fairness.py hunts for a violation). Without host slots
-the leader's remaining cost comes on top; over several workers each adds what it has taken and not reported yet, a
-quantum and a batch of reports. Θ is that of the lane (`Lane.window`): where deadlines press, what a worker computes in
+serves the others too where rows are free, and takes their blocks and rows away for one request a step up to 2 Θ, and
+for all beyond: there counters differ by at most 3 Θ + 2 Δ, Δ being a step's prefill tokens and twice its sequences,
+divided by the smallest weight; but for what a tenant cannot use, because its own requests leave the pool no room for
+its next one (tests/scheduler/planner/test_planner_fairness.py hunts for a violation). Without host slots the leader's
+remaining cost comes on top; over several workers each adds what it has taken and not reported yet, a quantum and a
+batch of reports. Θ is that of the lane (`Lane.window`): where deadlines press, what a worker computes in
 `Lane.burst_ms` at least.
 
 A newcomer, of whose tenant nothing that is there has a token yet, goes before all begun work but of tenants that are

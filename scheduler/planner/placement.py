@@ -6,6 +6,9 @@ have made room for the head (EASY backfill), so the head is not delayed. A waiti
 prompt at once, and only if the pool is expected to hold it and all that runs at their fullest: half-begun prefills
 cannot lock each other out. Resumed work needs room for all it has and one token more.
 
+One request a step takes rows or blocks from tenants of its lane that are outside the window: more would take all they
+have at once, and it would swing back. From tenants that are ahead by more than 2 Θ all take.
+
 The walk goes by groups: lane, window, class. In each, decodes come first, and where all of them fit they get their
 rows at once: the walk over them would end so. That is what makes a step of hundreds of sequences cheap.
 """
@@ -24,7 +27,6 @@ from fairlane.scheduler.planner.kv.host_claims import HostClaims
 from fairlane.scheduler.planner.kv.lane_floors import BlockFloors, needed_blocks
 from fairlane.scheduler.planner.preemption import Guard, Victim, choose, give_back, lost
 from fairlane.scheduler.planner.priority import IDLE, Group, Phase, Ranked, Ranking
-from fairlane.scheduler.planner.rebalance import Rebalance
 from fairlane.scheduler.planner.sequence import Sequence, State
 from fairlane.scheduler.planner.sequence_index import WAITING_PER_TENANT
 from fairlane.scheduler.planner.step_builder import StepBuilder
@@ -104,7 +106,10 @@ class Placement:
         """Decodes that did not get their rows at once; most of them none at all."""
         self._forecast = Forecast(ranking, builder, pool, lengths)
         self._floors = BlockFloors(ranking, pool)
-        self._rebalance = Rebalance(ranking, builder)
+        self._yielding: Counter[int] = Counter()
+        """Decodes of tenants that yield to one request a step, by lane rank."""
+        self._has_yielded = False
+        """One has taken rows or blocks from others of its lane in this step."""
 
     def fill(self) -> dict[SeqId, WaitReason]:
         """Place all that fits; the reasons of those that were looked at and wait."""
@@ -131,7 +136,6 @@ class Placement:
 
     def _walk(self) -> dict[SeqId, WaitReason]:
         self._head_starts, self._reasons, self._passed_over = None, {}, []
-        self._rebalance.begin_walk()
         not_begun = WaitingWork(self._ranking)
         waiting = [self._ranking.stand(seq) for seq in self._begun.others]
         heapq.heapify(waiting)
@@ -153,8 +157,9 @@ class Placement:
     def _groups(self) -> dict[Group, dict[LaneName, list[Sequence]]]:
         """Decodes by where they stand, and by lane: a promoted one stands with those of the lane above."""
         groups: dict[Group, dict[LaneName, list[Sequence]]] = {}
+        self._yielding.clear()
         for kind, decodes in self._begun.decodes.items():
-            group, name = self._ranking.group(kind), kind[0]
+            group, (name, tenant, *_) = self._ranking.group(kind), kind
             lanes = groups.get(group)
             if lanes is None:
                 groups[group] = {name: [*decodes]}
@@ -162,8 +167,8 @@ class Placement:
                 lanes[name] += decodes
             else:
                 lanes[name] = [*decodes]
-            if group[1]:
-                self._rebalance.note_outside(group[0], kind, len(decodes))
+            if group[1] and not self._ranking.is_far_ahead(name, tenant):
+                self._yielding[group[0]] += len(decodes)
         return groups
 
     def _show(self, waiting: list[Ranked], not_begun: WaitingWork, name: LaneName) -> None:
@@ -195,9 +200,6 @@ class Placement:
 
     def _consider(self, ranked: Ranked, waiting: list[Ranked], not_begun: WaitingWork) -> None:
         seq, was_waiting = ranked.seq, ranked.rank.phase is Phase.WAITING
-        if was_waiting and self._rebalance.is_closed_to(ranked):
-            self._reasons[seq.id] = WaitReason.SLOTS
-            return
         reason = self._place(ranked)
         self._refuse(seq, reason)
         for behind in not_begun.behind(seq, reason) if was_waiting else ():
@@ -209,7 +211,7 @@ class Placement:
 
     def _place(self, ranked: Ranked) -> WaitReason | None:
         reason = self._barred(ranked.seq)
-        if reason is None and self._rebalance.refuses_row(ranked):
+        if reason is None and self._has_yielded and self._takes_row(ranked):
             reason = WaitReason.SLOTS
         if reason is None and self._lacks_more_than_was_shared(ranked):
             reason = WaitReason.BLOCKS
@@ -230,7 +232,7 @@ class Placement:
             return reason
         for victim in (*victims, *(lost(seq, self._pool, self._costs) for seq in dropped)):
             self._builder.preempt(victim)
-        self._rebalance.count(ranked, victims)
+        self._has_yielded |= self._takes_row(ranked) or self._takes_blocks(ranked, victims)
         self._builder.run(ranked.seq)
         self._floors.ran([ranked.seq])
         self._forecast.add(ranked)
@@ -242,8 +244,8 @@ class Placement:
         seq = ranked.seq
         if self._claims.covers(seq):
             return []
-        is_first = seq.job.tenant not in self._index.lanes[seq.job.lane].begun
-        return self._claims.count(seq, self._away_below(ranked), may_stay=is_first, alone=self._last_resort)
+        may_stay = self._is_newcomer(seq)
+        return self._claims.count(seq, self._away_below(ranked), may_stay=may_stay, alone=self._last_resort)
 
     def _away_below(self, ranked: Ranked) -> Iterator[Sequence]:
         """What holds host slots and stands below, the least urgent first."""
@@ -261,10 +263,14 @@ class Placement:
             return WaitReason.TOKENS
         if self._builder.is_late(seq):
             return WaitReason.PACE
-        stays = seq.is_resident or (self._last_resort and not seq.is_new) or self._rebalance.is_newcomer(seq)
+        stays = seq.is_resident or (self._last_resort and not seq.is_new) or self._is_newcomer(seq)
         if self._head_starts is None or stays or self._builder.steps_left(seq) <= self._head_starts:
             return None
         return None if self._floors.is_own(seq) else WaitReason.HEAD
+
+    def _is_newcomer(self, seq: Sequence) -> bool:
+        """Nothing of its tenant has begun in its lane."""
+        return seq.job.tenant not in self._index.lanes[seq.job.lane].begun
 
     def _lacks_more_than_was_shared(self, ranked: Ranked) -> bool:
         """Behind the head: blocks would be short even if others held as many for it as when the prefix cache was last
@@ -296,7 +302,27 @@ class Placement:
             return False
         if self._last_resort:
             return True
-        return self._rebalance.may_ask(ranked, holder) and not self._floors.keeps(holder.seq, ranked.seq)
+        if self._has_yielded and self._yields_once(holder, ranked):
+            return False
+        return not self._floors.keeps(holder.seq, ranked.seq)
+
+    def _takes_row(self, ranked: Ranked) -> bool:
+        """It would begin on a row of a tenant that yields to one request a step."""
+        rank = ranked.rank
+        if rank.phase is not Phase.WAITING or rank.outside_window or rank.service_class == 0:
+            return False
+        return self._builder.rows_left(ranked.seq.job.lane) <= self._yielding[rank.lane]
+
+    def _takes_blocks(self, ranked: Ranked, victims: list[Victim]) -> bool:
+        """It comes or comes back on blocks of others of its lane."""
+        return not ranked.seq.is_resident and any(victim.seq.job.lane is ranked.seq.job.lane for victim in victims)
+
+    def _yields_once(self, holder: Ranked, ranked: Ranked) -> bool:
+        """This holder yields blocks to one request a step of those like this."""
+        if ranked.seq.is_resident or ranked.rank.service_class == 0 or ranked.rank.lane != holder.rank.lane:
+            return False
+        job = holder.seq.job
+        return holder.rank.outside_window and not self._ranking.is_far_ahead(job.lane, job.tenant)
 
     def _short(self, seq: Sequence) -> int:
         """Device blocks that others have to give for it; negative: so many are left then."""

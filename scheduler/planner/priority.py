@@ -154,9 +154,9 @@ class Ranking:
         promotes = next(lane.promoted(self.now_ms), None) is not None
         return self._lane_ranks[promotes][lane.lane.name], False, int(not lane.guaranteed())
 
-    def excess(self, name: LaneName, tenant: str) -> float:
-        """How far a tenant is outside the window, in windows; negative where it is inside."""
-        return (self._lanes[name].counters.value(tenant) - self._least[name]) / self._window[name] - 1.0
+    def is_far_ahead(self, name: LaneName, tenant: str) -> bool:
+        """It had more than 2 Θ above the least served that waits."""
+        return self._lanes[name].counters.value(tenant) > self._ends[name] + self._window[name]
 
     def lane_rank(self, seq: Sequence) -> int:
         """Its lane's rank, one higher once it has waited long; IDLE where it cannot run."""

@@ -61,10 +61,6 @@ class StepBuilder:
         self._yields: list[Yield] = []
 
     @property
-    def rows(self) -> int:
-        return self._budget.rows
-
-    @property
     def is_full(self) -> bool:
         return len(self.running) >= self._budget.rows
 
