@@ -130,6 +130,23 @@ def test_rows_go_by_what_tenants_were_served_however_many_decodes_each_has() -> 
     assert abs(served["a"] - served["b"]) <= 8 * DECODE_WEIGHT, "all that decode have their turn"
 
 
+def test_requests_of_a_step_each_keep_up_with_streams_that_hold_all_rows() -> None:
+    window, rows, max_step_tokens = 50.0, 8, 64
+    world = World(blocks=400, max_sequences=rows, max_step_tokens=max_step_tokens, window=window)
+    for number in range(2 * rows):
+        world.add(job(f"b{number:02}", tenant="b", prompt=1, max_tokens=200))
+    world.step()
+    assert len(world.rows()) == rows
+    for number in range(400):
+        world.add(job(f"a{number:03}", tenant="a", prompt=1, max_tokens=1))
+
+    served = {"a": 0.0, "b": 0.0}
+    for _ in range(100):
+        step(world, served)
+
+    assert served["b"] - served["a"] < 3 * window + 2 * (max_step_tokens + 2 * rows)
+
+
 def test_who_needs_both_a_row_and_blocks_of_a_tenant_ahead_has_them_together() -> None:
     world = World(blocks=48, host_slots=200, max_sequences=4, max_step_tokens=256, window=20.0)
     world.add(job("c0", tenant="c", prompt=4, max_tokens=60))
