@@ -117,10 +117,11 @@ class TextModel:
         self._template = self._read_template()
         special = {entry.content for entry in added.values() if entry.special}
         names = {entry.content: token for token, entry in added.items()}
-        self.output_format = OutputFormat(card.chat_template or "", names, special)
+        response_template = card.response_template if isinstance(card.response_template, str) else None
+        self.output_format = OutputFormat(card.chat_template or "", names, special, response_template)
         """How it answers."""
         ends = {self.token_text(token) for token in card.eos_token_ids}
-        self.vocabulary_with_marks = self.vocabulary.showing(set(self.output_format.syntax.markers) - ends)
+        self.vocabulary_with_marks = self.vocabulary.showing(self.output_format.markers - ends)
         self._conversation = Conversation(
             card.chat_template or "", lambda call: spelled(call, self.output_format.syntax)
         )

@@ -7,6 +7,8 @@
     marks.py          where a mark begins in a text that goes on
     json_text.py      where a JSON value ends in one
     tagged.py         arguments that are written as tags, cast by the tool's schema
+    template_reader.py  as reader.py, by a response template that came with the model
+    grammar.py        the grammar of calls, for the worker
     description.py    tools in a system turn, for models whose template tells of none
 
 Called by `text/` (what the model reads) and by the endpoints (what it answered). Knows no tenant, queue or tokenizer.

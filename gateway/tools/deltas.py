@@ -6,6 +6,8 @@ from typing import Protocol
 import msgspec
 
 _ID_LENGTH = 24
+_MAX_BLANKS = 1024
+"""That are held back."""
 
 
 class ToolCallDelta(msgspec.Struct, frozen=True):
@@ -50,16 +52,56 @@ class OutputReader(Protocol):
 
 
 class DeltaBuilder:
-    """What was read since it was last taken."""
+    """Puts together what was read since it was last taken. Drops the blanks beside calls and reasoning."""
 
     def __init__(self) -> None:
-        self.content: list[str] = []
-        self.reasoning: list[str] = []
+        self._content: list[str] = []
+        self._reasoning: list[str] = []
         self._calls: dict[int, tuple[str | None, str | None, list[str]]] = {}
+        self._blanks: str | None = ""
+        """Held back until it is known what follows; None: not where they may be dropped."""
+        self._has_content = self._has_thought = False
+        self._has_more = False
+        """There was a call, or reasoning."""
+
+    def say(self, text: str) -> None:
+        """More content."""
+        if not text:
+            return
+        if self._blanks is not None:
+            said = text.lstrip()
+            blanks = self._blanks + text[: len(text) - len(said)]
+            if self._has_more and not self._has_content:
+                blanks = ""
+            if not said and len(blanks) <= _MAX_BLANKS:
+                self._blanks = blanks
+                return
+            self._blanks = None
+            text = blanks + said
+        self._has_content = True
+        self._content.append(text)
+
+    def reason(self, text: str) -> None:
+        """More reasoning."""
+        self._has_more = True
+        text = text if self._has_thought else text.lstrip()
+        if text:
+            self._has_thought = True
+            self._reasoning.append(text)
 
     def begin(self, index: int, name: str) -> None:
         """A call of this function."""
+        self._has_more = True
         self._calls[index] = (new_call_id(), name, [])
+
+    def end_call(self) -> None:
+        """What follows is no longer a call."""
+        self._blanks = "" if self._blanks is None else self._blanks
+
+    def end(self) -> None:
+        """Nothing follows."""
+        if self._blanks and not self._has_more:
+            self._content.append(self._blanks)
 
     def arguments(self, index: int, text: str) -> None:
         """More of a call's arguments."""
@@ -72,8 +114,8 @@ class DeltaBuilder:
             ToolCallDelta(index, "".join(parts), id=call_id, name=name)
             for index, (call_id, name, parts) in self._calls.items()
         )
-        delta = OutputDelta("".join(self.content), "".join(self.reasoning), calls)
-        self.content, self.reasoning, self._calls = [], [], {}
+        delta = OutputDelta("".join(self._content), "".join(self._reasoning), calls)
+        self._content, self._reasoning, self._calls = [], [], {}
         return delta
 
 

@@ -1,5 +1,6 @@
 """One model's way of answering: how to read its calls and reasoning, and how to make it call."""
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 
 from msgspec.structs import replace
@@ -8,32 +9,50 @@ from fairlane.gateway.openai.tools import Tool
 from fairlane.gateway.tools.deltas import OutputReader
 from fairlane.gateway.tools.grammar import CallGrammar
 from fairlane.gateway.tools.reader import SyntaxReader
-from fairlane.gateway.tools.syntax import generic, syntax_of
+from fairlane.gateway.tools.syntax import CallSyntax, generic, syntax_of, syntaxes
+from fairlane.gateway.tools.template_reader import ResponseTemplate
 
 _HARMONY = ("<|channel|>", "<|message|>")
 """What the template of gpt-oss writes: a format of its own, in which tools are namespaces of TypeScript."""
+_PROBE = Tool(name="f", parameters={"type": "object", "properties": {"a": {"type": "integer"}}})
+
+log = logging.getLogger(__name__)
 
 
 class OutputFormat:
     """One model's. Immutable, and safe to use from several threads."""
 
-    def __init__(self, template: str, added: Mapping[str, int], special: Collection[str]) -> None:
+    def __init__(
+        self,
+        template: str,
+        added: Mapping[str, int],
+        special: Collection[str],
+        response_template: str | None = None,
+    ) -> None:
         """`template`: the source of the chat template. `added`: ids of the tokenizer's added tokens, by name;
-        `special`: names of those that it marks as special."""
+        `special`: names of those that it marks as special. `response_template`: the model's own, as JSON; it wins."""
         known = syntax_of(template)
-        self.syntax = known or replace(generic(), bare=True)
-        is_harmony = known is None and all(text in template for text in _HARMONY)
+        self._template = None if response_template is None else _readable(response_template)
+        syntax = known or replace(generic(), bare=True)
+        written = syntax if self._template is None else _written(self._template, syntax)
+        self.syntax = written or syntax
+        is_harmony = known is None and all(text in template for text in _HARMONY) and self._template is None
         self.problem = "This model's tools (the Harmony format) are not supported yet." if is_harmony else None
         """Why no tools can be used with the model."""
+        self.can_force = written is not None
+        """It is known how the model's calls are spelled, so that a grammar can make it call."""
         reasoning = self.syntax.reasoning
         self._reasoning = reasoning if reasoning and any(mark in template for mark in reasoning) else None
-        self.needs_control_text = not set(special).isdisjoint(self.syntax.markers)
+        own = [name for name in special if self._template is not None and self._template.names(name)]
+        self.markers = frozenset(own if self._template is not None else self.syntax.markers)
+        """What has a meaning in an answer."""
+        self.needs_control_text = not self.markers.isdisjoint(special)
         """A reader has to see special tokens by name."""
         self._grammar = CallGrammar(self.syntax, added, special, self._reasoning)
 
     def needs_reader(self, tools: Sequence[Tool]) -> bool:
         """Whether answers hold anything but content, where these tools may be called."""
-        return bool(tools) or self._reasoning is not None
+        return bool(tools) or self._reasoning is not None or self._template is not None
 
     def shows_marks(self, tools: Sequence[Tool]) -> bool:
         """Whether a reader has to see special tokens by name."""
@@ -41,6 +60,8 @@ class OutputFormat:
 
     def reader(self, prompt_tail: str, tools: Sequence[Tool]) -> OutputReader:
         """What reads one choice. `prompt_tail`: the end of its prompt; `tools`: those that may be called."""
+        if self._template is not None:
+            return self._template.reader(prompt_tail, tools)
         return SyntaxReader(self.syntax, tools, reasoning=self._reasoning, is_reasoning=self._is_reasoning(prompt_tail))
 
     def forced(self, tools: Sequence[Tool], *, parallel: bool, prompt_tail: str = "") -> str:
@@ -51,7 +72,7 @@ class OutputFormat:
     def lenient(self, tools: Sequence[Tool], *, parallel: bool = True, prompt_tail: str = "") -> str | None:
         """The same for an answer that may be text, or calls that keep to the schema where the tool is strict; None
         where none is, and nothing has to be kept to."""
-        if not any(tool.strict for tool in tools):
+        if not self.can_force or not any(tool.strict for tool in tools):
             return None
         return self._grammar.lenient(tools, parallel=parallel, is_reasoning=self._is_reasoning(prompt_tail))
 
@@ -65,3 +86,28 @@ class OutputFormat:
     def _is_reasoning(self, prompt_tail: str) -> bool:
         """The prompt ends within the model's reasoning."""
         return self._reasoning is not None and prompt_tail.rstrip().endswith(self._reasoning[0])
+
+
+def _readable(response_template: str) -> ResponseTemplate | None:
+    try:
+        return ResponseTemplate(response_template)
+    except Exception as error:  # noqa: BLE001 - it is foreign, as its patterns are
+        log.warning("a model's response template cannot be used (%s)", type(error).__name__)
+        return None
+
+
+def _written(template: ResponseTemplate, first: CallSyntax) -> CallSyntax | None:
+    """A syntax whose calls a response template reads; None where none is known. `first`: the likeliest."""
+    for syntax in dict.fromkeys((first, *syntaxes())):
+        tags = "<parameter=a>\n1\n</parameter>\n"
+        text = syntax.before + syntax.spell(_PROBE.name, tags if syntax.body == "xml" else '{"a": 1}') + syntax.after
+        if _reads(template, text):
+            return syntax
+    return None
+
+
+def _reads(template: ResponseTemplate, text: str) -> bool:
+    """Whether it finds the one call that this text is."""
+    reader = template.reader("", (_PROBE,))
+    calls = [*reader.push(text).calls, *reader.end().calls]
+    return [(call.name, call.arguments) for call in calls] == [(_PROBE.name, '{"a": 1}')]

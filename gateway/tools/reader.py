@@ -62,9 +62,6 @@ class SyntaxReader:
         """Where the call began of which the name is not known yet."""
         self._ended = False
         self._delta = DeltaBuilder()
-        self._blanks: str | None = ""
-        """Held back until it is known what follows; None: not where they may be dropped."""
-        self._has_content = self._has_reasoned = False
         self._reading = self._read(is_reasoning=is_reasoning)
         next(self._reading)
 
@@ -96,22 +93,17 @@ class SyntaxReader:
                 self._kept_from = self._at - len(mark)
                 if (yield from self._read_call(self._body)) and self._syntax.bare:
                     yield from self._read_bare_calls(_TO_ANOTHER)
-        self._end_blanks()
+        self._delta.end()
 
     # Reasoning and content.
 
     def _read_reasoning(self, marks: tuple[str, str], *, is_open: bool) -> Waiting:
         if not is_open and not (yield from self._next_mark(marks[:1])):
             return
-        self._has_reasoned = True
-        has_begun = False
         close = Marks(marks[1:])
         while True:
             start, end, mark = close.find(self._text, self._at, ended=self._ended)
-            said = self._text[self._at : start]
-            said = said if has_begun else said.lstrip()
-            has_begun = has_begun or bool(said)
-            self._delta.reasoning.append(said)
+            self._delta.reason(self._text[self._at : start])
             self._at = end
             if mark is not None or self._ended:
                 return
@@ -122,33 +114,13 @@ class SyntaxReader:
         while True:
             marks = self._later_marks if self.calls else self._marks
             start, end, mark = marks.find(self._text, self._at, ended=self._ended)
-            self._say(self._text[self._at : start])
+            self._delta.say(self._text[self._at : start])
             self._at = end
             if mark is not None:
                 return mark
             if self._ended:
                 return None
             yield
-
-    def _say(self, text: str) -> None:
-        if not text:
-            return
-        if self._blanks is not None:
-            said = text.lstrip()
-            blanks = self._blanks + text[: len(text) - len(said)]
-            if not self._has_content and (self.calls or self._has_reasoned):
-                blanks = ""
-            if not said and len(blanks) <= _MAX_BLANKS:
-                self._blanks = blanks
-                return
-            self._blanks = None
-            text = blanks + said
-        self._has_content = True
-        self._delta.content.append(text)
-
-    def _end_blanks(self) -> None:
-        if self._blanks and not self.calls and not self._has_reasoned:
-            self._delta.content.append(self._blanks)
 
     # What comes next.
 
@@ -213,12 +185,12 @@ class SyntaxReader:
         """One call, or a list of them, from after its mark; what is none becomes content."""
         is_call = yield from body()
         if self._kept_from is not None:
-            self._say(self._text[self._kept_from : self._at])
+            self._delta.say(self._text[self._kept_from : self._at])
             self._kept_from = None
         if is_call:
             while (yield from self._next_mark(self._syntax.close)):
                 pass
-            self._blanks = "" if self._blanks is None else self._blanks
+            self._delta.end_call()
         return is_call
 
     def _body(self) -> Asking:
@@ -340,7 +312,7 @@ class SyntaxReader:
             if self._ended:
                 break
             yield
-        self._say("".join([head, *parts]))
+        self._delta.say("".join([head, *parts]))
         return False
 
     def _begin(self, name: str) -> None:

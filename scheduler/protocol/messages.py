@@ -304,6 +304,9 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: str = ""
     """Of what the model computes: its weights, the type that is computed in, the quantisation. Workers that share a
     card go on with each other's streams."""
+    response_template: str | msgspec.UnsetType = msgspec.UNSET
+    """How the model's answers are read, as transformers' JSON; unset (and then no part of the card, which is named by
+    its bytes) where none came with the model."""
 
     @property
     def system_fingerprint(self) -> str:

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from msgspec import UNSET, UnsetType
+
 from fairlane.scheduler.protocol.messages import ModelCard
 from fairlane.scheduler.protocol.settings import DEFAULT_MODEL
 from fairlane.worker.model.gguf import convert
@@ -112,6 +114,7 @@ def model_card(files: ModelFiles) -> ModelCard:
         eos_token_ids=_token_ids(config.eos_token_id, generation.eos_token_id, tokenizer.eos_token_id),
         bos_token=tokenizer.bos_token,
         eos_token=tokenizer.eos_token,
+        response_template=_response_template(files.directory),
     )
 
 
@@ -131,6 +134,13 @@ def _chat_template(found: object) -> str | None:
     if isinstance(found, dict):
         found = found.get("default")
     return found if isinstance(found, str) else None
+
+
+def _response_template(directory: Path) -> str | UnsetType:
+    """How the model's answers are read, where its files say so; older versions of transformers know nothing of it."""
+    file = directory / "tokenizer_config.json"
+    found = _read_json(file).get("response_template") if file.is_file() else None
+    return json.dumps(found, sort_keys=True, ensure_ascii=False) if isinstance(found, dict) else UNSET
 
 
 def _token_ids(*found: int | list[int] | None) -> tuple[int, ...]:

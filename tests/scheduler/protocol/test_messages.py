@@ -96,6 +96,16 @@ def test_what_is_stored_comes_back_as_it_was(message: msgspec.Struct) -> None:
     assert msgspec.msgpack.decode(encode(message), type=type(message)) == message
 
 
+def test_a_card_without_a_response_template_has_the_name_that_it_had_before_there_were_any() -> None:
+    card = ModelCard(
+        model="m", tokenizer_json="{}", chat_template=None, context_length=8, vocab_size=9, eos_token_ids=(1, 2)
+    )
+    fields = msgspec.msgpack.decode(encode(card))
+
+    assert "response_template" not in fields
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(fields), type=ModelCard) == card
+
+
 def test_no_message_shows_its_tokens() -> None:
     lease = Lease(job=JOB, epoch=1, arrived_ms_ago=0.0, generated=((SECRET,), ()))
 

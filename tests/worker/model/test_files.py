@@ -1,10 +1,12 @@
 """From the name in the settings to a directory and a card; and what is said when there is no way."""
 
+import json
 import os
 import shutil
 from pathlib import Path
 
 import gguf
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -168,6 +170,16 @@ def test_every_token_that_may_end_an_answer_is_on_the_card(unpacked: ModelFiles,
     (directory / "generation_config.json").write_text('{"eos_token_id": [7, 5]}')
 
     assert model_card(ModelFiles("several", directory)).eos_token_ids == (2, 5, 7)
+
+
+def test_a_models_own_response_template_is_on_its_card(unpacked: ModelFiles, tmp_path: Path) -> None:
+    directory = Path(shutil.copytree(unpacked.directory, tmp_path / "answering"))
+    config = json.loads((directory / "tokenizer_config.json").read_text())
+    template = {"start_anchor": "a", "fields": {"content": {}}}
+    (directory / "tokenizer_config.json").write_text(json.dumps({**config, "response_template": template}))
+
+    assert json.loads(str(model_card(ModelFiles("answering", directory)).response_template)) == template
+    assert model_card(unpacked).response_template is msgspec.UNSET
 
 
 def test_a_tokenizers_own_truncation_is_not_passed_on(unpacked: ModelFiles, tmp_path: Path) -> None:
