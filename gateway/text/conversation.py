@@ -59,7 +59,7 @@ class Conversation:
                     "type": "function",
                     "function": {
                         "name": call.name,
-                        "arguments": call.arguments if arguments_as_text else call.parsed_arguments(),
+                        "arguments": (call.arguments or "{}") if arguments_as_text else call.parsed_arguments(),
                     },
                 }
                 for number, call in enumerate(turn.tool_calls)
