@@ -16,11 +16,9 @@ _MAX_FORMAT_CHARS = 64
 class TemplateRefusal(Exception):
     """A template that cannot be used, or messages that it does not take. `reason` holds no content of messages."""
 
-    def __init__(self, reason: str, *, is_its_own: bool = False) -> None:
-        """`is_its_own`: the template says so itself; otherwise it failed."""
+    def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
-        self.is_its_own = is_its_own
 
 
 class _Raised(Exception):
@@ -73,10 +71,10 @@ class ChatTemplate:
             offered = None if tools is None else given(list(tools))
             return self._template.render(messages=turns, tools=offered, add_generation_prompt=True, **self._fixed)
         except _Raised as raised:
-            refusal = TemplateRefusal(self._told(str(raised)), is_its_own=True)
+            reason = self._told(str(raised))
         except Exception:  # noqa: BLE001 - the template is foreign code: it can fail in any way, with content in the message
-            refusal = TemplateRefusal("The model's chat template does not take these messages.")
-        raise refusal
+            reason = "The model's chat template does not take these messages."
+        raise TemplateRefusal(reason)
 
     def _told(self, message: str) -> str:
         """A template's own words only where they stand in its source: others may quote the messages."""

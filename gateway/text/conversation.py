@@ -1,20 +1,22 @@
-"""A conversation as chat templates expect it: dicts, with each call's arguments as the object that they spell.
+"""A conversation as a chat template takes it: dicts, with each call's arguments as the object that they spell.
 
-Templates differ in what they take, so three things are made to fit: names of answered functions, which OpenAI's clients
+Templates differ in what they take, so some things are made to fit: names of answered functions, which OpenAI's clients
 leave out, are found by the call's id; ids are shortened where a template insists on nine characters (Mistral's); and
-where it reads no calls, or no results, these become text.
+where it reads no calls, or no results, these become text. Two differences are found by trying, once for each template:
+whether arguments are an object or JSON text, and whether a turn that only calls has no content or an empty one.
 """
 
 import hashlib
 import re
 import string
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from fairlane.gateway.openai.requests import Turn
 from fairlane.gateway.openai.tools import ToolCall
+from fairlane.gateway.text.chat_template import TemplateRefusal
 
 _ROLES = {"developer": "system", "function": "tool"}
 """OpenAI's other words for what models know."""
@@ -23,26 +25,68 @@ _TOOL_ROLE = re.compile(r"""['"]tool['"]""")
 _ID_LETTERS = string.ascii_letters + string.digits
 
 
+class _Form(NamedTuple):
+    """What templates differ in."""
+
+    arguments_as_text: bool
+    silence: str | None
+    """The content of a turn that only calls."""
+
+
+_FORMS = [_Form(arguments_as_text=as_text, silence=silence) for as_text in (False, True) for silence in (None, "")]
+_FUNCTION, _KEY, _VALUE = "tried_function", "tried_key", "tried value"
+_TRIED = (
+    Turn(role="user", content="a"),
+    Turn(
+        role="assistant",
+        content=None,
+        tool_calls=(ToolCall(name=_FUNCTION, arguments=f'{{"{_KEY}": "{_VALUE}"}}', id="call_1"),),
+    ),
+    Turn(role="tool", content="a", tool_call_id="call_1"),
+)
+
+
 class Conversation:
     """How one chat template takes messages."""
 
-    def __init__(self, template: str, spell: Callable[[ToolCall], str]) -> None:
-        """`template`: its source. `spell`: a call as text, for a template that reads none."""
-        self._short_ids = _NINE.search(template) is not None
-        self._spell = None if "tool_calls" in template else spell
-        self._reads_results = _TOOL_ROLE.search(template) is not None
+    def __init__(
+        self, source: str, render: Callable[[list[dict[str, Any]]], str], spell: Callable[[ToolCall], str]
+    ) -> None:
+        """`source`: the template's. `render`: renders it, and raises TemplateRefusal. `spell`: a call as text, for a
+        template that reads none."""
+        self._short_ids = _NINE.search(source) is not None
+        self._spell = None if "tool_calls" in source else spell
+        self._reads_results = _TOOL_ROLE.search(source) is not None
+        self._form = _FORMS[0]
+        if self._spell is None:
+            self._form = self._best_form(render)
+        self.takes_system = _VALUE in _tried(
+            render, [{"role": "system", "content": _VALUE}, {"role": "user", "content": "a"}]
+        )
+        """A turn of the system's."""
 
-    def messages(self, turns: Sequence[Turn], *, arguments_as_text: bool = False) -> list[dict[str, Any]]:
-        """The messages. `arguments_as_text`: a call's arguments are JSON text, as some templates want them."""
+    def messages(self, turns: Sequence[Turn]) -> list[dict[str, Any]]:
+        """The messages."""
+        return self._messages(turns, self._form)
+
+    def _best_form(self, render: Callable[[list[dict[str, Any]]], str]) -> _Form:
+        """The first in which the template tells of calls, as JSON and not as Python would."""
+        told = {form: _tried(render, self._messages(_TRIED, form)) for form in _FORMS}
+        takes = [form for form, text in told.items() if _FUNCTION in text and _VALUE in text]
+        clean = [form for form in takes if f"{{'{_KEY}'" not in told[form] and "None" not in told[form]]
+        return [*clean, *takes, *_FORMS][0]
+
+    def _messages(self, turns: Sequence[Turn], form: _Form) -> list[dict[str, Any]]:
         called = {call.id: call.name for turn in turns for call in turn.tool_calls if call.id}
         if self._spell is not None:
             turns = [_with_calls_as_text(turn, self._spell) if turn.tool_calls else turn for turn in turns]
         if not self._reads_results:
             turns = list(_results_as_text(turns))
-        return [self._message(turn, called, arguments_as_text) for turn in turns]
+        return [self._message(turn, called, form) for turn in turns]
 
-    def _message(self, turn: Turn, called: dict[str, str], arguments_as_text: bool) -> dict[str, Any]:
-        message: dict[str, Any] = {"role": _ROLES.get(turn.role, turn.role), "content": turn.content}
+    def _message(self, turn: Turn, called: dict[str, str], form: _Form) -> dict[str, Any]:
+        content = form.silence if turn.content is None else turn.content
+        message: dict[str, Any] = {"role": _ROLES.get(turn.role, turn.role), "content": content}
         name = turn.name
         if name is None and turn.role == "tool":
             name = called.get(turn.tool_call_id or "")
@@ -59,7 +103,7 @@ class Conversation:
                     "type": "function",
                     "function": {
                         "name": call.name,
-                        "arguments": (call.arguments or "{}") if arguments_as_text else call.parsed_arguments(),
+                        "arguments": (call.arguments or "{}") if form.arguments_as_text else call.parsed_arguments(),
                     },
                 }
                 for number, call in enumerate(turn.tool_calls)
@@ -71,6 +115,13 @@ class Conversation:
             return given
         digest = hashlib.sha256(given.encode()).digest()
         return "".join([_ID_LETTERS[byte % len(_ID_LETTERS)] for byte in digest[:9]])
+
+
+def _tried(render: Callable[[list[dict[str, Any]]], str], messages: list[dict[str, Any]]) -> str:
+    try:
+        return render(messages)
+    except TemplateRefusal:
+        return ""
 
 
 def _with_calls_as_text(turn: Turn, spell: Callable[[ToolCall], str]) -> Turn:

@@ -123,7 +123,7 @@ class TextModel:
         ends = {self.token_text(token) for token in card.eos_token_ids}
         self.vocabulary_with_marks = self.vocabulary.showing(self.output_format.markers - ends)
         self._conversation = Conversation(
-            card.chat_template or "", lambda call: spelled(call, self.output_format.syntax)
+            card.chat_template or "", self._render, lambda call: spelled(call, self.output_format.syntax)
         )
 
     def chat_prompt(self, messages: Sequence[Turn], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
@@ -138,9 +138,10 @@ class TextModel:
         if tools and self.output_format.problem is not None:
             raise invalid("tools", self.output_format.problem)
         if tools and not self._template.reads_tools:
-            messages, tools = with_tools(messages, tools, self.output_format.syntax), ()
+            takes_system = self._conversation.takes_system
+            messages, tools = with_tools(messages, tools, self.output_format.syntax, takes_system=takes_system), ()
         try:
-            text = self._render(self._template, messages, [tool.as_json() for tool in tools] or None)
+            text = self._render(self._conversation.messages(messages), [tool.as_json() for tool in tools] or None)
         except TemplateRefusal as refusal:
             reason = refusal.reason
         else:
@@ -148,13 +149,10 @@ class TextModel:
             return self._control.encode(text)
         raise invalid("messages", reason)
 
-    def _render(self, template: ChatTemplate, messages: Sequence[Turn], tools: list[dict[str, Any]] | None) -> str:
-        try:
-            return template.render(self._conversation.messages(messages), tools)
-        except TemplateRefusal as refusal:
-            if refusal.is_its_own or not any(turn.tool_calls for turn in messages):
-                raise
-        return template.render(self._conversation.messages(messages, arguments_as_text=True), tools)
+    def _render(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> str:
+        if self._template is None:
+            raise TemplateRefusal("This model has no chat template.")
+        return self._template.render(messages, tools)
 
     def tail(self, prompt: Sequence[int]) -> str:
         """The end of a prompt as text, control tokens by name: what the template has written of the answer is in it."""

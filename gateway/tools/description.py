@@ -22,13 +22,18 @@ To call a function, answer with its name and its arguments in this form, and not
 Its result will be given to you between <tool_response> and </tool_response>."""
 
 
-def with_tools(turns: Sequence[Turn], tools: Sequence[Tool], syntax: CallSyntax) -> list[Turn]:
-    """The conversation, with the tools told of at the end of its system turn."""
+def with_tools(
+    turns: Sequence[Turn], tools: Sequence[Tool], syntax: CallSyntax, *, takes_system: bool = True
+) -> list[Turn]:
+    """The conversation, with the tools told of at the end of its system turn, or (not `takes_system`) at the beginning
+    of what the user says."""
     told = "\n".join(json.dumps(tool.as_json(), ensure_ascii=False) for tool in tools)
     text = _TEXT.format(tools=told, call=syntax.spell("<function-name>", "<arguments-as-JSON>"))
-    if turns and turns[0].role in ("system", "developer"):
-        first = replace(turns[0], content=f"{turns[0].content or ''}\n\n{text}")
-        return [first, *turns[1:]]
+    first = turns[0] if turns else None
+    if first is not None and first.role in ("system", "developer"):
+        return [replace(first, content=f"{first.content or ''}\n\n{text}"), *turns[1:]]
+    if first is not None and first.role == "user" and not takes_system:
+        return [replace(first, content=f"{text}\n\n{first.content or ''}"), *turns[1:]]
     return [Turn(role="system", content=text), *turns]
 
 
