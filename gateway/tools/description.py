@@ -19,7 +19,7 @@ These are the functions, each with the JSON schema of its parameters:
 
 To call a function, answer with its name and its arguments in this form, and nothing else:
 {call}
-Its result will be given to you between <tool_response> and </tool_response>."""
+Its result will be given to you in the next turn."""
 
 
 def with_tools(
@@ -28,7 +28,8 @@ def with_tools(
     """The conversation, with the tools told of at the end of its system turn, or (not `takes_system`) at the beginning
     of what the user says."""
     told = "\n".join(json.dumps(tool.as_json(), ensure_ascii=False) for tool in tools)
-    text = _TEXT.format(tools=told, call=syntax.spell("<function-name>", "<arguments-as-JSON>"))
+    call = syntax.before + syntax.spell("<function-name>", "<arguments-as-JSON>") + syntax.after
+    text = _TEXT.format(tools=told, call=call)
     first = turns[0] if turns else None
     if first is not None and first.role in ("system", "developer"):
         return [replace(first, content=f"{first.content or ''}\n\n{text}"), *turns[1:]]

@@ -1,10 +1,14 @@
 """Chat as tenants and the official SDK see it."""
 
+import json
 from collections.abc import AsyncIterator
 
 import pytest
 
+from fairlane.gateway.api.completions import CHAT as KIND
+from fairlane.gateway.text.tokenizer import TextModel
 from tests.support.gateway.served import ASKED, CHAT, SAID, Served, serving, settings
+from tests.support.gateway.tool_models import tool_card
 
 pytestmark = pytest.mark.anyio
 
@@ -41,3 +45,20 @@ async def test_a_job_says_which_tenant_it_is_of_by_when_that_was_made(served: Se
 
     assert (before.tenant, after.tenant) == ("acme", "acme")
     assert 0 < before.tenant_since < after.tenant_since
+
+
+async def test_a_chats_prompt_tells_of_the_tools_that_may_be_called() -> None:
+    tools = [{"type": "function", "function": {"name": name, "description": f"Tells {name}"}} for name in ("a1", "b2")]
+    model = TextModel(tool_card("Hermes"))
+
+    def prompt(choice: object) -> str:
+        body = json.dumps({**ASKED, "tools": tools, "tool_choice": choice}).encode()
+        [tokens] = KIND.prompts(model, KIND.parse(body, 0))
+        return b"".join(map(model.token_bytes, tokens)).decode()
+
+    for choice, told in [
+        ("auto", ["a1", "b2"]),
+        ("none", []),
+        ({"type": "function", "function": {"name": "b2"}}, ["b2"]),
+    ]:
+        assert [name for name in ("a1", "b2") if f"Tells {name}" in prompt(choice)] == told

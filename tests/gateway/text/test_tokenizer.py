@@ -18,6 +18,7 @@ from fairlane.gateway.openai.requests import Turn
 from fairlane.gateway.text.tokenizer import PromptTooLong, TextModel, TokenStream
 from fairlane.scheduler.protocol.messages import ModelCard
 from tests.support.gateway.cards import CHATML, byte_level_card, metaspace_card
+from tests.support.gateway.tool_models import tool_card
 
 BYTES = TextModel(byte_level_card())
 PIECES = TextModel(metaspace_card())
@@ -319,3 +320,28 @@ def test_what_no_token_spells_does_not_count() -> None:
     assert TILDELESS.encode("~" * 1_000_000) == ()
     with pytest.raises(PromptTooLong):
         TILDELESS.encode("~x" * 1_000_000)
+
+
+@given(data=st.data())
+@settings(max_examples=50)
+def test_marks_are_shown_to_a_reader_and_ends_never(data: st.DataObject) -> None:
+    model = TextModel(tool_card("Mistral"))
+    marks = {
+        name: token
+        for token in range(model.card.vocab_size)
+        if (name := model.token_text(token)) in ("[TOOL_CALLS]", "[INST]")
+    }
+    before, after = data.draw(texts), data.draw(texts)
+    ids = [
+        *model.encode(before),
+        marks["[TOOL_CALLS]"],
+        marks["[INST]"],
+        *model.encode(after),
+        *model.card.eos_token_ids,
+    ]
+    splits = pushes(ids, data.draw(cuts))
+
+    assert streamed(TokenStream(model, control_text=True), splits)[0] == f"{before}[TOOL_CALLS]{after}"
+    assert streamed(TokenStream(model), splits)[0] == before + after
+    stopped = streamed(TokenStream(model, ["CALLS]"], control_text=True), splits)
+    assert stopped == (f"{before}[TOOL_", len(model.encode(before)) + 1, True)

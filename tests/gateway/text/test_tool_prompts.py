@@ -13,6 +13,7 @@ from fairlane.gateway.errors import ApiError
 from fairlane.gateway.openai.requests import Turn
 from fairlane.gateway.openai.tools import Tool, ToolCall
 from fairlane.gateway.text.tokenizer import TextModel
+from tests.support.gateway.cards import CHATML
 from tests.support.gateway.tool_models import HARMONY, TOOL_MODELS, tool_card
 
 families = pytest.mark.parametrize("family", TOOL_MODELS)
@@ -67,6 +68,38 @@ def test_the_model_reads_its_earlier_calls_and_their_results(family: str) -> Non
         assert json.dumps({"city": "Köln", "days": 3}, ensure_ascii=False) in text
     if "DeepSeek" in family:
         assert "{'" not in text
+
+
+def test_where_there_is_no_system_turn_the_user_tells_of_tools() -> None:
+    strict = "{% if messages[0].role != 'user' %}{{ raise_exception('Users begin') }}{% endif %}" + CHATML
+    model = TextModel(replace(tool_card("no tools"), chat_template=strict))
+
+    text = Tokenizer.from_str(model.card.tokenizer_json).decode(list(model.chat_prompt(TURNS, [WEATHER])))
+
+    assert text.index("Tells the weather") < text.index("Weather?")
+
+
+FUSSY = {
+    "content is text": "{% if m.content.split('a') %}{{ m.content }}{% endif %}",
+    "content would be told": "{{ m.content }}",
+    "arguments are text": "{{ m.content or '' }}"
+    "{% if m.tool_calls and not m.tool_calls[0].function.arguments is string %}{{ raise_exception('No') }}{% endif %}",
+}
+
+
+@pytest.mark.parametrize("case", FUSSY)
+def test_calls_are_handed_over_as_a_template_takes_them(case: str) -> None:
+    source = (
+        "{% for m in messages %}"
+        + FUSSY[case]
+        + (
+            "{% for c in m.tool_calls or [] %}{{ c.function.name }}{% set a = c.function.arguments %}"
+            "{{ a if a is string else a | tojson }}{% endfor %}{% endfor %}{# 'tool' #}"
+        )
+    )
+    model = TextModel(replace(tool_card("no tools"), chat_template=source))
+
+    assert model.tail(model.chat_prompt(TURNS)).endswith('weather{"city": "Köln", "days": 3}rain')
 
 
 def test_a_template_that_tells_of_no_tools_gets_them_in_a_system_turn() -> None:
