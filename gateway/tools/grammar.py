@@ -67,8 +67,9 @@ class CallGrammar:
         return "\n".join([*rules, *self._reasoning_rules()])
 
     def lenient(self, tools: Sequence[Tool], *, parallel: bool, is_reasoning: bool) -> str:
-        """Any text, or calls as in `forced`, of which those of strict tools keep to the schema."""
-        start, many = f"start: {self._reasons(is_reasoning)}", "*" if parallel else "?"
+        """Any text, or calls as in `forced`, of which those of strict tools keep to the schema. Where they are not
+        `parallel`, one call ends the answer."""
+        start = f"start: {self._reasons(is_reasoning)}"
         opening = self._opening
         text = _NO_BRACE if self._syntax.bare else _ANYTHING
         begun = False
@@ -77,11 +78,11 @@ class CallGrammar:
             tagged_calls = f" | {self._literal(tag)} calls" if tag in self._special else ""
             rules = [f"{start} (text | calls{tagged_calls})", f"text: {text}"]
         elif opening in self._special:
-            rules = [f"{start} text (calls text){many}", f"text: {text}"]
+            rules = [f"{start} text {'(calls text)*' if parallel else 'calls?'}", f"text: {text}"]
         else:
             begun = True
-            rules = [f"{start} (begun calls){many} text", f"begun[lazy]: TEXT {_text(opening)}", "text: TEXT"]
-            rules.append(f"TEXT: {text}")
+            rules = [f"{start} {'(begun calls)* text' if parallel else '(text | begun calls)'}"]
+            rules += [f"begun[lazy]: TEXT {_text(opening)}", "text: TEXT", f"TEXT: {text}"]
         calls = self._calls(tools, parallel=parallel, all_strict=False, begun=opening if begun else None)
         return "\n".join([*rules, *calls, *self._reasoning_rules()])
 

@@ -71,8 +71,9 @@ class OutputFormat:
 
     def lenient(self, tools: Sequence[Tool], *, parallel: bool = True, prompt_tail: str = "") -> str | None:
         """The same for an answer that may be text, or calls that keep to the schema where the tool is strict; None
-        where none is, and nothing has to be kept to."""
-        if not self.can_force or not any(tool.strict for tool in tools):
+        where there is nothing to be kept to: no tool is strict, and there may be many calls."""
+        is_free = parallel and not any(tool.strict for tool in tools)
+        if is_free or not tools or not self.can_force:
             return None
         return self._grammar.lenient(tools, parallel=parallel, is_reasoning=self._is_reasoning(prompt_tail))
 

@@ -174,7 +174,26 @@ STRICT = Tool(name="weather", parameters=WEATHER.parameters, strict=True)
 
 @families
 def test_where_no_tool_is_strict_nothing_has_to_be_kept_to(family: str) -> None:
-    assert model_of(family, special_marks=True).output_format.lenient(TOOLS) is None
+    answers = model_of(family, special_marks=True).output_format
+
+    assert answers.lenient(TOOLS) is None
+    assert answers.lenient(()) is None
+    assert answers.lenient((), parallel=False) is None
+
+
+@families
+@marks
+@pytest.mark.parametrize("seed", range(3))
+def test_there_is_one_call_at_most_where_calls_are_not_parallel(family: str, special_marks: bool, seed: int) -> None:
+    answers = model_of(family, special_marks=special_marks).output_format
+    grammar = answers.lenient(TOOLS, parallel=False)
+    assert grammar is not None
+    walk = Walk(family, grammar, seed, special_marks=special_marks)
+
+    walk.say(answers.syntax.before + answers.syntax.spell("time", "\0").partition("\0")[0])
+    walk.to_the_end()
+
+    assert walk.read(TOOLS) == Read("", "", [("time", "{}")])
 
 
 @families
