@@ -49,6 +49,8 @@ async def _with_tools(
 ) -> str:
     tools, model = request.offered_tools, text.output_format
     if tools and request.tool_choice.mode == "required":
+        if not model.can_force:
+            raise invalid("tool_choice", "This model cannot be made to call: how it writes calls is not known.")
         await _check(request, tools, checker, tenant_id)
         parallel = request.parallel_tool_calls and len(tools) > 1
         return model.forced(tools, parallel=parallel, prompt_tail=tail)

@@ -112,29 +112,33 @@ class CallGrammar:
         for kind in dict.fromkeys((first, "call")):
             yield f"{kind}: " + " | ".join(f"{kind}{number}" for number in range(len(tools)))
         for number, tool in enumerate(tools):
+            is_strict = all_strict or tool.strict
             for kind in dict.fromkeys((first, "call")):
-                spelled = self._spelled(tool).removeprefix(cut if kind == "first" else "")
+                spelled = self._spelled(tool, is_strict=is_strict).removeprefix(cut if kind == "first" else "")
                 yield f"{kind}{number}: " + f" arguments{number} ".join(map(self._literal, spelled.split(ARGUMENTS)))
-            yield from self._arguments(number, tool, is_strict=all_strict or tool.strict)
+            yield from self._arguments(f"arguments{number}", tool, is_strict=is_strict)
 
-    def _spelled(self, tool: Tool) -> str:
+    def _spelled(self, tool: Tool, *, is_strict: bool) -> str:
         """A call of a tool, but for its arguments."""
         syntax = self._syntax
-        if syntax.body == "xml" and not _fits_tags(tool.parameters):
+        if syntax.body == "xml" and is_strict and not _fits_tags(tool.parameters):
             call = f'{syntax.open[0]}\n{{"name": "{NAME}", "arguments": {ARGUMENTS}}}\n{syntax.close[0]}'
             return call.replace(NAME, tool.name)
         return syntax.call.replace(NAME, tool.name)
 
-    def _arguments(self, number: int, tool: Tool, *, is_strict: bool) -> Iterator[str]:
-        rule, schema = f"arguments{number}", tool.parameters if is_strict else _ANY_OBJECT
-        if self._syntax.body != "xml" or not _fits_tags(tool.parameters):
-            yield f"{rule}: {_json(schema)}"
-            return
-        properties, required = tool.parameters.get("properties", {}), tool.parameters.get("required", ())
-        parts = [f"{rule}_{index}" + ("" if key in required else "?") for index, key in enumerate(properties)]
-        yield f"{rule}: {' '.join(parts) or _text('')}"
-        for index, (key, value) in enumerate(properties.items()):
-            yield from self._tag(f"{rule}_{index}", key, value, tool.parameters)
+    def _arguments(self, rule: str, tool: Tool, *, is_strict: bool) -> Iterator[str]:
+        if self._syntax.body == "xml" and not is_strict:
+            yield f"{rule}: {rule}_tag*"
+            yield f'{rule}_tag: {_text(tagged.OPEN)} /[^<>\\s]{{1,64}}/ ">" {rule}_text "\\n"'
+            yield f"{rule}_text[lazy]: {_ANYTHING} {_text(tagged.CLOSE)}"
+        elif self._syntax.body == "xml" and _fits_tags(tool.parameters):
+            properties, required = tool.parameters.get("properties", {}), tool.parameters.get("required", ())
+            parts = [f"{rule}_{index}" + ("" if key in required else "?") for index, key in enumerate(properties)]
+            yield f"{rule}: {' '.join(parts) or _text('')}"
+            for index, (key, value) in enumerate(properties.items()):
+                yield from self._tag(f"{rule}_{index}", key, value, tool.parameters)
+        else:
+            yield f"{rule}: {_json(tool.parameters if is_strict else _ANY_OBJECT)}"
 
     def _tag(self, rule: str, key: str, schema: Mapping[str, Any], within: Mapping[str, Any]) -> Iterator[str]:
         """One argument as a tag. `within`: the schema of all arguments."""

@@ -82,6 +82,7 @@ class OutputFormat:
         neither can be."""
         if not self.needs_reader(tools):
             return None
+        tools = tools if self.can_force else ()
         return self._grammar.answering(tools, parallel=parallel, is_reasoning=self._is_reasoning(prompt_tail))
 
     def _is_reasoning(self, prompt_tail: str) -> bool:

@@ -193,7 +193,8 @@ def test_there_is_one_call_at_most_where_calls_are_not_parallel(family: str, spe
     walk.say(answers.syntax.before + answers.syntax.spell("time", "\0").partition("\0")[0])
     walk.to_the_end()
 
-    assert walk.read(TOOLS) == Read("", "", [("time", "{}")])
+    found = walk.read(TOOLS)
+    assert (found.content, [name for name, _ in found.calls]) == ("", ["time"])
 
 
 @families
@@ -213,7 +214,8 @@ def test_a_lenient_answer_may_be_text(family: str, special_marks: bool) -> None:
 @marks
 @pytest.mark.parametrize("seed", range(4))
 def test_a_call_in_a_lenient_answer_keeps_to_a_strict_schema(family: str, special_marks: bool, seed: int) -> None:
-    tools = (STRICT, TIME)
+    loose = Tool(name="loose", parameters={"type": "object", "properties": {"a": {"type": "no such"}}})
+    tools = (STRICT, TIME, loose)
     answers = model_of(family, special_marks=special_marks).output_format
     grammar = answers.lenient(tools)
     assert grammar is not None

@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from transformers.utils.chat_parsing import parse_response
 
-from fairlane.gateway.openai.requests import Turn
+from fairlane.gateway.errors import ApiError
+from fairlane.gateway.grammar.checker import GrammarChecker
+from fairlane.gateway.openai.requests import Turn, parse_chat
 from fairlane.gateway.openai.tools import Tool
+from fairlane.gateway.requests.constraints import grammar_of
 from fairlane.gateway.text.tokenizer import TextModel, TokenStream
 from fairlane.gateway.tools.output_format import OutputFormat
 from fairlane.gateway.tools.template_reader import MAX_REGION_CHARS, ResponseTemplate
@@ -199,3 +202,17 @@ def test_a_model_card_brings_its_template_and_special_tokens_are_shown_to_it() -
     assert text == "<|python_tag|><function=f></function>"
     tail = model.tail(model.chat_prompt([Turn(role="user", content="Hi")]))
     assert read(model.output_format.reader(tail, TOOLS), text).calls == [("f", "{}")]
+
+
+@pytest.mark.anyio
+async def test_a_model_that_writes_calls_nobody_knows_how_cannot_be_made_to() -> None:
+    model = TextModel(replace(tool_card("Hermes"), response_template=template()))
+    tool = {"type": "function", "function": {"name": "f"}}
+    asked = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "tools": [tool], "tool_choice": "required"}
+    checker = GrammarChecker()
+
+    with pytest.raises(ApiError, match="cannot be made to call") as refused:
+        await grammar_of(parse_chat(json.dumps(asked).encode()), model, (1,), checker, "acme")
+
+    await checker.aclose()
+    assert refused.value.param == "tool_choice"
