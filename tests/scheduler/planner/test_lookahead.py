@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlane.scheduler.planner.steps import Row
@@ -76,6 +76,7 @@ def test_nothing_is_told_where_the_cache_would_have_to_let_a_block_go(
     assert all(told) is tells_all
 
 
+@settings(deadline=None)
 @given(
     job_ids=st.lists(
         st.tuples(st.integers(0, 9), st.sampled_from([LATENCY, THROUGHPUT]), st.integers(1, 14), st.integers(1, 10)),
